@@ -1,0 +1,90 @@
+-- Purpose: record a request in every window if it fits into all of them, else in none.
+-- KEYS[i]: the log of the i-th window, a ZSET of entries scored by stamp.
+-- ARGV[1]: member: the request's UUID, 16 bytes.
+-- ARGV[2]: cost: how many places the request takes.
+-- ARGV[3]: mode: "new", "repeat" (may have been recorded already) or "peek" (record nothing).
+-- ARGV[4]: wants_reset: "1" or "0".
+-- ARGV[5...]: for each key, the number of its quotas, then limit and window_us of each, shortest window first.
+-- Reply[1]: 1 if admitted, 0 if denied.
+-- Reply[2]: stamp of the decision in microseconds of the Unix epoch.
+-- Reply[3...]: for each quota, remaining, wait_us (0 if it has room), reset_us (0 unless wanted).
+-- Cost: O(log n) a quota and O(1) a key, n the entries of the log.
+-- TTL: the longest window of the key, renewed by each recorded request.
+
+local call = redis.call
+local member, cost, mode = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local admitted, reply = 1, { 1, now_us }
+
+-- A request of weight n is n entries: the UUID, and the UUID with each number from 2 to n.
+local function entry(n)
+  return n == 1 and member or member .. n
+end
+
+local recorded_us
+if mode == 'repeat' then
+  for k = 1, #KEYS do
+    recorded_us = recorded_us or call('ZSCORE', KEYS[k], member)
+  end
+end
+
+local arg, slot = 5, 3
+for k = 1, #KEYS do
+  local key, quotas = KEYS[k], tonumber(ARGV[arg])
+  -- What has left the longest window matters to nobody.
+  call('ZREMRANGEBYSCORE', key, '-inf', now_us - ARGV[arg + 2 * quotas])
+  local held = call('ZCARD', key)
+  for q = 1, quotas do
+    local limit, window_us = tonumber(ARGV[arg + 2 * q - 1]), tonumber(ARGV[arg + 2 * q])
+    local used, wait_us = held, 0
+    if q < quotas then
+      used = call('ZCOUNT', key, now_us - window_us + 1, '+inf')
+    end
+    if used + cost > limit and not recorded_us then
+      -- The request fits once the (limit - cost + 1)-th newest entry has left.
+      local rank = cost - limit - 1
+      wait_us = call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + window_us - now_us
+      admitted = 0
+    end
+    reply[slot], reply[slot + 1], reply[slot + 2] = math.max(limit - used, 0), wait_us, 0
+    slot = slot + 3
+  end
+  arg = arg + 2 * quotas + 1
+end
+reply[1] = admitted
+
+local taken = 0
+if recorded_us then
+  reply[2] = tonumber(recorded_us)
+elseif admitted == 1 and mode ~= 'peek' then
+  taken = cost
+  arg = 5
+  for k = 1, #KEYS do
+    local key, quotas = KEYS[k], tonumber(ARGV[arg])
+    for n = 1, cost do
+      call('ZADD', key, now_us, entry(n))
+    end
+    -- One millisecond more than the window rounded up: the log must not go before its entries do.
+    call('PEXPIRE', key, math.ceil(ARGV[arg + 2 * quotas] / 1000) + 1)
+    arg = arg + 2 * quotas + 1
+  end
+end
+
+if taken > 0 or ARGV[4] == '1' then
+  arg, slot = 5, 3
+  for k = 1, #KEYS do
+    local key, quotas = KEYS[k], tonumber(ARGV[arg])
+    for q = 1, quotas do
+      reply[slot] = reply[slot] - taken
+      if ARGV[4] == '1' then
+        local window_us = tonumber(ARGV[arg + 2 * q])
+        local oldest = call('ZRANGE', key, now_us - window_us + 1, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+        reply[slot + 2] = oldest[2] and oldest[2] + window_us - now_us or 0
+      end
+      slot = slot + 3
+    end
+    arg = arg + 2 * quotas + 1
+  end
+end
+return reply

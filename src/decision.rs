@@ -1,0 +1,170 @@
+//! [`Decision`]: what became of a request, and how its windows stand.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::policy::Policy;
+use crate::quota::Quota;
+use crate::store::{Check, QuotaState, Verdict};
+
+/// Whether a request was admitted.
+///
+/// The layer puts it into the extensions of the requests it lets pass.
+#[derive(Clone, Debug)]
+pub enum Decision {
+    /// Every window recorded the request.
+    Admitted(Admitted),
+    /// At least one window was full, and none recorded the request.
+    Denied(Denied),
+}
+
+impl Decision {
+    pub(crate) fn new(check: Check, verdict: Verdict) -> Self {
+        let admitted = verdict.admitted;
+        let usage = Usage { check, verdict };
+        if admitted { Self::Admitted(Admitted { usage }) } else { Self::Denied(Denied { usage }) }
+    }
+
+    /// Tells whether the request was admitted.
+    #[must_use]
+    pub fn is_admitted(&self) -> bool {
+        matches!(self, Self::Admitted(_))
+    }
+
+    /// Returns the admission, if it is one.
+    #[must_use]
+    pub fn admitted(&self) -> Option<&Admitted> {
+        match self {
+            Self::Admitted(admitted) => Some(admitted),
+            Self::Denied(_) => None,
+        }
+    }
+
+    /// Returns the denial, if it is one.
+    #[must_use]
+    pub fn denied(&self) -> Option<&Denied> {
+        match self {
+            Self::Admitted(_) => None,
+            Self::Denied(denied) => Some(denied),
+        }
+    }
+
+    /// Returns how the windows stood after the decision.
+    #[must_use]
+    pub fn usage(&self) -> &Usage {
+        match self {
+            Self::Admitted(Admitted { usage }) | Self::Denied(Denied { usage }) => usage,
+        }
+    }
+}
+
+/// An admission, which can be cancelled.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    usage: Usage,
+}
+
+impl Admitted {
+    /// Returns how many more requests would be admitted now: the least that any quota has left.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        self.usage.remaining()
+    }
+
+    /// Returns the identity under which the request was counted.
+    #[must_use]
+    pub fn id(&self) -> Uuid {
+        self.usage.check.id
+    }
+
+    /// Returns the stamp the request was counted with, on the store's clock.
+    ///
+    /// It counts from the Unix epoch in Redis, and from the store's creation in process.
+    #[must_use]
+    pub fn stamp(&self) -> Duration {
+        Duration::from_micros(self.usage.verdict.at_us)
+    }
+
+    /// Returns how the windows stood after the request was recorded.
+    #[must_use]
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    pub(crate) fn check(&self) -> &Check {
+        &self.usage.check
+    }
+}
+
+/// A denial, and how long it lasts.
+#[derive(Clone, Debug)]
+pub struct Denied {
+    usage: Usage,
+}
+
+impl Denied {
+    /// Returns how long until the request could be admitted, if nobody else takes the place.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        self.usage.retry_after()
+    }
+
+    /// Returns the names of the policies that were violated, each once.
+    pub fn violated(&self) -> impl Iterator<Item = &str> {
+        self.usage
+            .policies()
+            .filter(|(_, states)| states.iter().any(|state| state.wait_us > 0))
+            .map(|(policy, _)| policy.name())
+    }
+
+    /// Returns how the windows stood.
+    #[must_use]
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+}
+
+/// How the windows of a request stand.
+#[derive(Clone, Debug)]
+pub struct Usage {
+    check: Check,
+    verdict: Verdict,
+}
+
+impl Usage {
+    pub(crate) fn new(check: Check, verdict: Verdict) -> Self {
+        Self { check, verdict }
+    }
+
+    /// Returns how many more requests would be admitted: the least that any quota has left.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        self.verdict.states.iter().map(|state| state.remaining).min().unwrap_or(0)
+    }
+
+    /// Returns how long until a request could be admitted, zero if one could be now.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        let waits = self.verdict.states.iter().map(|state| state.wait_us);
+        Duration::from_micros(waits.max().unwrap_or(0))
+    }
+
+    /// Returns each quota with its policy and how it stands.
+    pub fn quotas(&self) -> impl Iterator<Item = (&Policy, Quota, QuotaState)> {
+        self.policies().flat_map(|(policy, states)| {
+            let pairs = policy.quotas().iter().zip(states);
+            pairs.map(move |(quota, state)| (policy, *quota, *state))
+        })
+    }
+
+    /// Returns each policy with the states of its quotas.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = (&Policy, &[QuotaState])> {
+        let mut states = &self.verdict.states[..];
+        self.check.partitions.iter().map(move |partition| {
+            let (own, rest) = states.split_at(partition.policy.quotas().len().min(states.len()));
+            states = rest;
+            (&*partition.policy, own)
+        })
+    }
+}

@@ -1,0 +1,68 @@
+//! [`StoreError`]: why a store gave no answer.
+
+use std::time::Duration;
+
+/// Why a store could not decide.
+///
+/// No message holds a key. What a request gets then is for the failure policy to say.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The store can't be reached.
+    #[error("the store can't be reached: {message}")]
+    Unreachable {
+        /// What the connection says.
+        message: String,
+    },
+    /// The store did not answer in time. It may have counted the request all the same.
+    #[error("the store did not answer in time")]
+    Timeout,
+    /// The connection broke after the request was sent. It may have been counted all the same.
+    #[error("the connection to the store broke: {message}")]
+    Disconnected {
+        /// What the connection says.
+        message: String,
+    },
+    /// The store answered with an error.
+    #[error("the store answered with an error: {message}")]
+    Refused {
+        /// The error's code, such as `OOM` or `WRONGTYPE`.
+        code: String,
+        /// The error as the store words it.
+        message: String,
+    },
+    /// The store answered something that is no answer to the question.
+    #[error("the store's answer makes no sense: {message}")]
+    Protocol {
+        /// What was expected.
+        message: String,
+    },
+    /// The in-process store holds as many live windows as it may, and this would be one more.
+    #[error("the in-process store is full: {capacity} windows are live")]
+    Full {
+        /// The cap.
+        capacity: usize,
+    },
+    /// The request's weight is above the limit of one of its quotas, so it could never pass.
+    #[error("a request of weight {cost} can never pass a limit of {limit}")]
+    CostAboveLimit {
+        /// The request's weight.
+        cost: u32,
+        /// The lowest limit it meets.
+        limit: u32,
+    },
+}
+
+impl StoreError {
+    /// Returns how long a caller had better wait before asking again.
+    #[must_use]
+    pub const fn retry_after(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    /// Tells whether the store may have counted the request although no answer came.
+    #[must_use]
+    pub const fn may_have_counted(&self) -> bool {
+        matches!(self, Self::Timeout | Self::Disconnected { .. })
+    }
+}

@@ -1,0 +1,234 @@
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Method, Response, StatusCode};
+use tower_layer::Layer;
+
+use super::rejection::Rejection;
+use super::service::SlidingWindow;
+use crate::key::{KeyError, KeyExtractor};
+use crate::policy::PolicyHandle;
+use crate::store::{Check, Partition, Store};
+
+/// Holds each user of a service to a policy, and answers 429 to whoever is above it.
+///
+/// Clones, and the services made by them, share one configuration and the store's windows.
+///
+/// ## Behavior
+///
+/// - A request is decided on before the inner service sees it. A denied request is answered with
+///   429, `Retry-After`, `RateLimit`, `RateLimit-Policy` and a problem document; it leaves no
+///   trace in any window.
+/// - With several rules, either every window records the request or none does.
+/// - The inner service's readiness is passed through; its errors are kept as they are.
+/// - The inner service finds the [`Decision`](crate::Decision) in the request's extensions.
+///
+/// ```
+/// use std::time::Duration;
+/// use axum::{Router, routing::post};
+/// use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
+///
+/// let store = MemoryStore::new();
+/// let user = Policy::new("user").quota(Quota::per_second(2)).quota(Quota::per_minute(5));
+///
+/// let app: Router = Router::new()
+///     .route("/orders", post(|| async { "ordered" }))
+///     .layer(
+///         SlidingWindowLayer::new(user, key::header("x-user-id"), store)
+///             .rule(Policy::new("ip").quota(Quota::per_minute(100)), key::peer_ip()),
+///     );
+/// ```
+#[derive(Clone)]
+pub struct SlidingWindowLayer {
+    config: Arc<Config>,
+}
+
+/// What all clones of a layer share.
+#[derive(Clone)]
+pub(super) struct Config {
+    rules: Vec<Rule>,
+    pub(super) store: Arc<dyn Store>,
+    missing_key: MissingKey,
+    skip: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
+    cost: Option<Arc<dyn Fn(&Parts) -> u32 + Send + Sync>>,
+    pub(super) headers_on_success: bool,
+    pub(super) on_rejection: Option<Arc<OnRejection>>,
+}
+
+type OnRejection = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
+
+/// A policy together with its key extractor.
+#[derive(Clone)]
+struct Rule {
+    policy: PolicyHandle,
+    key: Arc<dyn KeyExtractor>,
+}
+
+/// What becomes of a request that has no key for a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MissingKey {
+    /// The rule does not apply to the request; the others do.
+    SkipRule,
+    /// The request is answered with this status.
+    Reject(StatusCode),
+}
+
+impl SlidingWindowLayer {
+    /// Creates a layer with one rule: `policy` for each key that `key` takes from a request.
+    ///
+    /// `policy` is a [`Quota`](crate::Quota), a [`Policy`](crate::Policy), or a [`PolicyHandle`]
+    /// to change it while it is in use.
+    ///
+    /// # Panics
+    ///
+    /// If the policy has no quota; [`PolicyHandle::try_new`] gives an error instead.
+    #[must_use]
+    pub fn new(policy: impl Into<PolicyHandle>, key: impl KeyExtractor, store: impl Store) -> Self {
+        let config = Config {
+            rules: Vec::with_capacity(1),
+            store: Arc::new(store),
+            missing_key: MissingKey::Reject(StatusCode::UNAUTHORIZED),
+            skip: Arc::new(|parts| parts.method == Method::OPTIONS),
+            cost: None,
+            headers_on_success: false,
+            on_rejection: None,
+        };
+        Self { config: Arc::new(config) }.rule(policy, key)
+    }
+
+    /// Adds a rule, which must hold beside those already there.
+    ///
+    /// Give its policy a name of its own: rules of one name share their windows.
+    ///
+    /// # Panics
+    ///
+    /// If the policy has no quota.
+    #[must_use]
+    pub fn rule(self, policy: impl Into<PolicyHandle>, key: impl KeyExtractor) -> Self {
+        let rule = Rule { policy: policy.into(), key: Arc::new(key) };
+        self.with(|config| config.rules.push(rule))
+    }
+
+    /// Sets what becomes of a request that has no key for a rule.
+    ///
+    /// Applies to all rules; [`key::optional`](crate::key::optional) makes one rule skip. Defaults
+    /// to `MissingKey::Reject(StatusCode::UNAUTHORIZED)`. A key that is there but malformed is
+    /// answered with 400 in any case.
+    #[must_use]
+    pub fn on_missing_key(self, missing_key: MissingKey) -> Self {
+        self.with(|config| config.missing_key = missing_key)
+    }
+
+    /// Sets which requests are neither counted nor limited.
+    ///
+    /// Defaults to those with method `OPTIONS`, which browsers send on their own.
+    #[must_use]
+    pub fn skip(self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|config| config.skip = Arc::new(skip))
+    }
+
+    /// Sets how many places a request takes, all or none.
+    ///
+    /// Defaults to 1 for every request. A request that weighs more than a limit can never pass:
+    /// it is answered with 429 without `Retry-After`.
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
+        self.with(|config| config.cost = Some(Arc::new(cost)))
+    }
+
+    /// Sets whether responses of the inner service get `RateLimit` and `RateLimit-Policy` too.
+    ///
+    /// Defaults to `false`. On Redis it costs one more command in the script for each quota.
+    #[must_use]
+    pub fn headers_on_success(self, headers_on_success: bool) -> Self {
+        self.with(|config| config.headers_on_success = headers_on_success)
+    }
+
+    /// Sets the response to a request that is not let through.
+    ///
+    /// Defaults to [`Rejection::to_response`]. `Retry-After`, `RateLimit` and `RateLimit-Policy`
+    /// are added where the response does not have them.
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tower_sliding_window::{MemoryStore, Quota, Rejection, SlidingWindowLayer, key};
+    ///
+    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
+    ///     .on_rejection(|rejection: &Rejection| {
+    ///         let mut response = Response::new("the queue is full");
+    ///         *response.status_mut() = rejection.status();
+    ///         response
+    ///     });
+    /// ```
+    #[must_use]
+    pub fn on_rejection<B: Into<Bytes>>(
+        self,
+        respond: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
+    ) -> Self {
+        let respond = move |rejection: &Rejection| respond(rejection).map(Into::into);
+        self.with(|config| config.on_rejection = Some(Arc::new(respond)))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        change(Arc::make_mut(&mut self.config));
+        self
+    }
+}
+
+impl Config {
+    /// Returns the question to put to the store, or nothing if no rule applies to the request.
+    pub(super) fn check(&self, parts: &Parts) -> Result<Option<Check>, Rejection> {
+        if (self.skip)(parts) {
+            return Ok(None);
+        }
+        let mut partitions = smallvec::SmallVec::<[Partition; 1]>::new();
+        for rule in &self.rules {
+            let key = match (rule.key.extract(parts), self.missing_key) {
+                (Ok(key), _) => key,
+                (Err(KeyError::NotApplicable), _) => continue,
+                (Err(KeyError::Missing), MissingKey::SkipRule) => continue,
+                (Err(KeyError::Missing), MissingKey::Reject(status)) => {
+                    return Err(Rejection::MissingKey { status });
+                }
+                (Err(KeyError::Invalid), _) => return Err(Rejection::InvalidKey),
+            };
+            partitions.push(Partition { policy: rule.policy.get(), key });
+        }
+        if partitions.is_empty() {
+            return Ok(None);
+        }
+        let mut check = Check::new(partitions);
+        check.wants_reset = self.headers_on_success;
+        check.cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
+        check.possible().map_err(Rejection::StoreFailed)?;
+        Ok(Some(check))
+    }
+}
+
+impl<S> Layer<S> for SlidingWindowLayer {
+    type Service = SlidingWindow<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        SlidingWindow::new(inner, self.config.clone())
+    }
+}
+
+impl fmt::Debug for SlidingWindowLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlidingWindowLayer").field("config", &self.config).finish()
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let policies: Vec<_> = self.rules.iter().map(|rule| rule.policy.get()).collect();
+        f.debug_struct("Config")
+            .field("policies", &policies)
+            .field("missing_key", &self.missing_key)
+            .field("headers_on_success", &self.headers_on_success)
+            .finish_non_exhaustive()
+    }
+}

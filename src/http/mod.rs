@@ -1,0 +1,14 @@
+//! The layer: a request's key, the decision, and the response if it is denied.
+
+mod body;
+mod future;
+mod headers;
+mod layer;
+mod rejection;
+mod service;
+
+pub use body::ResponseBody;
+pub use future::ResponseFuture;
+pub use layer::{MissingKey, SlidingWindowLayer};
+pub use rejection::Rejection;
+pub use service::SlidingWindow;

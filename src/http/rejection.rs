@@ -1,0 +1,92 @@
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response, StatusCode};
+
+use super::headers;
+use crate::decision::Denied;
+use crate::error::StoreError;
+
+/// Why the layer answers a request itself.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Rejection {
+    /// A window is full: 429.
+    Denied(Denied),
+    /// The request has no key for a rule: 401, unless
+    /// [`on_missing_key`](super::SlidingWindowLayer::on_missing_key) says otherwise.
+    MissingKey {
+        /// The status to answer with.
+        status: StatusCode,
+    },
+    /// The request's key is ambiguous or malformed: 400.
+    InvalidKey,
+    /// The store could not decide: 503; or never will let the request pass: 429.
+    StoreFailed(StoreError),
+}
+
+impl Rejection {
+    /// Returns the status of the response.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Denied(_) | Self::StoreFailed(StoreError::CostAboveLimit { .. }) => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
+            Self::MissingKey { status } => *status,
+            Self::InvalidKey => StatusCode::BAD_REQUEST,
+            Self::StoreFailed(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// Returns the default response: a problem document ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457))
+    /// of the types that the draft on the RateLimit fields registers.
+    #[must_use]
+    pub fn to_response(&self) -> Response<Bytes> {
+        let status = self.status();
+        let (kind, title) = match self {
+            Self::Denied(_) | Self::StoreFailed(StoreError::CostAboveLimit { .. }) => (
+                "https://iana.org/assignments/http-problem-types#quota-exceeded",
+                "Request cannot be satisfied as assigned quota has been exceeded",
+            ),
+            Self::StoreFailed(_) => (
+                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+                "Request cannot be satisfied due to temporary server capacity constraints",
+            ),
+            Self::MissingKey { .. } => ("about:blank", "The request does not say whose it is"),
+            Self::InvalidKey => ("about:blank", "The request does not say clearly whose it is"),
+        };
+        let mut body =
+            format!(r#"{{"type":"{kind}","title":"{title}","status":{}"#, status.as_u16());
+        if let Self::Denied(denied) = self {
+            // Policy names have no character that JSON would escape.
+            let names: Vec<_> = denied.violated().map(|name| format!("\"{name}\"")).collect();
+            body += &format!(r#","violated-policies":[{}]"#, names.join(","));
+        }
+        body.push('}');
+
+        let mut response = Response::new(Bytes::from(body));
+        *response.status_mut() = status;
+        let problem = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(CONTENT_TYPE, problem);
+        response
+    }
+
+    /// Responds as the user of the layer wants, and adds the fields that say when to come back.
+    pub(super) fn respond(
+        &self,
+        respond: Option<&(dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync)>,
+    ) -> Response<Bytes> {
+        let mut response = respond.map_or_else(|| self.to_response(), |respond| respond(self));
+        let headers = response.headers_mut();
+        match self {
+            Self::Denied(denied) => {
+                headers::insert_retry_after(headers, denied.retry_after());
+                headers::insert_rate_limit(headers, denied.usage());
+            }
+            Self::StoreFailed(StoreError::CostAboveLimit { .. }) => {}
+            Self::StoreFailed(error) => headers::insert_retry_after(headers, error.retry_after()),
+            Self::MissingKey { .. } | Self::InvalidKey => {}
+        }
+        response
+    }
+}

@@ -1,0 +1,52 @@
+use std::mem;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tower_service::Service;
+
+use super::body::ResponseBody;
+use super::future::ResponseFuture;
+use super::layer::Config;
+
+/// The service that [`SlidingWindowLayer`](super::SlidingWindowLayer) makes of another.
+#[derive(Clone, Debug)]
+pub struct SlidingWindow<S> {
+    inner: S,
+    config: Arc<Config>,
+}
+
+impl<S> SlidingWindow<S> {
+    pub(super) fn new(inner: S, config: Arc<Config>) -> Self {
+        Self { inner, config }
+    }
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for SlidingWindow<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+{
+    type Response = Response<ResponseBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, ReqBody>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        // The clone may not be ready: it is the one that was polled that must be called.
+        let clone = self.inner.clone();
+        let inner = mem::replace(&mut self.inner, clone);
+
+        let (parts, body) = request.into_parts();
+        match self.config.check(&parts) {
+            Ok(None) => ResponseFuture::pass(inner, Request::from_parts(parts, body)),
+            Ok(Some(check)) => {
+                let request = Request::from_parts(parts, body);
+                ResponseFuture::decide(check, inner, request, self.config.clone())
+            }
+            Err(rejection) => ResponseFuture::reject(rejection, self.config.clone()),
+        }
+    }
+}

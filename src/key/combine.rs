@@ -1,0 +1,89 @@
+use http::request::Parts;
+
+use super::{Key, KeyError, KeyExtractor};
+
+/// Yields the same key for every request: one window for all.
+#[must_use]
+pub fn constant(key: impl Into<Key>) -> impl KeyExtractor + Clone {
+    let key = key.into();
+    move |_: &Parts| Ok(key.clone())
+}
+
+/// Joins the keys of two extractors into one: a window for each combination.
+///
+/// ```
+/// use tower_sliding_window::key;
+///
+/// let user_and_session = key::pair(key::header("x-user-id"), key::cookie("session"));
+/// ```
+#[must_use]
+pub fn pair(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtractor {
+    move |parts: &Parts| Ok(first.extract(parts)?.join(&second.extract(parts)?))
+}
+
+/// Takes the key from the first of two extractors if the request has it, else from the second.
+///
+/// Nest it for more than two. The two yield different keys even for the same bytes, so that an
+/// anonymous client can't name a user's window. A key that is there but [`KeyError::Invalid`]
+/// does not fall through to the second.
+///
+/// ```
+/// use tower_sliding_window::key;
+///
+/// let user_or_ip = key::first_of(key::header("x-user-id"), key::peer_ip());
+/// ```
+#[must_use]
+pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtractor {
+    move |parts: &Parts| match first.extract(parts) {
+        Err(KeyError::Missing | KeyError::NotApplicable) => {
+            Ok(Key::from("else").join(&second.extract(parts)?))
+        }
+        found => found.map(|key| Key::from("first").join(&key)),
+    }
+}
+
+/// Applies the rule only to requests that have the extractor's key, and lets others pass it by.
+///
+/// ```
+/// use tower_sliding_window::key;
+///
+/// let signed_in_users_only = key::optional(key::header("x-user-id"));
+/// ```
+#[must_use]
+pub fn optional(extractor: impl KeyExtractor) -> impl KeyExtractor {
+    move |parts: &Parts| match extractor.extract(parts) {
+        Err(KeyError::Missing) => Err(KeyError::NotApplicable),
+        found => found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::key::{header, parts_of};
+
+    #[test]
+    fn combinations() {
+        let both = parts_of(Request::builder().header("a", "1").header("b", "2"));
+        let swapped = parts_of(Request::builder().header("a", "2").header("b", "1"));
+        let only_b = parts_of(Request::builder().header("b", "1"));
+        let twice = parts_of(Request::builder().header("a", "1").header("a", "1").header("b", "1"));
+
+        let pair = pair(header("a"), header("b"));
+        assert_ne!(pair.extract(&both), pair.extract(&swapped));
+        assert_eq!(pair.extract(&only_b), Err(KeyError::Missing));
+
+        let first = first_of(header("a"), header("b"));
+        assert_ne!(first.extract(&both), first.extract(&only_b), "same bytes, other extractor");
+        assert_eq!(first.extract(&twice), Err(KeyError::Invalid));
+        assert_eq!(first.extract(&parts_of(Request::builder())), Err(KeyError::Missing));
+
+        let optional = optional(header("a"));
+        assert_eq!(optional.extract(&only_b), Err(KeyError::NotApplicable));
+        assert_eq!(optional.extract(&twice), Err(KeyError::Invalid));
+
+        assert_eq!(constant("x").extract(&both), Ok(Key::from("x")));
+    }
+}

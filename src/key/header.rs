@@ -1,0 +1,65 @@
+use http::header::HeaderName;
+use http::request::Parts;
+
+use super::{KeyError, KeyExtractor, non_empty};
+
+/// Takes the key from a request header, byte for byte.
+///
+/// A header that occurs more than once is [`KeyError::Invalid`]: which of the two counts would be
+/// the sender's choice. A client can write any header, so put this behind whatever authenticates
+/// the user and sets the header.
+///
+/// # Panics
+///
+/// If `name` is not a header name.
+///
+/// ```
+/// use tower_sliding_window::key;
+///
+/// let user = key::header("x-user-id");
+/// ```
+#[must_use]
+pub fn header(name: impl AsRef<str>) -> impl KeyExtractor + Clone {
+    let name = name.as_ref();
+    let name: HeaderName = match name.parse() {
+        Ok(name) => name,
+        Err(_) => panic!("{name:?} is not a header name"),
+    };
+    move |parts: &Parts| {
+        let mut values = parts.headers.get_all(&name).iter();
+        let value = values.next().ok_or(KeyError::Missing)?;
+        if values.next().is_some() {
+            return Err(KeyError::Invalid);
+        }
+        non_empty(value.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderValue, Request};
+
+    use super::*;
+    use crate::key::{Key, parts_of};
+
+    #[test]
+    fn takes_bytes_as_they_are() {
+        let key = |value: &[u8]| {
+            let value = HeaderValue::from_bytes(value).unwrap();
+            header("x-user-id").extract(&parts_of(Request::builder().header("x-user-id", value)))
+        };
+        assert_eq!(key(b"alice"), Ok(Key::from("alice")));
+        assert_eq!(key(b"\xff\xfe{}"), Ok(Key::from(b"\xff\xfe{}")));
+        assert_eq!(key(b""), Err(KeyError::Missing));
+    }
+
+    #[test]
+    fn twice_is_ambiguous() {
+        let request = Request::builder().header("x-user-id", "a").header("x-user-id", "b");
+        assert_eq!(header("x-user-id").extract(&parts_of(request)), Err(KeyError::Invalid));
+        assert_eq!(
+            header("x-user-id").extract(&parts_of(Request::builder())),
+            Err(KeyError::Missing)
+        );
+    }
+}

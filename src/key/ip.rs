@@ -1,0 +1,167 @@
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use http::request::Parts;
+use ipnet::IpNet;
+
+use super::{Key, KeyError, KeyExtractor};
+
+/// Takes the key from the address at the other end of the connection.
+///
+/// The address comes from axum's `ConnectInfo<SocketAddr>` (feature `axum`; serve with
+/// `into_make_service_with_connect_info::<SocketAddr>()`) or from a `SocketAddr` or `IpAddr` in
+/// the request's extensions. IPv6 addresses count by their /64, the smallest network a customer
+/// is given; an IPv4-mapped address counts as the IPv4 address.
+///
+/// Behind a reverse proxy every client has the proxy's address: use [`client_ip`].
+#[must_use]
+pub fn peer_ip() -> impl KeyExtractor + Clone {
+    |parts: &Parts| peer_of(parts).map(ip_key).ok_or(KeyError::Missing)
+}
+
+/// Takes the key from the client's address, behind proxies that are named.
+///
+/// If the peer is a trusted proxy, `X-Forwarded-For` is read from the right, past trusted
+/// proxies, to the first address that is not one: the last that a trusted proxy has seen itself.
+/// What stands further left is the client's own claim. If the peer is not a trusted proxy, it is
+/// the client, and the header is ignored.
+///
+/// An entry that is no address, met before the client's, is [`KeyError::Invalid`]. If all are
+/// trusted proxies, the leftmost is the client. Addresses count as in [`peer_ip`].
+///
+/// ```
+/// use tower_sliding_window::key;
+///
+/// let client = key::client_ip("10.0.0.0/8, 192.168.1.7".parse()?);
+/// # Ok::<(), key::TrustedProxiesError>(())
+/// ```
+#[must_use]
+pub fn client_ip(proxies: TrustedProxies) -> impl KeyExtractor + Clone {
+    move |parts: &Parts| {
+        let mut client = peer_of(parts).ok_or(KeyError::Missing)?;
+        let headers = parts.headers.get_all("x-forwarded-for").iter().rev();
+        let mut claims = headers.flat_map(|header| header.as_bytes().rsplit(|byte| *byte == b','));
+        while proxies.contains(client) {
+            let Some(claim) = claims.next() else { break };
+            client = std::str::from_utf8(claim)
+                .ok()
+                .and_then(|claim| parse_claim(claim.trim()))
+                .ok_or(KeyError::Invalid)?;
+        }
+        Ok(ip_key(client))
+    }
+}
+
+/// The networks whose word on the client's address is taken.
+///
+/// Written as addresses and networks with commas between: `10.0.0.0/8, ::1`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrustedProxies(Vec<IpNet>);
+
+impl TrustedProxies {
+    fn contains(&self, ip: IpAddr) -> bool {
+        self.0.iter().any(|net| net.contains(&ip))
+    }
+}
+
+impl FromStr for TrustedProxies {
+    type Err = TrustedProxiesError;
+
+    fn from_str(text: &str) -> Result<Self, TrustedProxiesError> {
+        let net = |part: &str| {
+            let part = part.trim();
+            part.parse::<IpNet>()
+                .or_else(|_| part.parse::<IpAddr>().map(|ip| IpNet::from(ip.to_canonical())))
+                .map_err(|_| TrustedProxiesError { text: part.to_owned() })
+        };
+        text.split(',').map(net).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// An entry of [`TrustedProxies`] is neither an address nor a network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is neither an IP address nor a network such as 10.0.0.0/8")]
+pub struct TrustedProxiesError {
+    text: String,
+}
+
+fn peer_of(parts: &Parts) -> Option<IpAddr> {
+    let extensions = &parts.extensions;
+    #[cfg(feature = "axum")]
+    if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
+        return Some(info.0.ip().to_canonical());
+    }
+    let ip = extensions.get::<SocketAddr>().map(SocketAddr::ip);
+    ip.or_else(|| extensions.get::<IpAddr>().copied()).map(|ip| ip.to_canonical())
+}
+
+/// Reads an address that a proxy wrote: bare, or as some do, with a port.
+fn parse_claim(claim: &str) -> Option<IpAddr> {
+    let bare = claim.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(claim);
+    let ip = bare.parse().ok().or_else(|| Some(claim.parse::<SocketAddr>().ok()?.ip()))?;
+    Some(ip.to_canonical())
+}
+
+fn ip_key(ip: IpAddr) -> Key {
+    match ip {
+        IpAddr::V4(ip) => Key::new(ip.octets()),
+        IpAddr::V6(ip) => Key::new(&ip.octets()[..8]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::key::parts_of;
+
+    fn peer(address: &str) -> http::request::Builder {
+        Request::builder().extension(address.parse::<SocketAddr>().unwrap())
+    }
+
+    fn key_of(ip: &str) -> Result<Key, KeyError> {
+        Ok(ip_key(ip.parse().unwrap()))
+    }
+
+    #[test]
+    fn peers_count_by_address_or_network() {
+        let key = |address: &str| peer_ip().extract(&parts_of(peer(address)));
+        assert_eq!(key("1.2.3.4:5"), key_of("1.2.3.4"));
+        assert_eq!(key("[::ffff:1.2.3.4]:5"), key_of("1.2.3.4"), "IPv4-mapped");
+        assert_eq!(key("[2001:db8:0:1::a]:5"), key("[2001:db8:0:1:ffff::b]:5"), "one /64");
+        assert_ne!(key("[2001:db8:0:1::a]:5"), key("[2001:db8:0:2::a]:5"));
+        assert_eq!(peer_ip().extract(&parts_of(Request::builder())), Err(KeyError::Missing));
+        let info = Request::builder().extension("9.9.9.9".parse::<IpAddr>().unwrap());
+        assert_eq!(peer_ip().extract(&parts_of(info)), key_of("9.9.9.9"));
+    }
+
+    #[test]
+    fn the_client_is_the_last_address_a_trusted_proxy_saw() {
+        let key = |address: &str, forwarded: &[&str]| {
+            let request = forwarded
+                .iter()
+                .fold(peer(address), |request, value| request.header("x-forwarded-for", *value));
+            client_ip("10.0.0.0/8, ::1".parse().unwrap()).extract(&parts_of(request))
+        };
+        assert_eq!(key("10.0.0.1:80", &["7.7.7.7"]), key_of("7.7.7.7"));
+        assert_eq!(key("10.0.0.1:80", &["6.6.6.6, 7.7.7.7, 10.1.1.1"]), key_of("7.7.7.7"));
+        assert_eq!(key("10.0.0.1:80", &["6.6.6.6", "7.7.7.7"]), key_of("7.7.7.7"), "two lines");
+        assert_eq!(key("5.5.5.5:80", &["7.7.7.7"]), key_of("5.5.5.5"), "not a proxy: no say");
+        assert_eq!(key("[::ffff:10.0.0.1]:80", &["7.7.7.7"]), key_of("7.7.7.7"));
+        assert_eq!(key("10.0.0.1:80", &["7.7.7.7:1234"]), key_of("7.7.7.7"));
+        assert_eq!(key("10.0.0.1:80", &["[2001:db8::1]"]), key_of("2001:db8::1"));
+        assert_eq!(key("10.0.0.1:80", &["junk, 7.7.7.7"]), key_of("7.7.7.7"));
+        assert_eq!(key("10.0.0.1:80", &["7.7.7.7, junk"]), Err(KeyError::Invalid));
+        assert_eq!(key("10.0.0.1:80", &[""]), Err(KeyError::Invalid));
+        assert_eq!(key("10.0.0.1:80", &["10.0.0.9, 10.0.0.8"]), key_of("10.0.0.9"));
+        assert_eq!(key("10.0.0.1:80", &[]), key_of("10.0.0.1"));
+    }
+
+    #[test]
+    fn a_wrong_network_is_named() {
+        let error = "10.0.0.0/8, 10.0.0.0/33".parse::<TrustedProxies>().unwrap_err();
+        assert!(error.to_string().contains("10.0.0.0/33"));
+        assert!("".parse::<TrustedProxies>().is_err());
+    }
+}

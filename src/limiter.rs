@@ -1,0 +1,165 @@
+//! [`Limiter`]: the window without HTTP.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::decision::{Admitted, Decision, Usage};
+use crate::error::StoreError;
+use crate::key::Key;
+use crate::policy::{Policy, PolicyHandle};
+use crate::store::{Check, Partition, Store};
+
+/// Admits requests of any kind within a policy: messages to a receiver, calls to a partner, jobs.
+///
+/// A cheap handle: clones share the policy and the windows.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_sliding_window::{Decision, Limiter, MemoryStore, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
+/// let limiter = Limiter::new(Quota::new(2, Duration::from_secs(600)), MemoryStore::new());
+///
+/// match limiter.check("receiver-17").await? {
+///     Decision::Admitted(admitted) => {
+///         assert_eq!(admitted.remaining(), 1);
+///         limiter.cancel(&admitted).await?; // it was not sent after all
+///     }
+///     Decision::Denied(denied) => println!("again in {:?}", denied.retry_after()),
+/// }
+/// assert_eq!(limiter.peek("receiver-17").await?.remaining(), 2);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Limiter {
+    policy: PolicyHandle,
+    store: Arc<dyn Store>,
+}
+
+impl Limiter {
+    /// Creates a limiter that holds every key to `policy`.
+    ///
+    /// # Panics
+    ///
+    /// If the policy has no quota; [`PolicyHandle::try_new`] gives an error instead.
+    #[must_use]
+    pub fn new(policy: impl Into<PolicyHandle>, store: impl Store) -> Self {
+        Self { policy: policy.into(), store: Arc::new(store) }
+    }
+
+    /// Admits and counts one request of `key`, or denies it and leaves no trace.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`] if the store could not decide.
+    pub async fn check(&self, key: impl Into<Key>) -> Result<Decision, StoreError> {
+        self.decide(self.question(key)).await
+    }
+
+    /// Admits a request of weight `cost`, which takes that many places or none.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::CostAboveLimit`] if the weight is zero or could never pass, and any other
+    /// [`StoreError`] if the store could not decide.
+    pub async fn check_cost(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, StoreError> {
+        let mut check = self.question(key);
+        check.cost = cost;
+        self.decide(check).await
+    }
+
+    /// Admits and counts one request under several policies, each with a key of its own: all of
+    /// them or none.
+    ///
+    /// The policies are used instead of the limiter's own. The same policy may occur with
+    /// several keys; the same policy and key twice count once.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`] if the store could not decide.
+    ///
+    /// ```
+    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
+    /// let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(5)));
+    /// let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_minute(100)));
+    /// let limiter = Limiter::new(&user, MemoryStore::new());
+    ///
+    /// let decision = limiter.check_all([(&user, "alice"), (&ip, "192.0.2.7")]).await?;
+    /// assert!(decision.is_admitted());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn check_all<P, K>(
+        &self,
+        pairs: impl IntoIterator<Item = (P, K)>,
+    ) -> Result<Decision, StoreError>
+    where
+        P: Into<PolicyHandle>,
+        K: Into<Key>,
+    {
+        let partition =
+            |(policy, key): (P, K)| Partition { policy: policy.into().get(), key: key.into() };
+        let check = Check::new(pairs.into_iter().map(partition));
+        self.decide(check).await
+    }
+
+    /// Says how the window of `key` stands, counting nothing.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`] if the store could not answer.
+    pub async fn peek(&self, key: impl Into<Key>) -> Result<Usage, StoreError> {
+        let mut check = self.question(key);
+        check.wants_reset = true;
+        let verdict = self.store.peek(&check).await?;
+        Ok(Usage::new(check, verdict))
+    }
+
+    /// Takes an admission back, as if it had never been asked for.
+    ///
+    /// Removes that very entry and no other. Says whether it was still there: it is not if it was
+    /// cancelled before or has left the window.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`] if the store could not answer.
+    pub async fn cancel(&self, admitted: &Admitted) -> Result<bool, StoreError> {
+        self.store.cancel(admitted.check()).await
+    }
+
+    /// Empties the window of `key`.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`] if the store could not answer.
+    pub async fn reset(&self, key: impl Into<Key>) -> Result<(), StoreError> {
+        self.store.reset(&self.question(key).partitions).await
+    }
+
+    /// Returns the policy as it is now.
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
+        self.policy.get()
+    }
+
+    fn question(&self, key: impl Into<Key>) -> Check {
+        Check::new([Partition { policy: self.policy.get(), key: key.into() }])
+    }
+
+    async fn decide(&self, check: Check) -> Result<Decision, StoreError> {
+        check.possible()?;
+        let verdict = self.store.admit(&check).await?;
+        Ok(Decision::new(check, verdict))
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}

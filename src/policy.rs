@@ -1,0 +1,309 @@
+//! [`Policy`]: a name and the quotas that must all hold, and [`PolicyHandle`], which changes one
+//! while it is in use.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use smallvec::SmallVec;
+
+use crate::quota::{ParseQuotaError, Quota};
+
+/// The longest policy name, in bytes.
+const LONGEST_NAME: usize = 64;
+/// The name of a policy made from a bare quota, as in the examples of the IETF draft.
+const DEFAULT_NAME: &str = "default";
+
+/// A named set of quotas, all of which must hold.
+///
+/// The name tells one policy's windows from another's: two limiters with the same store and the
+/// same policy name share their windows. It also stands in `RateLimit-Policy`, in the problem
+/// details and in the Redis keys, so it is 1 to 64 characters of `A-Z a-z 0-9 _ . -`. It is
+/// `default` for a policy made from a [`Quota`] or parsed from text.
+///
+/// All quotas of a policy are answered from one log, that of the longest window.
+///
+/// ```
+/// use tower_sliding_window::{Policy, Quota};
+///
+/// let policy = Policy::new("user").quota(Quota::per_second(2)).quota(Quota::per_minute(5));
+/// assert_eq!(policy.to_string(), "2/1s,5/60s");
+///
+/// let same: Policy = "2/1s,5/60s".parse()?;
+/// assert_eq!(same.name(), "default");
+/// assert_eq!(same.named("user"), policy);
+/// # Ok::<(), tower_sliding_window::PolicyError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Policy {
+    name: Arc<str>,
+    /// Shortest window first.
+    quotas: SmallVec<[Quota; 2]>,
+}
+
+impl Policy {
+    /// Creates a policy without quotas yet; add them with [`Policy::quota`].
+    ///
+    /// # Panics
+    ///
+    /// If `name` is not a policy name, see [`Policy::try_new`].
+    #[must_use]
+    pub fn new(name: impl AsRef<str>) -> Self {
+        match Self::try_new(name) {
+            Ok(policy) => policy,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Creates a policy without quotas yet, or says what is wrong with its name.
+    ///
+    /// # Errors
+    ///
+    /// [`PolicyError::Name`] unless `name` is 1 to 64 characters of `A-Z a-z 0-9 _ . -`.
+    pub fn try_new(name: impl AsRef<str>) -> Result<Self, PolicyError> {
+        let name = name.as_ref();
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+        if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(allowed) {
+            return Err(PolicyError::Name { name: name.to_owned() });
+        }
+        Ok(Self { name: name.into(), quotas: SmallVec::new() })
+    }
+
+    /// Adds a quota, which must hold beside those already there.
+    #[must_use]
+    pub fn quota(mut self, quota: Quota) -> Self {
+        let at = self.quotas.partition_point(|other| other.window() <= quota.window());
+        self.quotas.insert(at, quota);
+        self
+    }
+
+    /// Returns the same quotas under another name.
+    ///
+    /// # Panics
+    ///
+    /// If `name` is not a policy name, see [`Policy::try_new`].
+    #[must_use]
+    pub fn named(self, name: impl AsRef<str>) -> Self {
+        Self { quotas: self.quotas, ..Self::new(name) }
+    }
+
+    /// Returns the policy's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the quotas, shortest window first.
+    #[must_use]
+    pub fn quotas(&self) -> &[Quota] {
+        &self.quotas
+    }
+
+    /// Returns how long an entry matters to any quota, in microseconds.
+    pub(crate) fn horizon_us(&self) -> u64 {
+        self.quotas.last().map_or(0, Quota::window_us)
+    }
+
+    /// Returns the policy if a limiter can use it.
+    fn checked(self) -> Result<Self, PolicyError> {
+        if self.quotas.is_empty() {
+            return Err(PolicyError::NoQuota { name: self.name.as_ref().to_owned() });
+        }
+        Ok(self)
+    }
+}
+
+impl From<Quota> for Policy {
+    fn from(quota: Quota) -> Self {
+        Self::new(DEFAULT_NAME).quota(quota)
+    }
+}
+
+impl fmt::Display for Policy {
+    /// Writes the quotas, without the name, as [`Policy::from_str`] reads them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, quota) in self.quotas.iter().enumerate() {
+            write!(f, "{}{quota}", if index == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Policy({:?}: {self})", self.name)
+    }
+}
+
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        text.split(',').enumerate().try_fold(Self::new(DEFAULT_NAME), |policy, (index, part)| {
+            let quota = part
+                .trim()
+                .parse()
+                .map_err(|source| PolicyError::Quota { position: index + 1, source })?;
+            Ok(policy.quota(quota))
+        })
+    }
+}
+
+/// A policy that can be replaced while limiters use it.
+///
+/// Clones share the policy: [`PolicyHandle::set`] on one takes effect at once, for every
+/// limiter and layer made from the others. A decision uses the policy as it was when the decision
+/// began, never a mixture. The history of admissions is kept, so a new limit counts what was
+/// admitted under the old one; a longer window begins with what the shorter one still held.
+///
+/// ```
+/// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota};
+///
+/// let policy = PolicyHandle::new(Quota::per_minute(100));
+/// let limiter = Limiter::new(policy.clone(), MemoryStore::new());
+/// policy.set(Quota::per_minute(20))?;
+/// assert_eq!(limiter.policy().to_string(), "20/60s");
+/// assert!(policy.set(Policy::new("default")).is_err(), "no quota: the old policy stays");
+/// # Ok::<(), tower_sliding_window::PolicyError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PolicyHandle(Arc<ArcSwap<Policy>>);
+
+impl PolicyHandle {
+    /// Creates a handle to a policy.
+    ///
+    /// # Panics
+    ///
+    /// If the policy has no quota.
+    #[must_use]
+    pub fn new(policy: impl Into<Policy>) -> Self {
+        match Self::try_new(policy) {
+            Ok(handle) => handle,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Creates a handle to a policy, or says what is wrong with it.
+    ///
+    /// # Errors
+    ///
+    /// [`PolicyError::NoQuota`] if the policy has no quota.
+    pub fn try_new(policy: impl Into<Policy>) -> Result<Self, PolicyError> {
+        Ok(Self(Arc::new(ArcSwap::from_pointee(policy.into().checked()?))))
+    }
+
+    /// Replaces the policy, for every clone of this handle at once.
+    ///
+    /// # Errors
+    ///
+    /// [`PolicyError::NoQuota`] if the new policy has no quota, and [`PolicyError::Renamed`] if
+    /// it has another name, for that would begin a new history. The old policy then stays.
+    pub fn set(&self, policy: impl Into<Policy>) -> Result<(), PolicyError> {
+        let policy = policy.into().checked()?;
+        let old = self.get();
+        if old.name != policy.name {
+            return Err(PolicyError::Renamed {
+                from: old.name.as_ref().to_owned(),
+                to: policy.name.as_ref().to_owned(),
+            });
+        }
+        self.0.store(Arc::new(policy));
+        Ok(())
+    }
+
+    /// Returns the policy as it is now.
+    #[must_use]
+    pub fn get(&self) -> Arc<Policy> {
+        self.0.load_full()
+    }
+}
+
+impl<P: Into<Policy>> From<P> for PolicyHandle {
+    /// # Panics
+    ///
+    /// If the policy has no quota.
+    fn from(policy: P) -> Self {
+        Self::new(policy)
+    }
+}
+
+impl From<&PolicyHandle> for PolicyHandle {
+    fn from(handle: &PolicyHandle) -> Self {
+        handle.clone()
+    }
+}
+
+/// What is wrong with a policy.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// The name is empty, too long, or has a character that a header or a key can't carry.
+    #[error("{name:?} is not a policy name: use 1 to 64 characters of A-Z a-z 0-9 _ . -")]
+    Name {
+        /// The name as it was given.
+        name: String,
+    },
+    /// The policy limits nothing.
+    #[error("the policy {name:?} has no quota: add one with Policy::quota")]
+    NoQuota {
+        /// The policy's name.
+        name: String,
+    },
+    /// One of the quotas can't be read.
+    #[error("quota number {position}: {source}")]
+    Quota {
+        /// Which of the comma-separated quotas, counted from 1.
+        position: usize,
+        /// What is wrong with it.
+        source: ParseQuotaError,
+    },
+    /// A handle's policy can't change its name.
+    #[error(
+        "the policy {from:?} can't be replaced by one named {to:?}: its history is kept by name"
+    )]
+    Renamed {
+        /// The name of the policy in use.
+        from: String,
+        /// The name of the policy that was to replace it.
+        to: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_are_ordered_by_window() {
+        let policy: Policy = "100/1h, 2/1s,5/60s".parse().unwrap();
+        assert_eq!(policy.to_string(), "2/1s,5/60s,100/1h");
+        assert_eq!(policy.horizon_us(), 3_600_000_000);
+        assert_eq!(policy.to_string().parse::<Policy>().unwrap(), policy);
+    }
+
+    #[test]
+    fn errors_say_which_quota_is_wrong() {
+        let error = "2/1s,0/60s".parse::<Policy>().unwrap_err();
+        assert_eq!(error.to_string(), "quota number 2: the limit is zero: it must be at least 1");
+        let error = "".parse::<Policy>().unwrap_err();
+        assert!(error.to_string().starts_with("quota number 1: \"\" is not a quota"));
+    }
+
+    #[test]
+    fn names_fit_headers_and_keys() {
+        for name in ["", "a b", "a:b", "a{b}", "a\"b", "é", &"x".repeat(65)] {
+            assert!(matches!(Policy::try_new(name), Err(PolicyError::Name { .. })), "{name:?}");
+        }
+        assert_eq!(Policy::new("sms.channel-7_x").name(), "sms.channel-7_x");
+    }
+
+    #[test]
+    fn a_handle_refuses_what_is_wrong_as_a_whole() {
+        let handle = PolicyHandle::new(Policy::new("user").quota(Quota::per_second(1)));
+        let before = handle.get();
+        assert!(matches!(handle.set(Policy::new("user")), Err(PolicyError::NoQuota { .. })));
+        assert!(matches!(handle.set(Quota::per_second(9)), Err(PolicyError::Renamed { .. })));
+        assert!(Arc::ptr_eq(&before, &handle.get()));
+    }
+}

@@ -1,0 +1,256 @@
+//! [`Quota`]: how many requests in how long.
+
+use std::fmt;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The longest window: a hundred years, so that every stamp stays an exact integer in a double,
+/// which is what Redis keeps scores in.
+const LONGEST_WINDOW_US: u64 = 100 * 365 * 24 * 3600 * 1_000_000;
+
+/// A number of requests per sliding window.
+///
+/// At most `limit` requests lie in `(t - window, t]` for every instant `t`; a request exactly
+/// `window` old no longer counts. The limit is at least 1 and the window between one
+/// microsecond and a hundred years, in whole microseconds.
+///
+/// Its text form is `LIMIT/WINDOW`, the window with a unit of `us`, `ms`, `s`, `m`, `h` or `d`:
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_sliding_window::Quota;
+///
+/// let quota: Quota = "5/60s".parse()?;
+/// assert_eq!(quota, Quota::new(5, Duration::from_secs(60)));
+/// assert_eq!(Quota::per_hour(100).to_string(), "100/1h");
+/// # Ok::<(), tower_sliding_window::ParseQuotaError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Quota {
+    limit: NonZeroU32,
+    window_us: NonZeroU64,
+}
+
+impl Quota {
+    /// Creates a quota of `limit` requests per `window`.
+    ///
+    /// # Panics
+    ///
+    /// Where [`Quota::try_new`] returns an error. In a `const` that is an error of compilation.
+    #[must_use]
+    pub const fn new(limit: u32, window: Duration) -> Self {
+        match Self::try_new(limit, window) {
+            Ok(quota) => quota,
+            Err(QuotaError::ZeroLimit) => panic!("the limit is zero: it must be at least 1"),
+            Err(QuotaError::ZeroWindow) => panic!("the window is zero: it must be at least 1us"),
+            Err(QuotaError::FractionalWindow) => {
+                panic!("the window is not a whole number of microseconds")
+            }
+            Err(QuotaError::WindowTooLong) => panic!("the window is longer than a hundred years"),
+        }
+    }
+
+    /// Creates a quota of `limit` requests per `window`, or says what is wrong with it.
+    ///
+    /// # Errors
+    ///
+    /// A limit of zero, and a window that is zero, longer than a hundred years, or not a whole
+    /// number of microseconds.
+    pub const fn try_new(limit: u32, window: Duration) -> Result<Self, QuotaError> {
+        let Some(limit) = NonZeroU32::new(limit) else {
+            return Err(QuotaError::ZeroLimit);
+        };
+        if window.as_micros() > LONGEST_WINDOW_US as u128 {
+            return Err(QuotaError::WindowTooLong);
+        }
+        if !window.subsec_nanos().is_multiple_of(1000) {
+            return Err(QuotaError::FractionalWindow);
+        }
+        let Some(window_us) = NonZeroU64::new(window.as_micros() as u64) else {
+            return Err(QuotaError::ZeroWindow);
+        };
+        Ok(Self { limit, window_us })
+    }
+
+    /// Creates a quota of `limit` requests per second.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero.
+    #[must_use]
+    pub const fn per_second(limit: u32) -> Self {
+        Self::new(limit, Duration::from_secs(1))
+    }
+
+    /// Creates a quota of `limit` requests per 60 seconds.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero.
+    #[must_use]
+    pub const fn per_minute(limit: u32) -> Self {
+        Self::new(limit, Duration::from_secs(60))
+    }
+
+    /// Creates a quota of `limit` requests per 3600 seconds.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero.
+    #[must_use]
+    pub const fn per_hour(limit: u32) -> Self {
+        Self::new(limit, Duration::from_secs(3600))
+    }
+
+    /// Creates a quota of `limit` requests per 24 hours.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero.
+    #[must_use]
+    pub const fn per_day(limit: u32) -> Self {
+        Self::new(limit, Duration::from_secs(24 * 3600))
+    }
+
+    /// Returns how many requests one window holds.
+    #[must_use]
+    pub const fn limit(&self) -> u32 {
+        self.limit.get()
+    }
+
+    /// Returns the length of the window.
+    #[must_use]
+    pub const fn window(&self) -> Duration {
+        Duration::from_micros(self.window_us.get())
+    }
+
+    /// Returns the length of the window in microseconds.
+    pub(crate) const fn window_us(&self) -> u64 {
+        self.window_us.get()
+    }
+}
+
+impl fmt::Display for Quota {
+    /// Writes the window in the longest of hours, seconds, milliseconds and microseconds that
+    /// measures it exactly.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = self.window_us();
+        let (count, unit) = [(3_600_000_000, "h"), (1_000_000, "s"), (1_000, "ms")]
+            .into_iter()
+            .find(|(size, _)| us.is_multiple_of(*size))
+            .map_or((us, "us"), |(size, unit)| (us / size, unit));
+        write!(f, "{}/{count}{unit}", self.limit)
+    }
+}
+
+impl fmt::Debug for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Quota({self})")
+    }
+}
+
+impl FromStr for Quota {
+    type Err = ParseQuotaError;
+
+    fn from_str(text: &str) -> Result<Self, ParseQuotaError> {
+        let (limit, window) = text
+            .split_once('/')
+            .ok_or_else(|| ParseQuotaError::NoSlash { text: text.to_owned() })?;
+        let limit = limit
+            .trim()
+            .parse()
+            .map_err(|source| ParseQuotaError::Limit { text: limit.to_owned(), source })?;
+        let window = humantime::parse_duration(window.trim())
+            .map_err(|source| ParseQuotaError::Window { text: window.to_owned(), source })?;
+        Ok(Self::try_new(limit, window)?)
+    }
+}
+
+/// What is wrong with a quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuotaError {
+    /// The limit is zero, so nothing could ever pass.
+    #[error("the limit is zero: it must be at least 1")]
+    ZeroLimit,
+    /// The window is zero, so nothing could ever be refused.
+    #[error("the window is zero: it must be at least 1us")]
+    ZeroWindow,
+    /// The window is longer than a hundred years.
+    #[error("the window is longer than a hundred years")]
+    WindowTooLong,
+    /// The window is not a whole number of microseconds, the resolution of Redis's clock.
+    #[error("the window is not a whole number of microseconds")]
+    FractionalWindow,
+}
+
+/// What is wrong with the text of a quota.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseQuotaError {
+    /// The text has no slash between a limit and a window.
+    #[error("{text:?} is not a quota: write LIMIT/WINDOW, such as 5/60s or 100/1h")]
+    NoSlash {
+        /// The text as it was given.
+        text: String,
+    },
+    /// The part before the slash is not a count of requests.
+    #[error("the limit {text:?} is not a whole number from 1 to 4294967295: {source}")]
+    Limit {
+        /// The part as it was given.
+        text: String,
+        /// What the number parser says.
+        source: std::num::ParseIntError,
+    },
+    /// The part after the slash is not a length of time.
+    #[error("the window {text:?} is not a length of time such as 500ms, 60s, 10m or 1h: {source}")]
+    Window {
+        /// The part as it was given.
+        text: String,
+        /// What the duration parser says.
+        source: humantime::DurationError,
+    },
+    /// Both parts can be read, but make no quota.
+    #[error(transparent)]
+    Quota(#[from] QuotaError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_round_trips() {
+        for text in ["5/60s", "100/1h", "1/1us", "7/1500ms", "2/600s", "4294967295/24h"] {
+            let quota: Quota = text.parse().unwrap();
+            assert_eq!(quota.to_string(), text);
+        }
+        assert_eq!("2/10m".parse::<Quota>().unwrap(), Quota::new(2, Duration::from_secs(600)));
+        assert_eq!("2/1d".parse::<Quota>().unwrap(), Quota::per_day(2));
+    }
+
+    #[test]
+    fn errors_name_the_part_that_is_wrong() {
+        let said = |text: &str| text.parse::<Quota>().unwrap_err().to_string();
+        assert!(said("5").contains("LIMIT/WINDOW"));
+        assert!(said("").contains("LIMIT/WINDOW"));
+        assert!(said("five/60s").contains("limit \"five\""));
+        assert!(said("-5/60s").contains("limit \"-5\""));
+        assert!(said("99999999999/60s").contains("limit \"99999999999\""));
+        assert!(said("5/sixty").contains("window \"sixty\""));
+        assert!(said("5/-60s").contains("window \"-60s\""));
+        assert!(said("5/60").contains("window \"60\""));
+        assert!(said("0/60s").contains("limit is zero"));
+        assert!(said("5/0s").contains("window is zero"));
+        assert!(said("5/1ns").contains("microseconds"));
+        assert!(said("5/200y").contains("hundred years"));
+        assert!(said("5/99999999999999999999s").contains("window"));
+    }
+
+    #[test]
+    #[should_panic(expected = "limit is zero")]
+    fn new_panics_on_a_zero_limit() {
+        let _ = Quota::per_second(0);
+    }
+}

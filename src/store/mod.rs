@@ -1,0 +1,199 @@
+//! [`Store`]: where the windows are kept.
+//!
+//! Applications choose one and hand it to a [`Limiter`](crate::Limiter) or a
+//! [`SlidingWindowLayer`](crate::SlidingWindowLayer); only who writes a store needs the traits.
+
+#[cfg(feature = "memory")]
+mod memory;
+#[cfg(feature = "redis")]
+mod redis;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use smallvec::SmallVec;
+use uuid::Uuid;
+
+use crate::error::StoreError;
+use crate::key::Key;
+use crate::policy::Policy;
+pub use crate::window::QuotaState;
+
+#[cfg(feature = "memory")]
+pub use memory::MemoryStore;
+#[cfg(feature = "redis")]
+pub use redis::{RedisStore, RedisStoreBuilder};
+
+/// One window: a policy and the key it is kept for.
+#[derive(Clone, Debug)]
+pub struct Partition {
+    /// The policy, as it was when the decision began.
+    pub policy: Arc<Policy>,
+    /// Whose window it is.
+    pub key: Key,
+}
+
+/// The question put to a store: may this request pass all of these windows?
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Check {
+    /// The request's identity, under which it is counted once.
+    pub id: Uuid,
+    /// The request's weight: how many places it takes. At least 1.
+    pub cost: u32,
+    /// The windows, no two the same. At least one.
+    pub partitions: SmallVec<[Partition; 1]>,
+    /// Whether a check of the same identity may have been counted already.
+    pub repeated: bool,
+    /// Whether [`QuotaState::reset_us`] is wanted.
+    pub wants_reset: bool,
+}
+
+impl Check {
+    /// Creates the question for a new request.
+    ///
+    /// A window given twice is asked for once.
+    pub fn new(partitions: impl IntoIterator<Item = Partition>) -> Self {
+        let mut distinct: SmallVec<[Partition; 1]> = SmallVec::new();
+        for partition in partitions {
+            let same = |other: &Partition| {
+                other.key == partition.key && other.policy.name() == partition.policy.name()
+            };
+            if !distinct.iter().any(same) {
+                distinct.push(partition);
+            }
+        }
+        Self {
+            id: Uuid::new_v4(),
+            cost: 1,
+            partitions: distinct,
+            repeated: false,
+            wants_reset: false,
+        }
+    }
+
+    /// Returns an error if the request could never pass.
+    pub(crate) fn possible(&self) -> Result<(), StoreError> {
+        let quotas = self.partitions.iter().flat_map(|partition| partition.policy.quotas());
+        match quotas.map(|quota| quota.limit()).min() {
+            Some(limit) if self.cost > limit => {
+                Err(StoreError::CostAboveLimit { cost: self.cost, limit })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A store's answer to a [`Check`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verdict {
+    /// Whether every window recorded the request; else none did.
+    pub admitted: bool,
+    /// When, on the store's clock, in microseconds since the store's epoch.
+    pub at_us: u64,
+    /// How each quota stands after the decision: partition by partition, quota by quota.
+    pub states: SmallVec<[QuotaState; 2]>,
+}
+
+impl Verdict {
+    /// Creates an answer.
+    #[must_use]
+    pub fn new(admitted: bool, at_us: u64, states: SmallVec<[QuotaState; 2]>) -> Self {
+        Self { admitted, at_us, states }
+    }
+}
+
+/// Keeps the windows and decides, atomically, whether a request fits into all of its own.
+///
+/// A store is a cheap handle: clones share the windows. It must keep the crate's promises: never
+/// more than `limit` admissions in any `(t - window, t]`, no trace of a denied request, and a
+/// request with the same [`Check::id`] counted once.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a store of windows",
+    label = "not a store",
+    note = "use `MemoryStore::new()` or `RedisStore::connect(url).await?`"
+)]
+pub trait Store: Send + Sync + 'static {
+    /// Records the request in all of its windows if it fits into all of them, else in none.
+    fn admit(&self, check: &Check) -> StoreFuture<Verdict>;
+
+    /// Says what [`Store::admit`] would answer, recording nothing.
+    fn peek(&self, check: &Check) -> StoreFuture<Verdict>;
+
+    /// Removes an admitted request from its windows, and nothing else.
+    ///
+    /// Says whether it was still there.
+    fn cancel(&self, check: &Check) -> StoreFuture<bool>;
+
+    /// Empties windows.
+    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()>;
+}
+
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+        (**self).admit(check)
+    }
+
+    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+        (**self).peek(check)
+    }
+
+    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+        (**self).cancel(check)
+    }
+
+    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
+        (**self).reset(partitions)
+    }
+}
+
+/// The answer of a store, now or later.
+///
+/// An answer from memory costs no allocation.
+#[must_use = "futures do nothing unless polled"]
+pub struct StoreFuture<T>(Answer<T>);
+
+enum Answer<T> {
+    Now(Option<Result<T, StoreError>>),
+    Later(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
+}
+
+impl<T> StoreFuture<T> {
+    /// Creates an answer that is there already.
+    pub fn ready(answer: Result<T, StoreError>) -> Self {
+        Self(Answer::Now(Some(answer)))
+    }
+
+    /// Creates an answer that has to be waited for.
+    pub fn later(answer: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
+        Self(Answer::Later(Box::pin(answer)))
+    }
+}
+
+// Nothing is pinned structurally: the answer moves, the boxed future does not.
+impl<T> Unpin for StoreFuture<T> {}
+
+impl<T> Future for StoreFuture<T> {
+    type Output = Result<T, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Answer::Now(answer) => Poll::Ready(answer.take().unwrap_or_else(|| {
+                Err(StoreError::Protocol { message: "polled after the answer".to_owned() })
+            })),
+            Answer::Later(answer) => answer.as_mut().poll(cx),
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for StoreFuture<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.0 {
+            Answer::Now(_) => "StoreFuture(ready)",
+            Answer::Later(_) => "StoreFuture(pending)",
+        })
+    }
+}

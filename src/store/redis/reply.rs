@@ -1,0 +1,55 @@
+//! What Redis's replies mean.
+
+use redis::{FromRedisValue, RedisError, Value};
+
+use super::Verdict;
+use crate::error::StoreError;
+use crate::window::QuotaState;
+
+/// The integers of `admit.lua` before those of the quotas.
+const HEAD: usize = 2;
+/// The integers of `admit.lua` for each quota.
+const PER_QUOTA: usize = 3;
+
+/// Reads the reply of `admit.lua` about so many quotas.
+pub(super) fn verdict(reply: Value, quotas: usize) -> Result<Verdict, StoreError> {
+    let malformed = || StoreError::Protocol {
+        message: format!("expected {} integers from admit.lua", HEAD + PER_QUOTA * quotas),
+    };
+    let Value::Array(items) = reply else { return Err(malformed()) };
+    let mut integers = items.iter().map(|item| match item {
+        Value::Int(integer) => u64::try_from(*integer).map_err(|_| malformed()),
+        _ => Err(malformed()),
+    });
+    let mut next = || integers.next().unwrap_or_else(|| Err(malformed()));
+    let (admitted, at_us) = (next()? == 1, next()?);
+    let state = |_| {
+        Ok(QuotaState {
+            remaining: u32::try_from(next()?).unwrap_or(u32::MAX),
+            wait_us: next()?,
+            reset_us: next()?,
+        })
+    };
+    let states = (0..quotas).map(state).collect::<Result<_, StoreError>>()?;
+    Ok(Verdict { admitted, at_us, states })
+}
+
+/// Reads any other reply.
+pub(super) fn read<T: FromRedisValue>(reply: &Value) -> Result<T, StoreError> {
+    T::from_redis_value_ref(reply)
+        .map_err(|error| StoreError::Protocol { message: error.to_string() })
+}
+
+/// Says what an error of the connection or the server means for the request.
+pub(super) fn error(error: RedisError) -> StoreError {
+    let message = error.to_string();
+    if error.is_timeout() {
+        StoreError::Timeout
+    } else if error.is_connection_refusal() {
+        StoreError::Unreachable { message }
+    } else if error.is_io_error() || error.is_connection_dropped() {
+        StoreError::Disconnected { message }
+    } else {
+        StoreError::Refused { code: error.code().unwrap_or_default().to_owned(), message }
+    }
+}

@@ -1,0 +1,165 @@
+//! The exact algorithm, pure: a log of admissions and what it says about a quota.
+//!
+//! Time is in microseconds since any fixed origin. Every store must agree with this module.
+
+use std::collections::VecDeque;
+
+use crate::quota::Quota;
+
+/// One admission: when, and whose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) at_us: u64,
+    pub(crate) id: u64,
+}
+
+/// How one quota stands at an instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaState {
+    /// How many more requests the window holds.
+    pub remaining: u32,
+    /// How long until there is room for the cost that was asked for, in microseconds. Zero if
+    /// there is room now.
+    pub wait_us: u64,
+    /// How long until the oldest entry of the window leaves it, in microseconds. Zero if the
+    /// window is empty, or if nobody asked.
+    pub reset_us: u64,
+}
+
+/// The admissions of one key under one policy, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log {
+    entries: VecDeque<Entry>,
+}
+
+impl Log {
+    /// Creates a log without entries.
+    pub(crate) const fn new() -> Self {
+        Self { entries: VecDeque::new() }
+    }
+
+    /// Says how `quota` stands at `now_us` for a request of weight `cost`.
+    ///
+    /// The request fits if the `cost` places it needs are free, which the
+    /// `limit - cost + 1`-th newest entry alone decides: if it has left the window, so has
+    /// everything older.
+    pub(crate) fn state(&self, now_us: u64, quota: Quota, cost: u32) -> QuotaState {
+        let window_us = quota.window_us();
+        let left = self.entries.partition_point(|entry| entry.at_us + window_us <= now_us);
+        let used = self.entries.len() - left;
+        let until_gone = |entry: &Entry| entry.at_us + window_us - now_us;
+
+        let newer_that_may_stay = quota.limit().saturating_sub(cost) as usize;
+        let must_leave = self.entries.len().checked_sub(newer_that_may_stay + 1);
+        QuotaState {
+            remaining: quota.limit().saturating_sub(u32::try_from(used).unwrap_or(u32::MAX)),
+            wait_us: match must_leave {
+                Some(index) if index >= left => until_gone(&self.entries[index]),
+                _ => 0,
+            },
+            reset_us: self.entries.get(left).map_or(0, until_gone),
+        }
+    }
+
+    /// Records `cost` entries of one request.
+    ///
+    /// A stamp older than the newest, after a clock has stepped back, takes its place in order.
+    pub(crate) fn add(&mut self, entry: Entry, cost: u32) {
+        let at = self.entries.partition_point(|other| other.at_us <= entry.at_us);
+        for _ in 0..cost {
+            self.entries.insert(at, entry);
+        }
+    }
+
+    /// Removes the entries of one request, and says how many there were.
+    pub(crate) fn remove(&mut self, id: u64) -> usize {
+        let before = self.entries.len();
+        self.entries.retain(|entry| entry.id != id);
+        before - self.entries.len()
+    }
+
+    /// Returns the stamp of a request that is in the log.
+    pub(crate) fn find(&self, id: u64) -> Option<u64> {
+        self.entries.iter().find(|entry| entry.id == id).map(|entry| entry.at_us)
+    }
+
+    /// Forgets what has left the longest window.
+    pub(crate) fn forget(&mut self, now_us: u64, horizon_us: u64) {
+        while self.entries.front().is_some_and(|entry| entry.at_us + horizon_us <= now_us) {
+            self.entries.pop_front();
+        }
+        // A burst under a high limit must not hold its memory for ever.
+        if self.entries.capacity() > 32 && self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(self.entries.len() * 2);
+        }
+    }
+
+    /// Returns the stamp of the newest entry.
+    pub(crate) fn newest_us(&self) -> Option<u64> {
+        self.entries.back().map(|entry| entry.at_us)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn quota(limit: u32, window_us: u64) -> Quota {
+        Quota::new(limit, Duration::from_micros(window_us))
+    }
+
+    fn log(stamps: &[u64]) -> Log {
+        let mut log = Log::default();
+        for (id, at_us) in stamps.iter().enumerate() {
+            log.add(Entry { at_us: *at_us, id: id as u64 }, 1);
+        }
+        log
+    }
+
+    #[test]
+    fn an_entry_exactly_one_window_old_is_out() {
+        let log = log(&[100]);
+        assert_eq!(log.state(109, quota(1, 10), 1).wait_us, 1);
+        assert_eq!(log.state(110, quota(1, 10), 1).wait_us, 0);
+        assert_eq!(log.state(110, quota(1, 10), 1).remaining, 1);
+    }
+
+    #[test]
+    fn after_the_limit_is_lowered_the_wait_is_for_the_limit_th_newest() {
+        let log = log(&[0, 10, 20, 30]);
+        assert_eq!(
+            log.state(40, quota(2, 100), 1).wait_us,
+            80,
+            "the third newest may stay no longer"
+        );
+        assert_eq!(log.state(40, quota(4, 100), 1).wait_us, 60);
+        assert_eq!(log.state(40, quota(5, 100), 1).wait_us, 0);
+    }
+
+    #[test]
+    fn a_weight_waits_for_as_many_places() {
+        let log = log(&[0, 10, 20, 30]);
+        assert_eq!(log.state(40, quota(6, 100), 2).wait_us, 0);
+        assert_eq!(log.state(40, quota(6, 100), 3).wait_us, 60);
+        assert_eq!(log.state(40, quota(6, 100), 5).wait_us, 80);
+    }
+
+    #[test]
+    fn a_stamp_from_before_a_backward_step_keeps_the_order() {
+        let mut log = log(&[100, 200]);
+        log.add(Entry { at_us: 150, id: 9 }, 1);
+        assert_eq!(log.state(200, quota(2, 100), 1).wait_us, 50);
+        assert_eq!(log.newest_us(), Some(200));
+    }
+
+    #[test]
+    fn removing_one_request_leaves_the_others() {
+        let mut log = log(&[5, 5, 5]);
+        assert_eq!(log.remove(1), 1);
+        assert_eq!(log.remove(1), 0);
+        assert_eq!(log.find(0), Some(5));
+        assert_eq!(log.state(6, quota(3, 100), 1).remaining, 1);
+    }
+}
