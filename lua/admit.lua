@@ -22,6 +22,14 @@ local function entry(n)
   return n == 1 and member or member .. n
 end
 
+-- What has left the longest window matters to nobody.
+local arg = 5
+for k = 1, #KEYS do
+  local quotas = tonumber(ARGV[arg])
+  call('ZREMRANGEBYSCORE', KEYS[k], '-inf', now_us - ARGV[arg + 2 * quotas])
+  arg = arg + 2 * quotas + 1
+end
+
 local recorded_us
 if mode == 'repeat' then
   for k = 1, #KEYS do
@@ -29,11 +37,10 @@ if mode == 'repeat' then
   end
 end
 
-local arg, slot = 5, 3
+local slot = 3
+arg = 5
 for k = 1, #KEYS do
   local key, quotas = KEYS[k], tonumber(ARGV[arg])
-  -- What has left the longest window matters to nobody.
-  call('ZREMRANGEBYSCORE', key, '-inf', now_us - ARGV[arg + 2 * quotas])
   local held = call('ZCARD', key)
   for q = 1, quotas do
     local limit, window_us = tonumber(ARGV[arg + 2 * q - 1]), tonumber(ARGV[arg + 2 * q])

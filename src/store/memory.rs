@@ -141,16 +141,21 @@ impl Inner {
         let mut states = SmallVec::new();
         for (index, partition) in check.partitions.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
-            let window = shard.find(hash, partition);
+            let log = match shard.find_mut(hash, partition) {
+                Some(window) => {
+                    window.log.forget(now_us, partition.policy.horizon_us());
+                    &window.log
+                }
+                None => {
+                    absent += 1;
+                    &shard::UNUSED
+                }
+            };
             if check.repeated {
-                known = known.or_else(|| window?.log.find(id));
+                known = known.or_else(|| log.find(id));
             }
-            absent += usize::from(window.is_none());
             let quotas = partition.policy.quotas();
-            states.extend(quotas.iter().map(|quota| match window {
-                Some(window) => window.log.state(now_us, *quota, check.cost),
-                None => shard::UNUSED.state(now_us, *quota, check.cost),
-            }));
+            states.extend(quotas.iter().map(|quota| log.state(now_us, *quota, check.cost)));
         }
         let mut verdict = Verdict { admitted: true, at_us: now_us, states };
         if let Some(at_us) = known {
@@ -170,7 +175,6 @@ impl Inner {
         for (index, partition) in check.partitions.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
             let window = shard.find_or_insert(hash, partition, now_us, &self.hasher);
-            window.log.forget(now_us, window.horizon_us);
             window.log.add(Entry { at_us: now_us, id }, check.cost);
             for (quota, state) in partition.policy.quotas().iter().zip(&mut states) {
                 *state = QuotaState { wait_us: 0, ..window.log.state(now_us, *quota, 1) };

@@ -3,6 +3,8 @@
 //! Applications choose one and hand it to a [`Limiter`](crate::Limiter) or a
 //! [`SlidingWindowLayer`](crate::SlidingWindowLayer); only who writes a store needs the traits.
 
+#[cfg(all(test, feature = "memory", feature = "redis"))]
+mod agreement;
 #[cfg(feature = "memory")]
 mod memory;
 #[cfg(feature = "redis")]

@@ -12,7 +12,7 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, IntoConnectionInfo};
 
 use self::keys::Keys;
-use self::script::{ADMIT, CANCEL};
+use self::script::{ADMIT, CANCEL, Script};
 use super::{Check, Partition, Store, StoreFuture, Verdict};
 use crate::error::StoreError;
 
@@ -51,6 +51,7 @@ pub struct RedisStore(Arc<Inner>);
 struct Inner {
     connection: ConnectionManager,
     keys: Keys,
+    admit: &'static Script,
 }
 
 impl RedisStore {
@@ -79,7 +80,8 @@ impl RedisStore {
     }
 
     fn ask(&self, check: &Check, mode: &'static str) -> StoreFuture<Verdict> {
-        let mut command = ADMIT.command(check.partitions.len());
+        let admit = self.0.admit;
+        let mut command = admit.command(check.partitions.len());
         for partition in &check.partitions {
             command.arg(self.0.keys.window(partition));
         }
@@ -95,8 +97,25 @@ impl RedisStore {
         let quotas = check.partitions.iter().map(|part| part.policy.quotas().len()).sum();
         let mut connection = self.0.connection.clone();
         StoreFuture::later(async move {
-            reply::verdict(ADMIT.run(&command, &mut connection).await?, quotas)
+            reply::verdict(admit.run(&command, &mut connection).await?, quotas)
         })
+    }
+}
+
+#[cfg(test)]
+impl RedisStore {
+    /// Returns a store whose script reads the hash `clock` (fields `s` and `us`) where the shipped
+    /// one asks for `TIME`, and which is the shipped one otherwise.
+    pub(super) fn with_clock(connection: ConnectionManager, clock: &str) -> Self {
+        let shipped = include_str!("../../lua/admit.lua");
+        let asks = "call('TIME')";
+        assert_eq!(shipped.matches(asks).count(), 1, "TIME is called once");
+        let code = shipped.replace(asks, &format!("call('HMGET', '{clock}', 's', 'us')"));
+        Self(Arc::new(Inner {
+            connection,
+            keys: Keys::new(clock.to_owned()),
+            admit: Box::leak(Box::new(Script::new(&code))),
+        }))
     }
 }
 
@@ -208,6 +227,24 @@ impl RedisStoreBuilder {
     /// Uses a connection that is there already, whose own response timeout applies.
     #[must_use]
     pub fn connection(self, connection: ConnectionManager) -> RedisStore {
-        RedisStore(Arc::new(Inner { connection, keys: Keys::new(self.prefix) }))
+        RedisStore(Arc::new(Inner { connection, keys: Keys::new(self.prefix), admit: &ADMIT }))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use redis_test::server::RedisServer;
+
+    use super::*;
+
+    /// Connects to a server that has just been started.
+    pub(in crate::store) async fn connect(server: &RedisServer) -> ConnectionManager {
+        let config = ConnectionManagerConfig::new()
+            .set_response_timeout(Some(Duration::from_secs(10)))
+            .set_min_delay(Duration::from_millis(10))
+            .set_max_delay(Duration::from_millis(50))
+            .set_number_of_retries(200);
+        let client = Client::open(server.connection_info()).unwrap();
+        ConnectionManager::new_with_config(client, config).await.unwrap()
     }
 }

@@ -47,11 +47,6 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn find(&self, hash: u64, partition: &Partition) -> Option<&Window> {
-        let slot = self.by_hash.find(hash, |slot| self.windows[*slot as usize].is(partition))?;
-        Some(&self.windows[*slot as usize])
-    }
-
     pub(super) fn find_mut(&mut self, hash: u64, partition: &Partition) -> Option<&mut Window> {
         let slot = self.by_hash.find(hash, |slot| self.windows[*slot as usize].is(partition))?;
         Some(&mut self.windows[*slot as usize])

@@ -19,7 +19,7 @@ pub(super) static CANCEL: LazyLock<Script> =
 pub(super) struct Script(redis::Script);
 
 impl Script {
-    fn new(code: &str) -> Self {
+    pub(super) fn new(code: &str) -> Self {
         Self(redis::Script::new(code))
     }
 
@@ -39,10 +39,10 @@ impl Script {
         connection: &mut impl ConnectionLike,
     ) -> Result<Value, StoreError> {
         const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
-        match connection.req_packed_command(command).await {
+        match command.query_async(connection).await {
             Err(error) if error.kind() == NO_SCRIPT => {
                 self.0.load_async(connection).await.map_err(reply::error)?;
-                connection.req_packed_command(command).await.map_err(reply::error)
+                command.query_async(connection).await.map_err(reply::error)
             }
             reply => reply.map_err(reply::error),
         }

@@ -1,0 +1,259 @@
+//! Every store agrees with the pure algorithm, in each decision, remaining and wait, over random
+//! histories of several windows, changing limits, costs, repeats, cancels and clock jumps.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use redis::aio::ConnectionManager;
+use redis_test::server::RedisServer;
+use smallvec::SmallVec;
+
+use super::{Check, MemoryStore, Partition, RedisStore, Store, Verdict};
+use crate::policy::Policy;
+use crate::quota::Quota;
+use crate::window::{Entry, Log, QuotaState};
+
+/// Where the stamps of the Redis history begin: as many digits as real ones.
+const ORIGIN_US: u64 = 1_790_000_000_000_000;
+/// The longest window of every policy. The keys' TTLs run on the server's own clock, so it is
+/// far longer than a test takes.
+const HORIZON_US: u64 = 1_000_000_000;
+const KEYS: [&str; 2] = ["alice", "b}o\0b%{"];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Advance(u64),
+    StepBack(u64),
+    Check { cost: u32, windows: Vec<(usize, usize)> },
+    Repeat(usize),
+    Peek { cost: u32, windows: Vec<(usize, usize)> },
+    Cancel(usize),
+    Reset(usize, usize),
+    SetLimits(usize, u32, u32, u64),
+}
+
+fn step(clock_may_step_back: bool) -> impl Strategy<Value = Step> {
+    let windows = || prop::collection::vec((0..2_usize, 0..KEYS.len()), 1..4);
+    let cost = || prop_oneof![6 => Just(1_u32), 1 => 0..4_u32];
+    // Often exactly a window's length, or one microsecond beside it.
+    let advance = prop_oneof![
+        3 => 0..HORIZON_US / 3,
+        2 => (0..4_u64, 0..3_u64).prop_map(|(n, off)| (n * HORIZON_US / 4 + off).saturating_sub(1)),
+    ];
+    let back = if clock_may_step_back { 1 } else { 0 };
+    prop_oneof![
+        4 => advance.prop_map(Step::Advance),
+        back => (1..HORIZON_US).prop_map(Step::StepBack),
+        10 => (cost(), windows()).prop_map(|(cost, windows)| Step::Check { cost, windows }),
+        1 => any::<prop::sample::Index>().prop_map(|at| Step::Repeat(at.index(1 << 16))),
+        1 => (cost(), windows()).prop_map(|(cost, windows)| Step::Peek { cost, windows }),
+        2 => any::<prop::sample::Index>().prop_map(|at| Step::Cancel(at.index(1 << 16))),
+        1 => (0..2_usize, 0..KEYS.len()).prop_map(|(policy, key)| Step::Reset(policy, key)),
+        1 => (0..2_usize, 1..6_u32, 1..4_u32, 1..4_u64)
+            .prop_map(|(at, long, short, quarters)| Step::SetLimits(at, long, short, quarters)),
+    ]
+}
+
+/// The pure algorithm with a clock of its own.
+#[derive(Default)]
+struct Model {
+    now_us: u64,
+    logs: HashMap<(String, Vec<u8>), Log>,
+}
+
+impl Model {
+    fn log(&mut self, partition: &Partition) -> &mut Log {
+        let name = (partition.policy.name().to_owned(), partition.key.as_bytes().to_owned());
+        self.logs.entry(name).or_default()
+    }
+
+    fn decide(&mut self, check: &Check, record: bool) -> Verdict {
+        let (now_us, id) = (self.now_us, check.id.as_u64_pair().1);
+        let mut known = None;
+        let mut states = SmallVec::<[QuotaState; 2]>::new();
+        for partition in &check.partitions {
+            let log = self.log(partition);
+            log.forget(now_us, HORIZON_US);
+            known = known.or_else(|| log.find(id).filter(|_| check.repeated));
+            let quotas = partition.policy.quotas().iter();
+            states.extend(quotas.map(|quota| log.state(now_us, *quota, check.cost)));
+        }
+        let fits = states.iter().all(|state| state.wait_us == 0);
+        let admitted = fits || known.is_some();
+        if admitted && known.is_none() && record {
+            states.clear();
+            for partition in &check.partitions {
+                let log = self.log(partition);
+                log.add(Entry { at_us: now_us, id }, check.cost);
+                let quotas = partition.policy.quotas().iter();
+                states.extend(quotas.map(|quota| log.state(now_us, *quota, 0)));
+            }
+        }
+        if admitted {
+            states.iter_mut().for_each(|state| state.wait_us = 0);
+        }
+        Verdict { admitted, at_us: known.unwrap_or(now_us), states }
+    }
+
+    fn cancel(&mut self, check: &Check) -> bool {
+        let id = check.id.as_u64_pair().1;
+        let removed = check.partitions.iter().map(|partition| self.log(partition).remove(id));
+        removed.sum::<usize>() > 0
+    }
+}
+
+/// What a history is played to.
+trait Subject {
+    fn store(&self) -> &dyn Store;
+    async fn move_clock(&mut self, now_us: u64);
+}
+
+async fn play(
+    steps: Vec<Step>,
+    subject: &mut impl Subject,
+    origin_us: u64,
+) -> Result<(), TestCaseError> {
+    let policy = |at: usize, long: u32, short: u32, quarters: u64| {
+        let short = Quota::new(short, Duration::from_micros(HORIZON_US / 4 * quarters - 1));
+        let long = Quota::new(long, Duration::from_micros(HORIZON_US));
+        Arc::new(Policy::new(["user", "ip"][at]).quota(long).quota(short))
+    };
+    let mut policies = [policy(0, 4, 2, 1), policy(1, 5, 3, 2)];
+    let mut model = Model { now_us: origin_us, ..Model::default() };
+    let mut asked: Vec<Check> = Vec::new();
+    subject.move_clock(model.now_us).await;
+
+    for step in steps {
+        let question = |cost: u32, windows: &[(usize, usize)]| {
+            let mut check = Check::new(windows.iter().map(|(policy, key)| Partition {
+                policy: policies[*policy].clone(),
+                key: KEYS[*key].into(),
+            }));
+            (check.cost, check.wants_reset) = (cost, true);
+            check
+        };
+        match step {
+            Step::Advance(us) => model.now_us += us,
+            Step::StepBack(us) => model.now_us -= us.min(model.now_us),
+            Step::SetLimits(at, long, short, quarters) => {
+                policies[at] = policy(at, long, short, quarters);
+            }
+            Step::Check { cost, ref windows } => {
+                let check = question(cost, windows);
+                if check.possible().is_ok() {
+                    let verdict = subject.store().admit(&check).await.unwrap();
+                    prop_assert_eq!(verdict, model.decide(&check, true), "{:?}", step);
+                    asked.push(check);
+                }
+            }
+            Step::Peek { cost, ref windows } => {
+                let check = question(cost, windows);
+                if check.possible().is_ok() {
+                    let verdict = subject.store().peek(&check).await.unwrap();
+                    prop_assert_eq!(verdict, model.decide(&check, false), "{:?}", step);
+                }
+            }
+            Step::Repeat(at) if !asked.is_empty() => {
+                let mut check = asked[at % asked.len()].clone();
+                check.repeated = true;
+                let verdict = subject.store().admit(&check).await.unwrap();
+                prop_assert_eq!(verdict, model.decide(&check, true), "{:?}", step);
+            }
+            Step::Cancel(at) if !asked.is_empty() => {
+                let check = &asked[at % asked.len()];
+                let removed = subject.store().cancel(check).await.unwrap();
+                prop_assert_eq!(removed, model.cancel(check), "{:?}", step);
+            }
+            Step::Reset(at, key) => {
+                let check = question(1, &[(at, key)]);
+                subject.store().reset(&check.partitions).await.unwrap();
+                *model.log(&check.partitions[0]) = Log::new();
+            }
+            Step::Repeat(_) | Step::Cancel(_) => {}
+        }
+        subject.move_clock(model.now_us).await;
+    }
+    Ok(())
+}
+
+struct InMemory {
+    store: MemoryStore,
+    now_us: u64,
+}
+
+impl Subject for InMemory {
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn move_clock(&mut self, now_us: u64) {
+        tokio::time::advance(Duration::from_micros(now_us - self.now_us)).await;
+        self.now_us = now_us;
+    }
+}
+
+struct OnRedis {
+    store: RedisStore,
+    connection: ConnectionManager,
+    prefix: String,
+}
+
+impl Subject for OnRedis {
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn move_clock(&mut self, now_us: u64) {
+        redis::cmd("HSET")
+            .arg((&self.prefix, "s", now_us / 1_000_000, "us", now_us % 1_000_000))
+            .exec_async(&mut self.connection)
+            .await
+            .unwrap();
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn config(name: &'static str) -> ProptestConfig {
+    ProptestConfig {
+        cases: 300,
+        failure_persistence: Some(Box::new(
+            proptest::test_runner::FileFailurePersistence::Direct(name),
+        )),
+        ..ProptestConfig::default()
+    }
+}
+
+#[test]
+fn the_memory_store_agrees_with_the_algorithm() {
+    let histories = prop::collection::vec(step(false), 1..80);
+    proptest!(config("tests/regressions/memory.txt"), |(steps in histories)| {
+        let runtime = runtime();
+        runtime.block_on(async {
+            tokio::time::pause();
+            let mut subject = InMemory { store: MemoryStore::new(), now_us: 0 };
+            play(steps, &mut subject, HORIZON_US).await
+        })?;
+    });
+}
+
+#[test]
+fn the_script_agrees_with_the_algorithm() {
+    let server = RedisServer::new();
+    let runtime = runtime();
+    let connection = runtime.block_on(crate::store::redis::tests::connect(&server));
+    let history_number = std::cell::Cell::new(0);
+
+    let histories = prop::collection::vec(step(true), 1..80);
+    proptest!(config("tests/regressions/script.txt"), |(steps in histories)| {
+        history_number.set(history_number.get() + 1);
+        let prefix = format!("history-{}", history_number.get());
+        let store = RedisStore::with_clock(connection.clone(), &prefix);
+        let mut subject = OnRedis { store, connection: connection.clone(), prefix };
+        runtime.block_on(play(steps, &mut subject, ORIGIN_US))?;
+    });
+}
