@@ -221,9 +221,9 @@ fn runtime() -> tokio::runtime::Runtime {
 fn config(name: &'static str) -> ProptestConfig {
     ProptestConfig {
         cases: 300,
-        failure_persistence: Some(Box::new(
-            proptest::test_runner::FileFailurePersistence::Direct(name),
-        )),
+        failure_persistence: Some(Box::new(proptest::test_runner::FileFailurePersistence::Direct(
+            name,
+        ))),
         ..ProptestConfig::default()
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use redis::aio::ConnectionLike;
-use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use redis::{Arg, Cmd, ErrorKind, ServerErrorKind, Value};
 
 use super::reply;
 use crate::error::StoreError;
@@ -15,24 +15,28 @@ pub(super) static ADMIT: LazyLock<Script> =
 pub(super) static CANCEL: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../../lua/cancel.lua")));
 
-/// A script and its hash.
-pub(super) struct Script(redis::Script);
+/// A script's text and its hash.
+pub(super) struct Script {
+    code: String,
+    hash: String,
+}
 
 impl Script {
     pub(super) fn new(code: &str) -> Self {
-        Self(redis::Script::new(code))
+        let hash = redis::Script::new(code).get_hash().to_owned();
+        Self { code: code.to_owned(), hash }
     }
 
     /// Begins a call; the keys, `keys` of them, and then the arguments follow.
     pub(super) fn command(&self, keys: usize) -> Cmd {
         // Unlike `redis::ScriptInvocation`, this keeps all arguments in one buffer.
         let mut command = Cmd::with_capacity(16, 256);
-        command.arg("EVALSHA").arg(self.0.get_hash()).arg(keys);
+        command.arg("EVALSHA").arg(&self.hash).arg(keys);
         command
     }
 
-    /// Makes the call. If, and only if, the server has no such script, nothing has run: then
-    /// the script is loaded and the call made again.
+    /// Makes the call. If, and only if, the server has no such script, nothing has run: then the
+    /// call is made again with the script's text, which also loads it.
     pub(super) async fn run(
         &self,
         command: &Cmd,
@@ -41,8 +45,15 @@ impl Script {
         const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
         match command.query_async(connection).await {
             Err(error) if error.kind() == NO_SCRIPT => {
-                self.0.load_async(connection).await.map_err(reply::error)?;
-                command.query_async(connection).await.map_err(reply::error)
+                // Not SCRIPT LOAD and EVALSHA again: the scripts may be flushed in between.
+                let mut whole = Cmd::new();
+                whole.arg("EVAL").arg(&self.code);
+                for argument in command.args_iter().skip(2) {
+                    if let Arg::Simple(argument) = argument {
+                        whole.arg(argument);
+                    }
+                }
+                whole.query_async(connection).await.map_err(reply::error)
             }
             reply => reply.map_err(reply::error),
         }

@@ -1,0 +1,150 @@
+//! What the in-process store promises beyond the laws: exact to the microsecond, bounded, and
+//! right under threads.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::time::advance;
+use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, Quota, StoreError};
+
+const TICK: Duration = Duration::from_micros(1);
+
+async fn admit(limiter: &Limiter, key: &str) -> bool {
+    limiter.check(key).await.unwrap().is_admitted()
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_microsecond_early_is_denied_and_on_time_admitted() {
+    let policy = Policy::new("user").quota("2/1s".parse().unwrap()).quota("3/60s".parse().unwrap());
+    let limiter = Limiter::new(policy, MemoryStore::new());
+    for expected in [1_000_000 - 2 * 123_457, 59_000_000] {
+        while admit(&limiter, "alice").await {
+            advance(Duration::from_micros(123_457)).await;
+        }
+        let Decision::Denied(denied) = limiter.check("alice").await.unwrap() else {
+            panic!("the window is full");
+        };
+        let wait = denied.retry_after();
+        assert_eq!(wait, Duration::from_micros(expected));
+        advance(wait - TICK).await;
+        let Decision::Denied(early) = limiter.check("alice").await.unwrap() else {
+            panic!("admitted a microsecond early");
+        };
+        assert_eq!(early.retry_after(), TICK);
+        advance(TICK).await;
+        assert!(admit(&limiter, "alice").await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_exactly_one_window_old_is_out() {
+    let limiter = Limiter::new(Quota::per_minute(1), MemoryStore::new());
+    assert!(admit(&limiter, "alice").await);
+    advance(Duration::from_secs(60) - TICK).await;
+    assert!(!admit(&limiter, "alice").await);
+    advance(TICK).await;
+    assert!(admit(&limiter, "alice").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_cap_new_keys_fail_and_live_windows_stay() {
+    let store = MemoryStore::with_capacity(3);
+    let minute = Limiter::new(Policy::new("minute").quota(Quota::per_minute(1)), store.clone());
+    let second = Limiter::new(Policy::new("second").quota(Quota::per_second(1)), store.clone());
+    assert!(admit(&minute, "a").await && admit(&second, "b").await && admit(&minute, "c").await);
+    for flood in 0..1000 {
+        let error = minute.check(format!("flood-{flood}")).await.unwrap_err();
+        assert!(matches!(error, StoreError::Full { capacity: 3, .. }), "{error}");
+    }
+    assert!(!admit(&minute, "a").await && !admit(&second, "b").await, "not washed out");
+
+    advance(Duration::from_secs(1)).await;
+    assert!(admit(&minute, "d").await, "the one window that has run out makes room");
+    assert!(minute.check("e").await.is_err());
+    assert_eq!(store.len(), 3);
+    minute.reset("a").await.unwrap();
+    assert!(admit(&minute, "e").await, "so does a reset");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_windows_give_their_room_back() {
+    let store = MemoryStore::with_capacity(1);
+    let limiter = Limiter::new(Quota::per_minute(1), store.clone());
+    for key in 0..1000 {
+        let decision = limiter.check(key.to_string()).await.unwrap();
+        limiter.cancel(decision.admitted().unwrap()).await.unwrap();
+    }
+    assert!(store.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn windows_that_have_run_out_are_dropped_as_others_come() {
+    let store = MemoryStore::new();
+    let limiter = Limiter::new(Quota::per_second(1), store.clone());
+    for key in 0..10_000 {
+        assert!(admit(&limiter, &key.to_string()).await);
+        // Ten seconds' worth of keys: nine tenths of them have run out at any time.
+        advance(Duration::from_millis(1)).await;
+    }
+    assert!(store.len() < 2_500, "{} windows are held for 1,000 live ones", store.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_check_of_many_windows_creates_none() {
+    let store = MemoryStore::new();
+    let full = Policy::new("full").quota(Quota::per_minute(1));
+    let limiter = Limiter::new(full.clone(), store.clone());
+    assert!(admit(&limiter, "alice").await);
+    for key in 0..100 {
+        let other = Policy::new("other").quota(Quota::per_minute(1));
+        let pairs = [(full.clone(), "alice".to_owned()), (other, key.to_string())];
+        assert!(!limiter.check_all(pairs).await.unwrap().is_admitted());
+    }
+    assert_eq!(store.len(), 1);
+}
+
+/// Checking a length and adding in two steps admits too many here.
+#[test]
+fn threads_on_one_key_never_admit_too_many() {
+    for _ in 0..20 {
+        let limiter = Limiter::new(Quota::per_hour(100), MemoryStore::new());
+        let passed = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                    for _ in 0..50 {
+                        let admitted = runtime.block_on(admit(&limiter, "hot"));
+                        passed.fetch_add(usize::from(admitted), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(passed.into_inner(), 100);
+    }
+}
+
+/// Two windows locked in different orders by different threads would stop here for ever.
+#[test]
+fn threads_on_several_windows_neither_deadlock_nor_lose_count() {
+    let store = MemoryStore::new();
+    let policy = |name: &str| Policy::new(name).quota(Quota::per_hour(1000));
+    let limiter = Limiter::new(policy("a"), store);
+    let passed = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (limiter, passed) = (&limiter, &passed);
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                for _ in 0..400 {
+                    let mut pairs =
+                        vec![(policy("a"), "x"), (policy("b"), "y"), (policy("c"), "z")];
+                    pairs.rotate_left(thread % 3);
+                    let decision = runtime.block_on(limiter.check_all(pairs)).unwrap();
+                    passed.fetch_add(usize::from(decision.is_admitted()), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(passed.into_inner(), 1000);
+}

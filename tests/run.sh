@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Runs the whole test suite. Installs redis-server first if it is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [ "${1:-}" = "-h" ] || [ "${1:-}" = "--help" ]; then
+  cat <<'HELP'
+Usage: tests/run.sh [CARGO TEST ARGUMENTS]
+
+Runs every test of the crate and its examples against real redis-server processes, which the tests
+start themselves on free ports. If redis-server is not on PATH, it is installed with the system's
+package manager.
+
+  tests/run.sh                    everything
+  tests/run.sh --test laws        one file
+HELP
+  exit 0
+fi
+
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+
+install_redis() {
+  echo "redis-server is missing: installing it" >&2
+  if command -v apt-get >/dev/null; then
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server
+  elif command -v dnf >/dev/null; then
+    as_root dnf install -y -q redis
+  elif command -v apk >/dev/null; then
+    as_root apk add --quiet redis
+  elif command -v brew >/dev/null; then
+    brew install --quiet redis
+  else
+    echo "no package manager known here: install Redis 6.2 or later and put redis-server on PATH" >&2
+    exit 2
+  fi
+}
+
+command -v redis-server >/dev/null || install_redis >&2
+command -v redis-server >/dev/null || { echo "redis-server is still not on PATH" >&2; exit 2; }
+
+if [ $# -gt 0 ]; then
+  exec cargo test "$@"
+fi
+cargo test --all-targets
+cargo test --doc

@@ -1,0 +1,52 @@
+//! Real Redis servers for the tests, on free ports, gone with the value that started them.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+
+use std::time::Duration;
+
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis_test::server::RedisServer;
+use tower_sliding_window::RedisStore;
+
+/// A `redis-server` of its own.
+pub struct Redis {
+    server: RedisServer,
+}
+
+impl Redis {
+    /// Starts a server and waits until it answers.
+    pub async fn start() -> Self {
+        let redis = Self { server: RedisServer::new() };
+        redis.connection().await;
+        redis
+    }
+
+    pub fn url(&self) -> String {
+        let (host, port) = self.server.host_and_port().expect("a TCP server");
+        format!("redis://{host}:{port}")
+    }
+
+    /// Makes a connection of its own, patient enough for a busy machine.
+    pub async fn connection(&self) -> ConnectionManager {
+        let config = ConnectionManagerConfig::new()
+            .set_response_timeout(Some(Duration::from_secs(10)))
+            .set_min_delay(Duration::from_millis(10))
+            .set_max_delay(Duration::from_millis(50))
+            .set_number_of_retries(200);
+        let client = redis::Client::open(self.url()).unwrap();
+        ConnectionManager::new_with_config(client, config).await.expect("redis-server starts")
+    }
+
+    /// Makes a store with a connection of its own.
+    pub async fn store(&self) -> RedisStore {
+        RedisStore::from_connection(self.connection().await)
+    }
+
+    /// Runs one command.
+    pub async fn run<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
+        let mut line = redis::cmd(command[0]);
+        command[1..].iter().for_each(|argument| {
+            line.arg(*argument);
+        });
+        line.query_async(&mut self.connection().await).await.unwrap()
+    }
+}
