@@ -151,8 +151,10 @@ impl Limiter {
         Check::new([Partition { policy: self.policy.get(), key: key.into() }])
     }
 
-    async fn decide(&self, check: Check) -> Result<Decision, StoreError> {
+    async fn decide(&self, mut check: Check) -> Result<Decision, StoreError> {
         check.possible()?;
+        // Whoever holds the admission may cancel it.
+        check.cancellable = true;
         let verdict = self.store.admit(&check).await?;
         Ok(Decision::new(check, verdict))
     }

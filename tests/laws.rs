@@ -11,8 +11,8 @@ use tower_sliding_window::{
     Decision, Key, Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError,
 };
 
-/// Runs a promise on both stores.
-macro_rules! on_both_stores {
+/// Runs promises on a store.
+macro_rules! promises {
     ($($name:ident),* $(,)?) => {
         mod in_process {
             $(#[tokio::test(start_paused = true)]
@@ -24,13 +24,20 @@ macro_rules! on_both_stores {
             $(#[tokio::test]
             async fn $name() {
                 let redis = super::Redis::start().await;
+                super::$name(redis.store_without_deny_cache().await).await;
+            })*
+        }
+        mod on_redis_behind_the_deny_cache {
+            $(#[tokio::test]
+            async fn $name() {
+                let redis = super::Redis::start().await;
                 super::$name(redis.store().await).await;
             })*
         }
     };
 }
 
-on_both_stores!(
+promises!(
     exactly_the_limit_is_admitted,
     a_window_slides_and_has_no_boundary_to_burst_across,
     a_denial_leaves_no_trace,
@@ -159,6 +166,7 @@ async fn several_policies_record_all_or_nothing(store: impl Store) {
     for _ in 0..2 {
         assert!(admit(&limiter, "alice").await);
     }
+    assert!(!admit(&limiter, "alice").await);
     let decision = limiter.check_all(pairs("alice")).await.unwrap();
     let denied = decision.denied().expect("both are full");
     assert_eq!(denied.violated().collect::<Vec<_>>(), ["user", "ip"]);

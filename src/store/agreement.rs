@@ -10,7 +10,8 @@ use redis::aio::ConnectionManager;
 use redis_test::server::RedisServer;
 use smallvec::SmallVec;
 
-use super::{Check, MemoryStore, Partition, RedisStore, Store, Verdict};
+use super::redis::tests::{Commands, connect};
+use super::{Check, MemoryStore, Partition, Store, Verdict};
 use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::window::{Entry, Log, QuotaState};
@@ -195,7 +196,7 @@ impl Subject for InMemory {
 }
 
 struct OnRedis {
-    store: RedisStore,
+    store: Commands,
     connection: ConnectionManager,
     prefix: String,
 }
@@ -245,14 +246,14 @@ fn the_memory_store_agrees_with_the_algorithm() {
 fn the_script_agrees_with_the_algorithm() {
     let server = RedisServer::new();
     let runtime = runtime();
-    let connection = runtime.block_on(crate::store::redis::tests::connect(&server));
+    let connection = runtime.block_on(connect(&server));
     let history_number = std::cell::Cell::new(0);
 
     let histories = prop::collection::vec(step(true), 1..80);
     proptest!(config("tests/regressions/script.txt"), |(steps in histories)| {
         history_number.set(history_number.get() + 1);
         let prefix = format!("history-{}", history_number.get());
-        let store = RedisStore::with_clock(connection.clone(), &prefix);
+        let store = Commands::with_clock(connection.clone(), &prefix);
         let mut subject = OnRedis { store, connection: connection.clone(), prefix };
         runtime.block_on(play(steps, &mut subject, ORIGIN_US))?;
     });

@@ -100,7 +100,7 @@ impl Inner {
     }
 
     fn hash(&self, partition: &Partition) -> u64 {
-        shard::hash(&self.hasher, &partition.policy, &partition.key)
+        self.hasher.hash_one(partition)
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {

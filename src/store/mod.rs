@@ -5,12 +5,14 @@
 
 #[cfg(all(test, feature = "memory", feature = "redis"))]
 mod agreement;
+mod deny_cache;
 #[cfg(feature = "memory")]
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
 
 use std::future::Future;
+use std::hash::{Hash, Hasher};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -23,18 +25,37 @@ use crate::key::Key;
 use crate::policy::Policy;
 pub use crate::window::QuotaState;
 
+pub use deny_cache::DenyCache;
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use redis::{RedisStore, RedisStoreBuilder};
 
 /// One window: a policy and the key it is kept for.
+///
+/// Two are equal if they are the same window: the same key under a policy of the same name,
+/// whatever its quotas.
 #[derive(Clone, Debug)]
 pub struct Partition {
     /// The policy, as it was when the decision began.
     pub policy: Arc<Policy>,
     /// Whose window it is.
     pub key: Key,
+}
+
+impl PartialEq for Partition {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key && self.policy.name() == other.policy.name()
+    }
+}
+
+impl Eq for Partition {}
+
+impl Hash for Partition {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.policy.name().hash(state);
+        self.key.hash(state);
+    }
 }
 
 /// The question put to a store: may this request pass all of these windows?
@@ -51,6 +72,9 @@ pub struct Check {
     pub repeated: bool,
     /// Whether [`QuotaState::reset_us`] is wanted.
     pub wants_reset: bool,
+    /// Whether requests under these policies may be cancelled, by this process or another, so
+    /// that more than time can make room.
+    pub cancellable: bool,
 }
 
 impl Check {
@@ -60,10 +84,7 @@ impl Check {
     pub fn new(partitions: impl IntoIterator<Item = Partition>) -> Self {
         let mut distinct: SmallVec<[Partition; 1]> = SmallVec::new();
         for partition in partitions {
-            let same = |other: &Partition| {
-                other.key == partition.key && other.policy.name() == partition.policy.name()
-            };
-            if !distinct.iter().any(same) {
+            if !distinct.contains(&partition) {
                 distinct.push(partition);
             }
         }
@@ -73,6 +94,7 @@ impl Check {
             partitions: distinct,
             repeated: false,
             wants_reset: false,
+            cancellable: false,
         }
     }
 
@@ -167,6 +189,25 @@ impl<T> StoreFuture<T> {
     /// Creates an answer that is there already.
     pub fn ready(answer: Result<T, StoreError>) -> Self {
         Self(Answer::Now(Some(answer)))
+    }
+
+    /// Shows the answer to `look` when it is there, unless it is an error; drops `look` in any case.
+    pub(crate) fn inspect(self, look: impl FnOnce(&T) + Send + 'static) -> Self
+    where
+        T: Send + 'static,
+    {
+        match self.0 {
+            Answer::Now(Some(Ok(answer))) => {
+                look(&answer);
+                Self::ready(Ok(answer))
+            }
+            Answer::Now(answer) => Self(Answer::Now(answer)),
+            Answer::Later(answer) => Self::later(async move {
+                let answer = answer.await?;
+                look(&answer);
+                Ok(answer)
+            }),
+        }
     }
 
     /// Creates an answer that has to be waited for.

@@ -1,5 +1,6 @@
 //! [`RedisStore`]: the windows of a fleet.
 
+mod commands;
 mod keys;
 mod reply;
 mod script;
@@ -9,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, IntoConnectionInfo};
+use redis::{Client, IntoConnectionInfo, RedisResult};
 
+use self::commands::Commands;
 use self::keys::Keys;
-use self::script::{ADMIT, CANCEL, Script};
-use super::{Check, Partition, Store, StoreFuture, Verdict};
+use super::{Check, DenyCache, Partition, Store, StoreFuture, Verdict};
 use crate::error::StoreError;
 
 /// What the Redis keys begin with unless told otherwise.
@@ -25,13 +26,16 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Keeps the windows on a Redis server, shared by every process that uses it with one prefix.
 ///
-/// A cheap handle: clones share the connection.
+/// A cheap handle: clones share the connection and the deny cache.
 ///
 /// ## Behavior
 ///
 /// - One script call a decision, atomic over all windows of the request. Requires Redis 6.2 or
 ///   later, or Valkey.
 /// - Time is Redis's own, in microseconds: the servers' clocks do not matter.
+/// - A key that was denied is denied again from this process's memory for as long as Redis would
+///   deny it for certain, see [`DenyCache`].
+/// - A check whose answer is lost is asked again, once, under the same identity, and counts once.
 /// - Every key has a TTL of its policy's longest window. A window is one ZSET named
 ///   `PREFIX:{=KEY}:POLICY`, `%` and `}` in the key written as `%25` and `%7D`.
 /// - Commands of concurrent requests share one connection, which is made again in the background
@@ -46,13 +50,7 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct RedisStore(Arc<Inner>);
-
-struct Inner {
-    connection: ConnectionManager,
-    keys: Keys,
-    admit: &'static Script,
-}
+pub struct RedisStore(Arc<dyn Store>);
 
 impl RedisStore {
     /// Connects to the server at `url`, such as `redis://:password@127.0.0.1:6379/0`.
@@ -66,97 +64,39 @@ impl RedisStore {
     }
 
     /// Starts from settings other than the defaults.
-    #[must_use]
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::default()
     }
 
-    /// Uses a connection that is there already.
-    ///
-    /// Its own response timeout applies.
+    /// Uses a connection that is there already, with the default settings otherwise.
     #[must_use]
     pub fn from_connection(connection: ConnectionManager) -> Self {
         Self::builder().connection(connection)
-    }
-
-    fn ask(&self, check: &Check, mode: &'static str) -> StoreFuture<Verdict> {
-        let admit = self.0.admit;
-        let mut command = admit.command(check.partitions.len());
-        for partition in &check.partitions {
-            command.arg(self.0.keys.window(partition));
-        }
-        command.arg(check.id.as_bytes()).arg(check.cost).arg(mode);
-        command.arg(u8::from(check.wants_reset));
-        for partition in &check.partitions {
-            let quotas = partition.policy.quotas();
-            command.arg(quotas.len());
-            for quota in quotas {
-                command.arg(quota.limit()).arg(quota.window_us());
-            }
-        }
-        let quotas = check.partitions.iter().map(|part| part.policy.quotas().len()).sum();
-        let mut connection = self.0.connection.clone();
-        StoreFuture::later(async move {
-            reply::verdict(admit.run(&command, &mut connection).await?, quotas)
-        })
-    }
-}
-
-#[cfg(test)]
-impl RedisStore {
-    /// Returns a store whose script reads the hash `clock` (fields `s` and `us`) where the shipped
-    /// one asks for `TIME`, and which is the shipped one otherwise.
-    pub(super) fn with_clock(connection: ConnectionManager, clock: &str) -> Self {
-        let shipped = include_str!("../../lua/admit.lua");
-        let asks = "call('TIME')";
-        assert_eq!(shipped.matches(asks).count(), 1, "TIME is called once");
-        let code = shipped.replace(asks, &format!("call('HMGET', '{clock}', 's', 'us')"));
-        Self(Arc::new(Inner {
-            connection,
-            keys: Keys::new(clock.to_owned()),
-            admit: Box::leak(Box::new(Script::new(&code))),
-        }))
     }
 }
 
 impl Store for RedisStore {
     fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
-        self.ask(check, if check.repeated { "repeat" } else { "new" })
+        self.0.admit(check)
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
-        self.ask(check, "peek")
+        self.0.peek(check)
     }
 
     fn cancel(&self, check: &Check) -> StoreFuture<bool> {
-        let mut command = CANCEL.command(check.partitions.len());
-        for partition in &check.partitions {
-            command.arg(self.0.keys.window(partition));
-        }
-        command.arg(check.id.as_bytes()).arg(check.cost);
-        let mut connection = self.0.connection.clone();
-        StoreFuture::later(async move {
-            let removed: u64 = reply::read(&CANCEL.run(&command, &mut connection).await?)?;
-            Ok(removed > 0)
-        })
+        self.0.cancel(check)
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
-        let mut command = redis::cmd("DEL");
-        for partition in partitions {
-            command.arg(self.0.keys.window(partition));
-        }
-        let mut connection = self.0.connection.clone();
-        StoreFuture::later(async move {
-            command.exec_async(&mut connection).await.map_err(reply::error)
-        })
+        self.0.reset(partitions)
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The connection's own output may hold a password.
-        f.debug_struct("RedisStore").field("keys", &self.0.keys).finish_non_exhaustive()
+        // What the connection shows of itself may hold a password.
+        f.debug_struct("RedisStore").finish_non_exhaustive()
     }
 }
 
@@ -170,6 +110,7 @@ impl fmt::Debug for RedisStore {
 /// let store = RedisStore::builder()
 ///     .prefix("shop")
 ///     .response_timeout(Duration::from_millis(20))
+///     .deny_cache_capacity(1_000_000)
 ///     .connect("redis://127.0.0.1:6379")
 ///     .await?;
 /// # Ok(())
@@ -180,11 +121,20 @@ impl fmt::Debug for RedisStore {
 pub struct RedisStoreBuilder {
     prefix: String,
     response_timeout: Duration,
+    deny_cache: bool,
+    deny_cache_capacity: Option<usize>,
+    deny_cache_max_age: Option<Duration>,
 }
 
 impl Default for RedisStoreBuilder {
     fn default() -> Self {
-        Self { prefix: DEFAULT_PREFIX.to_owned(), response_timeout: DEFAULT_RESPONSE_TIMEOUT }
+        Self {
+            prefix: DEFAULT_PREFIX.to_owned(),
+            response_timeout: DEFAULT_RESPONSE_TIMEOUT,
+            deny_cache: true,
+            deny_cache_capacity: None,
+            deny_cache_max_age: None,
+        }
     }
 }
 
@@ -200,9 +150,29 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how long an answer may take. Defaults to 50 ms.
+    /// Sets how long an answer may take, waiting for a connection included. Defaults to 50 ms.
+    ///
+    /// A check that was not answered in time is asked once more, for as long again.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
+        self
+    }
+
+    /// Sets whether denials are repeated from this process's memory. Defaults to `true`.
+    pub fn deny_cache(mut self, deny_cache: bool) -> Self {
+        self.deny_cache = deny_cache;
+        self
+    }
+
+    /// Sets [`DenyCache::capacity`]. Defaults to 65,536.
+    pub fn deny_cache_capacity(mut self, capacity: usize) -> Self {
+        self.deny_cache_capacity = Some(capacity);
+        self
+    }
+
+    /// Sets [`DenyCache::max_age`], where its defaults are described.
+    pub fn deny_cache_max_age(mut self, max_age: Duration) -> Self {
+        self.deny_cache_max_age = Some(max_age);
         self
     }
 
@@ -212,23 +182,37 @@ impl RedisStoreBuilder {
     ///
     /// [`StoreError::Unreachable`] as for [`RedisStore::connect`].
     pub async fn connect(self, url: impl IntoConnectionInfo) -> Result<RedisStore, StoreError> {
-        let config = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(CONNECTION_TIMEOUT))
-            .set_response_timeout(Some(self.response_timeout))
-            .set_number_of_retries(1);
-        let connect =
-            async { ConnectionManager::new_with_config(Client::open(url)?, config).await };
-        let connection = connect
+        let connection = connect(url)
             .await
             .map_err(|error| StoreError::Unreachable { message: error.to_string() })?;
         Ok(self.connection(connection))
     }
 
-    /// Uses a connection that is there already, whose own response timeout applies.
+    /// Uses a connection that is there already. Its own timeouts apply beside those set here.
     #[must_use]
     pub fn connection(self, connection: ConnectionManager) -> RedisStore {
-        RedisStore(Arc::new(Inner { connection, keys: Keys::new(self.prefix), admit: &ADMIT }))
+        let commands = Commands::new(connection, Keys::new(self.prefix), self.response_timeout);
+        if !self.deny_cache {
+            return RedisStore(Arc::new(commands));
+        }
+        let mut cache = DenyCache::new(commands);
+        if let Some(capacity) = self.deny_cache_capacity {
+            cache = cache.capacity(capacity);
+        }
+        if let Some(max_age) = self.deny_cache_max_age {
+            cache = cache.max_age(max_age);
+        }
+        RedisStore(Arc::new(cache))
     }
+}
+
+async fn connect(url: impl IntoConnectionInfo) -> RedisResult<ConnectionManager> {
+    let config = ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(CONNECTION_TIMEOUT))
+        // Each answer is waited for with a timeout of the store's own.
+        .set_response_timeout(None)
+        .set_number_of_retries(1);
+    ConnectionManager::new_with_config(Client::open(url)?, config).await
 }
 
 #[cfg(test)]
@@ -236,6 +220,9 @@ pub(super) mod tests {
     use redis_test::server::RedisServer;
 
     use super::*;
+
+    /// The store that a test gives a clock, without the cache that has a clock of its own.
+    pub(in crate::store) use super::commands::Commands;
 
     /// Connects to a server that has just been started.
     pub(in crate::store) async fn connect(server: &RedisServer) -> ConnectionManager {

@@ -41,6 +41,11 @@ impl Redis {
         RedisStore::from_connection(self.connection().await)
     }
 
+    /// Makes a store that asks the server about every request.
+    pub async fn store_without_deny_cache(&self) -> RedisStore {
+        RedisStore::builder().deny_cache(false).connection(self.connection().await)
+    }
+
     /// Runs one command.
     pub async fn run<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
         let mut line = redis::cmd(command[0]);

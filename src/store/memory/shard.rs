@@ -2,15 +2,12 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
 
 use ahash::RandomState;
 use hashbrown::HashTable;
 use slab::Slab;
 
 use super::Partition;
-use crate::key::Key;
-use crate::policy::Policy;
 use crate::window::Log;
 
 /// What a key that has no window yet is judged by.
@@ -20,17 +17,12 @@ pub(super) static UNUSED: Log = Log::new();
 pub(super) struct Window {
     pub(super) log: Log,
     pub(super) horizon_us: u64,
-    key: Key,
-    policy: Arc<Policy>,
+    partition: Partition,
     /// When the window's entry in `Shard::expiries` comes due: not after it has run out.
     due_us: u64,
 }
 
 impl Window {
-    fn is(&self, partition: &Partition) -> bool {
-        self.key == partition.key && self.policy.name() == partition.policy.name()
-    }
-
     fn expires_us(&self) -> u64 {
         self.log.newest_us().map_or(0, |newest| newest + self.horizon_us)
     }
@@ -48,7 +40,8 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn find_mut(&mut self, hash: u64, partition: &Partition) -> Option<&mut Window> {
-        let slot = self.by_hash.find(hash, |slot| self.windows[*slot as usize].is(partition))?;
+        let slot =
+            self.by_hash.find(hash, |slot| self.windows[*slot as usize].partition == *partition)?;
         Some(&mut self.windows[*slot as usize])
     }
 
@@ -61,7 +54,8 @@ impl Shard {
         hasher: &RandomState,
     ) -> &mut Window {
         let horizon_us = partition.policy.horizon_us();
-        let found = self.by_hash.find(hash, |slot| self.windows[*slot as usize].is(partition));
+        let found =
+            self.by_hash.find(hash, |slot| self.windows[*slot as usize].partition == *partition);
         let slot = match found {
             Some(slot) => *slot,
             None => {
@@ -69,8 +63,7 @@ impl Shard {
                 let slot = self.windows.insert(Window {
                     log: Log::new(),
                     horizon_us,
-                    key: partition.key.clone(),
-                    policy: partition.policy.clone(),
+                    partition: partition.clone(),
                     due_us,
                 }) as u32;
                 let windows = &self.windows;
@@ -87,7 +80,7 @@ impl Shard {
 
     /// Forgets a window, and says whether there was one.
     pub(super) fn remove(&mut self, hash: u64, partition: &Partition) -> bool {
-        let same = |slot: &u32| self.windows[*slot as usize].is(partition);
+        let same = |slot: &u32| self.windows[*slot as usize].partition == *partition;
         let Ok(found) = self.by_hash.find_entry(hash, same) else {
             return false;
         };
@@ -132,10 +125,5 @@ impl Shard {
 }
 
 fn hash_of(window: &Window, hasher: &RandomState) -> u64 {
-    hash(hasher, &window.policy, &window.key)
-}
-
-/// Hashes what a window is found by.
-pub(super) fn hash(hasher: &RandomState, policy: &Policy, key: &Key) -> u64 {
-    hasher.hash_one((policy.name(), key.as_bytes()))
+    hasher.hash_one(&window.partition)
 }

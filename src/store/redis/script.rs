@@ -46,16 +46,25 @@ impl Script {
         match command.query_async(connection).await {
             Err(error) if error.kind() == NO_SCRIPT => {
                 // Not SCRIPT LOAD and EVALSHA again: the scripts may be flushed in between.
-                let mut whole = Cmd::new();
-                whole.arg("EVAL").arg(&self.code);
-                for argument in command.args_iter().skip(2) {
-                    if let Arg::Simple(argument) = argument {
-                        whole.arg(argument);
-                    }
-                }
+                let named = with_argument(command, 0, b"EVAL");
+                let whole = with_argument(&named, 1, self.code.as_bytes());
                 whole.query_async(connection).await.map_err(reply::error)
             }
             reply => reply.map_err(reply::error),
         }
     }
+}
+
+/// Returns the same command with one argument replaced.
+pub(super) fn with_argument(command: &Cmd, index: usize, argument: &[u8]) -> Cmd {
+    let mut changed = Cmd::new();
+    for (at, old) in command.args_iter().enumerate() {
+        match old {
+            _ if at == index => changed.arg(argument),
+            Arg::Simple(old) => changed.arg(old),
+            // Only SCAN and its kin have others.
+            _ => continue,
+        };
+    }
+    changed
 }

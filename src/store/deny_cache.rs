@@ -1,0 +1,273 @@
+//! [`DenyCache`]: answers for a store while it would only deny.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ahash::RandomState;
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::{Check, Partition, QuotaState, Store, StoreFuture, Verdict};
+use crate::policy::Policy;
+use crate::quota::Quota;
+
+/// How many denials are remembered unless told otherwise.
+const DEFAULT_CAPACITY: usize = 65_536;
+/// How long a denial is believed where more than time can make room.
+const CANCELLABLE_MAX_AGE: Duration = Duration::from_secs(1);
+/// How many counters tell whether a window was changed while an answer was under way. Windows
+/// that share one merely forget a denial too many.
+const CHANGE_COUNTERS: usize = 1024;
+
+/// Remembers denials in this process, and repeats them without asking the store again.
+///
+/// After a denial, the window has no room before a certain instant. Until then the same request
+/// is denied from memory. [`RedisStore`](super::RedisStore) has one built in.
+///
+/// ## Behavior
+///
+/// - Never denies a request that the store would have admitted: the instant is measured from
+///   before the check was sent, on the monotonic clock.
+/// - Never tells a wait that is too short: what is told counts from when the answer arrived.
+/// - A denial is forgotten when its policy is replaced, or when the key is reset or a request of
+///   it cancelled in this process. Where another process may cancel or reset, it is believed for
+///   no longer than a second, see [`DenyCache::max_age`].
+/// - Of a request under several policies, each full window is remembered by itself. The answer
+///   from memory then names those, and only those, policies.
+/// - Bounded: at its capacity it forgets what was used least, which costs the store a question.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_sliding_window::{Limiter, MemoryStore, Quota};
+/// use tower_sliding_window::store::DenyCache;
+///
+/// let store = DenyCache::new(MemoryStore::new()).max_age(Duration::from_millis(200));
+/// let limiter = Limiter::new(Quota::per_minute(5), store);
+/// ```
+#[derive(Clone)]
+pub struct DenyCache<S> {
+    store: S,
+    denials: Arc<Denials>,
+    max_age: Option<Duration>,
+}
+
+impl<S: Store> DenyCache<S> {
+    /// Puts a cache for up to 65,536 denials in front of a store.
+    #[must_use]
+    pub fn new(store: S) -> Self {
+        Self { store, denials: Arc::new(Denials::new(DEFAULT_CAPACITY)), max_age: None }
+    }
+
+    /// Sets how many denials are remembered. Defaults to 65,536.
+    #[must_use]
+    pub fn capacity(mut self, capacity: usize) -> Self {
+        self.denials = Arc::new(Denials::new(capacity));
+        self
+    }
+
+    /// Sets how long a denial is believed at the most.
+    ///
+    /// Defaults to one second for requests that may be cancelled (all of a
+    /// [`Limiter`](crate::Limiter), and those of a layer with `cancel_if`), and to the whole wait for
+    /// others. Zero remembers nothing.
+    #[must_use]
+    pub fn max_age(mut self, max_age: Duration) -> Self {
+        self.max_age = Some(max_age);
+        self
+    }
+
+    fn max_age_of(&self, check: &Check) -> Option<Duration> {
+        self.max_age.or(check.cancellable.then_some(CANCELLABLE_MAX_AGE))
+    }
+}
+
+impl<S: Store> Store for DenyCache<S> {
+    fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+        let sent = Instant::now();
+        if let Some(verdict) = self.denials.answer(check, sent) {
+            return StoreFuture::ready(Ok(verdict));
+        }
+        let changes: SmallVec<[u64; 2]> =
+            check.partitions.iter().map(|window| self.denials.changes(window)).collect();
+        let (denials, max_age) = (self.denials.clone(), self.max_age_of(check));
+        let (partitions, cost) = (check.partitions.clone(), check.cost);
+        self.store.admit(check).inspect(move |verdict| {
+            if !verdict.admitted {
+                denials.remember(&partitions, cost, verdict, sent, max_age, &changes);
+            }
+        })
+    }
+
+    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+        self.store.peek(check)
+    }
+
+    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+        let changed = Changed::new(&self.denials, &check.partitions);
+        self.store.cancel(check).inspect(move |_| drop(changed))
+    }
+
+    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
+        let changed = Changed::new(&self.denials, partitions);
+        self.store.reset(partitions).inspect(move |()| drop(changed))
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for DenyCache<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DenyCache")
+            .field("store", &self.store)
+            .field("denials", &self.denials.cache.len())
+            .field("max_age", &self.max_age)
+            .finish()
+    }
+}
+
+/// The denials by window.
+struct Denials {
+    cache: Cache<Partition, Denial, UnitWeighter, RandomState>,
+    hasher: RandomState,
+    changes: Box<[AtomicU64]>,
+}
+
+/// What the store said about one window.
+#[derive(Clone)]
+struct Denial {
+    /// By what it was decided: it may have been replaced since.
+    policy: Arc<Policy>,
+    cost: u32,
+    at_us: u64,
+    states: SmallVec<[QuotaState; 2]>,
+    /// Until when the store would deny again, for certain.
+    until: Instant,
+    received: Instant,
+}
+
+impl Denials {
+    fn new(capacity: usize) -> Self {
+        let hasher = RandomState::new();
+        Self {
+            cache: Cache::with(
+                capacity,
+                capacity as u64,
+                UnitWeighter,
+                hasher.clone(),
+                DefaultLifecycle::default(),
+            ),
+            hasher,
+            changes: (0..CHANGE_COUNTERS).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// Returns how often windows that count with this one were changed.
+    fn changes(&self, partition: &Partition) -> u64 {
+        self.change_counter(partition).load(Ordering::SeqCst)
+    }
+
+    fn change_counter(&self, partition: &Partition) -> &AtomicU64 {
+        &self.changes[self.hasher.hash_one(partition) as usize % CHANGE_COUNTERS]
+    }
+
+    /// Denies if it is certain that the store would.
+    fn answer(&self, check: &Check, now: Instant) -> Option<Verdict> {
+        let mut at_us = None;
+        let known: SmallVec<[Option<Denial>; 1]> = check
+            .partitions
+            .iter()
+            .map(|partition| {
+                let denial = self.cache.get(partition)?;
+                let holds = denial.until > now
+                    && denial.cost == check.cost
+                    && denial.policy == partition.policy;
+                holds.then_some(denial)
+            })
+            .collect();
+        let mut states = SmallVec::new();
+        for (partition, denial) in check.partitions.iter().zip(known) {
+            let Some(denial) = denial else {
+                let unknown = |quota: &Quota| QuotaState {
+                    remaining: quota.limit(),
+                    ..QuotaState::default()
+                };
+                states.extend(partition.policy.quotas().iter().map(unknown));
+                continue;
+            };
+            let elapsed_us = micros(now.saturating_duration_since(denial.received));
+            at_us = Some(denial.at_us + elapsed_us);
+            states.extend(denial.states.iter().map(|state| QuotaState {
+                remaining: state.remaining,
+                wait_us: state.wait_us.saturating_sub(elapsed_us),
+                reset_us: state.reset_us.saturating_sub(elapsed_us),
+            }));
+        }
+        Some(Verdict { admitted: false, at_us: at_us?, states })
+    }
+
+    fn remember(
+        &self,
+        partitions: &[Partition],
+        cost: u32,
+        verdict: &Verdict,
+        sent: Instant,
+        max_age: Option<Duration>,
+        changes: &[u64],
+    ) {
+        let received = Instant::now();
+        let mut states = &verdict.states[..];
+        for (partition, changes) in partitions.iter().zip(changes) {
+            let (own, rest) = states.split_at(partition.policy.quotas().len());
+            states = rest;
+            let wait_us = own.iter().map(|state| state.wait_us).max().unwrap_or(0);
+            let believed = Duration::from_micros(wait_us).min(max_age.unwrap_or(Duration::MAX));
+            if believed.is_zero() {
+                continue;
+            }
+            let denial = Denial {
+                policy: partition.policy.clone(),
+                cost,
+                at_us: verdict.at_us,
+                states: own.into(),
+                until: sent + believed,
+                received,
+            };
+            self.cache.insert(partition.clone(), denial);
+            // A reset while the answer was under way has found nothing to drop.
+            if self.changes(partition) != *changes {
+                self.cache.remove(partition);
+            }
+        }
+    }
+
+    fn forget(&self, partition: &Partition) {
+        self.change_counter(partition).fetch_add(1, Ordering::SeqCst);
+        self.cache.remove(partition);
+    }
+}
+
+/// Forgets the denials of windows that are being changed: now, and again when the change is made
+/// or given up, for a denial from before it may have arrived in between.
+struct Changed {
+    denials: Arc<Denials>,
+    partitions: SmallVec<[Partition; 1]>,
+}
+
+impl Changed {
+    fn new(denials: &Arc<Denials>, partitions: &[Partition]) -> Self {
+        partitions.iter().for_each(|partition| denials.forget(partition));
+        Self { denials: denials.clone(), partitions: partitions.into() }
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        self.partitions.iter().for_each(|partition| self.denials.forget(partition));
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
