@@ -114,8 +114,8 @@ impl Denied {
     pub fn violated(&self) -> impl Iterator<Item = &str> {
         self.usage
             .policies()
-            .filter(|(_, states)| states.iter().any(|state| state.wait_us > 0))
-            .map(|(policy, _)| policy.name())
+            .filter(|(_, quotas, _)| quotas.iter().any(|state| state.wait_us > 0))
+            .map(|(policy, _, _)| policy.name())
     }
 
     /// Returns how the windows stood.
@@ -140,31 +140,47 @@ impl Usage {
     /// Returns how many more requests would be admitted: the least that any quota has left.
     #[must_use]
     pub fn remaining(&self) -> u32 {
-        self.verdict.states.iter().map(|state| state.remaining).min().unwrap_or(0)
+        self.quotas().map(|(_, _, state)| state.remaining).min().unwrap_or(0)
     }
 
     /// Returns how long until a request could be admitted, zero if one could be now.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
-        let waits = self.verdict.states.iter().map(|state| state.wait_us);
+        let waits = self.quotas().map(|(_, _, state)| state.wait_us);
         Duration::from_micros(waits.max().unwrap_or(0))
     }
 
-    /// Returns each quota with its policy and how it stands.
+    /// Returns each enforced quota with its policy and how it stands.
     pub fn quotas(&self) -> impl Iterator<Item = (&Policy, Quota, QuotaState)> {
-        self.policies().flat_map(|(policy, states)| {
-            let pairs = policy.quotas().iter().zip(states);
-            pairs.map(move |(quota, state)| (policy, *quota, *state))
-        })
+        self.policies().flat_map(|(policy, states, _)| paired(policy, policy.quotas(), states))
     }
 
-    /// Returns each policy with the states of its quotas.
-    pub(crate) fn policies(&self) -> impl Iterator<Item = (&Policy, &[QuotaState])> {
+    /// Returns each candidate with its policy and how it stands.
+    ///
+    /// A candidate would have refused the request if its `wait_us` is not zero.
+    pub fn candidates(&self) -> impl Iterator<Item = (&Policy, Quota, QuotaState)> {
+        self.policies().flat_map(|(policy, _, states)| paired(policy, policy.candidates(), states))
+    }
+
+    /// Returns each policy with the states of its quotas and of its candidates.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = (&Policy, &[QuotaState], &[QuotaState])> {
         let mut states = &self.verdict.states[..];
-        self.check.partitions.iter().map(move |partition| {
-            let (own, rest) = states.split_at(partition.policy.quotas().len().min(states.len()));
+        let mut take = move |count: usize| {
+            let (own, rest) = states.split_at(count.min(states.len()));
             states = rest;
-            (&*partition.policy, own)
+            own
+        };
+        self.check.partitions.iter().map(move |partition| {
+            let policy = &*partition.policy;
+            (policy, take(policy.quotas().len()), take(policy.candidates().len()))
         })
     }
+}
+
+fn paired<'a>(
+    policy: &'a Policy,
+    quotas: &'a [Quota],
+    states: &'a [QuotaState],
+) -> impl Iterator<Item = (&'a Policy, Quota, QuotaState)> {
+    quotas.iter().zip(states).map(move |(quota, state)| (policy, *quota, *state))
 }

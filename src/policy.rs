@@ -40,6 +40,7 @@ pub struct Policy {
     name: Arc<str>,
     /// Shortest window first.
     quotas: SmallVec<[Quota; 2]>,
+    candidates: SmallVec<[Quota; 0]>,
 }
 
 impl Policy {
@@ -67,7 +68,7 @@ impl Policy {
         if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(allowed) {
             return Err(PolicyError::Name { name: name.to_owned() });
         }
-        Ok(Self { name: name.into(), quotas: SmallVec::new() })
+        Ok(Self { name: name.into(), quotas: SmallVec::new(), candidates: SmallVec::new() })
     }
 
     /// Adds a quota, which must hold beside those already there.
@@ -78,6 +79,32 @@ impl Policy {
         self
     }
 
+    /// Adds a quota that is reported on and not enforced.
+    ///
+    /// It is judged on the log of what the policy's own quotas admit:
+    /// [`Usage::candidates`](crate::Usage::candidates) says of each request whether the candidate
+    /// would have refused it.
+    ///
+    /// ```
+    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
+    /// let policy = Policy::new("user").quota(Quota::per_minute(100)).candidate(Quota::per_minute(1));
+    /// let limiter = Limiter::new(policy, MemoryStore::new());
+    /// limiter.check("alice").await?;
+    /// let second = limiter.check("alice").await?;
+    /// assert!(second.is_admitted());
+    /// assert!(second.usage().candidates().all(|(_, _, state)| state.wait_us > 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn candidate(mut self, quota: Quota) -> Self {
+        self.candidates.push(quota);
+        self
+    }
+
     /// Returns the same quotas under another name.
     ///
     /// # Panics
@@ -85,7 +112,7 @@ impl Policy {
     /// If `name` is not a policy name, see [`Policy::try_new`].
     #[must_use]
     pub fn named(self, name: impl AsRef<str>) -> Self {
-        Self { quotas: self.quotas, ..Self::new(name) }
+        Self { name: Self::new(name).name, ..self }
     }
 
     /// Returns the policy's name.
@@ -100,9 +127,23 @@ impl Policy {
         &self.quotas
     }
 
+    /// Returns the quotas that are reported on and not enforced, in the order they were added.
+    #[must_use]
+    pub fn candidates(&self) -> &[Quota] {
+        &self.candidates
+    }
+
+    /// Returns all quotas a store has to judge: those that are enforced and then the candidates.
+    pub(crate) fn judged(&self) -> impl ExactSizeIterator<Item = Quota> {
+        let (quotas, candidates) = (&self.quotas, &self.candidates);
+        let of = move |at| quotas.get(at).unwrap_or_else(|| &candidates[at - quotas.len()]);
+        (0..quotas.len() + candidates.len()).map(move |at| *of(at))
+    }
+
     /// Returns how long an entry matters to any quota, in microseconds.
     pub(crate) fn horizon_us(&self) -> u64 {
-        self.quotas.last().map_or(0, Quota::window_us)
+        let candidates = self.candidates.iter().map(Quota::window_us).max().unwrap_or(0);
+        self.quotas.last().map_or(0, Quota::window_us).max(candidates)
     }
 
     /// Returns the policy if a limiter can use it.
@@ -121,7 +162,7 @@ impl From<Quota> for Policy {
 }
 
 impl fmt::Display for Policy {
-    /// Writes the quotas, without the name, as [`Policy::from_str`] reads them.
+    /// Writes the enforced quotas, without the name, as [`Policy::from_str`] reads them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, quota) in self.quotas.iter().enumerate() {
             write!(f, "{}{quota}", if index == 0 { "" } else { "," })?;

@@ -42,20 +42,22 @@ impl Log {
     ///
     /// The request fits if the `cost` places it needs are free, which the
     /// `limit - cost + 1`-th newest entry alone decides: if it has left the window, so has
-    /// everything older.
+    /// everything older. A weight above the limit never fits; its wait is one whole window.
     pub(crate) fn state(&self, now_us: u64, quota: Quota, cost: u32) -> QuotaState {
         let window_us = quota.window_us();
         let left = self.entries.partition_point(|entry| entry.at_us + window_us <= now_us);
         let used = self.entries.len() - left;
         let until_gone = |entry: &Entry| entry.at_us + window_us - now_us;
 
-        let newer_that_may_stay = quota.limit().saturating_sub(cost) as usize;
-        let must_leave = self.entries.len().checked_sub(newer_that_may_stay + 1);
+        let must_leave = quota.limit().checked_sub(cost).map(|newer_that_may_stay| {
+            self.entries.len().checked_sub(newer_that_may_stay as usize + 1)
+        });
         QuotaState {
             remaining: quota.limit().saturating_sub(u32::try_from(used).unwrap_or(u32::MAX)),
             wait_us: match must_leave {
-                Some(index) if index >= left => until_gone(&self.entries[index]),
-                _ => 0,
+                None => window_us,
+                Some(Some(index)) if index >= left => until_gone(&self.entries[index]),
+                Some(_) => 0,
             },
             reset_us: self.entries.get(left).map_or(0, until_gone),
         }

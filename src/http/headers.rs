@@ -23,7 +23,7 @@ pub(super) fn insert_retry_after(headers: &mut HeaderMap, wait: Duration) {
 /// Says what the quotas are and how much of them is left.
 pub(super) fn insert_rate_limit(headers: &mut HeaderMap, usage: &Usage) {
     let (mut policies, mut limits) = (String::new(), String::new());
-    for (policy, states) in usage.policies() {
+    for (policy, states, _) in usage.policies() {
         for quota in policy.quotas() {
             let window = seconds(quota.window());
             let _ =

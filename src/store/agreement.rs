@@ -37,7 +37,7 @@ enum Step {
 
 fn step(clock_may_step_back: bool) -> impl Strategy<Value = Step> {
     let windows = || prop::collection::vec((0..2_usize, 0..KEYS.len()), 1..4);
-    let cost = || prop_oneof![6 => Just(1_u32), 1 => 0..4_u32];
+    let cost = || prop_oneof![6 => Just(1_u32), 1 => 0..6_u32];
     // Often exactly a window's length, or one microsecond beside it.
     let advance = prop_oneof![
         3 => 0..HORIZON_US / 3,
@@ -52,7 +52,7 @@ fn step(clock_may_step_back: bool) -> impl Strategy<Value = Step> {
         1 => (cost(), windows()).prop_map(|(cost, windows)| Step::Peek { cost, windows }),
         2 => any::<prop::sample::Index>().prop_map(|at| Step::Cancel(at.index(1 << 16))),
         1 => (0..2_usize, 0..KEYS.len()).prop_map(|(policy, key)| Step::Reset(policy, key)),
-        1 => (0..2_usize, 1..6_u32, 1..4_u32, 1..4_u64)
+        1 => (0..2_usize, 1..9_u32, 1..6_u32, 1..4_u64)
             .prop_map(|(at, long, short, quarters)| Step::SetLimits(at, long, short, quarters)),
     ]
 }
@@ -78,21 +78,23 @@ impl Model {
             let log = self.log(partition);
             log.forget(now_us, HORIZON_US);
             known = known.or_else(|| log.find(id).filter(|_| check.repeated));
-            let quotas = partition.policy.quotas().iter();
-            states.extend(quotas.map(|quota| log.state(now_us, *quota, check.cost)));
+            let judged = partition.policy.judged();
+            states.extend(judged.map(|quota| log.state(now_us, quota, check.cost)));
         }
-        let fits = states.iter().all(|state| state.wait_us == 0);
+        let fits = check.fits(&states);
         let admitted = fits || known.is_some();
         if admitted && known.is_none() && record {
-            states.clear();
+            let mut states = states.iter_mut();
             for partition in &check.partitions {
                 let log = self.log(partition);
                 log.add(Entry { at_us: now_us, id }, check.cost);
-                let quotas = partition.policy.quotas().iter();
-                states.extend(quotas.map(|quota| log.state(now_us, *quota, 0)));
+                for (quota, state) in partition.policy.judged().zip(&mut states) {
+                    let wait_us = state.wait_us;
+                    *state = QuotaState { wait_us, ..log.state(now_us, quota, 1) };
+                }
             }
         }
-        if admitted {
+        if known.is_some() {
             states.iter_mut().for_each(|state| state.wait_us = 0);
         }
         Verdict { admitted, at_us: known.unwrap_or(now_us), states }
@@ -119,7 +121,9 @@ async fn play(
     let policy = |at: usize, long: u32, short: u32, quarters: u64| {
         let short = Quota::new(short, Duration::from_micros(HORIZON_US / 4 * quarters - 1));
         let long = Quota::new(long, Duration::from_micros(HORIZON_US));
-        Arc::new(Policy::new(["user", "ip"][at]).quota(long).quota(short))
+        let candidate = Quota::new(3, Duration::from_micros(HORIZON_US / 4 * quarters));
+        let policy = Policy::new(["user", "ip"][at]).quota(long).quota(short);
+        Arc::new(if quarters == 3 { policy } else { policy.candidate(candidate) })
     };
     let mut policies = [policy(0, 4, 2, 1), policy(1, 5, 3, 2)];
     let mut model = Model { now_us: origin_us, ..Model::default() };

@@ -189,11 +189,9 @@ impl Denials {
         let mut states = SmallVec::new();
         for (partition, denial) in check.partitions.iter().zip(known) {
             let Some(denial) = denial else {
-                let unknown = |quota: &Quota| QuotaState {
-                    remaining: quota.limit(),
-                    ..QuotaState::default()
-                };
-                states.extend(partition.policy.quotas().iter().map(unknown));
+                let unknown =
+                    |quota: Quota| QuotaState { remaining: quota.limit(), ..QuotaState::default() };
+                states.extend(partition.policy.judged().map(unknown));
                 continue;
             };
             let elapsed_us = micros(now.saturating_duration_since(denial.received));
@@ -219,9 +217,10 @@ impl Denials {
         let received = Instant::now();
         let mut states = &verdict.states[..];
         for (partition, changes) in partitions.iter().zip(changes) {
-            let (own, rest) = states.split_at(partition.policy.quotas().len());
+            let (own, rest) = states.split_at(partition.policy.judged().len());
             states = rest;
-            let wait_us = own.iter().map(|state| state.wait_us).max().unwrap_or(0);
+            let enforced = &own[..partition.policy.quotas().len()];
+            let wait_us = enforced.iter().map(|state| state.wait_us).max().unwrap_or(0);
             let believed = Duration::from_micros(wait_us).min(max_age.unwrap_or(Duration::MAX));
             if believed.is_zero() {
                 continue;

@@ -154,8 +154,8 @@ impl Inner {
             if check.repeated {
                 known = known.or_else(|| log.find(id));
             }
-            let quotas = partition.policy.quotas();
-            states.extend(quotas.iter().map(|quota| log.state(now_us, *quota, check.cost)));
+            let judged = partition.policy.judged();
+            states.extend(judged.map(|quota| log.state(now_us, quota, check.cost)));
         }
         let mut verdict = Verdict { admitted: true, at_us: now_us, states };
         if let Some(at_us) = known {
@@ -163,7 +163,7 @@ impl Inner {
             verdict.states.iter_mut().for_each(|state| state.wait_us = 0);
             return Ok(verdict);
         }
-        verdict.admitted = verdict.states.iter().all(|state| state.wait_us == 0);
+        verdict.admitted = check.fits(&verdict.states);
         if !verdict.admitted || !record {
             return Ok(verdict);
         }
@@ -176,8 +176,9 @@ impl Inner {
             let (shard, hash) = locked.shard(index);
             let window = shard.find_or_insert(hash, partition, now_us, &self.hasher);
             window.log.add(Entry { at_us: now_us, id }, check.cost);
-            for (quota, state) in partition.policy.quotas().iter().zip(&mut states) {
-                *state = QuotaState { wait_us: 0, ..window.log.state(now_us, *quota, 1) };
+            for (quota, state) in partition.policy.judged().zip(&mut states) {
+                let wait_us = state.wait_us;
+                *state = QuotaState { wait_us, ..window.log.state(now_us, quota, 1) };
             }
             self.drop_expired(shard, now_us, DROPPED_PER_ADMISSION);
         }

@@ -98,6 +98,18 @@ impl Check {
         }
     }
 
+    /// Tells whether every enforced quota has room, given the states of all.
+    pub(crate) fn fits(&self, states: &[QuotaState]) -> bool {
+        let mut states = states.iter();
+        self.partitions.iter().all(|partition| {
+            let policy = &partition.policy;
+            let enforced = states.by_ref().take(policy.quotas().len());
+            let fits = enforced.fold(true, |fits, state| fits && state.wait_us == 0);
+            states.by_ref().take(policy.candidates().len()).for_each(drop);
+            fits
+        })
+    }
+
     /// Returns an error if the request could never pass.
     pub(crate) fn possible(&self) -> Result<(), StoreError> {
         let quotas = self.partitions.iter().flat_map(|partition| partition.policy.quotas());
@@ -118,7 +130,8 @@ pub struct Verdict {
     pub admitted: bool,
     /// When, on the store's clock, in microseconds since the store's epoch.
     pub at_us: u64,
-    /// How each quota stands after the decision: partition by partition, quota by quota.
+    /// How each quota stands after the decision: partition by partition, the policy's quotas and
+    /// then its candidates. The wait of a candidate is as it was before.
     pub states: SmallVec<[QuotaState; 2]>,
 }
 

@@ -45,14 +45,17 @@ impl Commands {
         command.arg(check.id.as_bytes()).arg(check.cost).arg(mode);
         command.arg(u8::from(check.wants_reset));
         for partition in &check.partitions {
-            let quotas = partition.policy.quotas();
-            command.arg(quotas.len());
-            for quota in quotas {
+            let policy = &partition.policy;
+            command.arg(policy.horizon_us()).arg(policy.judged().len());
+            for quota in policy.quotas() {
                 command.arg(quota.limit()).arg(quota.window_us());
+            }
+            for quota in policy.candidates() {
+                command.arg(-i64::from(quota.limit())).arg(quota.window_us());
             }
         }
         let mode = MODE + check.partitions.len();
-        let quotas = check.partitions.iter().map(|part| part.policy.quotas().len()).sum();
+        let quotas = check.partitions.iter().map(|part| part.policy.judged().len()).sum();
         let (mut connection, response_timeout) = (self.connection.clone(), self.response_timeout);
         StoreFuture::later(async move {
             let reply = in_time(response_timeout, admit.run(&command, &mut connection)).await;
