@@ -60,6 +60,20 @@ impl StoreError {
         Duration::from_secs(1)
     }
 
+    /// Returns the kind of error in one word, for a metric's label.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Unreachable { .. } => "unreachable",
+            Self::Timeout => "timeout",
+            Self::Disconnected { .. } => "disconnected",
+            Self::Refused { .. } => "refused",
+            Self::Protocol { .. } => "protocol",
+            Self::Full { .. } => "full",
+            Self::CostAboveLimit { .. } => "cost_above_limit",
+        }
+    }
+
     /// Tells whether the store may have counted the request although no answer came.
     #[must_use]
     pub const fn may_have_counted(&self) -> bool {

@@ -47,6 +47,8 @@
 //! | `memory` | yes | [`MemoryStore`] |
 //! | `redis` | yes | [`RedisStore`] on one server |
 //! | `axum` | no | `key::path_param`, and axum's `ConnectInfo` in `key::peer_ip` |
+//! | `metrics` | no | counters of decisions and store errors, through the `metrics` crate |
+//! | `tracing` | no | events about denials and failures, without keys |
 //! | `full` | no | all of them |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -57,6 +59,7 @@ pub mod key;
 mod limiter;
 mod policy;
 mod quota;
+mod report;
 pub mod store;
 mod window;
 

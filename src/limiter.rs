@@ -7,6 +7,7 @@ use crate::decision::{Admitted, Decision, Usage};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Policy, PolicyHandle};
+use crate::report;
 use crate::store::{Check, Partition, Store};
 
 /// Admits requests of any kind within a policy: messages to a receiver, calls to a partner, jobs.
@@ -155,8 +156,10 @@ impl Limiter {
         check.possible()?;
         // Whoever holds the admission may cancel it.
         check.cancellable = true;
-        let verdict = self.store.admit(&check).await?;
-        Ok(Decision::new(check, verdict))
+        let verdict = self.store.admit(&check).await.inspect_err(report::store_error)?;
+        let decision = Decision::new(check, verdict);
+        report::decision(&decision, false);
+        Ok(decision)
     }
 }
 

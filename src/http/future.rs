@@ -5,13 +5,17 @@ use std::task::{Context, Poll, ready};
 
 use http::{Request, Response};
 use pin_project_lite::pin_project;
+use tokio::task::JoinHandle;
 use tower_service::Service;
 
 use super::body::ResponseBody;
+use super::charge::Charge;
 use super::headers;
 use super::layer::Config;
 use super::rejection::Rejection;
 use crate::decision::{Decision, Usage};
+use crate::error::StoreError;
+use crate::report;
 use crate::store::{Check, StoreFuture, Verdict};
 
 pin_project! {
@@ -21,25 +25,18 @@ pin_project! {
         S: Service<Request<ReqBody>>,
     {
         #[pin]
-        state: State<S, S::Future, ReqBody>,
+        state: State<S, ReqBody, S::Future, Result<S::Response, S::Error>>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<S, F, ReqBody> {
+    enum State<S, ReqBody, F, R> {
         Deciding { answer: StoreFuture<Verdict>, undecided: Option<Undecided<S, ReqBody>> },
-        Calling { #[pin] response: F, usage: Option<Usage> },
+        Calling { #[pin] response: F, passed: Passed },
+        Cancelling { cancelled: JoinHandle<()>, result: Option<R>, usage: Option<Usage> },
         Rejected { rejection: Rejection, config: Arc<Config> },
     }
-}
-
-/// What waits for the verdict.
-struct Undecided<S, ReqBody> {
-    check: Check,
-    inner: S,
-    request: Request<ReqBody>,
-    config: Arc<Config>,
 }
 
 impl<S, ReqBody> ResponseFuture<S, ReqBody>
@@ -47,7 +44,8 @@ where
     S: Service<Request<ReqBody>>,
 {
     pub(super) fn pass(mut inner: S, request: Request<ReqBody>) -> Self {
-        Self { state: State::Calling { response: inner.call(request), usage: None } }
+        let response = inner.call(request);
+        Self { state: State::Calling { response, passed: Passed::default() } }
     }
 
     pub(super) fn reject(rejection: Rejection, config: Arc<Config>) -> Self {
@@ -80,12 +78,22 @@ where
                     let verdict = ready!(Pin::new(answer).poll(cx));
                     undecided.take().expect("polled after completion").decided(verdict)
                 }
-                StateProj::Calling { response, usage } => {
-                    let mut response = ready!(response.poll(cx))?.map(ResponseBody::inner);
-                    if let Some(usage) = usage {
-                        headers::insert_rate_limit(response.headers_mut(), usage);
+                StateProj::Calling { response, passed } => {
+                    let result = ready!(response.poll(cx));
+                    let (result, cancelled) = passed.settle(result);
+                    let usage = passed.usage.take();
+                    match cancelled {
+                        Some(cancelled) => {
+                            State::Cancelling { cancelled, result: Some(result), usage }
+                        }
+                        None => return Poll::Ready(finish(result, usage.as_ref())),
                     }
-                    return Poll::Ready(Ok(response));
+                }
+                StateProj::Cancelling { cancelled, result, usage } => {
+                    // Whoever comes again at once must find the place free.
+                    let _ = ready!(Pin::new(cancelled).poll(cx));
+                    let result = result.take().expect("polled after completion");
+                    return Poll::Ready(finish(result, usage.as_ref()));
                 }
                 StateProj::Rejected { rejection, config } => {
                     let response = rejection.respond(config.on_rejection.as_deref());
@@ -97,30 +105,100 @@ where
     }
 }
 
+fn finish<B, E>(
+    result: Result<Response<B>, E>,
+    usage: Option<&Usage>,
+) -> Result<Response<ResponseBody<B>>, E> {
+    let mut response = result?.map(ResponseBody::inner);
+    if let Some(usage) = usage {
+        headers::insert_rate_limit(response.headers_mut(), usage);
+    }
+    Ok(response)
+}
+
+/// What waits for the verdict.
+struct Undecided<S, ReqBody> {
+    check: Check,
+    inner: S,
+    request: Request<ReqBody>,
+    config: Arc<Config>,
+}
+
 impl<S, ReqBody> Undecided<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    fn decided(
+    fn decided<R>(
         mut self,
-        verdict: Result<Verdict, crate::StoreError>,
-    ) -> State<S, S::Future, ReqBody> {
-        let decision = match verdict {
-            Ok(verdict) => Decision::new(self.check, verdict),
-            Err(error) => {
-                let rejection = Rejection::StoreFailed(error);
-                return State::Rejected { rejection, config: self.config };
-            }
-        };
-        match decision {
-            Decision::Denied(denied) => {
-                State::Rejected { rejection: Rejection::Denied(denied), config: self.config }
-            }
-            Decision::Admitted(_) => {
-                let usage = self.config.headers_on_success.then(|| decision.usage().clone());
+        verdict: Result<Verdict, StoreError>,
+    ) -> State<S, ReqBody, S::Future, R> {
+        let config = self.config;
+        let mut passed = Passed::default();
+        match verdict.map(|verdict| Decision::new(self.check, verdict)) {
+            Ok(decision) => {
+                report::decision(&decision, config.shadow);
+                if let Some(observe) = &config.on_decision {
+                    observe(&decision);
+                }
+                match &decision {
+                    Decision::Admitted(admitted) if config.cancel_if.is_some() => {
+                        passed.charge =
+                            Some(Charge::new(config.store.clone(), admitted.check().clone()));
+                    }
+                    Decision::Denied(denied) if !config.shadow => {
+                        let rejection = Rejection::Denied(denied.clone());
+                        return State::Rejected { rejection, config };
+                    }
+                    _ => {}
+                }
+                passed.usage = config.headers_on_success.then(|| decision.usage().clone());
                 self.request.extensions_mut().insert(decision);
-                State::Calling { response: self.inner.call(self.request), usage }
+            }
+            Err(error) => {
+                report::store_error(&error);
+                if !config.shadow {
+                    return State::Rejected { rejection: Rejection::StoreFailed(error), config };
+                }
             }
         }
+        passed.config = passed.charge.is_some().then_some(config);
+        State::Calling { response: self.inner.call(self.request), passed }
+    }
+}
+
+/// What remains to be done for a request that was let through.
+#[derive(Default)]
+struct Passed {
+    /// To be shown in the response.
+    usage: Option<Usage>,
+    /// To be given back, depending on the response.
+    charge: Option<Charge>,
+    config: Option<Arc<Config>>,
+}
+
+impl Passed {
+    /// Decides, now that the response is there, whether the request keeps its place.
+    fn settle<B, E>(
+        &mut self,
+        result: Result<Response<B>, E>,
+    ) -> (Result<Response<B>, E>, Option<JoinHandle<()>>) {
+        let (Some(charge), Some(config)) = (self.charge.take(), self.config.take()) else {
+            return (result, None);
+        };
+        let Some(cancel_if) = &config.cancel_if else { return (result, None) };
+        let (result, cancels) = match result {
+            Ok(response) => {
+                let (parts, body) = response.into_parts();
+                let head = Response::from_parts(parts, ());
+                let cancels = cancel_if(&head);
+                (Ok(head.map(|()| body)), cancels)
+            }
+            Err(error) => (Err(error), true),
+        };
+        if cancels {
+            return (result, charge.cancel());
+        }
+        charge.keep();
+        (result, None)
     }
 }

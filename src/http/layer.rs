@@ -8,6 +8,7 @@ use tower_layer::Layer;
 
 use super::rejection::Rejection;
 use super::service::SlidingWindow;
+use crate::decision::Decision;
 use crate::key::{KeyError, KeyExtractor};
 use crate::policy::PolicyHandle;
 use crate::store::{Check, Partition, Store};
@@ -54,7 +55,10 @@ pub(super) struct Config {
     skip: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
     cost: Option<Arc<dyn Fn(&Parts) -> u32 + Send + Sync>>,
     pub(super) headers_on_success: bool,
+    pub(super) shadow: bool,
     pub(super) on_rejection: Option<Arc<OnRejection>>,
+    pub(super) on_decision: Option<Arc<dyn Fn(&Decision) + Send + Sync>>,
+    pub(super) cancel_if: Option<Arc<dyn Fn(&Response<()>) -> bool + Send + Sync>>,
 }
 
 type OnRejection = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
@@ -94,7 +98,10 @@ impl SlidingWindowLayer {
             skip: Arc::new(|parts| parts.method == Method::OPTIONS),
             cost: None,
             headers_on_success: false,
+            shadow: false,
             on_rejection: None,
+            on_decision: None,
+            cancel_if: None,
         };
         Self { config: Arc::new(config) }.rule(policy, key)
     }
@@ -172,6 +179,50 @@ impl SlidingWindowLayer {
         self.with(|config| config.on_rejection = Some(Arc::new(respond)))
     }
 
+    /// Sets which responses give the request's place back, as if it had never been asked for.
+    ///
+    /// To count only failures, cancel on success; not to charge for a sold-out answer, cancel on
+    /// that. Defaults to none.
+    ///
+    /// Where it is set, a request that gets no response gives its place back too: when the inner
+    /// service fails, and when the client goes away first. The cancellation goes on in the
+    /// background then; otherwise the response waits for it, so that who comes again at once finds
+    /// the place free.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
+    ///
+    /// // Five failed logins an hour; successful ones are free.
+    /// SlidingWindowLayer::new(Quota::per_hour(5), key::header("x-user-id"), MemoryStore::new())
+    ///     .cancel_if(|response| response.status() != StatusCode::UNAUTHORIZED);
+    /// ```
+    #[must_use]
+    pub fn cancel_if(
+        self,
+        cancels: impl Fn(&Response<()>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|config| config.cancel_if = Some(Arc::new(cancels)))
+    }
+
+    /// Sets whether the layer only decides, counts and reports, and refuses nothing.
+    ///
+    /// Requests that would have been denied leave no trace in the windows, as when they are; the
+    /// inner service finds the denial in the request's extensions, `on_decision` and the metrics
+    /// tell of it. Requests without a key pass uncounted. Defaults to `false`.
+    #[must_use]
+    pub fn shadow(self, shadow: bool) -> Self {
+        self.with(|config| config.shadow = shadow)
+    }
+
+    /// Sets what is shown every decision, before it takes effect. Defaults to nothing.
+    ///
+    /// It runs on the request's own path: it must not block.
+    #[must_use]
+    pub fn on_decision(self, observe: impl Fn(&Decision) + Send + Sync + 'static) -> Self {
+        self.with(|config| config.on_decision = Some(Arc::new(observe)))
+    }
+
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
@@ -202,6 +253,7 @@ impl Config {
         }
         let mut check = Check::new(partitions);
         check.wants_reset = self.headers_on_success;
+        check.cancellable = self.cancel_if.is_some();
         check.cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
         check.possible().map_err(Rejection::StoreFailed)?;
         Ok(Some(check))
@@ -229,6 +281,7 @@ impl fmt::Debug for Config {
             .field("policies", &policies)
             .field("missing_key", &self.missing_key)
             .field("headers_on_success", &self.headers_on_success)
+            .field("shadow", &self.shadow)
             .finish_non_exhaustive()
     }
 }

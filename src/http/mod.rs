@@ -1,6 +1,7 @@
 //! The layer: a request's key, the decision, and the response if it is denied.
 
 mod body;
+mod charge;
 mod future;
 mod headers;
 mod layer;

@@ -41,6 +41,9 @@ where
 
         let (parts, body) = request.into_parts();
         match self.config.check(&parts) {
+            Err(_) if self.config.shadow => {
+                ResponseFuture::pass(inner, Request::from_parts(parts, body))
+            }
             Ok(None) => ResponseFuture::pass(inner, Request::from_parts(parts, body)),
             Ok(Some(check)) => {
                 let request = Request::from_parts(parts, body);

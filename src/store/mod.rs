@@ -204,6 +204,14 @@ impl<T> StoreFuture<T> {
         Self(Answer::Now(Some(answer)))
     }
 
+    /// Returns the answer if it is there already, else what has to be waited for.
+    pub(crate) fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
+        match self.0 {
+            Answer::Now(Some(answer)) => Ok(answer),
+            answer => Err(Self(answer)),
+        }
+    }
+
     /// Shows the answer to `look` when it is there, unless it is an error; drops `look` in any case.
     pub(crate) fn inspect(self, look: impl FnOnce(&T) + Send + 'static) -> Self
     where
