@@ -1,0 +1,272 @@
+//! The cache of denials: cheap under flood, and never wrong.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use support::Redis;
+use tokio::sync::Notify;
+use tokio::time::advance;
+use tower_sliding_window::store::{Check, DenyCache, Partition, Store, StoreFuture, Verdict};
+use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota};
+
+const TICK: Duration = Duration::from_micros(1);
+
+/// A memory store that counts the questions, and may take its time to answer.
+#[derive(Clone, Default)]
+struct Counting {
+    store: MemoryStore,
+    asked: Arc<AtomicUsize>,
+    before: Duration,
+    after: Duration,
+    /// If set, answers are held back until it is notified.
+    hold: Option<Arc<Notify>>,
+}
+
+impl Counting {
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+impl Store for Counting {
+    fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let (this, check) = (self.clone(), check.clone());
+        StoreFuture::later(async move {
+            tokio::time::sleep(this.before).await;
+            let verdict = this.store.admit(&check).await;
+            if let Some(hold) = &this.hold {
+                hold.notified().await;
+            }
+            tokio::time::sleep(this.after).await;
+            verdict
+        })
+    }
+
+    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+        self.store.peek(check)
+    }
+
+    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+        self.store.cancel(check)
+    }
+
+    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
+        self.store.reset(partitions)
+    }
+}
+
+/// A cache that believes a denial for as long as it says.
+fn cached(store: &Counting) -> DenyCache<Counting> {
+    DenyCache::new(store.clone()).max_age(Duration::MAX)
+}
+
+async fn admit(limiter: &Limiter, key: &str) -> bool {
+    limiter.check(key).await.unwrap().is_admitted()
+}
+
+async fn denied_for(limiter: &Limiter, key: &str) -> Duration {
+    match limiter.check(key).await.unwrap() {
+        Decision::Denied(denied) => denied.retry_after(),
+        Decision::Admitted(_) => panic!("admitted"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_key_is_asked_about_once_until_it_could_be_admitted() {
+    let store = Counting::default();
+    let limiter = Limiter::new(Quota::per_minute(2), cached(&store));
+    assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
+    for second in 0..60 {
+        assert_eq!(denied_for(&limiter, "alice").await, Duration::from_secs(60 - second));
+        advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(store.asked(), 3, "two admissions and one denial");
+    assert!(admit(&limiter, "alice").await, "on the very tick");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_never_denies_what_the_store_would_admit_however_slow_the_answer() {
+    let slow = Duration::from_millis(300);
+    for (before, after) in [(slow, Duration::ZERO), (Duration::ZERO, slow), (slow, slow)] {
+        let store = Counting { before, after, ..Counting::default() };
+        let limiter = Limiter::new(Quota::per_second(1), cached(&store));
+        let truth = Limiter::new(Quota::per_second(1), store.store.clone());
+        assert!(admit(&limiter, "alice").await);
+        let told = denied_for(&limiter, "alice").await;
+        // Denied by the cache for as long as that is certain, told at each step how long yet.
+        let mut waited = Duration::ZERO;
+        loop {
+            let asked = store.asked();
+            let decision = limiter.check("alice").await.unwrap();
+            if store.asked() > asked {
+                break;
+            }
+            let left = decision.denied().expect("the cache only denies").retry_after();
+            let truly = truth.peek("alice").await.unwrap().retry_after();
+            assert!(!truly.is_zero(), "the store would have admitted it");
+            assert!(truly <= left, "told {left:?}, which is too short: {truly:?}");
+            assert_eq!(left + waited, told, "the wait counts from when the answer arrived");
+            advance(Duration::from_millis(1)).await;
+            waited += Duration::from_millis(1);
+        }
+        assert!(waited <= told, "asked the store {waited:?} after being told {told:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_window_is_remembered_to_the_tick() {
+    let store = Counting::default();
+    let limiter = Limiter::new(Quota::per_second(1), cached(&store));
+    assert!(admit(&limiter, "alice").await);
+    assert_eq!(denied_for(&limiter, "alice").await, Duration::from_secs(1));
+    advance(Duration::from_secs(1) - TICK).await;
+    assert_eq!(denied_for(&limiter, "alice").await, TICK);
+    assert_eq!(store.asked(), 2);
+    advance(TICK).await;
+    assert!(admit(&limiter, "alice").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_policies_it_remembers_which_one_denied() {
+    let store = Counting::default();
+    let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(1)));
+    let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_minute(9)));
+    let limiter = Limiter::new(&user, cached(&store));
+    let check = async |name: &str, address: &str| {
+        limiter.check_all([(&user, name), (&ip, address)]).await.unwrap()
+    };
+    assert!(check("alice", "here").await.is_admitted());
+    assert!(!check("alice", "here").await.is_admitted());
+    let asked = store.asked();
+    for address in ["here", "there", "elsewhere"] {
+        let decision = check("alice", address).await;
+        let names: Vec<_> = decision.denied().unwrap().violated().collect();
+        assert_eq!(names, ["user"], "the user's window follows the user");
+    }
+    assert_eq!(store.asked(), asked);
+    assert!(check("bob", "here").await.is_admitted(), "the address was never full");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_policy_a_reset_and_a_cancellation_are_heard_at_once() {
+    let store = Counting::default();
+    let policy = PolicyHandle::new(Quota::per_minute(1));
+    let limiter = Limiter::new(&policy, cached(&store));
+
+    let first = limiter.check("alice").await.unwrap();
+    assert!(!admit(&limiter, "alice").await);
+    policy.set(Quota::per_minute(2)).unwrap();
+    assert!(admit(&limiter, "alice").await);
+
+    assert!(!admit(&limiter, "alice").await);
+    limiter.cancel(first.admitted().unwrap()).await.unwrap();
+    assert!(admit(&limiter, "alice").await);
+
+    assert!(!admit(&limiter, "alice").await);
+    limiter.reset("alice").await.unwrap();
+    assert!(admit(&limiter, "alice").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_that_a_reset_overtakes_is_not_remembered() {
+    let hold = Arc::new(Notify::new());
+    let mut store = Counting::default();
+    let direct = Limiter::new(Quota::per_minute(1), store.clone());
+    assert!(admit(&direct, "alice").await);
+
+    store.hold = Some(hold.clone());
+    let limiter = Limiter::new(Quota::per_minute(1), cached(&store));
+    let denied = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.check("alice").await.unwrap().is_admitted() }
+    });
+    tokio::time::sleep(TICK).await; // the store has denied, its answer is under way
+    limiter.reset("alice").await.unwrap();
+    hold.notify_one();
+    assert!(!denied.await.unwrap());
+
+    hold.notify_one();
+    assert!(admit(&limiter, "alice").await, "nothing but the overtaken answer denies it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lighter_request_is_not_denied_for_a_heavier_one() {
+    let store = Counting::default();
+    let limiter = Limiter::new(Quota::per_minute(5), cached(&store));
+    assert!(limiter.check_cost("alice", 3).await.unwrap().is_admitted());
+    assert!(!limiter.check_cost("alice", 3).await.unwrap().is_admitted());
+    assert!(limiter.check_cost("alice", 2).await.unwrap().is_admitted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_another_process_may_cancel_a_denial_is_believed_for_a_second() {
+    let store = Counting::default();
+    let here = Limiter::new(Quota::per_minute(1), DenyCache::new(store.clone()));
+    let there = Limiter::new(Quota::per_minute(1), DenyCache::new(store.clone()));
+    let admitted = there.check("alice").await.unwrap();
+    assert!(!admit(&here, "alice").await);
+    there.cancel(admitted.admitted().unwrap()).await.unwrap();
+    advance(Duration::from_secs(1) - TICK).await;
+    assert!(!admit(&here, "alice").await);
+    advance(TICK).await;
+    assert!(admit(&here, "alice").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_forgets_denials_beyond_its_capacity_and_never_invents_one() {
+    let store = Counting::default();
+    let limiter = Limiter::new(Quota::per_minute(1), cached(&store).capacity(100));
+    for key in 0..1000 {
+        let key = key.to_string();
+        assert!(admit(&limiter, &key).await);
+        assert!(!admit(&limiter, &key).await);
+    }
+    let asked = store.asked();
+    for key in 0..1000 {
+        assert!(!admit(&limiter, &key.to_string()).await);
+    }
+    assert!(store.asked() - asked >= 850, "at most 100 and some were remembered");
+}
+
+/// 64 connections in flight, 200,000 requests of one user: Redis hears of it when the window
+/// fills, and then no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_one_user_costs_redis_a_call_for_each_connection() {
+    use tower::{Layer, Service, ServiceExt};
+
+    let redis = Redis::start().await;
+    let layer = tower_sliding_window::SlidingWindowLayer::new(
+        Quota::per_hour(5),
+        tower_sliding_window::key::header("x-user-id"),
+        redis.store().await,
+    );
+    let service = layer.layer(tower::service_fn(async |_: http::Request<()>| {
+        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+    }));
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..64 {
+        let mut service = service.clone();
+        clients.spawn(async move {
+            let mut admitted = 0;
+            for _ in 0..200_000 / 64 {
+                let request = http::Request::builder().header("x-user-id", "bot").body(()).unwrap();
+                let response = service.ready().await.unwrap().call(request).await.unwrap();
+                admitted += usize::from(response.status().is_success());
+            }
+            admitted
+        });
+    }
+    assert_eq!(clients.join_all().await.into_iter().sum::<usize>(), 5);
+    let stats: String = redis.run(&["INFO", "commandstats"]).await;
+    let calls = |command: &str| -> usize {
+        let line =
+            stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    };
+    let calls = calls("evalsha") + calls("eval");
+    assert!(calls <= 130, "{calls} script calls");
+}
