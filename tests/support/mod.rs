@@ -38,12 +38,17 @@ impl Redis {
 
     /// Makes a store with a connection of its own.
     pub async fn store(&self) -> RedisStore {
-        RedisStore::from_connection(self.connection().await)
+        Self::patient().connection(self.connection().await)
     }
 
     /// Makes a store that asks the server about every request.
     pub async fn store_without_deny_cache(&self) -> RedisStore {
-        RedisStore::builder().deny_cache(false).connection(self.connection().await)
+        Self::patient().deny_cache(false).connection(self.connection().await)
+    }
+
+    /// Waits for answers as long as a busy machine may need.
+    fn patient() -> tower_sliding_window::store::RedisStoreBuilder {
+        RedisStore::builder().response_timeout(Duration::from_secs(10))
     }
 
     /// Runs one command.
