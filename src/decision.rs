@@ -110,6 +110,12 @@ impl Denied {
         self.usage.retry_after()
     }
 
+    /// Returns when the request was denied, on the store's clock, see [`Admitted::stamp`].
+    #[must_use]
+    pub fn stamp(&self) -> Duration {
+        Duration::from_micros(self.usage.verdict.at_us)
+    }
+
     /// Returns the names of the policies that were violated, each once.
     pub fn violated(&self) -> impl Iterator<Item = &str> {
         self.usage

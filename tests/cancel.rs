@@ -1,0 +1,171 @@
+//! Counting by response: a place is given back exactly when the layer says so, and the
+//! cancellation is not lost with the request.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use support::Redis;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{
+    Decision, Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer, key,
+};
+
+fn limiter(store: impl Store) -> Limiter {
+    Limiter::new(Quota::per_minute(3), store)
+}
+
+fn layer(store: impl Store) -> SlidingWindowLayer {
+    SlidingWindowLayer::new(Quota::per_minute(3), key::header("x-user-id"), store)
+        .cancel_if(|response| response.status() == StatusCode::GONE)
+}
+
+fn request(wanted: &str) -> Request<String> {
+    Request::builder().header("x-user-id", "alice").body(wanted.to_owned()).unwrap()
+}
+
+/// Answers with the status the body asks for, fails on `fail`, and never answers on `hang`.
+async fn answer(request: Request<String>) -> Result<Response<String>, &'static str> {
+    match request.body().as_str() {
+        "fail" => Err("the handler failed"),
+        "hang" => std::future::pending().await,
+        status => Ok(Response::builder().status(status).body("body".to_owned()).unwrap()),
+    }
+}
+
+async fn gives_back_by_response(store: impl Store + Clone) {
+    let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(answer)));
+    let remaining = async || limiter.peek("alice").await.unwrap().remaining();
+
+    for _ in 0..10 {
+        let response = service.clone().oneshot(request("410")).await.unwrap();
+        assert_eq!(response.status(), StatusCode::GONE);
+        assert_eq!(remaining().await, 3, "at once, not some time later");
+    }
+    service.clone().oneshot(request("200")).await.unwrap();
+    assert_eq!(remaining().await, 2, "other answers are charged");
+    assert_eq!(service.clone().oneshot(request("fail")).await.unwrap_err(), "the handler failed");
+    assert_eq!(remaining().await, 2, "no answer, no charge");
+}
+
+async fn gives_back_when_the_client_goes_away(store: impl Store + Clone) {
+    let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(answer)));
+    let mut hanging = Box::pin(service.clone().oneshot(request("hang")));
+    let waits = tokio::time::timeout(Duration::from_millis(300), &mut hanging).await;
+    assert!(waits.is_err());
+    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 2, "charged while it runs");
+    drop(hanging);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    while limiter.peek("alice").await.unwrap().remaining() < 3 {
+        assert!(tokio::time::Instant::now() < deadline, "the cancellation is lost");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_process_a_place_is_given_back_by_response() {
+    gives_back_by_response(MemoryStore::new()).await;
+}
+
+#[tokio::test]
+async fn on_redis_a_place_is_given_back_by_response() {
+    gives_back_by_response(Redis::start().await.store().await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_process_a_place_is_given_back_when_the_client_goes_away() {
+    gives_back_when_the_client_goes_away(MemoryStore::new()).await;
+}
+
+#[tokio::test]
+async fn on_redis_a_place_is_given_back_when_the_client_goes_away() {
+    let redis = Redis::start().await;
+    gives_back_when_the_client_goes_away(redis.store().await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_cancel_if_every_admission_is_charged() {
+    let store = MemoryStore::new();
+    let layer =
+        SlidingWindowLayer::new(Quota::per_minute(3), key::header("x-user-id"), store.clone());
+    let service = layer.layer(service_fn(answer));
+    service.clone().oneshot(request("410")).await.unwrap();
+    service.clone().oneshot(request("fail")).await.unwrap_err();
+    let hanging =
+        tokio::time::timeout(Duration::from_secs(1), service.clone().oneshot(request("hang")));
+    assert!(hanging.await.is_err());
+    assert_eq!(limiter(store).peek("alice").await.unwrap().remaining(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shadow_mode_refuses_nothing_and_tells_what_it_would_have_refused() {
+    let store = MemoryStore::new();
+    let denied = Arc::new(AtomicUsize::new(0));
+    let counter = denied.clone();
+    let layer =
+        SlidingWindowLayer::new(Quota::per_minute(3), key::header("x-user-id"), store.clone())
+            .shadow(true)
+            .on_decision(move |decision| {
+                counter.fetch_add(usize::from(!decision.is_admitted()), Ordering::Relaxed);
+            });
+    let mut service = layer.layer(service_fn(async |request: Request<String>| {
+        let decision = request.extensions().get::<Decision>();
+        let seen =
+            decision.map_or("none", |it| if it.is_admitted() { "admitted" } else { "denied" });
+        Ok::<_, &'static str>(Response::new(seen.to_owned()))
+    }));
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        let response = service.ready().await.unwrap().call(request("")).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(!response.headers().contains_key("retry-after"));
+        seen.push(http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes());
+    }
+    assert_eq!(seen, ["admitted", "admitted", "admitted", "denied", "denied"]);
+    assert_eq!(denied.load(Ordering::Relaxed), 2);
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(
+        limiter(store).peek("alice").await.unwrap().remaining(),
+        3,
+        "refusals left no trace"
+    );
+
+    let without_key = Request::new(String::new());
+    let response = service.ready().await.unwrap().call(without_key).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+}
+
+async fn candidates_are_judged_on_the_log_of_what_is_enforced(store: impl Store) {
+    let policy = Policy::new("user").quota(Quota::per_minute(5)).candidate(Quota::per_minute(2));
+    let limiter = Limiter::new(policy.candidate(Quota::per_hour(4)), store);
+    let mut would_refuse = Vec::new();
+    for _ in 0..6 {
+        let decision = limiter.check("alice").await.unwrap();
+        let refusals = decision.usage().candidates().map(|(_, _, state)| state.wait_us > 0);
+        would_refuse.push((decision.is_admitted(), refusals.collect::<Vec<_>>()));
+    }
+    let expected = [
+        (true, vec![false, false]),
+        (true, vec![false, false]),
+        (true, vec![true, false]),
+        (true, vec![true, false]),
+        (true, vec![true, true]),
+        (false, vec![true, true]),
+    ];
+    assert_eq!(would_refuse, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_process_candidates_are_judged_on_the_log_of_what_is_enforced() {
+    candidates_are_judged_on_the_log_of_what_is_enforced(MemoryStore::new()).await;
+}
+
+#[tokio::test]
+async fn on_redis_candidates_are_judged_on_the_log_of_what_is_enforced() {
+    let redis = Redis::start().await;
+    candidates_are_judged_on_the_log_of_what_is_enforced(redis.store().await).await;
+}

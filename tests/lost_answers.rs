@@ -1,0 +1,103 @@
+//! A check whose answer is lost is asked again under its own identity and counts once.
+
+#[path = "support/proxy.rs"]
+mod proxy;
+mod support;
+
+use std::time::Duration;
+
+use proxy::{Fault, Proxy};
+use support::Redis;
+use tower_sliding_window::{Limiter, Quota, RedisStore};
+
+async fn behind(proxy: &Proxy, timeout: Duration) -> RedisStore {
+    let builder = RedisStore::builder().response_timeout(timeout);
+    builder.connect(proxy.url()).await.unwrap()
+}
+
+fn port(redis: &Redis) -> u16 {
+    redis.url().rsplit(':').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_reply_lost_after_the_commit_counts_once() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(port(&redis)).await;
+    let store = behind(&proxy, Duration::from_secs(10)).await;
+    let limiter = Limiter::new(Quota::per_hour(1000), store);
+    limiter.check("load the script").await.unwrap();
+
+    for lost in 1..=200 {
+        proxy.drop_replies(1);
+        let decision = limiter.check("alice").await.unwrap();
+        let remaining = decision.admitted().expect("far below the limit").remaining();
+        assert_eq!(proxy.dropped(), lost, "the reply was lost");
+        assert_eq!(remaining, 1000 - u32::try_from(lost).unwrap(), "counted exactly once");
+    }
+    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:default"]).await, 200);
+}
+
+#[tokio::test]
+async fn a_lost_denial_is_still_a_denial() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(port(&redis)).await;
+    let store = behind(&proxy, Duration::from_secs(10)).await;
+    let limiter = Limiter::new(Quota::per_hour(1), store);
+    assert!(limiter.check("alice").await.unwrap().is_admitted());
+    proxy.drop_replies(1);
+    assert!(!limiter.check("alice").await.unwrap().is_admitted());
+    assert_eq!(proxy.dropped(), 1);
+}
+
+#[tokio::test]
+async fn an_admission_repeated_when_the_window_is_full_is_still_admitted() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(port(&redis)).await;
+    let store = behind(&proxy, Duration::from_secs(10)).await;
+    let limiter = Limiter::new(Quota::per_hour(1), store);
+    limiter.check("load the script").await.unwrap();
+    proxy.drop_replies(1);
+    // Its first asking has filled the window: asked as a new request it would be denied.
+    assert!(limiter.check("alice").await.unwrap().is_admitted());
+    assert_eq!(proxy.dropped(), 1);
+    assert!(!limiter.check("alice").await.unwrap().is_admitted());
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_too_late_counts_once() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(port(&redis)).await;
+    let store = behind(&proxy, Duration::from_millis(400)).await;
+    let limiter = Limiter::new(Quota::per_hour(10), store);
+    limiter.check("load the script").await.unwrap();
+
+    proxy.set(Fault::Stall);
+    let check = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.check("alice").await }
+    });
+    // Longer than the timeout of the first asking, shorter than that of both.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    proxy.set(Fault::None);
+    let decision = check.await.unwrap().unwrap();
+    assert_eq!(decision.admitted().unwrap().remaining(), 9);
+    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:default"]).await, 1);
+}
+
+#[tokio::test]
+async fn only_the_repeat_pays_for_looking_the_request_up() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(port(&redis)).await;
+    let limiter = Limiter::new(Quota::per_hour(100), behind(&proxy, Duration::from_secs(10)).await);
+    let lookups = async || {
+        let stats: String = redis.run(&["INFO", "commandstats"]).await;
+        stats.lines().filter(|line| line.starts_with("cmdstat_zscore:calls=1,")).count()
+    };
+    for _ in 0..10 {
+        limiter.check("alice").await.unwrap();
+    }
+    assert_eq!(lookups().await, 0);
+    proxy.drop_replies(1);
+    limiter.check("alice").await.unwrap();
+    assert_eq!(lookups().await, 1);
+}
