@@ -1,0 +1,164 @@
+//! [`Args`]: the command line.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use tower_sliding_window::Policy;
+
+use crate::opening::Opening;
+use crate::order::{Sku, SkuError};
+use crate::user::UserFrom;
+
+/// The longest that a sale may take to open: a year.
+const LONGEST_DELAY: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A flash sale: at most so many requests of each user in any minute, the stock never oversold.
+#[derive(Parser)]
+#[command(
+    name = "seckill",
+    after_help = "\
+Try it:
+  curl -i -X POST -H 'x-user-id: alice' http://127.0.0.1:3000/seckill/iphone/orders
+  curl http://127.0.0.1:3000/seckill/iphone
+
+RUST_LOG sets what is logged, to stderr; `info` unless it is set. User ids appear from `debug` on."
+)]
+pub(crate) struct Args {
+    /// Address to listen on; port 0 takes a free one. The address is printed when ready.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:3000")]
+    pub(crate) listen: SocketAddr,
+
+    /// Redis that keeps windows, stock and orders, for all servers that use it:
+    /// redis://[:PASSWORD@]HOST[:PORT][/DB]. Without it, this process keeps them.
+    // Text here, so that an error of clap, which repeats the value, can't show a password.
+    #[arg(long, value_name = "URL", env = "SECKILL_REDIS", hide_env_values = true)]
+    pub(crate) redis: Option<String>,
+
+    /// What the Redis keys begin with; servers with the same prefix are one shop.
+    #[arg(long, value_name = "NAME", default_value = "seckill")]
+    pub(crate) prefix: Prefix,
+
+    /// Requests a user may make in any window; several quotas as 2/1s,5/60s.
+    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "5/60s")]
+    pub(crate) quota: Policy,
+
+    /// Requests an IP address may make in any window, such as 100/60s. No limit if left out.
+    #[arg(long, value_name = "LIMIT/WINDOW")]
+    pub(crate) ip_quota: Option<Policy>,
+
+    /// Where the user id stands in a request: header:NAME, query:NAME or cookie:NAME.
+    #[arg(long, value_name = "PLACE:NAME", default_value = "header:x-user-id")]
+    pub(crate) user_from: UserFrom,
+
+    /// Puts a SKU on sale, with so many pieces; repeat it for more SKUs. What Redis has on sale
+    /// already keeps its stock.
+    #[arg(long, value_name = "SKU=COUNT", default_value = "iphone=100")]
+    pub(crate) stock: Vec<StockArg>,
+
+    /// Opens the sale after so long a time, such as 30s or 5m. Open at once if left out.
+    #[arg(long, value_name = "DURATION", conflicts_with = "opens_at")]
+    opens_in: Option<Delay>,
+
+    /// Opens the sale at a date and time of RFC 3339, such as 2030-11-11T12:00:00+08:00.
+    #[arg(long, value_name = "DATETIME")]
+    opens_at: Option<jiff::Timestamp>,
+}
+
+impl Args {
+    /// Reads the command line, or prints what is wrong with it and exits with 2.
+    pub(crate) fn read() -> Self {
+        let args = Self::parse();
+        let mut skus = HashSet::new();
+        if let Some(twice) = args.stock.iter().find(|stock| !skus.insert(&stock.sku)) {
+            let message = format!("--stock names the SKU {} twice\n", twice.sku);
+            Self::command().error(ErrorKind::ArgumentConflict, message).exit();
+        }
+        args
+    }
+
+    /// Returns when the sale opens. `--opens-in` counts from this call.
+    pub(crate) fn opening(&self) -> Opening {
+        match (self.opens_in, self.opens_at) {
+            (Some(delay), _) => Opening::At(Instant::now() + delay.0),
+            (None, Some(date)) => Opening::OnDate(SystemTime::from(date)),
+            (None, None) => Opening::Now,
+        }
+    }
+}
+
+/// A SKU and how many pieces of it there are, written `SKU=COUNT`.
+#[derive(Clone, Debug)]
+pub(crate) struct StockArg {
+    pub(crate) sku: Sku,
+    pub(crate) count: u32,
+}
+
+impl FromStr for StockArg {
+    type Err = StockArgError;
+
+    fn from_str(text: &str) -> Result<Self, StockArgError> {
+        let (sku, count) = text.split_once('=').ok_or(StockArgError::NoEqualsSign)?;
+        let sku = sku.parse()?;
+        let count =
+            count.parse().map_err(|source| StockArgError::Count { text: count.into(), source })?;
+        Ok(Self { sku, count })
+    }
+}
+
+/// What is wrong with the text of a [`StockArg`].
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum StockArgError {
+    #[error("write SKU=COUNT, such as iphone=100")]
+    NoEqualsSign,
+    #[error(transparent)]
+    Sku(#[from] SkuError),
+    #[error("the count {text:?} is not a whole number from 0 to 4294967295: {source}")]
+    Count { text: String, source: std::num::ParseIntError },
+}
+
+/// What the Redis keys begin with.
+#[derive(Clone, Debug)]
+pub(crate) struct Prefix(pub(crate) String);
+
+impl FromStr for Prefix {
+    type Err = PrefixError;
+
+    fn from_str(text: &str) -> Result<Self, PrefixError> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
+        if text.is_empty() || text.len() > 64 || !text.bytes().all(allowed) {
+            return Err(PrefixError);
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// A text is no [`Prefix`].
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a prefix is 1 to 64 characters of A-Z a-z 0-9 _ . : -")]
+pub(crate) struct PrefixError;
+
+/// How long until the sale opens.
+#[derive(Clone, Copy, Debug)]
+struct Delay(Duration);
+
+impl FromStr for Delay {
+    type Err = DelayError;
+
+    fn from_str(text: &str) -> Result<Self, DelayError> {
+        let delay = humantime::parse_duration(text)?;
+        if delay > LONGEST_DELAY { Err(DelayError::TooLong) } else { Ok(Self(delay)) }
+    }
+}
+
+/// What is wrong with the text of a [`Delay`].
+#[derive(Clone, Debug, thiserror::Error)]
+enum DelayError {
+    #[error("it is not a length of time such as 30s or 5m: {0}")]
+    Text(#[from] humantime::DurationError),
+    #[error("it is longer than a year")]
+    TooLong,
+}
