@@ -20,7 +20,7 @@ mod start;
 mod stock;
 mod user;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
@@ -36,7 +36,12 @@ async fn main() -> ExitCode {
     let args = Args::read();
     // Stdout carries only the line that says where the server listens.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        .init();
 
     match run(args).await {
         Ok(()) => ExitCode::SUCCESS,
