@@ -65,7 +65,7 @@ pub(crate) struct Args {
 
     /// Opens the sale at a date and time of RFC 3339, such as 2030-11-11T12:00:00+08:00.
     #[arg(long, value_name = "DATETIME")]
-    opens_at: Option<jiff::Timestamp>,
+    opens_at: Option<Date>,
 }
 
 impl Args {
@@ -74,7 +74,7 @@ impl Args {
         let args = Self::parse();
         let mut skus = HashSet::new();
         if let Some(twice) = args.stock.iter().find(|stock| !skus.insert(&stock.sku)) {
-            let message = format!("--stock names the SKU {} twice\n", twice.sku);
+            let message = format!("--stock names the SKU {} twice", twice.sku);
             Self::command().error(ErrorKind::ArgumentConflict, message).exit();
         }
         args
@@ -84,7 +84,7 @@ impl Args {
     pub(crate) fn opening(&self) -> Opening {
         match (self.opens_in, self.opens_at) {
             (Some(delay), _) => Opening::At(Instant::now() + delay.0),
-            (None, Some(date)) => Opening::OnDate(SystemTime::from(date)),
+            (None, Some(date)) => Opening::OnDate(date.0),
             (None, None) => Opening::Now,
         }
     }
@@ -162,3 +162,20 @@ enum DelayError {
     #[error("it is longer than a year")]
     TooLong,
 }
+
+/// The moment at which the sale opens.
+#[derive(Clone, Copy, Debug)]
+struct Date(SystemTime);
+
+impl FromStr for Date {
+    type Err = DateError;
+
+    fn from_str(text: &str) -> Result<Self, DateError> {
+        Ok(Self(text.parse::<jiff::Timestamp>()?.into()))
+    }
+}
+
+/// A text is no [`Date`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("it is not a date and time of RFC 3339, such as 2030-11-11T12:00:00Z: {0}")]
+struct DateError(#[from] jiff::Error);

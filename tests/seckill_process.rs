@@ -1,0 +1,138 @@
+//! The seckill example as a process: flags, errors at the start, logs, signals.
+
+#[path = "support/server_process.rs"]
+mod server_process;
+mod support;
+
+use std::time::{Duration, Instant};
+
+use server_process::{Server, run};
+use support::Redis;
+
+#[test]
+fn a_wrong_flag_exits_with_2_and_names_the_part() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--quota", "5"], "LIMIT/WINDOW"),
+        (&["--quota", "0/60s"], "the limit is zero"),
+        (&["--quota", "2/1s,5/sixty"], "quota number 2: the window \"sixty\""),
+        (&["--ip-quota", "many/60s"], "the limit \"many\""),
+        (&["--stock", "iphone"], "SKU=COUNT"),
+        (&["--stock", "i/phone=1"], "the SKU \"i/phone\""),
+        (&["--stock", "iphone=-1"], "the count \"-1\""),
+        (&["--stock", "a=1", "--stock", "a=2"], "--stock names the SKU a twice"),
+        (&["--user-from", "x-user-id"], "PLACE:NAME"),
+        (&["--user-from", "body:user"], "the place \"body\""),
+        (&["--user-from", "header:a b"], "the name \"a b\""),
+        (&["--prefix", "a{b}"], "a prefix is"),
+        (&["--listen", "3000"], "--listen"),
+        (&["--opens-in", "soon"], "length of time"),
+        (&["--opens-in", "2y"], "longer than a year"),
+        (&["--opens-at", "noon"], "RFC 3339"),
+        (&["--opens-in", "1s", "--opens-at", "2030-01-01T00:00:00Z"], "cannot be used with"),
+        (&["--stocks", "iphone=1"], "--stock"),
+    ];
+    for (flags, part) in cases {
+        let output = run(flags);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {stderr}");
+        assert!(stderr.contains(part), "{flags:?} should name {part:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{flags:?}");
+    }
+}
+
+#[test]
+fn help_names_every_flag_and_a_first_request() {
+    let output = run(&["--help"]);
+    let help = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success());
+    for part in [
+        "--listen",
+        "--redis",
+        "--prefix",
+        "--quota",
+        "--ip-quota",
+        "--user-from",
+        "--stock",
+        "--opens-in",
+        "--opens-at",
+        "5/60s",
+        "iphone=100",
+        "curl",
+    ] {
+        assert!(help.contains(part), "{part} is missing: {help}");
+    }
+}
+
+#[test]
+fn what_prevents_the_start_is_told_with_a_way_out_and_without_the_password() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
+    // Nothing listens on port 1, which takes root to open.
+    let down = ["--listen", "127.0.0.1:0", "--redis", "redis://:hunter2@127.0.0.1:1/0"];
+    let no_url = ["--listen", "127.0.0.1:0", "--redis", "http://:hunter2@127.0.0.1"];
+    let cases: &[(&[&str], &str)] = &[
+        (&down, "127.0.0.1:1"),
+        (&no_url, "not a Redis URL"),
+        (&["--listen", &taken.1], &taken.1),
+    ];
+    for (flags, part) in cases {
+        let output = run(flags);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{flags:?}: {stderr}");
+        assert!(stderr.contains(part) && stderr.contains("hint: "), "{flags:?}: {stderr}");
+        assert!(!stderr.contains("hunter2"), "{stderr}");
+        assert!(output.stdout.is_empty(), "{flags:?}");
+    }
+}
+
+#[tokio::test]
+async fn logs_name_users_only_when_asked_to() {
+    for (level, named) in [("info", false), ("info,seckill=debug", true)] {
+        let server = Server::start_logging(level, &["--quota", "2/60s"]);
+        for user in ["Lysistrata", "Lysistrata", "Lysistrata", &"Lysistrata".repeat(20)] {
+            server.order("iphone", user).await;
+        }
+        server.order("nothing", "Lysistrata").await;
+        server.signal("TERM");
+        let (_, logs, _) = server.stopped();
+        assert!(logs.contains("INFO"), "{logs}");
+        assert_eq!(logs.contains("Lysistrata"), named, "{level}: {logs}");
+    }
+}
+
+#[tokio::test]
+async fn a_signal_stops_an_idle_server_at_once() {
+    for signal in ["TERM", "INT"] {
+        let server = Server::start(&[]);
+        // The client keeps the connection open, which must not hold the server up.
+        assert_eq!(server.get("/healthz").await.status, 200);
+        let asked = Instant::now();
+        server.signal(signal);
+        let (status, logs, printed) = server.stopped();
+        assert_eq!(status.code(), Some(0), "{logs}");
+        assert!(asked.elapsed() < Duration::from_secs(8), "it ran into its own time limit");
+        assert_eq!(printed, Vec::<String>::new(), "one line on stdout, and no more");
+    }
+}
+
+#[tokio::test]
+async fn a_request_under_way_is_answered_before_the_server_stops() {
+    let redis = Redis::start().await;
+    let server = Server::start(&["--redis", &redis.url()]);
+    // Redis holds scripts back, and with them the order.
+    redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
+    let order = server.spawn(server.order_request("iphone", "alice"));
+    while !redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1") {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    server.signal("TERM");
+    // New connections are refused once the server has begun to stop.
+    let address = server.url.trim_start_matches("http://").to_owned();
+    while tokio::net::TcpStream::connect(&address).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(!order.is_finished());
+    redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
+    assert_eq!(order.await.unwrap().status, 201);
+    assert_eq!(server.stopped().0.code(), Some(0));
+}
