@@ -1,4 +1,5 @@
 //! What the seckill example promises over HTTP, whether its state is in process or in Redis.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
 #[path = "support/server_process.rs"]
 mod server_process;

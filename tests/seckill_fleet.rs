@@ -1,4 +1,5 @@
 //! What several seckill servers promise together, and what outlives them.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
 #[path = "support/server_process.rs"]
 mod server_process;

@@ -1,4 +1,5 @@
 //! The seckill example as a process: flags, errors at the start, logs, signals.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
 #[path = "support/server_process.rs"]
 mod server_process;

@@ -1,5 +1,6 @@
 //! The seckill example as a user runs it: a process with flags, a port, logs and an exit code.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
