@@ -41,7 +41,10 @@ pub(crate) async fn app(args: Args) -> Result<Router, StartError> {
     // Windows and stock share one connection: commands of concurrent requests are pipelined.
     let connection = connect(target).await.map_err(failed)?;
     let stock = RedisStock::open(connection.clone(), &args.prefix.0, skus).await.map_err(failed)?;
-    let windows = RedisStore::builder().prefix(args.prefix.0).connection(connection);
+    let windows = RedisStore::builder()
+        .prefix(args.prefix.0)
+        .response_timeout(RESPONSE_TIMEOUT)
+        .connection(connection);
     tracing::info!(%address, "windows, stock and orders are kept in Redis");
     Ok(routes(Shop { stock: Stock::Redis(stock), opening, page }, rules, windows))
 }
