@@ -10,8 +10,8 @@ usage() {
   cat <<'HELP'
 usage: examples/seckill/load.sh
 
-Starts a Redis and two seckill servers of its own, sends them three rushes over 127.0.0.1, about
-35,000 requests, and prints one table:
+Starts a Redis and two seckill servers of its own, sends them three rushes over 127.0.0.1, 34,000
+requests in all, and prints one table:
 
   flood   one user, 20,000 requests over both servers
   crowd   a thousand users at once, and five bots that send half of the requests
