@@ -108,7 +108,7 @@ impl Held {
         let wait_us = if admitted { 0 } else { 1 };
         let states = [QuotaState { remaining: 0, wait_us, reset_us: 0 }];
         let verdict = Verdict::new(admitted, 0, states.into_iter().collect());
-        let asked = self.0.lock().unwrap().take().expect("a question");
+        let asked = self.0.lock().expect("no panic under the lock").take().expect("a question");
         let _ = asked.send(verdict);
     }
 }
@@ -116,7 +116,7 @@ impl Held {
 impl Store for Held {
     fn admit(&self, _: &Check) -> StoreFuture<Verdict> {
         let (asked, answer) = oneshot::channel();
-        *self.0.lock().unwrap() = Some(asked);
+        *self.0.lock().expect("no panic under the lock") = Some(asked);
         StoreFuture::later(async { Ok(answer.await.expect("an answer")) })
     }
 
