@@ -15,6 +15,9 @@ use tower_sliding_window::{Key, KeyError, KeyExtractor};
 /// What the tests of `client_ip` trust.
 const PROXIES: &str = "10.0.0.0/8, 2001:db8:1::/48";
 
+/// A cookie that is not `sid`, although its name may begin or end so.
+const OTHER_COOKIE: &str = r"(sid[a-z]{1,3}|[a-z]{1,3}sid|[a-rt-z]{1,5})=[!#-+\--:<-~]{0,9}";
+
 fn parts(request: Builder) -> Parts {
     request.body(()).expect("a request").into_parts().0
 }
@@ -158,9 +161,9 @@ proptest! {
 
     #[test]
     fn a_cookie_is_found_wherever_it_stands(
-        before in vec("[a-rt-z]{1,5}=[!#-+\\--:<-~]{0,9}", 0..4),
+        before in vec(OTHER_COOKIE, 0..4),
         value in "[!#-+\\--:<-~]{1,40}",
-        after in vec("[a-rt-z]{1,5}=[!#-+\\--:<-~]{0,9}", 0..4),
+        after in vec(OTHER_COOKIE, 0..4),
         split in any::<bool>(),
     ) {
         let own = format!("sid={value}");

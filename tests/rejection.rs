@@ -69,6 +69,18 @@ async fn a_success_tells_what_is_left_only_if_asked_to() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_exactly_a_window_old_is_no_longer_counted_against_what_is_left() {
+    let policy = Policy::new("user").quota(Quota::per_second(3)).quota(Quota::per_minute(100));
+    let service = SlidingWindowLayer::new(policy, key::constant("all"), MemoryStore::new())
+        .headers_on_success(true)
+        .layer(service_fn(ok));
+    send(&service, request(&[])).await;
+    advance(Duration::from_secs(1)).await;
+    let answer = send(&service, request(&[])).await;
+    assert_eq!(answer.header("ratelimit"), Some(r#""user";r=2;t=1"#));
+}
+
+#[tokio::test(start_paused = true)]
 async fn fields_that_the_inner_service_set_itself_stay() {
     let inner = |_: Request<String>| async {
         let response = Response::builder().header("ratelimit", "own").body(String::new());
