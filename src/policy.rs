@@ -38,7 +38,7 @@ const DEFAULT_NAME: &str = "default";
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
     name: Arc<str>,
-    /// Shortest window first.
+    /// Shortest window first, then lowest limit, so that equal sets are equal policies.
     quotas: SmallVec<[Quota; 2]>,
     candidates: SmallVec<[Quota; 0]>,
 }
@@ -74,7 +74,8 @@ impl Policy {
     /// Adds a quota, which must hold beside those already there.
     #[must_use]
     pub fn quota(mut self, quota: Quota) -> Self {
-        let at = self.quotas.partition_point(|other| other.window() <= quota.window());
+        let order = |quota: &Quota| (quota.window(), quota.limit());
+        let at = self.quotas.partition_point(|other| order(other) <= order(&quota));
         self.quotas.insert(at, quota);
         self
     }

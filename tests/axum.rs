@@ -1,0 +1,291 @@
+//! The layer in axum: where it can be put, and the keys that only a router or a server knows.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Request};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use http::request::Parts;
+use http::{Method, StatusCode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket};
+use tower_sliding_window::{
+    Decision, Key, KeyError, KeyExtractor, MemoryStore, Quota, SlidingWindowLayer, key,
+};
+
+#[path = "support/http.rs"]
+mod http_support;
+
+use http_support::send;
+
+const OK: StatusCode = StatusCode::OK;
+const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+const NO_KEY: StatusCode = StatusCode::UNAUTHORIZED;
+const NOT_FOUND: StatusCode = StatusCode::NOT_FOUND;
+
+/// Lets each key pass once.
+fn once(key: impl KeyExtractor) -> SlidingWindowLayer {
+    SlidingWindowLayer::new(Quota::per_minute(1), key, MemoryStore::new())
+}
+
+fn to(path: &str) -> http::request::Builder {
+    Request::builder().uri(path)
+}
+
+async fn status(app: &Router, request: http::request::Builder) -> StatusCode {
+    send(app, request.body(Body::empty()).expect("a request")).await.status
+}
+
+async fn hello() -> &'static str {
+    "hello"
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_on_the_router_covers_its_routes_and_its_404() {
+    let app = Router::new()
+        .route("/a", get(hello))
+        .route("/b", get(hello))
+        .layer(once(key::header("x-user-id")));
+    let alice = |path| to(path).header("x-user-id", "alice");
+    assert_eq!(status(&app, alice("/a")).await, OK);
+    assert_eq!(status(&app, alice("/b")).await, TOO_MANY, "one window for all routes");
+    assert_eq!(status(&app, alice("/nowhere")).await, TOO_MANY);
+    assert_eq!(status(&app, to("/nowhere")).await, NO_KEY);
+    assert_eq!(status(&app, to("/nowhere").header("x-user-id", "bob")).await, NOT_FOUND);
+    assert_eq!(status(&app, to("/a").header("x-user-id", "bob")).await, TOO_MANY, "404s count");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_route_layer_leaves_the_404_alone() {
+    let app = Router::new().route("/a", get(hello)).route_layer(once(key::header("x-user-id")));
+    let alice = |path| to(path).header("x-user-id", "alice");
+    for _ in 0..3 {
+        assert_eq!(status(&app, to("/nowhere")).await, NOT_FOUND);
+        assert_eq!(status(&app, alice("/nowhere")).await, NOT_FOUND);
+    }
+    assert_eq!(status(&app, alice("/a")).await, OK, "404s did not count");
+    assert_eq!(status(&app, alice("/a")).await, TOO_MANY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_on_one_route_leaves_the_others_alone() {
+    let orders = post(hello).layer(once(key::header("x-user-id"))).get(hello);
+    let app = Router::new().route("/orders", orders).route("/free", get(hello));
+    let alice = |method, path| to(path).method(method).header("x-user-id", "alice");
+    assert_eq!(status(&app, alice(Method::POST, "/orders")).await, OK);
+    assert_eq!(status(&app, alice(Method::POST, "/orders")).await, TOO_MANY);
+    for _ in 0..3 {
+        assert_eq!(status(&app, alice(Method::GET, "/orders")).await, OK, "added after the layer");
+        assert_eq!(status(&app, alice(Method::GET, "/free")).await, OK);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nested_router_keeps_its_layer_to_itself() {
+    let api = Router::new().route("/orders", get(hello)).layer(once(key::header("x-user-id")));
+    let app = Router::new().nest("/api", api).route("/free", get(hello));
+    let alice = |path| to(path).header("x-user-id", "alice");
+    assert_eq!(status(&app, alice("/api/orders")).await, OK);
+    assert_eq!(status(&app, alice("/api/orders")).await, TOO_MANY);
+    assert_eq!(status(&app, alice("/free")).await, OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_can_extract_the_decision() {
+    let remaining = async |Extension(decision): Extension<Decision>| {
+        decision.admitted().map_or(99, |it| it.remaining()).to_string()
+    };
+    let policy = Quota::per_minute(3);
+    let layer = SlidingWindowLayer::new(policy, key::constant("all"), MemoryStore::new());
+    let app = Router::new().route("/", get(remaining)).layer(layer);
+    for left in ["2", "1", "0"] {
+        assert_eq!(send(&app, to("/").body(Body::empty()).unwrap()).await.body, left);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_path_parameter_is_the_key_whichever_way_it_is_encoded() {
+    let app = Router::new()
+        .route("/seckill/{sku}/orders", post(hello))
+        .layer(once(key::path_param("sku")));
+    let order = |sku: &str| to(&format!("/seckill/{sku}/orders")).method(Method::POST);
+    assert_eq!(status(&app, order("shoe")).await, OK);
+    assert_eq!(status(&app, order("sh%6fe")).await, TOO_MANY);
+    assert_eq!(status(&app, order("sh%6Fe")).await, TOO_MANY);
+    assert_eq!(status(&app, order("Shoe")).await, OK);
+    assert_eq!(status(&app, order("%E9%9E%8B")).await, OK);
+    assert_eq!(status(&app, order("%e9%9e%8b")).await, TOO_MANY);
+    assert_eq!(status(&app, order("a%2Fb")).await, OK, "an encoded slash is part of it");
+    assert_eq!(status(&app, order("a%2fb")).await, TOO_MANY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn path_parameters_of_nested_routers_are_found_from_inside_and_outside() {
+    for name in ["tenant", "sku"] {
+        let inside = Router::new().nest(
+            "/{tenant}",
+            Router::new().route("/{sku}", get(hello)).layer(once(key::path_param(name))),
+        );
+        let outside = Router::new()
+            .nest("/{tenant}", Router::new().route("/{sku}", get(hello)))
+            .layer(once(key::path_param(name)));
+        for app in [inside, outside] {
+            let other = if name == "sku" { "/b/1" } else { "/a/2" };
+            assert_eq!(status(&app, to("/a/1")).await, OK, "{name}");
+            assert_eq!(status(&app, to(other)).await, TOO_MANY, "{name}");
+            assert_eq!(status(&app, to("/b/2")).await, OK, "{name}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_route_without_the_path_parameter_has_no_key() {
+    let app = Router::new()
+        .route("/{sku}", get(hello))
+        .route("/a/plain", get(hello))
+        .layer(once(key::path_param("user")));
+    assert_eq!(status(&app, to("/shoe")).await, NO_KEY);
+    assert_eq!(status(&app, to("/a/plain")).await, NO_KEY);
+    assert_eq!(status(&app, to("/no/where")).await, NO_KEY);
+
+    let optional = once(key::optional(key::path_param("user")));
+    let app = Router::new().route("/{sku}", get(hello)).layer(optional);
+    assert_eq!(status(&app, to("/shoe")).await, OK);
+    assert_eq!(status(&app, to("/shoe")).await, OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_malformed_path_parameter_does_not_slip_past_an_optional_rule() {
+    let app = Router::new()
+        .route("/{sku}", get(hello))
+        .layer(once(key::optional(key::path_param("sku"))));
+    assert_eq!(status(&app, to("/%FF")).await, StatusCode::BAD_REQUEST, "not UTF-8");
+}
+
+/// Whoever the authentication layer found.
+#[derive(Clone)]
+struct UserId(u64);
+
+impl From<&UserId> for Key {
+    fn from(user: &UserId) -> Key {
+        Key::new(user.0.to_be_bytes())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_put_there_by_an_earlier_layer_is_the_key() {
+    async fn authenticate(mut request: Request, next: Next) -> Response {
+        let token = request.headers().get("x-token").and_then(|it| it.to_str().ok());
+        if let Some(user) = token.and_then(|it| it.parse().ok()) {
+            request.extensions_mut().insert(UserId(user));
+        }
+        next.run(request).await
+    }
+    let app = Router::new()
+        .route("/", get(hello))
+        .layer(once(key::extension::<UserId>()))
+        .layer(middleware::from_fn(authenticate));
+    assert_eq!(status(&app, to("/").header("x-token", "7")).await, OK);
+    assert_eq!(status(&app, to("/").header("x-token", "007")).await, TOO_MANY, "the same user");
+    assert_eq!(status(&app, to("/").header("x-token", "8")).await, OK);
+    assert_eq!(status(&app, to("/").header("x-token", "forged")).await, NO_KEY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn query_parameter_cookie_and_bearer_subject_are_keys() {
+    let tokens = HashMap::from([("t1", "alice"), ("t2", "alice"), ("t3", "bob")]);
+    let app = Router::new()
+        .route("/query", get(hello).layer(once(key::query("user"))))
+        .route("/cookie", get(hello).layer(once(key::cookie("sid"))))
+        .route(
+            "/bearer",
+            get(hello).layer(once(key::bearer(move |it| tokens.get(it).map(Key::from)))),
+        );
+    assert_eq!(status(&app, to("/query?user=alice")).await, OK);
+    assert_eq!(status(&app, to("/query?a=1&user=%61lice")).await, TOO_MANY);
+    assert_eq!(status(&app, to("/query?user=bob")).await, OK);
+    assert_eq!(status(&app, to("/query")).await, NO_KEY);
+
+    assert_eq!(status(&app, to("/cookie").header("cookie", "a=1; sid=x")).await, OK);
+    assert_eq!(status(&app, to("/cookie").header("cookie", "sid=x;b=2")).await, TOO_MANY);
+    assert_eq!(status(&app, to("/cookie").header("cookie", "sid=y")).await, OK);
+    assert_eq!(status(&app, to("/cookie").header("cookie", "a=1")).await, NO_KEY);
+
+    let bearer = |token: &str| to("/bearer").header("authorization", format!("Bearer {token}"));
+    assert_eq!(status(&app, bearer("t1")).await, OK);
+    assert_eq!(status(&app, bearer("t2")).await, TOO_MANY, "another token of the same user");
+    assert_eq!(status(&app, bearer("t3")).await, OK);
+    assert_eq!(status(&app, bearer("forged")).await, NO_KEY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closure_is_an_extractor() {
+    let tenant = |parts: &Parts| -> Result<Key, KeyError> {
+        parts.uri.path().split('/').nth(1).map(Key::from).ok_or(KeyError::Missing)
+    };
+    let app = Router::new().route("/{tenant}/x", get(hello)).layer(once(tenant));
+    assert_eq!(status(&app, to("/acme/x")).await, OK);
+    assert_eq!(status(&app, to("/acme/x")).await, TOO_MANY);
+    assert_eq!(status(&app, to("/other/x")).await, OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn behind_a_trusted_proxy_the_client_it_saw_is_the_key() {
+    let app = Router::new()
+        .route("/", get(hello))
+        .layer(once(key::client_ip("10.0.0.0/8".parse().unwrap())));
+    let via = |peer: &str, forwarded: &str| {
+        let peer: SocketAddr = (peer.parse::<IpAddr>().unwrap(), 80).into();
+        to("/").extension(ConnectInfo(peer)).header("x-forwarded-for", forwarded)
+    };
+    assert_eq!(status(&app, via("10.0.0.1", "7.7.7.7")).await, OK);
+    assert_eq!(status(&app, via("10.0.0.2", "6.6.6.6, 7.7.7.7")).await, TOO_MANY, "forged left");
+    assert_eq!(status(&app, via("10.0.0.1", "8.8.8.8, 10.9.9.9")).await, OK, "two proxies");
+    assert_eq!(status(&app, via("10.0.0.1", "8.8.8.8")).await, TOO_MANY);
+    assert_eq!(status(&app, via("9.9.9.9", "1.1.1.1")).await, OK);
+    assert_eq!(status(&app, via("9.9.9.9", "2.2.2.2")).await, TOO_MANY, "no proxy: no say");
+    assert_eq!(status(&app, via("10.0.0.1", "junk")).await, StatusCode::BAD_REQUEST);
+    assert_eq!(status(&app, to("/")).await, NO_KEY, "the server does not tell");
+}
+
+/// Sends a request over a connection of its own and returns the response's status line.
+async fn status_line(server: SocketAddr, from: &str) -> std::io::Result<String> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((from.parse::<IpAddr>().expect("an address"), 0).into())?;
+    let mut connection = socket.connect(server).await?;
+    connection.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await?;
+    let mut response = String::new();
+    connection.read_to_string(&mut response).await?;
+    Ok(response.lines().next().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+#[cfg_attr(not(target_os = "linux"), ignore = "only Linux answers on all of 127.0.0.0/8")]
+async fn a_real_server_tells_the_peer() -> std::io::Result<()> {
+    let app = Router::new().route("/", get(hello)).layer(once(key::peer_ip()));
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    let server = listener.local_addr()?;
+    let service = app.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, service).await });
+
+    assert_eq!(status_line(server, "127.0.0.1").await?, "HTTP/1.1 200 OK");
+    assert_eq!(status_line(server, "127.0.0.1").await?, "HTTP/1.1 429 Too Many Requests");
+    assert_eq!(status_line(server, "127.0.0.2").await?, "HTTP/1.1 200 OK");
+    assert_eq!(status_line(server, "127.0.0.2").await?, "HTTP/1.1 429 Too Many Requests");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_the_peer_to_itself_leaves_requests_without_a_key()
+-> std::io::Result<()> {
+    let app = Router::new().route("/", get(hello)).layer(once(key::peer_ip()));
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    let server = listener.local_addr()?;
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    assert_eq!(status_line(server, "127.0.0.1").await?, "HTTP/1.1 401 Unauthorized");
+    Ok(())
+}

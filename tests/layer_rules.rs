@@ -1,0 +1,183 @@
+//! Several rules in front of one service, and requests that have no key for one of them.
+
+use std::time::Duration;
+
+use http::{Request, StatusCode};
+use serde_json::json;
+use tokio::time::advance;
+use tower::service_fn;
+use tower_layer::Layer;
+use tower_sliding_window::{
+    Limiter, MemoryStore, MissingKey, Policy, Quota, SlidingWindowLayer, key,
+};
+
+#[path = "support/http.rs"]
+mod http_support;
+
+use http_support::{from_user, ok, request, send, status};
+
+const OK: StatusCode = StatusCode::OK;
+const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+fn user(limit: u32) -> Policy {
+    Policy::new("user").quota(Quota::per_minute(limit))
+}
+
+fn ip(limit: u32) -> Policy {
+    Policy::new("ip").quota(Quota::per_hour(limit))
+}
+
+fn user_and_ip(user: Policy, ip: Policy, store: &MemoryStore) -> SlidingWindowLayer {
+    SlidingWindowLayer::new(user, key::header("x-user-id"), store.clone())
+        .rule(ip, key::header("x-ip"))
+}
+
+fn from(user: &str, ip: &str) -> Request<String> {
+    request(&[("x-user-id", user), ("x-ip", ip)])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_denied_by_the_second_rule_leaves_the_window_of_the_first_untouched() {
+    let store = MemoryStore::new();
+    let service = user_and_ip(user(3), ip(2), &store).layer(service_fn(ok));
+    let users = Limiter::new(user(3), store);
+    assert_eq!(send(&service, from("alice", "1")).await.status, OK);
+    assert_eq!(send(&service, from("alice", "1")).await.status, OK);
+    for _ in 0..5 {
+        let answer = send(&service, from("alice", "1")).await;
+        assert_eq!(answer.problem()["violated-policies"], json!(["ip"]));
+    }
+    assert_eq!(users.peek("alice").await.unwrap().remaining(), 1);
+    assert_eq!(send(&service, from("alice", "2")).await.status, OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_denied_by_the_first_rule_leaves_the_window_of_the_second_untouched() {
+    let store = MemoryStore::new();
+    let service = user_and_ip(user(1), ip(2), &store).layer(service_fn(ok));
+    let ips = Limiter::new(ip(2), store);
+    assert_eq!(send(&service, from("alice", "1")).await.status, OK);
+    for _ in 0..5 {
+        let answer = send(&service, from("alice", "1")).await;
+        assert_eq!(answer.problem()["violated-policies"], json!(["user"]));
+    }
+    assert_eq!(ips.peek("1").await.unwrap().remaining(), 1);
+    assert_eq!(send(&service, from("bob", "1")).await.status, OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_names_every_violated_policy_and_the_longest_wait() {
+    let roomy = Policy::new("site").quota(Quota::per_second(1000));
+    let service = user_and_ip(user(1), ip(1), &MemoryStore::new())
+        .rule(roomy, key::constant("all"))
+        .layer(service_fn(ok));
+    assert_eq!(send(&service, from("alice", "1")).await.status, OK);
+    advance(Duration::from_secs(10)).await;
+
+    let answer = send(&service, from("alice", "1")).await;
+    assert_eq!(answer.problem()["violated-policies"], json!(["user", "ip"]));
+    assert_eq!(answer.retry_after(), Some(3590));
+    assert_eq!(
+        answer.header("ratelimit-policy"),
+        Some(r#""user";q=1;w=60, "ip";q=1;w=3600, "site";q=1000;w=1"#)
+    );
+    assert_eq!(
+        answer.header("ratelimit"),
+        Some(r#""user";r=0;t=50, "ip";r=0;t=3590, "site";r=1000"#)
+    );
+    advance(Duration::from_secs(3590)).await;
+    assert_eq!(send(&service, from("alice", "1")).await.status, OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_weight_above_the_limit_of_any_rule_is_counted_by_none() {
+    let store = MemoryStore::new();
+    let service = user_and_ip(user(5), ip(2), &store).cost(|_| 3).layer(service_fn(ok));
+    assert_eq!(send(&service, from("alice", "1")).await.status, TOO_MANY);
+    assert!(store.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_key_is_answered_401_and_counted_by_no_rule() {
+    let store = MemoryStore::new();
+    let service = user_and_ip(user(1), ip(1), &store).layer(service_fn(ok));
+    for headers in [&[][..], &[("x-ip", "1")], &[("x-user-id", "alice")], &[("x-user-id", "")]] {
+        let answer = send(&service, request(headers)).await;
+        assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{headers:?}");
+        assert_eq!(answer.problem()["status"], 401);
+        assert_eq!(answer.header("retry-after"), None);
+    }
+    assert!(store.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_key_can_be_answered_with_another_status() {
+    let service = user_and_ip(user(1), ip(1), &MemoryStore::new())
+        .on_missing_key(MissingKey::Reject(StatusCode::FORBIDDEN))
+        .layer(service_fn(ok));
+    let answer = send(&service, request(&[])).await;
+    assert_eq!(answer.status, StatusCode::FORBIDDEN);
+    assert_eq!(answer.problem()["status"], 403);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_key_can_skip_its_rule_and_no_other() {
+    let service = user_and_ip(user(1), ip(2), &MemoryStore::new())
+        .on_missing_key(MissingKey::SkipRule)
+        .layer(service_fn(ok));
+    let anonymous = || request(&[("x-ip", "1")]);
+    assert_eq!(send(&service, anonymous()).await.status, OK);
+    assert_eq!(send(&service, anonymous()).await.status, OK);
+    let answer = send(&service, anonymous()).await;
+    assert_eq!(answer.problem()["violated-policies"], json!(["ip"]));
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""ip";q=2;w=3600"#));
+    for _ in 0..5 {
+        assert_eq!(send(&service, request(&[])).await.status, OK, "no rule applies");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_optional_key_skips_its_own_rule_while_others_still_want_theirs() {
+    let layer = SlidingWindowLayer::new(ip(3), key::header("x-ip"), MemoryStore::new())
+        .rule(user(1), key::optional(key::header("x-user-id")));
+    let service = layer.layer(service_fn(ok));
+    assert_eq!(send(&service, request(&[("x-ip", "1")])).await.status, OK);
+    assert_eq!(send(&service, from("alice", "1")).await.status, OK);
+    let answer = send(&service, from("alice", "1")).await;
+    assert_eq!(answer.problem()["violated-policies"], json!(["user"]));
+    assert_eq!(send(&service, request(&[("x-ip", "1")])).await.status, OK);
+    assert_eq!(send(&service, request(&[("x-ip", "1")])).await.status, TOO_MANY);
+    assert_eq!(status(&service, "alice").await, StatusCode::UNAUTHORIZED, "no x-ip");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ambiguous_key_is_answered_400_however_missing_ones_are_treated() {
+    let store = MemoryStore::new();
+    let rule = || SlidingWindowLayer::new(user(1), key::header("x-user-id"), store.clone());
+    let optional = key::optional(key::header("x-user-id"));
+    for layer in [
+        rule(),
+        rule().on_missing_key(MissingKey::SkipRule),
+        rule().on_missing_key(MissingKey::Reject(StatusCode::FORBIDDEN)),
+        SlidingWindowLayer::new(user(1), optional, store.clone()),
+    ] {
+        let service = layer.layer(service_fn(ok));
+        let answer = send(&service, request(&[("x-user-id", "a"), ("x-user-id", "b")])).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+        assert_eq!(answer.problem()["status"], 400);
+    }
+    assert!(store.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_with_the_same_key_keep_windows_of_their_own() {
+    let burst = Policy::new("burst").quota(Quota::per_second(1));
+    let service = SlidingWindowLayer::new(user(2), key::header("x-user-id"), MemoryStore::new())
+        .rule(burst, key::header("x-user-id"))
+        .layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    assert_eq!(send(&service, from_user("alice")).await.retry_after(), Some(1));
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(status(&service, "alice").await, OK);
+    assert_eq!(send(&service, from_user("alice")).await.retry_after(), Some(59));
+}

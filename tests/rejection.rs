@@ -1,0 +1,230 @@
+//! What the layer's own answers say, what they keep to themselves, and how to replace them.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use serde_json::json;
+use tokio::time::advance;
+use tower::service_fn;
+use tower_layer::Layer;
+use tower_sliding_window::store::{Check, Partition, Store, StoreFuture, Verdict};
+use tower_sliding_window::{
+    MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer, StoreError, key,
+};
+
+#[path = "support/http.rs"]
+mod http_support;
+
+use http_support::{from_user, ok, request, send, status};
+
+const OK: StatusCode = StatusCode::OK;
+const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+const FULL: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+const REDUCED: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+fn per_user(limit: u32, store: impl Store) -> SlidingWindowLayer {
+    let policy = Policy::new("user").quota(Quota::per_minute(limit));
+    SlidingWindowLayer::new(policy, key::header("x-user-id"), store)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_says_in_every_field_what_was_exceeded_and_when_to_come_back() {
+    let service = per_user(1, MemoryStore::new()).layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    advance(Duration::from_millis(23_500)).await;
+
+    let answer = send(&service, from_user("alice")).await;
+    assert_eq!(answer.status, TOO_MANY);
+    assert_eq!(answer.header("retry-after"), Some("37"));
+    assert_eq!(answer.header("ratelimit"), Some(r#""user";r=0;t=37"#));
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""user";q=1;w=60"#));
+    assert_eq!(
+        answer.problem(),
+        json!({
+            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "title": "Request cannot be satisfied as assigned quota has been exceeded",
+            "status": 429,
+            "violated-policies": ["user"],
+        })
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_success_tells_what_is_left_only_if_asked_to() {
+    let silent = per_user(2, MemoryStore::new()).layer(service_fn(ok));
+    let answer = send(&silent, from_user("alice")).await;
+    assert_eq!((answer.header("ratelimit"), answer.header("ratelimit-policy")), (None, None));
+
+    let telling = per_user(2, MemoryStore::new()).headers_on_success(true).layer(service_fn(ok));
+    let answer = send(&telling, from_user("alice")).await;
+    assert_eq!((answer.status, answer.body.as_str()), (OK, "ok"));
+    assert_eq!(answer.header("ratelimit"), Some(r#""user";r=1;t=60"#));
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""user";q=2;w=60"#));
+    assert_eq!(answer.header("retry-after"), None);
+
+    advance(Duration::from_millis(20_001)).await;
+    let answer = send(&telling, from_user("alice")).await;
+    assert_eq!(answer.header("ratelimit"), Some(r#""user";r=0;t=40"#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_exactly_a_window_old_is_no_longer_counted_against_what_is_left() {
+    let policy = Policy::new("user").quota(Quota::per_second(3)).quota(Quota::per_minute(100));
+    let service = SlidingWindowLayer::new(policy, key::constant("all"), MemoryStore::new())
+        .headers_on_success(true)
+        .layer(service_fn(ok));
+    send(&service, request(&[])).await;
+    advance(Duration::from_secs(1)).await;
+    let answer = send(&service, request(&[])).await;
+    assert_eq!(answer.header("ratelimit"), Some(r#""user";r=2;t=1"#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fields_that_the_inner_service_set_itself_stay() {
+    let inner = |_: Request<String>| async {
+        let response = Response::builder().header("ratelimit", "own").body(String::new());
+        Ok::<_, std::convert::Infallible>(response.unwrap())
+    };
+    let layer = per_user(2, MemoryStore::new()).headers_on_success(true);
+    let answer = send(&layer.layer(service_fn(inner)), from_user("alice")).await;
+    assert_eq!(answer.headers.get_all("ratelimit").iter().collect::<Vec<_>>(), ["own"]);
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""user";q=2;w=60"#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_response_can_be_replaced_and_still_says_when_to_come_back() {
+    let service = per_user(1, MemoryStore::new())
+        .on_rejection(|rejection| {
+            let said = match rejection {
+                Rejection::Denied(denied) => format!("wait {:?}", denied.retry_after()),
+                other => format!("{}", other.status()),
+            };
+            let response = Response::builder().status(StatusCode::IM_A_TEAPOT);
+            response.header("x-own", "yes").body(said).unwrap()
+        })
+        .layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+
+    let answer = send(&service, from_user("alice")).await;
+    assert_eq!((answer.status, answer.body.as_str()), (StatusCode::IM_A_TEAPOT, "wait 60s"));
+    assert_eq!(answer.header("x-own"), Some("yes"));
+    assert_eq!(answer.header("content-type"), None);
+    assert_eq!(answer.retry_after(), Some(60));
+    assert_eq!(answer.header("ratelimit"), Some(r#""user";r=0;t=60"#));
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""user";q=1;w=60"#));
+
+    assert_eq!(send(&service, request(&[])).await.body, "401 Unauthorized");
+    let twice = request(&[("x-user-id", "a"), ("x-user-id", "b")]);
+    assert_eq!(send(&service, twice).await.body, "400 Bad Request");
+}
+
+#[tokio::test(start_paused = true)]
+async fn headers_of_a_replaced_response_are_kept() {
+    let service = per_user(1, MemoryStore::new())
+        .on_rejection(|_| {
+            let response = Response::builder().status(503).header("retry-after", "7");
+            response.header("ratelimit", "hidden").body(Bytes::new()).unwrap()
+        })
+        .layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    let answer = send(&service, from_user("alice")).await;
+    assert_eq!(answer.headers.get_all("retry-after").iter().collect::<Vec<_>>(), ["7"]);
+    assert_eq!(answer.headers.get_all("ratelimit").iter().collect::<Vec<_>>(), ["hidden"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_default_response_can_be_amended() {
+    let service = per_user(1, MemoryStore::new())
+        .on_rejection(|rejection| {
+            let mut response = rejection.to_response();
+            response.headers_mut().insert("x-own", "yes".parse().unwrap());
+            response
+        })
+        .layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    let answer = send(&service, from_user("alice")).await;
+    assert_eq!(answer.problem()["violated-policies"], json!(["user"]));
+    assert_eq!((answer.header("x-own"), answer.retry_after()), (Some("yes"), Some(60)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_new_keys_is_turned_away_and_washes_nobody_out() {
+    let store = MemoryStore::with_capacity(2);
+    let service = per_user(1, store.clone()).layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    assert_eq!(status(&service, "bob").await, OK);
+    for flood in 0..50 {
+        let answer = send(&service, from_user(&format!("bot-{flood}"))).await;
+        assert_eq!(answer.status, FULL);
+        assert_eq!(answer.retry_after(), Some(1));
+        assert_eq!(answer.problem()["type"], REDUCED);
+        assert_eq!(answer.problem()["status"], 503);
+        assert_eq!(answer.header("ratelimit"), None);
+    }
+    assert_eq!(store.len(), 2);
+    assert_eq!(status(&service, "alice").await, TOO_MANY);
+    assert_eq!(status(&service, "bob").await, TOO_MANY);
+
+    advance(Duration::from_secs(60)).await;
+    assert_eq!(status(&service, "carol").await, OK, "alice's window has run out");
+}
+
+/// Fails, and tells of the key why.
+struct Broken;
+
+impl Broken {
+    fn answer<T>(partitions: &[Partition]) -> StoreFuture<T> {
+        let message = String::from_utf8_lossy(partitions[0].key.as_bytes()).into_owned();
+        StoreFuture::ready(Err(StoreError::Unreachable { message }))
+    }
+}
+
+impl Store for Broken {
+    fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+        Self::answer(&check.partitions)
+    }
+
+    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+        Self::answer(&check.partitions)
+    }
+
+    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+        Self::answer(&check.partitions)
+    }
+
+    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
+        Self::answer(partitions)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_is_503_and_never_a_false_429() {
+    let service = per_user(1, Broken).layer(service_fn(ok));
+    let answer = send(&service, from_user("alice")).await;
+    assert_eq!(answer.status, FULL);
+    assert_eq!(answer.retry_after(), Some(1));
+    assert_eq!(answer.problem()["type"], REDUCED);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_rejection_shows_a_key() {
+    const SECRET: &str = "s3cr3t-user";
+    let denied = per_user(1, MemoryStore::new()).layer(service_fn(ok));
+    assert_eq!(status(&denied, SECRET).await, OK);
+    let full = per_user(1, MemoryStore::with_capacity(0)).layer(service_fn(ok));
+    let heavy = per_user(1, MemoryStore::new()).cost(|_| 2).layer(service_fn(ok));
+    let broken = per_user(1, Broken).layer(service_fn(ok));
+    let twice = || request(&[("x-user-id", SECRET), ("x-user-id", SECRET)]);
+
+    for (answer, status) in [
+        (send(&denied, from_user(SECRET)).await, TOO_MANY),
+        (send(&full, from_user(SECRET)).await, FULL),
+        (send(&heavy, from_user(SECRET)).await, TOO_MANY),
+        (send(&broken, from_user(SECRET)).await, FULL),
+        (send(&denied, twice()).await, StatusCode::BAD_REQUEST),
+    ] {
+        assert_eq!(answer.status, status);
+        assert!(!format!("{answer:?}").contains(SECRET), "{answer:?}");
+    }
+}

@@ -1,0 +1,182 @@
+//! The service and the one it wraps: readiness, errors, and when the inner one is called.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use tokio::sync::oneshot;
+use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
+use tower::{ServiceExt, service_fn};
+use tower_layer::Layer;
+use tower_sliding_window::store::{Check, Partition, QuotaState, Store, StoreFuture, Verdict};
+use tower_sliding_window::{MemoryStore, Quota, SlidingWindow, SlidingWindowLayer, key};
+use tower_test::mock::{self, Handle, Mock};
+
+#[path = "support/http.rs"]
+mod http_support;
+
+use http_support::{from_user, request};
+
+const OK: StatusCode = StatusCode::OK;
+const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+type Call = Request<String>;
+type Reply = Response<Full<Bytes>>;
+type Mocked = mock::Spawn<SlidingWindow<Mock<Call, Reply>>>;
+
+fn mocked(limit: u32, store: impl Store) -> (Mocked, Handle<Call, Reply>) {
+    mock::spawn_layer(SlidingWindowLayer::new(
+        Quota::per_minute(limit),
+        key::header("x-user-id"),
+        store,
+    ))
+}
+
+fn reply(text: &'static str) -> Reply {
+    Response::new(text.into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_service_is_ready_exactly_when_the_inner_one_is() {
+    let (mut service, mut handle) = mocked(9, MemoryStore::new());
+    handle.allow(0);
+    assert_pending!(service.poll_ready::<Call>());
+    assert!(!service.is_woken());
+    handle.allow(1);
+    assert!(service.is_woken());
+    assert_ready_ok!(service.poll_ready::<Call>());
+
+    handle.send_error("out of order");
+    let error = assert_ready_err!(service.poll_ready::<Call>());
+    assert_eq!(error.to_string(), "out of order");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_instance_that_was_polled_ready_is_the_one_that_is_called() {
+    let (mut service, mut handle) = mocked(9, MemoryStore::new());
+    for user in ["alice", "bob"] {
+        handle.allow(1);
+        assert_ready_ok!(service.poll_ready::<Call>());
+        // The mock panics if it is called without having been ready, as its clones have not.
+        let mut response = task::spawn(service.call(from_user(user)));
+        assert_pending!(response.poll());
+        let (call, answer) = handle.next_request().await.unwrap();
+        assert_eq!(call.headers()["x-user-id"], user);
+        answer.send_response(reply("ok"));
+        assert_eq!(assert_ready_ok!(response.poll()).status(), OK);
+        assert_pending!(service.poll_ready::<Call>(), "what is left has not been ready yet");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_skipped_request_calls_the_instance_that_was_ready_as_well() {
+    let (mut service, mut handle) = mocked(9, MemoryStore::new());
+    handle.allow(1);
+    assert_ready_ok!(service.poll_ready::<Call>());
+    let mut preflight = request(&[]);
+    *preflight.method_mut() = http::Method::OPTIONS;
+    let mut response = task::spawn(service.call(preflight));
+    assert_pending!(response.poll());
+    handle.next_request().await.unwrap().1.send_response(reply("ok"));
+    assert_eq!(assert_ready_ok!(response.poll()).status(), OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_inner_service_is_not_called_on_a_denial_nor_without_a_key() {
+    let (mut service, mut handle) = mocked(1, MemoryStore::new());
+    handle.allow(10);
+    assert_ready_ok!(service.poll_ready::<Call>());
+    let _admitted = task::spawn(service.call(from_user("alice"))).poll();
+    let _first = handle.next_request().await.unwrap();
+
+    for (call, status) in [(from_user("alice"), TOO_MANY), (request(&[]), StatusCode::UNAUTHORIZED)]
+    {
+        assert_ready_ok!(service.poll_ready::<Call>());
+        let response = assert_ready_ok!(task::spawn(service.call(call)).poll());
+        assert_eq!(response.status(), status);
+        assert_pending!(task::spawn(handle.next_request()).poll());
+    }
+}
+
+/// Answers when the test says so.
+#[derive(Clone, Default)]
+struct Held(Arc<Mutex<Option<oneshot::Sender<Verdict>>>>);
+
+impl Held {
+    fn answer(&self, admitted: bool) {
+        let wait_us = if admitted { 0 } else { 1 };
+        let states = [QuotaState { remaining: 0, wait_us, reset_us: 0 }];
+        let verdict = Verdict::new(admitted, 0, states.into_iter().collect());
+        let asked = self.0.lock().expect("no panic under the lock").take().expect("a question");
+        let _ = asked.send(verdict);
+    }
+}
+
+impl Store for Held {
+    fn admit(&self, _: &Check) -> StoreFuture<Verdict> {
+        let (asked, answer) = oneshot::channel();
+        *self.0.lock().expect("no panic under the lock") = Some(asked);
+        StoreFuture::later(async { Ok(answer.await.expect("an answer")) })
+    }
+
+    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+        self.admit(check)
+    }
+
+    fn cancel(&self, _: &Check) -> StoreFuture<bool> {
+        StoreFuture::ready(Ok(false))
+    }
+
+    fn reset(&self, _: &[Partition]) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_inner_service_is_not_called_before_the_verdict() {
+    let store = Held::default();
+    let (mut service, mut handle) = mocked(1, store.clone());
+    handle.allow(2);
+    for (admitted, status) in [(true, OK), (false, TOO_MANY)] {
+        assert_ready_ok!(service.poll_ready::<Call>());
+        let mut response = task::spawn(service.call(from_user("alice")));
+        assert_pending!(response.poll());
+        assert_pending!(task::spawn(handle.next_request()).poll());
+
+        store.answer(admitted);
+        assert!(response.is_woken());
+        if admitted {
+            assert_pending!(response.poll());
+            handle.next_request().await.unwrap().1.send_response(reply("ok"));
+        }
+        assert_eq!(assert_ready_ok!(response.poll()).status(), status);
+        assert_pending!(task::spawn(handle.next_request()).poll());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_given_up_before_the_verdict_never_reaches_the_inner_service() {
+    let store = Held::default();
+    let (mut service, mut handle) = mocked(1, store.clone());
+    handle.allow(1);
+    assert_ready_ok!(service.poll_ready::<Call>());
+    let mut response = task::spawn(service.call(from_user("alice")));
+    assert_pending!(response.poll());
+    drop(response);
+    store.answer(true);
+    assert_pending!(task::spawn(handle.next_request()).poll());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_inner_service_arrives_as_it_was_and_has_been_counted() {
+    #[derive(Debug, PartialEq)]
+    struct SoldOut(u32);
+
+    let store = MemoryStore::new();
+    let layer =
+        SlidingWindowLayer::new(Quota::per_minute(1), key::header("x-user-id"), store.clone());
+    let service = layer.layer(service_fn(|_: Call| async { Err::<Reply, _>(SoldOut(17)) }));
+    assert_eq!(service.clone().oneshot(from_user("alice")).await.unwrap_err(), SoldOut(17));
+    assert_eq!(service.oneshot(from_user("alice")).await.unwrap().status(), TOO_MANY);
+}
