@@ -80,10 +80,12 @@ impl Admitted {
 
     /// Returns the stamp the request was counted with, on the store's clock.
     ///
-    /// It counts from the Unix epoch in Redis, and from the store's creation in process.
+    /// It counts from the Unix epoch in Redis, and from the store's creation in process. Redis does
+    /// not tell it to a layer, which has no use for it; it always does to a
+    /// [`Limiter`](crate::Limiter).
     #[must_use]
-    pub fn stamp(&self) -> Duration {
-        Duration::from_micros(self.usage.verdict.at_us)
+    pub fn stamp(&self) -> Option<Duration> {
+        self.usage.verdict.at_us.map(Duration::from_micros)
     }
 
     /// Returns how the windows stood after the request was recorded.
@@ -112,8 +114,8 @@ impl Denied {
 
     /// Returns when the request was denied, on the store's clock, see [`Admitted::stamp`].
     #[must_use]
-    pub fn stamp(&self) -> Duration {
-        Duration::from_micros(self.usage.verdict.at_us)
+    pub fn stamp(&self) -> Option<Duration> {
+        self.usage.verdict.at_us.map(Duration::from_micros)
     }
 
     /// Returns the names of the policies that were violated, each once.

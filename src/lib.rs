@@ -51,6 +51,7 @@
 //! | `tracing` | no | events about denials and failures, without keys |
 //! | `full` | no | all of them |
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 mod decision;
 mod error;

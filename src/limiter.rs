@@ -61,9 +61,11 @@ impl Limiter {
 
     /// Admits a request of weight `cost`, which takes that many places or none.
     ///
+    /// One of weight 0 takes none, and is denied only if the window holds more than its limit.
+    ///
     /// # Errors
     ///
-    /// [`StoreError::CostAboveLimit`] if the weight is zero or could never pass, and any other
+    /// [`StoreError::CostAboveLimit`] if the weight could never pass, and any other
     /// [`StoreError`] if the store could not decide.
     pub async fn check_cost(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, StoreError> {
         let mut check = self.question(key);
@@ -156,6 +158,7 @@ impl Limiter {
         check.possible()?;
         // Whoever holds the admission may cancel it.
         check.cancellable = true;
+        check.wants_stamp = true;
         let verdict = self.store.admit(&check).await.inspect_err(report::store_error)?;
         let decision = Decision::new(check, verdict);
         report::decision(&decision, false);

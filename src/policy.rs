@@ -12,15 +12,16 @@ use crate::quota::{ParseQuotaError, Quota};
 
 /// The longest policy name, in bytes.
 const LONGEST_NAME: usize = 64;
-/// The name of a policy made from a bare quota, as in the examples of the IETF draft.
-const DEFAULT_NAME: &str = "default";
 
 /// A named set of quotas, all of which must hold.
 ///
 /// The name tells one policy's windows from another's: two limiters with the same store and the
-/// same policy name share their windows. It also stands in `RateLimit-Policy`, in the problem
-/// details and in the Redis keys, so it is 1 to 64 characters of `A-Z a-z 0-9 _ . -`. It is
-/// `default` for a policy made from a [`Quota`] or parsed from text.
+/// same policy name share their windows. Use a name for one policy only, for the log of a key is
+/// kept for as long as the policy that was used last needs it. The name also stands in
+/// `RateLimit-Policy`, in the problem details and in the Redis keys, so it is 1 to 64 characters of
+/// `A-Z a-z 0-9 _ . -`.
+///
+/// A policy made from a [`Quota`] or parsed from text is named after its quotas, such as `5-60s`.
 ///
 /// All quotas of a policy are answered from one log, that of the longest window.
 ///
@@ -31,13 +32,15 @@ const DEFAULT_NAME: &str = "default";
 /// assert_eq!(policy.to_string(), "2/1s,5/60s");
 ///
 /// let same: Policy = "2/1s,5/60s".parse()?;
-/// assert_eq!(same.name(), "default");
+/// assert_eq!(same.name(), "2-1s_5-60s");
 /// assert_eq!(same.named("user"), policy);
 /// # Ok::<(), tower_sliding_window::PolicyError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
     name: Arc<str>,
+    /// Whether the name was given, and is not that of the quotas.
+    named: bool,
     /// Shortest window first, then lowest limit, so that equal sets are equal policies.
     quotas: SmallVec<[Quota; 2]>,
     candidates: SmallVec<[Quota; 0]>,
@@ -68,7 +71,13 @@ impl Policy {
         if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(allowed) {
             return Err(PolicyError::Name { name: name.to_owned() });
         }
-        Ok(Self { name: name.into(), quotas: SmallVec::new(), candidates: SmallVec::new() })
+        let name = name.into();
+        Ok(Self { name, named: true, quotas: SmallVec::new(), candidates: SmallVec::new() })
+    }
+
+    fn unnamed() -> Self {
+        let name = Arc::default();
+        Self { name, named: false, quotas: SmallVec::new(), candidates: SmallVec::new() }
     }
 
     /// Adds a quota, which must hold beside those already there.
@@ -77,6 +86,9 @@ impl Policy {
         let order = |quota: &Quota| (quota.window(), quota.limit());
         let at = self.quotas.partition_point(|other| order(other) <= order(&quota));
         self.quotas.insert(at, quota);
+        if !self.named {
+            self.name = self.to_string().replace('/', "-").replace(',', "_").into();
+        }
         self
     }
 
@@ -113,7 +125,7 @@ impl Policy {
     /// If `name` is not a policy name, see [`Policy::try_new`].
     #[must_use]
     pub fn named(self, name: impl AsRef<str>) -> Self {
-        Self { name: Self::new(name).name, ..self }
+        Self { name: Self::new(name).name, named: true, ..self }
     }
 
     /// Returns the policy's name.
@@ -141,6 +153,19 @@ impl Policy {
         (0..quotas.len() + candidates.len()).map(move |at| *of(at))
     }
 
+    /// Returns the policy that holds if, and only if, both of one name do.
+    pub(crate) fn merged(self: &Arc<Self>, other: &Arc<Self>) -> Arc<Self> {
+        if self == other {
+            return self.clone();
+        }
+        let mut merged = Self::clone(self);
+        for quota in other.quotas.iter().filter(|quota| !self.quotas.contains(quota)) {
+            merged = merged.quota(*quota);
+        }
+        merged.candidates.extend(other.candidates.iter().copied());
+        Arc::new(merged)
+    }
+
     /// Returns how long an entry matters to any quota, in microseconds.
     pub(crate) fn horizon_us(&self) -> u64 {
         let candidates = self.candidates.iter().map(Quota::window_us).max().unwrap_or(0);
@@ -158,7 +183,7 @@ impl Policy {
 
 impl From<Quota> for Policy {
     fn from(quota: Quota) -> Self {
-        Self::new(DEFAULT_NAME).quota(quota)
+        Self::unnamed().quota(quota)
     }
 }
 
@@ -182,7 +207,7 @@ impl FromStr for Policy {
     type Err = PolicyError;
 
     fn from_str(text: &str) -> Result<Self, PolicyError> {
-        text.split(',').enumerate().try_fold(Self::new(DEFAULT_NAME), |policy, (index, part)| {
+        text.split(',').enumerate().try_fold(Self::unnamed(), |policy, (index, part)| {
             let quota = part
                 .trim()
                 .parse()
@@ -206,7 +231,7 @@ impl FromStr for Policy {
 /// let limiter = Limiter::new(policy.clone(), MemoryStore::new());
 /// policy.set(Quota::per_minute(20))?;
 /// assert_eq!(limiter.policy().to_string(), "20/60s");
-/// assert!(policy.set(Policy::new("default")).is_err(), "no quota: the old policy stays");
+/// assert!(policy.set(Policy::new("other")).is_err(), "no quota: the old policy stays");
 /// # Ok::<(), tower_sliding_window::PolicyError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -237,13 +262,18 @@ impl PolicyHandle {
 
     /// Replaces the policy, for every clone of this handle at once.
     ///
+    /// A policy that was given no name takes over that of the old one.
+    ///
     /// # Errors
     ///
     /// [`PolicyError::NoQuota`] if the new policy has no quota, and [`PolicyError::Renamed`] if
     /// it has another name, for that would begin a new history. The old policy then stays.
     pub fn set(&self, policy: impl Into<Policy>) -> Result<(), PolicyError> {
-        let policy = policy.into().checked()?;
+        let mut policy = policy.into().checked()?;
         let old = self.get();
+        if !policy.named {
+            (policy.name, policy.named) = (old.name.clone(), true);
+        }
         if old.name != policy.name {
             return Err(PolicyError::Renamed {
                 from: old.name.as_ref().to_owned(),
@@ -345,7 +375,10 @@ mod tests {
         let handle = PolicyHandle::new(Policy::new("user").quota(Quota::per_second(1)));
         let before = handle.get();
         assert!(matches!(handle.set(Policy::new("user")), Err(PolicyError::NoQuota { .. })));
-        assert!(matches!(handle.set(Quota::per_second(9)), Err(PolicyError::Renamed { .. })));
+        let other = Policy::new("other").quota(Quota::per_second(9));
+        assert!(matches!(handle.set(other), Err(PolicyError::Renamed { .. })));
         assert!(Arc::ptr_eq(&before, &handle.get()));
+        handle.set(Quota::per_second(9)).unwrap();
+        assert_eq!(handle.get().name(), "user", "a bare quota brings no name of its own");
     }
 }

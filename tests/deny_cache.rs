@@ -10,7 +10,9 @@ use support::Redis;
 use tokio::sync::Notify;
 use tokio::time::advance;
 use tower_sliding_window::store::{Check, DenyCache, Partition, Store, StoreFuture, Verdict};
-use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota};
+use tower_sliding_window::{
+    Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, RedisStore,
+};
 
 const TICK: Duration = Duration::from_micros(1);
 
@@ -242,7 +244,11 @@ async fn a_flood_of_one_user_costs_redis_a_call_for_each_connection() {
     let layer = tower_sliding_window::SlidingWindowLayer::new(
         Quota::per_hour(5),
         tower_sliding_window::key::header("x-user-id"),
-        redis.store().await,
+        RedisStore::builder()
+            .response_timeout(Duration::from_secs(10))
+            .connect(redis.url())
+            .await
+            .unwrap(),
     );
     let service = layer.layer(tower::service_fn(async |_: http::Request<()>| {
         Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))

@@ -42,11 +42,11 @@ async fn work(limiter: Limiter, key: usize) -> Vec<String> {
     while start.elapsed() < RUNS_FOR {
         let line = match limiter.check(key.to_string()).await.unwrap() {
             Decision::Admitted(admitted) => {
-                format!("log A {key} {} {}\n", admitted.stamp().as_micros(), admitted.id())
+                format!("log A {key} {} {}\n", admitted.stamp().unwrap().as_micros(), admitted.id())
             }
             Decision::Denied(denied) => {
                 pause = (denied.retry_after() / 3).max(Duration::from_millis(1));
-                format!("log D {key} {} -\n", denied.stamp().as_micros())
+                format!("log D {key} {} -\n", denied.stamp().unwrap().as_micros())
             }
         };
         lines.push(line);

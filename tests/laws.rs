@@ -46,6 +46,7 @@ promises!(
     several_quotas_record_all_or_nothing,
     several_policies_record_all_or_nothing,
     the_same_window_twice_counts_once,
+    rules_of_one_name_and_key_all_hold,
     cancelling_removes_that_very_entry,
     a_weight_takes_its_places_or_none,
     resetting_one_key_leaves_the_others,
@@ -184,6 +185,18 @@ async fn the_same_window_twice_counts_once(store: impl Store) {
     assert_eq!(limiter.peek("bob").await.unwrap().remaining(), 2);
 }
 
+async fn rules_of_one_name_and_key_all_hold(store: impl Store) {
+    let one = PolicyHandle::new(Policy::new("user").quota(Quota::per_second(9)));
+    let two = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(2)));
+    let limiter = Limiter::new(&one, store);
+    let mut passed = 0;
+    for _ in 0..5 {
+        let pairs = [(&one, "alice"), (&two, "alice")];
+        passed += usize::from(admitted(&limiter.check_all(pairs).await.unwrap()));
+    }
+    assert_eq!(passed, 2, "the second rule's quota holds too");
+}
+
 async fn cancelling_removes_that_very_entry(store: impl Store) {
     let limiter = Limiter::new(Quota::per_minute(3), store);
     let mut ids = BTreeSet::new();
@@ -246,7 +259,7 @@ async fn keys_may_hold_any_bytes(store: impl Store) {
         b"{",
         b"}",
         b"{}",
-        b"}:default",
+        b"}:1-60s",
         b"%7D",
         b"%",
         b"a\nb",

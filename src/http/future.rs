@@ -10,8 +10,8 @@ use tower_service::Service;
 
 use super::body::ResponseBody;
 use super::charge::Charge;
+use super::config::Config;
 use super::headers;
-use super::layer::Config;
 use super::rejection::Rejection;
 use crate::decision::{Decision, Usage};
 use crate::error::StoreError;
@@ -32,7 +32,7 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, ReqBody, F, R> {
-        Deciding { answer: StoreFuture<Verdict>, undecided: Option<Undecided<S, ReqBody>> },
+        Deciding { answer: Option<StoreFuture<Verdict>>, undecided: Option<Undecided<S, ReqBody>> },
         Calling { #[pin] response: F, passed: Passed },
         Cancelling { cancelled: JoinHandle<()>, result: Option<R>, usage: Option<Usage> },
         Rejected { rejection: Rejection, config: Arc<Config> },
@@ -58,9 +58,8 @@ where
         request: Request<ReqBody>,
         config: Arc<Config>,
     ) -> Self {
-        let answer = config.store.admit(&check);
         let undecided = Some(Undecided { check, inner, request, config });
-        Self { state: State::Deciding { answer, undecided } }
+        Self { state: State::Deciding { answer: None, undecided } }
     }
 }
 
@@ -75,6 +74,10 @@ where
         loop {
             let next = match state.as_mut().project() {
                 StateProj::Deciding { answer, undecided } => {
+                    let waiting = undecided.as_ref().expect("polled after completion");
+                    // Asked when polled: a response nobody waits for is not counted.
+                    let answer =
+                        answer.get_or_insert_with(|| waiting.config.store.admit(&waiting.check));
                     let verdict = ready!(Pin::new(answer).poll(cx));
                     undecided.take().expect("polled after completion").decided(verdict)
                 }

@@ -74,7 +74,7 @@ mod tests {
         let partition =
             |policy: &Policy| Partition { policy: Arc::new(policy.clone()), key: Key::from("k") };
         let check = Check::new(policies.iter().map(partition));
-        Usage::new(check, Verdict::new(false, 0, states.into()))
+        Usage::new(check, Verdict::new(false, None, states.into()))
     }
 
     fn state(remaining: u32, wait_us: u64, reset_us: u64) -> QuotaState {

@@ -6,12 +6,13 @@ use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use tower_layer::Layer;
 
+use super::config::{Config, MissingKey, Rule};
 use super::rejection::Rejection;
 use super::service::SlidingWindow;
 use crate::decision::Decision;
-use crate::key::{KeyError, KeyExtractor};
+use crate::key::KeyExtractor;
 use crate::policy::PolicyHandle;
-use crate::store::{Check, Partition, Store};
+use crate::store::Store;
 
 /// Holds each user of a service to a policy, and answers 429 to whoever is above it.
 ///
@@ -44,40 +45,6 @@ use crate::store::{Check, Partition, Store};
 #[derive(Clone)]
 pub struct SlidingWindowLayer {
     config: Arc<Config>,
-}
-
-/// What all clones of a layer share.
-#[derive(Clone)]
-pub(super) struct Config {
-    rules: Vec<Rule>,
-    pub(super) store: Arc<dyn Store>,
-    missing_key: MissingKey,
-    skip: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
-    cost: Option<Arc<dyn Fn(&Parts) -> u32 + Send + Sync>>,
-    pub(super) headers_on_success: bool,
-    pub(super) shadow: bool,
-    pub(super) on_rejection: Option<Arc<OnRejection>>,
-    pub(super) on_decision: Option<Arc<dyn Fn(&Decision) + Send + Sync>>,
-    pub(super) cancel_if: Option<Arc<dyn Fn(&Response<()>) -> bool + Send + Sync>>,
-}
-
-type OnRejection = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
-
-/// A policy together with its key extractor.
-#[derive(Clone)]
-struct Rule {
-    policy: PolicyHandle,
-    key: Arc<dyn KeyExtractor>,
-}
-
-/// What becomes of a request that has no key for a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MissingKey {
-    /// The rule does not apply to the request; the others do.
-    SkipRule,
-    /// The request is answered with this status.
-    Reject(StatusCode),
 }
 
 impl SlidingWindowLayer {
@@ -229,37 +196,6 @@ impl SlidingWindowLayer {
     }
 }
 
-impl Config {
-    /// Returns the question to put to the store, or nothing if no rule applies to the request.
-    pub(super) fn check(&self, parts: &Parts) -> Result<Option<Check>, Rejection> {
-        if (self.skip)(parts) {
-            return Ok(None);
-        }
-        let mut partitions = smallvec::SmallVec::<[Partition; 1]>::new();
-        for rule in &self.rules {
-            let key = match (rule.key.extract(parts), self.missing_key) {
-                (Ok(key), _) => key,
-                (Err(KeyError::NotApplicable), _) => continue,
-                (Err(KeyError::Missing), MissingKey::SkipRule) => continue,
-                (Err(KeyError::Missing), MissingKey::Reject(status)) => {
-                    return Err(Rejection::MissingKey { status });
-                }
-                (Err(KeyError::Invalid), _) => return Err(Rejection::InvalidKey),
-            };
-            partitions.push(Partition { policy: rule.policy.get(), key });
-        }
-        if partitions.is_empty() {
-            return Ok(None);
-        }
-        let mut check = Check::new(partitions);
-        check.wants_reset = self.headers_on_success;
-        check.cancellable = self.cancel_if.is_some();
-        check.cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
-        check.possible().map_err(Rejection::StoreFailed)?;
-        Ok(Some(check))
-    }
-}
-
 impl<S> Layer<S> for SlidingWindowLayer {
     type Service = SlidingWindow<S>;
 
@@ -271,17 +207,5 @@ impl<S> Layer<S> for SlidingWindowLayer {
 impl fmt::Debug for SlidingWindowLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SlidingWindowLayer").field("config", &self.config).finish()
-    }
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let policies: Vec<_> = self.rules.iter().map(|rule| rule.policy.get()).collect();
-        f.debug_struct("Config")
-            .field("policies", &policies)
-            .field("missing_key", &self.missing_key)
-            .field("headers_on_success", &self.headers_on_success)
-            .field("shadow", &self.shadow)
-            .finish_non_exhaustive()
     }
 }

@@ -2,6 +2,7 @@
 
 mod body;
 mod charge;
+mod config;
 mod future;
 mod headers;
 mod layer;
@@ -9,7 +10,8 @@ mod rejection;
 mod service;
 
 pub use body::ResponseBody;
+pub use config::MissingKey;
 pub use future::ResponseFuture;
-pub use layer::{MissingKey, SlidingWindowLayer};
+pub use layer::SlidingWindowLayer;
 pub use rejection::Rejection;
 pub use service::SlidingWindow;

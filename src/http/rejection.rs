@@ -2,6 +2,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
+use super::config::OnRejection;
 use super::headers;
 use crate::decision::Denied;
 use crate::error::StoreError;
@@ -72,10 +73,7 @@ impl Rejection {
     }
 
     /// Responds as the user of the layer wants, and adds the fields that say when to come back.
-    pub(super) fn respond(
-        &self,
-        respond: Option<&(dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync)>,
-    ) -> Response<Bytes> {
+    pub(super) fn respond(&self, respond: Option<&OnRejection>) -> Response<Bytes> {
         let mut response = respond.map_or_else(|| self.to_response(), |respond| respond(self));
         let headers = response.headers_mut();
         match self {

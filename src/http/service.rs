@@ -6,8 +6,8 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use super::body::ResponseBody;
+use super::config::Config;
 use super::future::ResponseFuture;
-use super::layer::Config;
 
 /// The service that [`SlidingWindowLayer`](super::SlidingWindowLayer) makes of another.
 #[derive(Clone, Debug)]

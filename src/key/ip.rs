@@ -71,6 +71,7 @@ impl FromStr for TrustedProxies {
         let net = |part: &str| {
             let part = part.trim();
             part.parse::<IpNet>()
+                .map(canonical)
                 .or_else(|_| part.parse::<IpAddr>().map(|ip| IpNet::from(ip.to_canonical())))
                 .map_err(|_| TrustedProxiesError { text: part.to_owned() })
         };
@@ -85,13 +86,26 @@ pub struct TrustedProxiesError {
     text: String,
 }
 
+/// Returns the IPv4 network if this is one in IPv6's clothes, for so are addresses compared.
+fn canonical(net: IpNet) -> IpNet {
+    let ip = net.addr().to_canonical();
+    match net.prefix_len().checked_sub(96) {
+        Some(prefix) if net.addr() != ip => IpNet::new(ip, prefix).unwrap_or(net),
+        _ => net,
+    }
+}
+
 fn peer_of(parts: &Parts) -> Option<IpAddr> {
     let extensions = &parts.extensions;
     #[cfg(feature = "axum")]
-    if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
-        return Some(info.0.ip().to_canonical());
-    }
-    let ip = extensions.get::<SocketAddr>().map(SocketAddr::ip);
+    let address = {
+        use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+        let connected = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| &info.0);
+        connected.or_else(|| extensions.get::<MockConnectInfo<SocketAddr>>().map(|info| &info.0))
+    };
+    #[cfg(not(feature = "axum"))]
+    let address: Option<&SocketAddr> = None;
+    let ip = address.or_else(|| extensions.get::<SocketAddr>()).map(SocketAddr::ip);
     ip.or_else(|| extensions.get::<IpAddr>().copied()).map(|ip| ip.to_canonical())
 }
 
@@ -156,6 +170,12 @@ mod tests {
         assert_eq!(key("10.0.0.1:80", &[""]), Err(KeyError::Invalid));
         assert_eq!(key("10.0.0.1:80", &["10.0.0.9, 10.0.0.8"]), key_of("10.0.0.9"));
         assert_eq!(key("10.0.0.1:80", &[]), key_of("10.0.0.1"));
+    }
+
+    #[test]
+    fn networks_of_mapped_addresses_are_those_of_the_addresses() {
+        let mapped: TrustedProxies = "::ffff:10.0.0.0/104".parse().unwrap();
+        assert_eq!(mapped, "10.0.0.0/8".parse().unwrap());
     }
 
     #[test]

@@ -1,4 +1,5 @@
 use http::request::Parts;
+use percent_encoding::percent_decode_str;
 
 use super::{KeyError, KeyExtractor, non_empty};
 
@@ -17,13 +18,21 @@ pub fn query(name: impl Into<String>) -> impl KeyExtractor + Clone {
     let name = name.into();
     move |parts: &Parts| {
         let query = parts.uri.query().ok_or(KeyError::Missing)?;
-        let mut values = form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| *key == name);
-        let (_, value) = values.next().ok_or(KeyError::Missing)?;
+        let mut values = query.split('&').filter_map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decoded(key) == name.as_bytes()).then_some(value)
+        });
+        let value = values.next().ok_or(KeyError::Missing)?;
         if values.next().is_some() {
             return Err(KeyError::Invalid);
         }
-        non_empty(value.as_bytes())
+        non_empty(&decoded(value))
     }
+}
+
+/// Decodes to bytes, not to text: two names that are not UTF-8 are still two names.
+fn decoded(text: &str) -> Vec<u8> {
+    percent_decode_str(&text.replace('+', " ")).collect()
 }
 
 #[cfg(test)]
@@ -38,6 +47,8 @@ mod tests {
         let key = |uri: &str| query("user").extract(&parts_of(Request::builder().uri(uri)));
         assert_eq!(key("/?a=1&user=al%7Bice+x"), Ok(Key::from("al{ice x")));
         assert_eq!(key("/?us%65r=alice"), Ok(Key::from("alice")));
+        assert_ne!(key("/?user=%ff"), key("/?user=%fe"), "bytes that are not UTF-8");
+        assert_eq!(key("/?user=a%3Db=c"), Ok(Key::from("a=b=c")));
         assert_eq!(key("/?user=alice&user=eve"), Err(KeyError::Invalid));
         assert_eq!(key("/?user="), Err(KeyError::Missing));
         assert_eq!(key("/"), Err(KeyError::Missing));

@@ -140,7 +140,7 @@ struct Denial {
     /// By what it was decided: it may have been replaced since.
     policy: Arc<Policy>,
     cost: u32,
-    at_us: u64,
+    at_us: Option<u64>,
     states: SmallVec<[QuotaState; 2]>,
     /// Until when the store would deny again, for certain.
     until: Instant,
@@ -182,10 +182,14 @@ impl Denials {
                 let denial = self.cache.get(partition)?;
                 let holds = denial.until > now
                     && denial.cost == check.cost
+                    && (denial.at_us.is_some() || !check.wants_stamp)
                     && denial.policy == partition.policy;
                 holds.then_some(denial)
             })
             .collect();
+        if known.iter().all(Option::is_none) {
+            return None;
+        }
         let mut states = SmallVec::new();
         for (partition, denial) in check.partitions.iter().zip(known) {
             let Some(denial) = denial else {
@@ -195,14 +199,14 @@ impl Denials {
                 continue;
             };
             let elapsed_us = micros(now.saturating_duration_since(denial.received));
-            at_us = Some(denial.at_us + elapsed_us);
+            at_us = denial.at_us.map(|at_us| at_us + elapsed_us);
             states.extend(denial.states.iter().map(|state| QuotaState {
                 remaining: state.remaining,
                 wait_us: state.wait_us.saturating_sub(elapsed_us),
                 reset_us: state.reset_us.saturating_sub(elapsed_us),
             }));
         }
-        Some(Verdict { admitted: false, at_us: at_us?, states })
+        Some(Verdict { admitted: false, at_us, states })
     }
 
     fn remember(

@@ -157,14 +157,14 @@ impl Inner {
             let judged = partition.policy.judged();
             states.extend(judged.map(|quota| log.state(now_us, quota, check.cost)));
         }
-        let mut verdict = Verdict { admitted: true, at_us: now_us, states };
+        let mut verdict = Verdict { admitted: true, at_us: Some(now_us), states };
         if let Some(at_us) = known {
-            verdict.at_us = at_us;
+            verdict.at_us = Some(at_us);
             verdict.states.iter_mut().for_each(|state| state.wait_us = 0);
             return Ok(verdict);
         }
         verdict.admitted = check.fits(&verdict.states);
-        if !verdict.admitted || !record {
+        if !verdict.admitted || !record || check.cost == 0 {
             return Ok(verdict);
         }
         if absent > 0 && !self.reserve(absent) {

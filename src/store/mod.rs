@@ -72,6 +72,8 @@ pub struct Check {
     pub repeated: bool,
     /// Whether [`QuotaState::reset_us`] is wanted.
     pub wants_reset: bool,
+    /// Whether [`Verdict::at_us`] is wanted.
+    pub wants_stamp: bool,
     /// Whether requests under these policies may be cancelled, by this process or another, so
     /// that more than time can make room.
     pub cancellable: bool,
@@ -80,12 +82,13 @@ pub struct Check {
 impl Check {
     /// Creates the question for a new request.
     ///
-    /// A window given twice is asked for once.
+    /// A window given twice is asked for once, under the quotas of both.
     pub fn new(partitions: impl IntoIterator<Item = Partition>) -> Self {
         let mut distinct: SmallVec<[Partition; 1]> = SmallVec::new();
         for partition in partitions {
-            if !distinct.contains(&partition) {
-                distinct.push(partition);
+            match distinct.iter_mut().find(|other| **other == partition) {
+                Some(other) => other.policy = other.policy.merged(&partition.policy),
+                None => distinct.push(partition),
             }
         }
         Self {
@@ -94,20 +97,21 @@ impl Check {
             partitions: distinct,
             repeated: false,
             wants_reset: false,
+            wants_stamp: false,
             cancellable: false,
         }
     }
 
     /// Tells whether every enforced quota has room, given the states of all.
-    pub(crate) fn fits(&self, states: &[QuotaState]) -> bool {
-        let mut states = states.iter();
-        self.partitions.iter().all(|partition| {
-            let policy = &partition.policy;
-            let enforced = states.by_ref().take(policy.quotas().len());
-            let fits = enforced.fold(true, |fits, state| fits && state.wait_us == 0);
-            states.by_ref().take(policy.candidates().len()).for_each(drop);
-            fits
-        })
+    pub(crate) fn fits(&self, mut states: &[QuotaState]) -> bool {
+        let mut fits = true;
+        for partition in &self.partitions {
+            let (own, rest) = states.split_at(partition.policy.judged().len());
+            let enforced = &own[..partition.policy.quotas().len()];
+            fits &= enforced.iter().all(|state| state.wait_us == 0);
+            states = rest;
+        }
+        fits
     }
 
     /// Returns an error if the request could never pass.
@@ -128,8 +132,9 @@ impl Check {
 pub struct Verdict {
     /// Whether every window recorded the request; else none did.
     pub admitted: bool,
-    /// When, on the store's clock, in microseconds since the store's epoch.
-    pub at_us: u64,
+    /// When, on the store's clock, in microseconds since the store's epoch. A store may leave it
+    /// out if it is not wanted.
+    pub at_us: Option<u64>,
     /// How each quota stands after the decision: partition by partition, the policy's quotas and
     /// then its candidates. The wait of a candidate is as it was before.
     pub states: SmallVec<[QuotaState; 2]>,
@@ -138,7 +143,7 @@ pub struct Verdict {
 impl Verdict {
     /// Creates an answer.
     #[must_use]
-    pub fn new(admitted: bool, at_us: u64, states: SmallVec<[QuotaState; 2]>) -> Self {
+    pub fn new(admitted: bool, at_us: Option<u64>, states: SmallVec<[QuotaState; 2]>) -> Self {
         Self { admitted, at_us, states }
     }
 }

@@ -6,15 +6,26 @@ use super::Verdict;
 use crate::error::StoreError;
 use crate::window::QuotaState;
 
-/// The integers of `admit.lua` before those of the quotas.
+/// The integers of `admit_all.lua` before those of the quotas.
 const HEAD: usize = 2;
-/// The integers of `admit.lua` for each quota.
+/// The integers of `admit_all.lua` for each quota.
 const PER_QUOTA: usize = 3;
 
-/// Reads the reply of `admit.lua` about so many quotas.
-pub(super) fn verdict(reply: Value, quotas: usize) -> Result<Verdict, StoreError> {
+/// Reads the reply of `admit.lua`.
+pub(super) fn verdict_of_one(reply: &Value) -> Result<Verdict, StoreError> {
+    let reply: i64 = read(reply)?;
+    let state = QuotaState {
+        remaining: u32::try_from(reply).unwrap_or(0),
+        wait_us: if reply < 0 { reply.unsigned_abs() } else { 0 },
+        reset_us: 0,
+    };
+    Ok(Verdict { admitted: reply >= 0, at_us: None, states: smallvec::smallvec![state] })
+}
+
+/// Reads the reply of `admit_all.lua` about so many quotas.
+pub(super) fn verdict(reply: &Value, quotas: usize) -> Result<Verdict, StoreError> {
     let malformed = || StoreError::Protocol {
-        message: format!("expected {} integers from admit.lua", HEAD + PER_QUOTA * quotas),
+        message: format!("expected {} integers from admit_all.lua", HEAD + PER_QUOTA * quotas),
     };
     let Value::Array(items) = reply else { return Err(malformed()) };
     let mut integers = items.iter().map(|item| match item {
@@ -31,7 +42,7 @@ pub(super) fn verdict(reply: Value, quotas: usize) -> Result<Verdict, StoreError
         })
     };
     let states = (0..quotas).map(state).collect::<Result<_, StoreError>>()?;
-    Ok(Verdict { admitted, at_us, states })
+    Ok(Verdict { admitted, at_us: Some(at_us), states })
 }
 
 /// Reads any other reply.

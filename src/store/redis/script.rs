@@ -2,18 +2,32 @@
 
 use std::sync::LazyLock;
 
-use redis::aio::ConnectionLike;
+use redis::aio::{ConnectionLike, ConnectionManager};
 use redis::{Arg, Cmd, ErrorKind, ServerErrorKind, Value};
 
 use super::reply;
 use crate::error::StoreError;
 
-/// Decides and records.
+/// Decides on the commonest request and records it.
 pub(super) static ADMIT: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../../lua/admit.lua")));
+/// Decides on any request and records it.
+pub(super) static ADMIT_ALL: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../../lua/admit_all.lua")));
 /// Takes a request back.
 pub(super) static CANCEL: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../../lua/cancel.lua")));
+
+/// Loads the scripts, so that the first rush does not find them missing a thousand times.
+///
+/// Whether that works does not matter: a call brings its script along where it is missing.
+pub(super) async fn load_all(connection: &ConnectionManager) {
+    for script in [&ADMIT, &ADMIT_ALL, &CANCEL] {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(&script.code);
+        let _ = load.exec_async(&mut connection.clone()).await;
+    }
+}
 
 /// A script's text and its hash.
 pub(super) struct Script {
