@@ -12,6 +12,8 @@ use crate::quota::{ParseQuotaError, Quota};
 
 /// The longest policy name, in bytes.
 const LONGEST_NAME: usize = 64;
+/// The name of a policy that was given none, as in the examples of the IETF draft.
+const DEFAULT_NAME: &str = "default";
 
 /// A named set of quotas, all of which must hold.
 ///
@@ -21,7 +23,8 @@ const LONGEST_NAME: usize = 64;
 /// `RateLimit-Policy`, in the problem details and in the Redis keys, so it is 1 to 64 characters of
 /// `A-Z a-z 0-9 _ . -`.
 ///
-/// A policy made from a [`Quota`] or parsed from text is named after its quotas, such as `5-60s`.
+/// A policy made from a [`Quota`] or parsed from text is named `default`. Two of those share
+/// windows only if they had the same quotas when they were made.
 ///
 /// All quotas of a policy are answered from one log, that of the longest window.
 ///
@@ -32,15 +35,15 @@ const LONGEST_NAME: usize = 64;
 /// assert_eq!(policy.to_string(), "2/1s,5/60s");
 ///
 /// let same: Policy = "2/1s,5/60s".parse()?;
-/// assert_eq!(same.name(), "2-1s_5-60s");
+/// assert_eq!(same.name(), "default");
 /// assert_eq!(same.named("user"), policy);
 /// # Ok::<(), tower_sliding_window::PolicyError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
     name: Arc<str>,
-    /// Whether the name was given, and is not that of the quotas.
-    named: bool,
+    /// What the windows are known by: the name, or for want of one the quotas.
+    window_name: Arc<str>,
     /// Shortest window first, then lowest limit, so that equal sets are equal policies.
     quotas: SmallVec<[Quota; 2]>,
     candidates: SmallVec<[Quota; 0]>,
@@ -71,13 +74,18 @@ impl Policy {
         if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(allowed) {
             return Err(PolicyError::Name { name: name.to_owned() });
         }
-        let name = name.into();
-        Ok(Self { name, named: true, quotas: SmallVec::new(), candidates: SmallVec::new() })
+        let name: Arc<str> = name.into();
+        let (quotas, candidates) = (SmallVec::new(), SmallVec::new());
+        Ok(Self { window_name: name.clone(), name, quotas, candidates })
     }
 
     fn unnamed() -> Self {
-        let name = Arc::default();
-        Self { name, named: false, quotas: SmallVec::new(), candidates: SmallVec::new() }
+        let (quotas, candidates) = (SmallVec::new(), SmallVec::new());
+        Self { name: DEFAULT_NAME.into(), window_name: Arc::default(), quotas, candidates }
+    }
+
+    fn is_named(&self) -> bool {
+        self.name == self.window_name
     }
 
     /// Adds a quota, which must hold beside those already there.
@@ -86,8 +94,9 @@ impl Policy {
         let order = |quota: &Quota| (quota.window(), quota.limit());
         let at = self.quotas.partition_point(|other| order(other) <= order(&quota));
         self.quotas.insert(at, quota);
-        if !self.named {
-            self.name = self.to_string().replace('/', "-").replace(',', "_").into();
+        if !self.is_named() {
+            // No name that is given can have these characters.
+            self.window_name = format!("{DEFAULT_NAME}:{self}").into();
         }
         self
     }
@@ -125,13 +134,21 @@ impl Policy {
     /// If `name` is not a policy name, see [`Policy::try_new`].
     #[must_use]
     pub fn named(self, name: impl AsRef<str>) -> Self {
-        Self { name: Self::new(name).name, named: true, ..self }
+        {
+            let Self { name, window_name, .. } = Self::new(name);
+            Self { name, window_name, ..self }
+        }
     }
 
     /// Returns the policy's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns what the policy's windows are known by.
+    pub(crate) fn window_name(&self) -> &str {
+        &self.window_name
     }
 
     /// Returns the quotas, shortest window first.
@@ -271,8 +288,8 @@ impl PolicyHandle {
     pub fn set(&self, policy: impl Into<Policy>) -> Result<(), PolicyError> {
         let mut policy = policy.into().checked()?;
         let old = self.get();
-        if !policy.named {
-            (policy.name, policy.named) = (old.name.clone(), true);
+        if !policy.is_named() {
+            (policy.name, policy.window_name) = (old.name.clone(), old.window_name.clone());
         }
         if old.name != policy.name {
             return Err(PolicyError::Renamed {

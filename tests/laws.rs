@@ -259,7 +259,7 @@ async fn keys_may_hold_any_bytes(store: impl Store) {
         b"{",
         b"}",
         b"{}",
-        b"}:1-60s",
+        b"}:default:1/60s",
         b"%7D",
         b"%",
         b"a\nb",

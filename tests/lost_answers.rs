@@ -34,7 +34,7 @@ async fn a_reply_lost_after_the_commit_counts_once() {
         assert_eq!(proxy.dropped(), lost, "the reply was lost");
         assert_eq!(remaining, 1000 - u32::try_from(lost).unwrap(), "counted exactly once");
     }
-    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:1000-1h"]).await, 200);
+    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:default:1000/1h"]).await, 200);
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn an_answer_that_comes_too_late_counts_once() {
     proxy.set(Fault::None);
     let decision = check.await.unwrap().unwrap();
     assert_eq!(decision.admitted().unwrap().remaining(), 9);
-    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:10-1h"]).await, 1);
+    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:default:10/1h"]).await, 1);
 }
 
 #[tokio::test]

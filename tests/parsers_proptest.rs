@@ -30,8 +30,9 @@ proptest! {
 
     #[test]
     fn a_policy_reads_back_what_it_writes(quotas in vec(quota(), 1..6)) {
-        let policy = quotas.into_iter().fold(Policy::new("default"), Policy::quota);
-        prop_assert_eq!(policy.to_string().parse(), Ok(policy));
+        let policy = quotas.into_iter().fold(Policy::new("user"), Policy::quota);
+        let read: Policy = policy.to_string().parse().expect("what was written");
+        prop_assert_eq!(read.named("user"), policy);
     }
 
     #[test]

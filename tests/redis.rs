@@ -56,7 +56,7 @@ async fn two_processes_at_once_are_admitted_exactly_to_the_limit() {
         count.unwrap_or_else(|| panic!("{output}")).1.parse::<usize>().unwrap()
     });
     assert_eq!(admitted.iter().sum::<usize>(), 137, "{admitted:?}");
-    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=hot}:137-60s"]).await, 137);
+    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=hot}:default:137/60s"]).await, 137);
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn entries_are_16_byte_members_stamped_in_microseconds() {
     let decision = limiter.check("alice").await.unwrap();
     let admitted = decision.admitted().unwrap();
 
-    let window = "tsw:{=alice}:3-60s";
+    let window = "tsw:{=alice}:default:3/60s";
     let entries: Vec<(Vec<u8>, String)> =
         redis.run(&["ZRANGE", window, "0", "-1", "WITHSCORES"]).await;
     let [(member, score)] = &entries[..] else { panic!("{entries:?}") };
@@ -120,7 +120,7 @@ async fn a_window_that_has_run_out_leaves_nothing_behind() {
     let limiter = Limiter::new(Quota::new(2, Duration::from_millis(50)), redis.store().await);
     limiter.check("alice").await.unwrap();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    while redis.run::<usize>(&["EXISTS", "tsw:{=alice}:2-50ms"]).await > 0 {
+    while redis.run::<usize>(&["EXISTS", "tsw:{=alice}:default:2/50ms"]).await > 0 {
         assert!(tokio::time::Instant::now() < deadline, "the key stays");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -138,7 +138,7 @@ async fn a_busy_window_holds_no_more_than_its_longest_quota() {
                 tokio::time::sleep(denied.retry_after()).await;
             }
         }
-        assert!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:5-30ms"]).await <= 5);
+        assert!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:default:5/30ms"]).await <= 5);
     }
 }
 
@@ -157,7 +157,7 @@ async fn flushing_the_scripts_in_mid_flight_loses_and_repeats_nothing() {
     let decisions = checks.join_all().await;
     let admitted = decisions.into_iter().filter(|it| it.as_ref().unwrap().is_admitted()).count();
     assert_eq!(admitted, 500);
-    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:500-1h"]).await, 500);
+    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:default:500/1h"]).await, 500);
 }
 
 /// A script that made its members from `math.random` would repeat them after a restart.
@@ -170,7 +170,9 @@ async fn a_restarted_server_does_not_repeat_the_members() {
         numbers.push(redis.run::<u64>(&["EVAL", "return math.random(1, 2^31 - 1)", "0"]).await);
         let limiter = Limiter::new(Quota::per_minute(1), redis.store().await);
         limiter.check("alice").await.unwrap();
-        members.push(redis.run::<Vec<Vec<u8>>>(&["ZRANGE", "tsw:{=alice}:1-60s", "0", "-1"]).await);
+        members.push(
+            redis.run::<Vec<Vec<u8>>>(&["ZRANGE", "tsw:{=alice}:default:1/60s", "0", "-1"]).await,
+        );
     }
     assert_eq!(numbers[0], numbers[1], "the wrong design shows its fault");
     assert_ne!(members[0], members[1]);
@@ -199,11 +201,11 @@ fn a_prefix_cannot_move_the_keys_to_other_slots() {
 async fn a_key_of_another_type_is_a_clear_error_and_stays_as_it_was() {
     let redis = Redis::start().await;
     let limiter = Limiter::new(Quota::per_minute(1), redis.store().await);
-    redis.run::<()>(&["SET", "tsw:{=alice}:1-60s", "precious"]).await;
+    redis.run::<()>(&["SET", "tsw:{=alice}:default:1/60s", "precious"]).await;
     let error = limiter.check("alice").await.unwrap_err();
     assert!(matches!(&error, StoreError::Refused { code, .. } if code == "WRONGTYPE"), "{error:?}");
     assert!(!error.to_string().contains("alice"), "{error}");
-    assert_eq!(redis.run::<String>(&["GET", "tsw:{=alice}:1-60s"]).await, "precious");
+    assert_eq!(redis.run::<String>(&["GET", "tsw:{=alice}:default:1/60s"]).await, "precious");
 }
 
 #[tokio::test]

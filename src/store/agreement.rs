@@ -66,17 +66,21 @@ struct Model {
 
 impl Model {
     fn log(&mut self, partition: &Partition) -> &mut Log {
-        let name = (partition.policy.name().to_owned(), partition.key.as_bytes().to_owned());
+        let name = (partition.policy.window_name().to_owned(), partition.key.as_bytes().to_owned());
         self.logs.entry(name).or_default()
     }
 
     fn decide(&mut self, check: &Check, record: bool) -> Verdict {
         let (now_us, id) = (self.now_us, check.id.as_u64_pair().1);
+        // The shorter script forgets only when it admits, which shows if the clock runs back.
+        let plain = record && check.cost == 1 && !check.repeated && !check.wants_stamp;
         let mut known = None;
         let mut states = SmallVec::<[QuotaState; 2]>::new();
         for partition in &check.partitions {
             let log = self.log(partition);
-            log.forget(now_us, HORIZON_US);
+            if !plain {
+                log.forget(now_us, HORIZON_US);
+            }
             known = known.or_else(|| log.find(id).filter(|_| check.repeated));
             let judged = partition.policy.judged();
             states.extend(judged.map(|quota| log.state(now_us, quota, check.cost)));
@@ -87,6 +91,7 @@ impl Model {
             let mut states = states.iter_mut();
             for partition in &check.partitions {
                 let log = self.log(partition);
+                log.forget(now_us, HORIZON_US);
                 log.add(Entry { at_us: now_us, id }, check.cost);
                 for (quota, state) in partition.policy.judged().zip(&mut states) {
                     let wait_us = state.wait_us;
@@ -140,7 +145,7 @@ async fn play(
     };
     let mut policies = [policy(0, 4, 2, 1), policy(1, 5, 3, 2)];
     let mut model = Model { now_us: origin_us, ..Model::default() };
-    let mut asked: Vec<Check> = Vec::new();
+    let mut asked: Vec<(u64, Check)> = Vec::new();
     subject.move_clock(model.now_us).await;
 
     for step in steps {
@@ -166,7 +171,7 @@ async fn play(
                     let verdict = subject.store().admit(&check).await.unwrap();
                     let expected = wanted(&check, model.decide(&check, true));
                     prop_assert_eq!(wanted(&check, verdict), expected, "{:?}", step);
-                    asked.push(check);
+                    asked.push((model.now_us, check));
                 }
             }
             Step::Peek { cost, ref windows } => {
@@ -178,16 +183,20 @@ async fn play(
                 }
             }
             Step::Repeat(at) if !asked.is_empty() => {
-                let mut check = asked[at % asked.len()].clone();
+                let (_, mut check) = asked[at % asked.len()].clone();
                 check.repeated = true;
                 let verdict = subject.store().admit(&check).await.unwrap();
                 let expected = wanted(&check, model.decide(&check, true));
                 prop_assert_eq!(wanted(&check, verdict), expected, "{:?}", step);
             }
             Step::Cancel(at) if !asked.is_empty() => {
-                let check = &asked[at % asked.len()];
+                let (asked_us, check) = &asked[at % asked.len()];
                 let removed = subject.store().cancel(check).await.unwrap();
-                prop_assert_eq!(removed, model.cancel(check), "{:?}", step);
+                let was_there = model.cancel(check);
+                // A store may or may not have dropped what has left every window.
+                if asked_us + HORIZON_US > model.now_us {
+                    prop_assert_eq!(removed, was_there, "{:?}", step);
+                }
             }
             Step::Reset(at, key) => {
                 let check = question(1, &[(at, key)]);
@@ -243,7 +252,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 fn config(name: &'static str) -> ProptestConfig {
     ProptestConfig {
-        cases: 300,
+        cases: std::env::var("PROPTEST_CASES").map_or(400, |cases| cases.parse().unwrap()),
         failure_persistence: Some(Box::new(proptest::test_runner::FileFailurePersistence::Direct(
             name,
         ))),

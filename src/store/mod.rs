@@ -45,7 +45,7 @@ pub struct Partition {
 
 impl PartialEq for Partition {
     fn eq(&self, other: &Self) -> bool {
-        self.key == other.key && self.policy.name() == other.policy.name()
+        self.key == other.key && self.policy.window_name() == other.policy.window_name()
     }
 }
 
@@ -53,7 +53,7 @@ impl Eq for Partition {}
 
 impl Hash for Partition {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.policy.name().hash(state);
+        self.policy.window_name().hash(state);
         self.key.hash(state);
     }
 }

@@ -37,7 +37,8 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 ///   deny it for certain, see [`DenyCache`].
 /// - A check whose answer is lost is asked again, once, under the same identity, and counts once.
 /// - Every key has a TTL of its policy's longest window. A window is one ZSET named
-///   `PREFIX:{=KEY}:POLICY`, `%` and `}` in the key written as `%25` and `%7D`.
+///   `PREFIX:{=KEY}:POLICY`, `%` and `}` in the key written as `%25` and `%7D`; a policy without a
+///   name stands there as `default:QUOTAS`.
 /// - Commands of concurrent requests share one connection, which is made again in the background
 ///   when it breaks. Calls meanwhile fail with a [`StoreError`].
 ///
@@ -185,6 +186,7 @@ impl RedisStoreBuilder {
         let connection = connect(url)
             .await
             .map_err(|error| StoreError::Unreachable { message: error.to_string() })?;
+        script::load_all(&connection).await;
         Ok(self.connection(connection))
     }
 

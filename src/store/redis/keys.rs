@@ -20,7 +20,7 @@ impl Keys {
     /// would end the tag early, so it is escaped; the `=` keeps the tag of an empty key from being
     /// empty, which would be no tag.
     pub(super) fn window(&self, partition: &Partition) -> Vec<u8> {
-        let (key, policy) = (partition.key.as_bytes(), partition.policy.name());
+        let (key, policy) = (partition.key.as_bytes(), partition.policy.window_name());
         let mut name = Vec::with_capacity(self.prefix.len() + key.len() + policy.len() + 5);
         name.extend_from_slice(self.prefix.as_bytes());
         name.extend_from_slice(b":{=");
