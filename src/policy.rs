@@ -151,6 +151,11 @@ impl Policy {
         &self.window_name
     }
 
+    /// Tells whether windows of the two are the same ones.
+    pub(crate) fn shares_windows_with(self: &Arc<Self>, other: &Arc<Self>) -> bool {
+        Arc::ptr_eq(self, other) || self.window_name == other.window_name
+    }
+
     /// Returns the quotas, shortest window first.
     #[must_use]
     pub fn quotas(&self) -> &[Quota] {

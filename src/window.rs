@@ -2,8 +2,6 @@
 //!
 //! Time is in microseconds since any fixed origin. Every store must agree with this module.
 
-use std::collections::VecDeque;
-
 use crate::quota::Quota;
 
 /// One admission: when, and whose.
@@ -27,15 +25,18 @@ pub struct QuotaState {
 }
 
 /// The admissions of one key under one policy, oldest first.
+///
+/// Those that have left every window stay in front until they are as many as the others, so that
+/// an admission does not move them all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    entries: VecDeque<Entry>,
+    entries: Vec<Entry>,
 }
 
 impl Log {
     /// Creates a log without entries.
     pub(crate) const fn new() -> Self {
-        Self { entries: VecDeque::new() }
+        Self { entries: Vec::new() }
     }
 
     /// Says how `quota` stands at `now_us` for a request of weight `cost`.
@@ -45,7 +46,7 @@ impl Log {
     /// everything older. A weight above the limit never fits; its wait is one whole window.
     pub(crate) fn state(&self, now_us: u64, quota: Quota, cost: u32) -> QuotaState {
         let window_us = quota.window_us();
-        let left = self.entries.partition_point(|entry| entry.at_us + window_us <= now_us);
+        let left = self.left(now_us, window_us);
         let used = self.entries.len() - left;
         let until_gone = |entry: &Entry| entry.at_us + window_us - now_us;
 
@@ -63,13 +64,30 @@ impl Log {
         }
     }
 
+    /// Returns how many entries, all of them in front, have left a window.
+    fn left(&self, now_us: u64, window_us: u64) -> usize {
+        match self.entries.first() {
+            Some(oldest) if oldest.at_us + window_us <= now_us => {
+                self.entries.partition_point(|entry| entry.at_us + window_us <= now_us)
+            }
+            _ => 0,
+        }
+    }
+
     /// Records `cost` entries of one request.
     ///
     /// A stamp older than the newest, after a clock has stepped back, takes its place in order.
     pub(crate) fn add(&mut self, entry: Entry, cost: u32) {
-        let at = self.entries.partition_point(|other| other.at_us <= entry.at_us);
+        if self.entries.len() + cost as usize > self.entries.capacity() {
+            // One entry for those who come once, and half as much again for the others.
+            self.entries.reserve_exact((self.entries.len() / 2).max(cost as usize));
+        }
+        let newest_us = self.newest_us().unwrap_or(0);
         for _ in 0..cost {
-            self.entries.insert(at, entry);
+            self.entries.push(entry);
+        }
+        if entry.at_us < newest_us {
+            self.entries.sort_by_key(|entry| entry.at_us);
         }
     }
 
@@ -80,25 +98,32 @@ impl Log {
         before - self.entries.len()
     }
 
-    /// Returns the stamp of a request that is in the log.
-    pub(crate) fn find(&self, id: u64) -> Option<u64> {
-        self.entries.iter().find(|entry| entry.id == id).map(|entry| entry.at_us)
+    /// Returns the stamp of a request that has not left the longest window.
+    pub(crate) fn find(&self, id: u64, now_us: u64, horizon_us: u64) -> Option<u64> {
+        let live = &self.entries[self.left(now_us, horizon_us)..];
+        live.iter().find(|entry| entry.id == id).map(|entry| entry.at_us)
+    }
+
+    /// Forgets what has left the longest window, if it is worth it.
+    pub(crate) fn forget(&mut self, now_us: u64, horizon_us: u64) {
+        let left = self.left(now_us, horizon_us);
+        if left > 0 && left * 2 >= self.entries.len() {
+            self.forget_all(now_us, horizon_us);
+            // A burst under a high limit must not hold its memory for ever.
+            if self.entries.capacity() > 32 && self.entries.len() < self.entries.capacity() / 4 {
+                self.entries.shrink_to(self.entries.len() * 2);
+            }
+        }
     }
 
     /// Forgets what has left the longest window.
-    pub(crate) fn forget(&mut self, now_us: u64, horizon_us: u64) {
-        while self.entries.front().is_some_and(|entry| entry.at_us + horizon_us <= now_us) {
-            self.entries.pop_front();
-        }
-        // A burst under a high limit must not hold its memory for ever.
-        if self.entries.capacity() > 32 && self.entries.len() < self.entries.capacity() / 4 {
-            self.entries.shrink_to(self.entries.len() * 2);
-        }
+    pub(crate) fn forget_all(&mut self, now_us: u64, horizon_us: u64) {
+        self.entries.drain(..self.left(now_us, horizon_us));
     }
 
     /// Returns the stamp of the newest entry.
     pub(crate) fn newest_us(&self) -> Option<u64> {
-        self.entries.back().map(|entry| entry.at_us)
+        self.entries.last().map(|entry| entry.at_us)
     }
 }
 
@@ -161,7 +186,7 @@ mod tests {
         let mut log = log(&[5, 5, 5]);
         assert_eq!(log.remove(1), 1);
         assert_eq!(log.remove(1), 0);
-        assert_eq!(log.find(0), Some(5));
+        assert_eq!(log.find(0, 6, 100), Some(5));
         assert_eq!(log.state(6, quota(3, 100), 1).remaining, 1);
     }
 }

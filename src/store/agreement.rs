@@ -79,9 +79,9 @@ impl Model {
         for partition in &check.partitions {
             let log = self.log(partition);
             if !plain {
-                log.forget(now_us, HORIZON_US);
+                log.forget_all(now_us, HORIZON_US);
             }
-            known = known.or_else(|| log.find(id).filter(|_| check.repeated));
+            known = known.or_else(|| log.find(id, now_us, HORIZON_US).filter(|_| check.repeated));
             let judged = partition.policy.judged();
             states.extend(judged.map(|quota| log.state(now_us, quota, check.cost)));
         }
@@ -91,7 +91,7 @@ impl Model {
             let mut states = states.iter_mut();
             for partition in &check.partitions {
                 let log = self.log(partition);
-                log.forget(now_us, HORIZON_US);
+                log.forget_all(now_us, HORIZON_US);
                 log.add(Entry { at_us: now_us, id }, check.cost);
                 for (quota, state) in partition.policy.judged().zip(&mut states) {
                     let wait_us = state.wait_us;

@@ -2,6 +2,7 @@
 
 mod shard;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use self::shard::Shard;
-use super::{Check, Partition, QuotaState, Store, StoreFuture, Verdict};
+use super::{Check, Partition, Store, StoreFuture, Verdict};
 use crate::error::StoreError;
 use crate::window::Entry;
 
@@ -96,11 +97,12 @@ impl MemoryStore {
 
 impl Inner {
     fn now_us(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX)
+        let elapsed = self.epoch.elapsed();
+        elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
     }
 
     fn hash(&self, partition: &Partition) -> u64 {
-        self.hasher.hash_one(partition)
+        shard::hash(&self.hasher, &partition.policy, partition.key.as_bytes())
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
@@ -110,12 +112,13 @@ impl Inner {
 
     /// Locks the shards of some windows, each once and always in the same order.
     fn lock_all(&self, partitions: &[Partition]) -> Locked<'_> {
-        let hashes: SmallVec<[u64; 4]> = partitions.iter().map(|part| self.hash(part)).collect();
-        let mut wanted: SmallVec<[usize; 4]> = hashes.iter().map(|hash| shard_of(*hash)).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        let guards = wanted.iter().map(|index| (*index, self.lock(*index))).collect();
-        Locked { hashes, guards }
+        if let [partition] = partitions {
+            let hash = self.hash(partition);
+            return Locked::One(hash, self.lock(shard_of(hash)));
+        }
+        let hashes: Vec<u64> = partitions.iter().map(|partition| self.hash(partition)).collect();
+        let shards: BTreeSet<usize> = hashes.iter().map(|hash| shard_of(*hash)).collect();
+        Locked::Many(hashes, shards.into_iter().map(|shard| (shard, self.lock(shard))).collect())
     }
 
     fn decide(&self, check: &Check, record: bool) -> Result<Verdict, StoreError> {
@@ -137,22 +140,15 @@ impl Inner {
         let now_us = self.now_us();
 
         let mut known = None;
-        let mut absent = 0;
+        let mut slots = SmallVec::<[Option<u32>; 1]>::new();
         let mut states = SmallVec::new();
         for (index, partition) in check.partitions.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
-            let log = match shard.find_mut(hash, partition) {
-                Some(window) => {
-                    window.log.forget(now_us, partition.policy.horizon_us());
-                    &window.log
-                }
-                None => {
-                    absent += 1;
-                    &shard::UNUSED
-                }
-            };
+            let slot = shard.find(hash, partition);
+            slots.push(slot);
+            let log = slot.map_or(&shard::UNUSED, |slot| &shard.window(slot).log);
             if check.repeated {
-                known = known.or_else(|| log.find(id));
+                known = known.or_else(|| log.find(id, now_us, partition.policy.horizon_us()));
             }
             let judged = partition.policy.judged();
             states.extend(judged.map(|quota| log.state(now_us, quota, check.cost)));
@@ -167,20 +163,26 @@ impl Inner {
         if !verdict.admitted || !record || check.cost == 0 {
             return Ok(verdict);
         }
+        let absent = slots.iter().filter(|slot| slot.is_none()).count();
         if absent > 0 && !self.reserve(absent) {
             return Err(StoreError::Full { capacity: self.capacity });
         }
 
         let mut states = verdict.states.iter_mut();
-        for (index, partition) in check.partitions.iter().enumerate() {
+        for (index, (partition, slot)) in check.partitions.iter().zip(slots).enumerate() {
             let (shard, hash) = locked.shard(index);
-            let window = shard.find_or_insert(hash, partition, now_us, &self.hasher);
-            window.log.add(Entry { at_us: now_us, id }, check.cost);
+            let slot = slot.unwrap_or_else(|| shard.insert(hash, partition, now_us, &self.hasher));
+            shard.window_mut(slot).add(Entry { at_us: now_us, id }, check.cost, &partition.policy);
             for (quota, state) in partition.policy.judged().zip(&mut states) {
-                let wait_us = state.wait_us;
-                *state = QuotaState { wait_us, ..window.log.state(now_us, quota, 1) };
+                state.remaining = state.remaining.saturating_sub(check.cost);
+                if state.reset_us == 0 {
+                    state.reset_us = quota.window_us();
+                }
             }
-            self.drop_expired(shard, now_us, DROPPED_PER_ADMISSION);
+        }
+        // Not before all are recorded: a window about to be used again is not to be dropped.
+        for index in 0..check.partitions.len() {
+            self.drop_expired(locked.shard(index).0, now_us, DROPPED_PER_ADMISSION);
         }
         Ok(verdict)
     }
@@ -199,19 +201,25 @@ impl Inner {
     }
 }
 
-/// The shards of one decision, locked.
-struct Locked<'a> {
-    hashes: SmallVec<[u64; 4]>,
-    guards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
+/// The shards of one decision, locked, and the hashes of its windows.
+enum Locked<'a> {
+    /// Nearly every decision is about one window.
+    One(u64, MutexGuard<'a, Shard>),
+    Many(Vec<u64>, Vec<(usize, MutexGuard<'a, Shard>)>),
 }
 
 impl Locked<'_> {
     /// Returns the shard of the decision's `index`-th window, and the window's hash.
     fn shard(&mut self, index: usize) -> (&mut Shard, u64) {
-        let hash = self.hashes[index];
-        let wanted = shard_of(hash);
-        let at = self.guards.partition_point(|(shard, _)| *shard < wanted);
-        (&mut self.guards[at].1, hash)
+        match self {
+            Self::One(hash, guard) => (guard, *hash),
+            Self::Many(hashes, guards) => {
+                let hash = hashes[index];
+                let wanted = shard_of(hash);
+                let at = guards.partition_point(|(shard, _)| *shard < wanted);
+                (&mut guards[at].1, hash)
+            }
+        }
     }
 }
 
@@ -239,9 +247,10 @@ impl Store for MemoryStore {
         let mut locked = self.0.lock_all(&check.partitions);
         for (index, partition) in check.partitions.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
-            if let Some(window) = shard.find_mut(hash, partition) {
-                removed += window.log.remove(entry_id(check));
-                if window.log.newest_us().is_none() && shard.remove(hash, partition) {
+            if let Some(slot) = shard.find(hash, partition) {
+                let log = &mut shard.window_mut(slot).log;
+                removed += log.remove(entry_id(check));
+                if log.newest_us().is_none() && shard.remove(hash, partition) {
                     self.0.windows.fetch_sub(1, Ordering::Relaxed);
                 }
             }

@@ -45,7 +45,7 @@ pub struct Partition {
 
 impl PartialEq for Partition {
     fn eq(&self, other: &Self) -> bool {
-        self.key == other.key && self.policy.window_name() == other.policy.window_name()
+        self.key == other.key && self.policy.shares_windows_with(&other.policy)
     }
 }
 

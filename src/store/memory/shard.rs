@@ -2,13 +2,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 use ahash::RandomState;
 use hashbrown::HashTable;
 use slab::Slab;
 
 use super::Partition;
-use crate::window::Log;
+use crate::policy::Policy;
+use crate::window::{Entry, Log};
 
 /// What a key that has no window yet is judged by.
 pub(super) static UNUSED: Log = Log::new();
@@ -16,15 +18,29 @@ pub(super) static UNUSED: Log = Log::new();
 /// The log of one key under one policy.
 pub(super) struct Window {
     pub(super) log: Log,
-    pub(super) horizon_us: u64,
-    partition: Partition,
+    key: Box<[u8]>,
+    /// As it was when an entry was last added: it says how long the entries matter.
+    policy: Arc<Policy>,
     /// When the window's entry in `Shard::expiries` comes due: not after it has run out.
     due_us: u64,
 }
 
 impl Window {
+    fn is(&self, partition: &Partition) -> bool {
+        *self.key == *partition.key.as_bytes() && self.policy.shares_windows_with(&partition.policy)
+    }
+
+    /// Records a request, which then matters for as long as the present policy says.
+    pub(super) fn add(&mut self, entry: Entry, cost: u32, policy: &Arc<Policy>) {
+        if !Arc::ptr_eq(&self.policy, policy) {
+            self.policy = policy.clone();
+        }
+        self.log.forget(entry.at_us, policy.horizon_us());
+        self.log.add(entry, cost);
+    }
+
     fn expires_us(&self) -> u64 {
-        self.log.newest_us().map_or(0, |newest| newest + self.horizon_us)
+        self.log.newest_us().map_or(0, |newest| newest + self.policy.horizon_us())
     }
 }
 
@@ -39,48 +55,43 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn find_mut(&mut self, hash: u64, partition: &Partition) -> Option<&mut Window> {
-        let slot =
-            self.by_hash.find(hash, |slot| self.windows[*slot as usize].partition == *partition)?;
-        Some(&mut self.windows[*slot as usize])
+    /// Returns the slot of a window.
+    pub(super) fn find(&self, hash: u64, partition: &Partition) -> Option<u32> {
+        self.by_hash.find(hash, |slot| self.windows[*slot as usize].is(partition)).copied()
     }
 
-    /// Returns the window to add an entry to, which then lives to the policy's present horizon.
-    pub(super) fn find_or_insert(
+    /// Returns the window in a slot that `find` or `insert` has returned.
+    pub(super) fn window(&self, slot: u32) -> &Window {
+        &self.windows[slot as usize]
+    }
+
+    /// Returns the window in a slot that `find` or `insert` has returned.
+    pub(super) fn window_mut(&mut self, slot: u32) -> &mut Window {
+        &mut self.windows[slot as usize]
+    }
+
+    /// Makes a window to add an entry to, and returns its slot.
+    pub(super) fn insert(
         &mut self,
         hash: u64,
         partition: &Partition,
         now_us: u64,
         hasher: &RandomState,
-    ) -> &mut Window {
-        let horizon_us = partition.policy.horizon_us();
-        let found =
-            self.by_hash.find(hash, |slot| self.windows[*slot as usize].partition == *partition);
-        let slot = match found {
-            Some(slot) => *slot,
-            None => {
-                let due_us = now_us + horizon_us;
-                let slot = self.windows.insert(Window {
-                    log: Log::new(),
-                    horizon_us,
-                    partition: partition.clone(),
-                    due_us,
-                }) as u32;
-                let windows = &self.windows;
-                self.by_hash
-                    .insert_unique(hash, slot, |slot| hash_of(&windows[*slot as usize], hasher));
-                self.expiries.push(Reverse((due_us, slot)));
-                slot
-            }
-        };
-        let window = &mut self.windows[slot as usize];
-        window.horizon_us = horizon_us;
-        window
+    ) -> u32 {
+        let policy = partition.policy.clone();
+        let due_us = now_us + policy.horizon_us();
+        let key = partition.key.as_bytes().into();
+        let window = Window { log: Log::new(), key, policy, due_us };
+        let slot = self.windows.insert(window) as u32;
+        let windows = &self.windows;
+        self.by_hash.insert_unique(hash, slot, |slot| hash_of(&windows[*slot as usize], hasher));
+        self.expiries.push(Reverse((due_us, slot)));
+        slot
     }
 
     /// Forgets a window, and says whether there was one.
     pub(super) fn remove(&mut self, hash: u64, partition: &Partition) -> bool {
-        let same = |slot: &u32| self.windows[*slot as usize].partition == *partition;
+        let same = |slot: &u32| self.windows[*slot as usize].is(partition);
         let Ok(found) = self.by_hash.find_entry(hash, same) else {
             return false;
         };
@@ -125,5 +136,10 @@ impl Shard {
 }
 
 fn hash_of(window: &Window, hasher: &RandomState) -> u64 {
-    hasher.hash_one(&window.partition)
+    hash(hasher, &window.policy, &window.key)
+}
+
+/// Hashes what a window is found by.
+pub(super) fn hash(hasher: &RandomState, policy: &Policy, key: &[u8]) -> u64 {
+    hasher.hash_one((policy.window_name(), key))
 }
