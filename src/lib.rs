@@ -52,6 +52,10 @@
 //! | `full` | no | all of them |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
+#![cfg_attr(
+    not(all(feature = "memory", feature = "redis")),
+    allow(dead_code, reason = "only the stores together use all of the core")
+)]
 
 mod decision;
 mod error;
