@@ -1,81 +1,62 @@
 //! Runs tower-sliding-window and its peers side by side, and prints what each costs.
 
+mod bots;
 mod cases;
+mod cli;
+mod load;
+mod machine;
+mod measure;
 mod memory;
 mod micro;
 mod peers;
 mod process;
 mod record;
 mod redis_server;
+mod report;
 mod script;
 mod server;
 mod table;
 mod targets;
 mod textbook;
+mod workloads;
 
-use anyhow::Result;
-use clap::{Parser, Subcommand};
+use anyhow::{Result, bail};
+use clap::Parser;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cases::Case;
-use crate::memory::Keeper;
-
-#[derive(Parser)]
-#[command(about, version)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Option<Command>,
-    /// How many times each case is measured; the tables show medians.
-    #[arg(long, global = true, default_value_t = 3)]
-    rounds: usize,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    Script,
-    Memory,
-    Micro,
-    #[command(hide = true)]
-    Serve {
-        case: Case,
-        #[arg(long)]
-        redis: Option<String>,
-        #[arg(long, default_value_t = 1)]
-        workers: usize,
-    },
-    #[command(hide = true)]
-    ProbeMemory { keeper: Keeper, admissions: usize },
-    #[command(hide = true)]
-    ProbeMicro,
-}
+use crate::cli::{Arguments, Command, Measurement, Probe};
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let rounds = arguments.rounds;
-    match arguments.command {
-        Some(Command::Serve { case, redis, workers }) => {
+    match arguments.command.clone() {
+        Some(Command::Probe(Probe::Serve { case, redis, workers })) => {
             server::serve(case, redis.as_deref(), workers)
         }
-        Some(Command::ProbeMemory { keeper, admissions }) => {
+        Some(Command::Probe(Probe::Memory { keeper, admissions })) => {
             println!("{}", serde_json::to_string(&memory::measure(keeper, admissions)?)?);
             Ok(())
         }
-        Some(Command::ProbeMicro) => {
+        Some(Command::Probe(Probe::Micro)) => {
             println!("{}", serde_json::to_string(&micro::measure()?)?);
             Ok(())
         }
-        command => {
-            let runtime = tokio::runtime::Runtime::new()?;
-            runtime.block_on(async {
-                let mut figures = Vec::new();
-                match command {
-                    Some(Command::Script) => println!("{}", script::run(rounds, &mut figures).await?),
-                    Some(Command::Memory) => println!("{}", memory::run(&mut figures).await?),
-                    Some(Command::Micro) => println!("{}", micro::run(rounds, &mut figures).await?),
-                    _ => {}
-                }
-                println!("{}", targets::table(&figures));
-                Ok(())
-            })
-        }
+        Some(Command::Measure(measurement)) => run(&arguments, measurement),
+        None => run(&arguments, Measurement::All),
     }
+}
+
+/// Measures until done or told to stop. Either way all that was started ends with its value.
+fn run(arguments: &Arguments, measurement: Measurement) -> Result<()> {
+    Runtime::new()?.block_on(async {
+        let mut terminated = signal(SignalKind::terminate())?;
+        tokio::select! {
+            report = report::run(arguments, measurement) => {
+                print!("{}", report?);
+                Ok(())
+            }
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+            _ = terminated.recv() => bail!("terminated"),
+        }
+    })
 }
