@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::Router;
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
+use axum::response::Response;
 use axum::routing::get;
 use clap::ValueEnum;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -155,12 +157,18 @@ async fn ping(State(mut connection): State<ConnectionManager>) -> Result<&'stati
     }
 }
 
-async fn problem() -> axum::response::Response {
-    let headers = [
-        (CONTENT_TYPE.as_str(), "application/problem+json"),
-        ("retry-after", "60"),
-        ("ratelimit", r#""default";r=0;t=60"#),
-        ("ratelimit-policy", r#""default";q=5;w=60"#),
-    ];
-    axum::response::IntoResponse::into_response((StatusCode::TOO_MANY_REQUESTS, headers, PROBLEM))
+/// The answer that the layer makes, made of nothing but constants.
+async fn problem() -> Response {
+    const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+    const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+    let mut response = Response::new(Body::from(PROBLEM));
+    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    let mut insert = |name, value| {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    };
+    insert(CONTENT_TYPE, "application/problem+json");
+    insert(RETRY_AFTER, "60");
+    insert(RATE_LIMIT_POLICY, r#""default";q=5;w=60"#);
+    insert(RATE_LIMIT, r#""default";r=0;t=60"#);
+    response
 }

@@ -5,14 +5,11 @@ use anyhow::Result;
 use crate::cases::Case;
 use crate::load::{Load, Seen};
 use crate::process::{cpu, resident_bytes};
-use crate::redis_server::CommandStats;
 use crate::server::Server;
 use crate::table::median;
 
 /// How many connections the load comes over.
 pub(crate) const CONNECTIONS: u32 = 64;
-/// The calls that a limiter here makes; what a script calls inside Redis is not among them.
-const CALLS: [&str; 7] = ["evalsha", "eval", "fcall", "ping", "watch", "get", "exec"];
 
 /// One round of one case.
 pub(crate) struct Sample {
@@ -67,11 +64,7 @@ pub(crate) async fn sample(
         None => None,
     };
     let redis_calls = match redis {
-        Some(redis) => {
-            let stats = redis.stats().await?;
-            let calls = |name| stats.get(name).map_or(0, |stats: &CommandStats| stats.calls);
-            Some(CALLS.into_iter().map(calls).sum())
-        }
+        Some(redis) => Some(redis.calls().await?),
         None => None,
     };
     let growth = |before: u64, after: u64| after as f64 - before as f64;

@@ -83,11 +83,17 @@ pub(crate) fn axum_gcra(route: Router) -> Router {
     let limiter = axum_gcra::RateLimitLayer::<GcraUser>::builder()
         .with_default_quota(axum_gcra::gcra::Quota::new(EVERY, limit.into()))
         .build();
-    let answer = HandleErrorLayer::new(async |error: axum_gcra::Error<Infallible, StatusCode>| match error {
-        axum_gcra::Error::RateLimit(_) => StatusCode::TOO_MANY_REQUESTS,
-        axum_gcra::Error::KeyRejection(status) => status,
-        axum_gcra::Error::Inner(never) => match never {},
-    });
+    let answer =
+        HandleErrorLayer::new(
+            async |error: axum_gcra::Error<Infallible, StatusCode>| match error {
+                // As its own default has it.
+                axum_gcra::Error::RateLimit(error) => {
+                    (StatusCode::TOO_MANY_REQUESTS, error.to_string()).into_response()
+                }
+                axum_gcra::Error::KeyRejection(status) => status.into_response(),
+                axum_gcra::Error::Inner(never) => match never {},
+            },
+        );
     route.layer(ServiceBuilder::new().layer(answer).layer(limiter))
 }
 

@@ -82,7 +82,22 @@ impl RedisServer {
         self.run(&["CONFIG", "RESETSTAT"]).await
     }
 
-    /// Returns what clients asked for since the statistics were reset, by command.
+    /// Returns how many commands clients sent since the statistics were reset. What a script calls
+    /// inside Redis is not among them: of who sends scripts, only they are counted.
+    pub(crate) async fn calls(&self) -> Result<u64> {
+        let mut stats = self.stats().await?;
+        stats.retain(|name, _| name != "info" && !name.starts_with("config"));
+        let scripts = |name: &&String| name.starts_with("eval");
+        let sum = |chosen: &dyn Fn(&&String) -> bool| -> u64 {
+            stats.iter().filter(|(name, _)| chosen(name)).map(|(_, stats)| stats.calls).sum()
+        };
+        Ok(match sum(&scripts) {
+            0 => sum(&|_| true),
+            scripts => scripts,
+        })
+    }
+
+    /// Returns what was asked for since the statistics were reset, by command.
     pub(crate) async fn stats(&self) -> Result<HashMap<String, CommandStats>> {
         let info: String = self.run(&["INFO", "commandstats"]).await?;
         let mut commands = HashMap::new();

@@ -36,10 +36,8 @@ struct Cost {
 
 /// Measures both scripts, turn by turn.
 pub(crate) async fn run(rounds: usize, figures: &mut Vec<Figure>) -> Result<Table> {
-    let mut table = Table::new(
-        "A call of the script, without HTTP",
-        &["", "textbook", "admit.lua", "ratio"],
-    );
+    let mut table =
+        Table::new("A call of the script, without HTTP", &["", "textbook", "admit.lua", "ratio"]);
     let [textbook, ours] = compare("5/60s", 100_000, 5, rounds).await?;
     let mut row = |name: &str, of: fn(&Cost) -> f64, target: Option<f64>| {
         let (theirs, ours) = (median(textbook.iter().map(of)), median(ours.iter().map(of)));

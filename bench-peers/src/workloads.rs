@@ -92,7 +92,8 @@ pub(crate) async fn admit(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table
     );
     for samples in &all {
         let is_limiter = Case::LIMITERS.contains(&samples.case);
-        let a_user = |growth: Option<f64>| growth.filter(|_| is_limiter).map(|it| it / users as f64);
+        let a_user =
+            |growth: Option<f64>| growth.filter(|_| is_limiter).map(|it| it / users as f64);
         table.row([
             samples.case.label().to_owned(),
             number(samples.median(|sample| sample.seen.per_second)),
@@ -101,9 +102,11 @@ pub(crate) async fn admit(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table
             number(samples.median(|sample| sample.server_us)),
             ratio(cpu_ratio(&all, samples.case, Case::Ping)),
             optional(samples.median_of(|sample| sample.redis_us)),
-            optional(samples.median_of(|sample| {
-                sample.redis_calls.map(|calls| calls as f64 / users as f64)
-            })),
+            optional(
+                samples.median_of(|sample| {
+                    sample.redis_calls.map(|calls| calls as f64 / users as f64)
+                }),
+            ),
             optional(a_user(Some(samples.median(|sample| sample.server_growth)))),
             optional(a_user(samples.median_of(|sample| sample.redis_growth))),
             number(samples.median(|sample| sample.seen.share(200) * 100.0)),
