@@ -37,6 +37,7 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
     }
     if wants(Measurement::Micro) {
         tables.push(micro::run(rounds, &mut figures).await?);
+        tables.push(micro::parts()?);
     }
 
     let mut report = String::new();
@@ -50,7 +51,7 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
         write!(report, "{table}")?;
     }
     if markdown {
-        report += NOTES;
+        report += &NOTES.replace("{missed}", &targets::missed(&figures));
     }
     Ok(report)
 }

@@ -33,3 +33,14 @@ pub(crate) fn table(figures: &[Figure]) -> Table {
     }
     table
 }
+
+/// Lists the figures that were not reached.
+pub(crate) fn missed(figures: &[Figure]) -> String {
+    let missed = figures.iter().filter(|figure| !figure.reached());
+    let line = |figure: &Figure| {
+        let Figure { name, measured, at_most } = figure;
+        format!("- {name}: {} instead of at most {}\n", number(*measured), number(*at_most))
+    };
+    let lines: String = missed.map(line).collect();
+    if lines.is_empty() { "None in this run.\n".to_owned() } else { lines }
+}
