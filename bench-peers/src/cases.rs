@@ -1,0 +1,174 @@
+//! [`Case`]: a server to measure, and the routes it serves.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, Uri};
+use axum::middleware::from_fn_with_state;
+use axum::response::Response;
+use axum::routing::get;
+use clap::ValueEnum;
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{Key, KeyError, MemoryStore, Quota, RedisStore, SlidingWindowLayer};
+
+use crate::{peers, textbook};
+
+/// What every limiter here allows: five requests a minute, or its nearest to that.
+pub(crate) const LIMIT: u32 = 5;
+pub(crate) const WINDOW: Duration = Duration::from_secs(60);
+
+/// The answer to who is let through.
+const ANSWER: &str = "ordered";
+/// What the layer answers to who is not, for a route that does nothing but say so.
+const PROBLEM: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"violated-policies":["default"]}"#;
+
+/// What stands in front of the route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Case {
+    Bare429,
+    BareProblem,
+    Bare200,
+    Ping,
+    Memory,
+    Redis,
+    RedisUncached,
+    Textbook,
+    TowerGovernor,
+    AxumGovernor,
+    AxumGcra,
+    AxumLimit,
+    AxumLimitRedis,
+    TowerRateLimitRedis,
+    TowerRateLimitFred,
+}
+
+impl Case {
+    /// Every limiter.
+    pub(crate) const LIMITERS: [Self; 11] = [
+        Self::Memory,
+        Self::Redis,
+        Self::RedisUncached,
+        Self::Textbook,
+        Self::TowerGovernor,
+        Self::AxumGovernor,
+        Self::AxumGcra,
+        Self::AxumLimit,
+        Self::AxumLimitRedis,
+        Self::TowerRateLimitRedis,
+        Self::TowerRateLimitFred,
+    ];
+
+    /// Returns what the tables call it.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Bare429 => "bare route, always 429",
+            Self::BareProblem => "bare route, always our 429",
+            Self::Bare200 => "bare route, always 200",
+            Self::Ping => "bare route, one PING",
+            Self::Memory => "ours, MemoryStore",
+            Self::Redis => "ours, RedisStore",
+            Self::RedisUncached => "ours, RedisStore without DenyCache",
+            Self::Textbook => "textbook middleware (Redis)",
+            Self::TowerGovernor => "tower_governor",
+            Self::AxumGovernor => "axum-governor",
+            Self::AxumGcra => "axum_gcra",
+            Self::AxumLimit => "axum-limit (in process)",
+            Self::AxumLimitRedis => "axum-limit (Redis)",
+            Self::TowerRateLimitRedis => "tower-rate-limit-redis",
+            Self::TowerRateLimitFred => "tower-rate-limit-fred (Redis)",
+        }
+    }
+
+    /// Tells whether it asks a Redis server.
+    pub(crate) fn needs_redis(self) -> bool {
+        matches!(
+            self,
+            Self::Ping
+                | Self::Redis
+                | Self::RedisUncached
+                | Self::Textbook
+                | Self::AxumLimitRedis
+                | Self::TowerRateLimitRedis
+                | Self::TowerRateLimitFred
+        )
+    }
+
+    /// Builds the routes, `redis` being the URL of a server where one is needed.
+    pub(crate) async fn router(self, redis: Option<&str>) -> Result<Router> {
+        let url = redis.context("no Redis server given");
+        let route = Router::new().route("/", get(|| async { ANSWER }));
+        Ok(match self {
+            Self::Bare429 => {
+                Router::new().route("/", get(|| async { StatusCode::TOO_MANY_REQUESTS }))
+            }
+            Self::BareProblem => Router::new().route("/", get(problem)),
+            Self::Bare200 => route,
+            Self::Ping => Router::new().route("/", get(ping)).with_state(connect(url?).await?),
+            Self::Memory => route.layer(ours(MemoryStore::new())),
+            Self::Redis => route.layer(ours(patient().connect(url?).await?)),
+            Self::RedisUncached => {
+                route.layer(ours(patient().deny_cache(false).connect(url?).await?))
+            }
+            Self::Textbook => {
+                let textbook = textbook::Textbook::new(connect(url?).await?);
+                route.layer(from_fn_with_state(textbook, textbook::limit))
+            }
+            Self::TowerGovernor => peers::tower_governor(route)?,
+            Self::AxumGovernor => peers::axum_governor(route)?,
+            Self::AxumGcra => peers::axum_gcra(route),
+            Self::AxumLimit => peers::axum_limit(ANSWER),
+            Self::AxumLimitRedis => peers::axum_limit_redis(ANSWER, url?).await?,
+            Self::TowerRateLimitRedis => peers::tower_rate_limit_redis(route, url?).await?,
+            Self::TowerRateLimitFred => peers::tower_rate_limit_fred(route, url?).await?,
+        })
+    }
+}
+
+/// Whose request it is: the same look at the URI for all limiters.
+pub(crate) fn user_of(uri: &Uri) -> Option<&str> {
+    uri.query()?.strip_prefix("user=")
+}
+
+fn ours(store: impl Store) -> SlidingWindowLayer {
+    let user = |parts: &Parts| user_of(&parts.uri).map(Key::from).ok_or(KeyError::Missing);
+    SlidingWindowLayer::new(Quota::new(LIMIT, WINDOW), user, store)
+}
+
+/// A busy machine must not turn a late answer into a repeated call, which would count twice here.
+fn patient() -> tower_sliding_window::store::RedisStoreBuilder {
+    RedisStore::builder().response_timeout(Duration::from_secs(10))
+}
+
+async fn connect(url: &str) -> Result<ConnectionManager> {
+    let config = ConnectionManagerConfig::new().set_response_timeout(None);
+    Ok(ConnectionManager::new_with_config(redis::Client::open(url)?, config).await?)
+}
+
+async fn ping(State(mut connection): State<ConnectionManager>) -> Result<&'static str, StatusCode> {
+    match redis::cmd("PING").query_async::<()>(&mut connection).await {
+        Ok(()) => Ok(ANSWER),
+        Err(_) => Err(StatusCode::SERVICE_UNAVAILABLE),
+    }
+}
+
+/// The answer that the layer makes, made of nothing but constants.
+async fn problem() -> Response {
+    const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+    const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+    let mut response = Response::new(Body::from(PROBLEM));
+    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    let mut insert = |name, value| {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    };
+    insert(CONTENT_TYPE, "application/problem+json");
+    insert(RETRY_AFTER, "60");
+    insert(RATE_LIMIT_POLICY, r#""default";q=5;w=60"#);
+    insert(RATE_LIMIT, r#""default";r=0;t=60"#);
+    response
+}

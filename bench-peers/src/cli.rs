@@ -1,0 +1,77 @@
+//! What the command line takes.
+
+use clap::{Parser, Subcommand};
+
+use crate::cases::Case;
+use crate::memory::Keeper;
+
+/// Runs tower-sliding-window and its peers side by side, and prints what each costs.
+///
+/// Everything runs on this machine over loopback: oha sends requests to axum servers in processes
+/// of their own, which ask redis-server processes of their own. All of them end with this program.
+/// Needs `redis-server` and `oha` (`cargo install oha --locked`) on PATH, and Linux.
+///
+/// Progress goes to standard error, tables to standard output. Ratios within one run are what
+/// counts: run it on a machine that does nothing else.
+#[derive(Parser)]
+#[command(version, args_conflicts_with_subcommands = false)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    /// Requests of one case in one round of `flood`; `admit` sends as many, but at most 100,000.
+    #[arg(long, global = true, default_value_t = 200_000, value_name = "N")]
+    pub(crate) requests: u64,
+    /// How often each case is measured. The tables show medians.
+    #[arg(long, global = true, default_value_t = 3, value_name = "N")]
+    pub(crate) rounds: usize,
+    /// Worker threads of each server.
+    #[arg(long, global = true, default_value_t = 1, value_name = "N")]
+    pub(crate) workers: usize,
+    /// Prints the whole of BENCHMARKS.md: the tables, the machine, and how to read them.
+    #[arg(long, global = true)]
+    pub(crate) markdown: bool,
+}
+
+#[derive(Clone, Subcommand)]
+pub(crate) enum Command {
+    #[command(flatten)]
+    Measure(Measurement),
+    #[command(flatten)]
+    Probe(Probe),
+}
+
+/// What to measure.
+#[derive(Clone, Copy, PartialEq, Eq, Subcommand)]
+pub(crate) enum Measurement {
+    /// Everything below, in turn (the default). Takes about half an hour.
+    All,
+    /// One user floods each server: what a denial costs the server and Redis.
+    Flood,
+    /// Users who are all admitted: what an admission costs the server and Redis.
+    Admit,
+    /// A few honest users among bots: their latency with and without the bots.
+    Bots,
+    /// The script beside the textbook's: microseconds of Redis a call, bytes of Redis a key.
+    Script,
+    /// Bytes a key in process.
+    Memory,
+    /// Nanoseconds a check in process, beside governor's.
+    Micro,
+}
+
+/// What this program starts itself again for.
+#[derive(Clone, Subcommand)]
+pub(crate) enum Probe {
+    #[command(hide = true)]
+    Serve {
+        case: Case,
+        #[arg(long)]
+        redis: Option<String>,
+        #[arg(long)]
+        workers: usize,
+    },
+    #[command(name = "probe-memory", hide = true)]
+    Memory { keeper: Keeper, admissions: usize },
+    #[command(name = "probe-micro", hide = true)]
+    Micro,
+}

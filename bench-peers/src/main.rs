@@ -1,0 +1,62 @@
+//! Runs tower-sliding-window and its peers side by side, and prints what each costs.
+
+mod bots;
+mod cases;
+mod cli;
+mod load;
+mod machine;
+mod measure;
+mod memory;
+mod micro;
+mod peers;
+mod process;
+mod record;
+mod redis_server;
+mod report;
+mod script;
+mod server;
+mod table;
+mod targets;
+mod textbook;
+mod workloads;
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::{Arguments, Command, Measurement, Probe};
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    match arguments.command.clone() {
+        Some(Command::Probe(Probe::Serve { case, redis, workers })) => {
+            server::serve(case, redis.as_deref(), workers)
+        }
+        Some(Command::Probe(Probe::Memory { keeper, admissions })) => {
+            println!("{}", serde_json::to_string(&memory::measure(keeper, admissions)?)?);
+            Ok(())
+        }
+        Some(Command::Probe(Probe::Micro)) => {
+            println!("{}", serde_json::to_string(&micro::measure()?)?);
+            Ok(())
+        }
+        Some(Command::Measure(measurement)) => run(&arguments, measurement),
+        None => run(&arguments, Measurement::All),
+    }
+}
+
+/// Measures until done or told to stop. Either way all that was started ends with its value.
+fn run(arguments: &Arguments, measurement: Measurement) -> Result<()> {
+    Runtime::new()?.block_on(async {
+        let mut terminated = signal(SignalKind::terminate())?;
+        tokio::select! {
+            report = report::run(arguments, measurement) => {
+                print!("{}", report?);
+                Ok(())
+            }
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+            _ = terminated.recv() => bail!("terminated"),
+        }
+    })
+}

@@ -1,0 +1,49 @@
+//! What the kernel says about a process, and processes that end with the value that started them.
+
+use std::fs;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
+use tokio::process::{Child, Command};
+
+/// How the kernel counts CPU time in `/proc/PID/stat`: always in hundredths of a second.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Returns the CPU time, of user and system, that a process has used so far.
+pub(crate) fn cpu(pid: u32) -> Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name, in parentheses, may have spaces; what follows has none.
+    let (_, fields) = stat.rsplit_once(')').context("no name in /proc/PID/stat")?;
+    let ticks: Result<Vec<u32>, _> =
+        fields.split_whitespace().skip(11).take(2).map(str::parse).collect();
+    Ok(TICK * ticks?.iter().sum::<u32>())
+}
+
+/// Returns how many bytes of a process are in memory.
+pub(crate) fn resident_bytes(pid: u32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next());
+    Ok(kilobytes.context("no VmRSS in /proc/PID/status")?.parse::<u64>()? * 1024)
+}
+
+/// Starts this program again with a hidden subcommand. The child ends when it is dropped; it also
+/// sees its standard input close when this process dies without dropping anything.
+pub(crate) fn again(arguments: &[String]) -> Result<Child> {
+    Command::new(std::env::current_exe()?)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .context("can't start a child process")
+}
+
+/// Runs this program again with a hidden subcommand and reads the JSON that it prints.
+pub(crate) async fn ask_again<T: DeserializeOwned>(arguments: &[String]) -> Result<T> {
+    let output = again(arguments)?.wait_with_output().await?;
+    anyhow::ensure!(output.status.success(), "{arguments:?} failed");
+    Ok(serde_json::from_slice(&output.stdout)?)
+}

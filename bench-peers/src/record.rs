@@ -1,0 +1,134 @@
+//! Calls of a script as bytes: those of ours are recorded from the store that makes them.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tower_sliding_window::store::{Check, Partition, Store};
+use tower_sliding_window::{Policy, Quota, RedisStore};
+
+/// How many checks are under way at once while they are recorded.
+const AT_ONCE: usize = 1000;
+
+/// Commands as they go over the wire.
+#[derive(Default)]
+pub(crate) struct Calls {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) count: u64,
+}
+
+impl Calls {
+    pub(crate) fn push(&mut self, arguments: &[&[u8]]) {
+        self.bytes.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
+        for argument in arguments {
+            self.bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+            self.bytes.extend_from_slice(argument);
+            self.bytes.extend_from_slice(b"\r\n");
+        }
+        self.count += 1;
+    }
+
+    /// Returns the length of one argument of the first command.
+    pub(crate) fn argument_length(&self, index: usize) -> Option<usize> {
+        let (_, mut at) = count(&self.bytes, 0, b'*').ok()??;
+        for _ in 0..index {
+            let (length, start) = count(&self.bytes, at, b'$').ok()??;
+            at = start + length + 2;
+        }
+        Some(count(&self.bytes, at, b'$').ok()??.0)
+    }
+}
+
+/// Lets a [`RedisStore`] check each key `passes` times, and returns what it sent.
+///
+/// Whatever `admit.lua` takes, what is replayed is what the store sends.
+pub(crate) async fn checks(quota: Quota, keys: &[String], passes: usize) -> Result<Calls> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let port = listener.local_addr()?.port();
+    let (stop, stopped) = oneshot::channel();
+    let recorder = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await?;
+        record(stream, stopped).await
+    });
+    let store = RedisStore::builder()
+        .deny_cache(false)
+        .response_timeout(Duration::from_secs(60))
+        .connect(format!("redis://127.0.0.1:{port}"))
+        .await?;
+    let policy = Arc::new(Policy::from(quota));
+    for _ in 0..passes {
+        for some in keys.chunks(AT_ONCE) {
+            let mut checks = JoinSet::new();
+            for key in some.iter().cloned() {
+                // As a layer asks: the decision, and no stamp. The recorder answers with an error,
+                // which counts as asked.
+                let window = Partition { policy: policy.clone(), key: key.into() };
+                let answer = store.admit(&Check::new([window]));
+                checks.spawn(async move { answer.await.is_ok() });
+            }
+            checks.join_all().await;
+        }
+    }
+    let _ = stop.send(());
+    let calls = recorder.await??;
+    anyhow::ensure!(calls.count == (keys.len() * passes) as u64, "{} calls", calls.count);
+    Ok(calls)
+}
+
+/// Plays a server that keeps the calls of scripts and refuses them.
+async fn record(mut stream: TcpStream, mut stopped: oneshot::Receiver<()>) -> Result<Calls> {
+    let (mut calls, mut input, mut output) = (Calls::default(), Vec::new(), Vec::new());
+    loop {
+        let read = tokio::select! {
+            read = stream.read_buf(&mut input) => read?,
+            _ = &mut stopped => return Ok(calls),
+        };
+        if read == 0 {
+            return Ok(calls);
+        }
+        let mut done = 0;
+        while let Some((name, length)) = command(&input[done..])? {
+            if name == b"EVALSHA" {
+                calls.bytes.extend_from_slice(&input[done..done + length]);
+                calls.count += 1;
+                output.extend_from_slice(b"-ERR recorded\r\n");
+            } else {
+                output.extend_from_slice(b"+OK\r\n");
+            }
+            done += length;
+        }
+        input.drain(..done);
+        stream.write_all(&output).await?;
+        output.clear();
+    }
+}
+
+/// Returns the name and the length of the first command, if all of it is there.
+fn command(input: &[u8]) -> Result<Option<(&[u8], usize)>> {
+    let Some((arguments, mut at)) = count(input, 0, b'*')? else { return Ok(None) };
+    let mut name: &[u8] = b"";
+    for index in 0..arguments {
+        let Some((length, start)) = count(input, at, b'$')? else { return Ok(None) };
+        at = start + length + 2;
+        if input.len() < at {
+            return Ok(None);
+        }
+        if index == 0 {
+            name = &input[start..start + length];
+        }
+    }
+    Ok(Some((name, at)))
+}
+
+/// Reads a line of a sign and a number, and returns the number and where the next line begins.
+fn count(input: &[u8], at: usize, sign: u8) -> Result<Option<(usize, usize)>> {
+    let line = &input[at..];
+    let Some(end) = line.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
+    let digits = line[..end].strip_prefix(&[sign]).context("not a command")?;
+    Ok(Some((std::str::from_utf8(digits)?.parse()?, at + end + 2)))
+}

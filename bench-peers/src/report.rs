@@ -1,0 +1,57 @@
+//! What is printed in the end.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+
+use crate::cli::{Arguments, Measurement};
+use crate::workloads::Plan;
+use crate::{bots, machine, memory, micro, script, targets, workloads};
+
+/// How to read the tables; the command line and the machine are filled in.
+const PREAMBLE: &str = include_str!("preamble.md");
+const NOTES: &str = include_str!("notes.md");
+
+/// Measures what is asked for and returns the tables.
+pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<String> {
+    let &Arguments { requests, rounds, workers, markdown, .. } = arguments;
+    let plan = Plan { requests, rounds, workers };
+    let load_before = machine::load();
+    let wants = |one| wanted == one || wanted == Measurement::All;
+
+    let (mut tables, mut figures) = (Vec::new(), Vec::new());
+    if wants(Measurement::Flood) {
+        tables.push(workloads::flood(plan, &mut figures).await?);
+    }
+    if wants(Measurement::Admit) {
+        tables.push(workloads::admit(plan, &mut figures).await?);
+    }
+    if wants(Measurement::Bots) {
+        tables.push(bots::run(rounds, workers, &mut figures).await?);
+    }
+    if wants(Measurement::Script) {
+        tables.push(script::run(rounds, &mut figures).await?);
+    }
+    if wants(Measurement::Memory) {
+        tables.push(memory::run(&mut figures).await?);
+    }
+    if wants(Measurement::Micro) {
+        tables.push(micro::run(rounds, &mut figures).await?);
+        tables.push(micro::parts()?);
+    }
+
+    let mut report = String::new();
+    if markdown {
+        let machine = machine::description(&load_before, &machine::load());
+        let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+        report += &PREAMBLE.replace("{command}", &command).replace("{machine}", machine.trim());
+    }
+    write!(report, "{}", targets::table(&figures))?;
+    for table in tables {
+        write!(report, "{table}")?;
+    }
+    if markdown {
+        report += &NOTES.replace("{missed}", &targets::missed(&figures));
+    }
+    Ok(report)
+}
