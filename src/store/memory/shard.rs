@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ahash::RandomState;
 use hashbrown::HashTable;
 use slab::Slab;
+use smallvec::SmallVec;
 
 use super::Partition;
 use crate::policy::Policy;
@@ -18,7 +19,8 @@ pub(super) static UNUSED: Log = Log::new();
 /// The log of one key under one policy.
 pub(super) struct Window {
     pub(super) log: Log,
-    key: Box<[u8]>,
+    /// Inline up to the length of most keys: to follow a pointer to it costs as much as the rest.
+    key: SmallVec<[u8; 24]>,
     /// As it was when an entry was last added: it says how long the entries matter.
     policy: Arc<Policy>,
     /// When the window's entry in `Shard::expiries` comes due: not after it has run out.
@@ -27,7 +29,8 @@ pub(super) struct Window {
 
 impl Window {
     fn is(&self, partition: &Partition) -> bool {
-        *self.key == *partition.key.as_bytes() && self.policy.shares_windows_with(&partition.policy)
+        self.key[..] == *partition.key.as_bytes()
+            && self.policy.shares_windows_with(&partition.policy)
     }
 
     /// Records a request, which then matters for as long as the present policy says.
@@ -80,7 +83,7 @@ impl Shard {
     ) -> u32 {
         let policy = partition.policy.clone();
         let due_us = now_us + policy.horizon_us();
-        let key = partition.key.as_bytes().into();
+        let key = SmallVec::from_slice(partition.key.as_bytes());
         let window = Window { log: Log::new(), key, policy, due_us };
         let slot = self.windows.insert(window) as u32;
         let windows = &self.windows;
