@@ -77,9 +77,7 @@ fn denied(criterion: &mut Criterion) {
 
         let store = MemoryStore::new();
         let policy = Arc::new(Policy::from(five_a_minute()));
-        let check = |key: &String| {
-            Check::new([Partition { policy: policy.clone(), key: key.as_str().into() }])
-        };
+        let check = |key: &String| Check::new([Partition::new(policy.clone(), key)]);
         let checks: Vec<Check> = keys.iter().map(check).collect();
         let admit = |check| now(store.admit(check)).is_ok_and(|verdict| verdict.admitted);
         for _ in 0..LIMIT {

@@ -80,9 +80,8 @@ impl Admitted {
 
     /// Returns the stamp the request was counted with, on the store's clock.
     ///
-    /// It counts from the Unix epoch in Redis, and from the store's creation in process. Redis does
-    /// not tell it to a layer, which has no use for it; it always does to a
-    /// [`Limiter`](crate::Limiter).
+    /// It counts from the Unix epoch in Redis, and from the store's creation in process. A
+    /// [`Limiter`](crate::Limiter) always asks for it; a layer does not, and may not be told.
     #[must_use]
     pub fn stamp(&self) -> Option<Duration> {
         self.usage.verdict.at_us.map(Duration::from_micros)

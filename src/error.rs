@@ -43,6 +43,14 @@ pub enum StoreError {
         /// The cap.
         capacity: usize,
     },
+    /// The request's weight is more than a store will count one by one.
+    #[error("a request of weight {cost} is too heavy: a weight is at most {most}")]
+    CostTooHigh {
+        /// The request's weight.
+        cost: u32,
+        /// The highest weight there is.
+        most: u32,
+    },
     /// The request's weight is above the limit of one of its quotas, so it could never pass.
     #[error("a request of weight {cost} can never pass a limit of {limit}")]
     CostAboveLimit {
@@ -70,8 +78,14 @@ impl StoreError {
             Self::Refused { .. } => "refused",
             Self::Protocol { .. } => "protocol",
             Self::Full { .. } => "full",
+            Self::CostTooHigh { .. } => "cost_too_high",
             Self::CostAboveLimit { .. } => "cost_above_limit",
         }
+    }
+
+    /// Tells whether it is the request that can never pass, whatever the store.
+    pub(crate) const fn is_impossible(&self) -> bool {
+        matches!(self, Self::CostTooHigh { .. } | Self::CostAboveLimit { .. })
     }
 
     /// Tells whether the store may have counted the request although no answer came.

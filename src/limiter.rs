@@ -65,7 +65,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`StoreError::CostAboveLimit`] if the weight could never pass, and any other
+    /// [`StoreError::CostAboveLimit`] if the weight could never pass,
+    /// [`StoreError::CostTooHigh`] if it is above 1024, and any other
     /// [`StoreError`] if the store could not decide.
     pub async fn check_cost(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, StoreError> {
         let mut check = self.question(key);
@@ -77,7 +78,7 @@ impl Limiter {
     /// them or none.
     ///
     /// The policies are used instead of the limiter's own. The same policy may occur with
-    /// several keys; the same policy and key twice count once.
+    /// several keys; the same policy and key twice count once. No pair at all is admitted.
     ///
     /// # Errors
     ///
@@ -155,7 +156,7 @@ impl Limiter {
     }
 
     async fn decide(&self, mut check: Check) -> Result<Decision, StoreError> {
-        check.possible()?;
+        check.possible().inspect_err(report::store_error)?;
         // Whoever holds the admission may cancel it.
         check.cancellable = true;
         check.wants_stamp = true;

@@ -185,6 +185,7 @@ impl Policy {
             merged = merged.quota(*quota);
         }
         merged.candidates.extend(other.candidates.iter().copied());
+        merged.window_name = self.window_name.clone();
         Arc::new(merged)
     }
 
@@ -294,7 +295,7 @@ impl PolicyHandle {
         let mut policy = policy.into().checked()?;
         let old = self.get();
         if !policy.is_named() {
-            (policy.name, policy.window_name) = (old.name.clone(), old.window_name.clone());
+            policy.name = old.name.clone();
         }
         if old.name != policy.name {
             return Err(PolicyError::Renamed {
@@ -302,6 +303,7 @@ impl PolicyHandle {
                 to: policy.name.as_ref().to_owned(),
             });
         }
+        policy.window_name = old.window_name.clone();
         self.0.store(Arc::new(policy));
         Ok(())
     }
@@ -402,5 +404,17 @@ mod tests {
         assert!(Arc::ptr_eq(&before, &handle.get()));
         handle.set(Quota::per_second(9)).unwrap();
         assert_eq!(handle.get().name(), "user", "a bare quota brings no name of its own");
+    }
+
+    #[test]
+    fn windows_stay_the_same_through_every_change() {
+        let handle = PolicyHandle::new(Quota::per_minute(5));
+        let before = handle.get();
+        for policy in ["3/60s".parse().unwrap(), Policy::new("default").quota(Quota::per_second(1))]
+        {
+            handle.set(policy).unwrap();
+            assert!(before.shares_windows_with(&handle.get()));
+            assert!(before.shares_windows_with(&before.merged(&handle.get())));
+        }
     }
 }

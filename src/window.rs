@@ -13,6 +13,7 @@ pub(crate) struct Entry {
 
 /// How one quota stands at an instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QuotaState {
     /// How many more requests the window holds.
     pub remaining: u32,
@@ -22,6 +23,14 @@ pub struct QuotaState {
     /// How long until the oldest entry of the window leaves it, in microseconds. Zero if the
     /// window is empty, or if nobody asked.
     pub reset_us: u64,
+}
+
+impl QuotaState {
+    /// Creates a state from its parts, in their order.
+    #[must_use]
+    pub const fn new(remaining: u32, wait_us: u64, reset_us: u64) -> Self {
+        Self { remaining, wait_us, reset_us }
+    }
 }
 
 /// The admissions of one key under one policy, oldest first.

@@ -66,6 +66,37 @@ async fn gives_back_when_the_client_goes_away(store: impl Store + Clone) {
     }
 }
 
+/// The client goes away while Redis is being asked: there is nothing yet to cancel, and later is
+/// nobody left to do it.
+#[tokio::test]
+async fn on_redis_a_place_is_given_back_when_the_client_goes_away_before_the_verdict() {
+    let redis = Redis::start().await;
+    let store = redis.store().await;
+    let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(answer)));
+    limiter.peek("load the script").await.unwrap();
+    for _ in 0..20 {
+        let mut request = Box::pin(service.clone().oneshot(request("200")));
+        // One poll sends the question and does not wait for the answer.
+        assert!(futures_poll(&mut request).await);
+        drop(request);
+    }
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    let mut seen = Vec::new();
+    while seen.last() != Some(&3) || seen.len() < 10 {
+        assert!(tokio::time::Instant::now() < deadline, "places are lost: {seen:?}");
+        seen.push(limiter.peek("alice").await.unwrap().remaining());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Polls a future once, and says whether it is still pending.
+async fn futures_poll<F: Future + Unpin>(future: &mut F) -> bool {
+    std::future::poll_fn(|cx| {
+        std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(cx).is_pending())
+    })
+    .await
+}
+
 #[tokio::test(start_paused = true)]
 async fn in_process_a_place_is_given_back_by_response() {
     gives_back_by_response(MemoryStore::new()).await;

@@ -53,6 +53,7 @@ promises!(
     policies_of_different_names_do_not_share_windows,
     keys_may_hold_any_bytes,
     an_impossible_weight_is_an_error_and_counts_nothing,
+    a_huge_weight_is_refused_before_it_costs_anything,
 );
 
 fn admitted(decision: &Decision) -> bool {
@@ -285,4 +286,12 @@ async fn an_impossible_weight_is_an_error_and_counts_nothing(store: impl Store) 
     let error = limiter.check_cost("alice", 6).await.unwrap_err();
     assert!(matches!(error, StoreError::CostAboveLimit { cost: 6, limit: 5, .. }), "{error}");
     assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 5);
+}
+
+async fn a_huge_weight_is_refused_before_it_costs_anything(store: impl Store) {
+    let limiter = Limiter::new(Quota::per_minute(u32::MAX), store);
+    let error = limiter.check_cost("alice", u32::MAX).await.unwrap_err();
+    assert!(matches!(error, StoreError::CostTooHigh { most: 1024, .. }), "{error}");
+    let decision = limiter.check_cost("alice", 1024).await.unwrap();
+    assert_eq!(decision.admitted().unwrap().remaining(), u32::MAX - 1024);
 }

@@ -85,6 +85,33 @@ async fn an_answer_that_comes_too_late_counts_once() {
 }
 
 #[tokio::test]
+async fn a_check_that_fails_though_it_was_counted_is_taken_back() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(port(&redis)).await;
+    let limiter =
+        Limiter::new(Quota::per_hour(3), behind(&proxy, Duration::from_millis(200)).await);
+    limiter.check("load the script").await.unwrap();
+
+    proxy.set(Fault::Stall);
+    for _ in 0..3 {
+        let error = limiter.check("alice").await.unwrap_err();
+        assert!(error.may_have_counted(), "{error}");
+    }
+    proxy.set(Fault::None); // and all that was asked is executed, late
+    let truth = Limiter::new(Quota::per_hour(3), redis.store().await);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    let mut seen = Vec::new();
+    while seen.last() != Some(&3) || seen.len() < 20 {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "a refused request keeps its place: {seen:?}"
+        );
+        seen.push(truth.peek("alice").await.unwrap().remaining());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
 async fn only_the_repeat_pays_for_looking_the_request_up() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(port(&redis)).await;

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use support::Redis;
+use tower_sliding_window::store::{Check, Partition, Store};
 use tower_sliding_window::{Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError};
 
 /// Checks one key `times` times from each of several connections at once; says how many passed.
@@ -112,6 +113,16 @@ async fn every_key_has_a_ttl_of_its_longest_window() {
         let ttl_ms: i64 = redis.run(&["PTTL", &key]).await;
         assert!((50_000..=60_001).contains(&ttl_ms), "{key}: {ttl_ms}");
     }
+}
+
+#[tokio::test]
+async fn what_a_layer_asks_leaves_a_ttl_too() {
+    let redis = Redis::start().await;
+    let policy = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(5)));
+    let window = Partition::new(policy.get(), "alice");
+    assert!(redis.store().await.admit(&Check::new([window])).await.unwrap().admitted);
+    let ttl_ms: i64 = redis.run(&["PTTL", "tsw:{=alice}:user"]).await;
+    assert!((50_000..=60_001).contains(&ttl_ms), "{ttl_ms}");
 }
 
 #[tokio::test]

@@ -106,7 +106,7 @@ struct Held(Arc<Mutex<Option<oneshot::Sender<Verdict>>>>);
 impl Held {
     fn answer(&self, admitted: bool) {
         let wait_us = if admitted { 0 } else { 1 };
-        let states = [QuotaState { remaining: 0, wait_us, reset_us: 0 }];
+        let states = [QuotaState::new(0, wait_us, 0)];
         let verdict = Verdict::new(admitted, None, states.into_iter().collect());
         let asked = self.0.lock().expect("no panic under the lock").take().expect("a question");
         let _ = asked.send(verdict);

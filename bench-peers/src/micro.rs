@@ -144,9 +144,7 @@ struct Subjects<'a> {
 impl<'a> Subjects<'a> {
     fn new(quota: Quota, governor: GovernorQuota, names: &'a [String]) -> Self {
         let policy = Arc::new(Policy::from(quota));
-        let check = |name: &String| {
-            Check::new([Partition { policy: policy.clone(), key: name.as_str().into() }])
-        };
+        let check = |name: &String| Check::new([Partition::new(policy.clone(), name)]);
         Self {
             limiter: Limiter::new(quota, MemoryStore::new()),
             cached: Limiter::new(quota, DenyCache::new(MemoryStore::new()).capacity(2 * KEYS)),

@@ -67,7 +67,7 @@ pub(crate) async fn checks(quota: Quota, keys: &[String], passes: usize) -> Resu
             for key in some.iter().cloned() {
                 // As a layer asks: the decision, and no stamp. The recorder answers with an error,
                 // which counts as asked.
-                let window = Partition { policy: policy.clone(), key: key.into() };
+                let window = Partition::new(policy.clone(), key);
                 let answer = store.admit(&Check::new([window]));
                 checks.spawn(async move { answer.await.is_ok() });
             }

@@ -149,7 +149,7 @@ impl FromStr for Delay {
     type Err = DelayError;
 
     fn from_str(text: &str) -> Result<Self, DelayError> {
-        let delay = humantime::parse_duration(text)?;
+        let delay = Duration::try_from(text.parse::<jiff::SignedDuration>()?)?;
         if delay > LONGEST_DELAY { Err(DelayError::TooLong) } else { Ok(Self(delay)) }
     }
 }
@@ -158,7 +158,7 @@ impl FromStr for Delay {
 #[derive(Clone, Debug, thiserror::Error)]
 enum DelayError {
     #[error("it is not a length of time such as 30s or 5m: {0}")]
-    Text(#[from] humantime::DurationError),
+    Text(#[from] jiff::Error),
     #[error("it is longer than a year")]
     TooLong,
 }

@@ -33,6 +33,13 @@ impl<B> ResponseBody<B> {
     }
 }
 
+impl<B> Default for ResponseBody<B> {
+    /// Returns an empty body, which layers that answer in place of a service ask for.
+    fn default() -> Self {
+        Self::rejection(Bytes::new())
+    }
+}
+
 impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     type Data = Bytes;
     type Error = B::Error;

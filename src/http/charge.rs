@@ -11,7 +11,7 @@ const ATTEMPTS: u32 = 3;
 /// How long between the attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The place an admitted request has taken, until it is known whether it keeps it.
+/// The place a request has taken or is about to take, until it is known whether it keeps it.
 ///
 /// Given back when dropped, so that the cancellation is not lost when the client goes away.
 pub(super) struct Charge(Option<(Arc<dyn Store>, Check)>);

@@ -12,6 +12,7 @@ use super::rejection::Rejection;
 use crate::decision::Decision;
 use crate::key::{KeyError, KeyExtractor};
 use crate::policy::PolicyHandle;
+use crate::report;
 use crate::store::{Check, Partition, Store};
 
 pub(super) type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
@@ -79,7 +80,7 @@ impl Config {
         check.wants_reset = self.headers_on_success;
         check.cancellable = self.cancel_if.is_some();
         check.cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
-        check.possible().map_err(Rejection::StoreFailed)?;
+        check.possible().inspect_err(report::store_error).map_err(Rejection::StoreFailed)?;
         Ok(Some(check))
     }
 }

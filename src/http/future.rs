@@ -58,7 +58,7 @@ where
         request: Request<ReqBody>,
         config: Arc<Config>,
     ) -> Self {
-        let undecided = Some(Undecided { check, inner, request, config });
+        let undecided = Some(Undecided { check, inner, request, config, charge: None });
         Self { state: State::Deciding { answer: None, undecided } }
     }
 }
@@ -74,8 +74,12 @@ where
         loop {
             let next = match state.as_mut().project() {
                 StateProj::Deciding { answer, undecided } => {
-                    let waiting = undecided.as_ref().expect("polled after completion");
+                    let waiting = undecided.as_mut().expect("polled after completion");
                     // Asked when polled: a response nobody waits for is not counted.
+                    if answer.is_none() && waiting.config.cancel_if.is_some() {
+                        let (store, check) = (waiting.config.store.clone(), waiting.check.clone());
+                        waiting.charge = Some(Charge::new(store, check));
+                    }
                     let answer =
                         answer.get_or_insert_with(|| waiting.config.store.admit(&waiting.check));
                     let verdict = ready!(Pin::new(answer).poll(cx));
@@ -125,6 +129,8 @@ struct Undecided<S, ReqBody> {
     inner: S,
     request: Request<ReqBody>,
     config: Arc<Config>,
+    /// Taken back if the client goes away before the verdict.
+    charge: Option<Charge>,
 }
 
 impl<S, ReqBody> Undecided<S, ReqBody>
@@ -136,7 +142,14 @@ where
         verdict: Result<Verdict, StoreError>,
     ) -> State<S, ReqBody, S::Future, R> {
         let config = self.config;
-        let mut passed = Passed::default();
+        let mut passed = Passed { charge: self.charge, ..Passed::default() };
+        let keeps_charge = match &verdict {
+            Ok(verdict) => !verdict.admitted,
+            Err(error) => !error.may_have_counted(),
+        };
+        if keeps_charge && let Some(charge) = passed.charge.take() {
+            charge.keep();
+        }
         match verdict.map(|verdict| Decision::new(self.check, verdict)) {
             Ok(decision) => {
                 report::decision(&decision, config.shadow);
@@ -144,10 +157,6 @@ where
                     observe(&decision);
                 }
                 match &decision {
-                    Decision::Admitted(admitted) if config.cancel_if.is_some() => {
-                        passed.charge =
-                            Some(Charge::new(config.store.clone(), admitted.check().clone()));
-                    }
                     Decision::Denied(denied) if !config.shadow => {
                         let rejection = Rejection::Denied(denied.clone());
                         return State::Rejected { rejection, config };

@@ -106,8 +106,8 @@ impl SlidingWindowLayer {
 
     /// Sets how many places a request takes, all or none.
     ///
-    /// Defaults to 1 for every request. A request that weighs more than a limit can never pass:
-    /// it is answered with 429 without `Retry-After`.
+    /// Defaults to 1 for every request. A request that weighs more than a limit, or more than 1024,
+    /// can never pass: it is answered with 429 without `Retry-After`.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.with(|config| config.cost = Some(Arc::new(cost)))
@@ -115,7 +115,8 @@ impl SlidingWindowLayer {
 
     /// Sets whether responses of the inner service get `RateLimit` and `RateLimit-Policy` too.
     ///
-    /// Defaults to `false`. On Redis it costs one more command in the script for each quota.
+    /// Defaults to `false`. On Redis it costs one more command in the script for each quota, and the
+    /// longer of the two scripts.
     #[must_use]
     pub fn headers_on_success(self, headers_on_success: bool) -> Self {
         self.with(|config| config.headers_on_success = headers_on_success)

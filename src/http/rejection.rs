@@ -30,9 +30,8 @@ impl Rejection {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Denied(_) | Self::StoreFailed(StoreError::CostAboveLimit { .. }) => {
-                StatusCode::TOO_MANY_REQUESTS
-            }
+            Self::Denied(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::StoreFailed(error) if error.is_impossible() => StatusCode::TOO_MANY_REQUESTS,
             Self::MissingKey { status } => *status,
             Self::InvalidKey => StatusCode::BAD_REQUEST,
             Self::StoreFailed(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -44,17 +43,17 @@ impl Rejection {
     #[must_use]
     pub fn to_response(&self) -> Response<Bytes> {
         let status = self.status();
-        let (kind, title) = match self {
-            Self::Denied(_) | Self::StoreFailed(StoreError::CostAboveLimit { .. }) => (
+        let (kind, title) = match status {
+            StatusCode::TOO_MANY_REQUESTS => (
                 "https://iana.org/assignments/http-problem-types#quota-exceeded",
                 "Request cannot be satisfied as assigned quota has been exceeded",
             ),
-            Self::StoreFailed(_) => (
+            StatusCode::SERVICE_UNAVAILABLE => (
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
                 "Request cannot be satisfied due to temporary server capacity constraints",
             ),
-            Self::MissingKey { .. } => ("about:blank", "The request does not say whose it is"),
-            Self::InvalidKey => ("about:blank", "The request does not say clearly whose it is"),
+            // RFC 9457, section 4.2.1: a problem that is no more than its status has its phrase.
+            _ => ("about:blank", status.canonical_reason().unwrap_or("Rejected")),
         };
         let mut body =
             format!(r#"{{"type":"{kind}","title":"{title}","status":{}"#, status.as_u16());
@@ -81,7 +80,7 @@ impl Rejection {
                 headers::insert_retry_after(headers, denied.retry_after());
                 headers::insert_rate_limit(headers, denied.usage());
             }
-            Self::StoreFailed(StoreError::CostAboveLimit { .. }) => {}
+            Self::StoreFailed(error) if error.is_impossible() => {}
             Self::StoreFailed(error) => headers::insert_retry_after(headers, error.retry_after()),
             Self::MissingKey { .. } | Self::InvalidKey => {}
         }

@@ -41,6 +41,7 @@ fn step(clock_may_step_back: bool) -> impl Strategy<Value = Step> {
     // Often exactly a window's length, or one microsecond beside it.
     let advance = prop_oneof![
         3 => 0..HORIZON_US / 3,
+        2 => 0..2_000_000_u64,
         2 => (0..4_u64, 0..3_u64).prop_map(|(n, off)| (n * HORIZON_US / 4 + off).saturating_sub(1)),
     ];
     let back = if clock_may_step_back { 1 } else { 0 };
@@ -288,4 +289,31 @@ fn the_script_agrees_with_the_algorithm() {
         let mut subject = OnRedis { store, connection: connection.clone(), prefix };
         runtime.block_on(play(steps, &mut subject, ORIGIN_US))?;
     });
+}
+
+/// Random histories seldom meet a boundary of the shorter script: these go through all of them.
+#[test]
+fn the_shorter_script_agrees_at_its_boundaries() {
+    let server = RedisServer::new();
+    let runtime = runtime();
+    let connection = runtime.block_on(connect(&server));
+    for limit in 1..4 {
+        for offsets in [[0, 1], [1, HORIZON_US - 1], [400_000, 700_000], [2, HORIZON_US - 400_000]]
+        {
+            let mut steps = vec![Step::SetLimits(0, limit, 1, 3)];
+            for _ in 0..6 {
+                for offset in offsets {
+                    for advance in [offset, 0, HORIZON_US - offset - 1, 1] {
+                        steps.push(Step::Advance(advance));
+                        steps.push(Step::Check { cost: 1, windows: vec![(0, 0)] });
+                        steps.push(Step::Peek { cost: 1, windows: vec![(0, 0)] });
+                    }
+                }
+            }
+            let prefix = format!("{limit}-{}", offsets[1]);
+            let store = Commands::with_clock(connection.clone(), &prefix);
+            let mut subject = OnRedis { store, connection: connection.clone(), prefix };
+            runtime.block_on(play(steps, &mut subject, ORIGIN_US)).unwrap();
+        }
+    }
 }

@@ -30,14 +30,17 @@ const CHANGE_COUNTERS: usize = 1024;
 ///
 /// ## Behavior
 ///
-/// - Never denies a request that the store would have admitted: the instant is measured from
-///   before the check was sent, on the monotonic clock.
-/// - Never tells a wait that is too short: what is told counts from when the answer arrived.
+/// - As long as only time makes room, it never denies a request that the store would have admitted:
+///   the instant is measured from before the check was sent, on the monotonic clock.
+/// - Never tells a wait that is too short for the windows it remembers: what is told counts from
+///   when the answer arrived.
 /// - A denial is forgotten when its policy is replaced, or when the key is reset or a request of
-///   it cancelled in this process. Where another process may cancel or reset, it is believed for
-///   no longer than a second, see [`DenyCache::max_age`].
+///   it cancelled through a clone of this store. Requests that may be cancelled elsewhere are
+///   denied from memory for no longer than a second; a reset through another process is heard
+///   when the wait is over, or after [`DenyCache::max_age`].
 /// - Of a request under several policies, each full window is remembered by itself. The answer
-///   from memory then names those, and only those, policies.
+///   from memory knows of those, and only those: it does not name another that has filled since.
+/// - Requests of a weight other than 1 are always put to the store.
 /// - Bounded: at its capacity it forgets what was used least, which costs the store a question.
 ///
 /// ```
@@ -87,6 +90,11 @@ impl<S: Store> DenyCache<S> {
 
 impl<S: Store> Store for DenyCache<S> {
     fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+        // What a heavier request waits for may change when a lighter one is admitted, and a repeated
+        // one may have been admitted before.
+        if check.cost != 1 || check.repeated {
+            return self.store.admit(check);
+        }
         let sent = Instant::now();
         if let Some(verdict) = self.denials.answer(check, sent) {
             return StoreFuture::ready(Ok(verdict));
@@ -94,10 +102,10 @@ impl<S: Store> Store for DenyCache<S> {
         let changes: SmallVec<[u64; 2]> =
             check.partitions.iter().map(|window| self.denials.changes(window)).collect();
         let (denials, max_age) = (self.denials.clone(), self.max_age_of(check));
-        let (partitions, cost) = (check.partitions.clone(), check.cost);
+        let partitions = check.partitions.clone();
         self.store.admit(check).inspect(move |verdict| {
             if !verdict.admitted {
-                denials.remember(&partitions, cost, verdict, sent, max_age, &changes);
+                denials.remember(&partitions, verdict, sent, max_age, &changes);
             }
         })
     }
@@ -139,7 +147,6 @@ struct Denials {
 struct Denial {
     /// By what it was decided: it may have been replaced since.
     policy: Arc<Policy>,
-    cost: u32,
     at_us: Option<u64>,
     states: SmallVec<[QuotaState; 2]>,
     /// Until when the store would deny again, for certain.
@@ -181,7 +188,6 @@ impl Denials {
             .map(|partition| {
                 let denial = self.cache.get(partition)?;
                 let holds = denial.until > now
-                    && denial.cost == check.cost
                     && (denial.at_us.is_some() || !check.wants_stamp)
                     && denial.policy == partition.policy;
                 holds.then_some(denial)
@@ -212,7 +218,6 @@ impl Denials {
     fn remember(
         &self,
         partitions: &[Partition],
-        cost: u32,
         verdict: &Verdict,
         sent: Instant,
         max_age: Option<Duration>,
@@ -231,7 +236,6 @@ impl Denials {
             }
             let denial = Denial {
                 policy: partition.policy.clone(),
-                cost,
                 at_us: verdict.at_us,
                 states: own.into(),
                 until: sent + believed,

@@ -31,16 +31,29 @@ pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use redis::{RedisStore, RedisStoreBuilder};
 
+/// The highest weight of a request. Each place it takes is an entry of the log, written while
+/// Redis does nothing else.
+const HIGHEST_COST: u32 = 1024;
+
 /// One window: a policy and the key it is kept for.
 ///
 /// Two are equal if they are the same window: the same key under a policy of the same name,
 /// whatever its quotas.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Partition {
     /// The policy, as it was when the decision began.
     pub policy: Arc<Policy>,
     /// Whose window it is.
     pub key: Key,
+}
+
+impl Partition {
+    /// Names the window of a key under a policy.
+    #[must_use]
+    pub fn new(policy: Arc<Policy>, key: impl Into<Key>) -> Self {
+        Self { policy, key: key.into() }
+    }
 }
 
 impl PartialEq for Partition {
@@ -64,7 +77,7 @@ impl Hash for Partition {
 pub struct Check {
     /// The request's identity, under which it is counted once.
     pub id: Uuid,
-    /// The request's weight: how many places it takes. At least 1.
+    /// The request's weight: how many places it takes, 0 to 1024. Defaults to 1.
     pub cost: u32,
     /// The windows, no two the same. At least one.
     pub partitions: SmallVec<[Partition; 1]>,
@@ -116,6 +129,9 @@ impl Check {
 
     /// Returns an error if the request could never pass.
     pub(crate) fn possible(&self) -> Result<(), StoreError> {
+        if self.cost > HIGHEST_COST {
+            return Err(StoreError::CostTooHigh { cost: self.cost, most: HIGHEST_COST });
+        }
         let quotas = self.partitions.iter().flat_map(|partition| partition.policy.quotas());
         match quotas.map(|quota| quota.limit()).min() {
             Some(limit) if self.cost > limit => {

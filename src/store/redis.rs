@@ -40,7 +40,9 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 ///   `PREFIX:{=KEY}:POLICY`, `%` and `}` in the key written as `%25` and `%7D`; a policy without a
 ///   name stands there as `default:QUOTAS`.
 /// - Commands of concurrent requests share one connection, which is made again in the background
-///   when it breaks. Calls meanwhile fail with a [`StoreError`].
+///   when it breaks. Calls meanwhile fail with a [`StoreError`]; so do all later ones if the server
+///   answers the new connection with an error, such as a password it no longer takes.
+/// - A check that fails although it may have been counted is cancelled in the background.
 ///
 /// ```no_run
 /// use tower_sliding_window::RedisStore;

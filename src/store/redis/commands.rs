@@ -14,6 +14,11 @@ use crate::error::StoreError;
 use crate::quota::Quota;
 use crate::store::{Check, Partition, Store, StoreFuture, Verdict};
 
+/// How often a request that nobody was told of is taken back, and how long that may take.
+const GIVE_BACK_ATTEMPTS: u32 = 5;
+const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(10);
+const GIVE_BACK_PAUSE: Duration = Duration::from_secs(1);
+
 /// A Redis server as a store, with nothing remembered in this process.
 pub(in crate::store) struct Commands(Arc<Inner>);
 
@@ -48,7 +53,13 @@ impl Store for Commands {
             };
             match verdict {
                 // Only now is it worth looking whether the request has been counted.
-                Err(error) if error.may_have_counted() => inner.admit_all(&check, "repeat").await,
+                Err(error) if error.may_have_counted() => {
+                    let again = inner.admit_all(&check, "repeat").await;
+                    if again.is_err() {
+                        tokio::spawn(async move { inner.give_back(&check).await });
+                    }
+                    again.map_err(|_| error)
+                }
                 verdict => verdict,
             }
         })
@@ -61,8 +72,7 @@ impl Store for Commands {
 
     fn cancel(&self, check: &Check) -> StoreFuture<bool> {
         let inner = self.0.clone();
-        let mut command = inner.call(&CANCEL, &check.partitions);
-        command.arg(check.id.as_bytes()).arg(check.cost);
+        let command = inner.call_cancel(check);
         StoreFuture::later(async move {
             let removed: u64 = reply::read(&inner.run(&CANCEL, &command).await?)?;
             Ok(removed > 0)
@@ -101,6 +111,26 @@ impl Inner {
             command.arg(self.keys.window(partition));
         }
         command
+    }
+
+    fn call_cancel(&self, check: &Check) -> Cmd {
+        let mut command = self.call(&CANCEL, &check.partitions);
+        command.arg(check.id.as_bytes()).arg(check.cost);
+        command
+    }
+
+    /// Removes a request that nobody was told of. On the connection it stands behind both askings;
+    /// where that has broken, it is sent again when there is another.
+    async fn give_back(&self, check: &Check) {
+        let command = self.call_cancel(check);
+        for _ in 0..GIVE_BACK_ATTEMPTS {
+            let mut connection = self.connection.clone();
+            let removed = timeout(GIVE_BACK_TIMEOUT, CANCEL.run(&command, &mut connection));
+            if matches!(removed.await, Ok(Ok(_))) {
+                return;
+            }
+            tokio::time::sleep(GIVE_BACK_PAUSE).await;
+        }
     }
 
     async fn admit(&self, check: &Check, quota: Quota) -> Result<Verdict, StoreError> {
