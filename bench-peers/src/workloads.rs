@@ -46,7 +46,7 @@ pub(crate) async fn flood(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table
             let most = samples.rounds.iter().filter_map(|sample| sample.redis_calls).max();
             figures.push(Figure::new(
                 format!("flood: script calls in {} requests", number(requests as f64)),
-                most.unwrap_or(0) as f64,
+                most.map_or(f64::NAN, |calls| calls as f64),
                 130.0,
             ));
         }
