@@ -49,6 +49,8 @@ pub(crate) enum Measurement {
     Flood,
     /// Users who are all admitted: what an admission costs the server and Redis.
     Admit,
+    /// The server CPU of ours beside the bare routes, measured more carefully.
+    Ratios,
     /// A few honest users among bots: their latency with and without the bots.
     Bots,
     /// The script beside the textbook's: microseconds of Redis a call, bytes of Redis a key.

@@ -32,7 +32,7 @@ pub(crate) fn description(load_before: &str, load_after: &str) -> String {
         "- CPU: {cpu}, {cores} cores; memory: {memory}\n\
          - Linux {}; redis-server {redis}; {}; {}\n\
          - Crates: {}\n\
-         - Load average over a minute, when the run began {load_before}, when it ended {load_after} (the load is its own)\n",
+         - Load average over a minute, when the run began {load_before}, when it ended {load_after} (part of the latter is the run's own)\n",
         kernel.split('-').next().unwrap_or_default().trim(),
         version("rustc").split(" (").next().unwrap_or_default(),
         version("oha"),

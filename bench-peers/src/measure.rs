@@ -1,5 +1,7 @@
 //! [`Sample`]: what one case under one load costs.
 
+use std::time::Duration;
+
 use anyhow::Result;
 
 use crate::cases::Case;
@@ -10,6 +12,16 @@ use crate::table::median;
 
 /// How many connections the load comes over.
 pub(crate) const CONNECTIONS: u32 = 64;
+/// Into how many bursts the requests are divided where two cases take turns.
+const BURSTS: u64 = 10;
+
+/// How the HTTP workloads are run.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) requests: u64,
+    pub(crate) rounds: usize,
+    pub(crate) workers: usize,
+}
 
 /// One round of one case.
 pub(crate) struct Sample {
@@ -57,7 +69,7 @@ pub(crate) async fn sample(
 
     let seen = load(users, requests).run().await?;
 
-    let per_request = |time: std::time::Duration| time.as_secs_f64() * 1e6 / requests as f64;
+    let per_request = |time: Duration| time.as_secs_f64() * 1e6 / requests as f64;
     let server_us = per_request(cpu(pid)? - cpu_before);
     let redis_us = match redis_pid.zip(redis_cpu_before) {
         Some((pid, before)) => Some(per_request(cpu(pid)? - before)),
@@ -89,11 +101,10 @@ impl Samples {
     pub(crate) async fn take(
         what: &str,
         cases: &[Case],
-        rounds: usize,
-        workers: usize,
+        plan: Plan,
         users: &str,
-        requests: u64,
     ) -> Result<Vec<Self>> {
+        let Plan { requests, rounds, workers } = plan;
         let mut all: Vec<Self> =
             cases.iter().map(|case| Self { case: *case, rounds: Vec::new() }).collect();
         for round in 1..=rounds {
@@ -128,4 +139,36 @@ pub(crate) fn cpu_ratio(all: &[Samples], case: Case, base: Case) -> Option<f64> 
     let find = |case| all.iter().find(|samples| samples.case == case);
     let pairs = find(case)?.rounds.iter().zip(&find(base)?.rounds);
     Some(median(pairs.map(|(sample, base)| sample.server_us / base.server_us)))
+}
+
+/// Measures that ratio for a figure that has to be exact: both servers run at once and
+/// are loaded in turn, in short bursts, so that whatever else the machine does hits both alike.
+pub(crate) async fn paired_cpu_ratio(
+    case: Case,
+    base: Case,
+    plan: Plan,
+    users: &str,
+) -> Result<f64> {
+    let mut ratios = Vec::new();
+    for round in 1..=plan.rounds {
+        let servers =
+            [Server::start(case, plan.workers).await?, Server::start(base, plan.workers).await?];
+        let mut used = [Duration::ZERO; 2];
+        for burst in 0..=BURSTS {
+            for (server, used) in servers.iter().zip(&mut used) {
+                let url = server.url(if burst == 0 { "warm[0-9]{4}" } else { users });
+                let requests = plan.requests / BURSTS;
+                let before = cpu(server.pid()?)?;
+                Load { url, requests, connections: CONNECTIONS, rate: None }.run().await?;
+                if burst > 0 {
+                    *used += cpu(server.pid()?)? - before;
+                }
+            }
+        }
+        let ratio = used[0].as_secs_f64() / used[1].as_secs_f64();
+        let (case, base) = (case.label(), base.label());
+        eprintln!("in turn: round {round} of {}: {case} / {base}: {ratio:.3}", plan.rounds);
+        ratios.push(ratio);
+    }
+    Ok(median(ratios))
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anyhow::Result;
 
 use crate::cli::{Arguments, Measurement};
-use crate::workloads::Plan;
+use crate::measure::Plan;
 use crate::{bots, machine, memory, micro, script, targets, workloads};
 
 /// How to read the tables; the command line and the machine are filled in.
@@ -24,7 +24,10 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
         tables.push(workloads::flood(plan, &mut figures).await?);
     }
     if wants(Measurement::Admit) {
-        tables.push(workloads::admit(plan, &mut figures).await?);
+        tables.push(workloads::admit(plan).await?);
+    }
+    if wants(Measurement::Ratios) {
+        tables.push(workloads::ratios(plan, &mut figures).await?);
     }
     if wants(Measurement::Bots) {
         tables.push(bots::run(rounds, workers, &mut figures).await?);

@@ -3,24 +3,19 @@
 use anyhow::Result;
 
 use crate::cases::Case;
-use crate::measure::{Samples, cpu_ratio};
+use crate::measure::{Plan, Samples, cpu_ratio, paired_cpu_ratio};
 use crate::table::{Table, number, ratio};
 use crate::targets::Figure;
 
-/// How the HTTP workloads are run.
-#[derive(Clone, Copy)]
-pub(crate) struct Plan {
-    pub(crate) requests: u64,
-    pub(crate) rounds: usize,
-    pub(crate) workers: usize,
-}
+/// Users of whom none comes twice.
+const ANYONE: &str = "[0-9a-f]{12}";
 
 /// One user asks as fast as answers come, and is denied from the sixth request on.
 pub(crate) async fn flood(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table> {
     let mut cases = vec![Case::Bare429, Case::BareProblem];
     cases.extend(Case::LIMITERS);
-    let Plan { requests, rounds, workers } = plan;
-    let all = Samples::take("flood", &cases, rounds, workers, "bot", requests).await?;
+    let requests = plan.requests;
+    let all = Samples::take("flood", &cases, plan, "bot").await?;
     let mut table = Table::new(
         format!("Flood: one user, {} requests over 64 connections", number(requests as f64)),
         &[
@@ -51,29 +46,21 @@ pub(crate) async fn flood(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table
             let most = samples.rounds.iter().filter_map(|sample| sample.redis_calls).max();
             figures.push(Figure::new(
                 format!("flood: script calls in {} requests", number(requests as f64)),
-                most.unwrap_or(0) as f64,
+                most.map_or(f64::NAN, |calls| calls as f64),
                 130.0,
             ));
         }
-    }
-    if let Some(measured) = cpu_ratio(&all, Case::Redis, Case::Bare429) {
-        figures.push(Figure::new(
-            "flood: server CPU a request, RedisStore / bare 429",
-            measured,
-            1.08,
-        ));
     }
     Ok(table)
 }
 
 /// Every request is of another user, and all are admitted.
-pub(crate) async fn admit(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table> {
+pub(crate) async fn admit(plan: Plan) -> Result<Table> {
     let mut cases = vec![Case::Bare200, Case::Ping];
     cases.extend(Case::LIMITERS);
     // As many users as a flash sale has; more requests would only be more users.
-    let Plan { requests, rounds, workers } = plan;
-    let users = requests.min(100_000);
-    let all = Samples::take("admit", &cases, rounds, workers, "[0-9a-f]{12}", users).await?;
+    let users = plan.requests.min(100_000);
+    let all = Samples::take("admit", &cases, Plan { requests: users, ..plan }, ANYONE).await?;
     let mut table = Table::new(
         format!("Admit: {} users, one request each, over 64 connections", number(users as f64)),
         &[
@@ -112,12 +99,27 @@ pub(crate) async fn admit(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table
             number(samples.median(|sample| sample.seen.share(200) * 100.0)),
         ]);
     }
-    if let Some(measured) = cpu_ratio(&all, Case::Redis, Case::Ping) {
-        figures.push(Figure::new(
-            "admit: server CPU a request, RedisStore / one PING",
-            measured,
-            1.10,
-        ));
+    Ok(table)
+}
+
+/// The ratios of server CPU that matter most, measured more carefully than in the tables above.
+pub(crate) async fn ratios(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table> {
+    let pairs = [
+        ("flood", Case::BareProblem, Case::Bare429, "bot", None),
+        ("flood", Case::Memory, Case::Bare429, "bot", None),
+        ("flood", Case::Redis, Case::Bare429, "bot", Some(1.08)),
+        ("admit", Case::Redis, Case::Ping, ANYONE, Some(1.10)),
+        ("admit", Case::RedisUncached, Case::Ping, ANYONE, None),
+        ("admit", Case::Textbook, Case::Ping, ANYONE, None),
+    ];
+    let mut table = Table::new("Server CPU a request, two cases loaded in turn", &["", "ratio"]);
+    for (workload, case, base, users, at_most) in pairs {
+        let measured = paired_cpu_ratio(case, base, plan, users).await?;
+        let name = format!("{workload}: {} / {}", case.label(), base.label());
+        table.row([name.clone(), ratio(Some(measured))]);
+        if let Some(at_most) = at_most {
+            figures.push(Figure::new(format!("server CPU a request, {name}"), measured, at_most));
+        }
     }
     Ok(table)
 }
