@@ -156,13 +156,12 @@ where
                 if let Some(observe) = &config.on_decision {
                     observe(&decision);
                 }
-                match &decision {
+                let decision = match decision {
                     Decision::Denied(denied) if !config.shadow => {
-                        let rejection = Rejection::Denied(denied.clone());
-                        return State::Rejected { rejection, config };
+                        return State::Rejected { rejection: Rejection::Denied(denied), config };
                     }
-                    _ => {}
-                }
+                    decision => decision,
+                };
                 passed.usage = config.headers_on_success.then(|| decision.usage().clone());
                 self.request.extensions_mut().insert(decision);
             }

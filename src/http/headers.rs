@@ -22,15 +22,16 @@ pub(super) fn insert_retry_after(headers: &mut HeaderMap, wait: Duration) {
 
 /// Says what the quotas are and how much of them is left.
 pub(super) fn insert_rate_limit(headers: &mut HeaderMap, usage: &Usage) {
-    let (mut policies, mut limits) = (String::new(), String::new());
+    // Room for one policy of two quotas. Names have no character that would have to be escaped.
+    let (mut policies, mut limits) = (String::with_capacity(64), String::with_capacity(32));
     for (policy, states, _) in usage.policies() {
+        let name = policy.name();
         for quota in policy.quotas() {
-            let window = seconds(quota.window());
-            let _ =
-                write!(item(&mut policies), "{:?};q={};w={window}", policy.name(), quota.limit());
+            let (limit, window) = (quota.limit(), seconds(quota.window()));
+            let _ = write!(item(&mut policies), "\"{name}\";q={limit};w={window}");
         }
         let Some(tightest) = states.iter().min_by_key(tightness) else { continue };
-        let _ = write!(item(&mut limits), "{:?};r={}", policy.name(), tightest.remaining);
+        let _ = write!(item(&mut limits), "\"{name}\";r={}", tightest.remaining);
         let more_in = Duration::from_micros(tightest.wait_us.max(tightest.reset_us));
         if !more_in.is_zero() {
             let _ = write!(limits, ";t={}", seconds(more_in));

@@ -55,12 +55,18 @@ impl Rejection {
             // RFC 9457, section 4.2.1: a problem that is no more than its status has its phrase.
             _ => ("about:blank", status.canonical_reason().unwrap_or("Rejected")),
         };
-        let mut body =
-            format!(r#"{{"type":"{kind}","title":"{title}","status":{}"#, status.as_u16());
+        // Neither these texts nor policy names have a character that JSON would escape.
+        let mut body = String::with_capacity(256);
+        let parts =
+            [r#"{"type":""#, kind, r#"","title":""#, title, r#"","status":"#, status.as_str()];
+        parts.iter().for_each(|part| body.push_str(part));
         if let Self::Denied(denied) = self {
-            // Policy names have no character that JSON would escape.
-            let names: Vec<_> = denied.violated().map(|name| format!("\"{name}\"")).collect();
-            body += &format!(r#","violated-policies":[{}]"#, names.join(","));
+            body.push_str(r#","violated-policies":["#);
+            for (index, name) in denied.violated().enumerate() {
+                let parts = [if index == 0 { "\"" } else { ",\"" }, name, "\""];
+                parts.iter().for_each(|part| body.push_str(part));
+            }
+            body.push(']');
         }
         body.push('}');
 
