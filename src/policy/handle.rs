@@ -1,0 +1,127 @@
+//! [`PolicyHandle`]: a policy that can be changed while it is in use.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::{Policy, PolicyError};
+
+/// A policy that can be replaced while limiters use it.
+///
+/// Clones share the policy: [`PolicyHandle::set`] on one takes effect at once, for every
+/// limiter and layer made from the others. A decision uses the policy as it was when the decision
+/// began, never a mixture. The history of admissions is kept, so a new limit counts what was
+/// admitted under the old one; a longer window begins with what the shorter one still held.
+///
+/// ```
+/// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota};
+///
+/// let policy = PolicyHandle::new(Quota::per_minute(100));
+/// let limiter = Limiter::new(policy.clone(), MemoryStore::new());
+/// policy.set(Quota::per_minute(20))?;
+/// assert_eq!(limiter.policy().to_string(), "20/60s");
+/// assert!(policy.set(Policy::new("other")).is_err(), "no quota: the old policy stays");
+/// # Ok::<(), tower_sliding_window::PolicyError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PolicyHandle(Arc<ArcSwap<Policy>>);
+
+impl PolicyHandle {
+    /// Creates a handle to a policy.
+    ///
+    /// # Panics
+    ///
+    /// If the policy has no quota.
+    #[must_use]
+    pub fn new(policy: impl Into<Policy>) -> Self {
+        match Self::try_new(policy) {
+            Ok(handle) => handle,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Creates a handle to a policy, or says what is wrong with it.
+    ///
+    /// # Errors
+    ///
+    /// [`PolicyError::NoQuota`] if the policy has no quota.
+    pub fn try_new(policy: impl Into<Policy>) -> Result<Self, PolicyError> {
+        Ok(Self(Arc::new(ArcSwap::from_pointee(policy.into().checked()?))))
+    }
+
+    /// Replaces the policy, for every clone of this handle at once.
+    ///
+    /// A policy that was given no name takes over that of the old one.
+    ///
+    /// # Errors
+    ///
+    /// [`PolicyError::NoQuota`] if the new policy has no quota, and [`PolicyError::Renamed`] if
+    /// it has another name, for that would begin a new history. The old policy then stays.
+    pub fn set(&self, policy: impl Into<Policy>) -> Result<(), PolicyError> {
+        let mut policy = policy.into().checked()?;
+        let old = self.get();
+        if !policy.is_named() {
+            policy.name = old.name.clone();
+        }
+        if old.name != policy.name {
+            return Err(PolicyError::Renamed {
+                from: old.name.as_ref().to_owned(),
+                to: policy.name.as_ref().to_owned(),
+            });
+        }
+        policy.window_name = old.window_name.clone();
+        self.0.store(Arc::new(policy));
+        Ok(())
+    }
+
+    /// Returns the policy as it is now.
+    #[must_use]
+    pub fn get(&self) -> Arc<Policy> {
+        self.0.load_full()
+    }
+}
+
+impl<P: Into<Policy>> From<P> for PolicyHandle {
+    /// # Panics
+    ///
+    /// If the policy has no quota.
+    fn from(policy: P) -> Self {
+        Self::new(policy)
+    }
+}
+
+impl From<&PolicyHandle> for PolicyHandle {
+    fn from(handle: &PolicyHandle) -> Self {
+        handle.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quota::Quota;
+
+    #[test]
+    fn a_handle_refuses_what_is_wrong_as_a_whole() {
+        let handle = PolicyHandle::new(Policy::new("user").quota(Quota::per_second(1)));
+        let before = handle.get();
+        assert!(matches!(handle.set(Policy::new("user")), Err(PolicyError::NoQuota { .. })));
+        let other = Policy::new("other").quota(Quota::per_second(9));
+        assert!(matches!(handle.set(other), Err(PolicyError::Renamed { .. })));
+        assert!(Arc::ptr_eq(&before, &handle.get()));
+        handle.set(Quota::per_second(9)).unwrap();
+        assert_eq!(handle.get().name(), "user", "a bare quota brings no name of its own");
+    }
+
+    #[test]
+    fn windows_stay_the_same_through_every_change() {
+        let handle = PolicyHandle::new(Quota::per_minute(5));
+        let before = handle.get();
+        for policy in ["3/60s".parse().unwrap(), Policy::new("default").quota(Quota::per_second(1))]
+        {
+            handle.set(policy).unwrap();
+            assert!(before.shares_windows_with(&handle.get()));
+            assert!(before.shares_windows_with(&before.merged(&handle.get())));
+        }
+    }
+}
