@@ -4,7 +4,6 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use support::Redis;
@@ -59,16 +58,7 @@ async fn work(limiter: Limiter, key: usize) -> Vec<String> {
 #[tokio::test]
 async fn no_window_holds_too_many_and_no_denial_was_needless() {
     let redis = Redis::start().await;
-    let workers: Vec<_> = (0..PROCESSES)
-        .map(|_| {
-            Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "worker_process", "--ignored", "--nocapture"])
-                .env("WORKER_REDIS_URL", redis.url())
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap()
-        })
-        .collect();
+    let workers: Vec<_> = (0..PROCESSES).map(|_| redis.spawn_worker()).collect();
 
     let mut admissions: BTreeMap<String, Vec<u128>> = BTreeMap::new();
     let mut denials: BTreeMap<String, Vec<u128>> = BTreeMap::new();

@@ -41,15 +41,7 @@ async fn worker_process() {
 #[tokio::test]
 async fn two_processes_at_once_are_admitted_exactly_to_the_limit() {
     let redis = Redis::start().await;
-    let spawn = || {
-        Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "worker_process", "--ignored", "--nocapture"])
-            .env("WORKER_REDIS_URL", redis.url())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap()
-    };
-    let workers = [spawn(), spawn()];
+    let workers = [redis.spawn_worker(), redis.spawn_worker()];
     let admitted = workers.map(|worker| {
         let output = worker.wait_with_output().unwrap();
         let output = String::from_utf8(output.stdout).unwrap();

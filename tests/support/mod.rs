@@ -1,6 +1,7 @@
 //! Real Redis servers for the tests, on free ports, gone with the value that started them.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -23,6 +24,17 @@ impl Redis {
     pub fn url(&self) -> String {
         let (host, port) = self.server.host_and_port().expect("a TCP server");
         format!("redis://{host}:{port}")
+    }
+
+    /// Starts this test program's `worker_process` as a process of its own, told of the server in
+    /// `WORKER_REDIS_URL`.
+    pub fn spawn_worker(&self) -> Child {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "worker_process", "--ignored", "--nocapture"])
+            .env("WORKER_REDIS_URL", self.url())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
     }
 
     /// Makes a connection of its own, patient enough for a busy machine.
