@@ -29,6 +29,9 @@ if held > 0 then
   held = held - call('ZREMRANGEBYSCORE', key, '-inf', (s - ARGV[3]) .. us)
 end
 call('ZADD', key, s .. us, ARGV[1])
--- A millisecond more than the window: the log must not go before its entries do.
-call('PEXPIRE', key, ARGV[3] .. '001')
+-- A millisecond more than the window: the log must not go before its entries do. Those from before
+-- the clock stepped back stay longer, and so does the log.
+if held == 0 or call('PTTL', key) <= ARGV[3] * 1000 + 1 then
+  call('PEXPIRE', key, ARGV[3] .. '001')
+end
 return limit - held - 1

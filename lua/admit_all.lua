@@ -73,7 +73,11 @@ if admitted == 1 and not recorded_us and mode ~= 'peek' then
       call('ZADD', KEYS[k], now_us, n == 1 and member or member .. n)
     end
     -- A millisecond more than the window rounded up: the log must not go before its entries do.
-    call('PEXPIRE', KEYS[k], math.ceil(ARGV[arg] / 1000) + 1)
+    -- Those from before the clock stepped back stay longer, and so does the log.
+    local ttl_ms = math.ceil(ARGV[arg] / 1000) + 1
+    if call('PTTL', KEYS[k]) < ttl_ms then
+      call('PEXPIRE', KEYS[k], ttl_ms)
+    end
     arg = arg + 2 + 2 * ARGV[arg + 1]
   end
 end

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::policy::Policy;
 use crate::quota::Quota;
-use crate::store::{Check, QuotaState, Verdict};
+use crate::store::{Check, DecidedBy, QuotaState, Verdict};
 
 /// Whether a request was admitted.
 ///
@@ -48,6 +48,12 @@ impl Decision {
             Self::Admitted(_) => None,
             Self::Denied(denied) => Some(denied),
         }
+    }
+
+    /// Returns who decided: the store, or what stands in for it while it does not answer.
+    #[must_use]
+    pub fn decided_by(&self) -> DecidedBy {
+        self.usage().verdict.decided_by
     }
 
     /// Returns how the windows stood after the decision.

@@ -23,6 +23,16 @@ pub enum StoreError {
         /// What the connection says.
         message: String,
     },
+    /// The store has failed lately, and is not asked until it answers again.
+    #[error("the store has failed lately and is not asked until it answers again")]
+    Unavailable,
+    /// The request's windows are on several servers, and one of them failed after others had
+    /// counted it.
+    #[error("only a part of the request's windows could be asked: {source}")]
+    Partial {
+        /// What the failing server did.
+        source: Box<StoreError>,
+    },
     /// The store answered with an error.
     #[error("the store answered with an error: {message}")]
     Refused {
@@ -75,6 +85,8 @@ impl StoreError {
             Self::Unreachable { .. } => "unreachable",
             Self::Timeout => "timeout",
             Self::Disconnected { .. } => "disconnected",
+            Self::Unavailable => "unavailable",
+            Self::Partial { .. } => "partial",
             Self::Refused { .. } => "refused",
             Self::Protocol { .. } => "protocol",
             Self::Full { .. } => "full",
@@ -91,6 +103,12 @@ impl StoreError {
     /// Tells whether the store may have counted the request although no answer came.
     #[must_use]
     pub const fn may_have_counted(&self) -> bool {
-        matches!(self, Self::Timeout | Self::Disconnected { .. })
+        matches!(self, Self::Timeout | Self::Disconnected { .. } | Self::Partial { .. })
+    }
+
+    /// Tells whether it is one window that is wrong, and no other would be answered so.
+    #[cfg(feature = "redis")]
+    pub(crate) fn concerns_one_window(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == "WRONGTYPE")
     }
 }

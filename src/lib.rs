@@ -57,8 +57,11 @@
     allow(dead_code, reason = "only the stores together use all of the core")
 )]
 
+#[cfg(feature = "redis")]
+mod backoff;
 mod decision;
 mod error;
+mod failure;
 mod http;
 pub mod key;
 mod limiter;
@@ -70,6 +73,7 @@ mod window;
 
 pub use decision::{Admitted, Decision, Denied, Usage};
 pub use error::StoreError;
+pub use failure::{FailurePolicy, ParseFailurePolicyError};
 pub use http::{
     MissingKey, Rejection, ResponseBody, ResponseFuture, SlidingWindow, SlidingWindowLayer,
 };
@@ -77,6 +81,7 @@ pub use key::{Key, KeyError, KeyExtractor};
 pub use limiter::Limiter;
 pub use policy::{Policy, PolicyError, PolicyHandle};
 pub use quota::{ParseQuotaError, Quota, QuotaError};
+pub use store::DecidedBy;
 #[cfg(feature = "memory")]
 pub use store::MemoryStore;
 #[cfg(feature = "redis")]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::decision::{Admitted, Decision, Usage};
 use crate::error::StoreError;
+use crate::failure::FailurePolicy;
 use crate::key::Key;
 use crate::policy::{Policy, PolicyHandle};
 use crate::report;
@@ -37,6 +38,7 @@ use crate::store::{Check, Partition, Store};
 pub struct Limiter {
     policy: PolicyHandle,
     store: Arc<dyn Store>,
+    on_failure: FailurePolicy,
 }
 
 impl Limiter {
@@ -47,7 +49,24 @@ impl Limiter {
     /// If the policy has no quota; [`PolicyHandle::try_new`] gives an error instead.
     #[must_use]
     pub fn new(policy: impl Into<PolicyHandle>, store: impl Store) -> Self {
-        Self { policy: policy.into(), store: Arc::new(store) }
+        let on_failure = FailurePolicy::default();
+        Self { policy: policy.into(), store: Arc::new(store), on_failure }
+    }
+
+    /// Sets what becomes of a request that the store can't decide on.
+    ///
+    /// Defaults to [`FailurePolicy::Local`] with one instance.
+    ///
+    /// ```
+    /// use tower_sliding_window::{FailurePolicy, Limiter, MemoryStore, Quota};
+    ///
+    /// let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new())
+    ///     .failure_policy(FailurePolicy::Closed);
+    /// ```
+    #[must_use]
+    pub fn failure_policy(mut self, on_failure: FailurePolicy) -> Self {
+        self.on_failure = on_failure;
+        self
     }
 
     /// Admits and counts one request of `key`, or denies it and leaves no trace.
@@ -108,7 +127,8 @@ impl Limiter {
     {
         let partition =
             |(policy, key): (P, K)| Partition { policy: policy.into().get(), key: key.into() };
-        let check = Check::new(pairs.into_iter().map(partition));
+        let mut check = Check::new(pairs.into_iter().map(partition));
+        check.on_failure = self.on_failure;
         self.decide(check).await
     }
 
@@ -120,7 +140,7 @@ impl Limiter {
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Usage, StoreError> {
         let mut check = self.question(key);
         check.wants_reset = true;
-        let verdict = self.store.peek(&check).await?;
+        let verdict = check.or_open(self.store.peek(&check).await)?;
         Ok(Usage::new(check, verdict))
     }
 
@@ -152,7 +172,9 @@ impl Limiter {
     }
 
     fn question(&self, key: impl Into<Key>) -> Check {
-        Check::new([Partition { policy: self.policy.get(), key: key.into() }])
+        let mut check = Check::new([Partition { policy: self.policy.get(), key: key.into() }]);
+        check.on_failure = self.on_failure;
+        check
     }
 
     async fn decide(&self, mut check: Check) -> Result<Decision, StoreError> {
@@ -160,7 +182,8 @@ impl Limiter {
         // Whoever holds the admission may cancel it.
         check.cancellable = true;
         check.wants_stamp = true;
-        let verdict = self.store.admit(&check).await.inspect_err(report::store_error)?;
+        let answer = self.store.admit(&check).await.inspect_err(report::store_error);
+        let verdict = check.or_open(answer)?;
         let decision = Decision::new(check, verdict);
         report::decision(&decision, false);
         Ok(decision)

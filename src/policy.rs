@@ -3,6 +3,8 @@
 mod handle;
 
 use std::fmt;
+#[cfg(feature = "redis")]
+use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -189,6 +191,18 @@ impl Policy {
         merged.candidates.extend(other.candidates.iter().copied());
         merged.window_name = self.window_name.clone();
         Arc::new(merged)
+    }
+
+    /// Returns the policy of one of several processes that each decide alone: each limit divided
+    /// among them, but not below 1 nor below `least`.
+    #[cfg(feature = "redis")]
+    pub(crate) fn shared_among(&self, instances: NonZeroU32, least: u32) -> Arc<Self> {
+        let mut share = self.clone();
+        for quota in &mut share.quotas {
+            let limit = (quota.limit() / instances).max(least).max(1);
+            *quota = Quota::new(limit, quota.window());
+        }
+        Arc::new(share)
     }
 
     /// Returns how long an entry matters to any quota, in microseconds.

@@ -6,6 +6,14 @@
 
 use crate::decision::Decision;
 use crate::error::StoreError;
+#[cfg(feature = "metrics")]
+use crate::store::DecidedBy;
+
+#[cfg(feature = "metrics")]
+fn without_the_store(policy: &'static str, outcome: &'static str) {
+    metrics::counter!("sliding_window_fallback_decisions_total", "failure_policy" => policy, "outcome" => outcome)
+        .increment(1);
+}
 
 /// Tells of a decision; a shadowed one was not enforced.
 pub(crate) fn decision(decision: &Decision, shadow: bool) {
@@ -16,6 +24,11 @@ pub(crate) fn decision(decision: &Decision, shadow: bool) {
             Decision::Denied(_) if shadow => "shadow_denied",
             Decision::Denied(_) => "denied",
         };
+        match decision.decided_by() {
+            DecidedBy::Store => {}
+            DecidedBy::LocalWindow => without_the_store("local", outcome),
+            DecidedBy::FailurePolicy => without_the_store("open", outcome),
+        }
         for (policy, quotas, _) in decision.usage().policies() {
             let full = quotas.iter().any(|state| state.wait_us > 0);
             if decision.is_admitted() || full {
@@ -37,6 +50,46 @@ pub(crate) fn decision(decision: &Decision, shadow: bool) {
         let policies: Vec<_> = denied.violated().collect();
         tracing::debug!(?policies, retry_after = ?denied.retry_after(), shadow, "denied");
     }
+}
+
+/// Tells of a store that is no longer asked, for it fails.
+#[cfg(feature = "redis")]
+pub(crate) fn store_lost(error: &StoreError) {
+    #[cfg(feature = "metrics")]
+    metrics::gauge!("sliding_window_store_available").set(0.0);
+    #[cfg(feature = "tracing")]
+    tracing::warn!(%error, "the store does not answer: the failure policy decides");
+}
+
+/// Tells of a store that answers, for the first time or again.
+#[cfg(feature = "redis")]
+pub(crate) fn store_found() {
+    #[cfg(feature = "metrics")]
+    metrics::gauge!("sliding_window_store_available").set(1.0);
+    #[cfg(feature = "tracing")]
+    tracing::info!("the store answers");
+}
+
+/// Tells of requests that the store was told of later.
+#[cfg(feature = "redis")]
+pub(crate) fn written_back(count: u64) {
+    #[cfg(feature = "metrics")]
+    if count > 0 {
+        metrics::counter!("sliding_window_written_back_total").increment(count);
+    }
+    #[cfg(feature = "tracing")]
+    if count > 0 {
+        tracing::debug!(count, "told the store of requests it had missed");
+    }
+}
+
+/// Tells of a request that the store could not be told of.
+#[cfg(feature = "redis")]
+pub(crate) fn write_back_lost(error: &StoreError) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("sliding_window_write_back_lost_total").increment(1);
+    #[cfg(feature = "tracing")]
+    tracing::warn!(%error, "the store can't be told of a request it has missed");
 }
 
 /// Tells of a store that could not decide.

@@ -2,13 +2,15 @@
 //!
 //! Time is in microseconds since any fixed origin. Every store must agree with this module.
 
+use uuid::Uuid;
+
 use crate::quota::Quota;
 
 /// One admission: when, and whose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) at_us: u64,
-    pub(crate) id: u64,
+    pub(crate) id: Uuid,
 }
 
 /// How one quota stands at an instant.
@@ -100,17 +102,33 @@ impl Log {
         }
     }
 
+    /// Records an admission of the past, or raises the stamp of one that is there already.
+    pub(crate) fn restore(&mut self, entry: Entry, cost: u32) {
+        match self.entries.iter().find(|other| other.id == entry.id) {
+            Some(there) if there.at_us >= entry.at_us => {}
+            Some(_) => {
+                self.remove(entry.id);
+                self.add(entry, cost);
+            }
+            None => self.add(entry, cost),
+        }
+    }
+
+    /// Returns the entries that have not left the longest window, oldest first.
+    pub(crate) fn live(&self, now_us: u64, horizon_us: u64) -> &[Entry] {
+        &self.entries[self.left(now_us, horizon_us)..]
+    }
+
     /// Removes the entries of one request, and says how many there were.
-    pub(crate) fn remove(&mut self, id: u64) -> usize {
+    pub(crate) fn remove(&mut self, id: Uuid) -> usize {
         let before = self.entries.len();
         self.entries.retain(|entry| entry.id != id);
         before - self.entries.len()
     }
 
     /// Returns the stamp of a request that has not left the longest window.
-    pub(crate) fn find(&self, id: u64, now_us: u64, horizon_us: u64) -> Option<u64> {
-        let live = &self.entries[self.left(now_us, horizon_us)..];
-        live.iter().find(|entry| entry.id == id).map(|entry| entry.at_us)
+    pub(crate) fn find(&self, id: Uuid, now_us: u64, horizon_us: u64) -> Option<u64> {
+        self.live(now_us, horizon_us).iter().find(|entry| entry.id == id).map(|entry| entry.at_us)
     }
 
     /// Forgets what has left the longest window, if it is worth it.
@@ -149,7 +167,7 @@ mod tests {
     fn log(stamps: &[u64]) -> Log {
         let mut log = Log::default();
         for (id, at_us) in stamps.iter().enumerate() {
-            log.add(Entry { at_us: *at_us, id: id as u64 }, 1);
+            log.add(Entry { at_us: *at_us, id: Uuid::from_u128(id as u128) }, 1);
         }
         log
     }
@@ -185,17 +203,28 @@ mod tests {
     #[test]
     fn a_stamp_from_before_a_backward_step_keeps_the_order() {
         let mut log = log(&[100, 200]);
-        log.add(Entry { at_us: 150, id: 9 }, 1);
+        log.add(Entry { at_us: 150, id: Uuid::from_u128(9) }, 1);
         assert_eq!(log.state(200, quota(2, 100), 1).wait_us, 50);
         assert_eq!(log.newest_us(), Some(200));
     }
 
     #[test]
+    fn what_is_restored_takes_its_place_in_order_and_counts_once() {
+        let mut log = log(&[100, 300]);
+        let entry = |at_us, id| Entry { at_us, id: Uuid::from_u128(id) };
+        log.restore(entry(200, 9), 2);
+        log.restore(entry(150, 9), 2);
+        log.restore(entry(250, 0), 1);
+        let stamps: Vec<u64> = log.live(300, 1000).iter().map(|entry| entry.at_us).collect();
+        assert_eq!(stamps, [200, 200, 250, 300], "a stamp is raised and never lowered");
+    }
+
+    #[test]
     fn removing_one_request_leaves_the_others() {
         let mut log = log(&[5, 5, 5]);
-        assert_eq!(log.remove(1), 1);
-        assert_eq!(log.remove(1), 0);
-        assert_eq!(log.find(0, 6, 100), Some(5));
+        assert_eq!(log.remove(Uuid::from_u128(1)), 1);
+        assert_eq!(log.remove(Uuid::from_u128(1)), 0);
+        assert_eq!(log.find(Uuid::from_u128(0), 6, 100), Some(5));
         assert_eq!(log.state(6, quota(3, 100), 1).remaining, 1);
     }
 }

@@ -56,6 +56,10 @@ impl Store for Counting {
         self.store.cancel(check)
     }
 
+    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+        self.store.restore(check, age)
+    }
+
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
         self.store.reset(partitions)
     }

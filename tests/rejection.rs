@@ -193,6 +193,10 @@ impl Store for Broken {
         Self::answer(&check.partitions)
     }
 
+    fn restore(&self, check: &Check, _: Duration) -> StoreFuture<()> {
+        Self::answer(&check.partitions)
+    }
+
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
         Self::answer(partitions)
     }

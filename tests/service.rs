@@ -1,6 +1,7 @@
 //! The service and the one it wraps: readiness, errors, and when the inner one is called.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -126,6 +127,10 @@ impl Store for Held {
 
     fn cancel(&self, _: &Check) -> StoreFuture<bool> {
         StoreFuture::ready(Ok(false))
+    }
+
+    fn restore(&self, _: &Check, _: Duration) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
     }
 
     fn reset(&self, _: &[Partition]) -> StoreFuture<()> {

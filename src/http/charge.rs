@@ -1,15 +1,9 @@
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::store::{Check, Store};
-
-/// How often a cancellation is tried that the store does not answer.
-const ATTEMPTS: u32 = 3;
-/// How long between the attempts.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// The place a request has taken or is about to take, until it is known whether it keeps it.
 ///
@@ -41,14 +35,8 @@ impl Charge {
         };
         let runtime = Handle::try_current().ok()?;
         Some(runtime.spawn(async move {
-            let mut answer = answer.await;
-            for _ in 1..ATTEMPTS {
-                if answer.is_ok() {
-                    break;
-                }
-                tokio::time::sleep(PAUSE).await;
-                answer = store.cancel(&check).await;
-            }
+            // What can't be cancelled now, the store itself is to see to.
+            let _ = answer.await;
         }))
     }
 }

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::rejection::Rejection;
 use crate::decision::Decision;
+use crate::failure::FailurePolicy;
 use crate::key::{KeyError, KeyExtractor};
 use crate::policy::PolicyHandle;
 use crate::report;
@@ -26,6 +27,7 @@ pub(super) type CancelIf = dyn Fn(&Response<()>) -> bool + Send + Sync;
 pub(super) struct Config {
     pub(super) rules: Vec<Rule>,
     pub(super) store: Arc<dyn Store>,
+    pub(super) on_failure: FailurePolicy,
     pub(super) missing_key: MissingKey,
     pub(super) skip: Arc<Skip>,
     pub(super) cost: Option<Arc<Cost>>,
@@ -79,6 +81,7 @@ impl Config {
         let mut check = Check::new(partitions);
         check.wants_reset = self.headers_on_success;
         check.cancellable = self.cancel_if.is_some();
+        check.on_failure = self.on_failure;
         check.cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
         check.possible().inspect_err(report::store_error).map_err(Rejection::StoreFailed)?;
         Ok(Some(check))
@@ -90,6 +93,7 @@ impl fmt::Debug for Config {
         let policies: Vec<_> = self.rules.iter().map(|rule| rule.policy.get()).collect();
         f.debug_struct("Config")
             .field("policies", &policies)
+            .field("on_failure", &self.on_failure)
             .field("missing_key", &self.missing_key)
             .field("headers_on_success", &self.headers_on_success)
             .field("shadow", &self.shadow)

@@ -16,7 +16,7 @@ use super::rejection::Rejection;
 use crate::decision::{Decision, Usage};
 use crate::error::StoreError;
 use crate::report;
-use crate::store::{Check, StoreFuture, Verdict};
+use crate::store::{Check, DecidedBy, StoreFuture, Verdict};
 
 pin_project! {
     /// The response of [`SlidingWindow`](super::SlidingWindow).
@@ -150,7 +150,8 @@ where
         if keeps_charge && let Some(charge) = passed.charge.take() {
             charge.keep();
         }
-        match verdict.map(|verdict| Decision::new(self.check, verdict)) {
+        let verdict = verdict.inspect_err(report::store_error);
+        match self.check.or_open(verdict).map(|verdict| Decision::new(self.check, verdict)) {
             Ok(decision) => {
                 report::decision(&decision, config.shadow);
                 if let Some(observe) = &config.on_decision {
@@ -162,11 +163,13 @@ where
                     }
                     decision => decision,
                 };
-                passed.usage = config.headers_on_success.then(|| decision.usage().clone());
+                // Where nothing was counted there is nothing to tell.
+                let counted = decision.decided_by() != DecidedBy::FailurePolicy;
+                passed.usage =
+                    (config.headers_on_success && counted).then(|| decision.usage().clone());
                 self.request.extensions_mut().insert(decision);
             }
             Err(error) => {
-                report::store_error(&error);
                 if !config.shadow {
                     return State::Rejected { rejection: Rejection::StoreFailed(error), config };
                 }

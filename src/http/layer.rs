@@ -10,6 +10,7 @@ use super::config::{Config, MissingKey, Rule};
 use super::rejection::Rejection;
 use super::service::SlidingWindow;
 use crate::decision::Decision;
+use crate::failure::FailurePolicy;
 use crate::key::KeyExtractor;
 use crate::policy::PolicyHandle;
 use crate::store::Store;
@@ -61,6 +62,7 @@ impl SlidingWindowLayer {
         let config = Config {
             rules: Vec::with_capacity(1),
             store: Arc::new(store),
+            on_failure: FailurePolicy::default(),
             missing_key: MissingKey::Reject(StatusCode::UNAUTHORIZED),
             skip: Arc::new(|parts| parts.method == Method::OPTIONS),
             cost: None,
@@ -84,6 +86,22 @@ impl SlidingWindowLayer {
     pub fn rule(self, policy: impl Into<PolicyHandle>, key: impl KeyExtractor) -> Self {
         let rule = Rule { policy: policy.into(), key: Arc::new(key) };
         self.with(|config| config.rules.push(rule))
+    }
+
+    /// Sets what becomes of a request that the store can't decide on.
+    ///
+    /// Defaults to [`FailurePolicy::Local`] with one instance. A refusal is a 503 with
+    /// `Retry-After`, never a 429.
+    ///
+    /// ```
+    /// use tower_sliding_window::{FailurePolicy, MemoryStore, Quota, SlidingWindowLayer, key};
+    ///
+    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
+    ///     .failure_policy(FailurePolicy::local(3)); // three servers share the quota in an outage
+    /// ```
+    #[must_use]
+    pub fn failure_policy(self, on_failure: FailurePolicy) -> Self {
+        self.with(|config| config.on_failure = on_failure)
     }
 
     /// Sets what becomes of a request that has no key for a rule.

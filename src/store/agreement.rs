@@ -32,6 +32,8 @@ enum Step {
     Peek { cost: u32, windows: Vec<(usize, usize)> },
     Cancel(usize),
     Reset(usize, usize),
+    Restore { age_us: u64, cost: u32, windows: Vec<(usize, usize)> },
+    RestoreKnown(usize, u64),
     SetLimits(usize, u32, u32, u64),
 }
 
@@ -53,6 +55,10 @@ fn step(clock_may_step_back: bool) -> impl Strategy<Value = Step> {
         1 => (cost(), windows()).prop_map(|(cost, windows)| Step::Peek { cost, windows }),
         2 => any::<prop::sample::Index>().prop_map(|at| Step::Cancel(at.index(1 << 16))),
         1 => (0..2_usize, 0..KEYS.len()).prop_map(|(policy, key)| Step::Reset(policy, key)),
+        1 => (0..HORIZON_US * 5 / 4, 1..4_u32, windows())
+            .prop_map(|(age_us, cost, windows)| Step::Restore { age_us, cost, windows }),
+        1 => (any::<prop::sample::Index>(), 0..HORIZON_US)
+            .prop_map(|(at, age_us)| Step::RestoreKnown(at.index(1 << 16), age_us)),
         1 => (0..2_usize, 1..9_u32, 1..6_u32, 1..4_u64)
             .prop_map(|(at, long, short, quarters)| Step::SetLimits(at, long, short, quarters)),
     ]
@@ -72,7 +78,7 @@ impl Model {
     }
 
     fn decide(&mut self, check: &Check, record: bool) -> Verdict {
-        let (now_us, id) = (self.now_us, check.id.as_u64_pair().1);
+        let (now_us, id) = (self.now_us, check.id);
         // The shorter script forgets only when it admits, which shows if the clock runs back.
         let plain = record && check.cost == 1 && !check.repeated && !check.wants_stamp;
         let mut known = None;
@@ -103,12 +109,18 @@ impl Model {
         if known.is_some() {
             states.iter_mut().for_each(|state| state.wait_us = 0);
         }
-        Verdict { admitted, at_us: Some(known.unwrap_or(now_us)), states }
+        Verdict::new(admitted, Some(known.unwrap_or(now_us)), states)
+    }
+
+    fn restore(&mut self, check: &Check, age_us: u64) {
+        let entry = Entry { at_us: self.now_us - age_us, id: check.id };
+        if age_us < HORIZON_US && check.cost > 0 {
+            check.partitions.iter().for_each(|it| self.log(it).restore(entry, check.cost));
+        }
     }
 
     fn cancel(&mut self, check: &Check) -> bool {
-        let id = check.id.as_u64_pair().1;
-        let removed = check.partitions.iter().map(|partition| self.log(partition).remove(id));
+        let removed = check.partitions.iter().map(|partition| self.log(partition).remove(check.id));
         removed.sum::<usize>() > 0
     }
 }
@@ -204,7 +216,22 @@ async fn play(
                 subject.store().reset(&check.partitions).await.unwrap();
                 *model.log(&check.partitions[0]) = Log::new();
             }
-            Step::Repeat(_) | Step::Cancel(_) => {}
+            Step::Restore { age_us, cost, ref windows } => {
+                let check = question(cost, windows);
+                // The memory store has no stamps from before its creation.
+                let age_us = age_us.min(model.now_us.saturating_sub(origin_us));
+                subject.store().restore(&check, Duration::from_micros(age_us)).await.unwrap();
+                model.restore(&check, age_us);
+                asked.push((model.now_us - age_us, check));
+            }
+            Step::RestoreKnown(at, age_us) if !asked.is_empty() => {
+                let (_, check) = asked[at % asked.len()].clone();
+                let age_us = age_us.min(model.now_us.saturating_sub(origin_us));
+                subject.store().restore(&check, Duration::from_micros(age_us)).await.unwrap();
+                model.restore(&check, age_us);
+                asked.push((model.now_us - age_us, check));
+            }
+            Step::Repeat(_) | Step::Cancel(_) | Step::RestoreKnown(..) => {}
         }
         subject.move_clock(model.now_us).await;
     }

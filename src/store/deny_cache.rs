@@ -119,6 +119,10 @@ impl<S: Store> Store for DenyCache<S> {
         self.store.cancel(check).inspect(move |_| drop(changed))
     }
 
+    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+        self.store.restore(check, age)
+    }
+
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
         let changed = Changed::new(&self.denials, partitions);
         self.store.reset(partitions).inspect(move |()| drop(changed))
@@ -212,7 +216,7 @@ impl Denials {
                 reset_us: state.reset_us.saturating_sub(elapsed_us),
             }));
         }
-        Some(Verdict { admitted: false, at_us, states })
+        Some(Verdict::new(false, at_us, states))
     }
 
     fn remember(

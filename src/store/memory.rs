@@ -6,10 +6,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ahash::RandomState;
 use smallvec::SmallVec;
 use tokio::time::Instant;
+#[cfg(feature = "redis")]
+use uuid::Uuid;
 
 use self::shard::Shard;
 use super::{Check, Partition, Store, StoreFuture, Verdict};
@@ -88,6 +91,27 @@ impl MemoryStore {
         self.0.windows.load(Ordering::Relaxed)
     }
 
+    /// Returns what a window holds: each request's identity, weight and age, oldest first.
+    #[cfg(feature = "redis")]
+    pub(super) fn admissions(&self, partition: &Partition) -> Vec<(Uuid, u32, Duration)> {
+        let hash = self.0.hash(partition);
+        let shard = self.0.lock(shard_of(hash));
+        let now_us = self.0.now_us();
+        let Some(slot) = shard.find(hash, partition) else { return Vec::new() };
+        let mut admissions: Vec<(Uuid, u32, Duration)> = Vec::new();
+        for entry in shard.window(slot).log.live(now_us, partition.policy.horizon_us()) {
+            match admissions.last_mut() {
+                // The entries of one request have one stamp.
+                Some((id, cost, _)) if *id == entry.id => *cost += 1,
+                _ => {
+                    let age = Duration::from_micros(now_us.saturating_sub(entry.at_us));
+                    admissions.push((entry.id, 1, age));
+                }
+            }
+        }
+        admissions
+    }
+
     /// Tells whether the store holds no window.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -122,19 +146,11 @@ impl Inner {
     }
 
     fn decide(&self, check: &Check, record: bool) -> Result<Verdict, StoreError> {
-        match self.try_decide(check, record) {
-            Err(StoreError::Full { .. }) => {
-                for shard in 0..SHARDS {
-                    self.drop_expired(&mut self.lock(shard), self.now_us(), usize::MAX);
-                }
-                self.try_decide(check, record)
-            }
-            verdict => verdict,
-        }
+        self.with_room(|| self.try_decide(check, record))
     }
 
     fn try_decide(&self, check: &Check, record: bool) -> Result<Verdict, StoreError> {
-        let id = entry_id(check);
+        let id = check.id;
         let mut locked = self.lock_all(&check.partitions);
         // Read under the lock, so that the stamps of one window never run backwards.
         let now_us = self.now_us();
@@ -153,7 +169,7 @@ impl Inner {
             let judged = partition.policy.judged();
             states.extend(judged.map(|quota| log.state(now_us, quota, check.cost)));
         }
-        let mut verdict = Verdict { admitted: true, at_us: Some(now_us), states };
+        let mut verdict = Verdict::new(true, Some(now_us), states);
         if let Some(at_us) = known {
             verdict.at_us = Some(at_us);
             verdict.states.iter_mut().for_each(|state| state.wait_us = 0);
@@ -185,6 +201,40 @@ impl Inner {
             self.drop_expired(locked.shard(index).0, now_us, DROPPED_PER_ADMISSION);
         }
         Ok(verdict)
+    }
+
+    fn try_restore(&self, check: &Check, age_us: u64) -> Result<(), StoreError> {
+        let mut locked = self.lock_all(&check.partitions);
+        let now_us = self.now_us();
+        // What was admitted before there was a store is counted from its creation.
+        let entry = Entry { at_us: now_us.saturating_sub(age_us), id: check.id };
+        for (index, partition) in check.partitions.iter().enumerate() {
+            if check.cost == 0 || age_us >= partition.policy.horizon_us() {
+                continue;
+            }
+            let (shard, hash) = locked.shard(index);
+            let slot = match shard.find(hash, partition) {
+                Some(slot) => slot,
+                None if self.reserve(1) => shard.insert(hash, partition, entry.at_us, &self.hasher),
+                None => return Err(StoreError::Full { capacity: self.capacity }),
+            };
+            shard.window_mut(slot).restore(entry, now_us, check.cost, &partition.policy);
+            self.drop_expired(shard, now_us, DROPPED_PER_ADMISSION);
+        }
+        Ok(())
+    }
+
+    /// Does what may need room, and once more after all windows that have run out were dropped.
+    fn with_room<T>(&self, act: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        match act() {
+            Err(StoreError::Full { .. }) => {
+                for shard in 0..SHARDS {
+                    self.drop_expired(&mut self.lock(shard), self.now_us(), usize::MAX);
+                }
+                act()
+            }
+            done => done,
+        }
     }
 
     /// Counts `more` windows in, unless that would pass the cap.
@@ -228,11 +278,6 @@ fn shard_of(hash: u64) -> usize {
     (hash >> 40) as usize % SHARDS
 }
 
-/// Half of the UUID tells the entries of one window apart: it has 62 random bits.
-fn entry_id(check: &Check) -> u64 {
-    check.id.as_u64_pair().1
-}
-
 impl Store for MemoryStore {
     fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
         StoreFuture::ready(self.0.decide(check, true))
@@ -249,13 +294,18 @@ impl Store for MemoryStore {
             let (shard, hash) = locked.shard(index);
             if let Some(slot) = shard.find(hash, partition) {
                 let log = &mut shard.window_mut(slot).log;
-                removed += log.remove(entry_id(check));
+                removed += log.remove(check.id);
                 if log.newest_us().is_none() && shard.remove(hash, partition) {
                     self.0.windows.fetch_sub(1, Ordering::Relaxed);
                 }
             }
         }
         StoreFuture::ready(Ok(removed > 0))
+    }
+
+    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+        let age_us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
+        StoreFuture::ready(self.0.with_room(|| self.0.try_restore(check, age_us)))
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {

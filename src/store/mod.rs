@@ -6,6 +6,8 @@
 #[cfg(all(test, feature = "memory", feature = "redis"))]
 mod agreement;
 mod deny_cache;
+#[cfg(feature = "redis")]
+mod failover;
 #[cfg(feature = "memory")]
 mod memory;
 #[cfg(feature = "redis")]
@@ -13,14 +15,18 @@ mod redis;
 
 use std::future::Future;
 use std::hash::{Hash, Hasher};
+#[cfg(feature = "redis")]
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::error::StoreError;
+use crate::failure::FailurePolicy;
 use crate::key::Key;
 use crate::policy::Policy;
 pub use crate::window::QuotaState;
@@ -29,7 +35,7 @@ pub use deny_cache::DenyCache;
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
-pub use redis::{RedisStore, RedisStoreBuilder};
+pub use redis::{RedisServers, RedisStore, RedisStoreBuilder};
 
 /// The highest weight of a request. Each place it takes is an entry of the log, written while
 /// Redis does nothing else.
@@ -90,6 +96,9 @@ pub struct Check {
     /// Whether requests under these policies may be cancelled, by this process or another, so
     /// that more than time can make room.
     pub cancellable: bool,
+    /// What becomes of the request if the store can't decide. Defaults to `Local` with one
+    /// instance.
+    pub on_failure: FailurePolicy,
 }
 
 impl Check {
@@ -112,6 +121,7 @@ impl Check {
             wants_reset: false,
             wants_stamp: false,
             cancellable: false,
+            on_failure: FailurePolicy::default(),
         }
     }
 
@@ -125,6 +135,36 @@ impl Check {
             states = rest;
         }
         fits
+    }
+
+    /// Returns the question for one of so many processes that each decide alone.
+    #[cfg(feature = "redis")]
+    pub(crate) fn shared_among(&self, instances: NonZeroU32) -> Self {
+        let mut check = self.clone();
+        if instances > NonZeroU32::MIN {
+            for partition in &mut check.partitions {
+                // A request that could pass must not become impossible.
+                partition.policy = partition.policy.shared_among(instances, self.cost);
+            }
+        }
+        check
+    }
+
+    /// Replaces a failure by an admission if the failure policy is `Open`.
+    pub(crate) fn or_open(
+        &self,
+        answer: Result<Verdict, StoreError>,
+    ) -> Result<Verdict, StoreError> {
+        match answer {
+            Err(error) if self.on_failure == FailurePolicy::Open && !error.is_impossible() => {
+                let judged = self.partitions.iter().flat_map(|partition| partition.policy.judged());
+                let states = judged.map(|quota| QuotaState::new(quota.limit(), 0, 0)).collect();
+                let mut verdict = Verdict::new(true, None, states);
+                verdict.decided_by = DecidedBy::FailurePolicy;
+                Ok(verdict)
+            }
+            answer => answer,
+        }
     }
 
     /// Returns an error if the request could never pass.
@@ -154,13 +194,29 @@ pub struct Verdict {
     /// How each quota stands after the decision: partition by partition, the policy's quotas and
     /// then its candidates. The wait of a candidate is as it was before.
     pub states: SmallVec<[QuotaState; 2]>,
+    /// Who decided. Defaults to the store.
+    pub decided_by: DecidedBy,
+}
+
+/// Who decided on a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DecidedBy {
+    /// The store, from the windows that all who use it share.
+    #[default]
+    Store,
+    /// A window in this process, for the store did not answer or has yet to be told of what was
+    /// decided here before.
+    LocalWindow,
+    /// The failure policy `Open`: the request was admitted and not counted.
+    FailurePolicy,
 }
 
 impl Verdict {
     /// Creates an answer.
     #[must_use]
     pub fn new(admitted: bool, at_us: Option<u64>, states: SmallVec<[QuotaState; 2]>) -> Self {
-        Self { admitted, at_us, states }
+        Self { admitted, at_us, states, decided_by: DecidedBy::Store }
     }
 }
 
@@ -186,6 +242,12 @@ pub trait Store: Send + Sync + 'static {
     /// Says whether it was still there.
     fn cancel(&self, check: &Check) -> StoreFuture<bool>;
 
+    /// Records a request that was admitted elsewhere, `age` ago, whatever the quotas say.
+    ///
+    /// One that is there already has its stamp raised, never lowered. Windows it has left already
+    /// stay as they are.
+    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()>;
+
     /// Empties windows.
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()>;
 }
@@ -201,6 +263,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn cancel(&self, check: &Check) -> StoreFuture<bool> {
         (**self).cancel(check)
+    }
+
+    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+        (**self).restore(check, age)
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {

@@ -1,19 +1,27 @@
 //! [`RedisStore`]: the windows of a fleet.
 
 mod commands;
+mod connection;
+#[cfg(feature = "cluster")]
+mod in_turn;
 mod keys;
+mod link;
 mod reply;
 mod script;
+mod servers;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, IntoConnectionInfo, RedisResult};
+use redis::aio::ConnectionManager;
 
 use self::commands::Commands;
+use self::connection::{Connection, Connector};
 use self::keys::Keys;
+use self::link::Link;
+pub use self::servers::RedisServers;
+use super::failover::{Failover, Trouble};
 use super::{Check, DenyCache, Partition, Store, StoreFuture, Verdict};
 use crate::error::StoreError;
 
@@ -21,8 +29,8 @@ use crate::error::StoreError;
 const DEFAULT_PREFIX: &str = "tsw";
 /// How long an answer may take unless told otherwise.
 const DEFAULT_RESPONSE_TIMEOUT: Duration = Duration::from_millis(50);
-/// How long making a connection may take.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
+/// How many windows this process keeps beside Redis unless told otherwise.
+const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
 
 /// Keeps the windows on a Redis server, shared by every process that uses it with one prefix.
 ///
@@ -39,10 +47,14 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// - Every key has a TTL of its policy's longest window. A window is one ZSET named
 ///   `PREFIX:{=KEY}:POLICY`, `%` and `}` in the key written as `%25` and `%7D`; a policy without a
 ///   name stands there as `default:QUOTAS`.
-/// - Commands of concurrent requests share one connection, which is made again in the background
-///   when it breaks. Calls meanwhile fail with a [`StoreError`]; so do all later ones if the server
-///   answers the new connection with an error, such as a password it no longer takes.
-/// - A check that fails although it may have been counted is cancelled in the background.
+/// - Commands of concurrent requests share one connection. When it breaks, or five answers in a row
+///   fail to come, it is given up and made again in the background, one attempt at a time, after
+///   pauses of up to a second. Until then no request waits for Redis.
+/// - What Redis can't answer is for the [`FailurePolicy`](crate::FailurePolicy) to decide. With
+///   `Local`, the default, windows in this process do, which know what this process has admitted.
+///   When Redis answers again it is told what they admitted, under the requests' own identities, and
+///   what it may have counted of requests that were refused is taken back. If it has lost its memory,
+///   it is told what this process knows of each key as that comes again.
 ///
 /// ```no_run
 /// use tower_sliding_window::RedisStore;
@@ -56,14 +68,34 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct RedisStore(Arc<dyn Store>);
 
 impl RedisStore {
-    /// Connects to the server at `url`, such as `redis://:password@127.0.0.1:6379/0`.
+    /// Connects to a server, such as that at `redis://:password@127.0.0.1:6379/0`, or to
+    /// [`RedisServers`].
     ///
     /// # Errors
     ///
     /// [`StoreError::Unreachable`] if there is no server, the URL is wrong, or the server does
     /// not accept the credentials.
-    pub async fn connect(url: impl IntoConnectionInfo) -> Result<Self, StoreError> {
-        Self::builder().connect(url).await
+    pub async fn connect<T>(servers: T) -> Result<Self, StoreError>
+    where
+        T: TryInto<RedisServers>,
+        StoreError: From<T::Error>,
+    {
+        Self::builder().connect(servers).await
+    }
+
+    /// Connects in the background, so that a service can start before its Redis does.
+    ///
+    /// Until the connection is there, the failure policies decide.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unreachable`] if the URL is wrong.
+    pub fn connect_lazy<T>(servers: T) -> Result<Self, StoreError>
+    where
+        T: TryInto<RedisServers>,
+        StoreError: From<T::Error>,
+    {
+        Self::builder().connect_lazy(servers)
     }
 
     /// Starts from settings other than the defaults.
@@ -89,6 +121,10 @@ impl Store for RedisStore {
 
     fn cancel(&self, check: &Check) -> StoreFuture<bool> {
         self.0.cancel(check)
+    }
+
+    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+        self.0.restore(check, age)
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
@@ -127,6 +163,7 @@ pub struct RedisStoreBuilder {
     deny_cache: bool,
     deny_cache_capacity: Option<usize>,
     deny_cache_max_age: Option<Duration>,
+    local_capacity: usize,
 }
 
 impl Default for RedisStoreBuilder {
@@ -137,6 +174,7 @@ impl Default for RedisStoreBuilder {
             deny_cache: true,
             deny_cache_capacity: None,
             deny_cache_max_age: None,
+            local_capacity: DEFAULT_LOCAL_CAPACITY,
         }
     }
 }
@@ -179,48 +217,91 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Connects to the server at `url`.
+    /// Sets how many windows this process keeps beside Redis, for when that fails. Defaults to a
+    /// million.
+    ///
+    /// They are those of the keys that this process has admitted requests of, and take about 130 to
+    /// 250 bytes each until they run out. At the cap a new key is served by Redis as ever, but can't
+    /// be in an outage, which only the policies `Open` and `Closed` then answer.
+    pub fn local_capacity(mut self, capacity: usize) -> Self {
+        self.local_capacity = capacity;
+        self
+    }
+
+    /// Connects to the servers, such as the one at a URL.
     ///
     /// # Errors
     ///
     /// [`StoreError::Unreachable`] as for [`RedisStore::connect`].
-    pub async fn connect(self, url: impl IntoConnectionInfo) -> Result<RedisStore, StoreError> {
-        let connection = connect(url)
-            .await
-            .map_err(|error| StoreError::Unreachable { message: error.to_string() })?;
-        script::load_all(&connection).await;
-        Ok(self.connection(connection))
+    pub async fn connect<T>(self, servers: T) -> Result<RedisStore, StoreError>
+    where
+        T: TryInto<RedisServers>,
+        StoreError: From<T::Error>,
+    {
+        let (store, link) = self.build(servers.try_into()?)?;
+        link.connect().await?;
+        Ok(store)
+    }
+
+    /// Connects in the background.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisStore::connect_lazy`].
+    pub fn connect_lazy<T>(self, servers: T) -> Result<RedisStore, StoreError>
+    where
+        T: TryInto<RedisServers>,
+        StoreError: From<T::Error>,
+    {
+        let (store, link) = self.build(servers.try_into()?)?;
+        link.connect_soon();
+        Ok(store)
     }
 
     /// Uses a connection that is there already. Its own timeouts apply beside those set here.
     #[must_use]
     pub fn connection(self, connection: ConnectionManager) -> RedisStore {
-        let commands = Commands::new(connection, Keys::new(self.prefix), self.response_timeout);
-        if !self.deny_cache {
-            return RedisStore(Arc::new(commands));
+        let trouble = Trouble::new();
+        let connector = Connector::Managed(connection.clone());
+        let link = Link::idle(connector, self.response_timeout, trouble.clone());
+        link.ready(Connection::Managed(connection));
+        let commands = Commands::new(link, Keys::new(self.prefix.clone()));
+        self.on(commands, trouble)
+    }
+
+    fn build(self, servers: RedisServers) -> Result<(RedisStore, Link), StoreError> {
+        let trouble = Trouble::new();
+        #[cfg(feature = "cluster")]
+        let is_cluster = servers.is_cluster();
+        let connector = servers.connector(self.response_timeout)?;
+        let link = Link::idle(connector, self.response_timeout, trouble.clone());
+        let commands = Commands::new(link.clone(), Keys::new(self.prefix.clone()));
+        #[cfg(feature = "cluster")]
+        if is_cluster {
+            return Ok((self.on(in_turn::InTurn::new(commands.sent_twice()), trouble), link));
         }
-        let mut cache = DenyCache::new(commands);
+        Ok((self.on(commands, trouble), link))
+    }
+
+    fn on(self, store: impl Store, trouble: Trouble) -> RedisStore {
+        if !self.deny_cache {
+            return RedisStore(Arc::new(Failover::new(store, self.local_capacity, trouble)));
+        }
+        let mut cache = DenyCache::new(store);
         if let Some(capacity) = self.deny_cache_capacity {
             cache = cache.capacity(capacity);
         }
         if let Some(max_age) = self.deny_cache_max_age {
             cache = cache.max_age(max_age);
         }
-        RedisStore(Arc::new(cache))
+        RedisStore(Arc::new(Failover::new(cache, self.local_capacity, trouble)))
     }
-}
-
-async fn connect(url: impl IntoConnectionInfo) -> RedisResult<ConnectionManager> {
-    let config = ConnectionManagerConfig::new()
-        .set_connection_timeout(Some(CONNECTION_TIMEOUT))
-        // Each answer is waited for with a timeout of the store's own.
-        .set_response_timeout(None)
-        .set_number_of_retries(1);
-    ConnectionManager::new_with_config(Client::open(url)?, config).await
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use redis::Client;
+    use redis::aio::ConnectionManagerConfig;
     use redis_test::server::RedisServer;
 
     use super::*;

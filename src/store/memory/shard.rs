@@ -35,11 +35,21 @@ impl Window {
 
     /// Records a request, which then matters for as long as the present policy says.
     pub(super) fn add(&mut self, entry: Entry, cost: u32, policy: &Arc<Policy>) {
+        self.tidy(entry.at_us, policy);
+        self.log.add(entry, cost);
+    }
+
+    /// Records a request of the past.
+    pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: u32, policy: &Arc<Policy>) {
+        self.tidy(now_us, policy);
+        self.log.restore(entry, cost);
+    }
+
+    fn tidy(&mut self, now_us: u64, policy: &Arc<Policy>) {
         if !Arc::ptr_eq(&self.policy, policy) {
             self.policy = policy.clone();
         }
-        self.log.forget(entry.at_us, policy.horizon_us());
-        self.log.add(entry, cost);
+        self.log.forget(now_us, policy.horizon_us());
     }
 
     fn expires_us(&self) -> u64 {
@@ -73,16 +83,16 @@ impl Shard {
         &mut self.windows[slot as usize]
     }
 
-    /// Makes a window to add an entry to, and returns its slot.
+    /// Makes a window to add an entry of that stamp to, and returns its slot.
     pub(super) fn insert(
         &mut self,
         hash: u64,
         partition: &Partition,
-        now_us: u64,
+        at_us: u64,
         hasher: &RandomState,
     ) -> u32 {
         let policy = partition.policy.clone();
-        let due_us = now_us + policy.horizon_us();
+        let due_us = at_us + policy.horizon_us();
         let key = SmallVec::from_slice(partition.key.as_bytes());
         let window = Window { log: Log::new(), key, policy, due_us };
         let slot = self.windows.insert(window) as u32;

@@ -3,42 +3,52 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(test)]
 use redis::aio::ConnectionManager;
 use redis::{Cmd, Value};
-use tokio::time::timeout;
 
+#[cfg(test)]
+use super::connection::{Connection, Connector};
 use super::keys::Keys;
+use super::link::Link;
 use super::reply;
-use super::script::{ADMIT, ADMIT_ALL, CANCEL, Script};
+use super::script::{ADMIT, ADMIT_ALL, CANCEL, RESTORE, Script};
 use crate::error::StoreError;
 use crate::quota::Quota;
 use crate::store::{Check, Partition, Store, StoreFuture, Verdict};
-
-/// How often a request that nobody was told of is taken back, and how long that may take.
-const GIVE_BACK_ATTEMPTS: u32 = 5;
-const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(10);
-const GIVE_BACK_PAUSE: Duration = Duration::from_secs(1);
 
 /// A Redis server as a store, with nothing remembered in this process.
 pub(in crate::store) struct Commands(Arc<Inner>);
 
 struct Inner {
-    connection: ConnectionManager,
+    link: Link,
     keys: Keys,
-    response_timeout: Duration,
     admit: &'static Script,
     admit_all: &'static Script,
+    restore: &'static Script,
+    /// Whether the connection itself may send a command again whose answer was lost.
+    sent_twice: bool,
 }
 
 impl Commands {
-    pub(super) fn new(connection: ConnectionManager, keys: Keys, timeout: Duration) -> Self {
+    pub(super) fn new(link: Link, keys: Keys) -> Self {
         Self(Arc::new(Inner {
-            connection,
+            link,
             keys,
-            response_timeout: timeout,
             admit: &ADMIT,
             admit_all: &ADMIT_ALL,
+            restore: &RESTORE,
+            sent_twice: false,
         }))
+    }
+
+    /// Has every request looked up before it is counted, for the connection may send it twice.
+    #[cfg(feature = "cluster")]
+    pub(super) fn sent_twice(mut self) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.sent_twice = true;
+        }
+        self
     }
 }
 
@@ -46,19 +56,16 @@ impl Store for Commands {
     fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
         let (inner, check) = (self.0.clone(), check.clone());
         StoreFuture::later(async move {
+            let repeated = check.repeated || inner.sent_twice;
             let verdict = match quota_of_the_commonest(&check) {
-                Some(quota) => inner.admit(&check, quota).await,
-                None if check.repeated => inner.admit_all(&check, "repeat").await,
-                None => inner.admit_all(&check, "new").await,
+                Some(quota) if !repeated => inner.admit(&check, quota).await,
+                _ if repeated => inner.admit_all(&check, "repeat").await,
+                _ => inner.admit_all(&check, "new").await,
             };
             match verdict {
                 // Only now is it worth looking whether the request has been counted.
                 Err(error) if error.may_have_counted() => {
-                    let again = inner.admit_all(&check, "repeat").await;
-                    if again.is_err() {
-                        tokio::spawn(async move { inner.give_back(&check).await });
-                    }
-                    again.map_err(|_| error)
+                    inner.admit_all(&check, "repeat").await.map_err(|_| error)
                 }
                 verdict => verdict,
             }
@@ -79,6 +86,20 @@ impl Store for Commands {
         })
     }
 
+    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+        let (inner, check) = (self.0.clone(), check.clone());
+        StoreFuture::later(async move {
+            let mut command = inner.call(&RESTORE, &check.partitions);
+            command.arg(check.id.as_bytes()).arg(check.cost);
+            command.arg(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
+            for partition in &check.partitions {
+                command.arg(partition.policy.horizon_us());
+            }
+            let _added: u64 = reply::read(&inner.run(inner.restore, &command).await?)?;
+            Ok(())
+        })
+    }
+
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
         let inner = self.0.clone();
         let mut command = redis::cmd("DEL");
@@ -86,8 +107,8 @@ impl Store for Commands {
             command.arg(inner.keys.window(partition));
         }
         StoreFuture::later(async move {
-            let mut connection = inner.connection.clone();
-            inner.in_time(command.exec_async(&mut connection)).await?.map_err(reply::error)
+            let ask = async |mut connection| command.exec_async(&mut connection).await;
+            inner.link.call(async |connection| ask(connection).await.map_err(reply::error)).await
         })
     }
 }
@@ -119,20 +140,6 @@ impl Inner {
         command
     }
 
-    /// Removes a request that nobody was told of. On the connection it stands behind both askings;
-    /// where that has broken, it is sent again when there is another.
-    async fn give_back(&self, check: &Check) {
-        let command = self.call_cancel(check);
-        for _ in 0..GIVE_BACK_ATTEMPTS {
-            let mut connection = self.connection.clone();
-            let removed = timeout(GIVE_BACK_TIMEOUT, CANCEL.run(&command, &mut connection));
-            if matches!(removed.await, Ok(Ok(_))) {
-                return;
-            }
-            tokio::time::sleep(GIVE_BACK_PAUSE).await;
-        }
-    }
-
     async fn admit(&self, check: &Check, quota: Quota) -> Result<Verdict, StoreError> {
         let mut command = self.call(self.admit, &check.partitions);
         command.arg(check.id.as_bytes()).arg(quota.limit()).arg(quota.window().as_secs());
@@ -159,13 +166,7 @@ impl Inner {
     }
 
     async fn run(&self, script: &Script, command: &Cmd) -> Result<Value, StoreError> {
-        let mut connection = self.connection.clone();
-        self.in_time(script.run(command, &mut connection)).await?
-    }
-
-    /// Waits for an answer, and for a connection to ask on, no longer than the response timeout.
-    async fn in_time<T>(&self, answer: impl Future<Output = T>) -> Result<T, StoreError> {
-        timeout(self.response_timeout, answer).await.map_err(|_| StoreError::Timeout)
+        self.link.call(async |mut connection| script.run(command, &mut connection).await).await
     }
 }
 
@@ -180,12 +181,17 @@ impl Commands {
             let code = shipped.replace(asks, &format!("call('HMGET', '{clock}', 's', 'us')"));
             &*Box::leak(Box::new(Script::new(&code)))
         };
+        let trouble = crate::store::failover::Trouble::new();
+        let connector = Connector::Managed(connection.clone());
+        let link = Link::idle(connector, Duration::from_secs(10), trouble);
+        link.ready(Connection::Managed(connection));
         Self(Arc::new(Inner {
-            connection,
+            link,
             keys: Keys::new(clock.to_owned()),
-            response_timeout: Duration::from_secs(10),
             admit: with_clock(include_str!("../../../lua/admit.lua")),
             admit_all: with_clock(include_str!("../../../lua/admit_all.lua")),
+            restore: with_clock(include_str!("../../../lua/restore.lua")),
+            sent_twice: false,
         }))
     }
 }

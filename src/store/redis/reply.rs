@@ -19,7 +19,7 @@ pub(super) fn verdict_of_one(reply: &Value) -> Result<Verdict, StoreError> {
         wait_us: if reply < 0 { reply.unsigned_abs() } else { 0 },
         reset_us: 0,
     };
-    Ok(Verdict { admitted: reply >= 0, at_us: None, states: smallvec::smallvec![state] })
+    Ok(Verdict::new(reply >= 0, None, smallvec::smallvec![state]))
 }
 
 /// Reads the reply of `admit_all.lua` about so many quotas.
@@ -42,7 +42,7 @@ pub(super) fn verdict(reply: &Value, quotas: usize) -> Result<Verdict, StoreErro
         })
     };
     let states = (0..quotas).map(state).collect::<Result<_, StoreError>>()?;
-    Ok(Verdict { admitted, at_us: Some(at_us), states })
+    Ok(Verdict::new(admitted, Some(at_us), states))
 }
 
 /// Reads any other reply.

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use redis::aio::{ConnectionLike, ConnectionManager};
+use redis::aio::ConnectionLike;
 use redis::{Arg, Cmd, ErrorKind, ServerErrorKind, Value};
 
 use super::reply;
@@ -17,15 +17,18 @@ pub(super) static ADMIT_ALL: LazyLock<Script> =
 /// Takes a request back.
 pub(super) static CANCEL: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../../lua/cancel.lua")));
+/// Records a request that was admitted elsewhere.
+pub(super) static RESTORE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../../lua/restore.lua")));
 
 /// Loads the scripts, so that the first rush does not find them missing a thousand times.
 ///
 /// Whether that works does not matter: a call brings its script along where it is missing.
-pub(super) async fn load_all(connection: &ConnectionManager) {
-    for script in [&ADMIT, &ADMIT_ALL, &CANCEL] {
+pub(super) async fn load_all(connection: &mut impl ConnectionLike) {
+    for script in [&ADMIT, &ADMIT_ALL, &CANCEL, &RESTORE] {
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(&script.code);
-        let _ = load.exec_async(&mut connection.clone()).await;
+        let _ = load.exec_async(connection).await;
     }
 }
 

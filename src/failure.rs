@@ -1,0 +1,132 @@
+//! [`FailurePolicy`]: what becomes of a request that the store can't decide on.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+/// What becomes of a request when the store can't answer in time.
+///
+/// Written `local`, `local:3`, `open` or `closed`.
+///
+/// ```
+/// use tower_sliding_window::FailurePolicy;
+///
+/// let policy: FailurePolicy = "local:3".parse()?;
+/// assert_eq!(policy, FailurePolicy::local(3));
+/// assert_eq!(FailurePolicy::default().to_string(), "local");
+/// # Ok::<(), tower_sliding_window::ParseFailurePolicyError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailurePolicy {
+    /// A window in this process decides, at each quota's limit divided by the number of instances.
+    ///
+    /// It knows what this process has admitted before, and tells the store later what it admits,
+    /// so with one instance nobody gets more than the quota. With several, each admits its share
+    /// beside what all have admitted before: together less than twice the limit in one window.
+    ///
+    /// Only [`RedisStore`](crate::RedisStore) has such windows. Any other store that fails, a
+    /// [`MemoryStore`](crate::MemoryStore) at its capacity for one, is as with `Closed`.
+    Local {
+        /// How many processes share the store. A share is rounded down, and is at least 1.
+        instances: NonZeroU32,
+    },
+    /// The request is admitted, and not counted.
+    Open,
+    /// The request is refused: a 503 with `Retry-After`, or an error from a
+    /// [`Limiter`](crate::Limiter).
+    Closed,
+}
+
+impl FailurePolicy {
+    /// Creates the policy of windows in this process, one of so many instances.
+    ///
+    /// # Panics
+    ///
+    /// If `instances` is zero.
+    #[must_use]
+    pub const fn local(instances: u32) -> Self {
+        match NonZeroU32::new(instances) {
+            Some(instances) => Self::Local { instances },
+            None => panic!("there is at least one instance"),
+        }
+    }
+}
+
+impl Default for FailurePolicy {
+    /// Returns `Local` with one instance.
+    fn default() -> Self {
+        Self::local(1)
+    }
+}
+
+impl fmt::Display for FailurePolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local { instances: NonZeroU32::MIN } => f.write_str("local"),
+            Self::Local { instances } => write!(f, "local:{instances}"),
+            Self::Open => f.write_str("open"),
+            Self::Closed => f.write_str("closed"),
+        }
+    }
+}
+
+impl FromStr for FailurePolicy {
+    type Err = ParseFailurePolicyError;
+
+    fn from_str(text: &str) -> Result<Self, ParseFailurePolicyError> {
+        match (text, text.strip_prefix("local:")) {
+            ("local", _) => Ok(Self::default()),
+            ("open", _) => Ok(Self::Open),
+            ("closed", _) => Ok(Self::Closed),
+            (_, Some(number)) => match number.parse() {
+                Ok(instances) => Ok(Self::Local { instances }),
+                Err(_) => Err(ParseFailurePolicyError::Instances { text: number.to_owned() }),
+            },
+            _ => Err(ParseFailurePolicyError::Unknown { text: text.to_owned() }),
+        }
+    }
+}
+
+/// What is wrong with the text of a [`FailurePolicy`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseFailurePolicyError {
+    /// The text names no policy.
+    #[error("{text:?} is not a failure policy: write local, local:INSTANCES, open or closed")]
+    Unknown {
+        /// The text as it was given.
+        text: String,
+    },
+    /// What follows `local:` is no number of instances.
+    #[error("{text:?} is not a number of instances: write 1 to 4294967295, as in local:3")]
+    Instances {
+        /// The part after `local:`.
+        text: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_read_as_they_are_written() {
+        for text in ["local", "local:2", "open", "closed"] {
+            assert_eq!(text.parse::<FailurePolicy>().unwrap().to_string(), text);
+        }
+        assert_eq!("local:1".parse(), Ok(FailurePolicy::default()));
+    }
+
+    #[test]
+    fn errors_say_which_part_is_wrong() {
+        for (text, part) in [("", "\"\" is not a failure"), ("fail", "\"fail\" is not a failure")] {
+            let error = text.parse::<FailurePolicy>().unwrap_err().to_string();
+            assert!(error.starts_with(part), "{error}");
+        }
+        for number in ["", "0", "-1", "x", "4294967296"] {
+            let error = format!("local:{number}").parse::<FailurePolicy>().unwrap_err();
+            assert_eq!(error, ParseFailurePolicyError::Instances { text: number.to_owned() });
+        }
+    }
+}

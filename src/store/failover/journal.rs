@@ -1,0 +1,191 @@
+//! [`Journal`]: what the store has yet to be told.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use ahash::RandomState;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::store::{Check, Partition};
+
+/// What is still to be done in the store for one request.
+#[derive(Clone, Debug)]
+pub(super) struct Task {
+    pub(super) check: Check,
+    pub(super) kind: TaskKind,
+    /// When the request was admitted.
+    at: Instant,
+    /// Tells a task from the one that took its place while it was under way.
+    number: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TaskKind {
+    /// The request was admitted without the store, which is to count it.
+    Restore,
+    /// The request was not admitted after all, and the store may have counted it.
+    Cancel,
+}
+
+impl Task {
+    /// Returns how long ago the request was admitted.
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.at)
+    }
+
+    /// Tells whether the request has left all its windows, so that nothing is left to do.
+    fn is_over(&self, now: Instant) -> bool {
+        let horizon_us = self.check.partitions.iter().map(|it| it.policy.horizon_us()).max();
+        self.age(now) >= Duration::from_micros(horizon_us.unwrap_or(0))
+    }
+}
+
+/// The tasks by request, and the windows they concern.
+#[derive(Debug)]
+pub(super) struct Journal {
+    tasks: HashMap<Uuid, Task, RandomState>,
+    /// In the order they were noted or last returned, beside some that are done.
+    order: VecDeque<Uuid>,
+    /// How many tasks concern a window.
+    windows: HashMap<Partition, usize, RandomState>,
+    capacity: usize,
+    next_number: u64,
+    cleared_at: Instant,
+    /// Whether somebody works the tasks off.
+    pub(super) is_worked_off: bool,
+}
+
+impl Journal {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            tasks: HashMap::default(),
+            order: VecDeque::new(),
+            windows: HashMap::default(),
+            capacity,
+            next_number: 0,
+            cleared_at: Instant::now(),
+            is_worked_off: false,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Tells whether the store has yet to be told something about one of these windows.
+    pub(super) fn concerns(&self, partitions: &[Partition]) -> bool {
+        partitions.iter().any(|partition| self.windows.contains_key(partition))
+    }
+
+    /// Makes room for one more task, and says whether there is.
+    pub(super) fn has_room(&mut self, now: Instant) -> bool {
+        // Each task that is noted pays for dropping about one that is over.
+        for _ in 0..2 {
+            match self.order.front().map(|id| self.tasks.get(id)) {
+                Some(Some(task)) if !task.is_over(now) => break,
+                Some(_) => self.drop_front(),
+                None => break,
+            }
+        }
+        let often = now.saturating_duration_since(self.cleared_at) < Duration::from_secs(1);
+        if self.len() >= self.capacity && !often {
+            self.cleared_at = now;
+            let over: Vec<Uuid> = self.over(now);
+            over.iter().for_each(|id| self.remove(*id));
+            self.order.retain(|id| self.tasks.contains_key(id));
+        }
+        self.len() < self.capacity
+    }
+
+    fn over(&self, now: Instant) -> Vec<Uuid> {
+        self.tasks.iter().filter(|(_, task)| task.is_over(now)).map(|(id, _)| *id).collect()
+    }
+
+    fn drop_front(&mut self) {
+        if let Some(id) = self.order.pop_front() {
+            self.remove(id);
+        }
+    }
+
+    /// Notes what is to be done for a request, in place of what was to be done for it before. A
+    /// request that is to be counted in more windows than was known is counted in all of them.
+    pub(super) fn note(&mut self, mut check: Check, kind: TaskKind, at: Instant) {
+        let before = self.tasks.remove(&check.id);
+        if let Some(before) = &before {
+            self.leave(&before.check.partitions);
+            for partition in &before.check.partitions {
+                if !check.partitions.contains(partition) {
+                    check.partitions.push(partition.clone());
+                }
+            }
+        } else {
+            self.order.push_back(check.id);
+        }
+        for partition in &check.partitions {
+            *self.windows.entry(partition.clone()).or_default() += 1;
+        }
+        self.next_number += 1;
+        let number = self.next_number;
+        self.tasks.insert(check.id, Task { check, kind, at, number });
+    }
+
+    /// Returns what is to be done for a request.
+    pub(super) fn kind_of(&self, id: Uuid) -> Option<TaskKind> {
+        self.tasks.get(&id).map(|task| task.kind)
+    }
+
+    /// Forgets what was to be done about some windows.
+    pub(super) fn forget(&mut self, partitions: &[Partition]) {
+        let concerned = |task: &&Task| {
+            task.check.partitions.iter().any(|partition| partitions.contains(partition))
+        };
+        let ids: Vec<Uuid> = self.tasks.values().filter(concerned).map(|it| it.check.id).collect();
+        ids.into_iter().for_each(|id| self.remove(id));
+    }
+
+    /// Returns up to `most` tasks, which stay noted until they are done. Those that were not
+    /// returned lately come first, so that none that can't be done holds up the others.
+    pub(super) fn next(&mut self, most: usize, now: Instant) -> Vec<Task> {
+        let mut tasks = Vec::new();
+        for _ in 0..self.order.len() {
+            let Some(id) = self.order.pop_front() else { break };
+            match self.tasks.get(&id) {
+                Some(task) if task.is_over(now) => self.remove(id),
+                Some(task) => {
+                    tasks.push(task.clone());
+                    self.order.push_back(id);
+                }
+                None => {}
+            }
+            if tasks.len() == most {
+                break;
+            }
+        }
+        tasks
+    }
+
+    /// Notes that a task is done, unless another has taken its place meanwhile.
+    pub(super) fn done(&mut self, task: &Task) {
+        if self.tasks.get(&task.check.id).is_some_and(|noted| noted.number == task.number) {
+            self.remove(task.check.id);
+        }
+    }
+
+    fn remove(&mut self, id: Uuid) {
+        if let Some(task) = self.tasks.remove(&id) {
+            self.leave(&task.check.partitions);
+        }
+    }
+
+    fn leave(&mut self, partitions: &[Partition]) {
+        for partition in partitions {
+            if let Some(count) = self.windows.get_mut(partition) {
+                *count -= 1;
+                if *count == 0 {
+                    self.windows.remove(partition);
+                }
+            }
+        }
+    }
+}

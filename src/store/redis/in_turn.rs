@@ -1,0 +1,171 @@
+//! [`InTurn`]: a decision about windows that no single server has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::{Check, Partition, Store, StoreFuture, Verdict};
+use crate::error::StoreError;
+use crate::window::QuotaState;
+
+/// Asks a cluster about a request: of each partition key in one call, for its windows share a slot;
+/// of several keys in turn.
+///
+/// If a later key's windows deny, what the earlier ones have recorded is cancelled. So a request
+/// is never recorded in some windows for good; but for as long as the other keys are asked, the
+/// earlier windows are fuller by a request that will not pass.
+pub(super) struct InTurn<S>(Arc<S>);
+
+impl<S> InTurn<S> {
+    pub(super) fn new(store: S) -> Self {
+        Self(Arc::new(store))
+    }
+}
+
+/// The windows of a request that have one key, and which of the request's windows they are.
+struct Part {
+    check: Check,
+    places: SmallVec<[usize; 2]>,
+}
+
+fn parts(check: &Check) -> SmallVec<[Part; 2]> {
+    let mut parts: SmallVec<[Part; 2]> = SmallVec::new();
+    for (place, partition) in check.partitions.iter().enumerate() {
+        let same_key = |part: &&mut Part| part.check.partitions[0].key == partition.key;
+        match parts.iter_mut().find(same_key) {
+            Some(part) => {
+                part.check.partitions.push(partition.clone());
+                part.places.push(place);
+            }
+            None => {
+                let mut check = Check { partitions: SmallVec::new(), ..check.clone() };
+                check.partitions.push(partition.clone());
+                parts.push(Part { check, places: smallvec::smallvec![place] });
+            }
+        }
+    }
+    parts
+}
+
+/// Puts the answers about the parts together, in the order of the request's windows.
+fn together(check: &Check, parts: &[Part], mut verdicts: Vec<Verdict>) -> Verdict {
+    let admitted = verdicts.iter().all(|verdict| verdict.admitted);
+    let mut by_place: Vec<SmallVec<[QuotaState; 2]>> =
+        vec![SmallVec::new(); check.partitions.len()];
+    for (part, verdict) in parts.iter().zip(&mut verdicts) {
+        if verdict.admitted && !admitted {
+            // As they are again, now that the request has been taken back.
+            for state in &mut verdict.states {
+                (state.remaining, state.wait_us) = (state.remaining + check.cost, 0);
+            }
+        }
+        let mut states = &verdict.states[..];
+        for place in &part.places {
+            let (own, rest) = states.split_at(check.partitions[*place].policy.judged().len());
+            by_place[*place] = SmallVec::from(own);
+            states = rest;
+        }
+    }
+    // The newest, for the request is not admitted before all windows have recorded it.
+    let at_us = verdicts.iter().filter_map(|verdict| verdict.at_us).max();
+    Verdict::new(admitted, at_us, by_place.into_iter().flatten().collect())
+}
+
+async fn admit<S: Store>(store: Arc<S>, check: Check) -> Result<Verdict, StoreError> {
+    let parts = parts(&check);
+    let mut verdicts: Vec<Verdict> = Vec::with_capacity(parts.len());
+    let mut denied = false;
+    for part in &parts {
+        // After a denial nothing more is recorded, but the answer is to name all that deny.
+        let answer = match denied {
+            true => store.peek(&part.check).await,
+            false => store.admit(&part.check).await,
+        };
+        match answer {
+            Ok(verdict) => {
+                denied |= !verdict.admitted;
+                verdicts.push(verdict);
+            }
+            Err(error) if verdicts.is_empty() => return Err(error),
+            // Whoever asked has the request cancelled or restored in all windows.
+            Err(error) => return Err(StoreError::Partial { source: Box::new(error) }),
+        }
+    }
+    if denied {
+        for (part, verdict) in parts.iter().zip(&verdicts) {
+            if !verdict.admitted {
+                break;
+            }
+            let cancelled = store.cancel(&part.check).await;
+            cancelled.map_err(|error| StoreError::Partial { source: Box::new(error) })?;
+        }
+    }
+    Ok(together(&check, &parts, verdicts))
+}
+
+impl<S: Store> Store for InTurn<S> {
+    fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+        if check.partitions.iter().all(|partition| partition.key == check.partitions[0].key) {
+            return self.0.admit(check);
+        }
+        // In a task of its own: if the client goes away in between, what was begun is finished.
+        let task = tokio::spawn(admit(self.0.clone(), check.clone()));
+        StoreFuture::later(async move {
+            let failed = |error: tokio::task::JoinError| StoreError::Partial {
+                source: Box::new(StoreError::Protocol { message: error.to_string() }),
+            };
+            task.await.unwrap_or_else(|error| Err(failed(error)))
+        })
+    }
+
+    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+        let (store, check) = (self.0.clone(), check.clone());
+        StoreFuture::later(async move {
+            let parts = parts(&check);
+            let mut verdicts = Vec::with_capacity(parts.len());
+            for part in &parts {
+                let mut verdict = store.peek(&part.check).await?;
+                // Nothing was recorded that would have to be taken back.
+                verdict.admitted = true;
+                verdicts.push(verdict);
+            }
+            let mut verdict = together(&check, &parts, verdicts);
+            verdict.admitted = check.fits(&verdict.states);
+            Ok(verdict)
+        })
+    }
+
+    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+        let store = self.0.clone();
+        let parts = parts(check);
+        StoreFuture::later(async move {
+            let mut was_there = false;
+            for part in &parts {
+                was_there |= store.cancel(&part.check).await?;
+            }
+            Ok(was_there)
+        })
+    }
+
+    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+        let store = self.0.clone();
+        let parts = parts(check);
+        StoreFuture::later(async move {
+            for part in &parts {
+                store.restore(&part.check, age).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
+        let (store, partitions) = (self.0.clone(), partitions.to_vec());
+        StoreFuture::later(async move {
+            for partition in partitions {
+                store.reset(&[partition]).await?;
+            }
+            Ok(())
+        })
+    }
+}

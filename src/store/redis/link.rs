@@ -1,0 +1,265 @@
+//! [`Link`]: the connection to Redis, given up when it fails and made again in the background.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use super::connection::{Connection, Connector};
+use crate::backoff::Backoff;
+use crate::error::StoreError;
+use crate::report;
+use crate::store::failover::Trouble;
+
+/// How many answers in a row have to fail to come before the connection is given up.
+const FAILURES_IN_A_ROW: u32 = 5;
+/// How long making a connection may take.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How often a connection that works may be exchanged because its server is no longer the master.
+const LEAST_AGE: Duration = Duration::from_secs(1);
+
+/// A connection shared by all requests, with a circuit breaker.
+///
+/// - A connection that breaks is made again at once. Calls wait for that no longer than for an
+///   answer, and fail at once when the first attempt has failed.
+/// - A connection on which five answers in a row fail to come is given up, and calls that wait on
+///   it with it.
+/// - While there is none, calls fail at once. One attempt at a time is made in the background, after
+///   ever longer pauses; it counts if the new connection answers a PING.
+#[derive(Clone)]
+pub(super) struct Link(Arc<Shared>);
+
+struct Shared {
+    connector: Connector,
+    response_timeout: Duration,
+    state: arc_swap::ArcSwap<State>,
+    /// Held to change the state.
+    changing: Mutex<()>,
+    changed: Notify,
+    failures: AtomicU32,
+    trouble: Trouble,
+}
+
+enum State {
+    /// Nobody has asked for a connection yet.
+    Idle,
+    /// The first attempt after a connection that worked: worth waiting for.
+    Connecting,
+    Ready {
+        connection: Connection,
+        number: u64,
+        since: Instant,
+    },
+    Failed,
+}
+
+impl Link {
+    /// Creates a link that connects when it is first used.
+    pub(super) fn idle(connector: Connector, response_timeout: Duration, trouble: Trouble) -> Self {
+        Self(Arc::new(Shared {
+            connector,
+            response_timeout,
+            state: arc_swap::ArcSwap::from_pointee(State::Idle),
+            changing: Mutex::default(),
+            changed: Notify::new(),
+            failures: AtomicU32::new(0),
+            trouble,
+        }))
+    }
+
+    /// Connects, or says why that can't be.
+    pub(super) async fn connect(&self) -> Result<(), StoreError> {
+        let connection = self.0.attempt().await?;
+        self.0.ready(connection);
+        Ok(())
+    }
+
+    /// Begins to connect in the background, if somebody is there to do it.
+    pub(super) fn connect_soon(&self) {
+        if matches!(**self.0.state.load(), State::Idle)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let _changing = self.0.changing();
+            if matches!(**self.0.state.load(), State::Idle) {
+                self.0.state.store(Arc::new(State::Failed));
+                runtime.spawn(reconnect(Arc::downgrade(&self.0)));
+            }
+        }
+    }
+
+    /// Uses a connection that works.
+    pub(super) fn ready(&self, connection: Connection) {
+        self.0.ready(connection);
+    }
+
+    /// Asks Redis something, and waits for the answer no longer than the response timeout.
+    pub(super) async fn call<T, F>(
+        &self,
+        ask: impl FnOnce(Connection) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let mut used = None;
+        let answer = timeout(self.0.response_timeout, async {
+            let (connection, number) = self.connection().await?;
+            used = Some(number);
+            let mut changed = pin!(self.0.changed.notified());
+            // From here on a change is heard; what was before it is seen.
+            if !self.0.is_ready(number) {
+                return Err(given_up());
+            }
+            let mut answer = pin!(ask(connection));
+            poll_fn(|cx| match answer.as_mut().poll(cx) {
+                Poll::Ready(answer) => Poll::Ready(answer),
+                Poll::Pending => changed.as_mut().poll(cx).map(|()| Err(given_up())),
+            })
+            .await
+        });
+        let answer = answer.await.unwrap_or(Err(StoreError::Timeout));
+        if let Some(number) = used {
+            self.0.note(number, &answer);
+        }
+        answer
+    }
+
+    async fn connection(&self) -> Result<(Connection, u64), StoreError> {
+        loop {
+            let changed = self.0.changed.notified();
+            match &**self.0.state.load() {
+                State::Ready { connection, number, .. } => {
+                    return Ok((connection.clone(), *number));
+                }
+                State::Failed => return Err(StoreError::Unavailable),
+                State::Idle => {
+                    self.connect_soon();
+                    return Err(StoreError::Unavailable);
+                }
+                State::Connecting => {}
+            }
+            changed.await;
+        }
+    }
+}
+
+/// The connection went away while the answer was under way.
+fn given_up() -> StoreError {
+    StoreError::Disconnected { message: "the connection was given up".to_owned() }
+}
+
+impl Shared {
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_ready(&self, wanted: u64) -> bool {
+        matches!(&**self.state.load(), State::Ready { number, .. } if *number == wanted)
+    }
+
+    /// Makes a connection that answers.
+    async fn attempt(&self) -> Result<Connection, StoreError> {
+        match timeout(CONNECTION_TIMEOUT, self.connector.connect()).await {
+            Ok(connection) => {
+                connection.map_err(|error| StoreError::Unreachable { message: error.to_string() })
+            }
+            Err(_) => Err(StoreError::Unreachable { message: "no answer in time".to_owned() }),
+        }
+    }
+
+    /// Makes a connection, and lets nobody wait for it any longer than for an answer.
+    async fn attempt_noticing_delay(&self) -> Result<Connection, StoreError> {
+        let mut attempt = pin!(self.attempt());
+        match timeout(self.response_timeout, attempt.as_mut()).await {
+            Ok(attempted) => attempted,
+            Err(_) => {
+                self.failed(&StoreError::Timeout);
+                attempt.await
+            }
+        }
+    }
+
+    fn ready(&self, connection: Connection) {
+        static NUMBERS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let _changing = self.changing();
+        if !matches!(**self.state.load(), State::Idle) {
+            // What answers now may have lost its memory.
+            self.trouble.mark();
+        }
+        self.failures.store(0, Ordering::Relaxed);
+        self.state.store(Arc::new(State::Ready { connection, number, since: Instant::now() }));
+        self.changed.notify_waiters();
+        report::store_found();
+    }
+
+    /// Draws conclusions from an answer on a connection.
+    fn note<T>(self: &Arc<Self>, number: u64, answer: &Result<T, StoreError>) {
+        let error = match answer {
+            Err(error @ (StoreError::Timeout | StoreError::Disconnected { .. })) => error,
+            Err(error @ StoreError::Refused { code, .. }) if code == "READONLY" => {
+                return self.lose(number, State::Connecting, LEAST_AGE, error);
+            }
+            _ => {
+                if self.failures.load(Ordering::Relaxed) > 0 {
+                    self.failures.store(0, Ordering::Relaxed);
+                }
+                return;
+            }
+        };
+        let breaks = matches!(error, StoreError::Disconnected { .. });
+        if breaks && !self.connector.heals_itself() {
+            self.lose(number, State::Connecting, Duration::ZERO, error);
+        } else if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES_IN_A_ROW {
+            self.lose(number, State::Failed, Duration::ZERO, error);
+        }
+    }
+
+    /// Gives up a connection, if it is still the one in use.
+    fn lose(self: &Arc<Self>, lost: u64, next: State, least_age: Duration, error: &StoreError) {
+        let _changing = self.changing();
+        match &**self.state.load() {
+            State::Ready { number, since, .. }
+                if *number == lost && since.elapsed() >= least_age => {}
+            _ => return,
+        }
+        self.trouble.mark();
+        if matches!(next, State::Failed) {
+            report::store_lost(error);
+        }
+        self.state.store(Arc::new(next));
+        self.changed.notify_waiters();
+        tokio::spawn(reconnect(Arc::downgrade(self)));
+    }
+
+    /// Has calls fail at once from now on.
+    fn failed(&self, error: &StoreError) {
+        let _changing = self.changing();
+        if matches!(**self.state.load(), State::Connecting) {
+            report::store_lost(error);
+            self.state.store(Arc::new(State::Failed));
+            self.changed.notify_waiters();
+        }
+    }
+}
+
+/// Makes a connection, however long it takes.
+async fn reconnect(link: Weak<Shared>) {
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+    while let Some(link) = link.upgrade() {
+        match link.attempt_noticing_delay().await {
+            Ok(connection) => return link.ready(connection),
+            Err(error) => link.failed(&error),
+        }
+        // Meanwhile nobody may be left who wants a connection.
+        drop(link);
+        backoff.pause().await;
+    }
+}

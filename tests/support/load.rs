@@ -1,0 +1,201 @@
+//! Load on a layer while something fails, and what may be said of the answers afterwards.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{
+    DecidedBy, Decision, FailurePolicy, Policy, Quota, SlidingWindowLayer, key,
+};
+
+/// How many requests a user may make in a window.
+pub const LIMIT: u32 = 5;
+/// How long a window is: short enough that several go by while a fault lasts.
+pub const WINDOW: Duration = Duration::from_secs(2);
+/// How many users there are. All of them ask for more than they may have, all the time.
+pub const USERS: usize = 24;
+const TASKS: usize = 8;
+/// No answer may take longer, whatever fails.
+const HANG: Duration = Duration::from_secs(10);
+
+/// One request and its answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub user: usize,
+    pub sent: Instant,
+    pub received: Instant,
+    pub status: StatusCode,
+    /// Who decided; a refusal does not tell.
+    pub decided_by: Option<DecidedBy>,
+}
+
+/// Load that goes on until it is stopped.
+pub struct Load {
+    going_on: Arc<AtomicBool>,
+    tasks: JoinSet<()>,
+    answers: Arc<Mutex<Vec<Answer>>>,
+}
+
+impl Load {
+    /// Begins to send requests to a layer on the store.
+    pub fn start(store: impl Store, on_failure: FailurePolicy) -> Self {
+        let policy = Policy::new("user").quota(Quota::new(LIMIT, WINDOW));
+        let layer = SlidingWindowLayer::new(policy, key::header("x-user-id"), store);
+        Self::through(layer.failure_policy(on_failure))
+    }
+
+    /// Begins to send requests through a layer whose key is the header `x-user-id`.
+    pub fn through(layer: SlidingWindowLayer) -> Self {
+        let service = layer.layer(service_fn(move |request: Request<String>| {
+            let decided_by = request.extensions().get::<Decision>().map(Decision::decided_by);
+            async move {
+                let mut response = Response::new(String::new());
+                response.extensions_mut().insert(decided_by);
+                Ok::<_, Infallible>(response)
+            }
+        }));
+        let going_on = Arc::new(AtomicBool::new(true));
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let next_user = Arc::new(AtomicUsize::new(0));
+        let mut tasks = JoinSet::new();
+        for _ in 0..TASKS {
+            let (service, going_on) = (service.clone(), going_on.clone());
+            let (answers, next_user) = (answers.clone(), next_user.clone());
+            tasks.spawn(async move {
+                while going_on.load(Ordering::Relaxed) {
+                    let user = next_user.fetch_add(1, Ordering::Relaxed) % USERS;
+                    let request = Request::builder().header("x-user-id", format!("user-{user}"));
+                    let request = request.body(String::new()).unwrap();
+                    let sent = Instant::now();
+                    let response = tokio::time::timeout(HANG, service.clone().oneshot(request));
+                    let response = response.await.expect("no answer hangs").unwrap();
+                    let decided_by = response.extensions().get::<Option<DecidedBy>>().copied();
+                    answers.lock().unwrap().push(Answer {
+                        user,
+                        sent,
+                        received: Instant::now(),
+                        status: response.status(),
+                        decided_by: decided_by.flatten(),
+                    });
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            });
+        }
+        Self { going_on, tasks, answers }
+    }
+
+    /// Waits until some request sent from now on was admitted as described.
+    pub async fn until(&self, what: &str, is_so: impl Fn(&Answer) -> bool) {
+        let (from, deadline) = (Instant::now(), Instant::now() + Duration::from_secs(30));
+        let mut looked_at = self.answers.lock().unwrap().len();
+        loop {
+            {
+                let answers = self.answers.lock().unwrap();
+                if answers[looked_at..].iter().any(|answer| answer.sent >= from && is_so(answer)) {
+                    return;
+                }
+                looked_at = answers.len();
+            }
+            assert!(Instant::now() < deadline, "in 30 s no request was {what}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until the store decides.
+    pub async fn until_the_store_decides(&self) {
+        self.until("decided by the store", |it| it.decided_by == Some(DecidedBy::Store)).await;
+    }
+
+    /// Waits until the process decides on its own.
+    pub async fn until_decided_here(&self) {
+        let here = Some(DecidedBy::LocalWindow);
+        self.until("decided in the process", |it| it.decided_by == here).await;
+    }
+
+    /// Stops, and returns all answers in the order in which they came.
+    pub async fn stop(mut self) -> Answers {
+        self.going_on.store(false, Ordering::Relaxed);
+        while let Some(task) = self.tasks.join_next().await {
+            task.expect("no request panics");
+        }
+        Answers(std::mem::take(&mut self.answers.lock().unwrap()))
+    }
+}
+
+/// The answers of a whole test.
+pub struct Answers(pub Vec<Answer>);
+
+impl Answers {
+    /// Returns those that were sent in a span of time.
+    pub fn between(&self, from: Instant, to: Instant) -> Self {
+        let inside = |answer: &&Answer| answer.sent >= from && answer.sent < to;
+        Self(self.0.iter().filter(inside).cloned().collect())
+    }
+
+    pub fn count(&self, is_so: impl Fn(&Answer) -> bool) -> usize {
+        self.0.iter().filter(|answer| is_so(answer)).count()
+    }
+
+    /// Checks that no status but these was seen.
+    pub fn statuses(&self, allowed: &[u16]) {
+        for answer in &self.0 {
+            assert!(allowed.contains(&answer.status.as_u16()), "{answer:?}");
+        }
+    }
+
+    /// Returns by how many the fullest window of any user was above the limit, as far as that is
+    /// certain: of a request is known only that it was admitted between its sending and its answer.
+    pub fn over_admitted(&self) -> usize {
+        self.over(LIMIT, WINDOW)
+    }
+
+    pub fn over(&self, limit: u32, window: Duration) -> usize {
+        let mut by_user: HashMap<usize, Vec<&Answer>> = HashMap::new();
+        for answer in self.0.iter().filter(|answer| answer.status == StatusCode::OK) {
+            by_user.entry(answer.user).or_default().push(answer);
+        }
+        let mut most = 0;
+        for admitted in by_user.values() {
+            for first in admitted {
+                let surely_within = |it: &&&Answer| {
+                    it.sent >= first.sent && it.received.duration_since(first.sent) < window
+                };
+                most = most.max(admitted.iter().filter(surely_within).count());
+            }
+        }
+        most.saturating_sub(limit as usize)
+    }
+
+    /// Checks that every user got about what is theirs all the time, whatever failed.
+    pub fn nobody_starved(&self) {
+        let (first, last) = (self.0.first().expect("answers"), self.0.last().expect("answers"));
+        let windows = last.sent.duration_since(first.sent).as_secs_f64() / WINDOW.as_secs_f64();
+        let least = ((windows - 1.5).max(1.0) * f64::from(LIMIT)) as usize;
+        for user in 0..USERS {
+            let admitted = self.count(|it| it.user == user && it.status == StatusCode::OK);
+            assert!(
+                admitted >= least,
+                "user {user} was admitted {admitted} times in {windows:.1} windows"
+            );
+        }
+    }
+
+    /// Returns the longest time an answer took.
+    pub fn slowest(&self) -> Duration {
+        let took = |answer: &Answer| answer.received.duration_since(answer.sent);
+        self.0.iter().map(took).max().unwrap_or_default()
+    }
+
+    /// Returns how many answers took at least so long.
+    pub fn slower_than(&self, time: Duration) -> usize {
+        self.count(|answer| answer.received.duration_since(answer.sent) >= time)
+    }
+}
