@@ -6,12 +6,15 @@
 #[cfg(all(test, feature = "memory", feature = "redis"))]
 mod agreement;
 mod deny_cache;
+#[cfg(feature = "memory")]
+#[allow(dead_code, reason = "groundwork")]
+pub(crate) mod expiring;
 #[cfg(feature = "redis")]
 mod failover;
 #[cfg(feature = "memory")]
 mod memory;
 #[cfg(feature = "redis")]
-mod redis;
+pub(crate) mod redis;
 
 use std::future::Future;
 use std::hash::{Hash, Hasher};

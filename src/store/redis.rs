@@ -1,5 +1,6 @@
 //! [`RedisStore`]: the windows of a fleet.
 
+mod calls;
 mod commands;
 mod connection;
 #[cfg(feature = "cluster")]
@@ -16,10 +17,15 @@ use std::time::Duration;
 
 use redis::aio::ConnectionManager;
 
+pub(crate) use self::calls::Calls;
 use self::commands::Commands;
 use self::connection::{Connection, Connector};
 use self::keys::Keys;
 use self::link::Link;
+#[allow(unused_imports, reason = "groundwork")]
+pub(crate) use self::reply::read;
+#[allow(unused_imports, reason = "groundwork")]
+pub(crate) use self::script::Script;
 pub use self::servers::RedisServers;
 use super::failover::{Failover, Trouble};
 use super::{Check, DenyCache, Partition, Store, StoreFuture, Verdict};
@@ -65,7 +71,11 @@ const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct RedisStore(Arc<dyn Store>);
+pub struct RedisStore {
+    windows: Arc<dyn Store>,
+    #[allow(dead_code, reason = "groundwork")]
+    calls: Calls,
+}
 
 impl RedisStore {
     /// Connects to a server, such as that at `redis://:password@127.0.0.1:6379/0`, or to
@@ -98,6 +108,12 @@ impl RedisStore {
         Self::builder().connect_lazy(servers)
     }
 
+    /// Returns what other things than windows are kept by.
+    #[allow(dead_code, reason = "groundwork")]
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
     /// Starts from settings other than the defaults.
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::default()
@@ -112,23 +128,23 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
-        self.0.admit(check)
+        self.windows.admit(check)
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
-        self.0.peek(check)
+        self.windows.peek(check)
     }
 
     fn cancel(&self, check: &Check) -> StoreFuture<bool> {
-        self.0.cancel(check)
+        self.windows.cancel(check)
     }
 
     fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
-        self.0.restore(check, age)
+        self.windows.restore(check, age)
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
-        self.0.reset(partitions)
+        self.windows.reset(partitions)
     }
 }
 
@@ -265,8 +281,9 @@ impl RedisStoreBuilder {
         let connector = Connector::Managed(connection.clone());
         let link = Link::idle(connector, self.response_timeout, trouble.clone());
         link.ready(Connection::Managed(connection));
-        let commands = Commands::new(link, Keys::new(self.prefix.clone()));
-        self.on(commands, trouble)
+        let calls = Calls::new(link, Keys::new(self.prefix.clone()));
+        let commands = Commands::new(calls.clone(), Keys::new(self.prefix.clone()));
+        RedisStore { windows: self.windows(commands, trouble), calls }
     }
 
     fn build(self, servers: RedisServers) -> Result<(RedisStore, Link), StoreError> {
@@ -275,17 +292,19 @@ impl RedisStoreBuilder {
         let is_cluster = servers.is_cluster();
         let connector = servers.connector(self.response_timeout)?;
         let link = Link::idle(connector, self.response_timeout, trouble.clone());
-        let commands = Commands::new(link.clone(), Keys::new(self.prefix.clone()));
+        let calls = Calls::new(link.clone(), Keys::new(self.prefix.clone()));
+        let commands = Commands::new(calls.clone(), Keys::new(self.prefix.clone()));
         #[cfg(feature = "cluster")]
         if is_cluster {
-            return Ok((self.on(in_turn::InTurn::new(commands.sent_twice()), trouble), link));
+            let windows = self.windows(in_turn::InTurn::new(commands.sent_twice()), trouble);
+            return Ok((RedisStore { windows, calls }, link));
         }
-        Ok((self.on(commands, trouble), link))
+        Ok((RedisStore { windows: self.windows(commands, trouble), calls }, link))
     }
 
-    fn on(self, store: impl Store, trouble: Trouble) -> RedisStore {
+    fn windows(self, store: impl Store, trouble: Trouble) -> Arc<dyn Store> {
         if !self.deny_cache {
-            return RedisStore(Arc::new(Failover::new(store, self.local_capacity, trouble)));
+            return Arc::new(Failover::new(store, self.local_capacity, trouble));
         }
         let mut cache = DenyCache::new(store);
         if let Some(capacity) = self.deny_cache_capacity {
@@ -294,7 +313,7 @@ impl RedisStoreBuilder {
         if let Some(max_age) = self.deny_cache_max_age {
             cache = cache.max_age(max_age);
         }
-        RedisStore(Arc::new(Failover::new(cache, self.local_capacity, trouble)))
+        Arc::new(Failover::new(cache, self.local_capacity, trouble))
     }
 }
 

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::Cmd;
 #[cfg(test)]
 use redis::aio::ConnectionManager;
-use redis::{Cmd, Value};
 
+use super::calls::Calls;
 #[cfg(test)]
 use super::connection::{Connection, Connector};
 use super::keys::Keys;
+#[cfg(test)]
 use super::link::Link;
 use super::reply;
 use super::script::{ADMIT, ADMIT_ALL, CANCEL, RESTORE, Script};
@@ -21,7 +23,7 @@ use crate::store::{Check, Partition, Store, StoreFuture, Verdict};
 pub(in crate::store) struct Commands(Arc<Inner>);
 
 struct Inner {
-    link: Link,
+    calls: Calls,
     keys: Keys,
     admit: &'static Script,
     admit_all: &'static Script,
@@ -31,9 +33,9 @@ struct Inner {
 }
 
 impl Commands {
-    pub(super) fn new(link: Link, keys: Keys) -> Self {
+    pub(super) fn new(calls: Calls, keys: Keys) -> Self {
         Self(Arc::new(Inner {
-            link,
+            calls,
             keys,
             admit: &ADMIT,
             admit_all: &ADMIT_ALL,
@@ -81,7 +83,7 @@ impl Store for Commands {
         let inner = self.0.clone();
         let command = inner.call_cancel(check);
         StoreFuture::later(async move {
-            let removed: u64 = reply::read(&inner.run(&CANCEL, &command).await?)?;
+            let removed: u64 = reply::read(&inner.calls.run(&CANCEL, &command).await?)?;
             Ok(removed > 0)
         })
     }
@@ -95,7 +97,7 @@ impl Store for Commands {
             for partition in &check.partitions {
                 command.arg(partition.policy.horizon_us());
             }
-            let _added: u64 = reply::read(&inner.run(inner.restore, &command).await?)?;
+            let _added: u64 = reply::read(&inner.calls.run(inner.restore, &command).await?)?;
             Ok(())
         })
     }
@@ -106,10 +108,7 @@ impl Store for Commands {
         for partition in partitions {
             command.arg(inner.keys.window(partition));
         }
-        StoreFuture::later(async move {
-            let ask = async |mut connection| command.exec_async(&mut connection).await;
-            inner.link.call(async |connection| ask(connection).await.map_err(reply::error)).await
-        })
+        StoreFuture::later(async move { inner.calls.send(&command).await.map(|_| ()) })
     }
 }
 
@@ -143,7 +142,7 @@ impl Inner {
     async fn admit(&self, check: &Check, quota: Quota) -> Result<Verdict, StoreError> {
         let mut command = self.call(self.admit, &check.partitions);
         command.arg(check.id.as_bytes()).arg(quota.limit()).arg(quota.window().as_secs());
-        reply::verdict_of_one(&self.run(self.admit, &command).await?)
+        reply::verdict_of_one(&self.calls.run(self.admit, &command).await?)
     }
 
     async fn admit_all(&self, check: &Check, mode: &str) -> Result<Verdict, StoreError> {
@@ -162,11 +161,7 @@ impl Inner {
             }
             judged += policy.judged().len();
         }
-        reply::verdict(&self.run(self.admit_all, &command).await?, judged)
-    }
-
-    async fn run(&self, script: &Script, command: &Cmd) -> Result<Value, StoreError> {
-        self.link.call(async |mut connection| script.run(command, &mut connection).await).await
+        reply::verdict(&self.calls.run(self.admit_all, &command).await?, judged)
     }
 }
 
@@ -186,7 +181,7 @@ impl Commands {
         let link = Link::idle(connector, Duration::from_secs(10), trouble);
         link.ready(Connection::Managed(connection));
         Self(Arc::new(Inner {
-            link,
+            calls: Calls::new(link, Keys::new(clock.to_owned())),
             keys: Keys::new(clock.to_owned()),
             admit: with_clock(include_str!("../../../lua/admit.lua")),
             admit_all: with_clock(include_str!("../../../lua/admit_all.lua")),

@@ -13,27 +13,31 @@ impl Keys {
         Self { prefix }
     }
 
-    /// Returns the name of a window's log: `PREFIX:{=KEY}:POLICY`.
+    /// Returns the name of a window's log.
+    pub(super) fn window(&self, partition: &Partition) -> Vec<u8> {
+        self.name(partition.key.as_bytes(), partition.policy.window_name())
+    }
+
+    /// Returns the name of what is kept for a key under a name: `PREFIX:{=KEY}:NAME`.
     ///
     /// The braces are a [hash tag](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags):
     /// all that belongs to one partition key is in one cluster slot. A closing brace in the key
     /// would end the tag early, so it is escaped; the `=` keeps the tag of an empty key from being
     /// empty, which would be no tag.
-    pub(super) fn window(&self, partition: &Partition) -> Vec<u8> {
-        let (key, policy) = (partition.key.as_bytes(), partition.policy.window_name());
-        let mut name = Vec::with_capacity(self.prefix.len() + key.len() + policy.len() + 5);
-        name.extend_from_slice(self.prefix.as_bytes());
-        name.extend_from_slice(b":{=");
+    pub(super) fn name(&self, key: &[u8], name: &str) -> Vec<u8> {
+        let mut whole = Vec::with_capacity(self.prefix.len() + key.len() + name.len() + 5);
+        whole.extend_from_slice(self.prefix.as_bytes());
+        whole.extend_from_slice(b":{=");
         for byte in key {
             match byte {
-                b'%' => name.extend_from_slice(b"%25"),
-                b'}' => name.extend_from_slice(b"%7D"),
-                _ => name.push(*byte),
+                b'%' => whole.extend_from_slice(b"%25"),
+                b'}' => whole.extend_from_slice(b"%7D"),
+                _ => whole.push(*byte),
             }
         }
-        name.extend_from_slice(b"}:");
-        name.extend_from_slice(policy.as_bytes());
-        name
+        whole.extend_from_slice(b"}:");
+        whole.extend_from_slice(name.as_bytes());
+        whole
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn verdict(reply: &Value, quotas: usize) -> Result<Verdict, StoreErro
 }
 
 /// Reads any other reply.
-pub(super) fn read<T: FromRedisValue>(reply: &Value) -> Result<T, StoreError> {
+pub(crate) fn read<T: FromRedisValue>(reply: &Value) -> Result<T, StoreError> {
     T::from_redis_value_ref(reply)
         .map_err(|error| StoreError::Protocol { message: error.to_string() })
 }

@@ -33,19 +33,19 @@ pub(super) async fn load_all(connection: &mut impl ConnectionLike) {
 }
 
 /// A script's text and its hash.
-pub(super) struct Script {
+pub(crate) struct Script {
     code: String,
     hash: String,
 }
 
 impl Script {
-    pub(super) fn new(code: &str) -> Self {
+    pub(crate) fn new(code: &str) -> Self {
         let hash = redis::Script::new(code).get_hash().to_owned();
         Self { code: code.to_owned(), hash }
     }
 
     /// Begins a call; the keys, `keys` of them, and then the arguments follow.
-    pub(super) fn command(&self, keys: usize) -> Cmd {
+    pub(crate) fn command(&self, keys: usize) -> Cmd {
         // Unlike `redis::ScriptInvocation`, this keeps all arguments in one buffer.
         let mut command = Cmd::with_capacity(16, 256);
         command.arg("EVALSHA").arg(&self.hash).arg(keys);
