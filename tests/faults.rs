@@ -1,6 +1,8 @@
-//! What happens to requests when Redis fails: one test a fault, under load before, during and
-//! after it.
+//! What happens to requests when one Redis server fails: one test a fault, under load before,
+//! during and after it.
 
+#[path = "support/fault.rs"]
+mod fault;
 #[path = "support/load.rs"]
 mod load;
 #[path = "support/proxy.rs"]
@@ -10,10 +12,12 @@ mod redis_process;
 
 use std::time::Duration;
 
-use load::{Load, WINDOW};
+use fault::Fault;
+use load::LIMIT;
+use proxy::Proxy;
 use redis_process::RedisProcess;
-use tokio::time::{Instant, sleep};
-use tower_sliding_window::{DecidedBy, FailurePolicy, RedisStore};
+use tokio::time::sleep;
+use tower_sliding_window::RedisStore;
 
 /// A store that asks Redis about every request, so that each meets the fault.
 async fn store(url: String) -> RedisStore {
@@ -22,30 +26,259 @@ async fn store(url: String) -> RedisStore {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_is_killed_and_comes_back_empty() {
-    let mut redis = RedisProcess::start().await;
-    let load = Load::start(store(redis.url()).await, FailurePolicy::default());
-    load.until_the_store_decides().await;
-    sleep(WINDOW / 4).await;
+    let redis = tokio::sync::Mutex::new(RedisProcess::start().await);
+    let store = store(redis.lock().await.url()).await;
+    let fault = Fault {
+        number: 1,
+        name: "`kill -9`, and a restart with an empty memory",
+        test: "redis_is_killed_and_comes_back_empty",
+        ..Fault::default()
+    };
+    let kill = async || redis.lock().await.kill();
+    fault.strikes(store, kill, async || redis.lock().await.start_again()).await;
+}
 
-    let killed = Instant::now();
-    redis.kill();
-    load.until_decided_here().await;
-    sleep(WINDOW * 3 / 4).await;
-    redis.start_again();
-    load.until_the_store_decides().await;
-    let back = Instant::now();
-    sleep(WINDOW * 3 / 2).await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_stands_still_for_a_while() {
+    let redis = RedisProcess::start().await;
+    let fault = Fault {
+        number: 3,
+        name: "SIGSTOP, and SIGCONT later",
+        test: "redis_stands_still_for_a_while",
+        added_latency: "the response timeout, for what is under way when it begins",
+        ..Fault::default()
+    };
+    let stop = async || redis.signal("STOP");
+    fault.strikes(store(redis.url()).await, stop, async || redis.signal("CONT")).await;
+}
 
-    let answers = load.stop().await;
-    answers.statuses(&[200, 429]);
-    assert_eq!(answers.over_admitted(), 0);
-    answers.nobody_starved();
-    let during = answers.between(killed, back);
-    let here = during.count(|it| it.decided_by == Some(DecidedBy::LocalWindow));
-    println!(
-        "killed: {} answers, {here} admitted here, slowest {:?}, over 50 ms {}",
-        during.0.len(),
-        during.slowest(),
-        during.slower_than(Duration::from_millis(50))
-    );
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_scripts_are_flushed() {
+    let redis = RedisProcess::start().await;
+    let fault = Fault {
+        number: 4,
+        name: "SCRIPT FLUSH",
+        test: "the_scripts_are_flushed",
+        client_sees: "nothing: a call brings the script along",
+        added_latency: "one round trip, once a script",
+        decided_here: false,
+        ..Fault::default()
+    };
+    let flush = async || {
+        for _ in 0..20 {
+            redis.run::<()>(&["SCRIPT", "FLUSH", "SYNC"]).await;
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    fault.strikes(store(redis.url()).await, flush, async || ()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_is_flushed() {
+    let redis = RedisProcess::start().await;
+    let fault = Fault {
+        number: 5,
+        name: "FLUSHALL",
+        test: "everything_is_flushed",
+        client_sees: "new windows, as after a reset of every key: somebody has asked for that",
+        added_latency: "none",
+        over_admission: LIMIT as usize,
+        decided_here: false,
+        ..Fault::default()
+    };
+    let flush = async || redis.run::<()>(&["FLUSHALL"]).await;
+    fault.strikes(store(redis.url()).await, flush, async || ()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_script_of_somebody_else_keeps_redis_busy() {
+    let redis = RedisProcess::start_with(&["--lua-time-limit", "20"]).await;
+    let fault = Fault {
+        number: 6,
+        name: "a script that runs for ever (BUSY), and SCRIPT KILL",
+        test: "a_script_of_somebody_else_keeps_redis_busy",
+        added_latency: "the response timeout, for what is under way when it begins",
+        ..Fault::default()
+    };
+    let client = redis::Client::open(redis.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let busy = async || {
+        tokio::spawn(async move {
+            let mut script = redis::cmd("EVAL");
+            script.arg("while true do end").arg(0);
+            let _ = script.exec_async(&mut connection).await;
+        });
+    };
+    let kill = async || redis.run::<()>(&["SCRIPT", "KILL"]).await;
+    fault.strikes(store(redis.url()).await, busy, kill).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_connections_are_killed_again_and_again() {
+    let redis = RedisProcess::start().await;
+    let fault = Fault {
+        number: 7,
+        name: "CLIENT KILL of all connections, 50 times",
+        test: "the_connections_are_killed_again_and_again",
+        client_sees: "nothing: what was under way is asked again under its own identity",
+        added_latency: "a new connection and one round trip",
+        decided_here: false,
+        ..Fault::default()
+    };
+    let kill = async || {
+        for _ in 0..50 {
+            redis.run::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    fault.strikes(store(redis.url()).await, kill, async || ()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_comes_200_ms_late() {
+    let redis = RedisProcess::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let fault = Fault {
+        number: 9,
+        name: "every answer 200 ms late",
+        test: "every_answer_comes_200_ms_late",
+        added_latency: "twice the response timeout, for five requests; no new connection answers \
+                        in time either",
+        ..Fault::default()
+    };
+    let delay = async || proxy.set(proxy::Fault::Delay(Duration::from_millis(200)));
+    let none = async || proxy.set(proxy::Fault::None);
+    fault.strikes(store(proxy.url()).await, delay, none).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_network_swallows_everything() {
+    let redis = RedisProcess::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let fault = Fault {
+        number: 10,
+        name: "a network that keeps connections and passes nothing on",
+        test: "the_network_swallows_everything",
+        added_latency: "twice the response timeout, for what is under way when it begins",
+        ..Fault::default()
+    };
+    let stall = async || proxy.set(proxy::Fault::Stall);
+    let none = async || proxy.set(proxy::Fault::None);
+    fault.strikes(store(proxy.url()).await, stall, none).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_has_no_memory_left() {
+    let redis = RedisProcess::start().await;
+    let fault = Fault {
+        number: 11,
+        name: "OOM under `noeviction`",
+        test: "redis_has_no_memory_left",
+        client_sees: "the same as ever: new keys are decided in the process, those with a window in \
+                      Redis",
+        added_latency: "one round trip for a key that Redis refuses for the first time",
+        ..Fault::default()
+    };
+    let store = store(redis.url()).await;
+    // Windows that Redis has already still have room made in them: only new keys are refused.
+    redis.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let free = async || redis.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    fault.has_struck(store, free).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_window_s_key_has_another_type() {
+    let redis = RedisProcess::start().await;
+    let fault = Fault {
+        number: 12,
+        name: "WRONGTYPE on one user's window",
+        test: "a_window_s_key_has_another_type",
+        client_sees: "the same as ever: that user's requests are decided in the process, all \
+                      others in Redis",
+        added_latency: "one round trip for that user",
+        ..Fault::default()
+    };
+    let spoil = async || redis.run::<()>(&["SET", "tsw:{=user-7}:user", "x", "PX", "600000"]).await;
+    let mend = async || redis.run::<()>(&["DEL", "tsw:{=user-7}:user"]).await;
+    fault.strikes(store(redis.url()).await, spoil, mend).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_user_may_no_longer_call_scripts() {
+    let redis = RedisProcess::start().await;
+    let fault = Fault {
+        number: 13,
+        name: "NOPERM: the user may no longer call scripts",
+        test: "the_user_may_no_longer_call_scripts",
+        added_latency: "one round trip for a key that Redis refuses for the first time",
+        ..Fault::default()
+    };
+    let forbid = async || {
+        redis.run::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]).await;
+    };
+    let allow = async || redis.run::<()>(&["ACL", "SETUSER", "default", "+@all"]).await;
+    fault.strikes(store(redis.url()).await, forbid, allow).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_wants_a_password_all_of_a_sudden() {
+    let redis = RedisProcess::start().await;
+    let fault = Fault {
+        number: 14,
+        name: "NOAUTH: Redis wants a password that nobody has told",
+        test: "redis_wants_a_password_all_of_a_sudden",
+        ..Fault::default()
+    };
+    let client = redis::Client::open(redis.url()).unwrap();
+    let mut admin = client.get_multiplexed_async_connection().await.unwrap();
+    let mut again = admin.clone();
+    let lock = async || {
+        let set = ["CONFIG", "SET", "requirepass", "secret"];
+        redis::cmd(set[0]).arg(&set[1..]).exec_async(&mut admin).await.unwrap();
+        let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+        redis::cmd(kill[0]).arg(&kill[1..]).exec_async(&mut admin).await.unwrap();
+    };
+    let unlock = async || {
+        let set = ["CONFIG", "SET", "requirepass", ""];
+        redis::cmd(set[0]).arg(&set[1..]).exec_async(&mut again).await.unwrap();
+    };
+    fault.strikes(store(redis.url()).await, lock, unlock).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_is_still_loading_its_data() {
+    // Loading is slowed down, and interrupted for clients often.
+    let slow = ["--key-load-delay", "100", "--loading-process-events-interval-bytes", "1024"];
+    let redis = tokio::sync::Mutex::new(RedisProcess::start_with(&slow).await);
+    let store = store(redis.lock().await.url()).await;
+    let fault = Fault {
+        number: 15,
+        name: "LOADING: a restart with much to load",
+        test: "redis_is_still_loading_its_data",
+        ..Fault::default()
+    };
+    let restart = async || {
+        let mut redis = redis.lock().await;
+        let fill = "for i = 1, 20000 do redis.call('SET', 'other:' .. i, i, 'EX', 600) end";
+        redis.run::<()>(&["EVAL", fill, "0"]).await;
+        redis.run::<()>(&["SAVE"]).await;
+        redis.start_again();
+    };
+    fault.strikes(store, restart, async || redis.lock().await.answers().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_becomes_a_replica() {
+    let (redis, other) = (RedisProcess::start().await, RedisProcess::start().await);
+    let fault = Fault {
+        number: 16,
+        name: "READONLY: the server becomes a replica, and later a master again, empty",
+        test: "the_server_becomes_a_replica",
+        added_latency: "one round trip for a key that Redis refuses for the first time",
+        ..Fault::default()
+    };
+    let port = other.port().to_string();
+    let demote = async || redis.run::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
+    let promote = async || redis.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    fault.strikes(store(redis.url()).await, demote, promote).await;
 }

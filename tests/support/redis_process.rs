@@ -31,12 +31,21 @@ impl RedisProcess {
 
     /// Starts a server with these arguments, and waits until it answers.
     pub async fn start_with(arguments: &[&str]) -> Self {
-        Self::start_in("redis-server", arguments, &[]).await
+        Self::start_in(free_port(), "redis-server", arguments, &[]).await
+    }
+
+    /// Starts a server on a port of the test's own.
+    pub async fn start_on(port: u16) -> Self {
+        Self::start_in(port, "redis-server", &[], &[]).await
     }
 
     /// Starts a program that takes a server's arguments, in an environment with these variables.
-    pub async fn start_in(program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
-        let port = free_port();
+    pub async fn start_in(
+        port: u16,
+        program: &str,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let name = format!("tsw-redis-{}-{port}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).unwrap();
