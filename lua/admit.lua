@@ -28,10 +28,17 @@ end
 if held > 0 then
   held = held - call('ZREMRANGEBYSCORE', key, '-inf', (s - ARGV[3]) .. us)
 end
-call('ZADD', key, s .. us, ARGV[1])
--- A millisecond more than the window: the log must not go before its entries do. Those from before
--- the clock stepped back stay longer, and so does the log.
-if held == 0 or call('PTTL', key) <= ARGV[3] * 1000 + 1 then
-  call('PEXPIRE', key, ARGV[3] .. '001')
+local at_us, ttl_ms = s .. us, ARGV[3] .. '001'
+if held > 0 and call('PTTL', key) > tonumber(ttl_ms) then
+  -- The clock may have stepped back: what came later must not leave earlier, nor the log go before.
+  local newest_us = call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
+  if tonumber(newest_us) > tonumber(at_us) then
+    at_us, ttl_ms = newest_us, nil
+  end
+end
+call('ZADD', key, at_us, ARGV[1])
+if ttl_ms then
+  -- A millisecond more than the window: the log must not go before its entries do.
+  call('PEXPIRE', key, ttl_ms)
 end
 return limit - held - 1

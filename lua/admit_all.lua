@@ -68,14 +68,20 @@ if admitted == 1 and not recorded_us and mode ~= 'peek' then
   taken = cost
   arg = 5
   for k = 1, #KEYS do
+    local at_us, ttl_ms = now_us, math.ceil(ARGV[arg] / 1000) + 1
+    if call('PTTL', KEYS[k]) > ttl_ms then
+      -- The clock may have stepped back: what came later must not leave earlier, nor the log go before.
+      local newest_us = tonumber(call('ZRANGE', KEYS[k], -1, -1, 'WITHSCORES')[2])
+      if newest_us > now_us then
+        at_us, ttl_ms, reply[2] = newest_us, nil, math.max(reply[2], newest_us)
+      end
+    end
     -- A request of weight n is n entries: the UUID, and the UUID with each number from 2 to n.
     for n = 1, cost do
-      call('ZADD', KEYS[k], now_us, n == 1 and member or member .. n)
+      call('ZADD', KEYS[k], at_us, n == 1 and member or member .. n)
     end
-    -- A millisecond more than the window rounded up: the log must not go before its entries do.
-    -- Those from before the clock stepped back stay longer, and so does the log.
-    local ttl_ms = math.ceil(ARGV[arg] / 1000) + 1
-    if call('PTTL', KEYS[k]) < ttl_ms then
+    if ttl_ms then
+      -- A millisecond more than the window rounded up: the log must not go before its entries do.
       call('PEXPIRE', KEYS[k], ttl_ms)
     end
     arg = arg + 2 + 2 * ARGV[arg + 1]

@@ -1,0 +1,173 @@
+//! Redis's clock steps back and forward: nobody is admitted too often because of a step back, and
+//! a step forward is as if the time had passed.
+#![cfg(target_os = "linux")]
+
+#[path = "support/redis_process.rs"]
+mod redis_process;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use redis_process::{RedisProcess, free_port};
+use tower_sliding_window::{Decision, FailurePolicy, Limiter, Policy, Quota, RedisStore};
+
+const MINUTE: i64 = 60_000_000;
+
+/// A server whose clock the test sets.
+struct Redis {
+    process: RedisProcess,
+    offset: PathBuf,
+}
+
+impl Redis {
+    async fn start() -> Self {
+        let library = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("clock.so");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/clock.c");
+        let built = library.with_extension(format!("{}-{}", std::process::id(), free_port()));
+        let arguments = ["-shared", "-fPIC", "-O2", source, "-o"];
+        let status = Command::new("cc").args(arguments).arg(&built).status();
+        assert!(status.expect("cc, which links Rust programs").success());
+        // Another test may be using it.
+        std::fs::rename(&built, &library).unwrap();
+
+        let port = free_port();
+        let offset = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("clock-{port}"));
+        std::fs::write(&offset, "0\n").unwrap();
+        let environment = [
+            ("LD_PRELOAD", library.to_str().unwrap()),
+            ("CLOCK_OFFSET_FILE", offset.to_str().unwrap()),
+        ];
+        let process = RedisProcess::start_in(port, "redis-server", &[], &environment).await;
+        let redis = Self { process, offset };
+        let before = redis.time_us().await;
+        redis.set(-MINUTE).await;
+        assert!(redis.time_us().await < before, "the clock obeys");
+        redis.set(0).await;
+        redis
+    }
+
+    async fn time_us(&self) -> i64 {
+        let (s, us): (i64, i64) = self.process.run(&["TIME"]).await;
+        s * 1_000_000 + us
+    }
+
+    async fn set(&self, offset_us: i64) {
+        std::fs::write(&self.offset, format!("{offset_us}\n")).unwrap();
+    }
+
+    async fn limiter(&self, policy: Policy) -> Limiter {
+        let builder = RedisStore::builder().deny_cache(false);
+        let store = builder.response_timeout(Duration::from_secs(10));
+        // What this process knows of its own admissions must not help.
+        Limiter::new(policy, store.connect(self.process.url()).await.unwrap())
+            .failure_policy(FailurePolicy::Closed)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.offset);
+    }
+}
+
+/// Checks until denied; returns how many passed and how long the wait is.
+async fn fill(limiter: &Limiter) -> (u32, Duration) {
+    let mut passed = 0;
+    loop {
+        match limiter.check("alice").await.unwrap() {
+            Decision::Admitted(_) => passed += 1,
+            Decision::Denied(denied) => return (passed, denied.retry_after()),
+        }
+    }
+}
+
+/// One quota, which the shorter script decides if no stamp is wanted, and several.
+fn policies() -> [Policy; 2] {
+    let user = Policy::new("user").quota(Quota::per_minute(5));
+    [user.clone(), Policy::new("users").quota(Quota::per_second(100)).quota(Quota::per_minute(5))]
+}
+
+#[tokio::test]
+async fn a_step_back_admits_nobody_too_often_and_the_wait_is_honest() {
+    let redis = Redis::start().await;
+    for policy in policies() {
+        redis.set(0).await;
+        let limiter = redis.limiter(policy).await;
+        for _ in 0..3 {
+            assert!(limiter.check("alice").await.unwrap().is_admitted());
+        }
+        redis.set(-90_000_000).await;
+        let (passed, wait) = fill(&limiter).await;
+        assert_eq!(passed, 2, "the three are still in the window");
+        let told = wait.as_secs();
+        assert!((148..=150).contains(&told), "the oldest leaves when the clock gets there: {told}");
+    }
+}
+
+#[tokio::test]
+async fn a_step_back_and_forward_again_forgets_nobody() {
+    let redis = Redis::start().await;
+    for policy in policies() {
+        redis.set(0).await;
+        let limiter = redis.limiter(policy).await;
+        for _ in 0..3 {
+            assert!(limiter.check("alice").await.unwrap().is_admitted());
+        }
+        redis.set(-90_000_000).await;
+        assert_eq!(fill(&limiter).await.0, 2);
+        redis.set(0).await;
+        let (passed, wait) = fill(&limiter).await;
+        assert_eq!(passed, 0, "all five came within this minute");
+        assert!((55..=60).contains(&wait.as_secs()), "{wait:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_step_forward_is_as_if_the_time_had_passed() {
+    let redis = Redis::start().await;
+    for policy in policies() {
+        redis.set(0).await;
+        let limiter = redis.limiter(policy).await;
+        assert_eq!(fill(&limiter).await.0, 5);
+        redis.set(30_000_000).await;
+        let (passed, wait) = fill(&limiter).await;
+        assert_eq!(passed, 0);
+        assert!((28..=30).contains(&wait.as_secs()), "{wait:?}");
+        redis.set(MINUTE).await;
+        assert_eq!(fill(&limiter).await.0, 5);
+    }
+}
+
+/// The layer asks for no stamp, so its commonest requests go through the shorter script.
+#[tokio::test]
+async fn the_shorter_script_keeps_to_the_same() {
+    use tower::{Layer, ServiceExt, service_fn};
+    use tower_sliding_window::{SlidingWindowLayer, key};
+
+    let redis = Redis::start().await;
+    let builder = RedisStore::builder().deny_cache(false);
+    let store = builder.response_timeout(Duration::from_secs(10));
+    let store = store.connect(redis.process.url()).await.unwrap();
+    let ok = async |_: http::Request<()>| {
+        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+    };
+    let service = SlidingWindowLayer::new(Quota::per_minute(5), key::constant("all"), store)
+        .failure_policy(FailurePolicy::Closed)
+        .layer(service_fn(ok));
+    let fill = async || {
+        let mut passed = 0;
+        while service.clone().oneshot(http::Request::new(())).await.unwrap().status() == 200 {
+            passed += 1;
+            if passed == 3 {
+                break;
+            }
+        }
+        passed
+    };
+    assert_eq!(fill().await, 3);
+    redis.set(-90_000_000).await;
+    assert_eq!(fill().await, 2);
+    redis.set(0).await;
+    assert_eq!(fill().await, 0, "all five came within this minute");
+}

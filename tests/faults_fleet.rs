@@ -1,0 +1,144 @@
+//! What happens to requests when one of several Redis servers fails: one test a fault, under load
+//! before, during and after it.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+#[path = "support/fault.rs"]
+mod fault;
+#[path = "support/load.rs"]
+mod load;
+#[path = "support/redis_process.rs"]
+mod redis_process;
+#[path = "support/sentinel.rs"]
+mod sentinel;
+
+use std::time::Duration;
+
+use cluster::Cluster;
+use fault::Fault;
+use load::{Load, USERS, WINDOW};
+use sentinel::Watched;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
+use tower_sliding_window::store::RedisServers;
+use tower_sliding_window::{
+    DecidedBy, FailurePolicy, Policy, Quota, RedisStore, SlidingWindowLayer, key,
+};
+
+/// A store that asks Redis about every request, so that each meets the fault.
+async fn store(servers: RedisServers) -> RedisStore {
+    RedisStore::builder().deny_cache(false).connect(servers).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_names_another_master() {
+    let watched = Mutex::new(Watched::start().await);
+    let store = store(watched.lock().await.servers()).await;
+    let fault = Fault {
+        number: 20,
+        name: "Sentinel: the master is killed, its replica is promoted",
+        test: "a_sentinel_names_another_master",
+        ..Fault::default()
+    };
+    let kill = async || watched.lock().await.master.kill();
+    fault.strikes(store, kill, async || ()).await;
+    let promoted: String = watched.lock().await.replica.run(&["INFO", "replication"]).await;
+    assert!(promoted.contains("role:master"), "{promoted}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_of_a_cluster_is_killed() {
+    let cluster = Mutex::new(Cluster::with_replicas(1).await);
+    let store = store(cluster.lock().await.servers()).await;
+    let fault = Fault {
+        number: 21,
+        name: "Cluster: a primary is killed, its replica is promoted",
+        test: "a_primary_of_a_cluster_is_killed",
+        client_sees: "the same as ever: the keys of its slots are decided in the process, all \
+                      others in Redis",
+        added_latency: "twice the response timeout",
+        ..Fault::default()
+    };
+    let kill = async || cluster.lock().await.nodes[1].kill();
+    let promoted = async || {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let nodes = cluster.lock().await;
+            let info: String = nodes.nodes[4].run(&["INFO", "replication"]).await;
+            if info.contains("role:master") {
+                break;
+            }
+            drop(nodes);
+            assert!(Instant::now() < deadline, "no replica is promoted");
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    fault.strikes(store, kill, promoted).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_has_lost_its_majority() {
+    let cluster = Mutex::new(Cluster::start().await);
+    let store = store(cluster.lock().await.servers()).await;
+    let fault = Fault {
+        number: 22,
+        name: "Cluster: the majority is killed, and comes back",
+        test: "a_cluster_has_lost_its_majority",
+        added_latency: "twice the response timeout",
+        ..Fault::default()
+    };
+    let kill = async || {
+        let mut cluster = cluster.lock().await;
+        cluster.nodes[0].kill();
+        cluster.nodes[1].kill();
+    };
+    let again = async || {
+        let mut cluster = cluster.lock().await;
+        cluster.nodes[0].start_again();
+        cluster.nodes[1].start_again();
+    };
+    fault.strikes(store, kill, again).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_move_from_node_to_node() {
+    let cluster = Cluster::start().await;
+    let policy = Policy::new("user").quota(Quota::new(load::LIMIT, WINDOW));
+    // Two windows of one key, so that a slot is half here and half there while it moves.
+    let second = Policy::new("second").quota(Quota::new(1000, WINDOW));
+    let layer =
+        SlidingWindowLayer::new(policy, key::header("x-user-id"), store(cluster.servers()).await)
+            .rule(second, key::header("x-user-id"));
+    let load = Load::through(layer.failure_policy(FailurePolicy::default()));
+    load.until_the_store_decides().await;
+    sleep(WINDOW / 4).await;
+    let began = Instant::now();
+    let mut rounds = 0;
+    while began.elapsed() < WINDOW * 2 {
+        for user in 0..USERS {
+            let (slot, owner) = cluster.slot(&format!("tsw:{{=user-{user}}}:user")).await;
+            cluster.move_slot(slot, (owner + rounds) % 3, (owner + rounds + 1) % 3).await;
+        }
+        rounds += 1;
+    }
+    let ended = Instant::now();
+    load.until_the_store_decides().await;
+    sleep(WINDOW * 5 / 4).await;
+    let answers = load.stop().await;
+    answers.statuses(&[200, 429]);
+    answers.nobody_starved();
+    assert_eq!(answers.over_admitted(), 0);
+    let fault = Fault {
+        number: 23,
+        name: "Cluster: every user's slot moves from node to node, again and again",
+        test: "slots_move_from_node_to_node",
+        client_sees: "the same as ever; what can't be answered while a slot is half here and half \
+                      there is decided in the process",
+        added_latency: "a redirection",
+        ..Fault::default()
+    };
+    let during = answers.between(began, ended);
+    assert!(during.count(|it| it.decided_by == Some(DecidedBy::Store)) > USERS);
+    println!("each slot moved {rounds} times");
+    fault.report(&during, 0);
+}
