@@ -1,14 +1,20 @@
 //! The promises that hold on both stores, in process under paused time and on a real Redis.
 
+#[path = "support/cluster.rs"]
+mod cluster;
+#[path = "support/redis_process.rs"]
+mod redis_process;
+#[path = "support/sentinel.rs"]
+mod sentinel;
 mod support;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use support::Redis;
-use tower_sliding_window::store::Store;
+use tower_sliding_window::store::{RedisServers, Store};
 use tower_sliding_window::{
-    Decision, Key, Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError,
+    Decision, Key, Limiter, MemoryStore, Policy, PolicyHandle, Quota, RedisStore, StoreError,
 };
 
 /// Runs promises on a store.
@@ -34,7 +40,85 @@ macro_rules! promises {
                 super::$name(redis.store().await).await;
             })*
         }
+
+        /// Runs all promises on the same servers, each with keys of its own.
+        async fn all_promises(servers: RedisServers) {
+            $(
+                println!("{}", stringify!($name));
+                let builder = RedisStore::builder().prefix(concat!("limiter:", stringify!($name)));
+                let builder = builder.response_timeout(Duration::from_secs(10));
+                let store = builder.deny_cache(false).connect(servers.clone()).await.unwrap();
+                $name(store).await;
+            )*
+        }
     };
+}
+
+#[tokio::test]
+async fn on_a_cluster() {
+    let cluster = cluster::Cluster::start().await;
+    all_promises(cluster.servers()).await;
+}
+
+#[tokio::test]
+async fn on_the_master_that_sentinels_name() {
+    let watched = sentinel::Watched::start().await;
+    all_promises(watched.servers()).await;
+}
+
+/// The rule of the README: what the scripts need, and nothing else.
+const ACL: &str = "~limiter:* +evalsha +eval +script|load +ping +time +zcard +zcount +zrange +zscore \
+                   +zadd +zrem +zremrangebyscore +pexpire +pttl +del";
+
+#[tokio::test]
+async fn as_a_user_who_may_do_no_more_than_the_scripts_need() {
+    let redis = Redis::start().await;
+    let mut rule = vec!["ACL", "SETUSER", "limiter", "reset", "on", ">secret"];
+    rule.extend(ACL.split_whitespace());
+    redis.run::<()>(&rule).await;
+    let url = redis.url().replace("redis://", "redis://limiter:secret@");
+    let mut theirs =
+        redis::Client::open(url.clone()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    for forbidden in [vec!["GET", "limiter:x"], vec!["FLUSHALL"], vec!["ZCARD", "other"]] {
+        let mut command = redis::cmd(forbidden[0]);
+        let refused = command.arg(&forbidden[1..]).exec_async(&mut theirs).await.unwrap_err();
+        assert_eq!(refused.code(), Some("NOPERM"), "{forbidden:?}");
+    }
+    all_promises(url.try_into().unwrap()).await;
+    let readme =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words(&readme).contains(&words(ACL)), "the README has this rule");
+}
+
+#[tokio::test]
+async fn over_tls() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = redis_test::utils::build_keys_and_certs_for_tls(&directory);
+    let port = redis_process::free_port().to_string();
+    let path = |file: &std::path::PathBuf| file.to_str().unwrap().to_owned();
+    let (certificate, key, authority) =
+        (path(&files.redis_crt), path(&files.redis_key), path(&files.ca_crt));
+    let _redis = redis_process::RedisProcess::start_with(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &certificate,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &authority,
+    ])
+    .await;
+    let url = format!("rediss://127.0.0.1:{port}");
+    RedisStore::connect(url.clone()).await.expect_err("a certificate that nobody vouches for");
+    let servers = RedisServers::one(url).unwrap();
+    // The server wants to know its clients too.
+    let trusting = servers.clone().root_certificate(std::fs::read(&authority).unwrap());
+    RedisStore::connect(trusting.clone()).await.expect_err("a client that nobody vouches for");
+    let known = trusting
+        .client_certificate(std::fs::read(&certificate).unwrap(), std::fs::read(&key).unwrap());
+    all_promises(known).await;
 }
 
 promises!(

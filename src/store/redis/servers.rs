@@ -12,7 +12,8 @@ use crate::error::StoreError;
 /// Which Redis servers keep the windows: one server, the master that Sentinels name, or a cluster.
 ///
 /// A URL is `redis://[USERNAME][:PASSWORD@]HOST[:PORT][/DATABASE]`, or `rediss://` for TLS with
-/// the feature `tls`. Text is the URL of one server.
+/// the feature `tls`. Text is the URL of one server. TLS uses the cryptography that the process has
+/// installed in rustls, or else installs ring.
 ///
 /// ```
 /// use tower_sliding_window::store::RedisServers;
@@ -154,6 +155,11 @@ impl RedisServers {
     fn try_into_connector(self, response_timeout: Duration) -> RedisResult<Connector> {
         #[cfg(feature = "tls")]
         let certificates = self.certificates;
+        #[cfg(feature = "tls")]
+        if rustls::crypto::CryptoProvider::get_default().is_none() {
+            // rustls wants one chosen for the process, and panics at the first connection without.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
         match self.kind {
             Kind::One(info) => {
                 #[cfg(feature = "tls")]
