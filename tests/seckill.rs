@@ -13,9 +13,9 @@ use support::Redis;
 
 /// Holds two servers to a promise: one that keeps everything itself and one that has a Redis.
 async fn on_both(arguments: &[&str], promise: impl AsyncFn(&Server)) {
-    promise(&Server::start(arguments)).await;
+    promise(&Server::start("seckill", arguments)).await;
     let redis = Redis::start().await;
-    promise(&Server::start(&[arguments, &["--redis", &redis.url()]].concat())).await;
+    promise(&Server::start("seckill", &[arguments, &["--redis", &redis.url()]].concat())).await;
 }
 
 #[tokio::test]
@@ -225,7 +225,7 @@ async fn orders_before_the_opening_are_refused_and_count() {
 #[tokio::test]
 async fn who_comes_at_the_opening_as_told_can_buy() {
     let started = Instant::now();
-    let server = Server::start(&["--opens-in", "2s"]);
+    let server = Server::start("seckill", &["--opens-in", "2s"]);
     let early = server.order("iphone", "alice").await;
     if started.elapsed() < Duration::from_secs(2) {
         early.problem(403);

@@ -33,7 +33,7 @@ fn a_wrong_flag_exits_with_2_and_names_the_part() {
         (&["--stocks", "iphone=1"], "--stock"),
     ];
     for (flags, part) in cases {
-        let output = run(flags);
+        let output = run("seckill", flags);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {stderr}");
         assert!(stderr.contains(part), "{flags:?} should name {part:?}: {stderr}");
@@ -43,7 +43,7 @@ fn a_wrong_flag_exits_with_2_and_names_the_part() {
 
 #[test]
 fn help_names_every_flag_and_a_first_request() {
-    let output = run(&["--help"]);
+    let output = run("seckill", &["--help"]);
     let help = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success());
     for part in [
@@ -77,7 +77,7 @@ fn what_prevents_the_start_is_told_with_a_way_out_and_without_the_password() {
         (&["--listen", &taken.1], &taken.1),
     ];
     for (flags, part) in cases {
-        let output = run(flags);
+        let output = run("seckill", flags);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{flags:?}: {stderr}");
         assert!(stderr.contains(part) && stderr.contains("hint: "), "{flags:?}: {stderr}");
@@ -89,7 +89,7 @@ fn what_prevents_the_start_is_told_with_a_way_out_and_without_the_password() {
 #[tokio::test]
 async fn logs_name_users_only_when_asked_to() {
     for (level, named) in [("info", false), ("info,seckill=debug", true)] {
-        let server = Server::start_logging(level, &["--quota", "2/60s"]);
+        let server = Server::start_logging("seckill", level, &["--quota", "2/60s"]);
         for user in ["Lysistrata", "Lysistrata", "Lysistrata", &"Lysistrata".repeat(20)] {
             server.order("iphone", user).await;
         }
@@ -104,7 +104,7 @@ async fn logs_name_users_only_when_asked_to() {
 #[tokio::test]
 async fn a_signal_stops_an_idle_server_at_once() {
     for signal in ["TERM", "INT"] {
-        let server = Server::start(&[]);
+        let server = Server::start("seckill", &[]);
         // The client keeps the connection open, which must not hold the server up.
         assert_eq!(server.get("/healthz").await.status, 200);
         let asked = Instant::now();
@@ -133,7 +133,7 @@ async fn a_request_under_way_is_answered_before_the_server_stops() {
 /// Asks a server to stop while an order is under way; returns the order's status.
 async fn answer_after_a_signal() -> u16 {
     let redis = Redis::start().await;
-    let server = Server::start(&["--redis", &redis.url()]);
+    let server = Server::start("seckill", &["--redis", &redis.url()]);
     // Redis holds scripts back, and with them the order.
     redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
     let order = server.spawn(server.order_request("iphone", "alice"));

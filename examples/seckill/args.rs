@@ -3,18 +3,17 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::str::FromStr;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use tower_sliding_window::Policy;
 
+use crate::common::prefix::Prefix;
+use crate::common::span::Span;
 use crate::opening::Opening;
 use crate::order::{Sku, SkuError};
 use crate::user::UserFrom;
-
-/// The longest that a sale may take to open: a year.
-const LONGEST_DELAY: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A flash sale: at most so many requests of each user in any minute, the stock never oversold.
 #[derive(Parser)]
@@ -61,7 +60,7 @@ pub(crate) struct Args {
 
     /// Opens the sale after so long a time, such as 30s or 5m. Open at once if left out.
     #[arg(long, value_name = "DURATION", conflicts_with = "opens_at")]
-    opens_in: Option<Delay>,
+    opens_in: Option<Span>,
 
     /// Opens the sale at a date and time of RFC 3339, such as 2030-11-11T12:00:00+08:00.
     #[arg(long, value_name = "DATETIME")]
@@ -118,49 +117,6 @@ pub(crate) enum StockArgError {
     Sku(#[from] SkuError),
     #[error("the count {text:?} is not a whole number from 0 to 4294967295: {source}")]
     Count { text: String, source: std::num::ParseIntError },
-}
-
-/// What the Redis keys begin with.
-#[derive(Clone, Debug)]
-pub(crate) struct Prefix(pub(crate) String);
-
-impl FromStr for Prefix {
-    type Err = PrefixError;
-
-    fn from_str(text: &str) -> Result<Self, PrefixError> {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
-        if text.is_empty() || text.len() > 64 || !text.bytes().all(allowed) {
-            return Err(PrefixError);
-        }
-        Ok(Self(text.to_owned()))
-    }
-}
-
-/// A text is no [`Prefix`].
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a prefix is 1 to 64 characters of A-Z a-z 0-9 _ . : -")]
-pub(crate) struct PrefixError;
-
-/// How long until the sale opens.
-#[derive(Clone, Copy, Debug)]
-struct Delay(Duration);
-
-impl FromStr for Delay {
-    type Err = DelayError;
-
-    fn from_str(text: &str) -> Result<Self, DelayError> {
-        let delay = Duration::try_from(text.parse::<jiff::SignedDuration>()?)?;
-        if delay > LONGEST_DELAY { Err(DelayError::TooLong) } else { Ok(Self(delay)) }
-    }
-}
-
-/// What is wrong with the text of a [`Delay`].
-#[derive(Clone, Debug, thiserror::Error)]
-enum DelayError {
-    #[error("it is not a length of time such as 30s or 5m: {0}")]
-    Text(#[from] jiff::Error),
-    #[error("it is longer than a year")]
-    TooLong,
 }
 
 /// The moment at which the sale opens.

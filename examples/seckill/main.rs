@@ -10,39 +10,27 @@
 //! `load.sh`, beside this file, rushes two such servers and counts whether the promises held.
 
 mod args;
+#[path = "../common/mod.rs"]
+mod common;
 mod opening;
 mod order;
 mod page;
 mod problem;
 mod routes;
-mod shutdown;
 mod start;
 mod stock;
 mod user;
 
-use std::io::{IsTerminal, Write};
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use axum::Router;
-use tokio::net::TcpListener;
-use tracing_subscriber::EnvFilter;
-
 use crate::args::Args;
+use crate::common::server::{Server, log_to_stderr};
 use crate::start::StartError;
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::read();
-    // Stdout carries only the line that says where the server listens.
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(colours)
-        .init();
-
+    log_to_stderr();
     match run(args).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -53,30 +41,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(args: Args) -> Result<(), StartError> {
-    // Before anything is announced, so that a signal right after that is not missed.
-    let stop = shutdown::signals().map_err(StartError::Signals)?;
-    let listen = args.listen;
-    let listener =
-        TcpListener::bind(listen).await.map_err(|source| StartError::Listen { listen, source })?;
-    let address = listener.local_addr().map_err(StartError::Serve)?;
+    let server = Server::bind(args.listen).await?;
     let app = start::app(args).await?;
-
-    // Connections queue at the listener from `bind` on, so the line is true already.
-    writeln!(std::io::stdout(), "listening on http://{address}").map_err(StartError::Announce)?;
-    serve(listener, app, stop).await.map_err(StartError::Serve)?;
-    tracing::info!("stopped");
-    Ok(())
-}
-
-async fn serve(listener: TcpListener, app: Router, stop: shutdown::Stop) -> std::io::Result<()> {
-    // The limit per IP address needs to know the other end of each connection.
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    let patience = stop.clone();
-    tokio::select! {
-        served = axum::serve(listener, app).with_graceful_shutdown(stop.asked()) => served,
-        () = patience.over() => {
-            tracing::warn!("some requests did not end in time and are cut off");
-            Ok(())
-        }
-    }
+    Ok(server.serve(app).await?)
 }

@@ -74,7 +74,7 @@ async fn place_order(
             let location = [(LOCATION, format!("/orders/{order_id}"))];
             Ok((StatusCode::CREATED, location, Json(Order::new(order_id, user))))
         }
-        Outcome::AlreadyOrdered(uuid) => Err(Problem::already_ordered(OrderId { sku, uuid })),
+        Outcome::AlreadyOrdered(uuid) => Err(Problem::already_ordered(&OrderId { sku, uuid })),
         Outcome::SoldOut => Err(Problem::sold_out(&sku)),
         Outcome::UnknownSku => Err(Problem::unknown_sku()),
     }

@@ -1,0 +1,88 @@
+//! [`Problem`]: every error of a server as `application/problem+json` (RFC 9457), in the same form
+//! as the answers of the layer.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// An answer that says what went wrong.
+#[derive(Debug, Serialize)]
+pub(crate) struct Problem {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    title: &'static str,
+    #[serde(serialize_with = "number")]
+    status: StatusCode,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+    #[serde(flatten)]
+    members: Map<String, Value>,
+    #[serde(skip)]
+    retry_after: Option<Duration>,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, kind: &'static str, title: &'static str) -> Self {
+        Self { kind, title, status, detail: None, members: Map::new(), retry_after: None }
+    }
+
+    pub(crate) fn detail(self, detail: impl Into<String>) -> Self {
+        Self { detail: Some(detail.into()), ..self }
+    }
+
+    /// Adds a member that this type of problem has beside those that all have.
+    pub(crate) fn member(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.members.insert(name.to_owned(), value.into());
+        self
+    }
+
+    pub(crate) fn retry_after(self, wait: Duration) -> Self {
+        Self { retry_after: Some(wait), ..self }
+    }
+
+    /// The same answer as the layer gives when the windows can't be asked.
+    pub(crate) fn reduced_capacity(wait: Duration) -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+            "Request cannot be satisfied due to temporary server capacity constraints",
+        )
+        .retry_after(wait)
+    }
+
+    pub(crate) fn no_such_page() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "about:blank", "Not Found")
+    }
+
+    pub(crate) fn wrong_method() -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "about:blank", "Method Not Allowed")
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(&self)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(wait) = self.retry_after {
+            insert_retry_after(headers, wait);
+        }
+        response
+    }
+}
+
+/// Says how long to wait, in whole seconds: rounded up, for who comes back when told must not be too
+/// early.
+pub(crate) fn insert_retry_after(headers: &mut HeaderMap, wait: Duration) {
+    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+}
+
+fn number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u16(status.as_u16())
+}

@@ -1,0 +1,79 @@
+//! [`Server`]: listens, says where, and stops when asked to.
+
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
+
+use axum::Router;
+use tokio::net::TcpListener;
+use tracing_subscriber::EnvFilter;
+
+use super::shutdown::{self, Stop};
+
+/// Logs to stderr what `RUST_LOG` asks for. Stdout carries only the line that says where the server
+/// listens.
+pub(crate) fn log_to_stderr() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        .init();
+}
+
+/// A server that has its address and can be told to stop.
+pub(crate) struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    stop: Stop,
+}
+
+impl Server {
+    /// Takes the address, and begins to listen for signals.
+    pub(crate) async fn bind(listen: SocketAddr) -> Result<Self, ServerError> {
+        // Before anything is announced, so that a signal right after that is not missed.
+        let stop = shutdown::signals().map_err(ServerError::Signals)?;
+        let listener = TcpListener::bind(listen)
+            .await
+            .map_err(|source| ServerError::Listen { listen, source })?;
+        let address = listener.local_addr().map_err(ServerError::Serve)?;
+        Ok(Self { listener, address, stop })
+    }
+
+    /// Announces the address and serves until the server is told to stop.
+    pub(crate) async fn serve(self, app: Router) -> Result<(), ServerError> {
+        // Connections queue at the listener from `bind` on, so the line is true already.
+        writeln!(std::io::stdout(), "listening on http://{}", self.address)
+            .map_err(ServerError::Announce)?;
+        // Some routes need to know the other end of each connection.
+        let app = app.into_make_service_with_connect_info::<SocketAddr>();
+        let patience = self.stop.clone();
+        tokio::select! {
+            served = axum::serve(self.listener, app).with_graceful_shutdown(self.stop.asked()) => {
+                served.map_err(ServerError::Serve)?;
+            }
+            () = patience.over() => {
+                tracing::warn!("some requests did not end in time and are cut off");
+            }
+        }
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+/// Why a server does not run, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServerError {
+    #[error(
+        "can't listen on {listen}: {source}\n\
+         hint: stop what listens there, or choose another address with --listen IP:PORT (port 0 \
+         takes a free one)"
+    )]
+    Listen { listen: SocketAddr, source: std::io::Error },
+    #[error("can't print the address to stdout: {0}")]
+    Announce(std::io::Error),
+    #[error("can't listen for signals: {0}")]
+    Signals(std::io::Error),
+    #[error("can't go on serving: {0}")]
+    Serve(std::io::Error),
+}

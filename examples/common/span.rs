@@ -1,0 +1,29 @@
+//! [`Span`]: a length of time on the command line.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The longest span: a year.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A length of time of up to a year, written `200ms`, `30s` or `5m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span(pub(crate) Duration);
+
+impl FromStr for Span {
+    type Err = SpanError;
+
+    fn from_str(text: &str) -> Result<Self, SpanError> {
+        let span = Duration::try_from(text.parse::<jiff::SignedDuration>()?)?;
+        if span > LONGEST { Err(SpanError::TooLong) } else { Ok(Self(span)) }
+    }
+}
+
+/// What is wrong with the text of a [`Span`].
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum SpanError {
+    #[error("it is not a length of time such as 30s or 5m: {0}")]
+    Text(#[from] jiff::Error),
+    #[error("it is longer than a year")]
+    TooLong,
+}
