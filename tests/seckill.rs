@@ -15,7 +15,11 @@ use support::Redis;
 async fn on_both(arguments: &[&str], promise: impl AsyncFn(&Server)) {
     promise(&Server::start("seckill", arguments)).await;
     let redis = Redis::start().await;
-    promise(&Server::start("seckill", &[arguments, &["--redis", &redis.url()]].concat())).await;
+    promise(&Server::start(
+        "seckill",
+        &[arguments, &["--redis", &redis.url(), "--response-timeout", "10s"]].concat(),
+    ))
+    .await;
 }
 
 #[tokio::test]

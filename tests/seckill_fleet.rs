@@ -33,7 +33,9 @@ fn count(answers: &[Answer], status: u16) -> usize {
 #[tokio::test]
 async fn two_servers_admit_five_of_a_users_thousand_requests() {
     let redis = Redis::start().await;
-    let servers = [(); 2].map(|()| Server::start("seckill", &["--redis", &redis.url()]));
+    let servers = [(); 2].map(|()| {
+        Server::start("seckill", &["--redis", &redis.url(), "--response-timeout", "10s"])
+    });
     let answers = rush(&servers, (0..1000).map(|_| "alice".to_owned())).await;
     let counts = [201, 409, 429].map(|status| count(&answers, status));
     assert_eq!(counts, [1, 4, 995]);
@@ -43,7 +45,7 @@ async fn two_servers_admit_five_of_a_users_thousand_requests() {
 #[tokio::test]
 async fn two_servers_never_oversell_and_sell_to_each_user_once() {
     let redis = Redis::start().await;
-    let flags = ["--redis", &redis.url(), "--stock", "iphone=150"];
+    let flags = ["--redis", &redis.url(), "--response-timeout", "10s", "--stock", "iphone=150"];
     let servers = [(); 2].map(|()| Server::start("seckill", &flags));
     // Everybody orders three times, of both servers: 300 users after 150 pieces.
     let users = (0..900).map(|index| format!("user-{}", index % 300));
@@ -63,7 +65,8 @@ async fn two_servers_never_oversell_and_sell_to_each_user_once() {
 #[tokio::test]
 async fn a_restart_neither_refills_the_stock_nor_forgets_an_order() {
     let redis = Redis::start().await;
-    let flags = ["--redis", &redis.url(), "--prefix", "shop", "--stock"];
+    let flags =
+        ["--redis", &redis.url(), "--response-timeout", "10s", "--prefix", "shop", "--stock"];
     let first = Server::start("seckill", &[&flags[..], &["iphone=1"]].concat());
     let placed = first.order("iphone", "alice").await;
     assert_eq!(placed.status, 201);
@@ -114,7 +117,7 @@ async fn an_order_sent_twice_is_one_order() {
 #[tokio::test]
 async fn without_its_redis_a_server_says_when_to_come_back() {
     let redis = Redis::start().await;
-    let server = Server::start("seckill", &["--redis", &redis.url()]);
+    let server = Server::start("seckill", &["--redis", &redis.url(), "--response-timeout", "10s"]);
     let placed = server.order("iphone", "alice").await;
     drop(redis);
 

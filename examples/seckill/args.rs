@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use tower_sliding_window::Policy;
+use tower_sliding_window::{FailurePolicy, Policy};
 
 use crate::common::prefix::Prefix;
 use crate::common::span::Span;
@@ -32,10 +32,30 @@ pub(crate) struct Args {
     pub(crate) listen: SocketAddr,
 
     /// Redis that keeps windows, stock and orders, for all servers that use it:
-    /// redis://[:PASSWORD@]HOST[:PORT][/DB]. Without it, this process keeps them.
+    /// redis://[:PASSWORD@]HOST[:PORT][/DB]. Repeat it, or separate by commas, for the nodes of a
+    /// Cluster or for Sentinels. Without it, this process keeps them.
     // Text here, so that an error of clap, which repeats the value, can't show a password.
-    #[arg(long, value_name = "URL", env = "SECKILL_REDIS", hide_env_values = true)]
-    pub(crate) redis: Option<String>,
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "SECKILL_REDIS",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    pub(crate) redis: Vec<String>,
+
+    /// Says that --redis names Sentinels, and what they call the master.
+    #[arg(long, value_name = "NAME", requires = "redis")]
+    pub(crate) sentinel_master: Option<String>,
+
+    /// How long Redis may take to answer about windows before the failure policy decides.
+    #[arg(long, value_name = "DURATION", default_value = "50ms")]
+    pub(crate) response_timeout: Span,
+
+    /// Who decides while Redis can't: `local` (windows in this process), `local:N` (as one of N
+    /// servers), `open` (all pass) or `closed` (503).
+    #[arg(long, value_name = "POLICY", default_value = "local")]
+    pub(crate) on_failure: FailurePolicy,
 
     /// What the Redis keys begin with; servers with the same prefix are one shop.
     #[arg(long, value_name = "NAME", default_value = "seckill")]

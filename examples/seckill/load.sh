@@ -89,7 +89,7 @@ start_redis() {
 # Starts server number $1 and puts its address into `address`.
 start_server() {
   local out=$work/server$1.out log=$work/server$1.log
-  "$target/release/examples/seckill" --listen 127.0.0.1:0 --redis "unix://$work/redis.sock" \
+  "$target/release/examples/seckill" --listen 127.0.0.1:0 --redis "unix://$work/redis.sock" --response-timeout 1s \
     --prefix "$prefix" --quota "$quota/$window" --user-from query:user \
     --stock flood=1000 --stock crowd=10000 --stock rush=100 > "$out" 2> "$log" &
   pids+=($!)

@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use serde_json::{Value, json};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Policy, SlidingWindowLayer, key};
+use tower_sliding_window::{FailurePolicy, Policy, SlidingWindowLayer, key};
 use uuid::Uuid;
 
 use crate::opening::Opening;
@@ -31,11 +31,13 @@ pub(crate) struct Rules {
     pub(crate) user: Policy,
     pub(crate) ip: Option<Policy>,
     pub(crate) user_from: UserFrom,
+    pub(crate) on_failure: FailurePolicy,
 }
 
 /// Puts the shop together.
 pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
-    let mut limit = SlidingWindowLayer::new(rules.user, key::extension::<UserId>(), windows);
+    let mut limit = SlidingWindowLayer::new(rules.user, key::extension::<UserId>(), windows)
+        .failure_policy(rules.on_failure);
     if let Some(ip) = rules.ip {
         limit = limit.rule(ip, key::peer_ip());
     }

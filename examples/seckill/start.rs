@@ -18,22 +18,24 @@ pub(crate) async fn app(args: Args) -> Result<Router, StartError> {
         user: args.quota.named("user"),
         ip: args.ip_quota.map(|quota: Policy| quota.named("ip")),
         user_from: args.user_from,
+        on_failure: args.on_failure,
     };
     let skus: Vec<(Sku, u32)> = args.stock.into_iter().map(|it| (it.sku, it.count)).collect();
     let page = page(skus.iter().map(|(sku, _)| sku), &rules.user_from);
 
-    let Some(url) = args.redis else {
+    if args.redis.is_empty() {
         tracing::info!("windows, stock and orders are kept in this process");
         let stock = Stock::Memory(MemoryStock::new(skus));
         return Ok(routes(Shop { stock, opening, page }, rules, MemoryStore::new()));
-    };
-    let redis = Redis::open(url).await?;
+    }
+    let redis = Redis::open(args.redis, args.sentinel_master).await?;
     let prefix = &args.prefix.0;
     let stock = RedisStock::open(redis.connection.clone(), prefix, skus)
         .await
         .map_err(|source| redis.unusable(source))?;
-    tracing::info!(address = %redis.address, "windows, stock and orders are kept in Redis");
-    Ok(routes(Shop { stock: Stock::Redis(stock), opening, page }, rules, redis.windows(prefix)))
+    let windows = redis.windows(prefix, args.response_timeout.0).await?;
+    tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
+    Ok(routes(Shop { stock: Stock::Redis(stock), opening, page }, rules, windows))
 }
 
 /// Why the server does not run, and what to do about it.

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use redis::aio::ConnectionManager;
 use redis::{AsyncCommands, ErrorKind, RedisError, RedisResult, Script};
 
 use super::{Level, Outcome};
+use crate::common::connection::Connection;
 use crate::order::{Order, OrderId, Sku};
 use crate::user::UserId;
 
@@ -13,7 +13,7 @@ use crate::user::UserId;
 /// connection.
 #[derive(Clone)]
 pub(crate) struct RedisStock {
-    connection: ConnectionManager,
+    connection: Connection,
     prefix: Arc<str>,
     place_order: Arc<Script>,
 }
@@ -22,7 +22,7 @@ impl RedisStock {
     /// Puts on sale what is not yet: a SKU that is there already keeps its stock and its orders,
     /// so a server may be restarted at any time.
     pub(crate) async fn open(
-        mut connection: ConnectionManager,
+        mut connection: Connection,
         prefix: &str,
         skus: impl IntoIterator<Item = (Sku, u32)>,
     ) -> RedisResult<Self> {
