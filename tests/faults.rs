@@ -10,14 +10,17 @@ mod proxy;
 #[path = "support/redis_process.rs"]
 mod redis_process;
 
+use std::cell::{Cell, RefCell};
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fault::Fault;
-use load::LIMIT;
+use load::{LIMIT, Load, WINDOW};
 use proxy::Proxy;
 use redis_process::RedisProcess;
-use tokio::time::sleep;
-use tower_sliding_window::RedisStore;
+use tokio::time::{Instant, sleep};
+use tower_sliding_window::{FailurePolicy, MemoryStore, RedisStore};
 
 /// A store that asks Redis about every request, so that each meets the fault.
 async fn store(url: String) -> RedisStore {
@@ -34,8 +37,34 @@ async fn redis_is_killed_and_comes_back_empty() {
         test: "redis_is_killed_and_comes_back_empty",
         ..Fault::default()
     };
-    let kill = async || redis.lock().await.kill();
-    fault.strikes(store, kill, async || redis.lock().await.start_again()).await;
+    let (killed, started) = (Cell::new(None), Cell::new(None));
+    let kill = async || {
+        redis.lock().await.kill();
+        killed.set(Some(Instant::now()));
+    };
+    let start_again = async || {
+        started.set(Some(Instant::now()));
+        redis.lock().await.start_again();
+    };
+    let answers = fault.strikes(store, kill, start_again).await;
+
+    // Beside the same load on a store that has no Redis at all.
+    let outage = answers.between(killed.get().unwrap(), started.get().unwrap());
+    let load = Load::start(MemoryStore::new(), FailurePolicy::default());
+    sleep(WINDOW).await;
+    let in_process = load.stop().await;
+    fault.write_row(
+        "0",
+        &format!(
+            "{} too many; of {} answers meanwhile {} took 50 ms or more, p99 {:.2} ms, of the same \
+             load on a `MemoryStore` {:.2} ms",
+            answers.over_admitted(),
+            outage.0.len(),
+            outage.slower_than(fault::TIMEOUT),
+            outage.p99().as_secs_f64() * 1e3,
+            in_process.p99().as_secs_f64() * 1e3,
+        ),
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -281,4 +310,55 @@ async fn the_server_becomes_a_replica() {
     let demote = async || redis.run::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
     let promote = async || redis.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
     fault.strikes(store(redis.url()).await, demote, promote).await;
+}
+
+/// The process has no file descriptor left when its connection breaks.
+#[tokio::test]
+async fn no_file_descriptor_is_left() {
+    let redis = RedisProcess::start().await;
+    // A limit is for a whole process.
+    let worker = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "worker_process", "--ignored", "--nocapture"])
+        .env("WORKER_REDIS_URL", redis.url())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&worker.stdout);
+    println!("{said}");
+    assert!(worker.status.success(), "{said}\n{}", String::from_utf8_lossy(&worker.stderr));
+}
+
+#[test]
+#[ignore = "a process of the test above"]
+fn worker_process() {
+    let Ok(url) = std::env::var("WORKER_REDIS_URL") else { return };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let fault = Fault {
+            number: 17,
+            name: "no file descriptor left for a new connection",
+            test: "no_file_descriptor_is_left",
+            ..Fault::default()
+        };
+        let client = redis::Client::open(url.clone()).unwrap();
+        let mut admin = client.get_multiplexed_async_connection().await.unwrap();
+        // A shell that is there already: without descriptors no other can be started.
+        let mut shell = Command::new("sh").stdin(Stdio::piped()).spawn().unwrap();
+        let shell_input = RefCell::new(shell.stdin.take().unwrap());
+        let allow = async |descriptors: u32, works: bool| {
+            let pid = std::process::id();
+            let line = format!("prlimit --pid {pid} --nofile={descriptors}:1024");
+            writeln!(shell_input.borrow_mut(), "{line}").unwrap();
+            while std::fs::File::open("/dev/null").is_ok() != works {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let exhaust = async || {
+            allow(3, false).await;
+            let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+            redis::cmd(kill[0]).arg(&kill[1..]).exec_async(&mut admin).await.unwrap();
+        };
+        fault.strikes(store(url).await, exhaust, async || allow(1024, true).await).await;
+        drop(shell_input);
+        shell.wait().unwrap();
+    });
 }

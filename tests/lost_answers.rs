@@ -1,13 +1,19 @@
 //! A check whose answer is lost is asked again under its own identity and counts once.
 
+#[path = "support/fault.rs"]
+mod fault;
+#[path = "support/load.rs"]
+mod load;
 #[path = "support/proxy.rs"]
 mod proxy;
 mod support;
 
 use std::time::Duration;
 
-use proxy::{Fault, Proxy};
+use fault::Fault;
+use proxy::Proxy;
 use support::Redis;
+use tokio::time::Instant;
 use tower_sliding_window::{FailurePolicy, Limiter, Quota, RedisStore};
 
 async fn behind(proxy: &Proxy, timeout: Duration) -> RedisStore {
@@ -19,22 +25,49 @@ fn port(redis: &Redis) -> u16 {
     redis.url().rsplit(':').next().unwrap().parse().unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reply_lost_after_the_commit_counts_once() {
+    const TASKS: u32 = 4;
+    const LOSSES: u32 = 2_500;
     let redis = Redis::start().await;
-    let proxy = Proxy::to(port(&redis)).await;
-    let store = behind(&proxy, Duration::from_secs(10)).await;
-    let limiter = Limiter::new(Quota::per_hour(1000), store);
-    limiter.check("load the script").await.unwrap();
-
-    for lost in 1..=200 {
-        proxy.drop_replies(1);
-        let decision = limiter.check("alice").await.unwrap();
-        let remaining = decision.admitted().expect("far below the limit").remaining();
-        assert_eq!(proxy.dropped(), lost, "the reply was lost");
-        assert_eq!(remaining, 1000 - u32::try_from(lost).unwrap(), "counted exactly once");
+    let started = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..TASKS {
+        let proxy = Proxy::to(port(&redis)).await;
+        let store = behind(&proxy, Duration::from_secs(10)).await;
+        tasks.spawn(async move {
+            let limiter = Limiter::new(Quota::per_hour(LOSSES + 1), store);
+            let user = format!("user-{task}");
+            for lost in 1..=LOSSES {
+                proxy.drop_replies(1);
+                let decision = limiter.check(&*user).await.unwrap();
+                let remaining = decision.admitted().expect("below the limit").remaining();
+                assert_eq!(proxy.dropped(), lost as usize, "the reply was lost");
+                assert_eq!(remaining, LOSSES + 1 - lost, "counted exactly once");
+            }
+        });
     }
-    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:default:1000/1h"]).await, 200);
+    tasks.join_all().await;
+    for task in 0..TASKS {
+        let window = format!("tsw:{{=user-{task}}}:default:{}/1h", LOSSES + 1);
+        assert_eq!(redis.run::<u32>(&["ZCARD", &window]).await, LOSSES);
+    }
+    Fault {
+        number: 8,
+        name: "a reply lost after the script has run, 10,000 times",
+        test: "a_reply_lost_after_the_commit_counts_once",
+        client_sees: "nothing: the request is asked again under its own identity",
+        added_latency: "a new connection and one round trip",
+        ..Fault::default()
+    }
+    .write_row(
+        "0",
+        &format!(
+            "0 counted twice of {} losses, {:.1} ms each",
+            TASKS * LOSSES,
+            started.elapsed().as_secs_f64() * 1e3 / f64::from(LOSSES)
+        ),
+    );
 }
 
 #[tokio::test]
@@ -71,14 +104,14 @@ async fn an_answer_that_comes_too_late_counts_once() {
     let limiter = Limiter::new(Quota::per_hour(10), store);
     limiter.check("load the script").await.unwrap();
 
-    proxy.set(Fault::Stall);
+    proxy.set(proxy::Fault::Stall);
     let check = tokio::spawn({
         let limiter = limiter.clone();
         async move { limiter.check("alice").await }
     });
     // Longer than the timeout of the first asking, shorter than that of both.
     tokio::time::sleep(Duration::from_millis(600)).await;
-    proxy.set(Fault::None);
+    proxy.set(proxy::Fault::None);
     let decision = check.await.unwrap().unwrap();
     assert_eq!(decision.admitted().unwrap().remaining(), 9);
     assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:default:10/1h"]).await, 1);
@@ -93,13 +126,13 @@ async fn a_check_that_fails_though_it_was_counted_is_taken_back() {
             .failure_policy(FailurePolicy::Closed);
     limiter.check("load the script").await.unwrap();
 
-    proxy.set(Fault::Stall);
+    proxy.set(proxy::Fault::Stall);
     let error = limiter.check("alice").await.unwrap_err();
     assert!(error.may_have_counted(), "{error}");
     for _ in 0..2 {
         limiter.check("alice").await.unwrap_err();
     }
-    proxy.set(Fault::None); // and all that was asked is executed, late
+    proxy.set(proxy::Fault::None); // and all that was asked is executed, late
     let truth = Limiter::new(Quota::per_hour(3), redis.store().await);
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     let mut seen = Vec::new();

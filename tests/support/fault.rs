@@ -14,6 +14,7 @@ use crate::load::{Answer, Answers, LIMIT, Load, WINDOW};
 pub const TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A fault, and what is promised of it.
+#[derive(Clone, Copy)]
 pub struct Fault {
     /// The row's place in the table.
     pub number: u32,

@@ -194,6 +194,14 @@ impl Answers {
         self.0.iter().map(took).max().unwrap_or_default()
     }
 
+    /// Returns how long 99 in 100 answers took at the most.
+    pub fn p99(&self) -> Duration {
+        let took = |answer: &Answer| answer.received.duration_since(answer.sent);
+        let mut all: Vec<Duration> = self.0.iter().map(took).collect();
+        all.sort();
+        all.get(all.len() * 99 / 100).copied().unwrap_or_default()
+    }
+
     /// Returns how many answers took at least so long.
     pub fn slower_than(&self, time: Duration) -> usize {
         self.count(|answer| answer.received.duration_since(answer.sent) >= time)
