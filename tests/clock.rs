@@ -2,6 +2,10 @@
 //! a step forward is as if the time had passed.
 #![cfg(target_os = "linux")]
 
+#[path = "support/fault.rs"]
+mod fault;
+#[path = "support/load.rs"]
+mod load;
 #[path = "support/redis_process.rs"]
 mod redis_process;
 
@@ -9,6 +13,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use fault::Fault;
 use redis_process::{RedisProcess, free_port};
 use tower_sliding_window::{Decision, FailurePolicy, Limiter, Policy, Quota, RedisStore};
 
@@ -103,6 +108,16 @@ async fn a_step_back_admits_nobody_too_often_and_the_wait_is_honest() {
         let told = wait.as_secs();
         assert!((148..=150).contains(&told), "the oldest leaves when the clock gets there: {told}");
     }
+    Fault {
+        number: 18,
+        name: "Redis's clock steps back, and forward again later",
+        test: "a_step_back_admits_nobody_too_often_and_the_wait_is_honest",
+        client_sees: "what was admitted before stays in the window until the clock gets there; the \
+                      wait says so",
+        added_latency: "none",
+        ..Fault::default()
+    }
+    .write_row("0", "0 too many of 5 a minute, 90 s back and 90 s forward");
 }
 
 #[tokio::test]
@@ -137,6 +152,15 @@ async fn a_step_forward_is_as_if_the_time_had_passed() {
         redis.set(MINUTE).await;
         assert_eq!(fill(&limiter).await.0, 5);
     }
+    Fault {
+        number: 19,
+        name: "Redis's clock steps forward by itself",
+        test: "a_step_forward_is_as_if_the_time_had_passed",
+        client_sees: "new windows, as far as the step goes",
+        added_latency: "none",
+        ..Fault::default()
+    }
+    .write_row("the limit", "5 too many in the minute before and after a step of a minute");
 }
 
 /// The layer asks for no stamp, so its commonest requests go through the shorter script.

@@ -30,6 +30,43 @@ async fn store(servers: RedisServers) -> RedisStore {
     RedisStore::builder().deny_cache(false).connect(servers).await.unwrap()
 }
 
+/// Two processes as one: each has connections, windows and a journal of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_instances_lose_their_redis() {
+    let mut redis = redis_process::RedisProcess::start().await;
+    let start = async || {
+        let store = store(RedisServers::one(redis.url()).unwrap()).await;
+        Load::start(store, FailurePolicy::local(2))
+    };
+    let (ours, theirs) = (start().await, start().await);
+    ours.until_the_store_decides().await;
+    sleep(WINDOW / 4).await;
+    let killed = Instant::now();
+    redis.kill();
+    ours.until_decided_here().await;
+    sleep(WINDOW).await;
+    redis.start_again();
+    ours.until_the_store_decides().await;
+    theirs.until_the_store_decides().await;
+    let back = Instant::now();
+    sleep(WINDOW * 5 / 4).await;
+    let mut answers = ours.stop().await;
+    answers.0.extend(theirs.stop().await.0);
+
+    answers.statuses(&[200, 429]);
+    let fault = Fault {
+        number: 2,
+        name: "the same with two instances, `local:2`",
+        test: "two_instances_lose_their_redis",
+        client_sees: "half the quota at each instance",
+        over_admission: load::LIMIT as usize,
+        ..Fault::default()
+    };
+    let over = answers.over_admitted();
+    assert!(over < fault.over_admission, "{over} more than the limit, which is less than twice it");
+    fault.report(&answers.between(killed, back), over);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_names_another_master() {
     let watched = Mutex::new(Watched::start().await);

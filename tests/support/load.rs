@@ -99,7 +99,10 @@ impl Load {
         loop {
             {
                 let answers = self.answers.lock().unwrap();
-                if answers[looked_at..].iter().any(|answer| answer.sent >= from && is_so(answer)) {
+                if answers[looked_at.min(answers.len())..]
+                    .iter()
+                    .any(|answer| answer.sent >= from && is_so(answer))
+                {
                     return;
                 }
                 looked_at = answers.len();
@@ -118,6 +121,11 @@ impl Load {
     pub async fn until_decided_here(&self) {
         let here = Some(DecidedBy::LocalWindow);
         self.until("decided in the process", |it| it.decided_by == here).await;
+    }
+
+    /// Returns the answers so far, and forgets them.
+    pub fn take(&self) -> Answers {
+        Answers(std::mem::take(&mut self.answers.lock().unwrap()))
     }
 
     /// Stops, and returns all answers in the order in which they came.

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Writes RELIABILITY.md anew, with the figures of a run of the fault suite.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rows=target/tmp/reliability
+rm -rf "$rows"
+tests/run.sh --test faults --test faults_fleet --test lost_answers --test clock
+{
+  cat <<'HEAD'
+# When Redis fails
+
+One row a fault: what a client sees, what a request may have to wait longer, how many more than the limit may be admitted
+in one window, and what was measured. Each has a test that puts load on a layer before, during and after the fault (24
+users, each asking for far more than 5 requests in 2 seconds), on real `redis-server` processes, with the default failure
+policy (`local`, one instance) and the default response timeout of 50 ms. The tests check that nothing panics or hangs,
+that every answer is 200 or 429, the bound, that nobody is starved, and that Redis decides again without a restart.
+"Admitted in the process" are those that a window in the process admitted in place of Redis.
+
+`tests/reliability.sh` runs them and writes this file; `tests/soak.sh MINUTES` injects them at random for as long as you
+like. With `closed` the client sees 503 with `Retry-After` in place of the answers from the process, with `open` all of
+its requests pass.
+
+Bounds are for one process with `local`. With several, each knows of its own admissions: until Redis has been told, each
+admits its share of the quota beside what all have admitted before, less than twice the limit together. A failover that
+loses what was not replicated is such a case: each process tells the new master what it knows as its keys come again.
+
+| fault | the client sees | added latency | too many, at most | measured | test |
+|---|---|---|---|---|---|
+HEAD
+  cat "$rows"/*
+} > RELIABILITY.md
+echo "wrote RELIABILITY.md" >&2
