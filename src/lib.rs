@@ -45,11 +45,26 @@
 //! | feature | default | gives |
 //! |---|---|---|
 //! | `memory` | yes | [`MemoryStore`] |
-//! | `redis` | yes | [`RedisStore`] on one server |
+//! | `redis` | yes | [`RedisStore`] on one server; brings `memory` |
+//! | `sentinel` | no | [`RedisStore`] on the master that Sentinels name |
+//! | `cluster` | no | [`RedisStore`] on a Redis Cluster |
+//! | `tls` | no | `rediss://`, by rustls |
 //! | `axum` | no | `key::path_param`, and axum's `ConnectInfo` in `key::peer_ip` |
 //! | `metrics` | no | counters of decisions and store errors, through the `metrics` crate |
 //! | `tracing` | no | events about denials and failures, without keys |
 //! | `full` | no | all of them |
+//!
+//! # Metrics
+//!
+//! | metric | labels | counts |
+//! |---|---|---|
+//! | `sliding_window_decisions_total` | `policy`, `outcome`: `admitted`, `denied`, `shadow_denied` | decisions; a denial, of each policy it violates |
+//! | `sliding_window_candidate_denials_total` | `policy`, `quota` | requests that a candidate quota would have denied |
+//! | `sliding_window_store_errors_total` | `kind` | questions that the store did not answer |
+//! | `sliding_window_fallback_decisions_total` | `failure_policy`: `local`, `open`, `closed`; `outcome`: `admitted`, `denied`, `refused` | decisions made without the store |
+//! | `sliding_window_store_available` | | 1 while there is a connection to Redis, 0 while there is none (a gauge) |
+//! | `sliding_window_written_back_total` | | requests that Redis was told of later |
+//! | `sliding_window_write_back_lost_total` | | requests that Redis could not be told of |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 #![cfg_attr(

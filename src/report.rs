@@ -1,4 +1,7 @@
-//! What the features `metrics` and `tracing` tell of decisions. No key is ever told.
+//! What the features `metrics` and `tracing` tell. No key is ever told.
+//!
+//! The metrics are listed in the documentation of the crate; a test holds that list to what is
+//! told here.
 #![cfg_attr(
     not(any(feature = "metrics", feature = "tracing")),
     allow(unused_variables, reason = "nobody listens")
@@ -50,6 +53,12 @@ pub(crate) fn decision(decision: &Decision, shadow: bool) {
         let policies: Vec<_> = denied.violated().collect();
         tracing::debug!(?policies, retry_after = ?denied.retry_after(), shadow, "denied");
     }
+}
+
+/// Tells of a request that was refused because the store could not decide.
+pub(crate) fn refused_without_the_store() {
+    #[cfg(feature = "metrics")]
+    without_the_store("closed", "refused");
 }
 
 /// Tells of a store that is no longer asked, for it fails.

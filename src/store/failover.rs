@@ -142,6 +142,8 @@ impl<S: Store> Failover<S> {
                 let _ = now(self.0.windows.cancel(check));
             })?;
         }
+        // Whoever asked gets an answer, and will not tell of the error.
+        report::store_error(error);
         verdict.decided_by = DecidedBy::LocalWindow;
         Ok(verdict)
     }

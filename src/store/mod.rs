@@ -32,6 +32,7 @@ use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::key::Key;
 use crate::policy::Policy;
+use crate::report;
 pub use crate::window::QuotaState;
 
 pub use deny_cache::DenyCache;
@@ -165,6 +166,12 @@ impl Check {
                 let mut verdict = Verdict::new(true, None, states);
                 verdict.decided_by = DecidedBy::FailurePolicy;
                 Ok(verdict)
+            }
+            Err(error) => {
+                if !error.is_impossible() {
+                    report::refused_without_the_store();
+                }
+                Err(error)
             }
             answer => answer,
         }

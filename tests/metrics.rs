@@ -1,0 +1,118 @@
+//! The metrics that the documentation lists, through an outage and back.
+
+#[path = "support/redis_process.rs"]
+mod redis_process;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use redis_process::RedisProcess;
+use tower_sliding_window::{FailurePolicy, Limiter, Policy, Quota, RedisStore};
+
+/// Keeps counters, and gauges as the bits of their value, by name and labels.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
+
+impl Told {
+    fn cell(&self, key: &Key) -> Arc<AtomicU64> {
+        let labels = key.labels().map(|it| format!("{}={}", it.key(), it.value()));
+        let labels: Vec<String> = labels.collect();
+        let name = format!("{}{{{}}}", key.name(), labels.join(","));
+        self.0.lock().unwrap().entry(name).or_default().clone()
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.0.lock().unwrap().get(name).map_or(0, |cell| cell.load(Ordering::SeqCst))
+    }
+
+    fn available(&self) -> f64 {
+        f64::from_bits(self.count("sliding_window_store_available{}"))
+    }
+}
+
+impl Recorder for Told {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.cell(key))
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.cell(key))
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+#[tokio::test]
+async fn an_outage_is_counted_from_its_first_error_to_the_last_request_written_back() {
+    let told = Told::default();
+    metrics::set_global_recorder(told.clone()).map_err(|_| "another recorder").unwrap();
+
+    let mut redis = RedisProcess::start().await;
+    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let policy = Policy::new("user").quota(Quota::per_hour(3)).candidate(Quota::per_hour(1));
+    let local = Limiter::new(policy.clone(), store.clone());
+    let open = local.clone().failure_policy(FailurePolicy::Open);
+    let closed = local.clone().failure_policy(FailurePolicy::Closed);
+    assert!(local.check("alice").await.unwrap().is_admitted());
+    assert_eq!(told.available(), 1.0);
+    let admitted = "sliding_window_decisions_total{policy=user,outcome=admitted}";
+    assert_eq!(told.count(admitted), 1);
+
+    redis.kill();
+    for admitted in [true, true, false] {
+        assert_eq!(local.check("alice").await.unwrap().is_admitted(), admitted);
+    }
+    open.check("alice").await.unwrap();
+    closed.check("alice").await.unwrap_err();
+    let without_redis = |labels: &str| {
+        told.count(&format!("sliding_window_fallback_decisions_total{{failure_policy={labels}}}"))
+    };
+    assert_eq!(without_redis("local,outcome=admitted"), 2);
+    assert_eq!(without_redis("local,outcome=denied"), 1);
+    assert_eq!(without_redis("open,outcome=admitted"), 1);
+    assert_eq!(without_redis("closed,outcome=refused"), 1);
+    assert_eq!(told.count(admitted), 4, "with those of the windows here and of the open policy");
+    assert_eq!(told.available(), 0.0);
+    let kinds = ["unreachable", "timeout", "disconnected", "unavailable"];
+    let errors =
+        kinds.map(|it| told.count(&format!("sliding_window_store_errors_total{{kind={it}}}")));
+    assert_eq!(errors.iter().sum::<u64>(), 5, "one a request, whoever decided: {errors:?}");
+
+    redis.start_again();
+    let written = || told.count("sliding_window_written_back_total{}");
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    while written() < 2 {
+        assert!(tokio::time::Instant::now() < deadline, "{} were written back", written());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(told.available(), 1.0);
+}
+
+#[test]
+fn the_documentation_lists_what_is_told() {
+    let source = |path: &str| {
+        std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    };
+    let names = |text: &str| -> BTreeSet<String> {
+        let word = |at: usize| {
+            let rest = &text[at..];
+            let end = rest.find(|it: char| !it.is_ascii_alphanumeric() && it != '_');
+            rest[..end.unwrap_or(rest.len())].to_owned()
+        };
+        text.match_indices("sliding_window_").map(|(at, _)| word(at)).collect()
+    };
+    let listed: String = source("src/lib.rs").lines().filter(|it| it.starts_with("//!")).collect();
+    let listed = names(&listed);
+    let told = names(&source("src/report.rs"));
+    assert_eq!(listed.difference(&told).collect::<Vec<_>>(), Vec::<&String>::new());
+    assert_eq!(told.difference(&listed).collect::<Vec<_>>(), Vec::<&String>::new());
+}
