@@ -1,38 +1,39 @@
 -- Purpose: record a request in every one of several windows if it fits into all of them, else in none.
--- KEYS[i]: the log of the i-th window, a ZSET of entries scored by stamp.
+-- KEYS[i]: the log of the i-th window, a ZSET of entries scored by stamp; after the windows, for each that has a penalty, the standing of its key, a hash, and its strikes, a ZSET scored by stamp.
 -- ARGV[1]: member: the request's UUID, 16 bytes.
 -- ARGV[2]: cost: how many places the request takes.
 -- ARGV[3]: mode: "new", "repeat" (may have been recorded already) or "peek" (record nothing).
 -- ARGV[4]: wants_reset: "1" or "0".
--- ARGV[5...]: for each key: horizon_us (its longest window) and the number of its quotas, then limit and window_us of each; the limit of one that is reported on and not enforced is negative.
+-- ARGV[5]: windows: how many of the keys are windows.
+-- ARGV[6...]: for each window: horizon_us (its longest quota) and the number of its quotas, then limit and window_us of each; the limit of one that is reported on and not enforced is negative. After the windows, for each that has a penalty: which window it is, strikes, within_us, decay_us, reason, the number of rungs and rung_us of each.
 -- Reply[1]: 1 if admitted, 0 if denied.
 -- Reply[2]: stamp of the decision in microseconds of the Unix epoch.
--- Reply[3...]: for each quota, remaining, wait_us (0 if it had room), reset_us (0 unless wanted).
--- Cost: O(log n) a quota and O(1) a key, n the entries of the log.
--- TTL: the longest window of the key, renewed by each recorded request.
+-- Reply[3...]: for each quota, remaining, wait_us (0 if it had room), reset_us (0 unless wanted). After the quotas, for each penalty, the ban's wait_us (0 if there is none), and 1 if the request was a strike or 2 if it brought a ban, else 0.
+-- Cost: O(log n) a quota and O(1) a key, n the entries of the log or the strikes.
+-- TTL: of a window its longest quota, renewed by each recorded request; of strikes within_us; of a standing until it matters no longer.
 
 local call = redis.call
-local member, cost, mode = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local member, cost, mode, windows = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[5])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
 -- What has left the longest window matters to nobody.
-local arg = 5
-for k = 1, #KEYS do
+local arg = 6
+for k = 1, windows do
   call('ZREMRANGEBYSCORE', KEYS[k], '-inf', now_us - ARGV[arg])
   arg = arg + 2 + 2 * ARGV[arg + 1]
 end
 
 local recorded_us
 if mode == 'repeat' then
-  for k = 1, #KEYS do
+  for k = 1, windows do
     recorded_us = recorded_us or call('ZSCORE', KEYS[k], member)
   end
 end
 
-local admitted, reply, slot = 1, { 1, now_us }, 3
-arg = 5
-for k = 1, #KEYS do
+local admitted, reply, slot, longest_full_us = 1, { 1, now_us }, 3, {}
+arg = 6
+for k = 1, windows do
   local key, horizon_us, held = KEYS[k], tonumber(ARGV[arg]), call('ZCARD', KEYS[k])
   local first = arg + 2
   arg = first + 2 * ARGV[arg + 1]
@@ -52,11 +53,45 @@ for k = 1, #KEYS do
       end
       if enforced then
         admitted = 0
+        longest_full_us[k] = math.max(longest_full_us[k] or 0, window_us)
       end
     end
     reply[slot], reply[slot + 1], reply[slot + 2] = math.max(limit - used, 0), wait_us, 0
     slot = slot + 3
   end
+end
+
+-- Each penalty: a ban stands, or the denial is a strike, or the strike brings a ban. Hammering on a
+-- full quota for as long as it is long is one episode, and one strike.
+local standing = windows + 1
+while standing < #KEYS do
+  local key, strikes_key = KEYS[standing], KEYS[standing + 1]
+  local full_us, most, within_us = longest_full_us[tonumber(ARGV[arg])], tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
+  local decay_us, reason, rungs = tonumber(ARGV[arg + 3]), ARGV[arg + 4], tonumber(ARGV[arg + 5])
+  local known = call('HMGET', key, 'until', 'level', 'episode_until')
+  local until_us, level, struck = tonumber(known[1] or 0), tonumber(known[2] or 0), 0
+  if until_us > now_us and not recorded_us then
+    admitted = 0
+  elseif full_us and mode ~= 'peek' and not (known[3] and now_us < tonumber(known[3])) then
+    struck = 1
+    call('ZREMRANGEBYSCORE', strikes_key, '-inf', now_us - within_us)
+    call('ZADD', strikes_key, now_us, member)
+    call('PEXPIRE', strikes_key, math.ceil(within_us / 1000) + 1)
+    if call('ZCARD', strikes_key) >= most then
+      struck = 2
+      call('DEL', strikes_key)
+      level = math.max(0, level - math.floor((now_us - until_us) / decay_us))
+      until_us = now_us + ARGV[arg + 6 + math.min(level, rungs - 1)]
+      level = math.min(level + 1, rungs)
+      call('HSET', key, 'until', until_us, 'level', level, 'reason', reason)
+    end
+    call('HSET', key, 'episode_until', now_us + full_us)
+    local over_us = math.max(until_us + level * decay_us, now_us + full_us)
+    call('PEXPIRE', key, math.ceil((over_us - now_us) / 1000) + 1)
+  end
+  local ban_us = recorded_us and 0 or math.max(until_us - now_us, 0)
+  reply[slot], reply[slot + 1], slot = ban_us, struck, slot + 2
+  standing, arg = standing + 2, arg + 6 + rungs
 end
 reply[1] = admitted
 if recorded_us then
@@ -66,8 +101,8 @@ end
 local taken = 0
 if admitted == 1 and not recorded_us and mode ~= 'peek' then
   taken = cost
-  arg = 5
-  for k = 1, #KEYS do
+  arg = 6
+  for k = 1, windows do
     local at_us, ttl_ms = now_us, math.ceil(ARGV[arg] / 1000) + 1
     if call('PTTL', KEYS[k]) > ttl_ms then
       -- The clock may have stepped back: what came later must not leave earlier, nor the log go before.
@@ -89,8 +124,8 @@ if admitted == 1 and not recorded_us and mode ~= 'peek' then
 end
 
 if taken > 0 or ARGV[4] == '1' then
-  arg, slot = 5, 3
-  for k = 1, #KEYS do
+  arg, slot = 6, 3
+  for k = 1, windows do
     local first = arg + 2
     arg = first + 2 * ARGV[arg + 1]
     for q = first, arg - 1, 2 do

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::policy::Policy;
 use crate::quota::Quota;
-use crate::store::{Check, DecidedBy, QuotaState, Verdict};
+use crate::store::{BanState, Check, DecidedBy, Partition, QuotaState, Verdict};
 
 /// Whether a request was admitted.
 ///
@@ -125,10 +125,16 @@ impl Denied {
 
     /// Returns the names of the policies that were violated, each once.
     pub fn violated(&self) -> impl Iterator<Item = &str> {
+        let banned = |place: usize| {
+            self.usage.verdict.bans.iter().any(|ban| ban.partition == place && ban.wait_us > 0)
+        };
         self.usage
             .policies()
-            .filter(|(_, quotas, _)| quotas.iter().any(|state| state.wait_us > 0))
-            .map(|(policy, _, _)| policy.name())
+            .enumerate()
+            .filter(move |(place, (_, quotas, _))| {
+                banned(*place) || quotas.iter().any(|state| state.wait_us > 0)
+            })
+            .map(|(_, (policy, _, _))| policy.name())
     }
 
     /// Returns how the windows stood.
@@ -157,10 +163,26 @@ impl Usage {
     }
 
     /// Returns how long until a request could be admitted, zero if one could be now.
+    ///
+    /// A ban counts as a full window does.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         let waits = self.quotas().map(|(_, _, state)| state.wait_us);
-        Duration::from_micros(waits.max().unwrap_or(0))
+        let bans = self.verdict.bans.iter().map(|ban| ban.wait_us);
+        Duration::from_micros(waits.chain(bans).max().unwrap_or(0))
+    }
+
+    /// Returns each policy with a penalty whose key is banned, or for which this request was a strike.
+    pub fn bans(&self) -> impl Iterator<Item = (&Partition, BanState)> {
+        let partition = |ban: &BanState| Some((self.check.partitions.get(ban.partition)?, *ban));
+        self.verdict.bans.iter().filter_map(partition)
+    }
+
+    /// Returns how long the key is banned, by whichever policy that is longest; nothing if it is not.
+    #[must_use]
+    pub fn banned_for(&self) -> Option<Duration> {
+        let longest = self.verdict.bans.iter().map(|ban| ban.wait_us).max();
+        longest.filter(|wait_us| *wait_us > 0).map(Duration::from_micros)
     }
 
     /// Returns each enforced quota with its policy and how it stands.

@@ -33,6 +33,12 @@ pub enum StoreError {
         /// What the failing server did.
         source: Box<StoreError>,
     },
+    /// The store can't do this.
+    #[error("the store can't do this: {what}")]
+    Unsupported {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// The store answered with an error.
     #[error("the store answered with an error: {message}")]
     Refused {
@@ -87,6 +93,7 @@ impl StoreError {
             Self::Disconnected { .. } => "disconnected",
             Self::Unavailable => "unavailable",
             Self::Partial { .. } => "partial",
+            Self::Unsupported { .. } => "unsupported",
             Self::Refused { .. } => "refused",
             Self::Protocol { .. } => "protocol",
             Self::Full { .. } => "full",

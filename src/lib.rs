@@ -60,6 +60,8 @@
 //! |---|---|---|
 //! | `sliding_window_decisions_total` | `policy`, `outcome`: `admitted`, `denied`, `shadow_denied` | decisions; a denial, of each policy it violates |
 //! | `sliding_window_candidate_denials_total` | `policy`, `quota` | requests that a candidate quota would have denied |
+//! | `sliding_window_strikes_total` | `policy` | strikes |
+//! | `sliding_window_bans_total` | `policy` | bans that strikes have brought |
 //! | `sliding_window_store_errors_total` | `kind` | questions that the store did not answer |
 //! | `sliding_window_fallback_decisions_total` | `failure_policy`: `local`, `open`, `closed`; `outcome`: `admitted`, `denied`, `refused` | decisions made without the store |
 //! | `sliding_window_store_available` | | 1 while there is a connection to Redis, 0 while there is none (a gauge) |
@@ -74,26 +76,31 @@
 
 #[cfg(feature = "redis")]
 mod backoff;
+mod bans;
 mod decision;
 mod error;
 mod failure;
 mod http;
 pub mod key;
 mod limiter;
+mod penalty;
 mod policy;
 mod quota;
 mod report;
 pub mod store;
 mod window;
 
+pub use bans::{Ban, BanEvent, Bans};
 pub use decision::{Admitted, Decision, Denied, Usage};
 pub use error::StoreError;
 pub use failure::{FailurePolicy, ParseFailurePolicyError};
 pub use http::{
-    MissingKey, Rejection, ResponseBody, ResponseFuture, SlidingWindow, SlidingWindowLayer,
+    MissingKey, Muted, OnBan, Rejection, ResponseBody, ResponseFuture, SlidingWindow,
+    SlidingWindowLayer,
 };
 pub use key::{Key, KeyError, KeyExtractor};
 pub use limiter::Limiter;
+pub use penalty::{ParsePenaltyError, Penalty};
 pub use policy::{Policy, PolicyError, PolicyHandle};
 pub use quota::{ParseQuotaError, Quota, QuotaError};
 pub use store::DecidedBy;

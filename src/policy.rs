@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::penalty::Penalty;
 use crate::quota::{ParseQuotaError, Quota};
 
 pub use handle::PolicyHandle;
@@ -51,6 +52,7 @@ pub struct Policy {
     /// Shortest window first, then lowest limit, so that equal sets are equal policies.
     quotas: SmallVec<[Quota; 2]>,
     candidates: SmallVec<[Quota; 0]>,
+    penalty: Option<Arc<Penalty>>,
 }
 
 impl Policy {
@@ -80,12 +82,13 @@ impl Policy {
         }
         let name: Arc<str> = name.into();
         let (quotas, candidates) = (SmallVec::new(), SmallVec::new());
-        Ok(Self { window_name: name.clone(), name, quotas, candidates })
+        Ok(Self { window_name: name.clone(), name, quotas, candidates, penalty: None })
     }
 
     fn unnamed() -> Self {
         let (quotas, candidates) = (SmallVec::new(), SmallVec::new());
-        Self { name: DEFAULT_NAME.into(), window_name: Arc::default(), quotas, candidates }
+        let (name, window_name) = (DEFAULT_NAME.into(), Arc::default());
+        Self { name, window_name, quotas, candidates, penalty: None }
     }
 
     fn is_named(&self) -> bool {
@@ -129,6 +132,22 @@ impl Policy {
     pub fn candidate(mut self, quota: Quota) -> Self {
         self.candidates.push(quota);
         self
+    }
+
+    /// Sets what becomes of keys that keep running into the quotas. Defaults to nothing.
+    ///
+    /// The ban is checked, and strike and ban are written, in the same step as the window. They are
+    /// kept by the policy's name, as its windows are; see [`Bans`](crate::Bans) to look at them.
+    #[must_use]
+    pub fn penalty(mut self, penalty: Penalty) -> Self {
+        self.penalty = Some(Arc::new(penalty));
+        self
+    }
+
+    /// Returns what becomes of keys that keep running into the quotas.
+    #[must_use]
+    pub fn penalty_for_strikes(&self) -> Option<&Penalty> {
+        self.penalty.as_deref()
     }
 
     /// Returns the same quotas under another name.
@@ -189,6 +208,7 @@ impl Policy {
             merged = merged.quota(*quota);
         }
         merged.candidates.extend(other.candidates.iter().copied());
+        merged.penalty = self.penalty.clone().or_else(|| other.penalty.clone());
         merged.window_name = self.window_name.clone();
         Arc::new(merged)
     }

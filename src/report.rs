@@ -10,7 +10,7 @@
 use crate::decision::Decision;
 use crate::error::StoreError;
 #[cfg(feature = "metrics")]
-use crate::store::DecidedBy;
+use crate::store::{DecidedBy, Struck};
 
 #[cfg(feature = "metrics")]
 fn without_the_store(policy: &'static str, outcome: &'static str) {
@@ -40,12 +40,32 @@ pub(crate) fn decision(decision: &Decision, shadow: bool) {
                     .increment(1);
             }
         }
+        for (partition, ban) in decision.usage().bans() {
+            let policy = partition.policy.name().to_owned();
+            match ban.struck {
+                Struck::No => {}
+                Struck::Strike => {
+                    metrics::counter!("sliding_window_strikes_total", "policy" => policy)
+                        .increment(1);
+                }
+                Struck::Banned => {
+                    metrics::counter!("sliding_window_bans_total", "policy" => policy).increment(1);
+                }
+            }
+        }
         for (policy, quota, state) in decision.usage().candidates() {
             if state.wait_us > 0 {
                 let (policy, quota) = (policy.name().to_owned(), quota.to_string());
                 metrics::counter!("sliding_window_candidate_denials_total", "policy" => policy, "quota" => quota)
                     .increment(1);
             }
+        }
+    }
+    #[cfg(feature = "tracing")]
+    for (partition, ban) in decision.usage().bans() {
+        if ban.struck == crate::store::Struck::Banned {
+            let length = std::time::Duration::from_micros(ban.wait_us);
+            tracing::info!(policy = partition.policy.name(), ?length, "banned");
         }
     }
     #[cfg(feature = "tracing")]

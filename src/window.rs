@@ -104,7 +104,8 @@ impl Log {
 
     /// Records an admission of the past, or raises the stamp of one that is there already.
     pub(crate) fn restore(&mut self, entry: Entry, cost: u32) {
-        match self.entries.iter().find(|other| other.id == entry.id) {
+        // The newest: one that has left the window may still stand in front of it.
+        match self.entries.iter().rfind(|other| other.id == entry.id) {
             Some(there) if there.at_us >= entry.at_us => {}
             Some(_) => {
                 self.remove(entry.id);

@@ -68,7 +68,7 @@ async fn inject(fault: &str, redis: &mut RedisProcess, proxy: &Proxy, random: &m
             let late = Duration::from_millis(random.u64(20..200));
             through(proxy, Fault::Delay(late), span).await;
         }
-        "replies lost" => proxy.drop_replies(random.usize(1..50)),
+        "replies lost" => proxy.drop_replies(random.usize(1..10)),
         "SCRIPT FLUSH" => redis.run(&["SCRIPT", "FLUSH"]).await,
         "CLIENT KILL" => redis.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await,
         "OOM" => {
@@ -128,6 +128,7 @@ async fn faults_at_random() {
     let (mut samples, mut next_line) = (Vec::new(), started);
     while Instant::now() < end {
         let fault = FAULTS[random.usize(..FAULTS.len())];
+        eprintln!("{:>7.1} s  {fault}", started.elapsed().as_secs_f64());
         inject(fault, &mut redis, &proxy, &mut random).await;
         faults += 1;
         load.until_the_store_decides().await;

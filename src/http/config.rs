@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -28,6 +29,7 @@ pub(super) struct Config {
     pub(super) rules: Vec<Rule>,
     pub(super) store: Arc<dyn Store>,
     pub(super) on_failure: FailurePolicy,
+    pub(super) on_ban: OnBan,
     pub(super) missing_key: MissingKey,
     pub(super) skip: Arc<Skip>,
     pub(super) cost: Option<Arc<Cost>>,
@@ -43,6 +45,25 @@ pub(super) struct Config {
 pub(super) struct Rule {
     pub(super) policy: PolicyHandle,
     pub(super) key: Arc<dyn KeyExtractor>,
+}
+
+/// What becomes of a request whose key is banned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnBan {
+    /// The request is answered with this status, `Retry-After` and a problem document.
+    Reject(StatusCode),
+    /// The request passes, with [`Muted`] in its extensions, so that the handler can pretend. It is
+    /// not counted.
+    Mute,
+}
+
+/// Found in the extensions of a request that passes although its key is banned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Muted {
+    /// How long the ban goes on.
+    pub remaining: Duration,
 }
 
 /// What becomes of a request that has no key for a rule.

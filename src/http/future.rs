@@ -10,7 +10,7 @@ use tower_service::Service;
 
 use super::body::ResponseBody;
 use super::charge::Charge;
-use super::config::Config;
+use super::config::{Config, Muted, OnBan};
 use super::headers;
 use super::rejection::Rejection;
 use crate::decision::{Decision, Usage};
@@ -159,6 +159,20 @@ where
                 }
                 let decision = match decision {
                     Decision::Denied(denied) if !config.shadow => {
+                        match (denied.usage().banned_for(), config.on_ban) {
+                            (Some(remaining), OnBan::Mute) => {
+                                self.request.extensions_mut().insert(Muted { remaining });
+                                let decision = Decision::Denied(denied);
+                                self.request.extensions_mut().insert(decision);
+                                let response = self.inner.call(self.request);
+                                return State::Calling { response, passed };
+                            }
+                            (Some(_), OnBan::Reject(status)) => {
+                                let rejection = Rejection::Banned { denied, status };
+                                return State::Rejected { rejection, config };
+                            }
+                            (None, _) => {}
+                        }
                         return State::Rejected { rejection: Rejection::Denied(denied), config };
                     }
                     decision => decision,

@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use tower_layer::Layer;
 
-use super::config::{Config, MissingKey, Rule};
+use super::config::{Config, MissingKey, OnBan, Rule};
 use super::rejection::Rejection;
 use super::service::SlidingWindow;
 use crate::decision::Decision;
@@ -63,6 +63,7 @@ impl SlidingWindowLayer {
             rules: Vec::with_capacity(1),
             store: Arc::new(store),
             on_failure: FailurePolicy::default(),
+            on_ban: OnBan::Reject(StatusCode::FORBIDDEN),
             missing_key: MissingKey::Reject(StatusCode::UNAUTHORIZED),
             skip: Arc::new(|parts| parts.method == Method::OPTIONS),
             cost: None,
@@ -102,6 +103,24 @@ impl SlidingWindowLayer {
     #[must_use]
     pub fn failure_policy(self, on_failure: FailurePolicy) -> Self {
         self.with(|config| config.on_failure = on_failure)
+    }
+
+    /// Sets what becomes of a request whose key is banned by the [`Penalty`](crate::Penalty) of a
+    /// policy.
+    ///
+    /// Defaults to `OnBan::Reject(StatusCode::FORBIDDEN)`. `Retry-After` says how long the ban goes
+    /// on.
+    ///
+    /// ```
+    /// use tower_sliding_window::{MemoryStore, OnBan, Policy, Quota, SlidingWindowLayer, key};
+    ///
+    /// let user = Policy::new("user").quota(Quota::per_minute(5)).penalty("3/10m:1m,1h".parse()?);
+    /// SlidingWindowLayer::new(user, key::header("x-user-id"), MemoryStore::new()).on_ban(OnBan::Mute);
+    /// # Ok::<(), tower_sliding_window::ParsePenaltyError>(())
+    /// ```
+    #[must_use]
+    pub fn on_ban(self, on_ban: OnBan) -> Self {
+        self.with(|config| config.on_ban = on_ban)
     }
 
     /// Sets what becomes of a request that has no key for a rule.

@@ -10,7 +10,7 @@ mod rejection;
 mod service;
 
 pub use body::ResponseBody;
-pub use config::MissingKey;
+pub use config::{MissingKey, Muted, OnBan};
 pub use future::ResponseFuture;
 pub use layer::SlidingWindowLayer;
 pub use rejection::Rejection;

@@ -13,6 +13,13 @@ use crate::error::StoreError;
 pub enum Rejection {
     /// A window is full: 429.
     Denied(Denied),
+    /// The key is banned: 403, unless [`on_ban`](super::SlidingWindowLayer::on_ban) says otherwise.
+    Banned {
+        /// The denial, which says for how long.
+        denied: Denied,
+        /// The status to answer with.
+        status: StatusCode,
+    },
     /// The request has no key for a rule: 401, unless
     /// [`on_missing_key`](super::SlidingWindowLayer::on_missing_key) says otherwise.
     MissingKey {
@@ -32,7 +39,7 @@ impl Rejection {
         match self {
             Self::Denied(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::StoreFailed(error) if error.is_impossible() => StatusCode::TOO_MANY_REQUESTS,
-            Self::MissingKey { status } => *status,
+            Self::MissingKey { status } | Self::Banned { status, .. } => *status,
             Self::InvalidKey => StatusCode::BAD_REQUEST,
             Self::StoreFailed(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -44,6 +51,10 @@ impl Rejection {
     pub fn to_response(&self) -> Response<Bytes> {
         let status = self.status();
         let (kind, title) = match status {
+            _ if matches!(self, Self::Banned { .. }) => (
+                "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+                "Request not satisfied due to detection of abnormal request pattern",
+            ),
             StatusCode::TOO_MANY_REQUESTS => (
                 "https://iana.org/assignments/http-problem-types#quota-exceeded",
                 "Request cannot be satisfied as assigned quota has been exceeded",
@@ -60,7 +71,7 @@ impl Rejection {
         let parts =
             [r#"{"type":""#, kind, r#"","title":""#, title, r#"","status":"#, status.as_str()];
         parts.iter().for_each(|part| body.push_str(part));
-        if let Self::Denied(denied) = self {
+        if let Self::Denied(denied) | Self::Banned { denied, .. } = self {
             body.push_str(r#","violated-policies":["#);
             for (index, name) in denied.violated().enumerate() {
                 let parts = [if index == 0 { "\"" } else { ",\"" }, name, "\""];
@@ -85,6 +96,10 @@ impl Rejection {
             Self::Denied(denied) => {
                 headers::insert_retry_after(headers, denied.retry_after());
                 headers::insert_rate_limit(headers, denied.usage());
+            }
+            // The quotas are not what keeps the client out.
+            Self::Banned { denied, .. } => {
+                headers::insert_retry_after(headers, denied.retry_after());
             }
             Self::StoreFailed(error) if error.is_impossible() => {}
             Self::StoreFailed(error) => headers::insert_retry_after(headers, error.retry_after()),

@@ -82,6 +82,11 @@ impl Key {
         Self(hashed.into())
     }
 
+    /// Creates a key from bytes that stand for one already.
+    pub(crate) fn kept(bytes: &[u8]) -> Self {
+        Self(Bytes::copy_from_slice(bytes))
+    }
+
     /// Joins two keys into one, so that no other two join into the same.
     #[must_use]
     pub fn join(&self, other: &Key) -> Self {

@@ -11,7 +11,8 @@ use redis_test::server::RedisServer;
 use smallvec::SmallVec;
 
 use super::redis::tests::{Commands, connect};
-use super::{Check, MemoryStore, Partition, Store, Verdict};
+use super::{BanState, Check, MemoryStore, Partition, Store, Struck, Verdict};
+use crate::penalty::{Penalty, Standing};
 use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::window::{Entry, Log, QuotaState};
@@ -64,11 +65,18 @@ fn step(clock_may_step_back: bool) -> impl Strategy<Value = Step> {
     ]
 }
 
+fn penalty() -> Penalty {
+    let strikes = Quota::new(2, Duration::from_micros(HORIZON_US * 2));
+    let ladder = [HORIZON_US / 2, HORIZON_US * 3].map(Duration::from_micros);
+    Penalty::new(strikes, ladder).unwrap().decay(Duration::from_micros(HORIZON_US * 4)).jitter(20)
+}
+
 /// The pure algorithm with a clock of its own.
 #[derive(Default)]
 struct Model {
     now_us: u64,
     logs: HashMap<(String, Vec<u8>), Log>,
+    standings: HashMap<(String, Vec<u8>), Standing>,
 }
 
 impl Model {
@@ -92,7 +100,28 @@ impl Model {
             let judged = partition.policy.judged();
             states.extend(judged.map(|quota| log.state(now_us, quota, check.cost)));
         }
-        let fits = check.fits(&states);
+        let mut bans = SmallVec::<[BanState; 0]>::new();
+        for (place, partition) in check.partitions.iter().enumerate() {
+            if let Some(penalty) = partition.policy.penalty_for_strikes()
+                && known.is_none()
+            {
+                let name = (
+                    partition.policy.window_name().to_owned(),
+                    partition.key.as_bytes().to_owned(),
+                );
+                let standing = self.standings.entry(name).or_default();
+                let full_us = check.longest_full_us(place, &states);
+                let struck = match standing.wait_us(now_us) {
+                    0 if full_us > 0 && record => {
+                        standing.strike(now_us, id, full_us, penalty, &penalty.rungs_us(id))
+                    }
+                    _ => Struck::No,
+                };
+                bans.push(BanState::new(place, standing.wait_us(now_us), struck));
+            }
+        }
+        bans.retain(|ban| ban.matters());
+        let fits = check.fits(&states) && bans.iter().all(|ban| ban.wait_us == 0);
         let admitted = fits || known.is_some();
         if admitted && known.is_none() && record {
             let mut states = states.iter_mut();
@@ -109,7 +138,7 @@ impl Model {
         if known.is_some() {
             states.iter_mut().for_each(|state| state.wait_us = 0);
         }
-        Verdict::new(admitted, Some(known.unwrap_or(now_us)), states)
+        Verdict { bans, ..Verdict::new(admitted, Some(known.unwrap_or(now_us)), states) }
     }
 
     fn restore(&mut self, check: &Check, age_us: u64) {
@@ -152,7 +181,7 @@ async fn play(
         let policy = Policy::new(["user", "ip"][at]).quota(long);
         Arc::new(match quarters {
             1 => policy.quota(short).candidate(candidate),
-            2 => policy.quota(short),
+            2 => policy.quota(short).penalty(penalty()),
             _ => policy,
         })
     };
@@ -168,7 +197,10 @@ async fn play(
                 key: KEYS[*key].into(),
             }));
             // These Redis decides with its shorter script.
-            let plain = windows.len() == 1 && policies[windows[0].0].judged().len() == 1;
+            let policy = &policies[windows[0].0];
+            let plain = windows.len() == 1
+                && policy.judged().len() == 1
+                && policy.penalty_for_strikes().is_none();
             (check.cost, check.wants_reset, check.wants_stamp) = (cost, !plain, !plain);
             check
         };

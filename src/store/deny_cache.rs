@@ -11,7 +11,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::{Check, Partition, QuotaState, Store, StoreFuture, Verdict};
+use super::{BanState, Check, Partition, QuotaState, Store, StoreFuture, Struck, Verdict};
 use crate::policy::Policy;
 use crate::quota::Quota;
 
@@ -19,6 +19,8 @@ use crate::quota::Quota;
 const DEFAULT_CAPACITY: usize = 65_536;
 /// How long a denial is believed where more than time can make room.
 const CANCELLABLE_MAX_AGE: Duration = Duration::from_secs(1);
+/// How long a ban is believed.
+const LIFTABLE_MAX_AGE: Duration = Duration::from_secs(1);
 /// How many counters tell whether a window was changed while an answer was under way. Windows
 /// that share one merely forget a denial too many.
 const CHANGE_COUNTERS: usize = 1024;
@@ -153,6 +155,8 @@ struct Denial {
     policy: Arc<Policy>,
     at_us: Option<u64>,
     states: SmallVec<[QuotaState; 2]>,
+    /// How long the key is banned.
+    ban_us: u64,
     /// Until when the store would deny again, for certain.
     until: Instant,
     received: Instant,
@@ -200,8 +204,8 @@ impl Denials {
         if known.iter().all(Option::is_none) {
             return None;
         }
-        let mut states = SmallVec::new();
-        for (partition, denial) in check.partitions.iter().zip(known) {
+        let (mut states, mut bans) = (SmallVec::new(), SmallVec::new());
+        for (place, (partition, denial)) in check.partitions.iter().zip(known).enumerate() {
             let Some(denial) = denial else {
                 let unknown =
                     |quota: Quota| QuotaState { remaining: quota.limit(), ..QuotaState::default() };
@@ -209,6 +213,10 @@ impl Denials {
                 continue;
             };
             let elapsed_us = micros(now.saturating_duration_since(denial.received));
+            let ban_us = denial.ban_us.saturating_sub(elapsed_us);
+            if ban_us > 0 {
+                bans.push(BanState::new(place, ban_us, Struck::No));
+            }
             at_us = denial.at_us.map(|at_us| at_us + elapsed_us);
             states.extend(denial.states.iter().map(|state| QuotaState {
                 remaining: state.remaining,
@@ -216,7 +224,7 @@ impl Denials {
                 reset_us: state.reset_us.saturating_sub(elapsed_us),
             }));
         }
-        Some(Verdict::new(false, at_us, states))
+        Some(Verdict { bans, ..Verdict::new(false, at_us, states) })
     }
 
     fn remember(
@@ -229,12 +237,17 @@ impl Denials {
     ) {
         let received = Instant::now();
         let mut states = &verdict.states[..];
-        for (partition, changes) in partitions.iter().zip(changes) {
+        for (place, (partition, changes)) in partitions.iter().zip(changes).enumerate() {
             let (own, rest) = states.split_at(partition.policy.judged().len());
             states = rest;
             let enforced = &own[..partition.policy.quotas().len()];
             let wait_us = enforced.iter().map(|state| state.wait_us).max().unwrap_or(0);
-            let believed = Duration::from_micros(wait_us).min(max_age.unwrap_or(Duration::MAX));
+            let ban = verdict.bans.iter().find(|ban| ban.partition == place);
+            let ban_us = ban.map_or(0, |ban| ban.wait_us);
+            // A ban may be lifted.
+            let lasts = if ban_us > wait_us { LIFTABLE_MAX_AGE } else { Duration::MAX };
+            let wait = Duration::from_micros(wait_us.max(ban_us));
+            let believed = wait.min(max_age.unwrap_or(lasts));
             if believed.is_zero() {
                 continue;
             }
@@ -242,6 +255,7 @@ impl Denials {
                 policy: partition.policy.clone(),
                 at_us: verdict.at_us,
                 states: own.into(),
+                ban_us,
                 until: sent + believed,
                 received,
             };

@@ -97,6 +97,7 @@ impl<V: Default> Expiring<V> {
     }
 
     /// Returns how many values there are, some of which may be over.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.values.lock().unwrap_or_else(PoisonError::into_inner).by_key.len()
     }

@@ -13,10 +13,11 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use self::journal::{Journal, Task, TaskKind};
-use super::{Check, DecidedBy, MemoryStore, Partition, Store, StoreFuture, Verdict};
+use super::{BanStore, Check, DecidedBy, MemoryStore, Partition, Store, StoreFuture, Verdict};
 use crate::backoff::Backoff;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
+use crate::penalty::REASON;
 use crate::report;
 
 /// How many tasks are under way at once when the store is told what it has missed.
@@ -69,7 +70,10 @@ impl<S: Store> Failover<S> {
     fn settle(&self, check: &Check, answer: Result<Verdict, StoreError>) -> Answer {
         match answer {
             Ok(verdict) if verdict.admitted => self.admitted(check, verdict),
-            Ok(verdict) => Ok(verdict),
+            Ok(verdict) => {
+                self.remember_bans(check, &verdict);
+                Ok(verdict)
+            }
             Err(error) if error.is_impossible() => Err(error),
             Err(error) => self.without_the_store(check, error),
         }
@@ -103,6 +107,18 @@ impl<S: Store> Failover<S> {
         let mut denial = now(inner.windows.peek(check))?;
         denial.decided_by = DecidedBy::LocalWindow;
         Ok(denial)
+    }
+
+    /// Bans here who is banned there, for when the store does not answer.
+    fn remember_bans(&self, check: &Check, verdict: &Verdict) {
+        if let FailurePolicy::Local { .. } = check.on_failure {
+            for ban in verdict.bans.iter().filter(|ban| ban.wait_us > 0) {
+                if let Some(partition) = check.partitions.get(ban.partition) {
+                    let length = Duration::from_micros(ban.wait_us);
+                    let _ = now(self.0.windows.impose(partition, length, REASON));
+                }
+            }
+        }
     }
 
     /// Has the store told of all that is known here about the windows of a request.

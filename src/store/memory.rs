@@ -1,5 +1,6 @@
 //! [`MemoryStore`]: the windows of one process.
 
+mod bans;
 mod shard;
 
 use std::collections::BTreeSet;
@@ -15,8 +16,11 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use self::shard::Shard;
-use super::{Check, Partition, Store, StoreFuture, Verdict};
+use super::expiring::{Expiring, Keep};
+use super::{BanState, Check, Partition, Store, StoreFuture, Struck, Verdict};
 use crate::error::StoreError;
+use crate::penalty::Standing;
+use crate::policy::Policy;
 use crate::window::Entry;
 
 /// How many locks the windows are spread over.
@@ -56,6 +60,7 @@ struct Inner {
     epoch: Instant,
     windows: AtomicUsize,
     capacity: usize,
+    standings: Expiring<Standing>,
 }
 
 impl MemoryStore {
@@ -76,6 +81,7 @@ impl MemoryStore {
             epoch: Instant::now(),
             windows: AtomicUsize::new(0),
             capacity,
+            standings: Expiring::new(capacity),
         }))
     }
 
@@ -176,6 +182,7 @@ impl Inner {
             return Ok(verdict);
         }
         verdict.admitted = check.fits(&verdict.states);
+        self.punish(check, &mut verdict, record)?;
         if !verdict.admitted || !record || check.cost == 0 {
             return Ok(verdict);
         }
@@ -201,6 +208,33 @@ impl Inner {
             self.drop_expired(locked.shard(index).0, now_us, DROPPED_PER_ADMISSION);
         }
         Ok(verdict)
+    }
+
+    /// Denies what is banned, and counts a denial by a full quota as a strike if it is to be.
+    fn punish(&self, check: &Check, verdict: &mut Verdict, count: bool) -> Result<(), StoreError> {
+        for (place, partition) in check.partitions.iter().enumerate() {
+            let Some(penalty) = partition.policy.penalty_for_strikes() else { continue };
+            let full_us = check.longest_full_us(place, &verdict.states);
+            let look = |standing: &mut Standing, now_us: u64| {
+                let mut struck = Struck::No;
+                if standing.wait_us(now_us) > 0 {
+                    verdict.admitted = false;
+                } else if full_us > 0 && count {
+                    let rungs_us = penalty.rungs_us(check.id);
+                    struck = standing.strike(now_us, check.id, full_us, penalty, &rungs_us);
+                }
+                let over_us = standing.over_us(penalty);
+                let keep = if over_us > now_us { Keep::Until(over_us) } else { Keep::Not };
+                (BanState::new(place, standing.wait_us(now_us), struck), keep)
+            };
+            let ban = self
+                .standings
+                .update(&standing_key(&partition.policy, partition.key.as_bytes()), look)?;
+            if ban.matters() {
+                verdict.bans.push(ban);
+            }
+        }
+        Ok(())
     }
 
     fn try_restore(&self, check: &Check, age_us: u64) -> Result<(), StoreError> {
@@ -271,6 +305,11 @@ impl Locked<'_> {
             }
         }
     }
+}
+
+/// What a standing is found by: no policy's name has a zero byte.
+fn standing_key(policy: &Policy, key: &[u8]) -> Vec<u8> {
+    [policy.window_name().as_bytes(), b"\0", key].concat()
 }
 
 /// The table inside a shard uses a hash's low and top bits; these are between them.

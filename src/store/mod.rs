@@ -5,9 +5,9 @@
 
 #[cfg(all(test, feature = "memory", feature = "redis"))]
 mod agreement;
+mod bans;
 mod deny_cache;
 #[cfg(feature = "memory")]
-#[allow(dead_code, reason = "groundwork")]
 pub(crate) mod expiring;
 #[cfg(feature = "redis")]
 mod failover;
@@ -31,10 +31,12 @@ use uuid::Uuid;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::key::Key;
+pub use crate::penalty::Struck;
 use crate::policy::Policy;
 use crate::report;
 pub use crate::window::QuotaState;
 
+pub use bans::BanStore;
 pub use deny_cache::DenyCache;
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
@@ -129,6 +131,16 @@ impl Check {
         }
     }
 
+    /// Returns the length of the longest full quota of one partition, given the states of all; zero
+    /// if none is full.
+    pub(crate) fn longest_full_us(&self, place: usize, states: &[QuotaState]) -> u64 {
+        let before = self.partitions[..place].iter().map(|it| it.policy.judged().len());
+        let own = states[before.sum()..].iter();
+        let quotas = self.partitions[place].policy.quotas().iter();
+        let full = quotas.zip(own).filter(|(_, state)| state.wait_us > 0);
+        full.map(|(quota, _)| quota.window_us()).max().unwrap_or(0)
+    }
+
     /// Tells whether every enforced quota has room, given the states of all.
     pub(crate) fn fits(&self, mut states: &[QuotaState]) -> bool {
         let mut fits = true;
@@ -204,8 +216,36 @@ pub struct Verdict {
     /// How each quota stands after the decision: partition by partition, the policy's quotas and
     /// then its candidates. The wait of a candidate is as it was before.
     pub states: SmallVec<[QuotaState; 2]>,
+    /// How the key of each partition stands whose policy has a penalty, if it is banned or this
+    /// request was a strike.
+    pub bans: SmallVec<[BanState; 0]>,
     /// Who decided. Defaults to the store.
     pub decided_by: DecidedBy,
+}
+
+/// How a key stands with a policy's [`Penalty`](crate::Penalty).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BanState {
+    /// Which of the check's partitions it is.
+    pub partition: usize,
+    /// How long the ban goes on, in microseconds. Zero if there is none.
+    pub wait_us: u64,
+    /// What this request was to it.
+    pub struck: Struck,
+}
+
+impl BanState {
+    /// Creates a state from its parts, in their order.
+    #[must_use]
+    pub const fn new(partition: usize, wait_us: u64, struck: Struck) -> Self {
+        Self { partition, wait_us, struck }
+    }
+
+    /// Tells whether there is something to tell.
+    pub(crate) fn matters(&self) -> bool {
+        self.wait_us > 0 || self.struck != Struck::No
+    }
 }
 
 /// Who decided on a request.
@@ -226,7 +266,8 @@ impl Verdict {
     /// Creates an answer.
     #[must_use]
     pub fn new(admitted: bool, at_us: Option<u64>, states: SmallVec<[QuotaState; 2]>) -> Self {
-        Self { admitted, at_us, states, decided_by: DecidedBy::Store }
+        let bans = SmallVec::new();
+        Self { admitted, at_us, states, bans, decided_by: DecidedBy::Store }
     }
 }
 

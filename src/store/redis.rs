@@ -1,5 +1,6 @@
 //! [`RedisStore`]: the windows of a fleet.
 
+mod bans;
 mod calls;
 mod commands;
 mod connection;
@@ -73,7 +74,6 @@ const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
 #[derive(Clone)]
 pub struct RedisStore {
     windows: Arc<dyn Store>,
-    #[allow(dead_code, reason = "groundwork")]
     calls: Calls,
 }
 

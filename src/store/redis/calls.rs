@@ -28,6 +28,15 @@ impl Calls {
         self.keys.name(key.as_bytes(), name)
     }
 
+    pub(super) fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// Tells whether the keys are on several servers.
+    pub(super) fn is_cluster(&self) -> bool {
+        self.link.is_cluster()
+    }
+
     /// Calls a script, and waits for the answer no longer than the store's response timeout.
     ///
     /// The command begins with [`Script::command`].

@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::Cmd;
 #[cfg(test)]
 use redis::aio::ConnectionManager;
+use smallvec::SmallVec;
 
 use super::calls::Calls;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use super::link::Link;
 use super::reply;
 use super::script::{ADMIT, ADMIT_ALL, CANCEL, RESTORE, Script};
 use crate::error::StoreError;
+use crate::penalty::REASON;
 use crate::quota::Quota;
 use crate::store::{Check, Partition, Store, StoreFuture, Verdict};
 
@@ -119,7 +121,12 @@ fn quota_of_the_commonest(check: &Check) -> Option<Quota> {
     let ([quota], []) = (partition.policy.quotas(), partition.policy.candidates()) else {
         return None;
     };
-    let plain = check.cost == 1 && !check.repeated && !check.wants_reset && !check.wants_stamp;
+    let unpunished = partition.policy.penalty_for_strikes().is_none();
+    let plain = unpunished
+        && check.cost == 1
+        && !check.repeated
+        && !check.wants_reset
+        && !check.wants_stamp;
     (plain && quota.window().subsec_micros() == 0).then_some(*quota)
 }
 
@@ -146,9 +153,20 @@ impl Inner {
     }
 
     async fn admit_all(&self, check: &Check, mode: &str) -> Result<Verdict, StoreError> {
-        let mut command = self.call(self.admit_all, &check.partitions);
+        let penalties = || {
+            let numbered = (1..).zip(&check.partitions);
+            numbered.filter_map(|(number, it)| Some((number, it, it.policy.penalty_for_strikes()?)))
+        };
+        let windows = check.partitions.len();
+        let mut command = self.admit_all.command(windows + 2 * penalties().count());
+        for partition in &check.partitions {
+            command.arg(self.keys.window(partition));
+        }
+        for (_, partition, _) in penalties() {
+            command.arg(self.keys.standing(partition)).arg(self.keys.strikes(partition));
+        }
         command.arg(check.id.as_bytes()).arg(check.cost).arg(mode);
-        command.arg(u8::from(check.wants_reset));
+        command.arg(u8::from(check.wants_reset)).arg(windows);
         let mut judged = 0;
         for partition in &check.partitions {
             let policy = &partition.policy;
@@ -161,7 +179,17 @@ impl Inner {
             }
             judged += policy.judged().len();
         }
-        reply::verdict(&self.calls.run(self.admit_all, &command).await?, judged)
+        for (number, _, penalty) in penalties() {
+            let strikes = penalty.strikes();
+            command.arg(number as usize).arg(strikes.limit()).arg(strikes.window_us());
+            let rungs = penalty.rungs_us(check.id);
+            command.arg(penalty.decay_us()).arg(REASON).arg(rungs.len());
+            rungs.iter().for_each(|rung| {
+                command.arg(*rung);
+            });
+        }
+        let punished: SmallVec<[usize; 2]> = penalties().map(|(number, ..)| number - 1).collect();
+        reply::verdict(&self.calls.run(self.admit_all, &command).await?, judged, &punished)
     }
 }
 

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::{Check, Partition, Store, StoreFuture, Verdict};
 use crate::error::StoreError;
+use crate::store::BanState;
 use crate::window::QuotaState;
 
 /// Asks a cluster about a request: of each partition key in one call, for its windows share a slot;
@@ -69,7 +70,12 @@ fn together(check: &Check, parts: &[Part], mut verdicts: Vec<Verdict>) -> Verdic
     }
     // The newest, for the request is not admitted before all windows have recorded it.
     let at_us = verdicts.iter().filter_map(|verdict| verdict.at_us).max();
-    Verdict::new(admitted, at_us, by_place.into_iter().flatten().collect())
+    let mut whole = Verdict::new(admitted, at_us, by_place.into_iter().flatten().collect());
+    for (part, verdict) in parts.iter().zip(&verdicts) {
+        let of_whole = |ban: &BanState| BanState { partition: part.places[ban.partition], ..*ban };
+        whole.bans.extend(verdict.bans.iter().map(of_whole));
+    }
+    whole
 }
 
 async fn admit<S: Store>(store: Arc<S>, check: Check) -> Result<Verdict, StoreError> {
@@ -131,7 +137,8 @@ impl<S: Store> Store for InTurn<S> {
                 verdicts.push(verdict);
             }
             let mut verdict = together(&check, &parts, verdicts);
-            verdict.admitted = check.fits(&verdict.states);
+            let banned = verdict.bans.iter().any(|ban| ban.wait_us > 0);
+            verdict.admitted = check.fits(&verdict.states) && !banned;
             Ok(verdict)
         })
     }

@@ -1,6 +1,7 @@
 //! [`Keys`]: how windows are named in Redis.
 
 use super::Partition;
+use crate::key::Key;
 
 /// Names the Redis keys of one prefix.
 #[derive(Clone, Debug)]
@@ -16,6 +17,45 @@ impl Keys {
     /// Returns the name of a window's log.
     pub(super) fn window(&self, partition: &Partition) -> Vec<u8> {
         self.name(partition.key.as_bytes(), partition.policy.window_name())
+    }
+
+    /// Returns the name of how a window's key stands with the policy's penalty.
+    pub(super) fn standing(&self, partition: &Partition) -> Vec<u8> {
+        self.of_policy(partition, ":ban")
+    }
+
+    /// Returns the name of the strikes of a window's key.
+    pub(super) fn strikes(&self, partition: &Partition) -> Vec<u8> {
+        self.of_policy(partition, ":strikes")
+    }
+
+    /// Returns a pattern of SCAN that is met by what is kept for any key under a name, and perhaps by
+    /// more.
+    pub(super) fn pattern(&self, name: &str) -> String {
+        let mut pattern = String::new();
+        for letter in format!("{}:", self.prefix).chars() {
+            if "*?[]^\\-".contains(letter) {
+                pattern.push('\\');
+            }
+            pattern.push(letter);
+        }
+        format!("{pattern}{{=*}}:{name}")
+    }
+
+    /// Returns the key that something is kept for under a name, if that is its name.
+    pub(super) fn key_of(&self, whole: &[u8], name: &str) -> Option<Key> {
+        let rest = whole.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b":{=")?;
+        let escaped = rest.strip_suffix(name.as_bytes())?.strip_suffix(b"}:")?;
+        let key: Vec<u8> = percent_encoding::percent_decode(escaped).collect();
+        let same = self.name(&key, name) == whole;
+        same.then(|| Key::kept(&key))
+    }
+
+    fn of_policy(&self, partition: &Partition, what: &str) -> Vec<u8> {
+        let mut name = self.window(partition);
+        // No policy's name has a colon.
+        name.extend_from_slice(what.as_bytes());
+        name
     }
 
     /// Returns the name of what is kept for a key under a name: `PREFIX:{=KEY}:NAME`.

@@ -100,6 +100,11 @@ impl Link {
         self.0.ready(connection);
     }
 
+    /// Tells whether the connection is to several servers.
+    pub(super) fn is_cluster(&self) -> bool {
+        self.0.connector.heals_itself()
+    }
+
     /// Asks Redis something, and waits for the answer no longer than the response timeout.
     pub(super) async fn call<T, F>(
         &self,

@@ -4,12 +4,15 @@ use redis::{FromRedisValue, RedisError, Value};
 
 use super::Verdict;
 use crate::error::StoreError;
+use crate::store::{BanState, Struck};
 use crate::window::QuotaState;
 
 /// The integers of `admit_all.lua` before those of the quotas.
 const HEAD: usize = 2;
 /// The integers of `admit_all.lua` for each quota.
 const PER_QUOTA: usize = 3;
+/// The integers of `admit_all.lua` for each penalty.
+const PER_PENALTY: usize = 2;
 
 /// Reads the reply of `admit.lua`.
 pub(super) fn verdict_of_one(reply: &Value) -> Result<Verdict, StoreError> {
@@ -22,10 +25,15 @@ pub(super) fn verdict_of_one(reply: &Value) -> Result<Verdict, StoreError> {
     Ok(Verdict::new(reply >= 0, None, smallvec::smallvec![state]))
 }
 
-/// Reads the reply of `admit_all.lua` about so many quotas.
-pub(super) fn verdict(reply: &Value, quotas: usize) -> Result<Verdict, StoreError> {
+/// Reads the reply of `admit_all.lua` about so many quotas, and the penalties of these partitions.
+pub(super) fn verdict(
+    reply: &Value,
+    quotas: usize,
+    punished: &[usize],
+) -> Result<Verdict, StoreError> {
+    let integers = HEAD + PER_QUOTA * quotas + PER_PENALTY * punished.len();
     let malformed = || StoreError::Protocol {
-        message: format!("expected {} integers from admit_all.lua", HEAD + PER_QUOTA * quotas),
+        message: format!("expected {integers} integers from admit_all.lua"),
     };
     let Value::Array(items) = reply else { return Err(malformed()) };
     let mut integers = items.iter().map(|item| match item {
@@ -42,7 +50,18 @@ pub(super) fn verdict(reply: &Value, quotas: usize) -> Result<Verdict, StoreErro
         })
     };
     let states = (0..quotas).map(state).collect::<Result<_, StoreError>>()?;
-    Ok(Verdict::new(admitted, Some(at_us), states))
+    let mut verdict = Verdict::new(admitted, Some(at_us), states);
+    for partition in punished {
+        let wait_us = next()?;
+        let struck = match next()? {
+            0 => Struck::No,
+            1 => Struck::Strike,
+            _ => Struck::Banned,
+        };
+        verdict.bans.push(BanState::new(*partition, wait_us, struck));
+    }
+    verdict.bans.retain(|ban| ban.matters());
+    Ok(verdict)
 }
 
 /// Reads any other reply.

@@ -1,0 +1,71 @@
+//! The bans of a [`MemoryStore`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::expiring::{Keep, micros};
+use super::{MemoryStore, standing_key};
+use crate::bans::Ban;
+use crate::error::StoreError;
+use crate::key::Key;
+use crate::penalty::Standing;
+use crate::policy::Policy;
+use crate::store::{BanStore, Partition, StoreFuture};
+
+fn ban(standing: &Standing, now_us: u64, is_new: bool) -> Option<Ban> {
+    let wait_us = standing.wait_us(now_us);
+    let remaining = Duration::from_micros(wait_us);
+    (wait_us > 0).then(|| Ban { remaining, reason: standing.reason.clone(), is_new })
+}
+
+impl MemoryStore {
+    fn with_standing<T>(
+        &self,
+        partition: &Partition,
+        change: impl FnOnce(&mut Standing, u64) -> T,
+    ) -> Result<T, StoreError> {
+        let key = standing_key(&partition.policy, partition.key.as_bytes());
+        self.0.standings.update(&key, |standing, now_us| {
+            let result = change(standing, now_us);
+            let penalty = partition.policy.penalty_for_strikes();
+            let over_us = penalty.map_or(standing.until_us, |it| standing.over_us(it));
+            let keep = if over_us > now_us { Keep::Until(over_us) } else { Keep::Not };
+            (result, keep)
+        })
+    }
+}
+
+impl BanStore for MemoryStore {
+    fn ban(&self, partition: &Partition) -> StoreFuture<Option<Ban>> {
+        let look = |standing: &mut Standing, now_us: u64| ban(standing, now_us, false);
+        StoreFuture::ready(self.with_standing(partition, look))
+    }
+
+    fn impose(&self, partition: &Partition, duration: Duration, reason: &str) -> StoreFuture<Ban> {
+        let impose = |standing: &mut Standing, now_us: u64| {
+            let until_us = now_us + micros(duration);
+            let is_new = until_us > standing.until_us && !duration.is_zero();
+            if is_new {
+                (standing.until_us, standing.reason) = (until_us, reason.to_owned());
+            }
+            let none = Ban { remaining: Duration::ZERO, reason: String::new(), is_new };
+            ban(standing, now_us, is_new).unwrap_or(none)
+        };
+        StoreFuture::ready(self.with_standing(partition, impose))
+    }
+
+    fn lift(&self, partition: &Partition) -> StoreFuture<bool> {
+        let lift =
+            |standing: &mut Standing, _: u64| std::mem::take(standing) != Standing::default();
+        StoreFuture::ready(self.with_standing(partition, lift))
+    }
+
+    fn bans(&self, policy: &Arc<Policy>) -> StoreFuture<Vec<(Key, Ban)>> {
+        let prefix = standing_key(policy, b"");
+        let look = |key: &[u8], standing: &Standing, now_us: u64| {
+            let key = key.strip_prefix(&prefix[..])?;
+            Some((Key::kept(key), ban(standing, now_us, false)?))
+        };
+        StoreFuture::ready(Ok(self.0.standings.list(look)))
+    }
+}

@@ -1,0 +1,111 @@
+//! The bans of a [`RedisStore`].
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use redis::Value;
+
+use super::calls::Calls;
+use super::script::Script;
+use super::{RedisStore, reply};
+use crate::bans::Ban;
+use crate::error::StoreError;
+use crate::key::Key;
+use crate::policy::Policy;
+use crate::store::{BanStore, Partition, StoreFuture};
+
+static BAN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/ban.lua")));
+/// How many keys one call of SCAN looks at.
+const KEYS_AT_ONCE: usize = 1000;
+
+/// Imposes a ban, or looks at the one that stands if the duration is zero.
+async fn ban(
+    calls: &Calls,
+    partition: &Partition,
+    duration: Duration,
+    reason: &str,
+) -> Result<Option<Ban>, StoreError> {
+    let decay_us = partition.policy.penalty_for_strikes().map_or(0, |it| it.decay_us());
+    let mut command = BAN.command(1);
+    command.arg(calls.keys().standing(partition));
+    command.arg(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
+    command.arg(reason).arg(decay_us);
+    let (wait_us, is_new, reason): (u64, bool, Vec<u8>) =
+        reply::read(&calls.run(&BAN, &command).await?)?;
+    let reason = String::from_utf8_lossy(&reason).into_owned();
+    let remaining = Duration::from_micros(wait_us);
+    Ok((wait_us > 0).then_some(Ban { remaining, reason, is_new }))
+}
+
+impl BanStore for RedisStore {
+    fn ban(&self, partition: &Partition) -> StoreFuture<Option<Ban>> {
+        let (calls, partition) = (self.calls.clone(), partition.clone());
+        StoreFuture::later(async move { ban(&calls, &partition, Duration::ZERO, "").await })
+    }
+
+    fn impose(&self, partition: &Partition, duration: Duration, reason: &str) -> StoreFuture<Ban> {
+        let (calls, partition) = (self.calls.clone(), partition.clone());
+        let reason = reason.to_owned();
+        StoreFuture::later(async move {
+            let none = Ban { remaining: Duration::ZERO, reason: String::new(), is_new: false };
+            Ok(ban(&calls, &partition, duration, &reason).await?.unwrap_or(none))
+        })
+    }
+
+    fn lift(&self, partition: &Partition) -> StoreFuture<bool> {
+        let (calls, partition) = (self.calls.clone(), partition.clone());
+        StoreFuture::later(async move {
+            let mut command = redis::cmd("DEL");
+            command.arg(calls.keys().standing(&partition)).arg(calls.keys().strikes(&partition));
+            let removed: u64 = reply::read(&calls.send(&command).await?)?;
+            Ok(removed > 0)
+        })
+    }
+
+    fn bans(&self, policy: &Arc<Policy>) -> StoreFuture<Vec<(Key, Ban)>> {
+        let (calls, policy) = (self.calls.clone(), policy.clone());
+        StoreFuture::later(async move {
+            if calls.is_cluster() {
+                return Err(StoreError::Unsupported { what: "listing bans on a Cluster" });
+            }
+            let name = format!("{}:ban", policy.window_name());
+            let (mut cursor, mut bans) = (0_u64, Vec::new());
+            loop {
+                let mut scan = redis::cmd("SCAN");
+                scan.arg(cursor).arg("MATCH").arg(calls.keys().pattern(&name));
+                scan.arg("COUNT").arg(KEYS_AT_ONCE);
+                let (next, found): (u64, Vec<Value>) = reply::read(&calls.send(&scan).await?)?;
+                for found in found {
+                    let found: Vec<u8> = reply::read(&found)?;
+                    let Some(key) = calls.keys().key_of(&found, &name) else { continue };
+                    let partition = Partition { policy: policy.clone(), key };
+                    let known = bans.iter().any(|(key, _)| *key == partition.key);
+                    if let Some(ban) = ban(&calls, &partition, Duration::ZERO, "").await?
+                        && !known
+                    {
+                        bans.push((partition.key, ban));
+                    }
+                }
+                cursor = next;
+                if cursor == 0 {
+                    return Ok(bans);
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::keys::Keys;
+
+    #[test]
+    fn a_key_is_read_back_from_the_name_of_its_standing() {
+        let keys = Keys::new("tsw".into());
+        for key in [&b""[..], b"alice", b"}:user:ban", b"%7D%", b"a\0\n{", b"sha256:x"] {
+            let name = keys.name(key, "user:ban");
+            assert_eq!(keys.key_of(&name, "user:ban").unwrap().as_bytes(), key);
+        }
+        assert!(keys.key_of(b"tsw:{=alice}:other:ban", "user:ban").is_none());
+    }
+}
