@@ -128,6 +128,23 @@ async fn an_admission_too_many_by_a_redis_that_has_lost_its_memory_is_taken_back
 }
 
 #[tokio::test]
+async fn an_admission_too_many_is_taken_back_although_redis_knows_of_as_many_others() {
+    let mut redis = RedisProcess::start().await;
+    let ours = limiter(3, RedisStore::connect(redis.url()).await.unwrap());
+    for _ in 0..3 {
+        admitted(&ours).await;
+    }
+    redis.kill();
+    redis.start_again();
+    until_redis_decides(&ours).await;
+    let theirs = limiter(3, RedisStore::connect(redis.url()).await.unwrap());
+    for _ in 0..2 {
+        admitted(&theirs).await;
+    }
+    assert!(!ours.check("alice").await.unwrap().is_admitted(), "a fourth of this process");
+}
+
+#[tokio::test]
 async fn a_reset_in_another_process_is_not_undone() {
     let redis = RedisProcess::start().await;
     let ours = limiter(2, RedisStore::connect(redis.url()).await.unwrap());

@@ -93,7 +93,8 @@ impl<S: Store> Failover<S> {
         weightless.cost = 0;
         let held = now(inner.windows.peek(&weightless))?;
         let mut states = held.states.iter().zip(&verdict.states);
-        if states.all(|(here, there)| here.remaining >= there.remaining) {
+        // Above the limit nothing remains here, however much is above it.
+        if held.admitted && states.all(|(here, there)| here.remaining >= there.remaining) {
             return Ok(verdict);
         }
         if !held.admitted {
