@@ -1,0 +1,268 @@
+//! Strikes and bans: who keeps running into a quota is sent away, for longer each time.
+
+#[path = "support/http.rs"]
+mod http_support;
+mod support;
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use http_support::{from_user, ok, send, status};
+use support::Redis;
+use tokio::time::sleep;
+use tower::{Layer, service_fn};
+use tower_sliding_window::store::{BanStore, Store, Struck};
+use tower_sliding_window::{
+    BanEvent, Bans, Decision, Limiter, MemoryStore, Muted, OnBan, Policy, Quota, RedisStore,
+    SlidingWindowLayer, key,
+};
+
+/// Two a second; the second strike within a minute is a ban of two seconds, later ones of three.
+fn policy() -> Policy {
+    Policy::new("user").quota(Quota::per_second(2)).penalty("2/1m:2s,3s".parse().unwrap())
+}
+
+macro_rules! promises {
+    ($($name:ident),* $(,)?) => {
+        mod in_process {
+            $(#[tokio::test(start_paused = true)]
+            async fn $name() {
+                super::$name(super::MemoryStore::new()).await;
+            })*
+        }
+        mod on_redis {
+            $(#[tokio::test]
+            async fn $name() {
+                let redis = super::Redis::start().await;
+                super::$name(redis.store_without_deny_cache().await).await;
+            })*
+        }
+        mod on_redis_behind_the_deny_cache {
+            $(#[tokio::test]
+            async fn $name() {
+                let redis = super::Redis::start().await;
+                super::$name(redis.store().await).await;
+            })*
+        }
+    };
+}
+
+promises!(
+    hammering_for_a_window_is_one_strike_and_the_next_window_s_brings_a_ban,
+    a_ban_holds_whatever_room_the_window_has_and_ends_when_told,
+    the_second_ban_is_longer_and_hammering_does_not_lengthen_one,
+    a_ban_by_hand_only_lengthens_and_can_be_lifted,
+    a_banned_request_leaves_no_trace_in_other_windows,
+    peeking_is_no_strike,
+);
+
+/// Checks until the decision is a denial, and returns what it was to the key's standing.
+async fn run_into(limiter: &Limiter) -> (Struck, Option<Duration>) {
+    loop {
+        if let Decision::Denied(denied) = limiter.check("mallory").await.unwrap() {
+            let struck = denied.usage().bans().map(|(_, ban)| ban.struck).next();
+            return (struck.unwrap_or_default(), denied.usage().banned_for());
+        }
+    }
+}
+
+/// Goes all the way to a ban, and returns how long it is.
+async fn provoke(limiter: &Limiter) -> Duration {
+    assert_eq!(run_into(limiter).await, (Struck::Strike, None));
+    sleep(Duration::from_millis(1_050)).await;
+    let (struck, banned) = run_into(limiter).await;
+    assert_eq!(struck, Struck::Banned);
+    banned.expect("how long")
+}
+
+async fn hammering_for_a_window_is_one_strike_and_the_next_window_s_brings_a_ban(
+    store: impl Store,
+) {
+    let limiter = Limiter::new(policy(), store);
+    assert_eq!(run_into(&limiter).await, (Struck::Strike, None));
+    for _ in 0..50 {
+        assert_eq!(run_into(&limiter).await, (Struck::No, None), "the same episode");
+    }
+    sleep(Duration::from_millis(1_050)).await;
+    let (struck, banned) = run_into(&limiter).await;
+    assert_eq!(struck, Struck::Banned);
+    assert!(banned.unwrap() > Duration::from_millis(1_500));
+}
+
+async fn a_ban_holds_whatever_room_the_window_has_and_ends_when_told(store: impl Store) {
+    let limiter = Limiter::new(policy(), store);
+    let ban = provoke(&limiter).await;
+    sleep(Duration::from_millis(1_100)).await;
+    let Decision::Denied(denied) = limiter.check("mallory").await.unwrap() else {
+        panic!("the window has room, and the ban stands")
+    };
+    assert_eq!(denied.violated().collect::<Vec<_>>(), ["user"]);
+    let left = denied.retry_after();
+    assert!(left < ban && left > Duration::from_millis(400), "{left:?} of {ban:?}");
+    assert!(limiter.check("alice").await.unwrap().is_admitted(), "others are not banned");
+    sleep(left).await;
+    assert!(limiter.check("mallory").await.unwrap().is_admitted(), "as told");
+}
+
+async fn the_second_ban_is_longer_and_hammering_does_not_lengthen_one(store: impl Store) {
+    let limiter = Limiter::new(policy(), store);
+    let first = provoke(&limiter).await;
+    assert!(first <= Duration::from_secs(2) && first > Duration::from_millis(1_500), "{first:?}");
+    let mut last = first;
+    for _ in 0..20 {
+        let (struck, left) = run_into(&limiter).await;
+        let left = left.expect("banned");
+        assert_eq!(struck, Struck::No);
+        assert!(left <= last, "hammering does not lengthen it: {left:?} after {last:?}");
+        last = left;
+    }
+    sleep(last).await;
+    let second = provoke(&limiter).await;
+    assert!(
+        second <= Duration::from_secs(3) && second > Duration::from_millis(2_500),
+        "{second:?}"
+    );
+}
+
+async fn a_ban_by_hand_only_lengthens_and_can_be_lifted(store: impl Store + BanStore + Clone) {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let heard = events.clone();
+    let bans = Bans::new(policy(), store.clone())
+        .on_event(move |event| heard.lock().unwrap().push(event.clone()));
+    let limiter = Limiter::new(policy(), store);
+    assert_eq!(bans.get("mallory").await.unwrap(), None);
+    assert!(!bans.lift("mallory").await.unwrap());
+
+    let minute = Duration::from_secs(60);
+    let ban = bans.impose("mallory", minute, "sells accounts").await.unwrap();
+    assert_eq!((ban.remaining(), ban.reason()), (minute, "sells accounts"));
+    let shorter = bans.impose("mallory", minute / 2, "again").await.unwrap();
+    assert!(shorter.remaining() > minute / 2 && shorter.reason() == "sells accounts");
+    let longer = bans.impose("mallory", minute * 2, "again").await.unwrap();
+    assert_eq!((longer.remaining(), longer.reason()), (minute * 2, "again"));
+    bans.impose("a}b*\n", minute, "strange").await.unwrap();
+
+    assert!(!limiter.check("mallory").await.unwrap().is_admitted());
+    let listed = bans.list().await.unwrap();
+    let listed: Vec<_> =
+        listed.iter().map(|(key, ban)| (key.as_bytes(), ban.reason().to_owned())).collect();
+    assert_eq!(listed, [(&b"mallory"[..], "again".into()), (&b"a}b*\n"[..], "strange".into())]);
+
+    assert!(bans.lift("mallory").await.unwrap());
+    assert_eq!(bans.get("mallory").await.unwrap(), None);
+    assert_eq!(bans.list().await.unwrap().len(), 1);
+    sleep(Duration::from_millis(1_050)).await; // as long as another process may remember it
+    assert!(limiter.check("mallory").await.unwrap().is_admitted());
+    let told: Vec<_> = events.lock().unwrap().iter().map(std::mem::discriminant).collect();
+    assert_eq!(told.len(), 4, "two that lengthened, a stranger's, and a lifted one");
+    assert!(matches!(events.lock().unwrap()[3], BanEvent::Lifted { .. }));
+}
+
+async fn a_banned_request_leaves_no_trace_in_other_windows(store: impl Store + BanStore + Clone) {
+    let everybody = Policy::new("all").quota(Quota::per_minute(10));
+    let limiter = Limiter::new(everybody.clone(), store.clone());
+    let minute = Duration::from_secs(60);
+    Bans::new(policy(), store).impose("mallory", minute, "by hand").await.unwrap();
+    for _ in 0..5 {
+        let pairs = [(policy(), "mallory"), (everybody.clone(), "everybody")];
+        let decision = limiter.check_all(pairs).await.unwrap();
+        let denied = decision.denied().expect("banned");
+        assert_eq!(denied.violated().collect::<Vec<_>>(), ["user"]);
+        let wait = denied.retry_after();
+        assert!(wait > minute / 2 && wait <= minute, "{wait:?}");
+    }
+    assert_eq!(limiter.peek("everybody").await.unwrap().remaining(), 10);
+}
+
+async fn peeking_is_no_strike(store: impl Store) {
+    let limiter = Limiter::new(policy(), store);
+    for _ in 0..2 {
+        assert!(limiter.check("mallory").await.unwrap().is_admitted());
+    }
+    for _ in 0..5 {
+        assert_eq!(limiter.peek("mallory").await.unwrap().remaining(), 0);
+    }
+    assert_eq!(run_into(&limiter).await.0, Struck::Strike, "the first denial is the first strike");
+}
+
+async fn muted(request: Request<String>) -> Result<Response<String>, Infallible> {
+    let muted = request.extensions().get::<Muted>();
+    Ok(Response::new(muted.map_or("heard", |_| "muted").to_owned()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_http_a_ban_is_403_or_as_wanted_and_says_when_it_ends() {
+    for (on_ban, expected) in
+        [(None, 403), (Some(OnBan::Reject(StatusCode::TOO_MANY_REQUESTS)), 429)]
+    {
+        let store = MemoryStore::new();
+        let bans = Bans::new(policy(), store.clone());
+        let mut layer = SlidingWindowLayer::new(policy(), key::header("x-user-id"), store);
+        if let Some(on_ban) = on_ban {
+            layer = layer.on_ban(on_ban);
+        }
+        let service = layer.layer(service_fn(ok));
+        assert_eq!(status(&service, "mallory").await, 200);
+        bans.impose("mallory", Duration::from_millis(90_500), "sells accounts").await.unwrap();
+
+        let answer = send(&service, from_user("mallory")).await;
+        assert_eq!(answer.status, expected);
+        assert_eq!(answer.retry_after(), Some(91));
+        let problem = answer.problem();
+        assert!(problem["type"].as_str().unwrap().ends_with("#abnormal-usage-detected"));
+        assert_eq!(problem["violated-policies"], serde_json::json!(["user"]));
+        assert!(!answer.body.contains("sells"), "the reason is not the client's");
+        assert_eq!(status(&service, "alice").await, 200);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_muted_request_passes_uncounted_and_its_handler_can_pretend() {
+    let store = MemoryStore::new();
+    let bans = Bans::new(policy(), store.clone());
+    let service = SlidingWindowLayer::new(policy(), key::header("x-user-id"), store.clone())
+        .on_ban(OnBan::Mute)
+        .layer(service_fn(muted));
+    assert_eq!(send(&service, from_user("mallory")).await.body, "heard");
+    bans.impose("mallory", Duration::from_secs(60), "spam").await.unwrap();
+    for _ in 0..10 {
+        let answer = send(&service, from_user("mallory")).await;
+        assert_eq!((answer.status.as_u16(), answer.body.as_str()), (200, "muted"));
+        assert_eq!(answer.retry_after(), None);
+    }
+    let left = Limiter::new(policy(), store).peek("mallory").await.unwrap().remaining();
+    assert_eq!(left, 1, "what was muted is not counted");
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(send(&service, from_user("mallory")).await.body, "heard");
+}
+
+#[tokio::test]
+async fn everything_that_redis_keeps_of_a_ban_has_a_ttl() {
+    let redis = Redis::start().await;
+    let store = redis.store_without_deny_cache().await;
+    let limiter = Limiter::new(policy(), store.clone());
+    run_into(&limiter).await;
+    Bans::new(policy(), store).impose("carol", Duration::from_secs(60), "x").await.unwrap();
+    let keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
+    assert!(keys.len() >= 4, "{keys:?}");
+    for key in keys {
+        let ttl_ms: i64 = redis.run(&["PTTL", &key]).await;
+        assert!(ttl_ms > 0, "{key} stays for ever");
+    }
+}
+
+#[tokio::test]
+async fn a_ban_of_one_process_is_known_to_all_within_a_second() {
+    let redis = Redis::start().await;
+    let (ours, theirs): (RedisStore, RedisStore) = (redis.store().await, redis.store().await);
+    let limiter = Limiter::new(policy(), ours);
+    assert!(limiter.check("mallory").await.unwrap().is_admitted());
+    let bans = Bans::new(policy(), theirs);
+    bans.impose("mallory", Duration::from_secs(600), "by hand").await.unwrap();
+    assert!(!limiter.check("mallory").await.unwrap().is_admitted());
+    bans.lift("mallory").await.unwrap();
+    sleep(Duration::from_millis(1_050)).await;
+    assert!(limiter.check("mallory").await.unwrap().is_admitted());
+}
