@@ -2,12 +2,10 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{LazyLock, mpsc};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+#[path = "program.rs"]
+mod program;
+
+use std::process::{Command, ExitStatus, Output};
 
 use axum::body::{Body, Bytes};
 use http::request::Builder;
@@ -18,14 +16,11 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
-/// How long a server may take to be ready, or to stop.
-const PATIENCE: Duration = Duration::from_secs(30);
+use program::Program;
 
 /// A running server. It is killed if the test ends before it does.
 pub struct Server {
-    child: Child,
-    logs: Option<JoinHandle<String>>,
-    stdout: mpsc::Receiver<String>,
+    program: Program,
     pub url: String,
     client: Client<HttpConnector, Body>,
 }
@@ -38,37 +33,17 @@ impl Server {
 
     /// Starts a server that logs at this level.
     pub fn start_logging(level: &str, arguments: &[&str]) -> Self {
-        let mut child = command(arguments)
-            .args(["--listen", "127.0.0.1:0"])
-            .env("RUST_LOG", level)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the example can be run");
-        let (sender, stdout) = mpsc::channel();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|it| sender.send(it)));
-        let mut stderr = child.stderr.take().unwrap();
-        let logs = std::thread::spawn(move || {
-            let mut logs = String::new();
-            let _ = stderr.read_to_string(&mut logs);
-            logs
-        });
-        let mut server = Self {
-            child,
-            logs: Some(logs),
-            stdout,
-            url: String::new(),
-            client: Client::builder(TokioExecutor::new()).build_http(),
-        };
-        match server.stdout.recv_timeout(PATIENCE) {
+        let mut command = command(arguments);
+        command.args(["--listen", "127.0.0.1:0"]).env("RUST_LOG", level);
+        let mut program = Program::start(&mut command);
+        let url = match program.line() {
             Ok(line) => match line.strip_prefix("listening on ") {
-                Some(url) => server.url = url.to_owned(),
+                Some(url) => url.to_owned(),
                 None => panic!("the first line on stdout is {line:?}"),
             },
-            Err(error) => panic!("the server does not listen ({error}): {}", server.kill()),
-        }
-        server
+            Err(error) => panic!("the server does not listen ({error}): {}", program.kill()),
+        };
+        Self { program, url, client: Client::builder(TokioExecutor::new()).build_http() }
     }
 
     /// Begins a request.
@@ -102,35 +77,12 @@ impl Server {
 
     /// Sends `TERM` or `INT`.
     pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let status = Command::new("kill").args([&format!("-{name}"), &pid]).status();
-        assert!(status.expect("kill is a command").success());
+        self.program.signal(name);
     }
 
     /// Waits until the server stops; returns how, what it logged, and what else it printed.
-    pub fn stopped(mut self) -> (ExitStatus, String, Vec<String>) {
-        let deadline = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "the server does not stop: {}", self.kill());
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        let logs = self.logs.take().unwrap().join().unwrap();
-        (status, logs, self.stdout.iter().collect())
-    }
-
-    fn kill(&mut self) -> String {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        self.logs.take().map(|logs| logs.join().unwrap()).unwrap_or_default()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
+    pub fn stopped(self) -> (ExitStatus, String, Vec<String>) {
+        self.program.stopped()
     }
 }
 
@@ -140,33 +92,10 @@ pub fn run(arguments: &[&str]) -> Output {
 }
 
 fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(&*BINARY);
-    command.args(arguments).env_remove("RUST_LOG").env_remove("SECKILL_REDIS");
+    let mut command = program::command("seckill");
+    command.args(arguments).env_remove("SECKILL_REDIS");
     command
 }
-
-/// The example, built now: `cargo test --all-targets` and `--test NAME` do not build it, and one
-/// from an earlier build would be tested in place of the present code.
-static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
-    let test = std::env::current_exe().unwrap();
-    let directory = test.ancestors().nth(2).and_then(|it| it.file_name()).unwrap();
-    let profile = if directory == "debug" { "dev".as_ref() } else { directory };
-    let output = Command::new(env!("CARGO"))
-        .args(["build", "--example", "seckill", "--message-format", "json-render-diagnostics"])
-        .arg("--profile")
-        .arg(profile)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .stderr(Stdio::inherit())
-        .output()
-        .expect("cargo can be run");
-    assert!(output.status.success(), "the seckill example does not build: see above");
-    let messages = output.stdout.split(|byte| *byte == b'\n');
-    let built = messages
-        .filter_map(|message| serde_json::from_slice::<Value>(message).ok())
-        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .next_back();
-    built.expect("cargo says where it has put the example")
-});
 
 /// An answer, read to its end.
 #[derive(Debug)]
