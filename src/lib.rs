@@ -60,6 +60,8 @@
 #[cfg(feature = "redis")]
 mod backoff;
 mod decision;
+#[cfg(doc)]
+pub mod docs;
 mod error;
 mod failure;
 mod http;
