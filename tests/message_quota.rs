@@ -30,40 +30,35 @@ use session::{Session, Summary};
 const MINUTE: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What is printed, and when.
+/// What is printed and flushed, line by line, and when.
 #[derive(Clone)]
 struct Printed {
     start: Instant,
+    unflushed: String,
     lines: Arc<Mutex<Vec<(Duration, String)>>>,
 }
 
 impl Printed {
     fn new() -> Self {
-        Self { start: Instant::now(), lines: Arc::default() }
+        Self { start: Instant::now(), unflushed: String::new(), lines: Arc::default() }
     }
 
     fn take(&self) -> Vec<(Duration, String)> {
-        let lines = std::mem::take(&mut *self.lines.lock().unwrap());
-        lines.into_iter().map(|(at, line)| (at, line.trim_end_matches('\n').to_owned())).collect()
+        std::mem::take(&mut *self.lines.lock().unwrap())
     }
 }
 
 impl Write for Printed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut lines = self.lines.lock().unwrap();
-        for part in std::str::from_utf8(bytes).unwrap().split_inclusive('\n') {
-            match lines.last_mut() {
-                Some((_, line)) if !line.ends_with('\n') => line.push_str(part),
-                _ => lines.push((self.start.elapsed(), part.to_owned())),
-            }
-        }
+        self.unflushed.push_str(std::str::from_utf8(bytes).unwrap());
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let lines = self.lines.lock().unwrap();
-        let (_, line) = lines.last().expect("it is flushed after a line");
-        assert!(line.ends_with('\n'), "it is flushed when a line is whole");
+        let line = self.unflushed.strip_suffix('\n').expect("it is flushed after a line");
+        assert!(!line.contains('\n'), "each line is flushed");
+        self.lines.lock().unwrap().push((self.start.elapsed(), line.to_owned()));
+        self.unflushed.clear();
         Ok(())
     }
 }
