@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
 #[path = "../examples/message_quota/line.rs"]
+#[allow(dead_code, reason = "how lines are read is tested elsewhere")]
 mod line;
 #[path = "../examples/message_quota/outbox.rs"]
 mod outbox;
@@ -11,104 +12,27 @@ mod result;
 #[path = "../examples/message_quota/session.rs"]
 mod session;
 
-use std::io::{self, Cursor, Write};
+#[path = "support/replay.rs"]
+mod replay;
+
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tower_sliding_window::store::{Check, Partition, Store, StoreFuture, Verdict};
-use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota, StoreError};
+use tower_sliding_window::{Limiter, MemoryStore, Quota, StoreError};
 
-use line::{Line, LineError, Message};
-use outbox::Hold;
-use result::{Outcome, Reason, ResultLine};
-use session::{Session, Summary};
+use line::{LineError, Message};
+use outbox::{Offer, Outbox};
+use replay::{Printed, Replay};
+use session::Session;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
-
-/// What is printed and flushed, line by line, and when.
-#[derive(Clone)]
-struct Printed {
-    start: Instant,
-    unflushed: String,
-    lines: Arc<Mutex<Vec<(Duration, String)>>>,
-}
-
-impl Printed {
-    fn new() -> Self {
-        Self { start: Instant::now(), unflushed: String::new(), lines: Arc::default() }
-    }
-
-    fn take(&self) -> Vec<(Duration, String)> {
-        std::mem::take(&mut *self.lines.lock().unwrap())
-    }
-}
-
-impl Write for Printed {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.unflushed.push_str(std::str::from_utf8(bytes).unwrap());
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let line = self.unflushed.strip_suffix('\n').expect("it is flushed after a line");
-        assert!(!line.contains('\n'), "each line is flushed");
-        self.lines.lock().unwrap().push((self.start.elapsed(), line.to_owned()));
-        self.unflushed.clear();
-        Ok(())
-    }
-}
-
-/// A session that is fed lines at certain times.
-struct Replay {
-    limiter: Limiter,
-    waiting_at_most: Option<usize>,
-    stop_after: Duration,
-}
-
-impl Replay {
-    fn new(quota: &str) -> Self {
-        let policy: Policy = quota.parse().unwrap();
-        Self::on(Limiter::new(policy, MemoryStore::new()))
-    }
-
-    fn on(limiter: Limiter) -> Self {
-        // Paused time goes by at once, so this is never.
-        Self { limiter, waiting_at_most: None, stop_after: Duration::from_secs(u32::MAX.into()) }
-    }
-
-    fn waiting_at_most(self, most: usize) -> Self {
-        Self { waiting_at_most: Some(most), ..self }
-    }
-
-    fn stopped_after(self, stop_after: Duration) -> Self {
-        Self { stop_after, ..self }
-    }
-
-    /// Gives each line when it is due, and returns what is printed and when, and the summary.
-    async fn run(self, given: &[(Duration, &str)]) -> (Vec<(Duration, String)>, Summary) {
-        let printed = Printed::new();
-        let (sender, lines) = mpsc::channel::<Line>(1);
-        let session = Session::new(self.limiter, self.waiting_at_most, true, printed.clone());
-        let stop = sleep_until(printed.start + self.stop_after);
-        let feed = async {
-            let sender = sender;
-            for (number, (at, text)) in (1..).zip(given) {
-                sleep_until(printed.start + *at).await;
-                let line = Message::parse(number, text.as_bytes());
-                if sender.send((number, line)).await.is_err() {
-                    return;
-                }
-            }
-        };
-        let (summary, ()) = tokio::join!(session.run(lines, stop), feed);
-        (printed.take(), summary.unwrap())
-    }
-}
 
 /// Names the minute of what is printed.
 fn by_minute(printed: Vec<(Duration, String)>) -> Vec<(f64, String)> {
@@ -160,7 +84,7 @@ async fn what_waits_is_sent_in_order_and_holds_nobody_else_up() {
     ];
     let (printed, _) = Replay::new("1/10m").waiting_at_most(9).run(&given).await;
     let lines: Vec<_> = printed.iter().map(|(at, line)| (at.as_secs(), line.as_str())).collect();
-    let due_before_the_fifth_came = [
+    let expected = [
         (0, "sent receiver=bob text=1"),
         (0, "held receiver=bob retry_after=600s text=2"),
         (0, "held receiver=bob retry_after=600s text=3"),
@@ -171,7 +95,24 @@ async fn what_waits_is_sent_in_order_and_holds_nobody_else_up() {
         (1200, "sent receiver=bob text=3"),
         (1800, "sent receiver=bob text=5"),
     ];
-    assert_eq!(lines, due_before_the_fifth_came);
+    assert_eq!(lines, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_goes_behind_those_that_wait_although_there_is_room_again() {
+    let limiter = Limiter::new(Quota::new(1, MINUTE), MemoryStore::new());
+    let mut outbox = Outbox::new(limiter, 9);
+    assert!(matches!(outbox.offer("bob", 1).await, Offer::Admitted(1)));
+    assert!(matches!(outbox.offer("bob", 2).await, Offer::Held(_)));
+    // Nobody has tried the second yet, though its time has come.
+    tokio::time::advance(2 * MINUTE).await;
+    assert!(matches!(outbox.offer("bob", 3).await, Offer::Held(_)));
+    outbox.due().await;
+    assert_eq!(outbox.try_due().await, Some(2));
+    assert_eq!(outbox.try_due().await, None);
+    outbox.due().await;
+    assert_eq!(outbox.try_due().await, Some(3));
+    assert_eq!(outbox.waiting(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -181,7 +122,7 @@ async fn what_is_above_the_bound_is_dropped_and_said_so() {
         (Duration::ZERO, "ann\t2"),
         (SECOND, "bob\t3"),
         (SECOND, "ann\t4"),
-        // Two wait, so there is no room for another of either or of nobody's before.
+        // Two wait, so there is no room for a third, whoever it is for; who is not held is sent.
         (SECOND, "bob\t5"),
         (SECOND, "eve\t6"),
         (SECOND, "eve\t7"),
@@ -214,7 +155,7 @@ async fn a_message_whose_place_another_sender_took_waits_on_and_is_not_lost() {
     let other = limiter.clone();
     let start = Instant::now();
     let takes = async {
-        // Just before the session's own wait is over, and later than that by the store's clock.
+        // Before the message comes, and again at the instant its place is free.
         assert!(other.check("bob").await.unwrap().is_admitted());
         sleep_until(start + 10 * MINUTE).await;
         assert!(other.check("bob").await.unwrap().is_admitted());
@@ -325,7 +266,8 @@ async fn an_input_that_breaks_off_is_told_and_what_waits_is_sent() {
     let broken = LineError::Unreadable(io::Error::other("gone"));
     sender.send((3, Err(broken))).await.unwrap();
     drop(sender);
-    let (limiter, printed) = (Replay::new("1/10m").limiter, Printed::new());
+    let limiter = Limiter::new(Quota::new(1, 10 * MINUTE), MemoryStore::new());
+    let printed = Printed::new();
     let session = Session::new(limiter, Some(1), false, printed.clone());
     let summary = session.run(lines, std::future::pending()).await.unwrap();
     assert!(summary.unreadable.unwrap().to_string().contains("gone"));
@@ -383,79 +325,4 @@ proptest! {
             prop_assert_eq!(at, due, "message {}", number);
         }
     }
-}
-
-#[test]
-fn lines_are_read_as_they_come_and_what_is_wrong_with_one_is_said() {
-    let long = [b"bob\t".as_slice(), &[b'x'; 70_000]].concat();
-    let longest = [b"bob\t".as_slice(), &[b'x'; 64 * 1024 - 4]].concat();
-    let given: [&[u8]; 9] = [
-        b"bob\thello there",
-        b"bob\ta\tb\r",
-        b"bob\t",
-        b"bob",
-        b"\thello",
-        b"bob\t\xff",
-        &long,
-        &longest,
-        b"eve\tlast",
-    ];
-    let mut lines = line::lines(Cursor::new(given.join(&b'\n')));
-    let mut said = Vec::new();
-    while let Some((number, line)) = lines.blocking_recv() {
-        assert_eq!(number as usize, said.len() + 1);
-        said.push(match line {
-            Ok(message) if message.text.len() > 100 => message.text.len().to_string(),
-            Ok(message) => format!("{}: {:?}", message.receiver, message.text),
-            Err(error) => error.to_string(),
-        });
-    }
-    let starts = [
-        "bob: \"hello there\"",
-        "bob: \"a\\tb\"",
-        "bob: \"\"",
-        "there is no tab",
-        "there is no receiver",
-        "it is not UTF-8",
-        "it is longer than 65536 bytes",
-        "65532",
-        "eve: \"last\"",
-    ];
-    assert_eq!(said.len(), starts.len(), "{said:?}");
-    for (said, start) in said.iter().zip(starts) {
-        assert!(said.starts_with(start), "{said} should be {start}");
-    }
-}
-
-fn shown(receiver: &str, outcome: Outcome) -> String {
-    let message = Message { line: 1, receiver: receiver.to_owned(), text: "a \"b\"".to_owned() };
-    ResultLine { message: &message, outcome: &outcome, show_text: false }.to_string()
-}
-
-#[test]
-fn a_wait_is_in_whole_seconds_rounded_up_and_at_least_one() {
-    for (wait_us, seconds) in [(0, 1), (1, 1), (1_000_000, 1), (1_000_001, 2), (599_999_999, 600)] {
-        let hold = Hold { wait: Duration::from_micros(wait_us), error: None };
-        let line = format!("held receiver=bob retry_after={seconds}s");
-        assert_eq!(shown("bob", Outcome::Held(hold)), line);
-    }
-}
-
-#[test]
-fn no_receiver_can_forge_a_line_or_a_field() {
-    for (receiver, value) in [
-        ("+44-20.7946_0000@x", "+44-20.7946_0000@x"),
-        ("Łukasz", "Łukasz"),
-        ("a b", "\"a b\""),
-        ("a\"b", r#""a\"b""#),
-        ("a=b", "\"a=b\""),
-        ("a\\b", r#""a\\b""#),
-        ("a\u{1b}[2J", r#""a\u{1b}[2J""#),
-        ("a\rsent", r#""a\rsent""#),
-        ("a\u{2028}sent", r#""a\u{2028}sent""#),
-    ] {
-        assert_eq!(shown(receiver, Outcome::Sent), format!("sent receiver={value}"));
-    }
-    let stopped = Outcome::Dropped(Reason::Stopped);
-    assert_eq!(shown("bob", stopped), "dropped receiver=bob reason=stopped");
 }
