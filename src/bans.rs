@@ -9,6 +9,8 @@ use crate::key::Key;
 use crate::policy::PolicyHandle;
 use crate::store::{BanStore, Partition};
 
+type OnEvent = dyn Fn(&BanEvent) + Send + Sync;
+
 /// The bans of a policy.
 ///
 /// They are kept by the policy's name, in the store that the limiters use. A ban only ever
@@ -34,7 +36,7 @@ use crate::store::{BanStore, Partition};
 pub struct Bans {
     policy: PolicyHandle,
     store: Arc<dyn BanStore>,
-    on_event: Option<Arc<dyn Fn(&BanEvent) + Send + Sync>>,
+    on_event: Option<Arc<OnEvent>>,
 }
 
 /// A ban that stands.

@@ -78,6 +78,8 @@
 mod backoff;
 mod bans;
 mod decision;
+#[cfg(doc)]
+pub mod docs;
 mod error;
 mod failure;
 mod http;

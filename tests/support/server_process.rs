@@ -2,13 +2,10 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{Mutex, PoisonError, mpsc};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+#[path = "program.rs"]
+mod program;
+
+use std::process::{Command, ExitStatus, Output};
 
 use axum::body::{Body, Bytes};
 use http::request::Builder;
@@ -19,14 +16,11 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
-/// How long a server may take to be ready, or to stop.
-const PATIENCE: Duration = Duration::from_secs(30);
+use program::Program;
 
 /// A running server. It is killed if the test ends before it does.
 pub struct Server {
-    child: Child,
-    logs: Option<JoinHandle<String>>,
-    stdout: mpsc::Receiver<String>,
+    program: Program,
     pub url: String,
     client: Client<HttpConnector, Body>,
 }
@@ -39,37 +33,17 @@ impl Server {
 
     /// Starts an example that logs at this level.
     pub fn start_logging(example: &'static str, level: &str, arguments: &[&str]) -> Self {
-        let mut child = command(example, arguments)
-            .args(["--listen", "127.0.0.1:0"])
-            .env("RUST_LOG", level)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the example can be run");
-        let (sender, stdout) = mpsc::channel();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|it| sender.send(it)));
-        let mut stderr = child.stderr.take().unwrap();
-        let logs = std::thread::spawn(move || {
-            let mut logs = String::new();
-            let _ = stderr.read_to_string(&mut logs);
-            logs
-        });
-        let mut server = Self {
-            child,
-            logs: Some(logs),
-            stdout,
-            url: String::new(),
-            client: Client::builder(TokioExecutor::new()).build_http(),
-        };
-        match server.stdout.recv_timeout(PATIENCE) {
+        let mut command = command(example, arguments);
+        command.args(["--listen", "127.0.0.1:0"]).env("RUST_LOG", level);
+        let mut program = Program::start(&mut command);
+        let url = match program.line() {
             Ok(line) => match line.strip_prefix("listening on ") {
-                Some(url) => server.url = url.to_owned(),
+                Some(url) => url.to_owned(),
                 None => panic!("the first line on stdout is {line:?}"),
             },
-            Err(error) => panic!("the server does not listen ({error}): {}", server.kill()),
-        }
-        server
+            Err(error) => panic!("the server does not listen ({error}): {}", program.kill()),
+        };
+        Self { program, url, client: Client::builder(TokioExecutor::new()).build_http() }
     }
 
     /// Begins a request.
@@ -79,27 +53,13 @@ impl Server {
 
     /// Sends a request and reads its answer to the end.
     pub async fn send(&self, request: Builder) -> Answer {
-        self.send_body(request, "").await
-    }
-
-    /// Sends a request with a body.
-    pub async fn send_body(&self, request: Builder, body: impl Into<Body>) -> Answer {
-        send(&self.client, request, body.into()).await
+        send(&self.client, request).await
     }
 
     /// Sends a request from a task of its own.
     pub fn spawn(&self, request: Builder) -> tokio::task::JoinHandle<Answer> {
-        self.spawn_body(request, "")
-    }
-
-    /// Sends a request with a body from a task of its own.
-    pub fn spawn_body(
-        &self,
-        request: Builder,
-        body: impl Into<Body>,
-    ) -> tokio::task::JoinHandle<Answer> {
-        let (client, body) = (self.client.clone(), body.into());
-        tokio::spawn(async move { send(&client, request, body).await })
+        let client = self.client.clone();
+        tokio::spawn(async move { send(&client, request).await })
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -117,35 +77,12 @@ impl Server {
 
     /// Sends `TERM` or `INT`.
     pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let status = Command::new("kill").args([&format!("-{name}"), &pid]).status();
-        assert!(status.expect("kill is a command").success());
+        self.program.signal(name);
     }
 
     /// Waits until the server stops; returns how, what it logged, and what else it printed.
-    pub fn stopped(mut self) -> (ExitStatus, String, Vec<String>) {
-        let deadline = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "the server does not stop: {}", self.kill());
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        let logs = self.logs.take().unwrap().join().unwrap();
-        (status, logs, self.stdout.iter().collect())
-    }
-
-    fn kill(&mut self) -> String {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        self.logs.take().map(|logs| logs.join().unwrap()).unwrap_or_default()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
+    pub fn stopped(self) -> (ExitStatus, String, Vec<String>) {
+        self.program.stopped()
     }
 }
 
@@ -155,40 +92,10 @@ pub fn run(example: &'static str, arguments: &[&str]) -> Output {
 }
 
 fn command(example: &'static str, arguments: &[&str]) -> Command {
-    let mut command = Command::new(binary(example));
+    let mut command = program::command(example);
     let redis = format!("{}_REDIS", example.to_uppercase());
-    command.args(arguments).env_remove("RUST_LOG").env_remove(redis);
+    command.args(arguments).env_remove(redis);
     command
-}
-
-/// Returns an example, built now: `cargo test --all-targets` and `--test NAME` do not build it, and
-/// one from an earlier build would be tested in place of the present code.
-fn binary(example: &'static str) -> PathBuf {
-    static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
-    // A build that failed leaves the map as it was.
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    built.entry(example).or_insert_with(|| build(example)).clone()
-}
-
-fn build(example: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let directory = test.ancestors().nth(2).and_then(|it| it.file_name()).unwrap();
-    let profile = if directory == "debug" { "dev".as_ref() } else { directory };
-    let output = Command::new(env!("CARGO"))
-        .args(["build", "--example", example, "--message-format", "json-render-diagnostics"])
-        .arg("--profile")
-        .arg(profile)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .stderr(Stdio::inherit())
-        .output()
-        .expect("cargo can be run");
-    assert!(output.status.success(), "the example {example} does not build: see above");
-    let messages = output.stdout.split(|byte| *byte == b'\n');
-    let built = messages
-        .filter_map(|message| serde_json::from_slice::<Value>(message).ok())
-        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .next_back();
-    built.expect("cargo says where it has put the example")
 }
 
 /// An answer, read to its end.
@@ -228,8 +135,8 @@ impl Answer {
     }
 }
 
-async fn send(client: &Client<HttpConnector, Body>, request: Builder, body: Body) -> Answer {
-    let request = request.body(body).unwrap();
+async fn send(client: &Client<HttpConnector, Body>, request: Builder) -> Answer {
+    let request = request.body(Body::empty()).unwrap();
     let (head, body) = client.request(request).await.expect("an answer").into_parts();
     let body = body.collect().await.expect("a whole answer").to_bytes();
     Answer { status: head.status, headers: head.headers, body }

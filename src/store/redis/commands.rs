@@ -181,7 +181,7 @@ impl Inner {
         }
         for (number, _, penalty) in penalties() {
             let strikes = penalty.strikes();
-            command.arg(number as usize).arg(strikes.limit()).arg(strikes.window_us());
+            command.arg(number).arg(strikes.limit()).arg(strikes.window_us());
             let rungs = penalty.rungs_us(check.id);
             command.arg(penalty.decay_us()).arg(REASON).arg(rungs.len());
             rungs.iter().for_each(|rung| {

@@ -1,0 +1,125 @@
+//! An example of this crate as a user runs it: a process with flags, input, output, logs and an
+//! exit code.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long a program may take to print what it is to print, or to stop.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running program. It is killed if the test ends before it does.
+pub struct Program {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: mpsc::Receiver<String>,
+    logs: Option<JoinHandle<String>>,
+}
+
+impl Program {
+    pub fn start(command: &mut Command) -> Self {
+        let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = pipes.spawn().expect("the example can be run");
+        let (sender, stdout) = mpsc::channel();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|it| sender.send(it)));
+        let mut stderr = child.stderr.take().unwrap();
+        let logs = std::thread::spawn(move || {
+            let mut logs = String::new();
+            let _ = stderr.read_to_string(&mut logs);
+            logs
+        });
+        Self { stdin: child.stdin.take(), child, stdout, logs: Some(logs) }
+    }
+
+    /// Writes to its standard input.
+    pub fn write(&mut self, text: impl AsRef<[u8]>) {
+        let stdin = self.stdin.as_mut().expect("the input has not been ended");
+        stdin.write_all(text.as_ref()).and_then(|()| stdin.flush()).expect("it reads its input");
+    }
+
+    /// Ends its standard input.
+    pub fn end_input(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Returns the next line it prints.
+    pub fn line(&self) -> Result<String, RecvTimeoutError> {
+        self.stdout.recv_timeout(PATIENCE)
+    }
+
+    /// Sends `TERM` or `INT`.
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args([&format!("-{name}"), &pid]).status();
+        assert!(status.expect("kill is a command").success());
+    }
+
+    /// Waits until it stops; returns how, what it logged, and what else it printed.
+    pub fn stopped(mut self) -> (ExitStatus, String, Vec<String>) {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "the program does not stop: {}", self.kill());
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let logs = self.logs.take().unwrap().join().unwrap();
+        (status, logs, self.stdout.iter().collect())
+    }
+
+    /// Kills it, and returns what it logged.
+    pub fn kill(&mut self) -> String {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.logs.take().map(|logs| logs.join().unwrap()).unwrap_or_default()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Begins a command that runs an example, with the log level it has by default.
+pub fn command(example: &'static str) -> Command {
+    static BUILT: LazyLock<Mutex<HashMap<&str, PathBuf>>> = LazyLock::new(Mutex::default);
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut command = Command::new(built.entry(example).or_insert_with(|| build(example)));
+    command.env_remove("RUST_LOG");
+    command
+}
+
+/// Builds an example now: `cargo test --all-targets` and `--test NAME` do not build it, and one
+/// from an earlier build would be tested in place of the present code.
+fn build(example: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let directory = test.ancestors().nth(2).and_then(|it| it.file_name()).unwrap();
+    let profile = if directory == "debug" { "dev".as_ref() } else { directory };
+    let output = Command::new(env!("CARGO"))
+        .args(["build", "--example", example, "--message-format", "json-render-diagnostics"])
+        .arg("--profile")
+        .arg(profile)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("cargo can be run");
+    assert!(output.status.success(), "the example {example} does not build: see above");
+    let messages = output.stdout.split(|byte| *byte == b'\n');
+    let built = messages
+        .filter_map(|message| serde_json::from_slice::<Value>(message).ok())
+        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .next_back();
+    built.expect("cargo says where it has put the example")
+}
