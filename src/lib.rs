@@ -47,6 +47,7 @@
 //! | `memory` | yes | [`MemoryStore`] |
 //! | `redis` | yes | [`RedisStore`] on one server |
 //! | `axum` | no | `key::path_param`, and axum's `ConnectInfo` in `key::peer_ip` |
+//! | `moderation` | no | `moderation::SpeechMonitor`, which mutes who repeats or spreads messages |
 //! | `metrics` | no | counters of decisions and store errors, through the `metrics` crate |
 //! | `tracing` | no | events about denials and failures, without keys |
 //! | `full` | no | all of them |
@@ -65,6 +66,8 @@ mod failure;
 mod http;
 pub mod key;
 mod limiter;
+#[cfg(feature = "moderation")]
+pub mod moderation;
 mod policy;
 mod quota;
 mod report;

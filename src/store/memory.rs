@@ -4,6 +4,8 @@ mod shard;
 
 use std::collections::BTreeSet;
 use std::fmt;
+#[cfg(feature = "moderation")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,8 +17,12 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use self::shard::Shard;
+#[cfg(feature = "moderation")]
+use super::expiring::Expiring;
 use super::{Check, Partition, Store, StoreFuture, Verdict};
 use crate::error::StoreError;
+#[cfg(feature = "moderation")]
+use crate::moderation::Speech;
 use crate::window::Entry;
 
 /// How many locks the windows are spread over.
@@ -56,6 +62,9 @@ struct Inner {
     epoch: Instant,
     windows: AtomicUsize,
     capacity: usize,
+    /// Made when a monitor first asks.
+    #[cfg(feature = "moderation")]
+    speech: OnceLock<Expiring<Speech>>,
 }
 
 impl MemoryStore {
@@ -76,7 +85,15 @@ impl MemoryStore {
             epoch: Instant::now(),
             windows: AtomicUsize::new(0),
             capacity,
+            #[cfg(feature = "moderation")]
+            speech: OnceLock::new(),
         }))
+    }
+
+    /// Returns what senders said, of as many senders as there may be windows.
+    #[cfg(feature = "moderation")]
+    pub(crate) fn speech(&self) -> &Expiring<Speech> {
+        self.0.speech.get_or_init(|| Expiring::new(self.0.capacity))
     }
 
     /// Returns how many windows the store may hold.

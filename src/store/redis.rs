@@ -22,9 +22,9 @@ use self::commands::Commands;
 use self::connection::{Connection, Connector};
 use self::keys::Keys;
 use self::link::Link;
-#[allow(unused_imports, reason = "groundwork")]
+#[cfg(feature = "moderation")]
 pub(crate) use self::reply::read;
-#[allow(unused_imports, reason = "groundwork")]
+#[cfg(feature = "moderation")]
 pub(crate) use self::script::Script;
 pub use self::servers::RedisServers;
 use super::failover::{Failover, Trouble};
@@ -73,7 +73,7 @@ const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
 #[derive(Clone)]
 pub struct RedisStore {
     windows: Arc<dyn Store>,
-    #[allow(dead_code, reason = "groundwork")]
+    #[cfg_attr(not(feature = "moderation"), allow(dead_code, reason = "for other than windows"))]
     calls: Calls,
 }
 
@@ -109,7 +109,7 @@ impl RedisStore {
     }
 
     /// Returns what other things than windows are kept by.
-    #[allow(dead_code, reason = "groundwork")]
+    #[cfg(feature = "moderation")]
     pub(crate) fn calls(&self) -> &Calls {
         &self.calls
     }
@@ -318,7 +318,7 @@ impl RedisStoreBuilder {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use redis::Client;
     use redis::aio::ConnectionManagerConfig;
     use redis_test::server::RedisServer;
@@ -329,7 +329,7 @@ pub(super) mod tests {
     pub(in crate::store) use super::commands::Commands;
 
     /// Connects to a server that has just been started.
-    pub(in crate::store) async fn connect(server: &RedisServer) -> ConnectionManager {
+    pub(crate) async fn connect(server: &RedisServer) -> ConnectionManager {
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(Duration::from_secs(10)))
             .set_min_delay(Duration::from_millis(10))

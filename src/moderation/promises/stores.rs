@@ -1,0 +1,118 @@
+//! What a store promises whatever the order in which processes ask it.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::super::rules::Rules;
+use super::super::store::{History, Imposed, Imposition, Utterance};
+use super::super::verdict::Reason;
+use super::*;
+
+promises!(
+    a_message_told_of_twice_counts_once,
+    of_two_who_find_the_same_at_once_one_mutes,
+    a_mute_whose_answer_was_lost_is_still_that_messages,
+    a_late_imposition_never_makes_a_mute_shorter,
+    an_imposition_that_comes_when_it_would_be_over_does_nothing,
+    a_mute_counts_from_the_message_and_not_from_when_it_is_imposed,
+);
+
+fn said(rules: &[&str], text: &str) -> Utterance {
+    Utterance {
+        id: Uuid::new_v4(),
+        sender: "alice".into(),
+        peer: Some("bob".into()),
+        text: Some(Arc::from(text)),
+        rules: Arc::new(Rules::new(super::rules(rules))),
+    }
+}
+
+fn imposition(said: &Utterance, history: &History, rule: &str) -> Imposition {
+    let reason = Reason::new(rule.parse().unwrap(), 3, 0);
+    Imposition { id: said.id, at_us: history.at_us, sender: said.sender.clone(), reason }
+}
+
+fn outcome(imposed: &Imposed) -> (bool, bool) {
+    (imposed.by_this, imposed.lengthened)
+}
+
+async fn a_message_told_of_twice_counts_once(mut world: World) {
+    let rules = ["events 9/1m mute 1h", "peers 9/1m mute 1h", "similar 2/1m 90% mute 1h"];
+    let [one, two] = [said(&rules, "one"), said(&rules, "two")];
+    for _ in 0..3 {
+        let history = world.store.record(&one).await.unwrap();
+        assert_eq!(history.counts, [1, 1, 1]);
+        assert!(history.texts.is_empty(), "a message is not compared with itself");
+        world.advance(Duration::from_secs(1)).await;
+    }
+    let history = world.store.record(&two).await.unwrap();
+    assert_eq!(history.counts, [2, 1, 2]);
+    assert_eq!(history.texts, [(3_000_000, Arc::from("one"))], "the stamp is that of the first");
+}
+
+async fn of_two_who_find_the_same_at_once_one_mutes(mut world: World) {
+    let rule = "events 2/1m mute 1h";
+    let [one, two] = [said(&[rule], ""), said(&[rule], "")];
+    let found_by_one = world.store.record(&one).await.unwrap();
+    world.advance(Duration::from_millis(3)).await;
+    let found_by_two = world.store.record(&two).await.unwrap();
+    assert_eq!(found_by_two.mute, None, "neither has muted yet");
+
+    let second = world.store.mute(&imposition(&two, &found_by_two, rule)).await.unwrap();
+    assert_eq!(outcome(&second), (true, false));
+    world.advance(Duration::from_millis(2)).await;
+    let first = world.store.mute(&imposition(&one, &found_by_one, rule)).await.unwrap();
+    assert_eq!(outcome(&first), (false, false));
+    let remaining = [second, first].map(|imposed| imposed.mute.unwrap().remaining());
+    assert_eq!(remaining, [hours(1), hours(1) - Duration::from_millis(2)], "nothing moves");
+}
+
+async fn a_mute_whose_answer_was_lost_is_still_that_messages(mut world: World) {
+    let [short, long] = ["events 2/1m mute 1h", "events 3/1m mute 2h"];
+    let said = said(&[short], "");
+    let history = world.store.record(&said).await.unwrap();
+    for _ in 0..2 {
+        let imposed = world.store.mute(&imposition(&said, &history, short)).await.unwrap();
+        assert_eq!(outcome(&imposed), (true, false));
+        world.advance(Duration::from_millis(50)).await;
+    }
+    let later = self::said(&[short], "");
+    let history = world.store.record(&later).await.unwrap();
+    for _ in 0..2 {
+        let imposed = world.store.mute(&imposition(&later, &history, long)).await.unwrap();
+        assert_eq!(outcome(&imposed), (true, true));
+        world.advance(Duration::from_millis(50)).await;
+    }
+}
+
+async fn a_late_imposition_never_makes_a_mute_shorter(mut world: World) {
+    let [short, long] = ["events 2/1m mute 1h", "events 3/1m mute 3601s"];
+    let early = said(&[short], "");
+    let early_history = world.store.record(&early).await.unwrap();
+    world.advance(Duration::from_secs(5)).await;
+    let late = said(&[short], "");
+    let late_history = world.store.record(&late).await.unwrap();
+    world.store.mute(&imposition(&late, &late_history, short)).await.unwrap();
+    let imposed = world.store.mute(&imposition(&early, &early_history, long)).await.unwrap();
+    assert_eq!(outcome(&imposed), (false, false));
+    assert_eq!(imposed.mute.unwrap().remaining(), hours(1));
+}
+
+async fn an_imposition_that_comes_when_it_would_be_over_does_nothing(mut world: World) {
+    let rule = "events 2/1m mute 10s";
+    let said = said(&[rule], "");
+    let history = world.store.record(&said).await.unwrap();
+    world.advance(Duration::from_secs(10)).await;
+    let imposed = world.store.mute(&imposition(&said, &history, rule)).await.unwrap();
+    assert_eq!((imposed.mute, imposed.by_this), (None, false));
+}
+
+async fn a_mute_counts_from_the_message_and_not_from_when_it_is_imposed(mut world: World) {
+    let rule = "events 2/1m mute 10s";
+    let said = said(&[rule], "");
+    let history = world.store.record(&said).await.unwrap();
+    world.advance(Duration::from_secs(4)).await;
+    let imposed = world.store.mute(&imposition(&said, &history, rule)).await.unwrap();
+    assert_eq!(imposed.mute.unwrap().remaining(), Duration::from_secs(6));
+}
