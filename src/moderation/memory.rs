@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
+use super::rule::Rule;
 use super::rules::Log;
 use super::store::{History, Imposed, Imposition, SpeechStore, Utterance};
 use super::verdict::{Mute, Reason};
@@ -80,8 +81,9 @@ impl Speech {
                 self.over_us = self.over_us.max(now_us + horizon_us);
             }
         }
-        let count = |rule| match Log::of(rule) {
-            log if needs(log).1 == 0 => 0,
+        let stands_us = self.standing(now_us).map_or(0, |standing| standing.reason.rule.mute_us());
+        let count = |rule: &Rule| match Log::of(rule) {
+            log if needs(log).1 == 0 || rule.mute_us() <= stands_us => 0,
             Log::Messages => self.messages.within(now_us, rule.window_us()),
             Log::Peers => self.peers.within(now_us, rule.window_us()),
             Log::Texts => self.texts.within(now_us, rule.window_us()),

@@ -11,6 +11,7 @@ use super::*;
 
 promises!(
     a_message_told_of_twice_counts_once,
+    texts_are_read_only_if_they_could_complete_a_rule,
     of_two_who_find_the_same_at_once_one_mutes,
     a_mute_whose_answer_was_lost_is_still_that_messages,
     a_late_imposition_never_makes_a_mute_shorter,
@@ -49,6 +50,22 @@ async fn a_message_told_of_twice_counts_once(mut world: World) {
     let history = world.store.record(&two).await.unwrap();
     assert_eq!(history.counts, [2, 1, 2]);
     assert_eq!(history.texts, [(3_000_000, Arc::from("one"))], "the stamp is that of the first");
+}
+
+async fn texts_are_read_only_if_they_could_complete_a_rule(world: World) {
+    let rules = ["similar 3/1m 90% mute 6h", "peers 3/1m mute 24h"];
+    let mut read = Vec::new();
+    for text in ["one", "two", "three", "four"] {
+        let said = said(&rules, text);
+        let history = world.store.record(&said).await.unwrap();
+        if text == "three" {
+            world.store.mute(&imposition(&said, &history, rules[0])).await.unwrap();
+        }
+        read.push((history.counts, history.texts.len()));
+    }
+    // Peers first, for their mute is longer. Under the mute of the other there is no more to learn.
+    let counts = |peers, texts| vec![peers, texts];
+    assert_eq!(read, [(counts(1, 1), 0), (counts(1, 2), 0), (counts(1, 3), 2), (counts(1, 0), 0)]);
 }
 
 async fn of_two_who_find_the_same_at_once_one_mutes(mut world: World) {
