@@ -11,6 +11,7 @@ use tower_sliding_window::Policy;
 
 use crate::opening::Opening;
 use crate::order::{Sku, SkuError};
+use crate::prefix::Prefix;
 use crate::user::UserFrom;
 
 /// The longest that a sale may take to open: a year.
@@ -119,27 +120,6 @@ pub(crate) enum StockArgError {
     #[error("the count {text:?} is not a whole number from 0 to 4294967295: {source}")]
     Count { text: String, source: std::num::ParseIntError },
 }
-
-/// What the Redis keys begin with.
-#[derive(Clone, Debug)]
-pub(crate) struct Prefix(pub(crate) String);
-
-impl FromStr for Prefix {
-    type Err = PrefixError;
-
-    fn from_str(text: &str) -> Result<Self, PrefixError> {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
-        if text.is_empty() || text.len() > 64 || !text.bytes().all(allowed) {
-            return Err(PrefixError);
-        }
-        Ok(Self(text.to_owned()))
-    }
-}
-
-/// A text is no [`Prefix`].
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a prefix is 1 to 64 characters of A-Z a-z 0-9 _ . : -")]
-pub(crate) struct PrefixError;
 
 /// How long until the sale opens.
 #[derive(Clone, Copy, Debug)]

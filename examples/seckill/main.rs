@@ -13,6 +13,7 @@ mod args;
 mod opening;
 mod order;
 mod page;
+mod prefix;
 mod problem;
 mod routes;
 mod shutdown;

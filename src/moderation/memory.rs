@@ -31,6 +31,8 @@ struct Entries<T>(VecDeque<(u64, T)>);
 struct Standing {
     id: Uuid,
     until_us: u64,
+    /// The same on the system's clock, as it was when the mute began.
+    until: SystemTime,
     reason: Reason,
     lengthened: bool,
 }
@@ -113,7 +115,8 @@ impl Speech {
         });
         if until_us > now_us && is_longer {
             let lengthened = standing.is_some();
-            self.mute = Some(Standing { id, until_us, reason, lengthened });
+            let until = SystemTime::now() + Duration::from_micros(until_us - now_us);
+            self.mute = Some(Standing { id, until_us, until, reason, lengthened });
             self.over_us = self.over_us.max(until_us);
         }
         let by_this = self.standing(now_us).filter(|standing| standing.id == id);
@@ -128,7 +131,7 @@ impl Speech {
     fn mute(&self, now_us: u64) -> Option<Mute> {
         let standing = self.standing(now_us)?;
         let remaining = Duration::from_micros(standing.until_us - now_us);
-        Some(Mute::new(standing.reason, remaining, SystemTime::now() + remaining))
+        Some(Mute::new(standing.reason, remaining, standing.until))
     }
 
     fn keep(&self, now_us: u64) -> Keep {

@@ -21,8 +21,11 @@ use crate::report;
 pub struct SpeechMonitor {
     rules: Arc<Rules>,
     store: Arc<dyn SpeechStore>,
-    on_mute: Option<Arc<dyn Fn(&MuteEvent) + Send + Sync>>,
+    on_mute: Option<Arc<Hook>>,
 }
+
+/// What is told of each mute.
+type Hook = dyn Fn(&MuteEvent) + Send + Sync;
 
 impl SpeechMonitor {
     /// Creates a monitor that mutes by these rules, such as [`Rule::recommended`].

@@ -1,7 +1,5 @@
 //! [`similarity`]: how much two texts are alike, whatever their sender did to disguise it.
 
-use std::mem::replace;
-
 use rapidfuzz::distance::levenshtein::{Args, BatchComparator};
 use unicode_normalization::UnicodeNormalization;
 
@@ -53,7 +51,7 @@ pub fn normalised(message: &str) -> String {
     let folded = characters.flat_map(char::to_uppercase).flat_map(char::to_lowercase);
     let seen = folded.filter(|it| !is_unseen(*it)).nfkc();
     let mut last = None;
-    seen.filter(|it| replace(&mut last, Some(*it)) != Some(*it)).take(LONGEST_TEXT).collect()
+    seen.filter(|it| last.replace(*it) != Some(*it)).take(LONGEST_TEXT).collect()
 }
 
 fn is_unseen(character: char) -> bool {
@@ -101,6 +99,8 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
+    use std::mem::replace;
+
     use proptest::prelude::*;
 
     use super::*;

@@ -1,11 +1,12 @@
-//! The seckill example as a user runs it: a process with flags, a port, logs and an exit code.
+//! An example as a user runs it: a process with flags, a port, logs and an exit code.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{LazyLock, mpsc};
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -31,14 +32,19 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on a free port and waits until it says that it listens.
+    /// Starts the seckill server on a free port and waits until it says that it listens.
     pub fn start(arguments: &[&str]) -> Self {
         Self::start_logging("info", arguments)
     }
 
-    /// Starts a server that logs at this level.
+    /// Starts the seckill server, to log at this level.
     pub fn start_logging(level: &str, arguments: &[&str]) -> Self {
-        let mut child = command(arguments)
+        Self::start_example("seckill", level, arguments)
+    }
+
+    /// Starts an example that is a server.
+    pub fn start_example(example: &str, level: &str, arguments: &[&str]) -> Self {
+        let mut child = command(example, arguments)
             .args(["--listen", "127.0.0.1:0"])
             .env("RUST_LOG", level)
             .stdout(Stdio::piped())
@@ -78,13 +84,18 @@ impl Server {
 
     /// Sends a request and reads its answer to the end.
     pub async fn send(&self, request: Builder) -> Answer {
-        send(&self.client, request).await
+        send(&self.client, request, Body::empty()).await
+    }
+
+    /// Sends a request with a body.
+    pub async fn send_body(&self, request: Builder, body: impl Into<Body>) -> Answer {
+        send(&self.client, request, body.into()).await
     }
 
     /// Sends a request from a task of its own.
     pub fn spawn(&self, request: Builder) -> tokio::task::JoinHandle<Answer> {
         let client = self.client.clone();
-        tokio::spawn(async move { send(&client, request).await })
+        tokio::spawn(async move { send(&client, request, Body::empty()).await })
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -134,39 +145,52 @@ impl Drop for Server {
     }
 }
 
-/// Runs the example to its end, which is to come by itself.
+/// Runs the seckill server to its end, which is to come by itself.
 pub fn run(arguments: &[&str]) -> Output {
-    command(arguments).output().expect("the example can be run")
+    run_example("seckill", arguments)
 }
 
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(&*BINARY);
-    command.args(arguments).env_remove("RUST_LOG").env_remove("SECKILL_REDIS");
+/// Runs an example to its end, which is to come by itself.
+pub fn run_example(example: &str, arguments: &[&str]) -> Output {
+    command(example, arguments).output().expect("the example can be run")
+}
+
+fn command(example: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary(example));
+    command.args(arguments).env_remove("RUST_LOG");
+    command.env_remove(format!("{}_REDIS", example.to_uppercase()));
     command
 }
 
-/// The example, built now: `cargo test --all-targets` and `--test NAME` do not build it, and one
-/// from an earlier build would be tested in place of the present code.
-static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
+/// Returns an example, built once in each run: `cargo test --all-targets` and `--test NAME` do not
+/// build it, and one from an earlier build would be tested in place of the present code.
+fn binary(example: &str) -> PathBuf {
+    static BUILT: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    let built = built.get_or_insert_default();
+    built.entry(example.to_owned()).or_insert_with(|| build(example)).clone()
+}
+
+fn build(example: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let directory = test.ancestors().nth(2).and_then(|it| it.file_name()).unwrap();
     let profile = if directory == "debug" { "dev".as_ref() } else { directory };
     let output = Command::new(env!("CARGO"))
-        .args(["build", "--example", "seckill", "--message-format", "json-render-diagnostics"])
+        .args(["build", "--example", example, "--message-format", "json-render-diagnostics"])
         .arg("--profile")
         .arg(profile)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stderr(Stdio::inherit())
         .output()
         .expect("cargo can be run");
-    assert!(output.status.success(), "the seckill example does not build: see above");
+    assert!(output.status.success(), "the example {example} does not build: see above");
     let messages = output.stdout.split(|byte| *byte == b'\n');
     let built = messages
         .filter_map(|message| serde_json::from_slice::<Value>(message).ok())
         .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
         .next_back();
     built.expect("cargo says where it has put the example")
-});
+}
 
 /// An answer, read to its end.
 #[derive(Debug)]
@@ -205,8 +229,8 @@ impl Answer {
     }
 }
 
-async fn send(client: &Client<HttpConnector, Body>, request: Builder) -> Answer {
-    let request = request.body(Body::empty()).unwrap();
+async fn send(client: &Client<HttpConnector, Body>, request: Builder, body: Body) -> Answer {
+    let request = request.body(body).unwrap();
     let (head, body) = client.request(request).await.expect("an answer").into_parts();
     let body = body.collect().await.expect("a whole answer").to_bytes();
     Answer { status: head.status, headers: head.headers, body }
