@@ -281,6 +281,8 @@ pub enum ParseRuleError {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -338,5 +340,30 @@ mod tests {
         let mute = Duration::from_nanos(1_500);
         let error = Rule::try_new(Counted::Events, Quota::per_second(2), mute).unwrap_err();
         assert_eq!(error, RuleError::FractionalMute);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_rule_reads_back_what_it_writes(
+            kind in 0..3, count in 2..=64_u32, percent in 1..=100_u8,
+            window_us in 1..=LONGEST_WINDOW_US, mute_us in 1..=LONGEST_WINDOW_US,
+        ) {
+            let similar = Counted::Similar { percent };
+            let counted = [Counted::Events, Counted::DistinctPeers, similar][kind];
+            let quota = Quota::new(count, Duration::from_micros(window_us));
+            let rule = Rule::new(counted, quota, Duration::from_micros(mute_us));
+            prop_assert_eq!(rule.to_string().parse(), Ok(rule));
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_panic(
+            text in "((events|peers|similar|\\PC{0,9}) ?){0,2}[0-9/smh%\\-+ ]{0,12}( mute)? ?\\PC{0,9}",
+        ) {
+            if let Ok(rule) = text.parse::<Rule>() {
+                prop_assert_eq!(rule.to_string().parse(), Ok(rule));
+            }
+        }
     }
 }

@@ -13,7 +13,7 @@ pub struct Rules {
     rules: Vec<Rule>,
 }
 
-/// What a store keeps of a sender, each for itself.
+/// What a store keeps of a sender: three logs, each for the rules that count in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Log {

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::rules::{Log, Rules};
 use super::verdict::{Mute, Reason};
 use crate::key::Key;
 use crate::store::StoreFuture;
+
+pub use super::rules::{Log, Rules};
 
 /// Keeps what senders said for as long as the rules look back, and their mutes.
 #[diagnostic::on_unimplemented(
