@@ -11,8 +11,11 @@ use super::rules::Log;
 use super::store::{History, Imposed, Imposition, SpeechStore, Utterance};
 use super::verdict::{Mute, Reason};
 use crate::key::Key;
-use crate::store::expiring::Keep;
+use crate::store::expiring::{Expiring, Keep};
 use crate::store::{MemoryStore, StoreFuture};
+
+/// What is kept of each sender.
+pub(crate) type Senders = Expiring<Speech>;
 
 /// What is kept of one sender.
 #[derive(Default)]
@@ -141,7 +144,7 @@ impl Speech {
 
 impl SpeechStore for MemoryStore {
     fn record(&self, said: &Utterance) -> StoreFuture<History> {
-        let history = self.speech().update(said.sender.as_bytes(), |speech, now_us| {
+        let history = self.senders().update(said.sender.as_bytes(), |speech, now_us| {
             let history = speech.record(said, now_us);
             (history, speech.keep(now_us))
         });
@@ -149,7 +152,7 @@ impl SpeechStore for MemoryStore {
     }
 
     fn mute(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
-        let imposed = self.speech().update(imposition.sender.as_bytes(), |speech, now_us| {
+        let imposed = self.senders().update(imposition.sender.as_bytes(), |speech, now_us| {
             let imposed = speech.impose(imposition, now_us);
             (imposed, speech.keep(now_us))
         });
@@ -158,12 +161,12 @@ impl SpeechStore for MemoryStore {
 
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
         let mute = self
-            .speech()
+            .senders()
             .update(sender.as_bytes(), |speech, now_us| (speech.mute(now_us), speech.keep(now_us)));
         StoreFuture::ready(mute)
     }
 
     fn forget(&self, sender: &Key) -> StoreFuture<()> {
-        StoreFuture::ready(self.speech().update(sender.as_bytes(), |_, _| ((), Keep::Not)))
+        StoreFuture::ready(self.senders().update(sender.as_bytes(), |_, _| ((), Keep::Not)))
     }
 }

@@ -119,7 +119,7 @@ mod similarity;
 pub mod store;
 mod verdict;
 
-pub(crate) use self::memory::Speech;
+pub(crate) use self::memory::Senders;
 pub use self::message::Message;
 pub use self::monitor::SpeechMonitor;
 pub use self::queue::{SpeechQueue, Submitted};

@@ -21,31 +21,31 @@ const NAMES: [&str; 4] = ["speech:messages", "speech:peers", "speech:texts", "sp
 
 impl SpeechStore for RedisStore {
     fn record(&self, said: &Utterance) -> StoreFuture<History> {
-        Senders::shipped(self).record(said)
+        Scripts::shipped(self).record(said)
     }
 
     fn mute(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
-        Senders::shipped(self).mute(imposition)
+        Scripts::shipped(self).mute(imposition)
     }
 
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
-        Senders::shipped(self).mute_of(sender)
+        Scripts::shipped(self).mute_of(sender)
     }
 
     fn forget(&self, sender: &Key) -> StoreFuture<()> {
-        Senders::shipped(self).forget(sender)
+        Scripts::shipped(self).forget(sender)
     }
 }
 
 /// The scripts, on a store's link.
 #[derive(Clone)]
-pub(super) struct Senders {
+pub(super) struct Scripts {
     calls: Calls,
     say: &'static Script,
     mute: &'static Script,
 }
 
-impl Senders {
+impl Scripts {
     fn shipped(store: &RedisStore) -> Self {
         Self { calls: store.calls().clone(), say: &SAY, mute: &MUTE }
     }
@@ -80,7 +80,7 @@ impl Senders {
     }
 }
 
-impl SpeechStore for Senders {
+impl SpeechStore for Scripts {
     fn record(&self, said: &Utterance) -> StoreFuture<History> {
         let mut command = self.say.command(NAMES.len());
         for name in self.names(&said.sender) {
@@ -97,10 +97,10 @@ impl SpeechStore for Senders {
             let log = Log::ALL.iter().position(|log| *log == Log::of(rule)).map_or(0, |at| at + 1);
             command.arg(log).arg(rule.count()).arg(rule.window_us()).arg(rule.mute_us());
         }
-        let senders = self.clone();
+        let scripts = self.clone();
         StoreFuture::later(async move {
             type Reply = (u64, u64, Vec<String>, Vec<u32>, Vec<u64>, Vec<String>);
-            let reply = senders.run(senders.say, &command).await?;
+            let reply = scripts.run(scripts.say, &command).await?;
             let (now_us, until_us, mute, counts, ages_us, texts): Reply = read(&reply)?;
             let texts = ages_us.into_iter().zip(texts.into_iter().map(Arc::from)).collect();
             Ok(History::new(now_us, counts, texts, standing(now_us, until_us, &mute)?))
@@ -112,9 +112,9 @@ impl SpeechStore for Senders {
         let mut command = self.ask_to_mute(&imposition.sender);
         command.arg(id.as_bytes()).arg(at_us).arg(reason.rule.mute_us());
         command.arg(reason.rule.to_string()).arg(reason.count).arg(reason.percent);
-        let senders = self.clone();
+        let scripts = self.clone();
         StoreFuture::later(async move {
-            let reply = senders.run(senders.mute, &command).await?;
+            let reply = scripts.run(scripts.mute, &command).await?;
             let (now_us, until_us, mute, by_this, lengthened): (_, _, Vec<String>, _, _) =
                 read(&reply)?;
             Ok(Imposed::new(standing(now_us, until_us, &mute)?, by_this, lengthened))
@@ -124,9 +124,9 @@ impl SpeechStore for Senders {
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
         let mut command = self.ask_to_mute(sender);
         command.arg("").arg(0).arg(0).arg("").arg(0).arg(0);
-        let senders = self.clone();
+        let scripts = self.clone();
         StoreFuture::later(async move {
-            let reply = senders.run(senders.mute, &command).await?;
+            let reply = scripts.run(scripts.mute, &command).await?;
             let (now_us, until_us, mute, _, _): (_, _, Vec<String>, i64, i64) = read(&reply)?;
             standing(now_us, until_us, &mute)
         })

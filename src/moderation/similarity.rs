@@ -189,8 +189,7 @@ mod tests {
             let (one, other) = (normalised(&one), normalised(&other));
             let (a, b): (Vec<_>, Vec<_>) = (one.chars().collect(), other.chars().collect());
             let longer = a.len().max(b.len());
-            let expected =
-                if longer == 0 { 100 } else { (longer - distance(&a, &b)) * 100 / longer };
+            let expected = ((longer - distance(&a, &b)) * 100).checked_div(longer).unwrap_or(100);
             prop_assert_eq!(usize::from(Comparison::with(&one).percent(&other, 0)), expected);
             prop_assert_eq!(usize::from(Comparison::with(&other).percent(&one, 0)), expected);
             let found = Comparison::with(&one).percent(&other, least);

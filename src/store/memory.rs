@@ -4,8 +4,6 @@ mod shard;
 
 use std::collections::BTreeSet;
 use std::fmt;
-#[cfg(feature = "moderation")]
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,12 +15,10 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use self::shard::Shard;
-#[cfg(feature = "moderation")]
-use super::expiring::Expiring;
 use super::{Check, Partition, Store, StoreFuture, Verdict};
 use crate::error::StoreError;
 #[cfg(feature = "moderation")]
-use crate::moderation::Speech;
+use crate::moderation::Senders;
 use crate::window::Entry;
 
 /// How many locks the windows are spread over.
@@ -64,7 +60,7 @@ struct Inner {
     capacity: usize,
     /// Made when a monitor first asks.
     #[cfg(feature = "moderation")]
-    speech: OnceLock<Expiring<Speech>>,
+    senders: std::sync::OnceLock<Senders>,
 }
 
 impl MemoryStore {
@@ -86,14 +82,14 @@ impl MemoryStore {
             windows: AtomicUsize::new(0),
             capacity,
             #[cfg(feature = "moderation")]
-            speech: OnceLock::new(),
+            senders: std::sync::OnceLock::new(),
         }))
     }
 
-    /// Returns what senders said, of as many senders as there may be windows.
+    /// Returns what is kept of senders, as many as there may be windows.
     #[cfg(feature = "moderation")]
-    pub(crate) fn speech(&self) -> &Expiring<Speech> {
-        self.0.speech.get_or_init(|| Expiring::new(self.0.capacity))
+    pub(crate) fn senders(&self) -> &Senders {
+        self.0.senders.get_or_init(|| Senders::new(self.0.capacity))
     }
 
     /// Returns how many windows the store may hold.
