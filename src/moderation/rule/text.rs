@@ -7,7 +7,7 @@ use super::{Counted, Rule, RuleError};
 use crate::quota::{ParseQuotaError, Span, parse_window};
 
 impl fmt::Display for Rule {
-    /// Writes the rule as [`Rule::from_str`] reads it, times as [`Quota`] writes them.
+    /// Writes the rule as [`Rule::from_str`] reads it, times as [`Quota`](crate::Quota) writes them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quota = self.quota;
         match self.counted {
