@@ -5,6 +5,7 @@ use super::*;
 promises!(
     noise_between_similar_messages_does_not_hide_them,
     messages_that_differ_mute_nobody,
+    each_rule_looks_back_no_further_than_its_window,
     the_rate_is_that_of_the_newest_to_each_of_the_others,
     ninety_percent_is_enough_and_less_is_not,
     disguised_messages_are_similar,
@@ -31,6 +32,16 @@ async fn messages_that_differ_mute_nobody(world: World) {
         assert_eq!(chat.says(&noise(number)).await, None);
     }
     assert_eq!(chat.audit(), []);
+}
+
+async fn each_rule_looks_back_no_further_than_its_window(world: World) {
+    let mut chat = world.chat(rules(&["similar 3/1m 90% mute 6h", "similar 5/5m 90% mute 12h"]));
+    chat.says("buy gold").await;
+    chat.says("buy gold").await;
+    chat.at(100.0).await.says(&noise(0)).await;
+    chat.says(&noise(1)).await;
+    // Three in the last minute and five in the last five, but of these no more than three alike.
+    assert_eq!(chat.says("buy gold").await, None);
 }
 
 async fn the_rate_is_that_of_the_newest_to_each_of_the_others(world: World) {

@@ -70,19 +70,26 @@ async fn texts_are_read_only_if_they_could_complete_a_rule(world: World) {
 
 async fn of_two_who_find_the_same_at_once_one_mutes(mut world: World) {
     let rule = "events 2/1m mute 1h";
-    let [one, two] = [said(&[rule], ""), said(&[rule], "")];
-    let found_by_one = world.store.record(&one).await.unwrap();
-    world.advance(Duration::from_millis(3)).await;
-    let found_by_two = world.store.record(&two).await.unwrap();
-    assert_eq!(found_by_two.mute, None, "neither has muted yet");
-
-    let second = world.store.mute(&imposition(&two, &found_by_two, rule)).await.unwrap();
-    assert_eq!(outcome(&second), (true, false));
-    world.advance(Duration::from_millis(2)).await;
-    let first = world.store.mute(&imposition(&one, &found_by_one, rule)).await.unwrap();
-    assert_eq!(outcome(&first), (false, false));
-    let remaining = [second, first].map(|imposed| imposed.mute.unwrap().remaining());
-    assert_eq!(remaining, [hours(1), hours(1) - Duration::from_millis(2)], "nothing moves");
+    for sender in ["the earlier first", "the later first"] {
+        let mut said = [said(&[rule], ""), said(&[rule], "")];
+        let mut found = Vec::new();
+        for said in &mut said {
+            said.sender = sender.into();
+            let history = world.store.record(said).await.unwrap();
+            assert_eq!(history.mute, None, "neither has muted yet");
+            found.push(imposition(said, &history, rule));
+            world.advance(Duration::from_millis(3)).await;
+        }
+        if sender == "the later first" {
+            found.reverse();
+        }
+        let first = world.store.mute(&found[0]).await.unwrap();
+        assert_eq!(outcome(&first), (true, false), "{sender}");
+        let until = first.mute.unwrap().remaining();
+        let second = world.store.mute(&found[1]).await.unwrap();
+        assert_eq!(outcome(&second), (false, false), "{sender}");
+        assert_eq!(second.mute.unwrap().remaining(), until, "nothing moves: {sender}");
+    }
 }
 
 async fn a_mute_whose_answer_was_lost_is_still_that_messages(mut world: World) {
