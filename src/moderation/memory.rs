@@ -71,7 +71,9 @@ impl Speech {
         if !self.messages.0.iter().any(|(_, id)| *id == said.id) {
             self.messages.add(now_us, said.id, needs(Log::Messages));
         }
-        if let Some(peer) = &said.peer {
+        if let Some(peer) = &said.peer
+            && needs(Log::Peers).1 > 0
+        {
             self.peers.0.retain(|(_, known)| known != peer);
             self.peers.add(now_us, peer.clone(), needs(Log::Peers));
         }
