@@ -50,6 +50,7 @@
 //! | `cluster` | no | [`RedisStore`] on a Redis Cluster |
 //! | `tls` | no | `rediss://`, by rustls |
 //! | `axum` | no | `key::path_param`, and axum's `ConnectInfo` in `key::peer_ip` |
+//! | `moderation` | no | `moderation::SpeechMonitor`, which mutes who repeats or spreads messages |
 //! | `metrics` | no | counters of decisions and store errors, through the `metrics` crate |
 //! | `tracing` | no | events about denials and failures, without keys |
 //! | `full` | no | all of them |
@@ -85,6 +86,8 @@ mod failure;
 mod http;
 pub mod key;
 mod limiter;
+#[cfg(feature = "moderation")]
+pub mod moderation;
 mod penalty;
 mod policy;
 mod quota;

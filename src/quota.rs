@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// The longest window: a hundred years, so that every stamp stays an exact integer in a double,
 /// which is what Redis keeps scores in.
-const LONGEST_WINDOW_US: u64 = 100 * 365 * 24 * 3600 * 1_000_000;
+pub(crate) const LONGEST_WINDOW_US: u64 = 100 * 365 * 24 * 3600 * 1_000_000;
 
 /// A number of requests per sliding window.
 ///
@@ -135,12 +135,21 @@ impl fmt::Display for Quota {
     /// Writes the window in the longest of hours, seconds, milliseconds and microseconds that
     /// measures it exactly.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let us = self.window_us();
+        write!(f, "{}/{}", self.limit, Span(self.window_us()))
+    }
+}
+
+/// A length of time in microseconds, written as [`Quota`] writes its window.
+pub(crate) struct Span(pub(crate) u64);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = self.0;
         let (count, unit) = [(3_600_000_000, "h"), (1_000_000, "s"), (1_000, "ms")]
             .into_iter()
             .find(|(size, _)| us.is_multiple_of(*size))
             .map_or((us, "us"), |(size, unit)| (us / size, unit));
-        write!(f, "{}/{count}{unit}", self.limit)
+        write!(f, "{count}{unit}")
     }
 }
 
@@ -168,7 +177,7 @@ impl FromStr for Quota {
 }
 
 /// Reads a whole number and a unit.
-fn parse_window(text: &str) -> Option<Duration> {
+pub(crate) fn parse_window(text: &str) -> Option<Duration> {
     let digits = text.find(|it: char| !it.is_ascii_digit())?;
     let (count, unit) = text.split_at(digits);
     let unit_us: u64 = match unit {

@@ -121,6 +121,24 @@ pub(crate) fn write_back_lost(error: &StoreError) {
     tracing::warn!(%error, "the store can't be told of a request it has missed");
 }
 
+/// Tells of a sender who was muted, or muted for longer.
+#[cfg(feature = "moderation")]
+pub(crate) fn muted(rule: &crate::moderation::Rule) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("sliding_window_mutes_total", "rule" => rule.to_string()).increment(1);
+    #[cfg(feature = "tracing")]
+    tracing::info!(%rule, "a sender is muted");
+}
+
+/// Tells of a message that is not judged, for too many wait to be.
+#[cfg(feature = "moderation")]
+pub(crate) fn message_shed() {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("sliding_window_messages_shed_total").increment(1);
+    #[cfg(feature = "tracing")]
+    tracing::debug!("a message is not judged, for too many wait to be");
+}
+
 /// Tells of a store that could not decide.
 pub(crate) fn store_error(error: &StoreError) {
     #[cfg(feature = "metrics")]

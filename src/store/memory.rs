@@ -19,6 +19,8 @@ use self::shard::Shard;
 use super::expiring::{Expiring, Keep};
 use super::{BanState, Check, Partition, Store, StoreFuture, Struck, Verdict};
 use crate::error::StoreError;
+#[cfg(feature = "moderation")]
+use crate::moderation::Senders;
 use crate::penalty::Standing;
 use crate::policy::Policy;
 use crate::window::Entry;
@@ -61,6 +63,9 @@ struct Inner {
     windows: AtomicUsize,
     capacity: usize,
     standings: Expiring<Standing>,
+    /// Made when a monitor first asks.
+    #[cfg(feature = "moderation")]
+    senders: std::sync::OnceLock<Senders>,
 }
 
 impl MemoryStore {
@@ -82,7 +87,15 @@ impl MemoryStore {
             windows: AtomicUsize::new(0),
             capacity,
             standings: Expiring::new(capacity),
+            #[cfg(feature = "moderation")]
+            senders: std::sync::OnceLock::new(),
         }))
+    }
+
+    /// Returns what is kept of senders, as many as there may be windows.
+    #[cfg(feature = "moderation")]
+    pub(crate) fn senders(&self) -> &Senders {
+        self.0.senders.get_or_init(|| Senders::new(self.0.capacity))
     }
 
     /// Returns how many windows the store may hold.

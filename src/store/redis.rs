@@ -318,7 +318,7 @@ impl RedisStoreBuilder {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use redis::Client;
     use redis::aio::ConnectionManagerConfig;
     use redis_test::server::RedisServer;
@@ -329,7 +329,7 @@ pub(super) mod tests {
     pub(in crate::store) use super::commands::Commands;
 
     /// Connects to a server that has just been started.
-    pub(in crate::store) async fn connect(server: &RedisServer) -> ConnectionManager {
+    pub(crate) async fn connect(server: &RedisServer) -> ConnectionManager {
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(Duration::from_secs(10)))
             .set_min_delay(Duration::from_millis(10))

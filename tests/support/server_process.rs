@@ -53,13 +53,18 @@ impl Server {
 
     /// Sends a request and reads its answer to the end.
     pub async fn send(&self, request: Builder) -> Answer {
-        send(&self.client, request).await
+        send(&self.client, request, Body::empty()).await
+    }
+
+    /// Sends a request with a body.
+    pub async fn send_body(&self, request: Builder, body: impl Into<Body>) -> Answer {
+        send(&self.client, request, body.into()).await
     }
 
     /// Sends a request from a task of its own.
     pub fn spawn(&self, request: Builder) -> tokio::task::JoinHandle<Answer> {
         let client = self.client.clone();
-        tokio::spawn(async move { send(&client, request).await })
+        tokio::spawn(async move { send(&client, request, Body::empty()).await })
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -135,8 +140,8 @@ impl Answer {
     }
 }
 
-async fn send(client: &Client<HttpConnector, Body>, request: Builder) -> Answer {
-    let request = request.body(Body::empty()).unwrap();
+async fn send(client: &Client<HttpConnector, Body>, request: Builder, body: Body) -> Answer {
+    let request = request.body(body).unwrap();
     let (head, body) = client.request(request).await.expect("an answer").into_parts();
     let body = body.collect().await.expect("a whole answer").to_bytes();
     Answer { status: head.status, headers: head.headers, body }

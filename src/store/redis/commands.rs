@@ -198,12 +198,7 @@ impl Commands {
     /// Returns a store whose scripts read the hash `clock` (fields `s` and `us`) where the shipped
     /// ones ask for `TIME`, and which are the shipped ones otherwise.
     pub(in crate::store) fn with_clock(connection: ConnectionManager, clock: &str) -> Self {
-        let with_clock = |shipped: &str| {
-            let asks = "call('TIME')";
-            assert_eq!(shipped.matches(asks).count(), 1, "TIME is called once");
-            let code = shipped.replace(asks, &format!("call('HMGET', '{clock}', 's', 'us')"));
-            &*Box::leak(Box::new(Script::new(&code)))
-        };
+        let with_clock = |shipped: &str| Script::with_clock(shipped, clock);
         let trouble = crate::store::failover::Trouble::new();
         let connector = Connector::Managed(connection.clone());
         let link = Link::idle(connector, Duration::from_secs(10), trouble);

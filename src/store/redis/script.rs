@@ -44,6 +44,16 @@ impl Script {
         Self { code: code.to_owned(), hash }
     }
 
+    /// Creates a script that reads the hash `clock` (fields `s` and `us`) where the shipped one asks
+    /// for `TIME`, and is the shipped one otherwise.
+    #[cfg(test)]
+    pub(crate) fn with_clock(shipped: &str, clock: &str) -> &'static Self {
+        let asks = "call('TIME')";
+        assert_eq!(shipped.matches(asks).count(), 1, "TIME is called once");
+        let code = shipped.replace(asks, &format!("call('HMGET', '{clock}', 's', 'us')"));
+        Box::leak(Box::new(Self::new(&code)))
+    }
+
     /// Begins a call; the keys, `keys` of them, and then the arguments follow.
     pub(crate) fn command(&self, keys: usize) -> Cmd {
         // Unlike `redis::ScriptInvocation`, this keeps all arguments in one buffer.

@@ -1,0 +1,137 @@
+//! [`SpeechMonitor`]: decides on each message, and mutes who completes a rule.
+
+use std::fmt;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::message::Message;
+use super::rule::Rule;
+use super::rules::Rules;
+use super::store::{Imposition, SpeechStore, Utterance};
+use super::verdict::{Mute, MuteEvent, Verdict};
+use crate::error::StoreError;
+use crate::key::Key;
+use crate::report;
+
+/// Judges messages by rules, and mutes senders in silence; see [the module](super).
+///
+/// A cheap handle: clones share the rules and the store.
+#[derive(Clone)]
+pub struct SpeechMonitor {
+    rules: Arc<Rules>,
+    store: Arc<dyn SpeechStore>,
+    on_mute: Option<Arc<Hook>>,
+}
+
+/// What is told of each mute.
+type Hook = dyn Fn(&MuteEvent) + Send + Sync;
+
+impl SpeechMonitor {
+    /// Creates a monitor that mutes by these rules, such as [`Rule::recommended`].
+    ///
+    /// Monitors on one store share what senders said and their mutes, and should have the same
+    /// rules: what is kept is kept for as long as the one that was asked last needs it. Without a
+    /// rule a monitor mutes nobody, and heeds the mutes of others.
+    #[must_use]
+    pub fn new(rules: impl IntoIterator<Item = Rule>, store: impl SpeechStore) -> Self {
+        Self { rules: Arc::new(Rules::new(rules)), store: Arc::new(store), on_mute: None }
+    }
+
+    /// Sets what is told of each mute, for the audit. Defaults to nothing.
+    ///
+    /// It is called once for each mute, and once for each time that it became longer, in whichever
+    /// process the message came to. It runs before the verdict is returned and should not block. If
+    /// the process ends between the mute and the call, nobody is told.
+    ///
+    /// ```
+    /// use tower_sliding_window::MemoryStore;
+    /// use tower_sliding_window::moderation::{Rule, SpeechMonitor};
+    ///
+    /// let monitor = SpeechMonitor::new(Rule::recommended(), MemoryStore::new())
+    ///     .on_mute(|event| println!("muted by {:?}: {}", event.mute.rule(), event.mute.reason()));
+    /// ```
+    #[must_use]
+    pub fn on_mute(mut self, hook: impl Fn(&MuteEvent) + Send + Sync + 'static) -> Self {
+        self.on_mute = Some(Arc::new(hook));
+        self
+    }
+
+    /// Returns the rules, the longest mute first.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        self.rules.as_slice()
+    }
+
+    /// Records a message and decides whether it is delivered.
+    ///
+    /// One call of the store, and another one if the message completes a rule.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`] if the store could not decide. The message may have been recorded. Most
+    /// chats will then deliver it: a mute that can't be imposed now is imposed by the sender's next
+    /// message.
+    pub async fn check(&self, message: &Message) -> Result<Verdict, StoreError> {
+        let verdict = self.decide(message).await;
+        if let Err(error) = &verdict {
+            report::store_error(error);
+        }
+        verdict
+    }
+
+    async fn decide(&self, message: &Message) -> Result<Verdict, StoreError> {
+        let said = Utterance {
+            id: Uuid::new_v4(),
+            sender: message.sender.clone(),
+            peer: message.peer.clone(),
+            text: message.text.as_deref().map(Arc::from),
+            rules: self.rules.clone(),
+        };
+        let history = self.store.record(&said).await?;
+        let mute = match self.rules.judge(&said, &history) {
+            None => history.mute,
+            Some(reason) => {
+                let Utterance { id, sender, .. } = said;
+                self.impose(Imposition { id, at_us: history.at_us, sender, reason }).await?
+            }
+        };
+        Ok(mute.map_or(Verdict::Delivered, Verdict::Muted))
+    }
+
+    async fn impose(&self, imposition: Imposition) -> Result<Option<Mute>, StoreError> {
+        let imposed = self.store.mute(&imposition).await?;
+        if let (Some(mute), true) = (&imposed.mute, imposed.by_this) {
+            report::muted(&mute.rule());
+            if let Some(hook) = &self.on_mute {
+                let (sender, mute) = (imposition.sender, mute.clone());
+                hook(&MuteEvent { sender, mute, lengthened: imposed.lengthened });
+            }
+        }
+        Ok(imposed.mute)
+    }
+
+    /// Returns the mute of a sender that stands.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`] if the store can't tell.
+    pub async fn mute_of(&self, sender: impl Into<Key>) -> Result<Option<Mute>, StoreError> {
+        self.store.mute_of(&sender.into()).await
+    }
+
+    /// Lifts the mute of a sender, and forgets what they said, which would mute them again.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`] if the store can't be told.
+    pub async fn unmute(&self, sender: impl Into<Key>) -> Result<(), StoreError> {
+        self.store.forget(&sender.into()).await
+    }
+}
+
+impl fmt::Debug for SpeechMonitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpeechMonitor").field("rules", &self.rules()).finish_non_exhaustive()
+    }
+}

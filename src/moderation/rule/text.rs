@@ -1,0 +1,186 @@
+//! A [`Rule`] as text.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Counted, Rule, RuleError};
+use crate::quota::{ParseQuotaError, Span, parse_window};
+
+impl fmt::Display for Rule {
+    /// Writes the rule as [`Rule::from_str`] reads it, times as [`Quota`](crate::Quota) writes them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quota = self.quota;
+        match self.counted {
+            Counted::Events => write!(f, "events {quota}"),
+            Counted::DistinctPeers => write!(f, "peers {quota}"),
+            Counted::Similar { percent } => write!(f, "similar {quota} {percent}%"),
+        }?;
+        write!(f, " mute {}", Span(self.mute_us()))
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rule({self})")
+    }
+}
+
+impl FromStr for Rule {
+    type Err = ParseRuleError;
+
+    fn from_str(text: &str) -> Result<Self, ParseRuleError> {
+        let parts: Vec<&str> = text.split_whitespace().collect();
+        let (kind, quota, percent, mute) = match parts[..] {
+            [kind @ "similar", quota, percent, "mute", mute] => (kind, quota, Some(percent), mute),
+            [kind @ ("events" | "peers"), quota, "mute", mute] => (kind, quota, None, mute),
+            ["events" | "peers" | "similar", ..] | [] => {
+                return Err(ParseRuleError::Shape { text: text.to_owned() });
+            }
+            [kind, ..] => return Err(ParseRuleError::Kind { text: kind.to_owned() }),
+        };
+        let counted = match (kind, percent) {
+            ("events", _) => Counted::Events,
+            (_, None) => Counted::DistinctPeers,
+            (_, Some(percent)) => {
+                let number = percent.strip_suffix('%').and_then(|number| number.parse().ok());
+                let wrong = || ParseRuleError::Percent { text: percent.to_owned() };
+                Counted::Similar { percent: number.ok_or_else(wrong)? }
+            }
+        };
+        let quota = quota.parse().map_err(ParseRuleError::Quota)?;
+        let mute =
+            parse_window(mute).ok_or_else(|| ParseRuleError::Mute { text: mute.to_owned() })?;
+        Ok(Self::try_new(counted, quota, mute)?)
+    }
+}
+
+/// What is wrong with the text of a [`Rule`].
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseRuleError {
+    /// The text has not the parts of a rule.
+    #[error(
+        "{text:?} is not a rule: write `events COUNT/WINDOW mute DURATION`, `peers COUNT/WINDOW \
+         mute DURATION` or `similar COUNT/WINDOW PERCENT% mute DURATION`"
+    )]
+    Shape {
+        /// The text as it was given.
+        text: String,
+    },
+    /// The first word is not what a rule can count.
+    #[error("the kind {text:?} is none of events, peers and similar")]
+    Kind {
+        /// The word as it was given.
+        text: String,
+    },
+    /// The count or the window can't be read.
+    #[error(transparent)]
+    Quota(ParseQuotaError),
+    /// The similarity is no percentage.
+    #[error("the similarity {text:?} is not a whole number with a percent sign, such as 90%")]
+    Percent {
+        /// The part as it was given.
+        text: String,
+    },
+    /// What follows `mute` is not a length of time.
+    #[error("the mute {text:?} is not a whole number of us, ms, s, m, h or d, such as 12h")]
+    Mute {
+        /// The part as it was given.
+        text: String,
+    },
+    /// All parts can be read, but make no rule.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::quota::{LONGEST_WINDOW_US, Quota};
+
+    #[test]
+    fn text_round_trips() {
+        for text in
+            ["events 20/10s mute 1h", "peers 9/300s mute 48h", "similar 2/1us 100% mute 5ms"]
+        {
+            let rule: Rule = text.parse().unwrap();
+            assert_eq!(rule.to_string(), text);
+            assert_eq!(rule.to_string().parse::<Rule>().unwrap(), rule);
+        }
+        let spaced: Rule = "  similar  5/5m   90%  mute 12h ".parse().unwrap();
+        assert_eq!(spaced, Rule::recommended()[0]);
+    }
+
+    #[test]
+    fn the_recommended_rules_are_those_of_the_design() {
+        let texts = [
+            "similar 5/5m 90% mute 12h",
+            "similar 3/1m 90% mute 6h",
+            "peers 5/3m mute 24h",
+            "peers 9/5m mute 48h",
+        ];
+        assert_eq!(texts.map(|text| text.parse::<Rule>().unwrap()), Rule::recommended());
+    }
+
+    #[test]
+    fn errors_name_the_part_that_is_wrong() {
+        for (text, part) in [
+            ("", "is not a rule"),
+            ("similar 5/5m mute 12h", "\"similar 5/5m mute 12h\" is not a rule"),
+            ("events 20/10s 90% mute 1h", "is not a rule"),
+            ("events 20/10s", "is not a rule"),
+            ("peers 5/3m ban 24h", "is not a rule"),
+            ("words 5/5m mute 12h", "kind \"words\""),
+            ("events five/5m mute 12h", "limit \"five\""),
+            ("events 0/5m mute 12h", "limit is zero"),
+            ("events 5/5 mute 12h", "window \"5\""),
+            ("events 5 mute 12h", "LIMIT/WINDOW"),
+            ("similar 5/5m 90 mute 12h", "similarity \"90\""),
+            ("similar 5/5m -1% mute 12h", "similarity \"-1%\""),
+            ("similar 5/5m 0% mute 12h", "similarity 0%"),
+            ("similar 5/5m 101% mute 12h", "similarity 101%"),
+            ("similar 5/5m 256% mute 12h", "similarity \"256%\""),
+            ("similar 65/5m 90% mute 12h", "count 65"),
+            ("events 1025/5m mute 12h", "count 1025"),
+            ("peers 1/5m mute 12h", "count is 1"),
+            ("peers 5/5m mute forever", "mute \"forever\""),
+            ("peers 5/5m mute 0s", "mute is zero"),
+            ("peers 5/5m mute 73000d", "mute is longer"),
+        ] {
+            let error = text.parse::<Rule>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text:?}: {error}");
+        }
+        let mute = Duration::from_nanos(1_500);
+        let error = Rule::try_new(Counted::Events, Quota::per_second(2), mute).unwrap_err();
+        assert_eq!(error, RuleError::FractionalMute);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_rule_reads_back_what_it_writes(
+            kind in 0..3_usize, count in 2..=64_u32, percent in 1..=100_u8,
+            window_us in 1..=LONGEST_WINDOW_US, mute_us in 1..=LONGEST_WINDOW_US,
+        ) {
+            let similar = Counted::Similar { percent };
+            let counted = [Counted::Events, Counted::DistinctPeers, similar][kind];
+            let quota = Quota::new(count, Duration::from_micros(window_us));
+            let rule = Rule::new(counted, quota, Duration::from_micros(mute_us));
+            prop_assert_eq!(rule.to_string().parse(), Ok(rule));
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_panic(
+            text in "((events|peers|similar|\\PC{0,9}) ?){0,2}[0-9/smh%\\-+ ]{0,12}( mute)? ?\\PC{0,9}",
+        ) {
+            if let Ok(rule) = text.parse::<Rule>() {
+                prop_assert_eq!(rule.to_string().parse(), Ok(rule));
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The speech monitor on a real Redis: between processes, in what it keeps there, and when that
+//! fails. What it decides is tested beside it, in `src/moderation/promises.rs`.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use support::Redis;
+use tokio::task::JoinSet;
+use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor};
+use tower_sliding_window::{MemoryStore, RedisStore, StoreError};
+
+const SENDERS: usize = 100;
+const PROCESSES: usize = 3;
+const MESSAGES: usize = 8;
+
+/// One process of the test below; run by it alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "run as a process of its own by the test below"]
+async fn worker_process() {
+    let url = std::env::var("WORKER_REDIS_URL").expect("the test below sets it");
+    let store = RedisStore::builder().response_timeout(Duration::from_secs(10));
+    let rules: [Rule; 1] = ["similar 5/5m 90% mute 12h".parse().unwrap()];
+    let monitor = SpeechMonitor::new(rules, store.connect(url.as_str()).await.unwrap())
+        .on_mute(|event| println!("\nlog muted {}", name(event.sender.as_bytes())));
+    let mut messages = JoinSet::new();
+    for number in 0..SENDERS * MESSAGES {
+        let monitor = monitor.clone();
+        messages.spawn(async move {
+            let sender = format!("sender-{}", number % SENDERS);
+            let message = Message::from(&sender).text("Cheap gold at example.com");
+            let delivered = monitor.check(&message).await.unwrap().is_delivered();
+            format!("log {} {sender}\n", if delivered { "delivered" } else { "withheld" })
+        });
+    }
+    print!("\n{}", messages.join_all().await.concat());
+}
+
+fn name(key: &[u8]) -> &str {
+    std::str::from_utf8(key).unwrap()
+}
+
+#[tokio::test]
+async fn messages_of_one_sender_to_several_processes_make_one_mute_and_one_audit_event() {
+    let redis = Redis::start().await;
+    let workers: Vec<_> = (0..PROCESSES).map(|_| redis.spawn_worker()).collect();
+    let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for worker in workers {
+        let output = worker.wait_with_output().unwrap();
+        assert!(output.status.success());
+        for line in String::from_utf8(output.stdout).unwrap().lines() {
+            let ["log", what, sender] = line.split(' ').collect::<Vec<_>>()[..] else { continue };
+            *counts.entry((sender.to_owned(), what.to_owned())).or_default() += 1;
+        }
+    }
+    for sender in 0..SENDERS {
+        let count = |what: &str| {
+            counts.get(&(format!("sender-{sender}"), what.to_owned())).copied().unwrap_or(0)
+        };
+        let all = PROCESSES * MESSAGES;
+        assert_eq!([count("muted"), count("delivered"), count("withheld")], [1, 4, all - 4]);
+    }
+    let mute = monitor(&redis).await.mute_of("sender-0").await.unwrap().unwrap();
+    assert_eq!(mute.rule(), Rule::recommended()[0]);
+}
+
+async fn monitor(redis: &Redis) -> SpeechMonitor {
+    let mut rules = Rule::recommended().to_vec();
+    rules.push("events 100/1m mute 1h".parse().unwrap());
+    SpeechMonitor::new(rules, redis.store().await)
+}
+
+/// A text that is like no other of another number.
+fn noise(number: u32) -> String {
+    (0..12).map(|at| char::from_u32(0x4e00 + number * 12 + at).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_mute_is_seen_and_lifted_by_every_process() {
+    let redis = Redis::start().await;
+    let [one, two] = [monitor(&redis).await, monitor(&redis).await];
+    for number in 0..3 {
+        let message = Message::from("alice").text("buy gold");
+        assert_eq!(one.check(&message).await.unwrap().is_delivered(), number < 2);
+    }
+    let mute = two.mute_of("alice").await.unwrap().unwrap();
+    assert_eq!(mute.rule().to_string(), "similar 3/60s 90% mute 6h");
+    assert_eq!(mute.reason().to_string(), "3 messages within 60s at 100% similarity");
+    let hours = mute.until().duration_since(std::time::SystemTime::now()).unwrap();
+    assert!(hours > Duration::from_secs(6 * 3600 - 60) && hours <= Duration::from_secs(6 * 3600));
+    assert!(!two.check(&Message::from("alice").text("hello")).await.unwrap().is_delivered());
+    two.unmute("alice").await.unwrap();
+    assert!(one.check(&Message::from("alice").text("hello")).await.unwrap().is_delivered());
+    assert_eq!(one.mute_of("alice").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn every_key_expires_and_holds_only_what_the_rules_need() {
+    let redis = Redis::start().await;
+    let monitor = monitor(&redis).await;
+    for number in 0..300 {
+        let message = Message::from("a}lice").to(number.to_string()).text(noise(number));
+        let _ = monitor.check(&message).await.unwrap();
+    }
+    let name = |part: &str| format!("tsw:{{=a%7Dlice}}:speech:{part}");
+    let mut keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
+    keys.sort();
+    assert_eq!(keys, ["messages", "mute", "peers", "texts"].map(name));
+    // The longest window of the rules that count in it, and a millisecond; the longest mute.
+    for (part, held, seconds) in
+        [("messages", 100, 60), ("peers", 9, 300), ("texts", 64, 300), ("mute", 0, 48 * 3600)]
+    {
+        if held > 0 {
+            assert_eq!(redis.run::<usize>(&["ZCARD", &name(part)]).await, held, "{part}");
+        }
+        let ttl: i64 = redis.run(&["PTTL", &name(part)]).await;
+        assert!((1..=seconds * 1000 + 1).contains(&ttl), "{part}: {ttl}");
+        assert!(ttl > seconds * 1000 - 30_000, "{part}: {ttl}");
+    }
+}
+
+#[tokio::test]
+async fn a_rule_that_is_not_there_costs_no_key() {
+    let redis = Redis::start().await;
+    let rule: Rule = "peers 5/3m mute 24h".parse().unwrap();
+    let monitor = SpeechMonitor::new([rule], redis.store().await);
+    let _ = monitor.check(&Message::from("alice").text("hello, all")).await.unwrap();
+    assert_eq!(redis.run::<Vec<String>>(&["KEYS", "*"]).await, Vec::<String>::new());
+    let _ = monitor.check(&Message::from("alice").to("bob").text("hello")).await.unwrap();
+    assert_eq!(redis.run::<Vec<String>>(&["KEYS", "*"]).await, ["tsw:{=alice}:speech:peers"]);
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_an_error_and_no_verdict() {
+    let redis = Redis::start().await;
+    let monitor = SpeechMonitor::new(Rule::recommended(), redis.store().await);
+    redis.run::<()>(&["SET", "tsw:{=alice}:speech:texts", "not a log"]).await;
+    let error = monitor.check(&Message::from("alice").text("hello")).await.unwrap_err();
+    assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+    assert!(!error.to_string().contains("alice"), "{error}");
+    let mute = "HSET tsw:{=bob}:speech:mute until_us 9e15 mute_us 1 rule ? count 1 percent 0";
+    let mute: Vec<&str> = mute.split(' ').chain(["lengthened", "0"]).collect();
+    redis.run::<()>(&mute).await;
+    let error = monitor.mute_of("bob").await.unwrap_err();
+    assert!(matches!(error, StoreError::Protocol { .. }), "{error}");
+
+    let store = RedisStore::connect_lazy("redis://127.0.0.1:1").unwrap();
+    let monitor = SpeechMonitor::new(Rule::recommended(), store);
+    let message = Message::from("alice").text("hello");
+    assert!(matches!(monitor.check(&message).await, Err(StoreError::Unavailable)));
+}
+
+#[tokio::test]
+async fn a_store_in_process_that_is_full_says_so_and_drops_nobody() {
+    let monitor = SpeechMonitor::new(Rule::recommended(), MemoryStore::with_capacity(1));
+    for _ in 0..3 {
+        let _ = monitor.check(&Message::from("alice").text("buy gold")).await.unwrap();
+    }
+    let error = monitor.check(&Message::from("bob").text("hello")).await.unwrap_err();
+    assert!(matches!(error, StoreError::Full { capacity: 1 }), "{error}");
+    assert_eq!(monitor.mute_of("bob").await.unwrap(), None, "to look needs no room");
+    assert!(monitor.mute_of("alice").await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn scripts_that_redis_has_forgotten_are_brought_again() {
+    let redis = Redis::start().await;
+    let monitor = SpeechMonitor::new(Rule::recommended(), redis.store().await);
+    for number in 0..3 {
+        redis.run::<()>(&["SCRIPT", "FLUSH"]).await;
+        let message = Message::from("alice").text("buy gold");
+        assert_eq!(monitor.check(&message).await.unwrap().is_delivered(), number < 2);
+    }
+}
+
+#[test]
+fn nothing_that_is_printed_names_a_person_or_what_they_say() {
+    let message = Message::from("alice").to("bob").text("a secret");
+    let monitor = SpeechMonitor::new(Rule::recommended(), MemoryStore::new());
+    let heard = std::sync::Arc::new(AtomicUsize::new(0));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let counted = heard.clone();
+    let monitor = monitor.on_mute(move |event| {
+        assert!(!format!("{event:?}").contains("alice"), "{event:?}");
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    for _ in 0..3 {
+        let verdict = runtime.block_on(monitor.check(&message)).unwrap();
+        let printed = format!("{message:?} {monitor:?} {verdict:?}");
+        for secret in ["alice", "bob", "secret"] {
+            assert!(!printed.contains(secret), "{printed}");
+        }
+    }
+    assert_eq!(heard.load(Ordering::Relaxed), 1);
+}
