@@ -9,8 +9,10 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::quota::{ParseQuotaError, Quota};
+#[cfg(feature = "redis")]
+pub(crate) use standing::REASON;
+pub(crate) use standing::Standing;
 pub use standing::Struck;
-pub(crate) use standing::{REASON, Standing};
 
 /// The longest ban: a year.
 pub(crate) const LONGEST_BAN: Duration = Duration::from_secs(365 * 24 * 3600);
