@@ -15,16 +15,15 @@ mod order;
 mod page;
 mod problem;
 mod routes;
+mod serve;
 mod shutdown;
 mod start;
 mod stock;
 mod user;
 
 use std::io::{IsTerminal, Write};
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use axum::Router;
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
 
@@ -58,25 +57,12 @@ async fn run(args: Args) -> Result<(), StartError> {
     let listen = args.listen;
     let listener =
         TcpListener::bind(listen).await.map_err(|source| StartError::Listen { listen, source })?;
-    let address = listener.local_addr().map_err(StartError::Serve)?;
+    let address = listener.local_addr().map_err(StartError::Address)?;
     let app = start::app(args).await?;
 
     // Connections queue at the listener from `bind` on, so the line is true already.
     writeln!(std::io::stdout(), "listening on http://{address}").map_err(StartError::Announce)?;
-    serve(listener, app, stop).await.map_err(StartError::Serve)?;
+    serve::serve(listener, app, stop).await;
     tracing::info!("stopped");
     Ok(())
-}
-
-async fn serve(listener: TcpListener, app: Router, stop: shutdown::Stop) -> std::io::Result<()> {
-    // The limit per IP address needs to know the other end of each connection.
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    let patience = stop.clone();
-    tokio::select! {
-        served = axum::serve(listener, app).with_graceful_shutdown(stop.asked()) => served,
-        () = patience.over() => {
-            tracing::warn!("some requests did not end in time and are cut off");
-            Ok(())
-        }
-    }
 }

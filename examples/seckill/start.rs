@@ -83,6 +83,6 @@ pub(crate) enum StartError {
     Announce(std::io::Error),
     #[error("can't listen for signals: {0}")]
     Signals(std::io::Error),
-    #[error("can't go on serving: {0}")]
-    Serve(std::io::Error),
+    #[error("can't tell the address that was taken: {0}")]
+    Address(std::io::Error),
 }

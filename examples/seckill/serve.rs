@@ -1,0 +1,55 @@
+//! [`serve`]: connections, and what a client may do to them.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tower::Service;
+
+use crate::shutdown::Stop;
+
+/// How long a client may take over the head of a request, and stay away between two. Less than a
+/// stop waits for, so that half a request never is what is cut off then.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Serves until it is asked to stop, and then until the requests under way are answered.
+///
+/// `axum::serve` does the same without a timer: whoever sends half a request there keeps the
+/// connection for ever, and a thousand of those keep everyone else out. Nor does it answer who has
+/// closed their side after the request, as `nc -N` does, and such an order might stand unanswered.
+pub(crate) async fn serve(mut listener: TcpListener, app: Router, stop: Stop) {
+    // The limit per IP address needs to know the other end of each connection.
+    let mut app = app.into_make_service_with_connect_info::<SocketAddr>();
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).half_close(true);
+    let connections = GracefulShutdown::new();
+    let mut asked = pin!(stop.clone().asked());
+    loop {
+        let (stream, peer) = tokio::select! {
+            // This one retries by itself, with a pause if there are too many connections.
+            accepted = Listener::accept(&mut listener) => accepted,
+            () = &mut asked => break,
+        };
+        let Ok(service) = app.call(peer).await;
+        let service = TowerToHyperService::new(service);
+        let connection = http.serve_connection(TokioIo::new(stream), service);
+        let connection = connections.watch(connection);
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection broke");
+            }
+        });
+    }
+    drop(listener);
+    tokio::select! {
+        () = connections.shutdown() => {}
+        () = stop.over() => tracing::warn!("some requests did not end in time and are cut off"),
+    }
+}
