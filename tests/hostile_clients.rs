@@ -102,7 +102,6 @@ async fn an_order_is_answered_although_its_client_closed_while_redis_was_slow() 
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
     let answers = client.answers().await;
     assert_eq!(answers.len(), 1, "who has an order knows of it");
-    assert_eq!(sold(&server).await, u64::from(answers[0].status == 201));
     stops_gracefully(server);
 }
 
