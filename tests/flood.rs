@@ -101,7 +101,10 @@ async fn ten_million_new_keys_neither_fill_the_memory_nor_wash_anybody_out() {
     for flood in 0..1000 {
         let answer = send(&service, from_user(&format!("late-{flood}"))).await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!((answer.problem()["status"].as_u64(), answer.retry_after()), (Some(503), Some(1)));
+        assert_eq!(
+            (answer.problem()["status"].as_u64(), answer.retry_after()),
+            (Some(503), Some(1))
+        );
         assert_eq!(answer.header("ratelimit"), None, "nothing is said of a quota");
     }
     assert_eq!(status(&service, "limited").await, StatusCode::TOO_MANY_REQUESTS);

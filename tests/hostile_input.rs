@@ -4,9 +4,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::routing::any;
-use axum::Router;
 use http::request::{Builder, Parts};
 use http::{HeaderValue, Request};
 use tower_sliding_window::{

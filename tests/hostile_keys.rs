@@ -11,7 +11,9 @@ use support::Redis;
 use tokio::task::JoinSet;
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota, RedisStore, SlidingWindowLayer, key};
+use tower_sliding_window::{
+    Limiter, MemoryStore, Policy, Quota, RedisStore, SlidingWindowLayer, key,
+};
 
 #[path = "support/http.rs"]
 mod http_support;
@@ -137,9 +139,8 @@ async fn a_flood_of_keys_leaves_nothing_that_does_not_run_out() {
     let store = redis.store().await;
     // Longer than the flood takes, so that all of it can be looked at.
     let quota = Quota::per_hour(1);
-    let layer = |policy: Policy| {
-        SlidingWindowLayer::new(policy, key::header("x-user-id"), store.clone())
-    };
+    let layer =
+        |policy: Policy| SlidingWindowLayer::new(policy, key::header("x-user-id"), store.clone());
     let plain = layer(Policy::new("user").quota(quota)).layer(service_fn(ok));
     // More than admit.lua can decide.
     let both = Policy::new("both").quota(quota).quota(Quota::per_day(2));

@@ -74,9 +74,7 @@ async fn at_the_cap_new_keys_fail_and_live_windows_stay() {
 #[tokio::test(start_paused = true)]
 async fn at_the_cap_room_is_found_at_the_very_instant_a_window_runs_out() {
     let store = MemoryStore::with_capacity(3);
-    let policy = |name: &str, ms| {
-        Policy::new(name).quota(Quota::new(1, Duration::from_millis(ms)))
-    };
+    let policy = |name: &str, ms| Policy::new(name).quota(Quota::new(1, Duration::from_millis(ms)));
     let long = Limiter::new(policy("long", 60_000), store.clone());
     let short = Limiter::new(policy("short", 100), store.clone());
     assert!(admit(&long, "a").await && admit(&long, "b").await && admit(&short, "0").await);

@@ -143,7 +143,7 @@ pub(crate) struct PrefixError;
 
 /// How long until the sale opens.
 #[derive(Clone, Copy, Debug)]
-struct Delay(Duration);
+pub(crate) struct Delay(Duration);
 
 impl FromStr for Delay {
     type Err = DelayError;
@@ -156,7 +156,7 @@ impl FromStr for Delay {
 
 /// What is wrong with the text of a [`Delay`].
 #[derive(Clone, Debug, thiserror::Error)]
-enum DelayError {
+pub(crate) enum DelayError {
     #[error("it is not a length of time such as 30s or 5m: {0}")]
     Text(#[from] jiff::Error),
     #[error("it is longer than a year")]
@@ -165,7 +165,7 @@ enum DelayError {
 
 /// The moment at which the sale opens.
 #[derive(Clone, Copy, Debug)]
-struct Date(SystemTime);
+pub(crate) struct Date(SystemTime);
 
 impl FromStr for Date {
     type Err = DateError;
@@ -178,4 +178,4 @@ impl FromStr for Date {
 /// A text is no [`Date`].
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("it is not a date and time of RFC 3339, such as 2030-11-11T12:00:00Z: {0}")]
-struct DateError(#[from] jiff::Error);
+pub(crate) struct DateError(#[from] jiff::Error);

@@ -13,6 +13,8 @@ mod args;
 mod opening;
 mod order;
 mod page;
+#[cfg(test)]
+mod parsers_proptest;
 mod problem;
 mod routes;
 mod serve;
