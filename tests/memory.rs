@@ -88,6 +88,25 @@ async fn at_the_cap_room_is_found_at_the_very_instant_a_window_runs_out() {
     assert!(!admit(&long, "a").await && !admit(&long, "b").await);
 }
 
+#[tokio::test(start_paused = true)]
+async fn at_the_cap_windows_that_run_out_one_after_the_other_make_room_one_after_the_other() {
+    let store = MemoryStore::with_capacity(20);
+    let limiter = |name: String, ms| {
+        let quota = Quota::new(1, Duration::from_millis(ms));
+        Limiter::new(Policy::new(name).quota(quota), store.clone())
+    };
+    for ms in 1..=20 {
+        assert!(admit(&limiter(format!("short-{ms}"), ms), "x").await);
+    }
+    let long = limiter("long".to_owned(), 60_000);
+    for number in 0..20 {
+        assert!(long.check(number.to_string()).await.is_err(), "all windows are live");
+        advance(Duration::from_millis(1)).await;
+        assert!(admit(&long, &number.to_string()).await, "room number {number}");
+    }
+    assert!(long.check("one more").await.is_err());
+}
+
 /// One thread makes room for all: the others must not be told that there is none.
 #[tokio::test(start_paused = true)]
 async fn threads_at_the_cap_all_find_the_room_that_has_come() {

@@ -117,6 +117,14 @@ async fn a_signal_stops_an_idle_server_at_once() {
 }
 
 #[tokio::test]
+async fn a_server_whose_logs_nobody_reads_serves_and_stops_all_the_same() {
+    let server = Server::start_unheard(&[]);
+    assert_eq!(server.order("iphone", "alice").await.status, 201);
+    server.signal("TERM");
+    assert_eq!(server.stopped().0.code(), Some(0));
+}
+
+#[tokio::test]
 async fn a_request_under_way_is_answered_before_the_server_stops() {
     let mut answered = 503;
     // On a machine that stands still for a second the server gives Redis up: try again then.

@@ -42,6 +42,8 @@ async fn main() -> ExitCode {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(colours)
+        // Else it panics wherever something is logged once nobody reads it, as in `2>&1 | head`.
+        .log_internal_errors(false)
         .init();
 
     match run(args).await {

@@ -4,7 +4,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 use std::sync::{LazyLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -36,8 +36,27 @@ impl Server {
         Self::start_logging("info", arguments)
     }
 
+    /// Starts a server whose logs go to someone who has left.
+    pub fn start_unheard(arguments: &[&str]) -> Self {
+        Self::start_with("debug", arguments, |_| None)
+    }
+
     /// Starts a server that logs at this level.
     pub fn start_logging(level: &str, arguments: &[&str]) -> Self {
+        Self::start_with(level, arguments, |mut stderr| {
+            Some(std::thread::spawn(move || {
+                let mut logs = String::new();
+                let _ = stderr.read_to_string(&mut logs);
+                logs
+            }))
+        })
+    }
+
+    fn start_with(
+        level: &str,
+        arguments: &[&str],
+        listen: impl FnOnce(ChildStderr) -> Option<JoinHandle<String>>,
+    ) -> Self {
         let mut child = command(arguments)
             .args(["--listen", "127.0.0.1:0"])
             .env("RUST_LOG", level)
@@ -48,15 +67,10 @@ impl Server {
         let (sender, stdout) = mpsc::channel();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|it| sender.send(it)));
-        let mut stderr = child.stderr.take().unwrap();
-        let logs = std::thread::spawn(move || {
-            let mut logs = String::new();
-            let _ = stderr.read_to_string(&mut logs);
-            logs
-        });
+        let logs = listen(child.stderr.take().unwrap());
         let mut server = Self {
             child,
-            logs: Some(logs),
+            logs,
             stdout,
             url: String::new(),
             client: Client::builder(TokioExecutor::new()).build_http(),
@@ -117,7 +131,7 @@ impl Server {
             assert!(Instant::now() < deadline, "the server does not stop: {}", self.kill());
             std::thread::sleep(Duration::from_millis(10));
         };
-        let logs = self.logs.take().unwrap().join().unwrap();
+        let logs = self.logs.take().map(|logs| logs.join().unwrap()).unwrap_or_default();
         (status, logs, self.stdout.iter().collect())
     }
 
@@ -136,7 +150,17 @@ impl Drop for Server {
 
 /// Runs the example to its end, which is to come by itself.
 pub fn run(arguments: &[&str]) -> Output {
-    command(arguments).output().expect("the example can be run")
+    let (stdout, stderr) = (Stdio::piped(), Stdio::piped());
+    let mut child = command(arguments).stdout(stdout).stderr(stderr).spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            panic!("{arguments:?} keep the server running");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.wait_with_output().unwrap()
 }
 
 fn command(arguments: &[&str]) -> Command {
