@@ -56,6 +56,7 @@ fn help_names_every_flag_and_a_first_request() {
         "--stock",
         "--opens-in",
         "--opens-at",
+        "--idle-timeout",
         "5/60s",
         "iphone=100",
         "curl",

@@ -66,6 +66,11 @@ pub(crate) struct Args {
     /// Opens the sale at a date and time of RFC 3339, such as 2030-11-11T12:00:00+08:00.
     #[arg(long, value_name = "DATETIME")]
     opens_at: Option<Date>,
+
+    /// Hangs up on whoever takes longer over the head of a request, or between two. A proxy in
+    /// front must hang up sooner, or it may send a request into a closed connection.
+    #[arg(long, value_name = "DURATION", default_value = "75s")]
+    pub(crate) idle_timeout: IdleTimeout,
 }
 
 impl Args {
@@ -154,13 +159,28 @@ impl FromStr for Delay {
     }
 }
 
-/// What is wrong with the text of a [`Delay`].
+/// How long a client may keep a connection without a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IdleTimeout(pub(crate) Duration);
+
+impl FromStr for IdleTimeout {
+    type Err = DelayError;
+
+    fn from_str(text: &str) -> Result<Self, DelayError> {
+        let Delay(timeout) = text.parse()?;
+        if timeout.is_zero() { Err(DelayError::Zero) } else { Ok(Self(timeout)) }
+    }
+}
+
+/// What is wrong with the text of a [`Delay`] or an [`IdleTimeout`].
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum DelayError {
     #[error("it is not a length of time such as 30s or 5m: {0}")]
     Text(#[from] jiff::Error),
     #[error("it is longer than a year")]
     TooLong,
+    #[error("it is zero, in which no request could be read")]
+    Zero,
 }
 
 /// The moment at which the sale opens.

@@ -62,11 +62,12 @@ async fn run(args: Args) -> Result<(), StartError> {
     let listener =
         TcpListener::bind(listen).await.map_err(|source| StartError::Listen { listen, source })?;
     let address = listener.local_addr().map_err(StartError::Address)?;
+    let idle_timeout = args.idle_timeout.0;
     let app = start::app(args).await?;
 
     // Connections queue at the listener from `bind` on, so the line is true already.
     writeln!(std::io::stdout(), "listening on http://{address}").map_err(StartError::Announce)?;
-    serve::serve(listener, app, stop).await;
+    serve::serve(listener, app, idle_timeout, stop).await;
     tracing::info!("stopped");
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use proptest::prelude::*;
 use uuid::Uuid;
 
-use crate::args::{Date, Delay, Prefix, StockArg};
+use crate::args::{Date, Delay, IdleTimeout, Prefix, StockArg};
 use crate::order::{OrderId, Sku};
 use crate::user::{UserFrom, UserId};
 
@@ -67,6 +67,8 @@ proptest! {
             prop_assert!(again.is_some_and(|it| it.sku == sku && it.count == count));
         }
         let _ = (read::<Delay>(&text), read::<Date>(&text));
+        let timeout: Option<IdleTimeout> = read(&text);
+        prop_assert!(timeout.is_none_or(|it| !it.0.is_zero()));
         let length = text.len();
         prop_assert_eq!(UserId::new(text).is_some(), (1..=128).contains(&length));
     }

@@ -15,20 +15,22 @@ use tower::Service;
 
 use crate::shutdown::Stop;
 
-/// How long a client may take over the head of a request, and stay away between two. Less than a
-/// stop waits for, so that half a request never is what is cut off then.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Serves until it is asked to stop, and then until the requests under way are answered.
+/// Serves until it is asked to stop, and then until the requests under way are answered. Whoever
+/// sends no whole head of a request for `idle_timeout` is hung up on.
 ///
 /// `axum::serve` does the same without a timer: whoever sends half a request there keeps the
 /// connection for ever, and a thousand of those keep everyone else out. Nor does it answer who has
 /// closed their side after the request, as `nc -N` does, and such an order might stand unanswered.
-pub(crate) async fn serve(mut listener: TcpListener, app: Router, stop: Stop) {
+pub(crate) async fn serve(
+    mut listener: TcpListener,
+    app: Router,
+    idle_timeout: Duration,
+    stop: Stop,
+) {
     // The limit per IP address needs to know the other end of each connection.
     let mut app = app.into_make_service_with_connect_info::<SocketAddr>();
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).half_close(true);
+    http.timer(TokioTimer::new()).header_read_timeout(idle_timeout).half_close(true);
     let connections = GracefulShutdown::new();
     let mut asked = pin!(stop.clone().asked());
     loop {

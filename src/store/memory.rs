@@ -1,5 +1,6 @@
 //! [`MemoryStore`]: the windows of one process.
 
+mod locked;
 mod shard;
 
 use std::collections::BTreeSet;
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 #[cfg(feature = "redis")]
 use uuid::Uuid;
 
+use self::locked::Locked;
 use self::shard::Shard;
 use super::{Check, Partition, Store, StoreFuture, Verdict};
 use crate::error::StoreError;
@@ -277,28 +279,6 @@ impl Inner {
         let dropped = shard.drop_expired(now_us, most, &self.hasher);
         if dropped > 0 {
             self.windows.fetch_sub(dropped, Ordering::Relaxed);
-        }
-    }
-}
-
-/// The shards of one decision, locked, and the hashes of its windows.
-enum Locked<'a> {
-    /// Nearly every decision is about one window.
-    One(u64, MutexGuard<'a, Shard>),
-    Many(Vec<u64>, Vec<(usize, MutexGuard<'a, Shard>)>),
-}
-
-impl Locked<'_> {
-    /// Returns the shard of the decision's `index`-th window, and the window's hash.
-    fn shard(&mut self, index: usize) -> (&mut Shard, u64) {
-        match self {
-            Self::One(hash, guard) => (guard, *hash),
-            Self::Many(hashes, guards) => {
-                let hash = hashes[index];
-                let wanted = shard_of(hash);
-                let at = guards.partition_point(|(shard, _)| *shard < wanted);
-                (&mut guards[at].1, hash)
-            }
         }
     }
 }
