@@ -1,9 +1,14 @@
 //! What the in-process store promises beyond the laws: exact to the microsecond, bounded, and
 //! right under threads.
 
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::advance;
 use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, Quota, StoreError};
 
@@ -64,6 +69,71 @@ async fn at_the_cap_new_keys_fail_and_live_windows_stay() {
     assert_eq!(store.len(), 3);
     minute.reset("a").await.unwrap();
     assert!(admit(&minute, "e").await, "so does a reset");
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_cap_room_is_found_at_the_very_instant_a_window_runs_out() {
+    let store = MemoryStore::with_capacity(3);
+    let policy = |name: &str, ms| Policy::new(name).quota(Quota::new(1, Duration::from_millis(ms)));
+    let long = Limiter::new(policy("long", 60_000), store.clone());
+    let short = Limiter::new(policy("short", 100), store.clone());
+    assert!(admit(&long, "a").await && admit(&long, "b").await && admit(&short, "0").await);
+    for round in 1..50 {
+        assert!(short.check(round.to_string()).await.is_err(), "all windows are live");
+        advance(Duration::from_millis(100) - TICK).await;
+        assert!(short.check(round.to_string()).await.is_err(), "a microsecond early");
+        advance(TICK).await;
+        assert!(admit(&short, &round.to_string()).await, "what came last may run out first");
+    }
+    assert!(!admit(&long, "a").await && !admit(&long, "b").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_cap_windows_that_run_out_one_after_the_other_make_room_one_after_the_other() {
+    let store = MemoryStore::with_capacity(20);
+    let limiter = |name: String, ms| {
+        let quota = Quota::new(1, Duration::from_millis(ms));
+        Limiter::new(Policy::new(name).quota(quota), store.clone())
+    };
+    for ms in 1..=20 {
+        assert!(admit(&limiter(format!("short-{ms}"), ms), "x").await);
+    }
+    let long = limiter("long".to_owned(), 60_000);
+    for number in 0..20 {
+        assert!(long.check(number.to_string()).await.is_err(), "all windows are live");
+        advance(Duration::from_millis(1)).await;
+        assert!(admit(&long, &number.to_string()).await, "room number {number}");
+    }
+    assert!(long.check("one more").await.is_err());
+}
+
+/// One thread makes room for all: the others must not be told that there is none.
+#[tokio::test(start_paused = true)]
+async fn threads_at_the_cap_all_find_the_room_that_has_come() {
+    const THREADS: usize = 8;
+    let runtime = Handle::current();
+    for round in 0..500 {
+        let limiter = Limiter::new(Quota::per_second(1), MemoryStore::with_capacity(THREADS));
+        for old in 0..THREADS {
+            assert!(admit(&limiter, &format!("old-{old}")).await);
+        }
+        assert!(limiter.check("one more").await.is_err());
+        advance(Duration::from_secs(1)).await;
+        let together = Barrier::new(THREADS);
+        let new = &|thread: usize| {
+            // Threads that have entered the runtime see its paused time.
+            let _entered = runtime.enter();
+            together.wait();
+            let key = format!("new-{thread}");
+            pin!(admit(&limiter, &key)).poll(&mut Context::from_waker(Waker::noop()))
+        };
+        std::thread::scope(|scope| {
+            let threads = (0..THREADS).map(|thread| scope.spawn(move || new(thread)));
+            for thread in threads.collect::<Vec<_>>() {
+                assert_eq!(thread.join().unwrap(), Poll::Ready(true), "round {round}");
+            }
+        });
+    }
 }
 
 #[tokio::test(start_paused = true)]

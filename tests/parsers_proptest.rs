@@ -1,5 +1,7 @@
-//! Quotas, policies and networks against whatever an operator may write.
+//! Quotas, policies, networks, failure policies and Redis URLs against whatever an operator may
+//! write.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -7,7 +9,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use tower_sliding_window::key::TrustedProxies;
-use tower_sliding_window::{Policy, Quota};
+use tower_sliding_window::store::RedisServers;
+use tower_sliding_window::{FailurePolicy, Policy, Quota};
+
+/// What no parser here takes anywhere, so that whatever holds it is the wrong part.
+const WRONG: &str = "[#!?x-z]{1,12}";
 
 fn quota() -> impl Strategy<Value = Quota> {
     const CENTURY_US: u64 = 100 * 365 * 24 * 3_600_000_000;
@@ -51,8 +57,68 @@ proptest! {
     }
 
     #[test]
+    fn a_failure_policy_reads_back_what_it_writes(
+        policy in prop_oneof![
+            Just(FailurePolicy::Open),
+            Just(FailurePolicy::Closed),
+            (1..=u32::MAX).prop_map(FailurePolicy::local),
+        ],
+    ) {
+        prop_assert_eq!(policy.to_string().parse(), Ok(policy));
+    }
+
+    #[test]
+    fn errors_name_the_part_that_is_wrong_and_no_other(
+        quotas in vec(quota(), 0..4),
+        (wrong, place) in (WRONG, any::<prop::sample::Index>()),
+        proxies in vec(any::<IpAddr>(), 0..4),
+    ) {
+        let quoted = format!("{wrong:?}");
+        let named = |error: String| error.contains(&quoted);
+        for (text, part) in [
+            (format!("{wrong}/60s"), "the limit"),
+            (format!("5/{wrong}"), "the window"),
+            (wrong.clone(), "LIMIT/WINDOW"),
+        ] {
+            let error = text.parse::<Quota>().unwrap_err().to_string();
+            prop_assert!(error.contains(part) && named(error.clone()), "{}: {}", text, error);
+            let position = place.index(quotas.len() + 1);
+            let mut list: Vec<_> = quotas.iter().map(Quota::to_string).collect();
+            list.insert(position, text);
+            let in_list = list.join(", ").parse::<Policy>().unwrap_err().to_string();
+            prop_assert_eq!(in_list, format!("quota number {}: {}", position + 1, error));
+        }
+        let mut list: Vec<_> = proxies.iter().map(IpAddr::to_string).collect();
+        list.insert(place.index(list.len() + 1), wrong.clone());
+        prop_assert!(named(list.join(",").parse::<TrustedProxies>().unwrap_err().to_string()));
+
+        let error = format!("local:{wrong}").parse::<FailurePolicy>().unwrap_err().to_string();
+        prop_assert!(error.contains("number of instances") && named(error));
+        prop_assert!(named(wrong.parse::<FailurePolicy>().unwrap_err().to_string()));
+        let spoilt = format!("user {wrong}");
+        let error = Policy::try_new(&spoilt).unwrap_err().to_string();
+        let quoted = format!("{spoilt:?}");
+        prop_assert!(error.contains(&quoted), "{}", error);
+    }
+
+    #[test]
+    fn a_url_that_is_none_is_an_error_that_keeps_the_password_to_itself(
+        scheme in "[a-z]{0,8}|redis|rediss|unix",
+        rest in "\\PC{0,20}|[/@:?#\\[\\]%0-9a-z.]{0,30}",
+    ) {
+        let url = format!("{scheme}://user:hunter2@{rest}");
+        let shown = match RedisServers::try_from(url.as_str()) {
+            Ok(servers) => format!("{servers:?}"),
+            Err(error) => format!("{error} {error:?}"),
+        };
+        prop_assert!(!shown.contains("hunter2"), "{}", shown);
+    }
+
+    #[test]
     fn no_text_makes_a_parser_panic(
         text in prop_oneof![
+            "(local|open|closed|LOCAL)?:?[-+0-9]{0,12}",
+            "rediss?://[/@:?#\\[\\]%0-9a-z.]{0,30}",
             "\\PC{0,40}",
             "[-+0-9.,/ a-z]{0,40}",
             "[0-9]{1,22}/[0-9]{1,22}(us|ms|s|m|h|d|y)",
@@ -68,6 +134,10 @@ proptest! {
         if let Ok(proxies) = text.parse::<TrustedProxies>() {
             prop_assert_eq!(Ok(proxies), format!(" {text} ").parse::<TrustedProxies>());
         }
+        if let Ok(policy) = text.parse::<FailurePolicy>() {
+            prop_assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        let _ = RedisServers::try_from(text.as_str());
         let named = Policy::try_new(&text);
         prop_assert!(named.is_err() || HeaderValue::from_str(&text).is_ok());
     }

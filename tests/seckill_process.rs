@@ -56,6 +56,7 @@ fn help_names_every_flag_and_a_first_request() {
         "--stock",
         "--opens-in",
         "--opens-at",
+        "--idle-timeout",
         "5/60s",
         "iphone=100",
         "curl",
@@ -114,6 +115,14 @@ async fn a_signal_stops_an_idle_server_at_once() {
         assert!(asked.elapsed() < Duration::from_secs(8), "it ran into its own time limit");
         assert_eq!(printed, Vec::<String>::new(), "one line on stdout, and no more");
     }
+}
+
+#[tokio::test]
+async fn a_server_whose_logs_nobody_reads_serves_and_stops_all_the_same() {
+    let server = Server::start_unheard("seckill", &[]);
+    assert_eq!(server.order("iphone", "alice").await.status, 201);
+    server.signal("TERM");
+    assert_eq!(server.stopped().0.code(), Some(0));
 }
 
 #[tokio::test]

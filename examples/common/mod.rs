@@ -5,6 +5,7 @@ pub(crate) mod connection;
 pub(crate) mod prefix;
 pub(crate) mod problem;
 pub(crate) mod redis;
+pub(crate) mod serve;
 pub(crate) mod server;
 pub(crate) mod shutdown;
 pub(crate) mod span;

@@ -2,11 +2,13 @@
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::Router;
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
 
+use super::serve::serve;
 use super::shutdown::{self, Stop};
 
 /// Logs to stderr what `RUST_LOG` asks for. Stdout carries only the line that says where the server
@@ -18,6 +20,8 @@ pub(crate) fn log_to_stderr() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(colours)
+        // Else it panics wherever something is logged once nobody reads it, as in `2>&1 | head`.
+        .log_internal_errors(false)
         .init();
 }
 
@@ -36,26 +40,22 @@ impl Server {
         let listener = TcpListener::bind(listen)
             .await
             .map_err(|source| ServerError::Listen { listen, source })?;
-        let address = listener.local_addr().map_err(ServerError::Serve)?;
+        let address = listener.local_addr().map_err(ServerError::Address)?;
         Ok(Self { listener, address, stop })
     }
 
-    /// Announces the address and serves until the server is told to stop.
-    pub(crate) async fn serve(self, app: Router) -> Result<(), ServerError> {
+    /// Announces the address and serves until the server is told to stop, and then until the requests
+    /// under way are answered. Whoever sends no whole head of a request for `idle_timeout` is hung up
+    /// on.
+    pub(crate) async fn serve(
+        self,
+        app: Router,
+        idle_timeout: Duration,
+    ) -> Result<(), ServerError> {
         // Connections queue at the listener from `bind` on, so the line is true already.
         writeln!(std::io::stdout(), "listening on http://{}", self.address)
             .map_err(ServerError::Announce)?;
-        // Some routes need to know the other end of each connection.
-        let app = app.into_make_service_with_connect_info::<SocketAddr>();
-        let patience = self.stop.clone();
-        tokio::select! {
-            served = axum::serve(self.listener, app).with_graceful_shutdown(self.stop.asked()) => {
-                served.map_err(ServerError::Serve)?;
-            }
-            () = patience.over() => {
-                tracing::warn!("some requests did not end in time and are cut off");
-            }
-        }
+        serve(self.listener, app, idle_timeout, self.stop).await;
         tracing::info!("stopped");
         Ok(())
     }
@@ -74,6 +74,6 @@ pub(crate) enum ServerError {
     Announce(std::io::Error),
     #[error("can't listen for signals: {0}")]
     Signals(std::io::Error),
-    #[error("can't go on serving: {0}")]
-    Serve(std::io::Error),
+    #[error("can't tell the address that was taken: {0}")]
+    Address(std::io::Error),
 }

@@ -19,11 +19,26 @@ impl FromStr for Span {
     }
 }
 
-/// What is wrong with the text of a [`Span`].
+/// How long a client may keep a connection without a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IdleTimeout(pub(crate) Duration);
+
+impl FromStr for IdleTimeout {
+    type Err = SpanError;
+
+    fn from_str(text: &str) -> Result<Self, SpanError> {
+        let Span(timeout) = text.parse()?;
+        if timeout.is_zero() { Err(SpanError::Zero) } else { Ok(Self(timeout)) }
+    }
+}
+
+/// What is wrong with the text of a [`Span`] or an [`IdleTimeout`].
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum SpanError {
     #[error("it is not a length of time such as 30s or 5m: {0}")]
     Text(#[from] jiff::Error),
     #[error("it is longer than a year")]
     TooLong,
+    #[error("it is zero, in which no request could be read")]
+    Zero,
 }

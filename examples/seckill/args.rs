@@ -10,7 +10,7 @@ use clap::{CommandFactory, Parser};
 use tower_sliding_window::{FailurePolicy, Policy};
 
 use crate::common::prefix::Prefix;
-use crate::common::span::Span;
+use crate::common::span::{IdleTimeout, Span};
 use crate::opening::Opening;
 use crate::order::{Sku, SkuError};
 use crate::user::UserFrom;
@@ -85,6 +85,11 @@ pub(crate) struct Args {
     /// Opens the sale at a date and time of RFC 3339, such as 2030-11-11T12:00:00+08:00.
     #[arg(long, value_name = "DATETIME")]
     opens_at: Option<Date>,
+
+    /// Hangs up on whoever takes longer over the head of a request, or between two. A proxy in
+    /// front must hang up sooner, or it may send a request into a closed connection.
+    #[arg(long, value_name = "DURATION", default_value = "75s")]
+    pub(crate) idle_timeout: IdleTimeout,
 }
 
 impl Args {
@@ -141,7 +146,7 @@ pub(crate) enum StockArgError {
 
 /// The moment at which the sale opens.
 #[derive(Clone, Copy, Debug)]
-struct Date(SystemTime);
+pub(crate) struct Date(SystemTime);
 
 impl FromStr for Date {
     type Err = DateError;
@@ -154,4 +159,4 @@ impl FromStr for Date {
 /// A text is no [`Date`].
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("it is not a date and time of RFC 3339, such as 2030-11-11T12:00:00Z: {0}")]
-struct DateError(#[from] jiff::Error);
+pub(crate) struct DateError(#[from] jiff::Error);

@@ -15,6 +15,8 @@ mod common;
 mod opening;
 mod order;
 mod page;
+#[cfg(test)]
+mod parsers_proptest;
 mod problem;
 mod routes;
 mod start;
@@ -42,6 +44,7 @@ async fn main() -> ExitCode {
 
 async fn run(args: Args) -> Result<(), StartError> {
     let server = Server::bind(args.listen).await?;
+    let idle_timeout = args.idle_timeout.0;
     let app = start::app(args).await?;
-    Ok(server.serve(app).await?)
+    Ok(server.serve(app, idle_timeout).await?)
 }

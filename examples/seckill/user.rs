@@ -57,7 +57,10 @@ pub(crate) struct UserFrom {
 impl UserFrom {
     fn user(&self, parts: &Parts) -> Result<UserId, KeyError> {
         let key = self.key.extract(parts)?;
-        // A text over 128 bytes comes as its hash, and a hash is not UTF-8.
+        // A text over 128 bytes comes as its hash, whose own hash is another.
+        if Key::from(key.as_bytes()) != key {
+            return Err(KeyError::Invalid);
+        }
         let text = std::str::from_utf8(key.as_bytes()).map_err(|_| KeyError::Invalid)?;
         // What can't be decoded comes as this: two of them may have been different.
         if text.contains(char::REPLACEMENT_CHARACTER) {

@@ -1,11 +1,12 @@
 //! [`MemoryStore`]: the windows of one process.
 
 mod bans;
+mod locked;
 mod shard;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 #[cfg(feature = "redis")]
 use uuid::Uuid;
 
+use self::locked::Locked;
 use self::shard::Shard;
 use super::expiring::{Expiring, Keep};
 use super::{BanState, Check, Partition, Store, StoreFuture, Struck, Verdict};
@@ -66,6 +68,9 @@ struct Inner {
     /// Made when a monitor first asks.
     #[cfg(feature = "moderation")]
     senders: std::sync::OnceLock<Senders>,
+    /// No window runs out before this instant. Raised only under `sweep`.
+    due_us: AtomicU64,
+    sweep: Mutex<()>,
 }
 
 impl MemoryStore {
@@ -89,6 +94,8 @@ impl MemoryStore {
             standings: Expiring::new(capacity),
             #[cfg(feature = "moderation")]
             senders: std::sync::OnceLock::new(),
+            due_us: AtomicU64::new(u64::MAX),
+            sweep: Mutex::default(),
         }))
     }
 
@@ -207,7 +214,7 @@ impl Inner {
         let mut states = verdict.states.iter_mut();
         for (index, (partition, slot)) in check.partitions.iter().zip(slots).enumerate() {
             let (shard, hash) = locked.shard(index);
-            let slot = slot.unwrap_or_else(|| shard.insert(hash, partition, now_us, &self.hasher));
+            let slot = slot.unwrap_or_else(|| self.insert(shard, hash, partition, now_us));
             shard.window_mut(slot).add(Entry { at_us: now_us, id }, check.cost, &partition.policy);
             for (quota, state) in partition.policy.judged().zip(&mut states) {
                 state.remaining = state.remaining.saturating_sub(check.cost);
@@ -262,7 +269,7 @@ impl Inner {
             let (shard, hash) = locked.shard(index);
             let slot = match shard.find(hash, partition) {
                 Some(slot) => slot,
-                None if self.reserve(1) => shard.insert(hash, partition, entry.at_us, &self.hasher),
+                None if self.reserve(1) => self.insert(shard, hash, partition, entry.at_us),
                 None => return Err(StoreError::Full { capacity: self.capacity }),
             };
             shard.window_mut(slot).restore(entry, now_us, check.cost, &partition.policy);
@@ -274,14 +281,39 @@ impl Inner {
     /// Does what may need room, and once more after all windows that have run out were dropped.
     fn with_room<T>(&self, act: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
         match act() {
-            Err(StoreError::Full { .. }) => {
-                for shard in 0..SHARDS {
-                    self.drop_expired(&mut self.lock(shard), self.now_us(), usize::MAX);
-                }
-                act()
-            }
+            Err(StoreError::Full { .. }) if self.make_room() => act(),
             done => done,
         }
+    }
+
+    /// Drops all windows that have run out, and says whether there may be room now.
+    ///
+    /// A flood of new keys comes here with each of them, and is not to go through all shards, whose
+    /// locks others need, unless that is of use.
+    fn make_room(&self) -> bool {
+        let _sweep = self.sweep.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.now_us() < self.due_us.load(Ordering::Relaxed) {
+            // Another thread may have made some while this one waited for the lock.
+            return self.windows.load(Ordering::Relaxed) < self.capacity;
+        }
+        // Windows made meanwhile lower it by themselves.
+        self.due_us.store(u64::MAX, Ordering::Relaxed);
+        for shard in 0..SHARDS {
+            let mut shard = self.lock(shard);
+            self.drop_expired(&mut shard, self.now_us(), usize::MAX);
+            self.due_us.fetch_min(shard.due_us(), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Makes a window to add an entry of that stamp to, and returns its slot.
+    fn insert(&self, shard: &mut Shard, hash: u64, partition: &Partition, at_us: u64) -> u32 {
+        let slot = shard.insert(hash, partition, at_us, &self.hasher);
+        let due_us = shard.window(slot).due_us();
+        if due_us < self.due_us.load(Ordering::Relaxed) {
+            self.due_us.fetch_min(due_us, Ordering::Relaxed);
+        }
+        slot
     }
 
     /// Counts `more` windows in, unless that would pass the cap.
@@ -294,28 +326,6 @@ impl Inner {
         let dropped = shard.drop_expired(now_us, most, &self.hasher);
         if dropped > 0 {
             self.windows.fetch_sub(dropped, Ordering::Relaxed);
-        }
-    }
-}
-
-/// The shards of one decision, locked, and the hashes of its windows.
-enum Locked<'a> {
-    /// Nearly every decision is about one window.
-    One(u64, MutexGuard<'a, Shard>),
-    Many(Vec<u64>, Vec<(usize, MutexGuard<'a, Shard>)>),
-}
-
-impl Locked<'_> {
-    /// Returns the shard of the decision's `index`-th window, and the window's hash.
-    fn shard(&mut self, index: usize) -> (&mut Shard, u64) {
-        match self {
-            Self::One(hash, guard) => (guard, *hash),
-            Self::Many(hashes, guards) => {
-                let hash = hashes[index];
-                let wanted = shard_of(hash);
-                let at = guards.partition_point(|(shard, _)| *shard < wanted);
-                (&mut guards[at].1, hash)
-            }
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -26,19 +26,32 @@ pub struct Program {
 }
 
 impl Program {
+    /// Starts a program whose logs go to someone who has left.
+    pub fn start_unheard(command: &mut Command) -> Self {
+        Self::start_heard_by(command, |_| None)
+    }
+
     pub fn start(command: &mut Command) -> Self {
+        Self::start_heard_by(command, |mut stderr| {
+            Some(std::thread::spawn(move || {
+                let mut logs = String::new();
+                let _ = stderr.read_to_string(&mut logs);
+                logs
+            }))
+        })
+    }
+
+    fn start_heard_by(
+        command: &mut Command,
+        hear: impl FnOnce(ChildStderr) -> Option<JoinHandle<String>>,
+    ) -> Self {
         let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = pipes.spawn().expect("the example can be run");
         let (sender, stdout) = mpsc::channel();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|it| sender.send(it)));
-        let mut stderr = child.stderr.take().unwrap();
-        let logs = std::thread::spawn(move || {
-            let mut logs = String::new();
-            let _ = stderr.read_to_string(&mut logs);
-            logs
-        });
-        Self { stdin: child.stdin.take(), child, stdout, logs: Some(logs) }
+        let logs = hear(child.stderr.take().unwrap());
+        Self { stdin: child.stdin.take(), child, stdout, logs }
     }
 
     /// Writes to its standard input.
@@ -74,7 +87,7 @@ impl Program {
             assert!(Instant::now() < deadline, "the program does not stop: {}", self.kill());
             std::thread::sleep(Duration::from_millis(10));
         };
-        let logs = self.logs.take().unwrap().join().unwrap();
+        let logs = self.logs.take().map(|logs| logs.join().unwrap()).unwrap_or_default();
         (status, logs, self.stdout.iter().collect())
     }
 

@@ -5,7 +5,8 @@
 #[path = "program.rs"]
 mod program;
 
-use std::process::{Command, ExitStatus, Output};
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use http::request::Builder;
@@ -17,6 +18,9 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
 use program::Program;
+
+/// How long a program may run that is to end by itself.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running server. It is killed if the test ends before it does.
 pub struct Server {
@@ -31,11 +35,25 @@ impl Server {
         Self::start_logging(example, "info", arguments)
     }
 
+    /// Starts an example whose logs go to someone who has left.
+    pub fn start_unheard(example: &'static str, arguments: &[&str]) -> Self {
+        Self::listening(example, "debug", arguments, Program::start_unheard)
+    }
+
     /// Starts an example that logs at this level.
     pub fn start_logging(example: &'static str, level: &str, arguments: &[&str]) -> Self {
+        Self::listening(example, level, arguments, Program::start)
+    }
+
+    fn listening(
+        example: &'static str,
+        level: &str,
+        arguments: &[&str],
+        start: impl FnOnce(&mut Command) -> Program,
+    ) -> Self {
         let mut command = command(example, arguments);
         command.args(["--listen", "127.0.0.1:0"]).env("RUST_LOG", level);
-        let mut program = Program::start(&mut command);
+        let mut program = start(&mut command);
         let url = match program.line() {
             Ok(line) => match line.strip_prefix("listening on ") {
                 Some(url) => url.to_owned(),
@@ -93,7 +111,17 @@ impl Server {
 
 /// Runs an example to its end, which is to come by itself.
 pub fn run(example: &'static str, arguments: &[&str]) -> Output {
-    command(example, arguments).output().expect("the example can be run")
+    let (stdout, stderr) = (Stdio::piped(), Stdio::piped());
+    let mut child = command(example, arguments).stdout(stdout).stderr(stderr).spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            panic!("{arguments:?} keep {example} running");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.wait_with_output().unwrap()
 }
 
 fn command(example: &'static str, arguments: &[&str]) -> Command {

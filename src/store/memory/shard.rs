@@ -52,6 +52,11 @@ impl Window {
         self.log.forget(now_us, policy.horizon_us());
     }
 
+    /// Returns an instant before which the window does not run out.
+    pub(super) fn due_us(&self) -> u64 {
+        self.due_us
+    }
+
     fn expires_us(&self) -> u64 {
         self.log.newest_us().map_or(0, |newest| newest + self.policy.horizon_us())
     }
@@ -71,6 +76,11 @@ impl Shard {
     /// Returns the slot of a window.
     pub(super) fn find(&self, hash: u64, partition: &Partition) -> Option<u32> {
         self.by_hash.find(hash, |slot| self.windows[*slot as usize].is(partition)).copied()
+    }
+
+    /// Returns an instant before which no window runs out.
+    pub(super) fn due_us(&self) -> u64 {
+        self.expiries.peek().map_or(u64::MAX, |Reverse((due_us, _))| *due_us)
     }
 
     /// Returns the window in a slot that `find` or `insert` has returned.
