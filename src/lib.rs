@@ -63,6 +63,8 @@
 //! | `sliding_window_candidate_denials_total` | `policy`, `quota` | requests that a candidate quota would have denied |
 //! | `sliding_window_strikes_total` | `policy` | strikes |
 //! | `sliding_window_bans_total` | `policy` | bans that strikes have brought |
+//! | `sliding_window_mutes_total` | `rule` | mutes that messages have brought |
+//! | `sliding_window_messages_shed_total` | | messages that a full queue has not judged |
 //! | `sliding_window_store_errors_total` | `kind` | questions that the store did not answer |
 //! | `sliding_window_fallback_decisions_total` | `failure_policy`: `local`, `open`, `closed`; `outcome`: `admitted`, `denied`, `refused` | decisions made without the store |
 //! | `sliding_window_store_available` | | 1 while there is a connection to Redis, 0 while there is none (a gauge) |

@@ -7,7 +7,7 @@ mod proxy;
 #[path = "support/redis_process.rs"]
 mod redis_process;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use load::{Answers, Load, WINDOW};
 use proxy::{Fault, Proxy};
@@ -44,6 +44,24 @@ fn held() -> Held {
     Held {
         resident_kib: line.split_whitespace().nth(1).unwrap().parse().unwrap(),
         descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
+    }
+}
+
+/// Tells whether the clock that Redis goes by is set while the test runs.
+struct WallClock(SystemTime, Instant);
+
+impl WallClock {
+    fn new() -> Self {
+        Self(SystemTime::now(), Instant::now())
+    }
+
+    /// Returns by how much the wall clock has gone faster than the monotonic one.
+    fn ahead_us(&self) -> i128 {
+        let elapsed = self.1.elapsed().as_micros() as i128;
+        match self.0.elapsed() {
+            Ok(wall) => wall.as_micros() as i128 - elapsed,
+            Err(back) => -(back.duration().as_micros() as i128) - elapsed,
+        }
     }
 }
 
@@ -123,12 +141,17 @@ async fn faults_at_random() {
     let store = RedisStore::builder().deny_cache(false).connect(proxy.url()).await.unwrap();
     let load = Load::start(store, FailurePolicy::default());
 
+    let clock = WallClock::new();
     let (started, end) = (Instant::now(), Instant::now() + Duration::from_secs(minutes * 60));
     let (mut kept, mut faults, mut asked, mut here) = (Vec::new(), 0, 0, 0);
     let (mut samples, mut next_line) = (Vec::new(), started);
     while Instant::now() < end {
         let fault = FAULTS[random.usize(..FAULTS.len())];
-        eprintln!("{:>7.1} s  {fault}", started.elapsed().as_secs_f64());
+        eprintln!(
+            "{:>7.1} s  {fault}; the wall clock is {} us ahead",
+            started.elapsed().as_secs_f64(),
+            clock.ahead_us()
+        );
         inject(fault, &mut redis, &proxy, &mut random).await;
         faults += 1;
         load.until_the_store_decides().await;
@@ -140,7 +163,21 @@ async fn faults_at_random() {
         new.statuses(&[200, 429]);
         kept.extend(new.0);
         let answers = Answers(std::mem::take(&mut kept));
-        assert_eq!(answers.over_admitted(), 0, "after {fault:?}, with seed {seed}");
+        if answers.over_admitted() > 0 {
+            for answer in answers.fullest(WINDOW) {
+                eprintln!(
+                    "user {} from {:.6} s to {:.6} s, decided by {:?}",
+                    answer.user,
+                    (answer.sent - started).as_secs_f64(),
+                    (answer.received - started).as_secs_f64(),
+                    answer.decided_by
+                );
+            }
+            let ahead = clock.ahead_us();
+            panic!(
+                "too many after {fault:?}, with seed {seed}; the wall clock is {ahead} us ahead"
+            );
+        }
         // A window may reach back into what was looked at before.
         let from = Instant::now() - WINDOW * 2;
         kept = answers.between(from, Instant::now()).0;

@@ -2,17 +2,17 @@
 //! to be told afterwards.
 
 mod journal;
+mod trouble;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use uuid::Uuid;
 
-use self::journal::{Journal, Task, TaskKind};
+use self::journal::{SharedJournal, Task, TaskKind};
+pub(super) use self::trouble::Trouble;
 use super::{BanStore, Check, DecidedBy, MemoryStore, Partition, Store, StoreFuture, Verdict};
 use crate::backoff::Backoff;
 use crate::error::StoreError;
@@ -49,9 +49,7 @@ impl<S> Clone for Failover<S> {
 struct Inner<S> {
     store: S,
     windows: MemoryStore,
-    journal: Mutex<Journal>,
-    /// The length of the journal, for a look without its lock.
-    unwritten: AtomicUsize,
+    journal: SharedJournal,
     trouble: Trouble,
 }
 
@@ -61,8 +59,7 @@ impl<S: Store> Failover<S> {
         Self(Arc::new(Inner {
             store,
             windows: MemoryStore::with_capacity(capacity),
-            journal: Mutex::new(Journal::new(capacity)),
-            unwritten: AtomicUsize::new(0),
+            journal: SharedJournal::new(capacity),
             trouble,
         }))
     }
@@ -97,17 +94,18 @@ impl<S: Store> Failover<S> {
         if held.admitted && states.all(|(here, there)| here.remaining >= there.remaining) {
             return Ok(verdict);
         }
-        if !held.admitted {
-            let _ = now(inner.windows.cancel(check));
-        }
         self.tell_what_it_lacks(check);
         if held.admitted {
             return Ok(verdict);
         }
-        self.note(check, TaskKind::Cancel, Duration::ZERO)?;
-        let mut denial = now(inner.windows.peek(check))?;
-        denial.decided_by = DecidedBy::LocalWindow;
-        Ok(denial)
+        // Decided anew, for meanwhile there may be room.
+        let _ = now(inner.windows.cancel(check));
+        let mut verdict = now(inner.windows.admit(check))?;
+        verdict.decided_by = DecidedBy::LocalWindow;
+        if !verdict.admitted {
+            self.note(check, TaskKind::Cancel, Duration::ZERO)?;
+        }
+        Ok(verdict)
     }
 
     /// Bans here who is banned there, for when the store does not answer.
@@ -168,7 +166,7 @@ impl<S: Store> Failover<S> {
     /// Has the store told about a request, as soon as it can be.
     fn note(&self, check: &Check, kind: TaskKind, age: Duration) -> Result<(), StoreError> {
         let at = Instant::now();
-        let mut journal = self.journal();
+        let mut journal = self.0.journal.lock();
         if !journal.has_room(at) {
             return Err(StoreError::Full { capacity: self.0.windows.capacity() });
         }
@@ -187,7 +185,7 @@ impl<S: Store> Failover<S> {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let tasks = {
-                let mut journal = self.journal();
+                let mut journal = self.0.journal.lock();
                 let tasks = journal.next(TASKS_AT_ONCE, Instant::now());
                 journal.is_worked_off = !tasks.is_empty();
                 tasks
@@ -221,30 +219,16 @@ impl<S: Store> Failover<S> {
                     continue;
                 }
             }
-            self.journal().done(&task);
+            self.0.journal.lock().done(&task);
         }
         report::written_back(written);
         all_done
     }
 
-    /// Locks the journal; its length is known to all when the lock is released.
-    fn journal(&self) -> Noting<'_> {
-        let journal = self.0.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        Noting { journal, unwritten: &self.0.unwritten }
-    }
-
     /// Tells whether the windows here know more than the store about those of a request.
     fn is_behind(&self, check: &Check) -> bool {
-        self.0.unwritten.load(Ordering::Acquire) > 0
-            && matches!(check.on_failure, FailurePolicy::Local { .. })
-            && self.journal().concerns(&check.partitions)
-    }
-
-    fn kind_of(&self, id: Uuid) -> Option<TaskKind> {
-        if self.0.unwritten.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        self.journal().kind_of(id)
+        matches!(check.on_failure, FailurePolicy::Local { .. })
+            && self.0.journal.concerns(&check.partitions)
     }
 }
 
@@ -263,32 +247,6 @@ impl<S: Store> Inner<S> {
             TaskKind::Restore => self.store.restore(&task.check, task.age(Instant::now())).await,
             TaskKind::Cancel => self.store.cancel(&task.check).await.map(|_| ()),
         }
-    }
-}
-
-/// The journal while it is changed.
-struct Noting<'a> {
-    journal: MutexGuard<'a, Journal>,
-    unwritten: &'a AtomicUsize,
-}
-
-impl std::ops::Deref for Noting<'_> {
-    type Target = Journal;
-
-    fn deref(&self) -> &Journal {
-        &self.journal
-    }
-}
-
-impl std::ops::DerefMut for Noting<'_> {
-    fn deref_mut(&mut self) -> &mut Journal {
-        &mut self.journal
-    }
-}
-
-impl Drop for Noting<'_> {
-    fn drop(&mut self) {
-        self.unwritten.store(self.journal.len(), Ordering::Release);
     }
 }
 
@@ -330,7 +288,7 @@ impl<S: Store> Store for Failover<S> {
     fn cancel(&self, check: &Check) -> StoreFuture<bool> {
         let was_here = now(self.0.windows.cancel(check));
         // The store is to be told of the request already: now it is to be told otherwise.
-        if self.kind_of(check.id).is_some() {
+        if self.0.journal.kind_of(check.id).is_some() {
             let noted = self.note(check, TaskKind::Cancel, Duration::ZERO);
             return StoreFuture::ready(noted.and(was_here));
         }
@@ -357,40 +315,38 @@ impl<S: Store> Store for Failover<S> {
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
         let _ = now(self.0.windows.reset(partitions));
-        self.journal().forget(partitions);
+        self.0.journal.lock().forget(partitions);
         self.0.store.reset(partitions)
     }
 }
 
-/// When the store was last seen to fail. Clones are one.
-#[derive(Clone, Debug)]
-pub(super) struct Trouble(Arc<TroubleClock>);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+    use crate::quota::Quota;
 
-#[derive(Debug)]
-struct TroubleClock {
-    epoch: Instant,
-    /// Microseconds since the epoch, plus 1; 0 if never.
-    last: AtomicU64,
-}
+    #[test]
+    fn what_a_forgetful_store_admits_is_taken_back_until_there_is_room_and_not_longer() {
+        let window = Duration::from_micros(200);
+        let (forgetful, trouble) = (MemoryStore::new(), Trouble::new());
+        let store = Failover::new(forgetful.clone(), 10, trouble.clone());
+        let policy = Arc::new(Policy::new("user").quota(Quota::new(1, window)));
+        let partitions = [Partition { policy, key: "alice".into() }];
 
-impl Trouble {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(TroubleClock { epoch: Instant::now(), last: AtomicU64::new(0) }))
-    }
-
-    /// Notes that there is trouble now.
-    pub(super) fn mark(&self) {
-        self.0.last.fetch_max(self.now_us() + 1, Ordering::SeqCst);
-    }
-
-    /// Tells whether a window of the request may reach back to the last trouble.
-    fn matters_to(&self, check: &Check) -> bool {
-        let last = self.0.last.load(Ordering::SeqCst);
-        let horizons = check.partitions.iter().map(|partition| partition.policy.horizon_us());
-        last > 0 && self.now_us() < last.saturating_add(horizons.max().unwrap_or(0))
-    }
-
-    fn now_us(&self) -> u64 {
-        u64::try_from(self.0.epoch.elapsed().as_micros()).unwrap_or(u64::MAX)
+        let (mut last, mut admissions) = (None, 0);
+        while admissions < 2_000 {
+            trouble.mark();
+            now(forgetful.reset(&partitions)).unwrap();
+            let sent = Instant::now();
+            let verdict = now(store.admit(&Check::new(partitions.clone()))).unwrap();
+            // Nor is it written back: the outage goes on.
+            store.0.journal.lock().forget(&partitions);
+            if verdict.admitted {
+                let after = last.map(|last| Instant::now() - last);
+                assert!(after.is_none_or(|after| after >= window), "{after:?} after another");
+                (last, admissions) = (Some(sent), admissions + 1);
+            }
+        }
     }
 }

@@ -166,20 +166,28 @@ impl Answers {
     }
 
     pub fn over(&self, limit: u32, window: Duration) -> usize {
+        self.fullest(window).len().saturating_sub(limit as usize)
+    }
+
+    /// Returns what was admitted in the fullest window of any user, as far as that is certain.
+    pub fn fullest(&self, window: Duration) -> Vec<&Answer> {
         let mut by_user: HashMap<usize, Vec<&Answer>> = HashMap::new();
         for answer in self.0.iter().filter(|answer| answer.status == StatusCode::OK) {
             by_user.entry(answer.user).or_default().push(answer);
         }
-        let mut most = 0;
+        let mut fullest = Vec::new();
         for admitted in by_user.values() {
             for first in admitted {
                 let surely_within = |it: &&&Answer| {
                     it.sent >= first.sent && it.received.duration_since(first.sent) < window
                 };
-                most = most.max(admitted.iter().filter(surely_within).count());
+                let within: Vec<&Answer> = admitted.iter().filter(surely_within).copied().collect();
+                if within.len() > fullest.len() {
+                    fullest = within;
+                }
             }
         }
-        most.saturating_sub(limit as usize)
+        fullest
     }
 
     /// Checks that every user got about what is theirs all the time, whatever failed.

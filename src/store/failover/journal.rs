@@ -1,6 +1,9 @@
-//! [`Journal`]: what the store has yet to be told.
+//! [`SharedJournal`]: what the store has yet to be told.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ahash::RandomState;
@@ -41,6 +44,66 @@ impl Task {
     }
 }
 
+/// The journal of a process, which is empty nearly always.
+#[derive(Debug)]
+pub(super) struct SharedJournal {
+    journal: Mutex<Journal>,
+    /// The length of the journal, for a look without its lock.
+    unwritten: AtomicUsize,
+}
+
+impl SharedJournal {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { journal: Mutex::new(Journal::new(capacity)), unwritten: AtomicUsize::new(0) }
+    }
+
+    /// Locks the journal; its length is known to all when the lock is released.
+    pub(super) fn lock(&self) -> Locked<'_> {
+        let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { journal, unwritten: &self.unwritten }
+    }
+
+    /// Tells whether the store has yet to be told something about one of these windows.
+    pub(super) fn concerns(&self, partitions: &[Partition]) -> bool {
+        !self.is_empty() && self.lock().concerns(partitions)
+    }
+
+    /// Returns what is to be done for a request.
+    pub(super) fn kind_of(&self, id: Uuid) -> Option<TaskKind> {
+        if self.is_empty() { None } else { self.lock().kind_of(id) }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.unwritten.load(Ordering::Acquire) == 0
+    }
+}
+
+/// The journal while it is looked at or changed.
+pub(super) struct Locked<'a> {
+    journal: MutexGuard<'a, Journal>,
+    unwritten: &'a AtomicUsize,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Journal;
+
+    fn deref(&self) -> &Journal {
+        &self.journal
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Journal {
+        &mut self.journal
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.unwritten.store(self.journal.len(), Ordering::Release);
+    }
+}
+
 /// The tasks by request, and the windows they concern.
 #[derive(Debug)]
 pub(super) struct Journal {
@@ -57,7 +120,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    pub(super) fn new(capacity: usize) -> Self {
+    fn new(capacity: usize) -> Self {
         Self {
             tasks: HashMap::default(),
             order: VecDeque::new(),
@@ -69,12 +132,12 @@ impl Journal {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.tasks.len()
     }
 
     /// Tells whether the store has yet to be told something about one of these windows.
-    pub(super) fn concerns(&self, partitions: &[Partition]) -> bool {
+    fn concerns(&self, partitions: &[Partition]) -> bool {
         partitions.iter().any(|partition| self.windows.contains_key(partition))
     }
 
@@ -131,7 +194,7 @@ impl Journal {
     }
 
     /// Returns what is to be done for a request.
-    pub(super) fn kind_of(&self, id: Uuid) -> Option<TaskKind> {
+    fn kind_of(&self, id: Uuid) -> Option<TaskKind> {
         self.tasks.get(&id).map(|task| task.kind)
     }
 
