@@ -154,6 +154,7 @@ async fn policies_change_while_the_server_runs() {
         let before = server.get("/policies").await.json();
         let expected = json!({
             "version": 0,
+            "stale": false,
             "global": { "configured": "500/1s", "alert": false },
             "institution": {
                 "configured": "100/1s",

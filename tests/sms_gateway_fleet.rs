@@ -204,7 +204,7 @@ async fn a_redis_that_forgets_is_told_again() {
 async fn without_its_redis_a_server_goes_on_and_changes_nothing() {
     let mut redis = RedisProcess::start().await;
     let local = start(&["--redis", &redis.url(), "--receiver-limit", "2/1h"]);
-    let closed = start(&["--redis", &redis.url(), "--on-redis-failure", "closed"]);
+    let closed = start(&["--redis", &redis.url(), "--on-failure", "closed"]);
     put(&local, "/policies/receiver", "3/1h").await;
     assert_eq!(sms(&local, "bank", "otp", ALICE).await.status, 202);
     policies_until(&closed, |policies| policies["version"] == 1).await;
@@ -220,12 +220,14 @@ async fn without_its_redis_a_server_goes_on_and_changes_nothing() {
     let refused = put(&local, "/policies/receiver", "9/1h").await;
     assert!(refused.problem(503).ends_with("#temporary-reduced-capacity"));
     refused.retry_after();
+    policies_until(&local, |policies| policies["stale"] == true).await;
     assert_eq!(configured(&local, "receiver").await, "3/1h");
 
     redis.start_again();
     redis.answers().await;
     until(async || put(&local, "/policies/receiver", "9/1h").await.status == 200).await;
     policies_until(&closed, |policies| policies["receiver"]["configured"] == "9/1h").await;
+    policies_until(&local, |policies| policies["stale"] == false).await;
     let logs = stop(local);
     assert!(logs.contains("those known hold") && logs.contains("from Redis again"), "{logs}");
     assert!(!logs.contains("4917"), "{logs}");

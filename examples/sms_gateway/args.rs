@@ -1,16 +1,16 @@
 //! [`Args`]: the command line.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use tower_sliding_window::{FailurePolicy, ParseQuotaError, Policy, PolicyError, Quota};
+use tower_sliding_window::{ParseQuotaError, Policy, PolicyError, Quota};
 
 use crate::alerts::Bound;
 use crate::bucket::{Bucket, TooFast};
+use crate::common::flags::ServerFlags;
 use crate::common::prefix::Prefix;
 use crate::common::span::{Span, SpanError};
 use crate::controller::Targets;
@@ -27,6 +27,8 @@ const SHORTEST_WINDOW: Duration = Duration::from_millis(100);
 #[derive(Parser)]
 #[command(
     name = "sms_gateway",
+    mut_arg("listen", |listen| listen.default_value("127.0.0.1:3001")),
+    mut_arg("redis", |redis| redis.env("SMS_GATEWAY_REDIS")),
     after_help = "\
 Try it:
   curl -i http://127.0.0.1:3001/sms \\
@@ -46,25 +48,12 @@ stopped. Without --redis it lasts as long as the server.
 RUST_LOG sets what is logged, to stderr; `info` unless it is set."
 )]
 pub(crate) struct Args {
-    /// Address to listen on; port 0 takes a free one. The address is printed when ready.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:3001")]
-    pub(crate) listen: SocketAddr,
-
-    /// Redis that keeps windows and policies, for all servers that use it:
-    /// redis://[:PASSWORD@]HOST[:PORT][/DB]. Without it, this process keeps them.
-    // Text here, so that an error of clap, which repeats the value, can't show a password.
-    #[arg(long, value_name = "URL", env = "SMS_GATEWAY_REDIS", hide_env_values = true)]
-    pub(crate) redis: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
 
     /// What the Redis keys begin with; servers with the same prefix are one gateway.
     #[arg(long, value_name = "NAME", default_value = "sms")]
     pub(crate) prefix: Prefix,
-
-    /// What becomes of messages while Redis does not answer: local[:SERVERS] (windows in this
-    /// process decide, at each limit divided by the number of servers), open (all are admitted), or
-    /// closed (all get 503).
-    #[arg(long, value_name = "POLICY", default_value_t)]
-    pub(crate) on_redis_failure: FailurePolicy,
 
     /// Messages this server takes in all, and after a pause at once; a token bucket. Its rate must
     /// not be below the sum of the institutions' rates.

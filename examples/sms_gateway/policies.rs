@@ -1,15 +1,15 @@
 //! [`Policies`]: the thresholds of the fleet, changed while it runs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::RedisError;
-use redis::aio::ConnectionManager;
 use tokio::sync::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 use tower_sliding_window::{Policy, Quota};
 
+use crate::common::connection::Connection;
 use crate::levels::Levels;
 use crate::shared::{Changes, Shared};
 use crate::sum::GlobalTooLow;
@@ -31,21 +31,23 @@ pub(crate) struct Policies {
     known: Mutex<Changes>,
     /// That of the known changes, for those who can't wait for the lock.
     version: AtomicU64,
+    /// Whether Redis can't be read, so that other servers may have changed something.
+    stale: AtomicBool,
 }
 
 impl Policies {
     /// Creates the policies of a server that is alone: they last as long as it does.
     pub(crate) fn alone(levels: Arc<Levels>, global: Quota) -> Self {
         let flags = levels.configured();
-        let (known, version) = Default::default();
-        Self { flags, global, levels, shared: None, known, version }
+        let (known, version, stale) = Default::default();
+        Self { flags, global, levels, shared: None, known, version, stale }
     }
 
     /// Creates the policies of a fleet, and takes over what was changed before.
     pub(crate) async fn shared(
         levels: Arc<Levels>,
         global: Quota,
-        connection: ConnectionManager,
+        connection: Connection,
         prefix: &str,
     ) -> Result<Self, RedisError> {
         let mut policies = Self::alone(levels, global);
@@ -57,6 +59,11 @@ impl Policies {
     /// Returns the version of the policies: how often they were changed.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
+    }
+
+    /// Tells whether other servers may have changed something that this one could not read.
+    pub(crate) fn are_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed)
     }
 
     /// Changes one threshold, here at once and on the other servers when they next look.
@@ -101,13 +108,13 @@ impl Policies {
     pub(crate) async fn run(&self) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut failing = false;
         loop {
             looks.tick().await;
             let refreshed = self.refresh().await;
+            let was_stale = self.stale.swap(refreshed.is_err(), Ordering::Relaxed);
             match &refreshed {
-                Ok(_) if failing => tracing::info!("policies are read from Redis again"),
-                Err(error) if !failing => {
+                Ok(_) if was_stale => tracing::info!("policies are read from Redis again"),
+                Err(error) if !was_stale => {
                     tracing::warn!(%error, "policies can't be read from Redis: those known hold");
                 }
                 Ok(_) | Err(_) => {}
@@ -117,7 +124,6 @@ impl Policies {
             {
                 tracing::warn!(%error, "a server with a higher --global has changed a policy");
             }
-            failing = refreshed.is_err();
         }
     }
 

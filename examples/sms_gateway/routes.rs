@@ -79,6 +79,7 @@ async fn policies(State(app): State<App>) -> Result<Json<Value>, Problem> {
     let (gateway, configured) = (&app.gateway, app.gateway.levels.configured());
     let mut answer = Map::new();
     answer.insert("version".to_owned(), app.policies.version().into());
+    answer.insert("stale".to_owned(), app.policies.are_stale().into());
     let (global, alert) = (gateway.bucket.quota().to_string(), gateway.alerts.is_on("global"));
     answer.insert("global".to_owned(), json!({ "configured": global, "alert": alert }));
     for level in Level::ALL {

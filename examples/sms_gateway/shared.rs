@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::ConnectionManager;
 use redis::{RedisResult, Script};
+
+use crate::common::connection::Connection;
 
 /// How long the policies outlive the last server.
 const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -24,13 +25,13 @@ pub(crate) struct Changes {
 
 /// Keeps the changes in one HASH, which outlives the servers by thirty days.
 pub(crate) struct Shared {
-    connection: ConnectionManager,
+    connection: Connection,
     key: String,
     put_policies: Arc<Script>,
 }
 
 impl Shared {
-    pub(crate) fn new(connection: ConnectionManager, prefix: &str) -> Self {
+    pub(crate) fn new(connection: Connection, prefix: &str) -> Self {
         let put_policies = Arc::new(Script::new(include_str!("put_policies.lua")));
         // No window is named so: those have braces.
         Self { connection, key: format!("{prefix}:policies"), put_policies }

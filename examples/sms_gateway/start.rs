@@ -8,7 +8,7 @@ use tower_sliding_window::MemoryStore;
 use crate::alerts::Alerts;
 use crate::args::Args;
 use crate::bucket::{Bucket, TooFast};
-use crate::common::redis::{OpenError, Redis};
+use crate::common::redis::OpenError;
 use crate::common::server::ServerError;
 use crate::controller::{self, Results};
 use crate::downstream::Downstream;
@@ -24,10 +24,7 @@ pub(crate) async fn app(args: Args) -> Result<Router, StartError> {
     let levels = Arc::new(Levels::new(args.thresholds()));
     let (bound, targets) = (args.bound(), args.targets());
     let results = Results::new(&targets);
-    let redis = match args.redis.clone() {
-        Some(url) => Some(Redis::open(url).await?),
-        None => None,
-    };
+    let redis = args.server.redis().await?;
 
     let policies = match &redis {
         Some(redis) => {
@@ -52,12 +49,13 @@ pub(crate) async fn app(args: Args) -> Result<Router, StartError> {
 
     let limiter = match &redis {
         Some(redis) => {
-            tracing::info!(address = %redis.address, "windows and policies are kept in Redis");
-            limiter(redis.windows(&args.prefix.0), args.on_redis_failure)
+            let windows = redis.windows(&args.prefix.0, args.server.response_timeout.0).await?;
+            tracing::info!(addresses = %redis.addresses, "windows and policies are kept in Redis");
+            limiter(windows, args.server.on_failure)
         }
         None => {
             tracing::info!("windows and policies are kept in this process");
-            limiter(MemoryStore::new(), args.on_redis_failure)
+            limiter(MemoryStore::new(), args.server.on_failure)
         }
     };
     let gateway = Gateway {

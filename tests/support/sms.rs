@@ -12,8 +12,11 @@ use crate::server_process::{Answer, Server};
 /// How long to wait for what is to come soon.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Waits for Redis as long as a busy machine may need.
+pub const PATIENT: [&str; 2] = ["--response-timeout", "10s"];
+
 pub fn start(arguments: &[&str]) -> Server {
-    Server::start("sms_gateway", arguments)
+    Server::start("sms_gateway", &[&PATIENT[..], arguments].concat())
 }
 
 pub fn message(institution: &str, channel: &str, to: &str) -> String {
