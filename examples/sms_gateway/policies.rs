@@ -16,7 +16,7 @@ use crate::sum::GlobalTooLow;
 use crate::thresholds::{Target, Thresholds, UnknownTarget};
 
 /// How often a server looks whether another one has changed something.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often a change is tried while others are faster.
 const ATTEMPTS: u32 = 10;
 
@@ -84,7 +84,7 @@ impl Policies {
                 after.check(self.global)?;
             }
             let mut changes = known.clone();
-            changes.version += 1;
+            changes.version = changes.version.saturating_add(1);
             changes.policies.insert(target.to_string(), policy.to_string());
             // Whoever checked another sum meanwhile has raised the version, and this is refused.
             if let Some(shared) = &self.shared

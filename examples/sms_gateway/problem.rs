@@ -89,7 +89,6 @@ impl Problem {
                 (Rejection::Denied(*denied).to_response(), wait)
             }
             Refusal::Store(error) => {
-                tracing::warn!(%error, "the windows can't be asked");
                 let wait = error.retry_after();
                 (Rejection::StoreFailed(error).to_response(), wait)
             }

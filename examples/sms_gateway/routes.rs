@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, Request, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
@@ -13,6 +14,7 @@ use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tokio::time::timeout;
 
 use crate::common::problem::Problem;
 use crate::common::span::Span;
@@ -31,6 +33,8 @@ const LONGEST_BODY: usize = 16 * 1024;
 pub(crate) struct App {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) policies: Arc<Policies>,
+    /// How long a client may take over the body of a request.
+    pub(crate) idle_timeout: Duration,
 }
 
 /// Puts the server together.
@@ -61,18 +65,14 @@ async fn only_local(request: Request, next: Next) -> Result<Response, Problem> {
     }
 }
 
-async fn send(State(app): State<App>, body: Result<Bytes, BytesRejection>) -> Response {
-    let message = match whole(body).map(|body| Message::from_json(&body)) {
-        Ok(Ok(message)) => message,
-        Ok(Err(error)) => return Problem::bad_message(&error).into_response(),
-        Err(problem) => return problem.into_response(),
-    };
-    match app.gateway.send(message).await {
+async fn send(State(app): State<App>, Whole(body): Whole) -> Result<Response, Problem> {
+    let message = Message::from_json(&body).map_err(|error| Problem::bad_message(&error))?;
+    Ok(match app.gateway.send(message).await {
         Ok(id) => {
             (StatusCode::ACCEPTED, Json(json!({ "message_id": id.to_string() }))).into_response()
         }
         Err(refusal) => Problem::refused(refusal, app.gateway.bucket.quota()),
-    }
+    })
 }
 
 async fn policies(State(app): State<App>) -> Result<Json<Value>, Problem> {
@@ -108,27 +108,23 @@ fn shown(gateway: &Gateway, configured: &Thresholds, target: &Target) -> Result<
 async fn change_level(
     State(app): State<App>,
     level: Result<Path<String>, PathRejection>,
-    body: Result<Bytes, BytesRejection>,
+    Whole(body): Whole,
 ) -> Result<Json<Value>, Problem> {
-    change(app, level.ok().map(|Path(level)| level), body).await
+    change(app, level.ok().map(|Path(level)| level), &body).await
 }
 
 async fn change_institution(
     State(app): State<App>,
     name: Result<Path<String>, PathRejection>,
-    body: Result<Bytes, BytesRejection>,
+    Whole(body): Whole,
 ) -> Result<Json<Value>, Problem> {
-    change(app, name.ok().map(|Path(name)| format!("institution/{name}")), body).await
+    change(app, name.ok().map(|Path(name)| format!("institution/{name}")), &body).await
 }
 
-async fn change(
-    app: App,
-    target: Option<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Problem> {
+async fn change(app: App, target: Option<String>, body: &[u8]) -> Result<Json<Value>, Problem> {
     let target = target.and_then(|target| target.parse().ok());
     let target: Target = target.ok_or(ChangeError::Unknown(UnknownTarget))?;
-    let policy_text = policy_text(&whole(body)?)?;
+    let policy_text = policy_text(body)?;
     let new = policy_text.parse().map_err(|error| Problem::bad_value(format!("{error}.")))?;
     // A change that has begun is finished even if the caller no longer waits.
     let (policies, changed) = (app.policies.clone(), target.clone());
@@ -167,10 +163,9 @@ async fn downstream(State(app): State<App>) -> Json<Value> {
 
 async fn set_downstream(
     State(app): State<App>,
-    body: Result<Bytes, BytesRejection>,
+    Whole(body): Whole,
 ) -> Result<Json<Value>, Problem> {
-    let knobs: Knobs =
-        serde_json::from_slice(&whole(body)?).map_err(|error| Problem::bad_json(&error))?;
+    let knobs: Knobs = serde_json::from_slice(&body).map_err(|error| Problem::bad_json(&error))?;
     let mut conduct = app.gateway.downstream.conduct();
     if let Some(latency) = knobs.latency {
         let latency: Span =
@@ -186,6 +181,15 @@ async fn set_downstream(
     Ok(downstream(State(app)).await)
 }
 
-fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
-    body.map_err(|rejection| Problem::body(rejection.status()))
+/// The body of a request, read to its end in no longer than a client may take.
+struct Whole(Bytes);
+
+impl FromRequest<App> for Whole {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        let body = timeout(app.idle_timeout, Bytes::from_request(request, app)).await;
+        let body = body.map_err(|_| Problem::body(StatusCode::REQUEST_TIMEOUT))?;
+        body.map(Self).map_err(|rejection| Problem::body(rejection.status()))
+    }
 }

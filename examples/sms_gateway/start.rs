@@ -77,7 +77,7 @@ pub(crate) async fn app(args: Args) -> Result<Router, StartError> {
         let policies = policies.clone();
         tokio::spawn(async move { policies.run().await });
     }
-    Ok(routes(App { gateway, policies }))
+    Ok(routes(App { gateway, policies, idle_timeout: args.server.idle_timeout.0 }))
 }
 
 /// Why the server does not run, and what to do about it.

@@ -4,6 +4,7 @@ use serde_json::json;
 use tokio::time::advance;
 
 use crate::http_support::send;
+use crate::policies::LOOK_EVERY;
 use crate::{App, ROOMY, SECOND, violated};
 
 #[tokio::test(start_paused = true)]
@@ -86,4 +87,9 @@ async fn only_this_machine_may_look_at_policies_or_change_them() {
     let mut request = App::request("GET", "/policies", "127.0.0.1:9", "");
     request.extensions_mut().clear();
     assert_eq!(send(&app.0, request).await.status, 403, "nobody knows who it is");
+}
+
+#[test]
+fn servers_look_often_enough_for_a_change_to_hold_everywhere_within_a_second() {
+    assert!(2 * LOOK_EVERY <= SECOND);
 }

@@ -1,10 +1,11 @@
-//! What becomes of a message whose sender does not wait for the answer.
+//! What becomes of a message whose sender does not wait for the answer, or does not end it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::{Body, Bytes};
 use clap::Parser;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tower_sliding_window::store::{Check, Partition, Store, StoreFuture, Verdict};
 use tower_sliding_window::{FailurePolicy, MemoryStore, Policy, Quota};
 
@@ -14,9 +15,10 @@ use crate::bucket::Bucket;
 use crate::controller::Results;
 use crate::downstream::Downstream;
 use crate::gateway::{Gateway, limiter};
+use crate::http_support::send;
 use crate::levels::Levels;
 use crate::message::Message;
-use crate::{SECOND, body};
+use crate::{App, SECOND, body};
 
 /// A store whose answers take a second to come.
 struct Far(MemoryStore);
@@ -77,4 +79,32 @@ async fn who_hangs_up_while_the_windows_are_asked_leaves_no_trace() {
     assert!(!receiver().await, "it had been admitted");
     sleep(3 * SECOND).await;
     assert!(receiver().await, "and gave its place back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_end_a_body_is_told_so_in_the_end() {
+    for (method, path) in [("POST", "/sms"), ("PUT", "/policies/channel"), ("PUT", "/downstream")] {
+        let app = App::start(&["--idle-timeout", "7s"]).await;
+        let asked = Instant::now();
+        let mut request = App::request(method, path, "127.0.0.1:9", "");
+        *request.body_mut() = Body::new(Endless);
+        let answer = send(&app.0, request).await;
+        assert_eq!((answer.status.as_u16(), asked.elapsed()), (408, 7 * SECOND), "{path}");
+        assert_eq!(answer.problem()["status"], 408);
+    }
+}
+
+/// A body of which nothing comes.
+struct Endless;
+
+impl http_body::Body for Endless {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        std::task::Poll::Pending
+    }
 }
