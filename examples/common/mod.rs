@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each example and each test uses its own part")]
 
 pub(crate) mod connection;
+pub(crate) mod flags;
 pub(crate) mod prefix;
 pub(crate) mod problem;
 pub(crate) mod redis;

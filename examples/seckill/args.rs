@@ -1,16 +1,16 @@
 //! [`Args`]: the command line.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::{Instant, SystemTime};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use tower_sliding_window::{FailurePolicy, Policy};
+use tower_sliding_window::Policy;
 
+use crate::common::flags::ServerFlags;
 use crate::common::prefix::Prefix;
-use crate::common::span::{IdleTimeout, Span};
+use crate::common::span::Span;
 use crate::opening::Opening;
 use crate::order::{Sku, SkuError};
 use crate::user::UserFrom;
@@ -19,6 +19,7 @@ use crate::user::UserFrom;
 #[derive(Parser)]
 #[command(
     name = "seckill",
+    mut_arg("redis", |redis| redis.env("SECKILL_REDIS")),
     after_help = "\
 Try it:
   curl -i -X POST -H 'x-user-id: alice' http://127.0.0.1:3000/seckill/iphone/orders
@@ -27,35 +28,8 @@ Try it:
 RUST_LOG sets what is logged, to stderr; `info` unless it is set. User ids appear from `debug` on."
 )]
 pub(crate) struct Args {
-    /// Address to listen on; port 0 takes a free one. The address is printed when ready.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:3000")]
-    pub(crate) listen: SocketAddr,
-
-    /// Redis that keeps windows, stock and orders, for all servers that use it:
-    /// redis://[:PASSWORD@]HOST[:PORT][/DB]. Repeat it, or separate by commas, for the nodes of a
-    /// Cluster or for Sentinels. Without it, this process keeps them.
-    // Text here, so that an error of clap, which repeats the value, can't show a password.
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "SECKILL_REDIS",
-        hide_env_values = true,
-        value_delimiter = ','
-    )]
-    pub(crate) redis: Vec<String>,
-
-    /// Says that --redis names Sentinels, and what they call the master.
-    #[arg(long, value_name = "NAME", requires = "redis")]
-    pub(crate) sentinel_master: Option<String>,
-
-    /// How long Redis may take to answer about windows before the failure policy decides.
-    #[arg(long, value_name = "DURATION", default_value = "50ms")]
-    pub(crate) response_timeout: Span,
-
-    /// Who decides while Redis can't: `local` (windows in this process), `local:N` (as one of N
-    /// servers), `open` (all pass) or `closed` (503).
-    #[arg(long, value_name = "POLICY", default_value = "local")]
-    pub(crate) on_failure: FailurePolicy,
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
 
     /// What the Redis keys begin with; servers with the same prefix are one shop.
     #[arg(long, value_name = "NAME", default_value = "seckill")]
@@ -85,11 +59,6 @@ pub(crate) struct Args {
     /// Opens the sale at a date and time of RFC 3339, such as 2030-11-11T12:00:00+08:00.
     #[arg(long, value_name = "DATETIME")]
     opens_at: Option<Date>,
-
-    /// Hangs up on whoever takes longer over the head of a request, or between two. A proxy in
-    /// front must hang up sooner, or it may send a request into a closed connection.
-    #[arg(long, value_name = "DURATION", default_value = "75s")]
-    pub(crate) idle_timeout: IdleTimeout,
 }
 
 impl Args {

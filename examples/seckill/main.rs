@@ -43,8 +43,8 @@ async fn main() -> ExitCode {
 }
 
 async fn run(args: Args) -> Result<(), StartError> {
-    let server = Server::bind(args.listen).await?;
-    let idle_timeout = args.idle_timeout.0;
+    let server = Server::bind(args.server.listen).await?;
+    let idle_timeout = args.server.idle_timeout.0;
     let app = start::app(args).await?;
     Ok(server.serve(app, idle_timeout).await?)
 }

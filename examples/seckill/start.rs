@@ -4,7 +4,7 @@ use axum::Router;
 use tower_sliding_window::{MemoryStore, Policy};
 
 use crate::args::Args;
-use crate::common::redis::{OpenError, Redis};
+use crate::common::redis::OpenError;
 use crate::common::server::ServerError;
 use crate::order::Sku;
 use crate::page::page;
@@ -18,22 +18,21 @@ pub(crate) async fn app(args: Args) -> Result<Router, StartError> {
         user: args.quota.named("user"),
         ip: args.ip_quota.map(|quota: Policy| quota.named("ip")),
         user_from: args.user_from,
-        on_failure: args.on_failure,
+        on_failure: args.server.on_failure,
     };
     let skus: Vec<(Sku, u32)> = args.stock.into_iter().map(|it| (it.sku, it.count)).collect();
     let page = page(skus.iter().map(|(sku, _)| sku), &rules.user_from);
 
-    if args.redis.is_empty() {
+    let Some(redis) = args.server.redis().await? else {
         tracing::info!("windows, stock and orders are kept in this process");
         let stock = Stock::Memory(MemoryStock::new(skus));
         return Ok(routes(Shop { stock, opening, page }, rules, MemoryStore::new()));
-    }
-    let redis = Redis::open(args.redis, args.sentinel_master).await?;
+    };
     let prefix = &args.prefix.0;
     let stock = RedisStock::open(redis.connection.clone(), prefix, skus)
         .await
         .map_err(|source| redis.unusable(source))?;
-    let windows = redis.windows(prefix, args.response_timeout.0).await?;
+    let windows = redis.windows(prefix, args.server.response_timeout.0).await?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
     Ok(routes(Shop { stock: Stock::Redis(stock), opening, page }, rules, windows))
 }

@@ -120,7 +120,15 @@ fn build(example: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let directory = test.ancestors().nth(2).and_then(|it| it.file_name()).unwrap();
     let profile = if directory == "debug" { "dev".as_ref() } else { directory };
-    let output = Command::new(env!("CARGO"))
+    let mut cargo = Command::new(env!("CARGO"));
+    // What cargo tells a test about its package would have some build scripts run anew.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
+        }
+    }
+    let output = cargo
         .args(["build", "--example", example, "--message-format", "json-render-diagnostics"])
         .arg("--profile")
         .arg(profile)

@@ -16,6 +16,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
+use tokio::task::JoinHandle;
 
 use program::Program;
 
@@ -80,9 +81,14 @@ impl Server {
     }
 
     /// Sends a request from a task of its own.
-    pub fn spawn(&self, request: Builder) -> tokio::task::JoinHandle<Answer> {
-        let client = self.client.clone();
-        tokio::spawn(async move { send(&client, request, Body::empty()).await })
+    pub fn spawn(&self, request: Builder) -> JoinHandle<Answer> {
+        self.spawn_body(request, Body::empty())
+    }
+
+    /// Sends a request with a body from a task of its own.
+    pub fn spawn_body(&self, request: Builder, body: impl Into<Body>) -> JoinHandle<Answer> {
+        let (client, body) = (self.client.clone(), body.into());
+        tokio::spawn(async move { send(&client, request, body).await })
     }
 
     pub async fn get(&self, path: &str) -> Answer {

@@ -1,0 +1,122 @@
+//! The problems that are this server's own, and its refusals as responses.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use tower_sliding_window::{Quota, Rejection};
+
+use crate::common::problem::{Problem, insert_retry_after};
+use crate::gateway::Refusal;
+use crate::message::MessageError;
+use crate::policies::ChangeError;
+use crate::sum::GlobalTooLow;
+
+/// When to try again what the downstream, or Redis, did not take.
+const SOON: Duration = Duration::from_secs(1);
+
+impl Problem {
+    /// Of a body that can't be read at all.
+    fn no_text(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "/problems/unreadable-body", "The body can't be read")
+            .detail(detail)
+    }
+
+    pub(crate) fn bad_message(error: &MessageError) -> Self {
+        let detail = error.to_string();
+        if matches!(error, MessageError::NoJson { .. }) {
+            return Self::no_text(detail);
+        }
+        let title = "The body is not a message";
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "/problems/bad-message", title).detail(detail)
+    }
+
+    pub(crate) fn bad_json(error: &serde_json::Error) -> Self {
+        Self::no_text(format!("The body is not JSON as expected: {error}."))
+    }
+
+    pub(crate) fn not_utf_8() -> Self {
+        Self::no_text("The body is not UTF-8.")
+    }
+
+    pub(crate) fn bad_value(detail: impl Into<String>) -> Self {
+        let title = "The body can be read, but its value can't be used";
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "/problems/bad-value", title).detail(detail)
+    }
+
+    pub(crate) fn body(status: StatusCode) -> Self {
+        let title = status.canonical_reason().unwrap_or("The body can't be read");
+        Self::new(status, "about:blank", title)
+    }
+
+    pub(crate) fn not_local() -> Self {
+        let title = "This may only be asked from the server's own machine";
+        Self::new(StatusCode::FORBIDDEN, "/problems/not-local", title)
+    }
+
+    fn global_too_low(error: &GlobalTooLow) -> Self {
+        let title = "The levels would admit more than the global rate";
+        let detail = format!(
+            "Nothing was changed: {error}. Ask for less, or start the servers with --global {}/1s.",
+            error.enough()
+        );
+        let problem = Self::new(StatusCode::CONFLICT, "/problems/global-too-low", title);
+        let with_member = |problem: Self, (name, value)| problem.member(name, value);
+        error.members().into_iter().fold(problem.detail(detail), with_member)
+    }
+
+    /// Says why a message is not sent. The bucket's rate is `global`.
+    pub(crate) fn refused(refusal: Refusal, global: Quota) -> Response {
+        let (response, wait) = match refusal {
+            Refusal::UnknownInstitution => {
+                let title = "There is no such institution";
+                return Self::new(StatusCode::FORBIDDEN, "/problems/unknown-institution", title)
+                    .detail("Only institutions that the gateway was started with may send.")
+                    .into_response();
+            }
+            // Not 429: the sender may well keep to all of its quotas. It is the gateway that is full.
+            Refusal::Global(wait) => {
+                let detail = format!("The gateway takes no more than {global} altogether.");
+                return Self::reduced_capacity(wait).detail(detail).into_response();
+            }
+            Refusal::Downstream => {
+                let detail = "The downstream did not take the message.";
+                return Self::reduced_capacity(SOON).detail(detail).into_response();
+            }
+            Refusal::Levels(denied) => {
+                let wait = denied.retry_after();
+                (Rejection::Denied(*denied).to_response(), wait)
+            }
+            Refusal::Store(error) => {
+                let wait = error.retry_after();
+                (Rejection::StoreFailed(error).to_response(), wait)
+            }
+        };
+        let mut response = response.map(Body::from);
+        insert_retry_after(response.headers_mut(), wait);
+        response
+    }
+}
+
+impl From<ChangeError> for Problem {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Unknown(error) => {
+                let title = "There is no such level or institution";
+                Self::new(StatusCode::NOT_FOUND, "/problems/unknown-level", title)
+                    .detail(format!("Nothing was changed: {error}."))
+            }
+            ChangeError::GlobalTooLow(error) => Self::global_too_low(&error),
+            ChangeError::Redis(error) => {
+                tracing::warn!(%error, "Redis was not told of a change");
+                Self::reduced_capacity(SOON).detail(
+                    "Redis did not answer. If it heard of the change, this comes into force when \
+                     Redis answers again.",
+                )
+            }
+            ChangeError::Contended => Self::reduced_capacity(SOON)
+                .detail("Nothing was changed: other servers were faster, again and again."),
+        }
+    }
+}

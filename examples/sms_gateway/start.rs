@@ -1,0 +1,100 @@
+//! From the command line to the app: opens the stores, or says why that can't be.
+
+use std::sync::Arc;
+
+use axum::Router;
+use tower_sliding_window::MemoryStore;
+
+use crate::alerts::Alerts;
+use crate::args::Args;
+use crate::bucket::{Bucket, TooFast};
+use crate::common::redis::OpenError;
+use crate::common::server::ServerError;
+use crate::controller::{self, Results};
+use crate::downstream::Downstream;
+use crate::gateway::{Gateway, limiter};
+use crate::levels::Levels;
+use crate::policies::Policies;
+use crate::routes::{App, routes};
+use crate::sum::GlobalTooLow;
+
+/// Opens the stores, puts the app together and begins what goes on beside the requests.
+pub(crate) async fn app(args: Args) -> Result<Router, StartError> {
+    let global = args.global.0;
+    let levels = Arc::new(Levels::new(args.thresholds()));
+    let (bound, targets) = (args.bound(), args.targets());
+    let results = Results::new(&targets);
+    let redis = args.server.redis().await?;
+
+    let policies = match &redis {
+        Some(redis) => {
+            let (connection, prefix) = (redis.connection.clone(), &args.prefix.0);
+            Policies::shared(levels.clone(), global, connection, prefix)
+                .await
+                .map_err(|source| redis.unusable(source))?
+        }
+        None => Policies::alone(levels.clone(), global),
+    };
+    // Only now it is known what holds: what was changed before goes before the flags.
+    let sum = levels.configured().sum();
+    let burst = sum.burst_above(global);
+    sum.check(global)?;
+    if let Some(burst) = burst {
+        tracing::warn!(
+            "the levels may admit {burst} messages at once, and the bucket of --global {global} holds \
+             fewer: the others get 503. A longer window of the same rate, such as 6000/60s for \
+             100/1s, holds more"
+        );
+    }
+
+    let limiter = match &redis {
+        Some(redis) => {
+            let windows = redis.windows(&args.prefix.0, args.server.response_timeout.0).await?;
+            tracing::info!(addresses = %redis.addresses, "windows and policies are kept in Redis");
+            limiter(windows, args.server.on_failure)
+        }
+        None => {
+            tracing::info!("windows and policies are kept in this process");
+            limiter(MemoryStore::new(), args.server.on_failure)
+        }
+    };
+    let gateway = Gateway {
+        limiter,
+        bucket: Bucket::new(global)?,
+        levels: levels.clone(),
+        alerts: Alerts::new(bound),
+        downstream: Downstream::new(args.conduct()),
+        results: results.clone(),
+    };
+    let (gateway, policies) = (Arc::new(gateway), Arc::new(policies));
+
+    tokio::spawn(controller::run(targets, results, levels, args.adapt));
+    tokio::spawn({
+        let gateway = gateway.clone();
+        async move { gateway.alerts.run(bound).await }
+    });
+    if redis.is_some() {
+        let policies = policies.clone();
+        tokio::spawn(async move { policies.run().await });
+    }
+    Ok(routes(App { gateway, policies, idle_timeout: args.server.idle_timeout.0 }))
+}
+
+/// Why the server does not run, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error(
+        "{0}\n\
+         hint: start with --global {enough}/1s or more, or lower --institution-limit or the limit \
+         of an --institution; what was changed by PUT /policies and is kept in Redis goes before \
+         these flags",
+        enough = .0.enough()
+    )]
+    GlobalTooLow(#[from] GlobalTooLow),
+    #[error(transparent)]
+    TooFast(#[from] TooFast),
+    #[error(transparent)]
+    Redis(#[from] OpenError),
+    #[error(transparent)]
+    Server(#[from] ServerError),
+}
