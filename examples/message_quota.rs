@@ -11,47 +11,33 @@
 
 #[path = "message_quota/args.rs"]
 mod args;
+#[path = "common/mod.rs"]
+mod common;
 #[path = "message_quota/line.rs"]
 mod line;
 #[path = "message_quota/outbox.rs"]
 mod outbox;
-#[path = "common/prefix.rs"]
-mod prefix;
 #[path = "message_quota/result.rs"]
 mod result;
 #[path = "message_quota/session.rs"]
 mod session;
-#[path = "common/shutdown.rs"]
-#[allow(dead_code, reason = "a server also waits for its requests")]
-mod shutdown;
 
-use std::io::{BufReader, IsTerminal};
+use std::io::BufReader;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Parser;
-use redis::{ConnectionAddr, IntoConnectionInfo, RedisError};
-use tower_sliding_window::{Limiter, MemoryStore, RedisStore, StoreError};
-use tracing_subscriber::EnvFilter;
+use tower_sliding_window::{Limiter, MemoryStore};
 
 use crate::args::Args;
+use crate::common::redis::OpenError;
+use crate::common::server::log_to_stderr;
+use crate::common::shutdown;
 use crate::session::{Session, Stopped, Summary};
-
-/// How long Redis may take to answer. Nobody stands and waits for a message to be sent.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    // Stdout carries only what became of the messages.
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(colours)
-        .init();
-
+    log_to_stderr("warn");
     let problem = match run(args).await {
         Ok(summary) => problem_of(&summary),
         Err(error) => Some(error.to_string()),
@@ -74,20 +60,13 @@ async fn run(args: Args) -> Result<Summary, RunError> {
     session.run(line::lines(input), stop.asked()).await.map_err(RunError::Print)
 }
 
-async fn limiter(args: &Args) -> Result<Limiter, RunError> {
+async fn limiter(args: &Args) -> Result<Limiter, OpenError> {
     let policy = args.quota.clone().named("receiver");
-    let Some(url) = &args.redis else {
-        return Ok(Limiter::new(policy, MemoryStore::new()).failure_policy(args.on_failure));
+    let limiter = match args.redis.redis()? {
+        Some(redis) => Limiter::new(policy, redis.windows(&args.prefix).await?),
+        None => Limiter::new(policy, MemoryStore::new()),
     };
-    let target = url.as_str().into_connection_info().map_err(RunError::RedisUrl)?;
-    let address = target.addr().clone();
-    let store = RedisStore::builder()
-        .prefix(&args.prefix.0)
-        .response_timeout(RESPONSE_TIMEOUT)
-        .connect(target)
-        .await
-        .map_err(|source| RunError::Redis { address, source })?;
-    Ok(Limiter::new(policy, store).failure_policy(args.on_failure))
+    Ok(limiter.failure_policy(args.on_failure))
 }
 
 /// Says what went wrong in a session, if anything did, and tells of a stop.
@@ -123,21 +102,10 @@ fn problem_of(summary: &Summary) -> Option<String> {
 }
 
 /// Why the program ends early, and what to do about it.
-///
-/// No message shows the Redis URL, which may hold a password.
 #[derive(Debug, thiserror::Error)]
 enum RunError {
-    #[error(
-        "the value of --redis is not a Redis URL: {0}\n\
-         hint: write redis://[:PASSWORD@]HOST[:PORT][/DB], such as redis://127.0.0.1:6379"
-    )]
-    RedisUrl(RedisError),
-    #[error(
-        "can't use the Redis at {address}: {source}\n\
-         hint: start one with `redis-server`, correct --redis, or leave it out to keep the windows \
-         in this process"
-    )]
-    Redis { address: ConnectionAddr, source: StoreError },
+    #[error(transparent)]
+    Redis(#[from] OpenError),
     #[error("can't listen for signals: {0}")]
     Signals(std::io::Error),
     #[error("can't print to stdout what became of a message: {0}")]

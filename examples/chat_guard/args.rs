@@ -1,17 +1,20 @@
 //! [`Args`]: the command line.
 
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 
 use clap::Parser;
 use tower_sliding_window::moderation::Rule;
 
-use crate::prefix::Prefix;
+use crate::common::flags::{ListenFlags, RedisFlags};
+use crate::common::prefix::Prefix;
 
 /// A chat that mutes spammers in silence: they see no difference, and nobody else sees them.
 #[derive(Parser)]
 #[command(
     name = "chat_guard",
+    mut_arg("redis", |redis| redis.env("CHAT_GUARD_REDIS")),
+    // A message would rather wait than pass unjudged.
+    mut_arg("response_timeout", |timeout| timeout.default_value("1s")),
     after_help = "\
 Try it: the third message within a minute is answered like the first two, and not delivered.
   for i in 1 2 3; do curl -i -H 'x-user-id: mallory' -d '{\"text\": \"cheap gold!\"}' \\
@@ -31,14 +34,11 @@ Nothing here asks who may call a route: that belongs in front of it.
 RUST_LOG sets what is logged, to stderr; `info` unless it is set. User ids appear from `debug` on."
 )]
 pub(crate) struct Args {
-    /// Address to listen on; port 0 takes a free one. The address is printed when ready.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:3000")]
-    pub(crate) listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) listen: ListenFlags,
 
-    /// Redis that keeps what users said, and mutes, for all servers that use it:
-    /// redis://[:PASSWORD@]HOST[:PORT][/DB]. Without it, this process keeps them.
-    #[arg(long, value_name = "URL", env = "CHAT_GUARD_REDIS", hide_env_values = true)]
-    pub(crate) redis: Option<String>,
+    #[command(flatten)]
+    pub(crate) redis: RedisFlags,
 
     /// What the Redis keys begin with; servers with the same prefix are one chat.
     #[arg(long, value_name = "NAME", default_value = "chat")]
@@ -65,11 +65,4 @@ pub(crate) struct Args {
     /// delivered either.
     #[arg(long, value_name = "CAPACITY")]
     pub(crate) queue: Option<NonZeroUsize>,
-}
-
-impl Args {
-    /// Reads the command line, or prints what is wrong with it and exits with 2.
-    pub(crate) fn read() -> Self {
-        Self::parse()
-    }
 }

@@ -1,30 +1,13 @@
-//! [`Problem`]: every error of this server as `application/problem+json` (RFC 9457).
+//! The problems that are this server's own.
 
-use axum::Json;
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use std::time::Duration;
+
+use axum::http::StatusCode;
 use tower_sliding_window::StoreError;
 
-/// An answer that says what went wrong.
-#[derive(Debug)]
-pub(crate) struct Problem {
-    status: StatusCode,
-    kind: &'static str,
-    title: &'static str,
-    detail: Option<String>,
-}
+pub(crate) use crate::common::problem::Problem;
 
 impl Problem {
-    const fn new(status: StatusCode, kind: &'static str, title: &'static str) -> Self {
-        Self { status, kind, title, detail: None }
-    }
-
-    fn detail(self, detail: impl Into<String>) -> Self {
-        Self { detail: Some(detail.into()), ..self }
-    }
-
     pub(crate) fn no_user() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "/problems/no-user", "The request names no user")
             .detail("The header x-user-id is missing or empty.")
@@ -56,41 +39,12 @@ impl Problem {
     pub(crate) fn not_muted() -> Self {
         Self::new(StatusCode::NOT_FOUND, "/problems/not-muted", "The user is not muted")
     }
-
-    pub(crate) fn no_such_page() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "about:blank", "Not Found")
-    }
-
-    pub(crate) fn wrong_method() -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "about:blank", "Method Not Allowed")
-    }
 }
 
 /// Only who asks about mutes hears of a store that fails.
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         tracing::warn!(%error, "mutes can't be asked for");
-        Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-            "Request cannot be satisfied due to temporary server capacity constraints",
-        )
-    }
-}
-
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
-        let Self { status, kind, title, detail } = self;
-        let mut body = json!({ "type": kind, "title": title, "status": status.as_u16() });
-        if let Some(detail) = detail {
-            body["detail"] = detail.into();
-        }
-        let mut response = (status, Json(body)).into_response();
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
-        }
-        response
+        Self::reduced_capacity(Duration::from_secs(1))
     }
 }

@@ -1,18 +1,17 @@
-//! [`ServerFlags`]: what the example servers are told in the same way.
+//! [`ListenFlags`] and [`RedisFlags`]: what the examples are told in the same way.
 
 use std::net::SocketAddr;
 
 use clap::Args;
-use tower_sliding_window::FailurePolicy;
 
 use super::redis::{OpenError, Redis};
 use super::span::{IdleTimeout, Span};
 
-/// Where a server listens, how long for, and which Redis it has.
+/// Where a server listens, and for how long to whom.
 ///
-/// `mut_arg` gives `--redis` the environment variable of the example, and `--listen` another port.
+/// `mut_arg` gives `--listen` another port.
 #[derive(Args)]
-pub(crate) struct ServerFlags {
+pub(crate) struct ListenFlags {
     /// Address to listen on; port 0 takes a free one. The address is printed when ready.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:3000")]
     pub(crate) listen: SocketAddr,
@@ -21,8 +20,14 @@ pub(crate) struct ServerFlags {
     /// up sooner, or it may send a request into a closed connection.
     #[arg(long, value_name = "DURATION", default_value = "75s")]
     pub(crate) idle_timeout: IdleTimeout,
+}
 
-    /// Redis that keeps what is counted and set, for all servers that use it:
+/// Which Redis an example has.
+///
+/// `mut_arg` gives `--redis` the environment variable of the example.
+#[derive(Args)]
+pub(crate) struct RedisFlags {
+    /// Redis that keeps everything, for all processes that use it:
     /// redis://[:PASSWORD@]HOST[:PORT][/DB]. Repeat it, or separate by commas, for the nodes of a
     /// Cluster or for Sentinels. Without it, this process keeps everything.
     // Text here, so that an error of clap, which repeats the value, can't show a password.
@@ -33,22 +38,18 @@ pub(crate) struct ServerFlags {
     #[arg(long, value_name = "NAME", requires = "redis")]
     sentinel_master: Option<String>,
 
-    /// How long Redis may take to answer about windows before the failure policy decides.
+    /// How long Redis may take to answer.
     #[arg(long, value_name = "DURATION", default_value = "50ms")]
-    pub(crate) response_timeout: Span,
-
-    /// Who decides while Redis can't: `local` (windows in this process), `local:N` (as one of N
-    /// servers), `open` (all pass) or `closed` (503).
-    #[arg(long, value_name = "POLICY", default_value = "local")]
-    pub(crate) on_failure: FailurePolicy,
+    response_timeout: Span,
 }
 
-impl ServerFlags {
-    /// Connects to the Redis that was named, if one was.
-    pub(crate) async fn redis(&self) -> Result<Option<Redis>, OpenError> {
+impl RedisFlags {
+    /// Returns the Redis that was named, if one was.
+    pub(crate) fn redis(&self) -> Result<Option<Redis>, OpenError> {
         if self.redis.is_empty() {
             return Ok(None);
         }
-        Redis::open(self.redis.clone(), self.sentinel_master.clone()).await.map(Some)
+        let Self { redis, sentinel_master, response_timeout } = self;
+        Redis::new(redis, sentinel_master.clone(), response_timeout.0).map(Some)
     }
 }

@@ -1,36 +1,41 @@
 //! [`Redis`]: the servers that everything of an example shares.
 
+use std::error::Error;
 use std::time::Duration;
 
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use ::redis::cluster::ClusterClient;
 use ::redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
+use tower_sliding_window::RedisStore;
 use tower_sliding_window::store::RedisServers;
-use tower_sliding_window::{RedisStore, StoreError};
 
 use super::connection::{Connection, Master};
+use super::prefix::Prefix;
 
 /// How long Redis may take to answer about anything but windows.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long making a connection to Redis may take.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Servers, and a connection to them: commands of concurrent requests are pipelined.
+/// Servers, and how to connect to them.
 pub(crate) struct Redis {
-    pub(crate) connection: Connection,
     /// The servers' addresses, without what else their URLs hold.
     pub(crate) addresses: String,
+    infos: Vec<ConnectionInfo>,
+    sentinel_master: Option<String>,
     servers: RedisServers,
+    response_timeout: Duration,
 }
 
 impl Redis {
-    /// Connects to the server at a URL, to the cluster that servers at several are part of, or to
-    /// the master that Sentinels at these name.
-    pub(crate) async fn open(
-        urls: Vec<String>,
+    /// Names the server at a URL, the cluster that servers at several are part of, or the master
+    /// that Sentinels at these name.
+    pub(crate) fn new(
+        urls: &[String],
         sentinel_master: Option<String>,
+        response_timeout: Duration,
     ) -> Result<Self, OpenError> {
-        let infos = urls.into_iter().map(IntoConnectionInfo::into_connection_info);
+        let infos = urls.iter().map(|url| url.as_str().into_connection_info());
         let infos: Vec<ConnectionInfo> =
             infos.collect::<RedisResult<_>>().map_err(OpenError::Url)?;
         let addresses: Vec<String> = infos.iter().map(|info| info.addr().to_string()).collect();
@@ -40,30 +45,30 @@ impl Redis {
             ([one], None) => RedisServers::one(one.clone()),
             (_, None) => RedisServers::cluster(infos.clone()),
         };
-        let servers = servers.map_err(OpenError::Windows)?;
-        match connect(infos, sentinel_master).await {
-            Ok(connection) => Ok(Self { connection, addresses, servers }),
-            Err(source) => Err(OpenError::Unusable { addresses, source }),
-        }
+        let servers = servers.map_err(|source| unusable(&addresses, source))?;
+        Ok(Self { addresses, infos, sentinel_master, servers, response_timeout })
+    }
+
+    /// Connects for what is no window.
+    pub(crate) async fn connection(&self) -> Result<Connection, OpenError> {
+        connect(self.infos.clone(), self.sentinel_master.clone())
+            .await
+            .map_err(|source| self.unusable(source))
     }
 
     /// Opens the store of windows, with keys that begin with `prefix`.
-    pub(crate) async fn windows(
-        &self,
-        prefix: &str,
-        response_timeout: Duration,
-    ) -> Result<RedisStore, OpenError> {
+    pub(crate) async fn windows(&self, prefix: &Prefix) -> Result<RedisStore, OpenError> {
         RedisStore::builder()
-            .prefix(prefix)
-            .response_timeout(response_timeout)
+            .prefix(&prefix.0)
+            .response_timeout(self.response_timeout)
             .connect(self.servers.clone())
             .await
-            .map_err(OpenError::Windows)
+            .map_err(|source| unusable(&self.addresses, source))
     }
 
     /// Says that these servers fail.
     pub(crate) fn unusable(&self, source: RedisError) -> OpenError {
-        OpenError::Unusable { addresses: self.addresses.clone(), source }
+        unusable(&self.addresses, source)
     }
 }
 
@@ -93,6 +98,11 @@ async fn connect(
     }
 }
 
+/// Says that servers fail.
+fn unusable(addresses: &str, source: impl Error + Send + Sync + 'static) -> OpenError {
+    OpenError::Unusable { addresses: addresses.to_owned(), source: Box::new(source) }
+}
+
 /// Why an example can't start with the Redis it was given.
 ///
 /// No message shows a URL, which may hold a password.
@@ -105,10 +115,8 @@ pub(crate) enum OpenError {
     Url(RedisError),
     #[error(
         "can't use the Redis at {addresses}: {source}\n\
-         hint: start one with `redis-server`, correct --redis, or leave it out to keep everything \
-         in this process"
+         hint: start one with `redis-server` (6.2 or later, or Valkey), correct --redis, or leave it \
+         out to keep everything in this process"
     )]
-    Unusable { addresses: String, source: RedisError },
-    #[error("can't keep windows in this Redis: {0}\nhint: it has to be 6.2 or later, or Valkey")]
-    Windows(StoreError),
+    Unusable { addresses: String, source: Box<dyn Error + Send + Sync> },
 }

@@ -8,13 +8,14 @@ use axum::Router;
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
 
+use super::flags::ListenFlags;
 use super::serve::serve;
 use super::shutdown::{self, Stop};
 
-/// Logs to stderr what `RUST_LOG` asks for. Stdout carries only the line that says where the server
-/// listens.
-pub(crate) fn log_to_stderr() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+/// Logs to stderr what `RUST_LOG` asks for, or else from `level` on. Stdout carries only what the
+/// program is run for.
+pub(crate) fn log_to_stderr(level: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -29,33 +30,31 @@ pub(crate) fn log_to_stderr() {
 pub(crate) struct Server {
     listener: TcpListener,
     address: SocketAddr,
+    idle_timeout: Duration,
     stop: Stop,
 }
 
 impl Server {
     /// Takes the address, and begins to listen for signals.
-    pub(crate) async fn bind(listen: SocketAddr) -> Result<Self, ServerError> {
+    pub(crate) async fn bind(flags: &ListenFlags) -> Result<Self, ServerError> {
+        let (listen, idle_timeout) = (flags.listen, flags.idle_timeout.0);
         // Before anything is announced, so that a signal right after that is not missed.
         let stop = shutdown::signals().map_err(ServerError::Signals)?;
         let listener = TcpListener::bind(listen)
             .await
             .map_err(|source| ServerError::Listen { listen, source })?;
         let address = listener.local_addr().map_err(ServerError::Address)?;
-        Ok(Self { listener, address, stop })
+        Ok(Self { listener, address, idle_timeout, stop })
     }
 
     /// Announces the address and serves until the server is told to stop, and then until the requests
-    /// under way are answered. Whoever sends no whole head of a request for `idle_timeout` is hung up
-    /// on.
-    pub(crate) async fn serve(
-        self,
-        app: Router,
-        idle_timeout: Duration,
-    ) -> Result<(), ServerError> {
+    /// under way are answered. Whoever sends no whole head of a request for `--idle-timeout` is hung
+    /// up on.
+    pub(crate) async fn serve(self, app: Router) -> Result<(), ServerError> {
         // Connections queue at the listener from `bind` on, so the line is true already.
         writeln!(std::io::stdout(), "listening on http://{}", self.address)
             .map_err(ServerError::Announce)?;
-        serve(self.listener, app, idle_timeout, self.stop).await;
+        serve(self.listener, app, self.idle_timeout, self.stop).await;
         tracing::info!("stopped");
         Ok(())
     }

@@ -3,7 +3,8 @@
 use clap::Parser;
 use tower_sliding_window::{FailurePolicy, Policy};
 
-use crate::prefix::Prefix;
+use crate::common::flags::RedisFlags;
+use crate::common::prefix::Prefix;
 
 /// Sends each receiver at most so many messages in any window, and holds back what is too much.
 ///
@@ -11,6 +12,9 @@ use crate::prefix::Prefix;
 #[derive(Parser)]
 #[command(
     name = "message_quota",
+    mut_arg("redis", |redis| redis.env("MESSAGE_QUOTA_REDIS")),
+    // Nobody stands and waits for a message to be sent.
+    mut_arg("response_timeout", |timeout| timeout.default_value("1s")),
     after_help = "\
 What is printed:
   sent receiver=R                     it may go out, and is counted
@@ -37,11 +41,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "2/10m")]
     pub(crate) quota: Policy,
 
-    /// Redis that keeps the windows, for all senders that use it:
-    /// redis://[:PASSWORD@]HOST[:PORT][/DB]. Without it, this process keeps them.
-    // Text here, so that an error of clap, which repeats the value, can't show a password.
-    #[arg(long, value_name = "URL", env = "MESSAGE_QUOTA_REDIS", hide_env_values = true)]
-    pub(crate) redis: Option<String>,
+    #[command(flatten)]
+    pub(crate) redis: RedisFlags,
 
     /// What the Redis keys begin with; senders with the same prefix share the windows.
     #[arg(long, value_name = "NAME", default_value = "message_quota")]

@@ -6,9 +6,9 @@ use std::time::{Instant, SystemTime};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use tower_sliding_window::Policy;
+use tower_sliding_window::{FailurePolicy, Policy};
 
-use crate::common::flags::ServerFlags;
+use crate::common::flags::{ListenFlags, RedisFlags};
 use crate::common::prefix::Prefix;
 use crate::common::span::Span;
 use crate::opening::Opening;
@@ -29,7 +29,15 @@ RUST_LOG sets what is logged, to stderr; `info` unless it is set. User ids appea
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(crate) server: ServerFlags,
+    pub(crate) listen: ListenFlags,
+
+    #[command(flatten)]
+    pub(crate) redis: RedisFlags,
+
+    /// Who decides while Redis can't: `local` (windows in this process), `local:N` (as one of N
+    /// servers), `open` (all pass) or `closed` (503).
+    #[arg(long, value_name = "POLICY", default_value = "local")]
+    pub(crate) on_failure: FailurePolicy,
 
     /// What the Redis keys begin with; servers with the same prefix are one shop.
     #[arg(long, value_name = "NAME", default_value = "seckill")]

@@ -18,21 +18,20 @@ pub(crate) async fn app(args: Args) -> Result<Router, StartError> {
         user: args.quota.named("user"),
         ip: args.ip_quota.map(|quota: Policy| quota.named("ip")),
         user_from: args.user_from,
-        on_failure: args.server.on_failure,
+        on_failure: args.on_failure,
     };
     let skus: Vec<(Sku, u32)> = args.stock.into_iter().map(|it| (it.sku, it.count)).collect();
     let page = page(skus.iter().map(|(sku, _)| sku), &rules.user_from);
 
-    let Some(redis) = args.server.redis().await? else {
+    let Some(redis) = args.redis.redis()? else {
         tracing::info!("windows, stock and orders are kept in this process");
         let stock = Stock::Memory(MemoryStock::new(skus));
         return Ok(routes(Shop { stock, opening, page }, rules, MemoryStore::new()));
     };
-    let prefix = &args.prefix.0;
-    let stock = RedisStock::open(redis.connection.clone(), prefix, skus)
+    let stock = RedisStock::open(redis.connection().await?, &args.prefix.0, skus)
         .await
         .map_err(|source| redis.unusable(source))?;
-    let windows = redis.windows(prefix, args.server.response_timeout.0).await?;
+    let windows = redis.windows(&args.prefix).await?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
     Ok(routes(Shop { stock: Stock::Redis(stock), opening, page }, rules, windows))
 }

@@ -37,7 +37,7 @@ use crate::start::StartError;
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::read();
-    log_to_stderr();
+    log_to_stderr("info");
     match run(args).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -48,8 +48,6 @@ async fn main() -> ExitCode {
 }
 
 async fn run(args: Args) -> Result<(), StartError> {
-    let server = Server::bind(args.server.listen).await?;
-    let idle_timeout = args.server.idle_timeout.0;
-    let app = start::app(args).await?;
-    Ok(server.serve(app, idle_timeout).await?)
+    let server = Server::bind(&args.listen).await?;
+    Ok(server.serve(start::app(args).await?).await?)
 }

@@ -24,12 +24,12 @@ pub(crate) async fn app(args: Args) -> Result<Router, StartError> {
     let levels = Arc::new(Levels::new(args.thresholds()));
     let (bound, targets) = (args.bound(), args.targets());
     let results = Results::new(&targets);
-    let redis = args.server.redis().await?;
+    let redis = args.redis.redis()?;
 
     let policies = match &redis {
         Some(redis) => {
-            let (connection, prefix) = (redis.connection.clone(), &args.prefix.0);
-            Policies::shared(levels.clone(), global, connection, prefix)
+            let connection = redis.connection().await?;
+            Policies::shared(levels.clone(), global, connection, &args.prefix.0)
                 .await
                 .map_err(|source| redis.unusable(source))?
         }
@@ -49,13 +49,13 @@ pub(crate) async fn app(args: Args) -> Result<Router, StartError> {
 
     let limiter = match &redis {
         Some(redis) => {
-            let windows = redis.windows(&args.prefix.0, args.server.response_timeout.0).await?;
+            let windows = redis.windows(&args.prefix).await?;
             tracing::info!(addresses = %redis.addresses, "windows and policies are kept in Redis");
-            limiter(windows, args.server.on_failure)
+            limiter(windows, args.on_failure)
         }
         None => {
             tracing::info!("windows and policies are kept in this process");
-            limiter(MemoryStore::new(), args.server.on_failure)
+            limiter(MemoryStore::new(), args.on_failure)
         }
     };
     let gateway = Gateway {
@@ -77,7 +77,7 @@ pub(crate) async fn app(args: Args) -> Result<Router, StartError> {
         let policies = policies.clone();
         tokio::spawn(async move { policies.run().await });
     }
-    Ok(routes(App { gateway, policies, idle_timeout: args.server.idle_timeout.0 }))
+    Ok(routes(App { gateway, policies, idle_timeout: args.listen.idle_timeout.0 }))
 }
 
 /// Why the server does not run, and what to do about it.
