@@ -2,6 +2,8 @@
 //! to be told afterwards.
 
 mod journal;
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -97,17 +99,19 @@ impl<S: Store> Failover<S> {
         if held.admitted && states.all(|(here, there)| here.remaining >= there.remaining) {
             return Ok(verdict);
         }
-        if !held.admitted {
-            let _ = now(inner.windows.cancel(check));
-        }
+        let denial = match held.admitted {
+            true => None,
+            false => {
+                let _ = now(inner.windows.cancel(check));
+                // Meanwhile there may be room, and whoever takes it must be known to have it.
+                let again = now(inner.windows.admit(check));
+                Some(again).filter(|again| !again.as_ref().is_ok_and(|again| again.admitted))
+            }
+        };
         self.tell_what_it_lacks(check);
-        if held.admitted {
-            return Ok(verdict);
-        }
+        let Some(denial) = denial else { return Ok(verdict) };
         self.note(check, TaskKind::Cancel, Duration::ZERO)?;
-        let mut denial = now(inner.windows.peek(check))?;
-        denial.decided_by = DecidedBy::LocalWindow;
-        Ok(denial)
+        denial.map(|denial| Verdict { decided_by: DecidedBy::LocalWindow, ..denial })
     }
 
     /// Bans here who is banned there, for when the store does not answer.
@@ -124,12 +128,14 @@ impl<S: Store> Failover<S> {
 
     /// Has the store told of all that is known here about the windows of a request.
     fn tell_what_it_lacks(&self, check: &Check) {
+        // Locked before they are looked at: what is taken back after that is noted after that.
+        let mut journal = self.journal();
         for partition in &check.partitions {
             for (id, cost, age) in self.0.windows.admissions(partition) {
                 let mut admission = Check::new([partition.clone()]);
                 (admission.id, admission.cost) = (id, cost);
                 // If there is no room, the windows here still know.
-                let _ = self.note(&admission, TaskKind::Restore, age);
+                let _ = self.note_in(&mut journal, &admission, TaskKind::Restore, age);
             }
         }
     }
@@ -167,8 +173,17 @@ impl<S: Store> Failover<S> {
 
     /// Has the store told about a request, as soon as it can be.
     fn note(&self, check: &Check, kind: TaskKind, age: Duration) -> Result<(), StoreError> {
+        self.note_in(&mut self.journal(), check, kind, age)
+    }
+
+    fn note_in(
+        &self,
+        journal: &mut Journal,
+        check: &Check,
+        kind: TaskKind,
+        age: Duration,
+    ) -> Result<(), StoreError> {
         let at = Instant::now();
-        let mut journal = self.journal();
         if !journal.has_room(at) {
             return Err(StoreError::Full { capacity: self.0.windows.capacity() });
         }
@@ -241,9 +256,7 @@ impl<S: Store> Failover<S> {
     }
 
     fn kind_of(&self, id: Uuid) -> Option<TaskKind> {
-        if self.0.unwritten.load(Ordering::Acquire) == 0 {
-            return None;
-        }
+        // Locked in any case: it may be about to be noted.
         self.journal().kind_of(id)
     }
 }
