@@ -188,28 +188,26 @@ impl<S: Store> Failover<S> {
             return Err(StoreError::Full { capacity: self.0.windows.capacity() });
         }
         journal.note(check.clone(), kind, at.checked_sub(age).unwrap_or(at));
-        if !journal.is_worked_off
-            && let Ok(runtime) = Handle::try_current()
+        if let Ok(runtime) = Handle::try_current()
+            && let Some(worker) = journal.begin()
         {
-            journal.is_worked_off = true;
-            runtime.spawn(self.clone().work_off());
+            runtime.spawn(self.clone().work_off(worker));
         }
         Ok(())
     }
 
     /// Tells the store what it has missed, until nothing is left.
-    async fn work_off(self) {
+    async fn work_off(self, _worker: Arc<()>) {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let tasks = {
                 let mut journal = self.journal();
                 let tasks = journal.next(TASKS_AT_ONCE, Instant::now());
-                journal.is_worked_off = !tasks.is_empty();
+                if tasks.is_empty() {
+                    return journal.end();
+                }
                 tasks
             };
-            if tasks.is_empty() {
-                return;
-            }
             if self.carry_out(tasks).await {
                 backoff.reset();
             } else {
