@@ -58,15 +58,10 @@ struct Inner<S> {
 }
 
 impl<S: Store> Failover<S> {
-    /// Puts up to `capacity` windows, and as many unwritten admissions, in front of a store.
-    pub(super) fn new(store: S, capacity: usize, trouble: Trouble) -> Self {
-        Self(Arc::new(Inner {
-            store,
-            windows: MemoryStore::with_capacity(capacity),
-            journal: Mutex::new(Journal::new(capacity)),
-            unwritten: AtomicUsize::new(0),
-            trouble,
-        }))
+    /// Puts windows, and as many unwritten admissions as there may be of them, in front of a store.
+    pub(super) fn new(store: S, windows: MemoryStore, trouble: Trouble) -> Self {
+        let journal = Mutex::new(Journal::new(windows.capacity()));
+        Self(Arc::new(Inner { store, windows, journal, unwritten: AtomicUsize::new(0), trouble }))
     }
 
     fn settle(&self, check: &Check, answer: Result<Verdict, StoreError>) -> Answer {
@@ -89,6 +84,7 @@ impl<S: Store> Failover<S> {
         // At the capacity it is not known here, and a new key will have to be refused in an outage.
         let _ = now(inner.windows.restore(check, Duration::ZERO));
         if !inner.trouble.matters_to(check) {
+            self.forget_bans(check);
             return Ok(verdict);
         }
         let mut weightless = check.clone();
@@ -123,6 +119,14 @@ impl<S: Store> Failover<S> {
                     let _ = now(self.0.windows.impose(partition, length, REASON));
                 }
             }
+        }
+    }
+
+    /// Forgets bans that were lifted there, perhaps by another process.
+    fn forget_bans(&self, check: &Check) {
+        let punished = |it: &&Partition| it.policy.penalty_for_strikes().is_some();
+        for partition in check.partitions.iter().filter(punished) {
+            let _ = now(self.0.windows.lift(partition));
         }
     }
 

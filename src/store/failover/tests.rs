@@ -17,7 +17,7 @@ fn partition(name: &str, key: u64) -> Partition {
 /// A store in this process, in the place of Redis.
 fn failover() -> (Failover<MemoryStore>, MemoryStore) {
     let store = MemoryStore::new();
-    (Failover::new(store.clone(), 1_000_000, Trouble::new()), store)
+    (Failover::new(store.clone(), MemoryStore::new(), Trouble::new()), store)
 }
 
 fn admit(failover: &Failover<MemoryStore>, check: &Check) -> bool {
