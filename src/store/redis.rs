@@ -292,7 +292,7 @@ impl RedisStoreBuilder {
         let trouble = Trouble::new();
         #[cfg(feature = "cluster")]
         let is_cluster = servers.is_cluster();
-        let connector = servers.connector(self.response_timeout)?;
+        let connector = servers.connector(self.response_timeout, &trouble)?;
         let link = Link::idle(connector, self.response_timeout, trouble.clone());
         let calls = Calls::new(link.clone(), Keys::new(self.prefix.clone()));
         let commands = Commands::new(calls.clone(), Keys::new(self.prefix.clone()));
