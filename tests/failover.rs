@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep};
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
-    Admitted, DecidedBy, Decision, FailurePolicy, Limiter, MemoryStore, Policy, Quota, RedisStore,
-    SlidingWindowLayer, StoreError, key,
+    Admitted, DecidedBy, Decision, FailurePolicy, Limiter, MemoryStore, Policy, PolicyHandle,
+    Quota, RedisStore, SlidingWindowLayer, StoreError, key,
 };
 
 const WINDOW: &str = "tsw:{=alice}:user";
@@ -336,4 +336,47 @@ async fn a_full_memory_store_is_for_the_failure_policy_to_decide() {
         let known = send(&service(on_failure), from_user("alice")).await;
         assert_eq!(known.status, 429, "who has a window is held to it");
     }
+}
+
+/// As in a program with a runtime a thread.
+#[tokio::test]
+async fn an_outage_that_one_runtime_has_seen_ends_for_the_others_when_it_is_gone() {
+    let mut redis = RedisProcess::start().await;
+    let ours = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
+    redis.kill();
+    let elsewhere = ours.clone();
+    tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let decision = runtime.block_on(elsewhere.check("alice")).unwrap();
+        assert_eq!(decision.decided_by(), DecidedBy::LocalWindow);
+    })
+    .await
+    .unwrap();
+    redis.start_again();
+    redis.answers().await;
+    until_redis_decides(&ours).await;
+    admitted(&ours).await;
+    eventually("Redis knows both", async || redis.run::<usize>(&["ZCARD", WINDOW]).await == 2)
+        .await;
+}
+
+/// A request under several policies has windows of several keys.
+#[tokio::test]
+async fn a_reset_in_an_outage_forgets_that_window_and_no_other() {
+    let mut redis = RedisProcess::start().await;
+    let ours = limiter(2, RedisStore::connect(redis.url()).await.unwrap());
+    let user = PolicyHandle::new(per_hour(2));
+    let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_hour(2)));
+    redis.kill();
+    for _ in 0..2 {
+        let decision = ours.check_all([(&user, "alice"), (&ip, "192.0.2.7")]);
+        assert!(decision.await.unwrap().is_admitted());
+    }
+    ours.reset("alice").await.unwrap_err();
+    redis.start_again();
+    until_redis_decides(&ours).await;
+    let of_ip = "tsw:{=192.0.2.7}:ip";
+    eventually("Redis knows of two", async || redis.run::<usize>(&["ZCARD", of_ip]).await == 2)
+        .await;
+    assert_eq!(redis.run::<usize>(&["EXISTS", WINDOW]).await, 0);
 }

@@ -2,6 +2,8 @@
 //! to be told afterwards.
 
 mod journal;
+#[cfg(test)]
+mod tests;
 mod trouble;
 
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use self::journal::{SharedJournal, Task, TaskKind};
+use self::journal::{Journal, SharedJournal, Task, TaskKind};
 pub(super) use self::trouble::Trouble;
 use super::{BanStore, Check, DecidedBy, MemoryStore, Partition, Store, StoreFuture, Verdict};
 use crate::backoff::Backoff;
@@ -54,14 +56,10 @@ struct Inner<S> {
 }
 
 impl<S: Store> Failover<S> {
-    /// Puts up to `capacity` windows, and as many unwritten admissions, in front of a store.
-    pub(super) fn new(store: S, capacity: usize, trouble: Trouble) -> Self {
-        Self(Arc::new(Inner {
-            store,
-            windows: MemoryStore::with_capacity(capacity),
-            journal: SharedJournal::new(capacity),
-            trouble,
-        }))
+    /// Puts windows, and as many unwritten admissions as there may be of them, in front of a store.
+    pub(super) fn new(store: S, windows: MemoryStore, trouble: Trouble) -> Self {
+        let journal = SharedJournal::new(windows.capacity());
+        Self(Arc::new(Inner { store, windows, journal, trouble }))
     }
 
     fn settle(&self, check: &Check, answer: Result<Verdict, StoreError>) -> Answer {
@@ -84,6 +82,7 @@ impl<S: Store> Failover<S> {
         // At the capacity it is not known here, and a new key will have to be refused in an outage.
         let _ = now(inner.windows.restore(check, Duration::ZERO));
         if !inner.trouble.matters_to(check) {
+            self.forget_bans(check);
             return Ok(verdict);
         }
         let mut weightless = check.clone();
@@ -94,18 +93,21 @@ impl<S: Store> Failover<S> {
         if held.admitted && states.all(|(here, there)| here.remaining >= there.remaining) {
             return Ok(verdict);
         }
-        self.tell_what_it_lacks(check);
         if held.admitted {
+            self.tell_what_it_lacks(check);
             return Ok(verdict);
         }
-        // Decided anew, for meanwhile there may be room.
         let _ = now(inner.windows.cancel(check));
-        let mut verdict = now(inner.windows.admit(check))?;
-        verdict.decided_by = DecidedBy::LocalWindow;
-        if !verdict.admitted {
-            self.note(check, TaskKind::Cancel, Duration::ZERO)?;
+        // Meanwhile there may be room, and whoever takes it must be known to have it.
+        let again = now(inner.windows.admit(check));
+        self.tell_what_it_lacks(check);
+        match again {
+            Ok(again) if again.admitted => Ok(verdict),
+            again => {
+                self.note(check, TaskKind::Cancel, Duration::ZERO)?;
+                again.map(|denial| Verdict { decided_by: DecidedBy::LocalWindow, ..denial })
+            }
         }
-        Ok(verdict)
     }
 
     /// Bans here who is banned there, for when the store does not answer.
@@ -120,14 +122,24 @@ impl<S: Store> Failover<S> {
         }
     }
 
+    /// Forgets bans that were lifted there, perhaps by another process.
+    fn forget_bans(&self, check: &Check) {
+        let punished = |it: &&Partition| it.policy.penalty_for_strikes().is_some();
+        for partition in check.partitions.iter().filter(punished) {
+            let _ = now(self.0.windows.lift(partition));
+        }
+    }
+
     /// Has the store told of all that is known here about the windows of a request.
     fn tell_what_it_lacks(&self, check: &Check) {
+        // Locked before they are looked at: what is taken back after that is noted after that.
+        let mut journal = self.0.journal.lock();
         for partition in &check.partitions {
             for (id, cost, age) in self.0.windows.admissions(partition) {
                 let mut admission = Check::new([partition.clone()]);
                 (admission.id, admission.cost) = (id, cost);
                 // If there is no room, the windows here still know.
-                let _ = self.note(&admission, TaskKind::Restore, age);
+                let _ = self.note_in(&mut journal, &admission, TaskKind::Restore, age);
             }
         }
     }
@@ -165,34 +177,41 @@ impl<S: Store> Failover<S> {
 
     /// Has the store told about a request, as soon as it can be.
     fn note(&self, check: &Check, kind: TaskKind, age: Duration) -> Result<(), StoreError> {
+        self.note_in(&mut self.0.journal.lock(), check, kind, age)
+    }
+
+    fn note_in(
+        &self,
+        journal: &mut Journal,
+        check: &Check,
+        kind: TaskKind,
+        age: Duration,
+    ) -> Result<(), StoreError> {
         let at = Instant::now();
-        let mut journal = self.0.journal.lock();
         if !journal.has_room(at) {
             return Err(StoreError::Full { capacity: self.0.windows.capacity() });
         }
         journal.note(check.clone(), kind, at.checked_sub(age).unwrap_or(at));
-        if !journal.is_worked_off
-            && let Ok(runtime) = Handle::try_current()
+        if let Ok(runtime) = Handle::try_current()
+            && let Some(worker) = journal.begin()
         {
-            journal.is_worked_off = true;
-            runtime.spawn(self.clone().work_off());
+            runtime.spawn(self.clone().work_off(worker));
         }
         Ok(())
     }
 
     /// Tells the store what it has missed, until nothing is left.
-    async fn work_off(self) {
+    async fn work_off(self, _worker: Arc<()>) {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let tasks = {
                 let mut journal = self.0.journal.lock();
                 let tasks = journal.next(TASKS_AT_ONCE, Instant::now());
-                journal.is_worked_off = !tasks.is_empty();
+                if tasks.is_empty() {
+                    return journal.end();
+                }
                 tasks
             };
-            if tasks.is_empty() {
-                return;
-            }
             if self.carry_out(tasks).await {
                 backoff.reset();
             } else {
@@ -317,36 +336,5 @@ impl<S: Store> Store for Failover<S> {
         let _ = now(self.0.windows.reset(partitions));
         self.0.journal.lock().forget(partitions);
         self.0.store.reset(partitions)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::policy::Policy;
-    use crate::quota::Quota;
-
-    #[test]
-    fn what_a_forgetful_store_admits_is_taken_back_until_there_is_room_and_not_longer() {
-        let window = Duration::from_micros(200);
-        let (forgetful, trouble) = (MemoryStore::new(), Trouble::new());
-        let store = Failover::new(forgetful.clone(), 10, trouble.clone());
-        let policy = Arc::new(Policy::new("user").quota(Quota::new(1, window)));
-        let partitions = [Partition { policy, key: "alice".into() }];
-
-        let (mut last, mut admissions) = (None, 0);
-        while admissions < 2_000 {
-            trouble.mark();
-            now(forgetful.reset(&partitions)).unwrap();
-            let sent = Instant::now();
-            let verdict = now(store.admit(&Check::new(partitions.clone()))).unwrap();
-            // Nor is it written back: the outage goes on.
-            store.0.journal.lock().forget(&partitions);
-            if verdict.admitted {
-                let after = last.map(|last| Instant::now() - last);
-                assert!(after.is_none_or(|after| after >= window), "{after:?} after another");
-                (last, admissions) = (Some(sent), admissions + 1);
-            }
-        }
     }
 }

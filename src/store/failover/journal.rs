@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use ahash::RandomState;
@@ -65,16 +65,13 @@ impl SharedJournal {
 
     /// Tells whether the store has yet to be told something about one of these windows.
     pub(super) fn concerns(&self, partitions: &[Partition]) -> bool {
-        !self.is_empty() && self.lock().concerns(partitions)
+        self.unwritten.load(Ordering::Acquire) > 0 && self.lock().concerns(partitions)
     }
 
     /// Returns what is to be done for a request.
     pub(super) fn kind_of(&self, id: Uuid) -> Option<TaskKind> {
-        if self.is_empty() { None } else { self.lock().kind_of(id) }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.unwritten.load(Ordering::Acquire) == 0
+        // Locked in any case: it may be about to be noted.
+        self.lock().kind_of(id)
     }
 }
 
@@ -115,8 +112,8 @@ pub(super) struct Journal {
     capacity: usize,
     next_number: u64,
     cleared_at: Instant,
-    /// Whether somebody works the tasks off.
-    pub(super) is_worked_off: bool,
+    /// Held by whoever works the tasks off, and let go if a runtime that ends has dropped them.
+    worker: Weak<()>,
 }
 
 impl Journal {
@@ -128,8 +125,23 @@ impl Journal {
             capacity,
             next_number: 0,
             cleared_at: Instant::now(),
-            is_worked_off: false,
+            worker: Weak::new(),
         }
+    }
+
+    /// Returns what whoever works the tasks off is to hold, unless somebody does already.
+    pub(super) fn begin(&mut self) -> Option<Arc<()>> {
+        if self.worker.strong_count() > 0 {
+            return None;
+        }
+        let worker = Arc::new(());
+        self.worker = Arc::downgrade(&worker);
+        Some(worker)
+    }
+
+    /// Notes that nobody works the tasks off any longer.
+    pub(super) fn end(&mut self) {
+        self.worker = Weak::new();
     }
 
     fn len(&self) -> usize {
@@ -185,6 +197,10 @@ impl Journal {
         } else {
             self.order.push_back(check.id);
         }
+        self.insert(check, kind, at);
+    }
+
+    fn insert(&mut self, check: Check, kind: TaskKind, at: Instant) {
         for partition in &check.partitions {
             *self.windows.entry(partition.clone()).or_default() += 1;
         }
@@ -204,7 +220,15 @@ impl Journal {
             task.check.partitions.iter().any(|partition| partitions.contains(partition))
         };
         let ids: Vec<Uuid> = self.tasks.values().filter(concerned).map(|it| it.check.id).collect();
-        ids.into_iter().for_each(|id| self.remove(id));
+        for id in ids {
+            let Some(mut task) = self.tasks.remove(&id) else { continue };
+            self.leave(&task.check.partitions);
+            task.check.partitions.retain(|partition| !partitions.contains(partition));
+            if !task.check.partitions.is_empty() {
+                // One that is under way is to be done again, without these windows.
+                self.insert(task.check, task.kind, task.at);
+            }
+        }
     }
 
     /// Returns up to `most` tasks, which stay noted until they are done. Those that were not

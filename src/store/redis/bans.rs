@@ -45,16 +45,21 @@ impl BanStore for RedisStore {
 
     fn impose(&self, partition: &Partition, duration: Duration, reason: &str) -> StoreFuture<Ban> {
         let (calls, partition) = (self.calls.clone(), partition.clone());
-        let reason = reason.to_owned();
+        let (local, reason) = (self.local.clone(), reason.to_owned());
         StoreFuture::later(async move {
             let none = Ban { remaining: Duration::ZERO, reason: String::new(), is_new: false };
-            Ok(ban(&calls, &partition, duration, &reason).await?.unwrap_or(none))
+            let ban = ban(&calls, &partition, duration, &reason).await?.unwrap_or(none);
+            // For when Redis does not answer.
+            let _ = local.impose(&partition, ban.remaining, &ban.reason).await;
+            Ok(ban)
         })
     }
 
     fn lift(&self, partition: &Partition) -> StoreFuture<bool> {
         let (calls, partition) = (self.calls.clone(), partition.clone());
+        let local = self.local.clone();
         StoreFuture::later(async move {
+            let _ = local.lift(&partition).await;
             let mut command = redis::cmd("DEL");
             command.arg(calls.keys().standing(&partition)).arg(calls.keys().strikes(&partition));
             let removed: u64 = reply::read(&calls.send(&command).await?)?;

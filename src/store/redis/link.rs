@@ -52,13 +52,27 @@ enum State {
     /// Nobody has asked for a connection yet.
     Idle,
     /// The first attempt after a connection that worked: worth waiting for.
-    Connecting,
+    Connecting(Attempt),
     Ready {
         connection: Connection,
         number: u64,
         since: Instant,
     },
-    Failed,
+    Failed(Attempt),
+}
+
+/// Held by whoever connects, and let go if a runtime that ends has dropped them.
+type Attempt = Weak<()>;
+
+impl State {
+    /// Tells whether there is no connection and nobody makes one.
+    fn is_idle(&self) -> bool {
+        match self {
+            Self::Idle => true,
+            Self::Connecting(attempt) | Self::Failed(attempt) => attempt.strong_count() == 0,
+            Self::Ready { .. } => false,
+        }
+    }
 }
 
 impl Link {
@@ -84,13 +98,14 @@ impl Link {
 
     /// Begins to connect in the background, if somebody is there to do it.
     pub(super) fn connect_soon(&self) {
-        if matches!(**self.0.state.load(), State::Idle)
+        if self.0.state.load().is_idle()
             && let Ok(runtime) = Handle::try_current()
         {
             let _changing = self.0.changing();
-            if matches!(**self.0.state.load(), State::Idle) {
-                self.0.state.store(Arc::new(State::Failed));
-                runtime.spawn(reconnect(Arc::downgrade(&self.0)));
+            if self.0.state.load().is_idle() {
+                let attempt = Arc::new(());
+                self.0.state.store(Arc::new(State::Failed(Arc::downgrade(&attempt))));
+                runtime.spawn(reconnect(Arc::downgrade(&self.0), attempt));
             }
         }
     }
@@ -143,12 +158,12 @@ impl Link {
                 State::Ready { connection, number, .. } => {
                     return Ok((connection.clone(), *number));
                 }
-                State::Failed => return Err(StoreError::Unavailable),
-                State::Idle => {
+                state if state.is_idle() => {
                     self.connect_soon();
                     return Err(StoreError::Unavailable);
                 }
-                State::Connecting => {}
+                State::Connecting(_) => {}
+                State::Failed(_) | State::Idle => return Err(StoreError::Unavailable),
             }
             changed.await;
         }
@@ -228,7 +243,13 @@ impl Shared {
     }
 
     /// Gives up a connection, if it is still the one in use.
-    fn lose(self: &Arc<Self>, lost: u64, next: State, least_age: Duration, error: &StoreError) {
+    fn lose(
+        self: &Arc<Self>,
+        lost: u64,
+        next: fn(Attempt) -> State,
+        least_age: Duration,
+        error: &StoreError,
+    ) {
         let _changing = self.changing();
         match &**self.state.load() {
             State::Ready { number, since, .. }
@@ -236,27 +257,29 @@ impl Shared {
             _ => return,
         }
         self.trouble.mark();
-        if matches!(next, State::Failed) {
+        let attempt = Arc::new(());
+        let next = next(Arc::downgrade(&attempt));
+        if matches!(next, State::Failed(_)) {
             report::store_lost(error);
         }
         self.state.store(Arc::new(next));
         self.changed.notify_waiters();
-        tokio::spawn(reconnect(Arc::downgrade(self)));
+        tokio::spawn(reconnect(Arc::downgrade(self), attempt));
     }
 
     /// Has calls fail at once from now on.
     fn failed(&self, error: &StoreError) {
         let _changing = self.changing();
-        if matches!(**self.state.load(), State::Connecting) {
+        if let State::Connecting(attempt) = &**self.state.load() {
             report::store_lost(error);
-            self.state.store(Arc::new(State::Failed));
+            self.state.store(Arc::new(State::Failed(attempt.clone())));
             self.changed.notify_waiters();
         }
     }
 }
 
 /// Makes a connection, however long it takes.
-async fn reconnect(link: Weak<Shared>) {
+async fn reconnect(link: Weak<Shared>, _attempt: Arc<()>) {
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     while let Some(link) = link.upgrade() {
         match link.attempt_noticing_delay().await {

@@ -8,6 +8,7 @@ use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult}
 
 use super::connection::Connector;
 use crate::error::StoreError;
+use crate::store::failover::Trouble;
 
 /// Which Redis servers keep the windows: one server, the master that Sentinels name, or a cluster.
 ///
@@ -147,12 +148,20 @@ impl RedisServers {
         matches!(self.kind, Kind::Cluster(_))
     }
 
-    pub(super) fn connector(self, response_timeout: Duration) -> Result<Connector, StoreError> {
-        self.try_into_connector(response_timeout).map_err(unusable)
+    pub(super) fn connector(
+        self,
+        response_timeout: Duration,
+        trouble: &Trouble,
+    ) -> Result<Connector, StoreError> {
+        self.try_into_connector(response_timeout, trouble).map_err(unusable)
     }
 
     #[cfg_attr(not(feature = "cluster"), allow(unused_variables, reason = "only clusters use it"))]
-    fn try_into_connector(self, response_timeout: Duration) -> RedisResult<Connector> {
+    fn try_into_connector(
+        self,
+        response_timeout: Duration,
+        trouble: &Trouble,
+    ) -> RedisResult<Connector> {
         #[cfg(feature = "tls")]
         let certificates = self.certificates;
         #[cfg(feature = "tls")]
@@ -182,6 +191,7 @@ impl RedisServers {
             }
             #[cfg(feature = "cluster")]
             Kind::Cluster(nodes) => {
+                let trouble = trouble.clone();
                 let builder = redis::cluster::ClusterClient::builder(nodes)
                     // A slot that is on the move is asked for again after a few milliseconds.
                     .min_retry_wait(1)
@@ -190,7 +200,16 @@ impl RedisServers {
                     // Whoever waits for an answer gives up sooner; this notices a node that stalls.
                     .response_timeout(response_timeout * 4)
                     .overall_response_timeout(None)
-                    .connection_timeout(response_timeout * 4);
+                    .connection_timeout(response_timeout * 4)
+                    // The connection to a node is made again in silence, and the node may have lost
+                    // its memory. Only RESP3 tells of it.
+                    .use_protocol(redis::ProtocolVersion::RESP3)
+                    .push_sender(move |info: redis::PushInfo| {
+                        if info.kind == redis::PushKind::Disconnection {
+                            trouble.mark();
+                        }
+                        Ok::<_, redis::aio::SendError>(())
+                    });
                 #[cfg(feature = "tls")]
                 if let Some(certificates) = certificates {
                     return builder
