@@ -9,6 +9,7 @@
 //!
 //! `load.sh`, beside this file, rushes two such servers and counts whether the promises held.
 
+mod admin;
 mod args;
 #[path = "../common/mod.rs"]
 mod common;
@@ -25,7 +26,7 @@ mod user;
 
 use std::process::ExitCode;
 
-use crate::args::Args;
+use crate::args::{Args, Loopback};
 use crate::common::server::{Server, log_to_stderr};
 use crate::start::StartError;
 
@@ -44,7 +45,24 @@ async fn main() -> ExitCode {
 
 async fn run(args: Args) -> Result<(), StartError> {
     let server = Server::bind(args.listen).await?;
+    let admin = match &args.admin {
+        Some(Loopback(listen)) => Some(server.bind_beside(*listen, "--admin").await?),
+        None => None,
+    };
     let idle_timeout = args.idle_timeout.0;
-    let app = start::app(args).await?;
-    Ok(server.serve(app, idle_timeout).await?)
+    let apps = start::apps(args).await?;
+    let admin = admin.zip(apps.admin);
+
+    server.announce("listening on")?;
+    if let Some((admin, _)) = &admin {
+        admin.announce("admin on")?;
+    }
+    let serve_admin = async {
+        if let Some((admin, app)) = admin {
+            admin.serve(app, idle_timeout).await;
+        }
+    };
+    tokio::join!(server.serve(apps.shop, idle_timeout), serve_admin);
+    tracing::info!("stopped");
+    Ok(())
 }
