@@ -95,7 +95,7 @@ fn other_flags_refuse_numbers_that_are_too_small_or_too_large() {
         ("--user-from", "query:\u{7f}", "the name \"\\u{7f}\""),
         ("--ban", "", "--ban"),
         ("--ban", "3/10m", "write STRIKES/TIME:RUNG"),
-        ("--ban", "3:1m", "the strikes, before the colon: write LIMIT/WINDOW"),
+        ("--ban", "3:1m", "the strikes, before the colon: \"3\" is not a quota"),
         ("--ban", "0/10m:1m", "the strikes, before the colon: the limit is zero"),
         ("--ban", "-3/10m:1m", "the strikes, before the colon: the limit \"-3\""),
         ("--ban", "101/10m:1m", "101 strikes are too many"),

@@ -104,7 +104,7 @@ async fn show(State(bans): State<Bans>, path: UserPath) -> Result<Json<Value>, P
 
 /// What is to be imposed, whatever the content type says.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct Wanted {
     #[serde(rename = "for")]
     length: String,

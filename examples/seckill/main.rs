@@ -13,6 +13,8 @@ mod admin;
 mod args;
 #[path = "../common/mod.rs"]
 mod common;
+#[cfg(test)]
+mod ladder;
 mod opening;
 mod order;
 mod page;
