@@ -70,6 +70,7 @@ fn what_is_no_quota_is_refused_and_the_wrong_part_is_named() {
 #[test]
 fn other_flags_refuse_numbers_that_are_too_small_or_too_large() {
     let long = format!("{}=1", "x".repeat(65));
+    let rungs = format!("3/10m:{}", ["1m"; 101].join(","));
     let cases = [
         ("--stock", "iphone=-1", "the count \"-1\""),
         ("--stock", "iphone=4294967296", "the count \"4294967296\""),
@@ -92,6 +93,32 @@ fn other_flags_refuse_numbers_that_are_too_small_or_too_large() {
         ("--prefix", "a\nb", "a prefix is"),
         ("--user-from", "header:", "the name \"\""),
         ("--user-from", "query:\u{7f}", "the name \"\\u{7f}\""),
+        ("--ban", "", "--ban"),
+        ("--ban", "3/10m", "write STRIKES/TIME:RUNG"),
+        ("--ban", "3:1m", "the strikes, before the colon: \"3\" is not a quota"),
+        ("--ban", "0/10m:1m", "the strikes, before the colon: the limit is zero"),
+        ("--ban", "-3/10m:1m", "the strikes, before the colon: the limit \"-3\""),
+        ("--ban", "101/10m:1m", "101 strikes are too many"),
+        ("--ban", "4294967296/10m:1m", "the limit \"4294967296\""),
+        ("--ban", "3/0m:1m", "the strikes, before the colon: the window is zero"),
+        ("--ban", "3/10m:", "rung number 1: "),
+        ("--ban", "3/10m:1m,,1h", "rung number 2: "),
+        ("--ban", "3/10m:1m,-1h", "rung number 2: the window \"-1h\""),
+        ("--ban", "3/10m:1m,1/1h", "rung number 2: the window \"1/1h\""),
+        ("--ban", "3/10m:1h,1m", "rung number 2 must be a second to a year long"),
+        ("--ban", "3/10m:999ms", "rung number 1 must be a second to a year long"),
+        ("--ban", "3/10m:366d", "rung number 1 must be a second to a year long"),
+        ("--ban", "3/10m:99999999999999999999s", "rung number 1: "),
+        ("--ban", &rungs, "1 to 100 rungs, not 101"),
+        ("--admin", "", "--admin"),
+        ("--admin", "3001", "write IP:PORT"),
+        ("--admin", "localhost:3001", "write IP:PORT"),
+        ("--admin", "127.0.0.1:65536", "write IP:PORT"),
+        ("--admin", "0.0.0.0:0", "other machines could reach it"),
+        ("--admin", "[::]:0", "other machines could reach it"),
+        ("--admin", "192.0.2.1:3001", "other machines could reach it"),
+        ("--admin", "127.0.0.1:0", "--ban"),
+        ("--admin-token-file", "/dev/null", "--admin"),
     ];
     for (flag, value, part) in cases {
         let output = run("seckill", &[&format!("{flag}={value}")]);

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::store::RedisServers;
-use tower_sliding_window::{FailurePolicy, Policy, Quota};
+use tower_sliding_window::{FailurePolicy, Penalty, Policy, Quota};
 
 /// What no parser here takes anywhere, so that whatever holds it is the wrong part.
 const WRONG: &str = "[#!?x-z]{1,12}";
@@ -20,6 +20,17 @@ fn quota() -> impl Strategy<Value = Quota> {
     let round = (1_u64..1000, select(vec![1, 1_000, 1_000_000, 60_000_000, 3_600_000_000]));
     let window = prop_oneof![1..=CENTURY_US, round.prop_map(|(count, unit)| count * unit)];
     (1..=u32::MAX, window).prop_map(|(limit, us)| Quota::new(limit, Duration::from_micros(us)))
+}
+
+fn penalty() -> impl Strategy<Value = Penalty> {
+    const YEAR_US: u64 = 365 * 24 * 3_600_000_000;
+    let strikes = (1..=100_u32, quota()).prop_map(|(count, it)| Quota::new(count, it.window()));
+    let ladder = vec(1_000_000..=YEAR_US, 1..=100).prop_map(|mut rungs| {
+        rungs.sort_unstable();
+        rungs.into_iter().map(Duration::from_micros).collect::<Vec<_>>()
+    });
+    (strikes, ladder)
+        .prop_map(|(strikes, ladder)| Penalty::new(strikes, ladder).expect("it is sound"))
 }
 
 proptest! {
@@ -39,6 +50,32 @@ proptest! {
         let policy = quotas.into_iter().fold(Policy::new("user"), Policy::quota);
         let read: Policy = policy.to_string().parse().expect("what was written");
         prop_assert_eq!(read.named("user"), policy);
+    }
+
+    #[test]
+    fn a_penalty_reads_back_what_it_writes(penalty in penalty()) {
+        prop_assert_eq!(penalty.to_string().parse(), Ok(penalty));
+    }
+
+    #[test]
+    fn the_errors_of_a_penalty_name_the_part_that_is_wrong(
+        penalty in penalty(),
+        (wrong, place) in (WRONG, any::<prop::sample::Index>()),
+    ) {
+        let text = penalty.to_string();
+        let (strikes, ladder) = text.split_once(':').expect("what was written");
+        let error = |text: String| text.parse::<Penalty>().unwrap_err().to_string();
+        let named = |error: &str| error.contains(&format!("{wrong:?}"));
+
+        let spoilt = error(format!("{wrong}:{ladder}"));
+        prop_assert!(spoilt.starts_with("the strikes, before the colon: "), "{}", spoilt);
+        let mut rungs: Vec<&str> = ladder.split(',').collect();
+        let position = place.index(rungs.len());
+        rungs[position] = &wrong;
+        let spoilt = error(format!("{strikes}:{}", rungs.join(",")));
+        prop_assert!(spoilt.starts_with(&format!("rung number {}: ", position + 1)), "{}", spoilt);
+        prop_assert!(named(&spoilt), "{}", spoilt);
+        prop_assert!(error(strikes.to_owned()).contains("STRIKES/TIME:RUNG"));
     }
 
     #[test]
@@ -123,6 +160,7 @@ proptest! {
             "[-+0-9.,/ a-z]{0,40}",
             "[0-9]{1,22}/[0-9]{1,22}(us|ms|s|m|h|d|y)",
             "[0-9a-f:./, ]{0,40}",
+            "[0-9]{1,3}/[0-9]{1,3}[smhd]:([0-9]{0,4}[smhdx],?){0,4}",
         ],
     ) {
         if let Ok(quota) = text.parse::<Quota>() {
@@ -133,6 +171,9 @@ proptest! {
         }
         if let Ok(proxies) = text.parse::<TrustedProxies>() {
             prop_assert_eq!(Ok(proxies), format!(" {text} ").parse::<TrustedProxies>());
+        }
+        if let Ok(penalty) = text.parse::<Penalty>() {
+            prop_assert_eq!(penalty.to_string().parse(), Ok(penalty));
         }
         if let Ok(policy) = text.parse::<FailurePolicy>() {
             prop_assert_eq!(policy.to_string().parse(), Ok(policy));

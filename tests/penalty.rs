@@ -13,7 +13,7 @@ use http_support::{from_user, ok, send, status};
 use support::Redis;
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
-use tower_sliding_window::store::{BanStore, Store, Struck};
+use tower_sliding_window::store::{BanStore, Check, DenyCache, Partition, Store, Struck};
 use tower_sliding_window::{
     BanEvent, Bans, Decision, Limiter, MemoryStore, Muted, OnBan, Policy, Quota, RedisStore,
     SlidingWindowLayer, key,
@@ -185,6 +185,32 @@ async fn peeking_is_no_strike(store: impl Store) {
         assert_eq!(limiter.peek("mallory").await.unwrap().remaining(), 0);
     }
     assert_eq!(run_into(&limiter).await.0, Struck::Strike, "the first denial is the first strike");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hammering_is_a_strike_a_window_behind_a_deny_cache_too() {
+    let policy = Policy::new("user").quota(Quota::per_minute(5));
+    let policy = policy.penalty("100/24h:1h".parse().unwrap());
+    let strikes = async |store: Arc<dyn Store>| {
+        let mut strikes = 0;
+        for tick in 0..3_000 {
+            // All five at once, a pause that is not always the same, and then without end.
+            let requests = match (tick / 600 % 2, tick % 600) {
+                (_, 0) => 5,
+                (0, 1..5) | (1, 1..2) => 0,
+                _ => 1,
+            };
+            for _ in 0..requests {
+                let check = Check::new([Partition::new(Arc::new(policy.clone()), "mallory")]);
+                let verdict = store.admit(&check).await.unwrap();
+                strikes += verdict.bans.iter().filter(|it| it.struck == Struck::Strike).count();
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        strikes
+    };
+    assert_eq!(strikes(Arc::new(MemoryStore::new())).await, 5, "in five minutes");
+    assert_eq!(strikes(Arc::new(DenyCache::new(MemoryStore::new()))).await, 5);
 }
 
 async fn muted(request: Request<String>) -> Result<Response<String>, Infallible> {

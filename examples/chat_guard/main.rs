@@ -47,8 +47,10 @@ async fn run(args: Args) -> Result<(), StartError> {
     let capacity = args.queue;
     let monitor = monitor(args).await?.on_mute(audit);
     let chat = Chat::new(monitor, capacity);
-    server.serve(routes(chat.clone())).await?;
+    server.announce("listening on")?;
+    server.serve(routes(chat.clone())).await;
     chat.finish().await;
+    tracing::info!("stopped");
     Ok(())
 }
 

@@ -79,8 +79,12 @@ impl IntoResponse for Problem {
 /// Says how long to wait, in whole seconds: rounded up, for who comes back when told must not be too
 /// early.
 pub(crate) fn insert_retry_after(headers: &mut HeaderMap, wait: Duration) {
-    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-    headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+    headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(wait).max(1)));
+}
+
+/// Returns a span of time in seconds, rounded up.
+pub(crate) fn whole_seconds(span: Duration) -> u64 {
+    span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }
 
 fn number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {

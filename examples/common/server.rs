@@ -35,28 +35,47 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Takes the address, and begins to listen for signals.
+    /// Takes the address that `--listen` names, and begins to listen for signals.
     pub(crate) async fn bind(flags: &ListenFlags) -> Result<Self, ServerError> {
-        let (listen, idle_timeout) = (flags.listen, flags.idle_timeout.0);
         // Before anything is announced, so that a signal right after that is not missed.
         let stop = shutdown::signals().map_err(ServerError::Signals)?;
-        let listener = TcpListener::bind(listen)
-            .await
-            .map_err(|source| ServerError::Listen { listen, source })?;
+        Self::take(flags.listen, "--listen", flags.idle_timeout.0, stop).await
+    }
+
+    /// Takes one more address, that `flag` names, for a server that stops with this one.
+    pub(crate) async fn bind_beside(
+        &self,
+        listen: SocketAddr,
+        flag: &'static str,
+    ) -> Result<Self, ServerError> {
+        Self::take(listen, flag, self.idle_timeout, self.stop.clone()).await
+    }
+
+    async fn take(
+        listen: SocketAddr,
+        flag: &'static str,
+        idle_timeout: Duration,
+        stop: Stop,
+    ) -> Result<Self, ServerError> {
+        let listener = TcpListener::bind(listen).await.map_err(|source| ServerError::Listen {
+            listen,
+            flag,
+            source,
+        })?;
         let address = listener.local_addr().map_err(ServerError::Address)?;
         Ok(Self { listener, address, idle_timeout, stop })
     }
 
-    /// Announces the address and serves until the server is told to stop, and then until the requests
-    /// under way are answered. Whoever sends no whole head of a request for `--idle-timeout` is hung
-    /// up on.
-    pub(crate) async fn serve(self, app: Router) -> Result<(), ServerError> {
-        // Connections queue at the listener from `bind` on, so the line is true already.
-        writeln!(std::io::stdout(), "listening on http://{}", self.address)
-            .map_err(ServerError::Announce)?;
+    /// Prints where it listens, after a few words that say what for.
+    pub(crate) fn announce(&self, what: &str) -> Result<(), ServerError> {
+        // Connections queue at the listener from the start, so the line is true already.
+        writeln!(std::io::stdout(), "{what} http://{}", self.address).map_err(ServerError::Announce)
+    }
+
+    /// Serves until the server is told to stop, and then until the requests under way are answered.
+    /// Whoever sends no whole head of a request for `--idle-timeout` is hung up on.
+    pub(crate) async fn serve(self, app: Router) {
         serve(self.listener, app, self.idle_timeout, self.stop).await;
-        tracing::info!("stopped");
-        Ok(())
     }
 }
 
@@ -65,10 +84,10 @@ impl Server {
 pub(crate) enum ServerError {
     #[error(
         "can't listen on {listen}: {source}\n\
-         hint: stop what listens there, or choose another address with --listen IP:PORT (port 0 \
-         takes a free one)"
+         hint: stop what listens there, or choose another address with {flag} IP:PORT (port 0 takes \
+         a free one)"
     )]
-    Listen { listen: SocketAddr, source: std::io::Error },
+    Listen { listen: SocketAddr, flag: &'static str, source: std::io::Error },
     #[error("can't print the address to stdout: {0}")]
     Announce(std::io::Error),
     #[error("can't listen for signals: {0}")]

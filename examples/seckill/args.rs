@@ -1,12 +1,14 @@
 //! [`Args`]: the command line.
 
 use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Instant, SystemTime};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use tower_sliding_window::{FailurePolicy, Policy};
+use tower_sliding_window::{FailurePolicy, Penalty, Policy};
 
 use crate::common::flags::{ListenFlags, RedisFlags};
 use crate::common::prefix::Prefix;
@@ -24,6 +26,15 @@ use crate::user::UserFrom;
 Try it:
   curl -i -X POST -H 'x-user-id: alice' http://127.0.0.1:3000/seckill/iphone/orders
   curl http://127.0.0.1:3000/seckill/iphone
+
+Bans by hand, with --ban 3/10m:1m,1h,24h --admin 127.0.0.1:3001 and a token in SECKILL_ADMIN_TOKEN;
+a ban only ever lengthens until it is lifted:
+  bans() { curl -i -H \"authorization: Bearer $SECKILL_ADMIN_TOKEN\" \
+    \"$@\"; }
+  bans http://127.0.0.1:3001/admin/bans
+  bans http://127.0.0.1:3001/admin/bans/mallory
+  bans -X PUT -d '{\"for\": \"1h\", \"reason\": \"a script\"}' http://127.0.0.1:3001/admin/bans/mallory
+  bans -X DELETE http://127.0.0.1:3001/admin/bans/mallory
 
 RUST_LOG sets what is logged, to stderr; `info` unless it is set. User ids appear from `debug` on."
 )]
@@ -51,6 +62,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIMIT/WINDOW")]
     pub(crate) ip_quota: Option<Policy>,
 
+    /// Bans users who keep running into --quota: 3/10m:1m,1h,24h is a minute for three strikes
+    /// within ten, an hour the next time, then a day each. However hard a user hammers on a full
+    /// quota, it is one strike until its window has passed. Nobody is banned if left out.
+    #[arg(long, value_name = "STRIKES/TIME:RUNG,RUNG,...")]
+    pub(crate) ban: Option<Penalty>,
+
     /// Where the user id stands in a request: header:NAME, query:NAME or cookie:NAME.
     #[arg(long, value_name = "PLACE:NAME", default_value = "header:x-user-id")]
     pub(crate) user_from: UserFrom,
@@ -67,6 +84,27 @@ pub(crate) struct Args {
     /// Opens the sale at a date and time of RFC 3339, such as 2030-11-11T12:00:00+08:00.
     #[arg(long, value_name = "DATETIME")]
     opens_at: Option<Date>,
+
+    /// Address of this machine's own on which bans are looked at, imposed and lifted by hand; port 0
+    /// takes a free one. The address is printed in a second line. Needs a token. Off if left out.
+    #[arg(long, value_name = "IP:PORT", requires = "ban")]
+    pub(crate) admin: Option<Loopback>,
+
+    /// Token that requests to --admin carry, 16 characters or more. Everyone on this machine can see
+    /// it in `ps` if it stands here: better set the variable, or use --admin-token-file.
+    // Text here, for the same reason as the URL of Redis.
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "SECKILL_ADMIN_TOKEN",
+        hide_env_values = true,
+        conflicts_with = "admin_token_file"
+    )]
+    pub(crate) admin_token: Option<String>,
+
+    /// File that holds the token for --admin.
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    pub(crate) admin_token_file: Option<PathBuf>,
 }
 
 impl Args {
@@ -119,6 +157,28 @@ pub(crate) enum StockArgError {
     Sku(#[from] SkuError),
     #[error("the count {text:?} is not a whole number from 0 to 4294967295: {source}")]
     Count { text: String, source: std::num::ParseIntError },
+}
+
+/// An address that only this machine can reach.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loopback(pub(crate) SocketAddr);
+
+impl FromStr for Loopback {
+    type Err = LoopbackError;
+
+    fn from_str(text: &str) -> Result<Self, LoopbackError> {
+        let address: SocketAddr = text.parse()?;
+        if address.ip().is_loopback() { Ok(Self(address)) } else { Err(LoopbackError::Reachable) }
+    }
+}
+
+/// What is wrong with the text of a [`Loopback`].
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum LoopbackError {
+    #[error("{0}: write IP:PORT, such as 127.0.0.1:3001 or [::1]:3001")]
+    Text(#[from] std::net::AddrParseError),
+    #[error("other machines could reach it: the IP must be of 127.0.0.0/8 or ::1")]
+    Reachable,
 }
 
 /// The moment at which the sale opens.

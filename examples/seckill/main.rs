@@ -9,9 +9,12 @@
 //!
 //! `load.sh`, beside this file, rushes two such servers and counts whether the promises held.
 
+mod admin;
 mod args;
 #[path = "../common/mod.rs"]
 mod common;
+#[cfg(test)]
+mod ladder;
 mod opening;
 mod order;
 mod page;
@@ -25,7 +28,7 @@ mod user;
 
 use std::process::ExitCode;
 
-use crate::args::Args;
+use crate::args::{Args, Loopback};
 use crate::common::server::{Server, log_to_stderr};
 use crate::start::StartError;
 
@@ -44,5 +47,23 @@ async fn main() -> ExitCode {
 
 async fn run(args: Args) -> Result<(), StartError> {
     let server = Server::bind(&args.listen).await?;
-    Ok(server.serve(start::app(args).await?).await?)
+    let admin = match &args.admin {
+        Some(Loopback(listen)) => Some(server.bind_beside(*listen, "--admin").await?),
+        None => None,
+    };
+    let apps = start::apps(args).await?;
+    let admin = admin.zip(apps.admin);
+
+    server.announce("listening on")?;
+    if let Some((admin, _)) = &admin {
+        admin.announce("admin on")?;
+    }
+    let serve_admin = async {
+        if let Some((admin, app)) = admin {
+            admin.serve(app).await;
+        }
+    };
+    tokio::join!(server.serve(apps.shop), serve_admin);
+    tracing::info!("stopped");
+    Ok(())
 }

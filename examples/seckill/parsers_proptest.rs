@@ -4,9 +4,10 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use proptest::prelude::*;
+use tower_sliding_window::Penalty;
 use uuid::Uuid;
 
-use crate::args::{Date, StockArg};
+use crate::args::{Date, Loopback, StockArg};
 use crate::common::prefix::Prefix;
 use crate::common::span::{IdleTimeout, Span};
 use crate::order::{OrderId, Sku};
@@ -71,8 +72,10 @@ proptest! {
         let _ = (read::<Span>(&text), read::<Date>(&text));
         let timeout: Option<IdleTimeout> = read(&text);
         prop_assert!(timeout.is_none_or(|it| !it.0.is_zero()));
-        let length = text.len();
-        prop_assert_eq!(UserId::new(text).is_some(), (1..=128).contains(&length));
+        let _ = (read::<Loopback>(&text), read::<Penalty>(&text));
+        let odd = text.contains(char::REPLACEMENT_CHARACTER) || text.starts_with("sha256:");
+        let is_user = (1..=128).contains(&text.len()) && !odd;
+        prop_assert_eq!(UserId::new(text).is_some(), is_user);
     }
 
     #[test]
@@ -111,6 +114,8 @@ proptest! {
             (error::<Prefix>(&wrong), "a prefix is", false),
             (error::<Span>(&wrong), "length of time", false),
             (error::<Date>(&wrong), "RFC 3339", false),
+            (error::<Loopback>(&wrong), "IP:PORT", false),
+            (error::<Loopback>("192.0.2.1:0"), "127.0.0.0/8", false),
         ] {
             prop_assert!(error.contains(part), "{} should name {}", error, part);
             prop_assert!(!shows_it || error.contains(&quoted), "{} should show {}", error, quoted);

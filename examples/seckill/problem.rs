@@ -1,8 +1,10 @@
 //! The problems that are this server's own.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use tower_sliding_window::StoreError;
 
 pub(crate) use crate::common::problem::Problem;
 use crate::order::{OrderId, Sku};
@@ -47,6 +49,53 @@ impl Problem {
     pub(crate) fn sold_out(sku: &Sku) -> Self {
         Self::new(StatusCode::GONE, "/problems/sold-out", "Sold out")
             .detail(format!("Every {sku} has been sold."))
+    }
+
+    pub(crate) fn no_token() -> Self {
+        let title = "The request does not carry the admin token";
+        Self::new(StatusCode::UNAUTHORIZED, "/problems/no-token", title).detail(
+            "Send `Authorization: Bearer TOKEN`, with the token the server was started with.",
+        )
+    }
+
+    pub(crate) fn no_such_user() -> Self {
+        let title = "The path names no user";
+        Self::new(StatusCode::BAD_REQUEST, "/problems/bad-user", title)
+            .detail("A user id is 1 to 128 bytes of UTF-8, percent-encoded in the path.")
+    }
+
+    pub(crate) fn not_banned() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "/problems/not-banned", "The user is not banned")
+    }
+
+    pub(crate) fn bad_ban(why: impl Display) -> Self {
+        let title = "The ban is malformed";
+        Self::new(StatusCode::BAD_REQUEST, "/problems/bad-ban", title).detail(format!(
+            "The body must be {{\"for\": \"1h\", \"reason\": \"...\"}}, in UTF-8: {why}."
+        ))
+    }
+
+    pub(crate) fn ban_too_large(most: usize) -> Self {
+        let title = "The body is too large for a ban";
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "/problems/ban-too-large", title)
+            .detail(format!("The body may have {most} bytes."))
+    }
+
+    fn no_list() -> Self {
+        let title = "The bans of a Redis Cluster can't be listed";
+        Self::new(StatusCode::NOT_IMPLEMENTED, "/problems/no-list", title)
+            .detail("Ask for one user: GET /admin/bans/{user}.")
+    }
+}
+
+/// Only who asks about bans hears of it: the layer has its own answer.
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        if let StoreError::Unsupported { .. } = error {
+            return Self::no_list();
+        }
+        tracing::warn!(%error, "bans can't be asked for");
+        Self::reduced_capacity(error.retry_after())
     }
 }
 

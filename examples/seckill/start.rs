@@ -1,8 +1,10 @@
 //! From the command line to the app: opens the stores, or says why that can't be.
 
 use axum::Router;
-use tower_sliding_window::{MemoryStore, Policy};
+use tower_sliding_window::store::{BanStore, Store};
+use tower_sliding_window::{Bans, MemoryStore, Policy};
 
+use crate::admin::{self, Token, TokenError};
 use crate::args::Args;
 use crate::common::redis::OpenError;
 use crate::common::server::ServerError;
@@ -11,11 +13,27 @@ use crate::page::page;
 use crate::routes::{Rules, Shop, routes};
 use crate::stock::{MemoryStock, RedisStock, Stock};
 
-/// Opens the stores and puts the app together.
-pub(crate) async fn app(args: Args) -> Result<Router, StartError> {
+/// What is served.
+pub(crate) struct Apps {
+    pub(crate) shop: Router,
+    /// Whatever is for the admin listener, if there is one.
+    pub(crate) admin: Option<Router>,
+}
+
+/// Opens the stores and puts the apps together.
+pub(crate) async fn apps(args: Args) -> Result<Apps, StartError> {
     let opening = args.opening();
+    let token = match args.admin {
+        Some(_) => Some(Token::find(args.admin_token, args.admin_token_file.as_deref())?),
+        None => None,
+    };
+    let mut user = args.quota.named("user");
+    if let Some(penalty) = args.ban {
+        tracing::info!(%penalty, "who keeps running into the quota is banned");
+        user = user.penalty(penalty);
+    }
     let rules = Rules {
-        user: args.quota.named("user"),
+        user,
         ip: args.ip_quota.map(|quota: Policy| quota.named("ip")),
         user_from: args.user_from,
         on_failure: args.on_failure,
@@ -26,19 +44,30 @@ pub(crate) async fn app(args: Args) -> Result<Router, StartError> {
     let Some(redis) = args.redis.redis()? else {
         tracing::info!("windows, stock and orders are kept in this process");
         let stock = Stock::Memory(MemoryStock::new(skus));
-        return Ok(routes(Shop { stock, opening, page }, rules, MemoryStore::new()));
+        return Ok(together(Shop { stock, opening, page }, rules, MemoryStore::new(), token));
     };
     let stock = RedisStock::open(redis.connection().await?, &args.prefix.0, skus)
         .await
         .map_err(|source| redis.unusable(source))?;
     let windows = redis.windows(&args.prefix).await?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
-    Ok(routes(Shop { stock: Stock::Redis(stock), opening, page }, rules, windows))
+    Ok(together(Shop { stock: Stock::Redis(stock), opening, page }, rules, windows, token))
+}
+
+fn together<S>(shop: Shop, rules: Rules, windows: S, token: Option<Token>) -> Apps
+where
+    S: Store + BanStore + Clone,
+{
+    let bans = Bans::new(rules.user.clone(), windows.clone());
+    let admin = token.map(|token| admin::routes(bans, token));
+    Apps { shop: routes(shop, rules, windows), admin }
 }
 
 /// Why the server does not run, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
+    #[error(transparent)]
+    Token(#[from] TokenError),
     #[error(transparent)]
     Redis(#[from] OpenError),
     #[error(transparent)]

@@ -22,9 +22,14 @@ const LONGEST_USER_ID: usize = 128;
 pub(crate) struct UserId(String);
 
 impl UserId {
-    /// Returns the id if it is 1 to 128 bytes long.
+    /// Returns the id if it is 1 to 128 bytes long, and names one user only.
     pub(crate) fn new(text: String) -> Option<Self> {
-        (1..=LONGEST_USER_ID).contains(&text.len()).then_some(Self(text))
+        let is_clear = (1..=LONGEST_USER_ID).contains(&text.len())
+            // What can't be decoded comes as this: two of them may have been different.
+            && !text.contains(char::REPLACEMENT_CHARACTER)
+            // A text that looks like a hash is kept as its own hash.
+            && Key::from(&text).as_bytes() == text.as_bytes();
+        is_clear.then_some(Self(text))
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -57,15 +62,8 @@ pub(crate) struct UserFrom {
 impl UserFrom {
     fn user(&self, parts: &Parts) -> Result<UserId, KeyError> {
         let key = self.key.extract(parts)?;
-        // A text over 128 bytes comes as its hash, whose own hash is another.
-        if Key::from(key.as_bytes()) != key {
-            return Err(KeyError::Invalid);
-        }
+        // A text over 128 bytes comes as its hash, which is no user id.
         let text = std::str::from_utf8(key.as_bytes()).map_err(|_| KeyError::Invalid)?;
-        // What can't be decoded comes as this: two of them may have been different.
-        if text.contains(char::REPLACEMENT_CHARACTER) {
-            return Err(KeyError::Invalid);
-        }
         UserId::new(text.to_owned()).ok_or(KeyError::Invalid)
     }
 }

@@ -49,5 +49,9 @@ async fn main() -> ExitCode {
 
 async fn run(args: Args) -> Result<(), StartError> {
     let server = Server::bind(&args.listen).await?;
-    Ok(server.serve(start::app(args).await?).await?)
+    let app = start::app(args).await?;
+    server.announce("listening on")?;
+    server.serve(app).await;
+    tracing::info!("stopped");
+    Ok(())
 }

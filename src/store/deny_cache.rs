@@ -19,8 +19,8 @@ use crate::quota::Quota;
 const DEFAULT_CAPACITY: usize = 65_536;
 /// How long a denial is believed where more than time can make room.
 const CANCELLABLE_MAX_AGE: Duration = Duration::from_secs(1);
-/// How long a ban is believed.
-const LIFTABLE_MAX_AGE: Duration = Duration::from_secs(1);
+/// How long a denial is believed under a policy with a penalty.
+const PUNISHABLE_MAX_AGE: Duration = Duration::from_secs(1);
 /// How many counters tell whether a window was changed while an answer was under way. Windows
 /// that share one merely forget a denial too many.
 const CHANGE_COUNTERS: usize = 1024;
@@ -38,7 +38,8 @@ const CHANGE_COUNTERS: usize = 1024;
 ///   when the answer arrived.
 /// - A denial is forgotten when its policy is replaced, or when the key is reset or a request of
 ///   it cancelled through a clone of this store. Requests that may be cancelled elsewhere are
-///   denied from memory for no longer than a second; a reset through another process is heard
+///   denied from memory for no longer than a second, and so are those under a policy with a
+///   [`Penalty`](crate::Penalty), for bans come and go; a reset through another process is heard
 ///   when the wait is over, or after [`DenyCache::max_age`].
 /// - Of a request under several policies, each full window is remembered by itself. The answer
 ///   from memory knows of those, and only those: it does not name another that has filled since.
@@ -77,8 +78,8 @@ impl<S: Store> DenyCache<S> {
     /// Sets how long a denial is believed at the most.
     ///
     /// Defaults to one second for requests that may be cancelled (all of a
-    /// [`Limiter`](crate::Limiter), and those of a layer with `cancel_if`), and to the whole wait for
-    /// others. Zero remembers nothing.
+    /// [`Limiter`](crate::Limiter), and those of a layer with `cancel_if`) or are under a policy with
+    /// a [`Penalty`](crate::Penalty), and to the whole wait for others. Zero remembers nothing.
     #[must_use]
     pub fn max_age(mut self, max_age: Duration) -> Self {
         self.max_age = Some(max_age);
@@ -244,8 +245,9 @@ impl Denials {
             let wait_us = enforced.iter().map(|state| state.wait_us).max().unwrap_or(0);
             let ban = verdict.bans.iter().find(|ban| ban.partition == place);
             let ban_us = ban.map_or(0, |ban| ban.wait_us);
-            // A ban may be lifted.
-            let lasts = if ban_us > wait_us { LIFTABLE_MAX_AGE } else { Duration::MAX };
+            // A ban may be imposed or lifted, and the store has to see the next strike.
+            let punishable = partition.policy.penalty_for_strikes().is_some();
+            let lasts = if punishable { PUNISHABLE_MAX_AGE } else { Duration::MAX };
             let wait = Duration::from_micros(wait_us.max(ban_us));
             let believed = wait.min(max_age.unwrap_or(lasts));
             if believed.is_zero() {

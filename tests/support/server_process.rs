@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Server {
     program: Program,
     pub url: String,
+    /// The URL of its second listener, if it has one.
+    pub admin_url: Option<String>,
     client: Client<HttpConnector, Body>,
 }
 
@@ -54,20 +56,44 @@ impl Server {
     ) -> Self {
         let mut command = command(example, arguments);
         command.args(["--listen", "127.0.0.1:0"]).env("RUST_LOG", level);
-        let mut program = start(&mut command);
-        let url = match program.line() {
-            Ok(line) => match line.strip_prefix("listening on ") {
+        let program = start(&mut command);
+        Self::announced(program, arguments.contains(&"--admin"))
+    }
+
+    /// Starts an example with these variables in its environment.
+    pub fn start_in(
+        example: &'static str,
+        environment: &[(&str, &str)],
+        arguments: &[&str],
+    ) -> Self {
+        let mut command = command(example, arguments);
+        command.args(["--listen", "127.0.0.1:0"]).envs(environment.iter().copied());
+        Self::announced(Program::start(&mut command), arguments.contains(&"--admin"))
+    }
+
+    /// Reads the lines that say where it listens.
+    fn announced(mut program: Program, has_admin: bool) -> Self {
+        let mut line = |start: &str| match program.line() {
+            Ok(line) => match line.strip_prefix(start) {
                 Some(url) => url.to_owned(),
-                None => panic!("the first line on stdout is {line:?}"),
+                None => panic!("{line:?} stands on stdout, and not {start:?}"),
             },
             Err(error) => panic!("the server does not listen ({error}): {}", program.kill()),
         };
-        Self { program, url, client: Client::builder(TokioExecutor::new()).build_http() }
+        let url = line("listening on ");
+        let admin_url = has_admin.then(|| line("admin on "));
+        Self { program, url, admin_url, client: Client::builder(TokioExecutor::new()).build_http() }
     }
 
     /// Begins a request.
     pub fn request(&self, method: &str, path: &str) -> Builder {
         Request::builder().method(method).uri(format!("{}{path}", self.url))
+    }
+
+    /// Begins a request to its second listener.
+    pub fn admin_request(&self, method: &str, path: &str) -> Builder {
+        let url = self.admin_url.as_deref().expect("it has an admin listener");
+        Request::builder().method(method).uri(format!("{url}{path}"))
     }
 
     /// Sends a request and reads its answer to the end.
@@ -132,8 +158,10 @@ pub fn run(example: &'static str, arguments: &[&str]) -> Output {
 
 fn command(example: &'static str, arguments: &[&str]) -> Command {
     let mut command = program::command(example);
-    let redis = format!("{}_REDIS", example.to_uppercase());
-    command.args(arguments).env_remove(redis);
+    for variable in ["REDIS", "ADMIN_TOKEN"] {
+        command.env_remove(format!("{}_{variable}", example.to_uppercase()));
+    }
+    command.args(arguments);
     command
 }
 

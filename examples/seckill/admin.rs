@@ -1,0 +1,151 @@
+//! The admin listener: bans of users, to look at, impose and lift by hand.
+
+mod token;
+
+use std::time::{Duration, SystemTime};
+
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::http::StatusCode;
+use axum::http::header::WWW_AUTHENTICATE;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use jiff::{Timestamp, Unit};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tower_sliding_window::{Ban, BanEvent, Bans, Key, KeyExtractor, key};
+
+pub(crate) use self::token::{Token, TokenError};
+use crate::common::problem::whole_seconds;
+use crate::common::span::Span;
+use crate::problem::Problem;
+use crate::user::UserId;
+
+/// The longest body, in bytes.
+const LONGEST_BODY: usize = 4096;
+/// The longest reason, in bytes.
+const LONGEST_REASON: usize = 500;
+/// The shortest ban.
+const SHORTEST_BAN: Duration = Duration::from_secs(1);
+
+/// Puts the admin routes together. All of them want the token, those that are not there as well.
+pub(crate) fn routes(bans: Bans, token: Token) -> Router {
+    let bans = bans.on_event(audit);
+    Router::new()
+        .route("/admin/bans", get(list))
+        .route("/admin/bans/{user}", get(show).put(impose).delete(lift))
+        .fallback(|| async { Problem::no_such_page() })
+        .method_not_allowed_fallback(|| async { Problem::wrong_method() })
+        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(from_fn_with_state(token, authenticate))
+        .with_state(bans)
+}
+
+async fn authenticate(State(token): State<Token>, request: Request, next: Next) -> Response {
+    let is_admin = key::bearer(move |text| token.is(text).then(|| Key::from("admin")));
+    let (parts, body) = request.into_parts();
+    if is_admin.extract(&parts).is_err() {
+        tracing::warn!("audit: refused a request without the admin token");
+        return ([(WWW_AUTHENTICATE, "Bearer")], Problem::no_token()).into_response();
+    }
+    next.run(Request::from_parts(parts, body)).await
+}
+
+/// Where a real shop writes its audit log. Users, and reasons that may name them, are shown only to
+/// who asks for it.
+fn audit(event: &BanEvent) {
+    match event {
+        BanEvent::Imposed { policy, key, ban } => {
+            tracing::info!(%policy, length = ?ban.remaining(), "audit: a ban was imposed");
+            let user = String::from_utf8_lossy(key.as_bytes());
+            tracing::debug!(?user, reason = ?ban.reason(), "audit: a ban was imposed");
+        }
+        BanEvent::Lifted { policy, key } => {
+            tracing::info!(%policy, "audit: a ban was lifted");
+            tracing::debug!(user = ?String::from_utf8_lossy(key.as_bytes()), "audit: a ban was lifted");
+        }
+        _ => tracing::info!("audit: a ban was changed"),
+    }
+}
+
+type UserPath = Result<Path<String>, PathRejection>;
+
+/// Names a user as the order route does, or not at all.
+fn user(path: UserPath) -> Result<UserId, Problem> {
+    path.ok().and_then(|Path(text)| UserId::new(text)).ok_or_else(Problem::no_such_user)
+}
+
+fn shown(user: &str, ban: &Ban) -> Value {
+    let until = SystemTime::now().checked_add(ban.remaining());
+    let until = until.and_then(|until| Timestamp::try_from(until).ok()?.round(Unit::Second).ok());
+    json!({
+        "user": user,
+        "until": until.map(|until| until.to_string()),
+        "remaining_seconds": whole_seconds(ban.remaining()),
+        "reason": ban.reason(),
+    })
+}
+
+async fn list(State(bans): State<Bans>) -> Result<Json<Value>, Problem> {
+    let listed = bans.list().await?;
+    let listed =
+        listed.iter().map(|(key, ban)| shown(&String::from_utf8_lossy(key.as_bytes()), ban));
+    Ok(Json(json!({ "bans": listed.collect::<Value>() })))
+}
+
+async fn show(State(bans): State<Bans>, path: UserPath) -> Result<Json<Value>, Problem> {
+    let user = user(path)?;
+    let ban = bans.get(&user).await?.ok_or_else(Problem::not_banned)?;
+    Ok(Json(shown(user.as_str(), &ban)))
+}
+
+/// What is to be imposed, whatever the content type says.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object")]
+struct Wanted {
+    #[serde(rename = "for")]
+    length: String,
+    reason: String,
+}
+
+impl Wanted {
+    fn read(body: Result<Bytes, BytesRejection>) -> Result<(Duration, String), Problem> {
+        let body = body.map_err(|why| match why.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => Problem::ban_too_large(LONGEST_BODY),
+            _ => Problem::bad_ban("it can't be read"),
+        })?;
+        let Self { length, reason } =
+            serde_json::from_slice(&body).map_err(Problem::bad_ban)?;
+        let Span(length) =
+            length.parse().map_err(|why| Problem::bad_ban(format!("`for`: {why}")))?;
+        if length < SHORTEST_BAN {
+            return Err(Problem::bad_ban("`for`: it is shorter than a second"));
+        }
+        if reason.len() > LONGEST_REASON {
+            return Err(Problem::bad_ban("`reason`: it is longer than 500 bytes"));
+        }
+        Ok((length, reason))
+    }
+}
+
+/// Answers with the ban that stands, which may be a longer one from before.
+async fn impose(
+    State(bans): State<Bans>,
+    path: UserPath,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, Problem> {
+    let user = user(path)?;
+    let (length, reason) = Wanted::read(body)?;
+    let ban = bans.impose(&user, length, &reason).await?;
+    Ok(Json(shown(user.as_str(), &ban)))
+}
+
+async fn lift(State(bans): State<Bans>, path: UserPath) -> Result<StatusCode, Problem> {
+    match bans.lift(&user(path)?).await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(Problem::not_banned()),
+    }
+}

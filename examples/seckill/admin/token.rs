@@ -1,0 +1,67 @@
+//! [`Token`]: what a request to the admin listener has to carry.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use subtle::ConstantTimeEq;
+
+/// The fewest characters of a token: 16 random ones can't be guessed.
+const SHORTEST: usize = 16;
+/// The most characters of a token.
+const LONGEST: usize = 256;
+
+/// A secret: 16 to 256 characters of those that a bearer token may have.
+#[derive(Clone)]
+pub(crate) struct Token(String);
+
+impl Token {
+    /// Takes the token as it is given, or as a file holds it.
+    pub(crate) fn find(given: Option<String>, file: Option<&Path>) -> Result<Self, TokenError> {
+        let text = match (given, file) {
+            (Some(given), _) => given,
+            (None, Some(path)) => std::fs::read_to_string(path)
+                .map_err(|source| TokenError::File { path: path.to_owned(), source })?,
+            (None, None) => return Err(TokenError::Missing),
+        };
+        // A file ends with a line's end.
+        let text = text.trim_end();
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+        if !(SHORTEST..=LONGEST).contains(&text.len()) || !text.bytes().all(allowed) {
+            return Err(TokenError::Text);
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// Tells whether this is the token. The time it takes tells no more than whether the length is.
+    pub(crate) fn is(&self, text: &str) -> bool {
+        self.0.as_bytes().ct_eq(text.as_bytes()).into()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// Why there is no token, and what to do about it. No message shows one.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TokenError {
+    #[error(
+        "--admin needs a token\n\
+         hint: set SECKILL_ADMIN_TOKEN, to what `openssl rand -hex 32` prints for instance, or name \
+         a file that holds it with --admin-token-file"
+    )]
+    Missing,
+    #[error(
+        "can't read the token in {}: {source}\n\
+         hint: let --admin-token-file name a file of text that this user may read",
+        path.display()
+    )]
+    File { path: PathBuf, source: std::io::Error },
+    #[error(
+        "the admin token is not 16 to 256 characters of A-Z a-z 0-9 - . _ ~ + / =\n\
+         hint: take what `openssl rand -hex 32` prints"
+    )]
+    Text,
+}
