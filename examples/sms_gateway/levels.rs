@@ -50,7 +50,12 @@ impl Levels {
 
     /// Returns the policy that is in use for a target.
     pub(crate) fn effective(&self, target: &Target) -> Result<Policy, UnknownTarget> {
-        self.settings().effective(target)
+        let level = match target {
+            Target::Level(level) => *level,
+            Target::Institution(_) => Level::Institution,
+        };
+        let settings = self.settings();
+        Ok(scaled(level, settings.configured.get(target)?, settings.shares[level as usize]))
     }
 
     /// Puts thresholds in place of those there are. Takes effect at once.
@@ -90,16 +95,6 @@ impl Levels {
     fn settings(&self) -> MutexGuard<'_, Settings> {
         // Nothing panics between the assignments, so a poisoned lock guards whole settings.
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Settings {
-    fn effective(&self, target: &Target) -> Result<Policy, UnknownTarget> {
-        let level = match target {
-            Target::Level(level) => *level,
-            Target::Institution(_) => Level::Institution,
-        };
-        Ok(scaled(level, self.configured.get(target)?, self.shares[level as usize]))
     }
 }
 
