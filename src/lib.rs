@@ -68,6 +68,8 @@
 //! | `sliding_window_store_available` | | 1 while there is a connection to Redis, 0 while there is none (a gauge) |
 //! | `sliding_window_written_back_total` | | requests that Redis was told of later |
 //! | `sliding_window_write_back_lost_total` | | requests that Redis could not be told of |
+//! | `sliding_window_mutes_total` | `rule` | senders that the speech monitor has muted, or muted for longer |
+//! | `sliding_window_messages_shed_total` | | messages that the speech monitor did not judge, for too many waited |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 #![cfg_attr(
