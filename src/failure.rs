@@ -23,7 +23,9 @@ pub enum FailurePolicy {
     ///
     /// It knows what this process has admitted before, and tells the store later what it admits,
     /// so with one instance nobody gets more than the quota. With several, each admits its share
-    /// beside what all have admitted before: together less than twice the limit in one window.
+    /// beside what all have admitted before: together less than twice the limit in one window, as
+    /// long as the instances are no more than the limit. A process that has just started knows of
+    /// nothing before, and neither do the others of one that ends before it has told the store.
     ///
     /// Only [`RedisStore`](crate::RedisStore) has such windows. Any other store that fails, a
     /// [`MemoryStore`](crate::MemoryStore) at its capacity for one, is as with `Closed`.

@@ -63,13 +63,13 @@
 //! | `sliding_window_candidate_denials_total` | `policy`, `quota` | requests that a candidate quota would have denied |
 //! | `sliding_window_strikes_total` | `policy` | strikes |
 //! | `sliding_window_bans_total` | `policy` | bans that strikes have brought |
-//! | `sliding_window_mutes_total` | `rule` | mutes that messages have brought |
-//! | `sliding_window_messages_shed_total` | | messages that a full queue has not judged |
 //! | `sliding_window_store_errors_total` | `kind` | questions that the store did not answer |
 //! | `sliding_window_fallback_decisions_total` | `failure_policy`: `local`, `open`, `closed`; `outcome`: `admitted`, `denied`, `refused` | decisions made without the store |
 //! | `sliding_window_store_available` | | 1 while there is a connection to Redis, 0 while there is none (a gauge) |
 //! | `sliding_window_written_back_total` | | requests that Redis was told of later |
 //! | `sliding_window_write_back_lost_total` | | requests that Redis could not be told of |
+//! | `sliding_window_mutes_total` | `rule` | senders that the speech monitor has muted, or muted for longer |
+//! | `sliding_window_messages_shed_total` | | messages that the speech monitor did not judge, for too many waited |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 #![cfg_attr(

@@ -127,6 +127,23 @@ async fn an_admission_too_many_by_a_redis_that_has_lost_its_memory_is_taken_back
     assert_eq!(redis.run::<usize>(&["ZCARD", WINDOW]).await, 3, "and the fourth is gone");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_has_lost_its_memory_while_nobody_asked_admits_nobody_too_often() {
+    let mut redis = RedisProcess::start().await;
+    let builder = RedisStore::builder().deny_cache(false).response_timeout(Duration::from_secs(10));
+    let ours = limiter(3, builder.connect(redis.url()).await.unwrap());
+    for _ in 0..3 {
+        admitted(&ours).await;
+    }
+    redis.kill();
+    redis.start_again();
+    redis.answers().await;
+    // No request fails: the first is asked again on a new connection.
+    for _ in 0..3 {
+        assert!(!ours.check("alice").await.unwrap().is_admitted());
+    }
+}
+
 #[tokio::test]
 async fn an_admission_too_many_is_taken_back_although_redis_knows_of_as_many_others() {
     let mut redis = RedisProcess::start().await;

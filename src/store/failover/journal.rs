@@ -276,3 +276,67 @@ impl Journal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::policy::Policy;
+    use crate::quota::Quota;
+
+    fn partition(key: u64) -> Partition {
+        let policy = Policy::new("user").quota(Quota::per_hour(5));
+        Partition::new(Arc::new(policy), key.to_string())
+    }
+
+    fn restore_in(journal: &mut Journal, key: u64) -> Check {
+        let check = Check::new([partition(key)]);
+        journal.note(check.clone(), TaskKind::Restore, Instant::now());
+        check
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_left_its_windows_makes_room_in_the_journal() {
+        let mut journal = Journal::new(4);
+        for key in 0..4 {
+            assert!(journal.has_room(Instant::now()));
+            restore_in(&mut journal, key);
+        }
+        assert!(!journal.has_room(Instant::now()));
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        for key in 4..100 {
+            assert!(journal.has_room(Instant::now()), "for number {key}");
+            restore_in(&mut journal, key);
+            tokio::time::advance(Duration::from_secs(1200)).await;
+        }
+        assert!(!journal.concerns(&[partition(0)]));
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert!(journal.next(10, Instant::now()).is_empty() && journal.len() == 0);
+    }
+
+    #[test]
+    fn what_can_t_be_done_holds_up_nothing_else() {
+        let mut journal = Journal::new(100);
+        let checks: Vec<Check> = (0..10).map(|key| restore_in(&mut journal, key)).collect();
+        let mut seen = HashSet::new();
+        for _ in 0..5 {
+            // None of them is ever done.
+            seen.extend(journal.next(2, Instant::now()).iter().map(|task| task.check.id));
+        }
+        assert_eq!(seen.len(), checks.len());
+    }
+
+    #[test]
+    fn a_task_that_was_replaced_while_it_was_under_way_is_still_to_be_done() {
+        let mut journal = Journal::new(100);
+        let check = restore_in(&mut journal, 0);
+        let under_way = journal.next(1, Instant::now());
+        journal.note(check.clone(), TaskKind::Cancel, Instant::now());
+        journal.done(&under_way[0]);
+        assert_eq!(journal.kind_of(check.id), Some(TaskKind::Cancel));
+        let again = journal.next(1, Instant::now());
+        journal.done(&again[0]);
+        assert!(!journal.concerns(&check.partitions) && journal.len() == 0);
+    }
+}
