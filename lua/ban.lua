@@ -7,7 +7,7 @@
 -- Reply[2]: 1 if it is the one that was to be imposed, else 0.
 -- Reply[3]: its reason, a bulk string, empty if there is none.
 -- Cost: O(1).
--- TTL: until the standing matters no longer, never shortened.
+-- TTL: until the standing matters no longer, and a second; never shortened.
 
 local call, key = redis.call, KEYS[1]
 local time = call('TIME')
@@ -17,7 +17,7 @@ local until_us, level, reason = tonumber(known[1] or 0), tonumber(known[2] or 0)
 local wanted_us = now_us + ARGV[1]
 if tonumber(ARGV[1]) > 0 and wanted_us > until_us then
   call('HSET', key, 'until', wanted_us, 'reason', ARGV[2])
-  local ttl_ms = math.ceil((ARGV[1] + level * ARGV[3]) / 1000) + 1
+  local ttl_ms = math.ceil((ARGV[1] + level * ARGV[3]) / 1000) + 1000
   if call('PTTL', key) < ttl_ms then
     call('PEXPIRE', key, ttl_ms)
   end

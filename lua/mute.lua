@@ -12,7 +12,7 @@
 -- Reply[4]: 1 if it stands by this message, else 0.
 -- Reply[5]: 1 if it stands by this message and replaced one that stood, else 0.
 -- Cost: O(1).
--- TTL: until the mute ends, and a millisecond.
+-- TTL: until the mute ends, and a second.
 
 local call = redis.call
 local key, id, mute_us = KEYS[1], ARGV[1], tonumber(ARGV[3])
@@ -29,7 +29,7 @@ if until_us > now_us
   for f = 1, #fields do
     call('HSET', key, fields[f], held[f])
   end
-  call('PEXPIRE', key, math.ceil((until_us - now_us) / 1000) + 1)
+  call('PEXPIRE', key, math.ceil((until_us - now_us) / 1000) + 1000)
   stands = true
 end
 

@@ -14,7 +14,7 @@
 -- Reply[5]: ages in microseconds of the texts before this one that rules about them look at; empty if none of these has its count.
 -- Reply[6]: these texts.
 -- Cost: O(log n) a log and a rule, n the entries of a log, and O(n) for the texts.
--- TTL: horizon_us of the log, renewed by each recorded message.
+-- TTL: horizon_us of the log and a second, renewed by each recorded message.
 
 local call = redis.call
 local time = call('TIME')
@@ -31,7 +31,7 @@ for k = 1, 3 do
     call('ZADD', KEYS[k], k == 2 and 'GT' or 'NX', now_us, entry[k])
     call('ZREMRANGEBYSCORE', KEYS[k], '-inf', now_us - horizon_us)
     call('ZREMRANGEBYRANK', KEYS[k], 0, -kept[k] - 1)
-    local ttl_ms = math.ceil(horizon_us / 1000) + 1
+    local ttl_ms = math.ceil(horizon_us / 1000) + 1000
     if call('PTTL', KEYS[k]) < ttl_ms then
       call('PEXPIRE', KEYS[k], ttl_ms)
     end

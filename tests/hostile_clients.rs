@@ -156,6 +156,22 @@ async fn a_client_that_never_reads_holds_up_nobody_but_itself() {
     deaf.write_until_full(request.repeat(1000).as_bytes()).await;
     assert_eq!(server.order("iphone", "alice").await.status, 201);
 
+    // Whether its answers are cut off or were all written is a matter of chance.
+    server.signal("TERM");
+    let (status, logs, _) = server.stopped();
+    assert!(status.success(), "{logs}");
+}
+
+#[tokio::test]
+async fn an_order_that_does_not_end_is_cut_off_when_the_server_has_to_stop() {
+    let redis = Redis::start().await;
+    let server = Server::start("seckill", &["--redis", &redis.url(), "--response-timeout", "10m"]);
+    redis.run::<()>(&["CLIENT", "PAUSE", "600000", "WRITE"]).await;
+    let mut client = RawClient::connect(&server).await;
+    client.write(&order("alice")).await;
+    while !redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1") {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     server.signal("TERM");
     let (status, logs, _) = server.stopped();
     assert!(status.success() && logs.contains("cut off"), "{logs}");

@@ -124,7 +124,7 @@ async fn no_two_keys_share_a_window_and_none_leaves_its_prefix_on_redis() {
     }
     assert_eq!(scan(&mut connection, b"tsw:{=*}:user").await.len(), all.len());
     let (shortest, longest) = times_to_live(&mut connection, &Vec::from_iter(all)).await;
-    assert!(shortest > 0 && longest <= 60_001, "{shortest} to {longest} ms");
+    assert!(shortest > 0 && longest <= 61_000, "{shortest} to {longest} ms");
 
     // The same keys under another prefix, although some of them name it, are other windows.
     each_has_its_own_window(store("other").await, &keys).await;
@@ -168,7 +168,7 @@ async fn a_flood_of_keys_leaves_nothing_that_does_not_run_out() {
     assert_eq!(keys.iter().collect::<HashSet<_>>().len(), KEYS as usize);
     assert_eq!(redis.run::<u64>(&["DBSIZE"]).await, KEYS);
     let (shortest, longest) = times_to_live(&mut connection, &keys).await;
-    assert!(shortest > 0 && longest <= 86_400_001, "{shortest} to {longest} ms");
+    assert!(shortest > 0 && longest <= 86_401_000, "{shortest} to {longest} ms");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,8 +189,8 @@ async fn when_their_windows_have_run_out_a_flood_of_keys_is_gone() {
         done.expect("every key is admitted");
     }
     // All have run out by then; to look at each makes Redis drop those it has not yet.
-    tokio::time::sleep(Duration::from_millis(102)).await;
+    tokio::time::sleep(Duration::from_millis(1_101)).await;
     let mut connection = redis.connection().await;
-    assert_eq!(scan(&mut connection, b"*").await, Vec::<Vec<u8>>::new());
+    assert_eq!(scan(&mut connection, b"*").await.len(), 0);
     assert_eq!(redis.run::<u64>(&["DBSIZE"]).await, 0);
 }
