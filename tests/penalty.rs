@@ -2,6 +2,8 @@
 
 #[path = "support/http.rs"]
 mod http_support;
+#[path = "support/redis_process.rs"]
+mod redis_process;
 mod support;
 
 use std::convert::Infallible;
@@ -10,13 +12,14 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_support::{from_user, ok, send, status};
+use redis_process::RedisProcess;
 use support::Redis;
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::{BanStore, Check, DenyCache, Partition, Store, Struck};
 use tower_sliding_window::{
-    BanEvent, Bans, Decision, Limiter, MemoryStore, Muted, OnBan, Policy, Quota, RedisStore,
-    SlidingWindowLayer, key,
+    BanEvent, Bans, DecidedBy, Decision, Limiter, MemoryStore, Muted, OnBan, Policy, Quota,
+    RedisStore, SlidingWindowLayer, key,
 };
 
 /// Two a second; the second strike within a minute is a ban of two seconds, later ones of three.
@@ -276,6 +279,44 @@ async fn everything_that_redis_keeps_of_a_ban_has_a_ttl() {
     for key in keys {
         let ttl_ms: i64 = redis.run(&["PTTL", &key]).await;
         assert!(ttl_ms > 0, "{key} stays for ever");
+    }
+}
+
+#[tokio::test]
+async fn when_redis_fails_a_ban_holds_and_a_lifted_one_does_not_come_back() {
+    for (lifted_by, holds) in [(None, true), (Some("this process"), false), (Some("other"), false)]
+    {
+        let mut redis = RedisProcess::start().await;
+        let store = async || {
+            let builder = RedisStore::builder().response_timeout(Duration::from_secs(10));
+            builder.connect(redis.url().as_str()).await.unwrap()
+        };
+        let (ours, theirs) = (store().await, store().await);
+        let policy = || {
+            let policy = Policy::new("user").quota(Quota::per_minute(1_000_000));
+            policy.penalty("3/1m:1h".parse().unwrap())
+        };
+        let limiter = Limiter::new(policy(), ours.clone());
+        let (bans, others) = (Bans::new(policy(), ours), Bans::new(policy(), theirs));
+        others.impose("mallory", Duration::from_secs(3600), "by hand").await.unwrap();
+        assert!(!limiter.check("mallory").await.unwrap().is_admitted());
+        match lifted_by {
+            None => {}
+            Some("other") => {
+                assert!(others.lift("mallory").await.unwrap());
+                while !limiter.check("mallory").await.unwrap().is_admitted() {
+                    sleep(Duration::from_millis(10)).await;
+                }
+            }
+            Some(_) => assert!(bans.lift("mallory").await.unwrap()),
+        }
+        // As long as the denial may be remembered.
+        sleep(Duration::from_millis(1_050)).await;
+        redis.kill();
+        let decision = limiter.check("mallory").await.unwrap();
+        assert_eq!(decision.decided_by(), DecidedBy::LocalWindow);
+        assert_eq!(decision.is_admitted(), !holds, "lifted by {lifted_by:?}");
+        assert_eq!(decision.usage().banned_for().is_some(), holds);
     }
 }
 

@@ -56,11 +56,13 @@ struct Inner<S> {
 }
 
 impl<S: Store> Failover<S> {
-    /// Puts up to `capacity` windows, and as many unwritten admissions, in front of a store.
-    pub(super) fn new(store: S, capacity: usize, trouble: Trouble) -> Self {
+    /// Puts these windows, and as many unwritten admissions as there may be of them, in front of a
+    /// store.
+    pub(super) fn new(store: S, windows: MemoryStore, trouble: Trouble) -> Self {
+        let capacity = windows.capacity();
         Self(Arc::new(Inner {
             store,
-            windows: MemoryStore::with_capacity(capacity),
+            windows,
             journal: Mutex::new(Journal::new(capacity)),
             unwritten: AtomicUsize::new(0),
             trouble,
@@ -87,6 +89,7 @@ impl<S: Store> Failover<S> {
         // At the capacity it is not known here, and a new key will have to be refused in an outage.
         let _ = now(inner.windows.restore(check, Duration::ZERO));
         if !inner.trouble.matters_to(check) {
+            self.forget_bans(check);
             return Ok(verdict);
         }
         let mut weightless = check.clone();
@@ -118,6 +121,17 @@ impl<S: Store> Failover<S> {
                     let length = Duration::from_micros(ban.wait_us);
                     let _ = now(self.0.windows.impose(partition, length, REASON));
                 }
+            }
+        }
+    }
+
+    /// Lifts here what was lifted there, now that the store has let a request pass.
+    fn forget_bans(&self, check: &Check) {
+        let windows = &self.0.windows;
+        let punishable = |it: &&Partition| it.policy.penalty_for_strikes().is_some();
+        for partition in check.partitions.iter().filter(punishable) {
+            if let Ok(Some(_)) = now(windows.ban(partition)) {
+                let _ = now(windows.lift(partition));
             }
         }
     }

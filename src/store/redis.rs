@@ -29,7 +29,7 @@ pub(crate) use self::reply::read;
 pub(crate) use self::script::Script;
 pub use self::servers::RedisServers;
 use super::failover::{Failover, Trouble};
-use super::{Check, DenyCache, Partition, Store, StoreFuture, Verdict};
+use super::{Check, DenyCache, MemoryStore, Partition, Store, StoreFuture, Verdict};
 use crate::error::StoreError;
 
 /// What the Redis keys begin with unless told otherwise.
@@ -75,6 +75,8 @@ const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
 pub struct RedisStore {
     windows: Arc<dyn Store>,
     calls: Calls,
+    /// What decides while Redis does not answer.
+    local: MemoryStore,
 }
 
 impl RedisStore {
@@ -283,7 +285,7 @@ impl RedisStoreBuilder {
         link.ready(Connection::Managed(connection));
         let calls = Calls::new(link, Keys::new(self.prefix.clone()));
         let commands = Commands::new(calls.clone(), Keys::new(self.prefix.clone()));
-        RedisStore { windows: self.windows(commands, trouble), calls }
+        self.store(commands, calls, trouble)
     }
 
     fn build(self, servers: RedisServers) -> Result<(RedisStore, Link), StoreError> {
@@ -296,15 +298,17 @@ impl RedisStoreBuilder {
         let commands = Commands::new(calls.clone(), Keys::new(self.prefix.clone()));
         #[cfg(feature = "cluster")]
         if is_cluster {
-            let windows = self.windows(in_turn::InTurn::new(commands.sent_twice()), trouble);
-            return Ok((RedisStore { windows, calls }, link));
+            let in_turn = in_turn::InTurn::new(commands.sent_twice());
+            return Ok((self.store(in_turn, calls, trouble), link));
         }
-        Ok((RedisStore { windows: self.windows(commands, trouble), calls }, link))
+        Ok((self.store(commands, calls, trouble), link))
     }
 
-    fn windows(self, store: impl Store, trouble: Trouble) -> Arc<dyn Store> {
+    fn store(self, store: impl Store, calls: Calls, trouble: Trouble) -> RedisStore {
+        let local = MemoryStore::with_capacity(self.local_capacity);
         if !self.deny_cache {
-            return Arc::new(Failover::new(store, self.local_capacity, trouble));
+            let windows = Arc::new(Failover::new(store, local.clone(), trouble));
+            return RedisStore { windows, calls, local };
         }
         let mut cache = DenyCache::new(store);
         if let Some(capacity) = self.deny_cache_capacity {
@@ -313,7 +317,8 @@ impl RedisStoreBuilder {
         if let Some(max_age) = self.deny_cache_max_age {
             cache = cache.max_age(max_age);
         }
-        Arc::new(Failover::new(cache, self.local_capacity, trouble))
+        let windows = Arc::new(Failover::new(cache, local.clone(), trouble));
+        RedisStore { windows, calls, local }
     }
 }
 

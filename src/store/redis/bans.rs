@@ -53,11 +53,13 @@ impl BanStore for RedisStore {
     }
 
     fn lift(&self, partition: &Partition) -> StoreFuture<bool> {
-        let (calls, partition) = (self.calls.clone(), partition.clone());
+        let (calls, local, partition) = (self.calls.clone(), self.local.clone(), partition.clone());
         StoreFuture::later(async move {
             let mut command = redis::cmd("DEL");
             command.arg(calls.keys().standing(&partition)).arg(calls.keys().strikes(&partition));
             let removed: u64 = reply::read(&calls.send(&command).await?)?;
+            // Else it would stand here again when Redis fails.
+            local.lift(&partition).await?;
             Ok(removed > 0)
         })
     }
