@@ -18,8 +18,8 @@ use tokio::time::sleep;
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::{BanStore, Check, DenyCache, Partition, Store, Struck};
 use tower_sliding_window::{
-    BanEvent, Bans, DecidedBy, Decision, Limiter, MemoryStore, Muted, OnBan, Policy, Quota,
-    RedisStore, SlidingWindowLayer, key,
+    BanEvent, Bans, DecidedBy, Decision, Limiter, MemoryStore, Muted, OnBan, Penalty, Policy,
+    Quota, RedisStore, SlidingWindowLayer, key,
 };
 
 /// Two a second; the second strike within a minute is a ban of two seconds, later ones of three.
@@ -59,6 +59,8 @@ promises!(
     a_ban_by_hand_only_lengthens_and_can_be_lifted,
     a_banned_request_leaves_no_trace_in_other_windows,
     peeking_is_no_strike,
+    who_stays_out_of_bans_comes_down_the_ladder,
+    a_short_ban_by_hand_does_not_end_an_episode,
 );
 
 /// Checks until the decision is a denial, and returns what it was to the key's standing.
@@ -216,6 +218,32 @@ async fn hammering_is_a_strike_a_window_behind_a_deny_cache_too() {
     assert_eq!(strikes(Arc::new(DenyCache::new(MemoryStore::new()))).await, 5);
 }
 
+async fn who_stays_out_of_bans_comes_down_the_ladder(store: impl Store) {
+    let second = Duration::from_secs(1);
+    let penalty: Penalty = "1/1m:1s,1h".parse().unwrap();
+    let policy = Policy::new("user").quota(Quota::per_second(2)).penalty(penalty.decay(second));
+    let limiter = Limiter::new(policy, store);
+    for _ in 0..2 {
+        let (struck, banned) = run_into(&limiter).await;
+        assert_eq!(struck, Struck::Banned);
+        assert!(banned.unwrap() <= second, "an hour comes only to who was banned lately");
+        sleep(second * 2 + second / 20).await;
+    }
+}
+
+async fn a_short_ban_by_hand_does_not_end_an_episode(store: impl Store + BanStore + Clone) {
+    let policy = || {
+        let policy = Policy::new("user").quota(Quota::per_hour(1));
+        policy.penalty("5/1h:1s".parse().unwrap())
+    };
+    let limiter = Limiter::new(policy(), store.clone());
+    assert_eq!(run_into(&limiter).await.0, Struck::Strike);
+    let second = Duration::from_secs(1);
+    Bans::new(policy(), store).impose("mallory", second, "short").await.unwrap();
+    sleep(second * 2 + second / 20).await;
+    assert_eq!(run_into(&limiter).await, (Struck::No, None), "the window is full as before");
+}
+
 async fn muted(request: Request<String>) -> Result<Response<String>, Infallible> {
     let muted = request.extensions().get::<Muted>();
     Ok(Response::new(muted.map_or("heard", |_| "muted").to_owned()))
@@ -318,6 +346,18 @@ async fn when_redis_fails_a_ban_holds_and_a_lifted_one_does_not_come_back() {
         assert_eq!(decision.is_admitted(), !holds, "lifted by {lifted_by:?}");
         assert_eq!(decision.usage().banned_for().is_some(), holds);
     }
+}
+
+#[tokio::test]
+async fn a_long_ban_by_hand_lets_nobody_off_the_rungs() {
+    let redis = Redis::start().await;
+    let limiter = Limiter::new(policy(), redis.store().await);
+    provoke(&limiter).await;
+    let day = Duration::from_secs(24 * 3600);
+    let bans = Bans::new(policy(), redis.store().await);
+    bans.impose("mallory", 10 * day, "by hand").await.unwrap();
+    let ttl_s: u64 = redis.run(&["TTL", "tsw:{=mallory}:user:ban"]).await;
+    assert!(ttl_s > (11 * day).as_secs() - 600, "{ttl_s} s are too few");
 }
 
 #[tokio::test]
