@@ -115,7 +115,8 @@ impl Bans {
 
     /// Bans a key for at least so long from now, and returns the ban that stands.
     ///
-    /// At most a year; a longer ban is one of a year. Other processes hear of it within a second.
+    /// At most a year; a longer ban is one of a year. It holds within a second, in all
+    /// processes that share the store.
     ///
     /// # Errors
     ///
@@ -138,7 +139,7 @@ impl Bans {
 
     /// Lifts the ban of a key and forgets its strikes and rungs. Says whether there was any of these.
     ///
-    /// Other processes hear of it within a second.
+    /// It is over within a second, in all processes that share the store.
     ///
     /// # Errors
     ///

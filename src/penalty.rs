@@ -239,5 +239,9 @@ mod tests {
             seen.insert(rungs[0]);
         }
         assert!(seen.len() > 90);
+        let id = Uuid::from_u64_pair(0, u64::MAX);
+        for (percent, longest) in [(100, 120_000_000), (255, 120_000_000)] {
+            assert_eq!(penalty.clone().jitter(percent).rungs_us(id)[0], longest);
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 #[path = "support/http.rs"]
 mod http_support;
+#[path = "support/redis_process.rs"]
+mod redis_process;
 mod support;
 
 use std::convert::Infallible;
@@ -10,13 +12,14 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_support::{from_user, ok, send, status};
+use redis_process::RedisProcess;
 use support::Redis;
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::{BanStore, Check, DenyCache, Partition, Store, Struck};
 use tower_sliding_window::{
-    BanEvent, Bans, Decision, Limiter, MemoryStore, Muted, OnBan, Policy, Quota, RedisStore,
-    SlidingWindowLayer, key,
+    BanEvent, Bans, DecidedBy, Decision, Limiter, MemoryStore, Muted, OnBan, Penalty, Policy,
+    Quota, RedisStore, SlidingWindowLayer, key,
 };
 
 /// Two a second; the second strike within a minute is a ban of two seconds, later ones of three.
@@ -56,6 +59,8 @@ promises!(
     a_ban_by_hand_only_lengthens_and_can_be_lifted,
     a_banned_request_leaves_no_trace_in_other_windows,
     peeking_is_no_strike,
+    who_stays_out_of_bans_comes_down_the_ladder,
+    a_short_ban_by_hand_does_not_end_an_episode,
 );
 
 /// Checks until the decision is a denial, and returns what it was to the key's standing.
@@ -213,6 +218,32 @@ async fn hammering_is_a_strike_a_window_behind_a_deny_cache_too() {
     assert_eq!(strikes(Arc::new(DenyCache::new(MemoryStore::new()))).await, 5);
 }
 
+async fn who_stays_out_of_bans_comes_down_the_ladder(store: impl Store) {
+    let second = Duration::from_secs(1);
+    let penalty: Penalty = "1/1m:1s,1h".parse().unwrap();
+    let policy = Policy::new("user").quota(Quota::per_second(2)).penalty(penalty.decay(second));
+    let limiter = Limiter::new(policy, store);
+    for _ in 0..2 {
+        let (struck, banned) = run_into(&limiter).await;
+        assert_eq!(struck, Struck::Banned);
+        assert!(banned.unwrap() <= second, "an hour comes only to who was banned lately");
+        sleep(second * 2 + second / 20).await;
+    }
+}
+
+async fn a_short_ban_by_hand_does_not_end_an_episode(store: impl Store + BanStore + Clone) {
+    let policy = || {
+        let policy = Policy::new("user").quota(Quota::per_hour(1));
+        policy.penalty("5/1h:1s".parse().unwrap())
+    };
+    let limiter = Limiter::new(policy(), store.clone());
+    assert_eq!(run_into(&limiter).await.0, Struck::Strike);
+    let second = Duration::from_secs(1);
+    Bans::new(policy(), store).impose("mallory", second, "short").await.unwrap();
+    sleep(second * 2 + second / 20).await;
+    assert_eq!(run_into(&limiter).await, (Struck::No, None), "the window is full as before");
+}
+
 async fn muted(request: Request<String>) -> Result<Response<String>, Infallible> {
     let muted = request.extensions().get::<Muted>();
     Ok(Response::new(muted.map_or("heard", |_| "muted").to_owned()))
@@ -277,6 +308,56 @@ async fn everything_that_redis_keeps_of_a_ban_has_a_ttl() {
         let ttl_ms: i64 = redis.run(&["PTTL", &key]).await;
         assert!(ttl_ms > 0, "{key} stays for ever");
     }
+}
+
+#[tokio::test]
+async fn when_redis_fails_a_ban_holds_and_a_lifted_one_does_not_come_back() {
+    for (lifted_by, holds) in [(None, true), (Some("this process"), false), (Some("other"), false)]
+    {
+        let mut redis = RedisProcess::start().await;
+        let store = async || {
+            let builder = RedisStore::builder().response_timeout(Duration::from_secs(10));
+            builder.connect(redis.url().as_str()).await.unwrap()
+        };
+        let (ours, theirs) = (store().await, store().await);
+        let policy = || {
+            let policy = Policy::new("user").quota(Quota::per_minute(1_000_000));
+            policy.penalty("3/1m:1h".parse().unwrap())
+        };
+        let limiter = Limiter::new(policy(), ours.clone());
+        let (bans, others) = (Bans::new(policy(), ours), Bans::new(policy(), theirs));
+        others.impose("mallory", Duration::from_secs(3600), "by hand").await.unwrap();
+        assert!(!limiter.check("mallory").await.unwrap().is_admitted());
+        match lifted_by {
+            None => {}
+            Some("other") => {
+                assert!(others.lift("mallory").await.unwrap());
+                while !limiter.check("mallory").await.unwrap().is_admitted() {
+                    sleep(Duration::from_millis(10)).await;
+                }
+            }
+            Some(_) => assert!(bans.lift("mallory").await.unwrap()),
+        }
+        // As long as the denial may be remembered.
+        sleep(Duration::from_millis(1_050)).await;
+        redis.kill();
+        let decision = limiter.check("mallory").await.unwrap();
+        assert_eq!(decision.decided_by(), DecidedBy::LocalWindow);
+        assert_eq!(decision.is_admitted(), !holds, "lifted by {lifted_by:?}");
+        assert_eq!(decision.usage().banned_for().is_some(), holds);
+    }
+}
+
+#[tokio::test]
+async fn a_long_ban_by_hand_lets_nobody_off_the_rungs() {
+    let redis = Redis::start().await;
+    let limiter = Limiter::new(policy(), redis.store().await);
+    provoke(&limiter).await;
+    let day = Duration::from_secs(24 * 3600);
+    let bans = Bans::new(policy(), redis.store().await);
+    bans.impose("mallory", 10 * day, "by hand").await.unwrap();
+    let ttl_s: u64 = redis.run(&["TTL", "tsw:{=mallory}:user:ban"]).await;
+    assert!(ttl_s > (11 * day).as_secs() - 600, "{ttl_s} s are too few");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use jiff::{Timestamp, Unit};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tower_sliding_window::{Ban, BanEvent, Bans, Key, KeyExtractor, key};
 
@@ -78,28 +78,39 @@ fn user(path: UserPath) -> Result<UserId, Problem> {
     path.ok().and_then(|Path(text)| UserId::new(text)).ok_or_else(Problem::no_such_user)
 }
 
-fn shown(user: &str, ban: &Ban) -> Value {
-    let until = SystemTime::now().checked_add(ban.remaining());
-    let until = until.and_then(|until| Timestamp::try_from(until).ok()?.round(Unit::Second).ok());
-    json!({
-        "user": user,
-        "until": until.map(|until| until.to_string()),
-        "remaining_seconds": whole_seconds(ban.remaining()),
-        "reason": ban.reason(),
-    })
+/// A ban as it is told.
+#[derive(Serialize)]
+struct Shown {
+    user: String,
+    until: Option<String>,
+    remaining_seconds: u64,
+    reason: String,
+}
+
+impl Shown {
+    fn new(user: impl Into<String>, ban: &Ban) -> Self {
+        let until = SystemTime::now().checked_add(ban.remaining());
+        let until = until.and_then(|it| Timestamp::try_from(it).ok()?.round(Unit::Second).ok());
+        Self {
+            user: user.into(),
+            until: until.map(|until| until.to_string()),
+            remaining_seconds: whole_seconds(ban.remaining()),
+            reason: ban.reason().to_owned(),
+        }
+    }
 }
 
 async fn list(State(bans): State<Bans>) -> Result<Json<Value>, Problem> {
     let listed = bans.list().await?;
-    let listed =
-        listed.iter().map(|(key, ban)| shown(&String::from_utf8_lossy(key.as_bytes()), ban));
-    Ok(Json(json!({ "bans": listed.collect::<Value>() })))
+    let user = |key: &Key| String::from_utf8_lossy(key.as_bytes()).into_owned();
+    let listed: Vec<Shown> = listed.iter().map(|(key, ban)| Shown::new(user(key), ban)).collect();
+    Ok(Json(json!({ "bans": listed })))
 }
 
-async fn show(State(bans): State<Bans>, path: UserPath) -> Result<Json<Value>, Problem> {
+async fn show(State(bans): State<Bans>, path: UserPath) -> Result<Json<Shown>, Problem> {
     let user = user(path)?;
     let ban = bans.get(&user).await?.ok_or_else(Problem::not_banned)?;
-    Ok(Json(shown(user.as_str(), &ban)))
+    Ok(Json(Shown::new(user.as_str(), &ban)))
 }
 
 /// What is to be imposed, whatever the content type says.
@@ -135,11 +146,11 @@ async fn impose(
     State(bans): State<Bans>,
     path: UserPath,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Shown>, Problem> {
     let user = user(path)?;
     let (length, reason) = Wanted::read(body)?;
     let ban = bans.impose(&user, length, &reason).await?;
-    Ok(Json(shown(user.as_str(), &ban)))
+    Ok(Json(Shown::new(user.as_str(), &ban)))
 }
 
 async fn lift(State(bans): State<Bans>, path: UserPath) -> Result<StatusCode, Problem> {

@@ -139,6 +139,37 @@ mod tests {
     }
 
     #[test]
+    fn no_number_of_bans_is_above_the_ladder() {
+        let mut standing = Standing { level: 3, until_us: MINUTE, ..Standing::default() };
+        for minute in 1..4 {
+            strike(&mut standing, minute * MINUTE);
+        }
+        assert_eq!(standing.wait_us(3 * MINUTE), 24 * 60 * MINUTE);
+        let three_days = 3 * 24 * 60 * MINUTE;
+        assert_eq!(standing.level_now(standing.until_us + three_days, &penalty()), 0);
+    }
+
+    #[test]
+    fn a_request_that_is_asked_again_is_no_second_strike() {
+        let (mut standing, id) = (Standing::default(), Uuid::new_v4());
+        for minute in 0..5 {
+            let rungs_us = penalty().rungs_us(id);
+            let struck = standing.strike(minute * MINUTE, id, MINUTE, &penalty(), &rungs_us);
+            assert_eq!(struck, Struck::Strike);
+        }
+    }
+
+    #[test]
+    fn a_standing_matters_as_long_as_its_strikes_and_its_episode() {
+        let mut standing = Standing::default();
+        strike(&mut standing, MINUTE);
+        assert_eq!(standing.over_us(&penalty()), 11 * MINUTE, "the strikes are counted over ten");
+        let (id, hour) = (Uuid::new_v4(), 60 * MINUTE);
+        standing.strike(2 * MINUTE, id, hour, &penalty(), &penalty().rungs_us(id));
+        assert_eq!(standing.over_us(&penalty()), 62 * MINUTE, "the episode is an hour long");
+    }
+
+    #[test]
     fn a_quiet_day_is_a_rung_down() {
         let mut standing = Standing { level: 2, until_us: MINUTE, ..Standing::default() };
         let day = 24 * 60 * MINUTE;

@@ -122,11 +122,14 @@ impl<S: Store> Failover<S> {
         }
     }
 
-    /// Forgets bans that were lifted there, perhaps by another process.
+    /// Lifts here what was lifted there, now that the store has let a request pass.
     fn forget_bans(&self, check: &Check) {
-        let punished = |it: &&Partition| it.policy.penalty_for_strikes().is_some();
-        for partition in check.partitions.iter().filter(punished) {
-            let _ = now(self.0.windows.lift(partition));
+        let windows = &self.0.windows;
+        let punishable = |it: &&Partition| it.policy.penalty_for_strikes().is_some();
+        for partition in check.partitions.iter().filter(punishable) {
+            if let Ok(Some(_)) = now(windows.ban(partition)) {
+                let _ = now(windows.lift(partition));
+            }
         }
     }
 
