@@ -152,7 +152,7 @@ pub(crate) fn storm_event(event: &StormEvent) {
     #[cfg(feature = "tracing")]
     match event {
         StormEvent::Started { name, count, threshold, .. } => {
-            tracing::warn!(name, count, %threshold, "a storm has started");
+            tracing::info!(name, count, %threshold, "a storm has started");
         }
         StormEvent::Ended { name, peak, lasted, .. } => {
             tracing::info!(name, peak, ?lasted, "a storm has ended");

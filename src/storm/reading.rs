@@ -97,8 +97,10 @@ pub enum StormEvent {
         name: String,
         /// Whose messages they are.
         group: Key,
-        /// How many the window held, at most the rule's cap.
+        /// How many the window held, at most the cap.
         count: u32,
+        /// How many of a group are counted at the most.
+        cap: u32,
         /// Above how many in how long a storm starts.
         threshold: Quota,
         /// When, on the clock of Redis, or on the system's for a store in this process. For people
@@ -112,8 +114,10 @@ pub enum StormEvent {
         name: String,
         /// Whose messages they are.
         group: Key,
-        /// The highest count in the storm, at most the rule's cap.
+        /// The highest count in the storm, at most the cap.
         peak: u32,
+        /// How many of a group are counted at the most.
+        cap: u32,
         /// Above how many in how long a storm starts.
         threshold: Quota,
         /// How long the storm has lasted.
@@ -143,15 +147,15 @@ impl StormEvent {
 fn events(sighted: &Sighted, rule: &StormRule, group: &Key) -> Vec<StormEvent> {
     let ago = |us| sighted.at.checked_sub(Duration::from_micros(us)).unwrap_or(sighted.at);
     let name = || rule.name().to_owned();
-    let threshold = rule.threshold();
+    let (threshold, cap) = (rule.threshold(), rule.cap_per_group());
     let started = sighted.started.map(|it| {
-        let (group, at) = (group.clone(), ago(it.ago_us));
-        (it.ago_us, StormEvent::Started { name: name(), group, count: it.count, threshold, at })
+        let (name, group, count, at) = (name(), group.clone(), it.count, ago(it.ago_us));
+        (it.ago_us, StormEvent::Started { name, group, count, cap, threshold, at })
     });
     let ended = sighted.ended.map(|it| {
-        let (group, lasted) = (group.clone(), Duration::from_micros(it.lasted_us));
-        let (peak, at) = (it.peak, ago(it.ago_us));
-        (it.ago_us, StormEvent::Ended { name: name(), group, peak, threshold, lasted, at })
+        let (name, group, peak, at) = (name(), group.clone(), it.peak, ago(it.ago_us));
+        let lasted = Duration::from_micros(it.lasted_us);
+        (it.ago_us, StormEvent::Ended { name, group, peak, cap, threshold, lasted, at })
     });
     let mut events: Vec<_> = started.into_iter().chain(ended).collect();
     events.sort_by_key(|(ago_us, _)| std::cmp::Reverse(*ago_us));
