@@ -78,7 +78,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "1s")]
     pub(crate) response_timeout: Span,
 
-    /// What the Redis keys begin with; processes with the same prefix share one view.
+    /// What the Redis keys begin with; processes with the same prefix share one view, and are to have
+    /// the same --threshold.
     #[arg(long, value_name = "NAME", default_value = "message_storm")]
     pub(crate) prefix: Prefix,
 
