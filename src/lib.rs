@@ -40,6 +40,10 @@
 //! # }
 //! ```
 //!
+//! # Without refusing anything
+//!
+//! [`storm`] records every message of a group and tells, once in the fleet, when there are too many.
+//!
 //! # Features
 //!
 //! | feature | default | gives |

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use redis::aio::ConnectionManager;
 use redis_test::server::RedisServer;
-use uuid::Uuid;
 
 use super::StormRule;
 use super::redis::Scripts;
