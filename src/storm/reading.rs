@@ -44,10 +44,9 @@ impl Reading {
     /// Returns the storm that goes on.
     #[must_use]
     pub fn storm(&self) -> Option<Storm> {
-        self.sighted.storm.map(|(lasted_us, peak)| {
-            let (lasted, threshold_cap) = (Duration::from_micros(lasted_us), self.cap);
-            Storm { lasted, peak, is_saturated: peak >= threshold_cap }
-        })
+        let storm = self.sighted.storm?;
+        let (lasted, peak) = (Duration::from_micros(storm.0), storm.1);
+        Some(Storm { lasted, peak, is_saturated: peak >= self.cap })
     }
 
     /// Returns what this very call has decided, and no other call is told. It is also told to

@@ -33,6 +33,8 @@ const LEAST_CAP: u32 = 1_000;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StormRule {
     name: Option<Arc<str>>,
+    /// The name, or for want of one the threshold.
+    kept_by: Arc<str>,
     threshold: Quota,
     ends_below: u32,
     cap: u32,
@@ -47,7 +49,9 @@ impl StormRule {
         let limit = threshold.limit();
         let cap = limit.saturating_mul(10).clamp(LEAST_CAP, HIGHEST_CAP);
         let ends_below = limit.div_ceil(2);
-        Self { name: None, threshold, ends_below, cap, cool_down: Duration::ZERO }
+        // No name that is given can have these characters.
+        let kept_by = format!("default:{threshold}").into();
+        Self { name: None, kept_by, threshold, ends_below, cap, cool_down: Duration::ZERO }
     }
 
     /// Sets the name that the groups are kept by, 1 to 64 characters of `A-Z a-z 0-9 _ . -`.
@@ -56,7 +60,9 @@ impl StormRule {
     /// storms, and should have the same rule; those without a name do if they have the same threshold.
     #[must_use]
     pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.name = Some(name.into());
+        let name = name.into();
+        self.kept_by = name.clone();
+        self.name = Some(name);
         self
     }
 
@@ -148,12 +154,8 @@ impl StormRule {
 
     /// Returns what the groups are kept by: the name, or for want of one the threshold.
     #[must_use]
-    pub fn kept_by(&self) -> String {
-        match &self.name {
-            Some(name) => name.to_string(),
-            // No name that is given can have these characters.
-            None => format!("default:{}", self.threshold),
-        }
+    pub fn kept_by(&self) -> &str {
+        &self.kept_by
     }
 }
 

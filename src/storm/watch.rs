@@ -164,3 +164,53 @@ async fn take_looks(shared: Weak<Shared>, changed: Arc<Notify>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_looks_than_may_be_are_kept_in_mind() {
+        let mut watch = Watch::default();
+        for group in 0..AT_MOST + 1_000 {
+            watch.storm(&Key::from(group.to_be_bytes()), SECOND);
+            watch.unanswered(&"lobby".into(), Uuid::new_v4());
+        }
+        assert_eq!(watch.looks.len(), AT_MOST);
+        assert!(watch.storms() <= AT_MOST);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_earliest_look_at_a_group_is_the_one_that_is_taken() {
+        let (mut watch, lobby) = (Watch::default(), Key::from("lobby"));
+        assert!(watch.storm(&lobby, SECOND * 3));
+        assert!(!watch.storm(&lobby, SECOND * 5), "the look at three will tell");
+        assert!(watch.storm(&lobby, SECOND));
+        assert!(matches!(watch.next(), Next::At(due) if due == Instant::now() + SECOND));
+        tokio::time::advance(SECOND).await;
+        assert!(matches!(watch.next(), Next::Look(look) if look.group == lobby));
+        assert!(matches!(watch.next(), Next::Nothing), "there is one for each group");
+        assert!(!watch.is_idle(), "it is being taken");
+        assert!(watch.storm(&lobby, SECOND) && watch.calm(&lobby));
+        assert!(!watch.calm(&lobby) && watch.looks.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_failed_is_taken_again_under_the_same_identity_and_ever_later() {
+        let (mut watch, call) = (Watch::default(), Uuid::new_v4());
+        watch.unanswered(&"lobby".into(), call);
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            let Next::At(due) = watch.next() else { panic!("it is not due yet") };
+            pauses.push(due - Instant::now());
+            tokio::time::advance(due - Instant::now()).await;
+            let Next::Look(look) = watch.next() else { panic!("it is due") };
+            assert_eq!(look.call, call);
+            watch.again(look);
+        }
+        let millis: Vec<u128> = pauses.iter().map(Duration::as_millis).collect();
+        assert_eq!(millis, [200, 200, 400, 800, 1600, 3200, 5000, 5000]);
+    }
+}
