@@ -126,6 +126,10 @@ async fn a_detector_that_is_dropped_looks_no_more() {
         heard.fetch_add(1, Ordering::SeqCst);
     });
     storms(&one, 0..1).await;
+    // The task begins to wait for the time of its look.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
     drop(one);
     // Held by the hook, which is gone when the task and the thread are.
     let deadline = std::time::Instant::now() + Duration::from_secs(30);

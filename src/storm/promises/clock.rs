@@ -44,6 +44,24 @@ async fn a_storm_is_neither_lost_nor_longer() {
 }
 
 #[tokio::test]
+async fn of_a_storm_whose_log_has_expired_the_end_is_when_the_last_message_left() {
+    let mut world = World::on_redis().await.ruled(|rule| rule.cool_down(Duration::from_secs(60)));
+    world.record_all(6).await;
+    world.advance(4 * SECOND).await;
+    world.record().await;
+    world.advance(3_600 * SECOND).await;
+    // Expiry goes by the server's own clock.
+    let clock = world.clock.as_mut().unwrap();
+    let mut expire = redis::cmd("DEL");
+    expire.arg("tsw:{=lobby}:default:5/10s:storm:log");
+    expire.exec_async(&mut clock.connection).await.unwrap();
+    let ended = Ended { ago_us: 3_590 * SECOND, lasted_us: 14 * SECOND, peak: 7 };
+    assert_eq!(world.record().await.ended, Some(ended));
+    let last = world.record_all(5).await;
+    assert_eq!(last.started.map(|it| it.count), Some(6), "the cool-down is long over");
+}
+
+#[tokio::test]
 async fn every_key_expires_whatever_the_clock_does() {
     let mut world = World::on_redis().await;
     for round in 0..6 {
