@@ -40,6 +40,10 @@
 //! # }
 //! ```
 //!
+//! # Without refusing anything
+//!
+//! [`storm`] records every message of a group and tells, once in the fleet, when there are too many.
+//!
 //! # Features
 //!
 //! | feature | default | gives |
@@ -68,7 +72,10 @@
 //! | `sliding_window_store_available` | | 1 while there is a connection to Redis, 0 while there is none (a gauge) |
 //! | `sliding_window_written_back_total` | | requests that Redis was told of later |
 //! | `sliding_window_write_back_lost_total` | | requests that Redis could not be told of |
-//! | `sliding_window_mutes_total` | `rule` | senders that the speech monitor has muted, or muted for longer |
+//! | `sliding_window_storms_total` | `name`; `event`: `start`, `end` | storms that have started and ended, each in one process of the fleet |
+//! | `sliding_window_storm_alerts_shed_total` | | starts and ends of storms that the hook was not told of, for too many waited |
+//! | `sliding_window_storm_alert_panics_total` | | panics of the hook that is told of storms |
+//! | `sliding_window_mutes_total` | `rule` | mutes, and mutes that became longer |
 //! | `sliding_window_messages_shed_total` | | messages that the speech monitor did not judge, for too many waited |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
@@ -95,6 +102,7 @@ mod policy;
 mod quota;
 mod report;
 pub mod store;
+pub mod storm;
 mod window;
 
 pub use bans::{Ban, BanEvent, Bans};
@@ -115,3 +123,4 @@ pub use store::DecidedBy;
 pub use store::MemoryStore;
 #[cfg(feature = "redis")]
 pub use store::RedisStore;
+pub use storm::{StormDetector, StormEvent, StormRule};

@@ -20,6 +20,12 @@ const LONGEST_NAME: usize = 64;
 /// The name of a policy that was given none, as in the examples of the IETF draft.
 const DEFAULT_NAME: &str = "default";
 
+/// Tells whether a text may name a policy, or whatever else is kept by name.
+pub(crate) fn is_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    (1..=LONGEST_NAME).contains(&text.len()) && text.bytes().all(allowed)
+}
+
 /// A named set of quotas, all of which must hold.
 ///
 /// The name tells one policy's windows from another's: two limiters with the same store and the
@@ -76,8 +82,7 @@ impl Policy {
     /// [`PolicyError::Name`] unless `name` is 1 to 64 characters of `A-Z a-z 0-9 _ . -`.
     pub fn try_new(name: impl AsRef<str>) -> Result<Self, PolicyError> {
         let name = name.as_ref();
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-        if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(allowed) {
+        if !is_name(name) {
             return Err(PolicyError::Name { name: name.to_owned() });
         }
         let name: Arc<str> = name.into();

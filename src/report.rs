@@ -11,6 +11,7 @@ use crate::decision::Decision;
 use crate::error::StoreError;
 #[cfg(feature = "metrics")]
 use crate::store::{DecidedBy, Struck};
+use crate::storm::StormEvent;
 
 #[cfg(feature = "metrics")]
 fn without_the_store(policy: &'static str, outcome: &'static str) {
@@ -137,6 +138,42 @@ pub(crate) fn message_shed() {
     metrics::counter!("sliding_window_messages_shed_total").increment(1);
     #[cfg(feature = "tracing")]
     tracing::debug!("a message is not judged, for too many wait to be");
+}
+
+/// Tells of a storm that has started or ended.
+pub(crate) fn storm_event(event: &StormEvent) {
+    #[cfg(feature = "metrics")]
+    {
+        let (StormEvent::Started { name, .. } | StormEvent::Ended { name, .. }) = event;
+        let (name, event) = (name.clone(), if event.is_start() { "start" } else { "end" });
+        metrics::counter!("sliding_window_storms_total", "name" => name, "event" => event)
+            .increment(1);
+    }
+    #[cfg(feature = "tracing")]
+    match event {
+        StormEvent::Started { name, count, threshold, .. } => {
+            tracing::info!(name, count, %threshold, "a storm has started");
+        }
+        StormEvent::Ended { name, peak, lasted, .. } => {
+            tracing::info!(name, peak, ?lasted, "a storm has ended");
+        }
+    }
+}
+
+/// Tells of an event that the hook is not told of, for too many wait.
+pub(crate) fn storm_alert_shed() {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("sliding_window_storm_alerts_shed_total").increment(1);
+    #[cfg(feature = "tracing")]
+    tracing::warn!("the hook is not told of a storm, for too many events wait");
+}
+
+/// Tells of a hook that has panicked.
+pub(crate) fn storm_hook_panicked() {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("sliding_window_storm_alert_panics_total").increment(1);
+    #[cfg(feature = "tracing")]
+    tracing::error!("the hook that is told of storms has panicked");
 }
 
 /// Tells of a store that could not decide.

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use redis_process::RedisProcess;
-use tower_sliding_window::{FailurePolicy, Limiter, Policy, Quota, RedisStore};
+use tower_sliding_window::{
+    FailurePolicy, Limiter, MemoryStore, Policy, Quota, RedisStore, StormDetector, StormRule,
+};
 
 /// Keeps counters, and gauges as the bits of their value, by name and labels.
 #[derive(Clone, Default)]
@@ -95,6 +97,31 @@ async fn an_outage_is_counted_from_its_first_error_to_the_last_request_written_b
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(told.available(), 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storm_is_counted_when_it_starts_and_when_it_ends_and_so_is_an_alert_that_is_shed() {
+    let told = Told::default();
+    let _recorder = metrics::set_default_local_recorder(&told);
+    let (let_go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let rule = StormRule::new("1/10s".parse().unwrap()).named("chat");
+    let detector = StormDetector::new(rule, MemoryStore::new()).unwrap().on_event(move |_| {
+        let _ = wait.lock().unwrap().recv();
+    });
+    for group in 0..1_100_u32 {
+        for id in ["1", "2"] {
+            detector.record(group.to_be_bytes(), id).await.unwrap();
+        }
+    }
+    detector.settled().await;
+    let storms = |event: &str| {
+        told.count(&format!("sliding_window_storms_total{{name=chat,event={event}}}"))
+    };
+    assert_eq!((storms("start"), storms("end")), (1_100, 1_100));
+    let shed = told.count("sliding_window_storm_alerts_shed_total{}");
+    assert!(shed > 1_000 && shed == detector.shed(), "{shed}");
+    drop(let_go);
 }
 
 #[test]

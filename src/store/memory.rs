@@ -25,6 +25,7 @@ use crate::error::StoreError;
 use crate::moderation::Senders;
 use crate::penalty::Standing;
 use crate::policy::Policy;
+use crate::storm::Groups;
 use crate::window::Entry;
 
 /// How many locks the windows are spread over.
@@ -68,6 +69,8 @@ struct Inner {
     /// Made when a monitor first asks.
     #[cfg(feature = "moderation")]
     senders: std::sync::OnceLock<Senders>,
+    /// Made when a detector first asks.
+    groups: std::sync::OnceLock<Groups>,
     /// No window runs out before this instant. Raised only under `sweep`.
     due_us: AtomicU64,
     sweep: Mutex<()>,
@@ -94,6 +97,7 @@ impl MemoryStore {
             standings: Expiring::new(capacity),
             #[cfg(feature = "moderation")]
             senders: std::sync::OnceLock::new(),
+            groups: std::sync::OnceLock::new(),
             due_us: AtomicU64::new(u64::MAX),
             sweep: Mutex::default(),
         }))
@@ -103,6 +107,11 @@ impl MemoryStore {
     #[cfg(feature = "moderation")]
     pub(crate) fn senders(&self) -> &Senders {
         self.0.senders.get_or_init(|| Senders::new(self.0.capacity))
+    }
+
+    /// Returns what is kept of groups, as many as there may be windows.
+    pub(crate) fn groups(&self) -> &Groups {
+        self.0.groups.get_or_init(|| Groups::new(self.0.capacity))
     }
 
     /// Returns how many windows the store may hold.

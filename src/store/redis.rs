@@ -23,9 +23,7 @@ use self::commands::Commands;
 use self::connection::{Connection, Connector};
 use self::keys::Keys;
 use self::link::Link;
-#[allow(unused_imports, reason = "groundwork")]
 pub(crate) use self::reply::read;
-#[allow(unused_imports, reason = "groundwork")]
 pub(crate) use self::script::Script;
 pub use self::servers::RedisServers;
 use super::failover::{Failover, Trouble};
@@ -111,7 +109,6 @@ impl RedisStore {
     }
 
     /// Returns what other things than windows are kept by.
-    #[allow(dead_code, reason = "groundwork")]
     pub(crate) fn calls(&self) -> &Calls {
         &self.calls
     }

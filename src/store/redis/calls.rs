@@ -7,14 +7,12 @@ use super::link::Link;
 use super::reply;
 use super::script::Script;
 use crate::error::StoreError;
-#[cfg(feature = "moderation")]
 use crate::key::Key;
 
 /// What every part of a store on Redis needs: the link, and how its keys are named. Clones are one.
 #[derive(Clone)]
 pub(crate) struct Calls {
     link: Link,
-    #[cfg_attr(not(feature = "moderation"), allow(dead_code, reason = "for other than windows"))]
     keys: Keys,
 }
 
@@ -25,7 +23,6 @@ impl Calls {
 
     /// Returns the name of what is kept for a key under a name: `PREFIX:{=KEY}:NAME`. All that has
     /// one key has one cluster slot.
-    #[cfg(feature = "moderation")]
     pub(crate) fn name(&self, key: &Key, name: &str) -> Vec<u8> {
         self.keys.name(key.as_bytes(), name)
     }

@@ -1,0 +1,218 @@
+//! The messages of groups, and their storms, in the memory of this process.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use ahash::RandomState;
+use uuid::Uuid;
+
+use super::rule::StormRule;
+use super::store::{Ended, Sighted, Sighting, Started, StormStore};
+use crate::key::Key;
+use crate::store::expiring::{Expiring, Keep, micros};
+use crate::store::{MemoryStore, StoreFuture};
+
+/// How long a storm waits for somebody to notice that it is over.
+const UNNOTICED_US: u64 = 24 * 3600 * 1_000_000;
+
+/// What is kept of each group.
+pub(crate) type Groups = Expiring<Group>;
+
+/// What is kept of one group.
+#[derive(Default)]
+pub(crate) struct Group {
+    log: Log,
+    /// The storm that started last.
+    current: Option<Current>,
+    /// The storm that ended last.
+    last: Option<Last>,
+}
+
+/// Messages with their stamps, oldest first, and those of one stamp in the order of their ids.
+#[derive(Default)]
+struct Log {
+    entries: VecDeque<(u64, Key)>,
+    ids: HashSet<Key, RandomState>,
+}
+
+struct Current {
+    active: bool,
+    since_us: u64,
+    began: u32,
+    call: Uuid,
+    peak: u32,
+    /// When the last message leaves the window.
+    quiet_us: u64,
+}
+
+struct Last {
+    since_us: u64,
+    until_us: u64,
+    peak: u32,
+    call: Uuid,
+}
+
+impl Log {
+    fn len(&self) -> u32 {
+        u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Adds a message unless it is there, and drops the oldest above the cap.
+    fn add(&mut self, now_us: u64, id: &Key, cap: u32) -> bool {
+        if !self.ids.insert(id.clone()) {
+            return false;
+        }
+        let entry = (now_us, id.clone());
+        let later = self.entries.iter().rev().take_while(|it| **it > entry).count();
+        self.entries.insert(self.entries.len() - later, entry);
+        while self.len() > cap {
+            self.drop_oldest();
+        }
+        true
+    }
+
+    fn forget(&mut self, now_us: u64, window_us: u64) {
+        while self.entries.front().is_some_and(|(at_us, _)| now_us - at_us >= window_us) {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some((_, id)) = self.entries.pop_front() {
+            self.ids.remove(&id);
+        }
+    }
+
+    fn newest_us(&self) -> Option<u64> {
+        self.entries.back().map(|(at_us, _)| *at_us)
+    }
+
+    /// Returns when fewer than so many messages are in the window, if there are as many now.
+    fn below_at(&self, count: u32, window_us: u64) -> Option<u64> {
+        let place = self.entries.len().checked_sub(count as usize)?;
+        self.entries.get(place).map(|(at_us, _)| at_us + window_us)
+    }
+}
+
+impl Group {
+    /// Does what `record.lua` does, on a clock that never steps back.
+    pub(super) fn sight(&mut self, sighting: &Sighting, now_us: u64) -> Sighted {
+        let Sighting { call, rule, message, .. } = sighting;
+        let (window_us, ends_below) = (rule.window_us(), rule.end_threshold());
+
+        // Nothing but time can have ended a storm since the last call: look before anything is
+        // added.
+        if let Some(current) = self.current.as_mut().filter(|it| it.active) {
+            let below_at = self.log.below_at(ends_below, window_us);
+            let over_us = below_at.unwrap_or(current.quiet_us.min(now_us));
+            if over_us <= now_us {
+                current.active = false;
+                let (since_us, peak) = (current.since_us, current.peak);
+                let until_us = over_us.max(since_us);
+                self.last = Some(Last { since_us, until_us, peak, call: *call });
+            }
+        }
+        self.log.forget(now_us, window_us);
+        let cap = rule.cap_per_group();
+        let added = message.as_ref().is_some_and(|id| self.log.add(now_us, id, cap));
+        let count = self.log.len();
+
+        let cool_us = self.cool_until_us(rule).saturating_sub(now_us);
+        let starts = !self.is_active() && count > rule.threshold().limit() && cool_us == 0;
+        if starts {
+            let (since_us, call) = (now_us, *call);
+            self.current =
+                Some(Current { active: true, since_us, began: count, call, peak: 0, quiet_us: 0 });
+        }
+        let mut sighted = Sighted::new(SystemTime::now(), count, message.is_some() && !added);
+        if let Some(current) = self.current.as_mut().filter(|it| it.active) {
+            if added || starts {
+                current.peak = current.peak.max(count);
+                current.quiet_us = self.log.newest_us().unwrap_or(now_us) + window_us;
+            }
+            let below_at = self.log.below_at(ends_below, window_us);
+            sighted.look_us = below_at.map_or(1, |at_us| at_us - now_us);
+            sighted.storm = Some((now_us - current.since_us, current.peak));
+        } else if count > rule.threshold().limit() {
+            sighted.look_us = cool_us;
+        }
+        let started = self.current.as_ref().filter(|it| it.call == *call);
+        sighted.started =
+            started.map(|it| Started { ago_us: now_us - it.since_us, count: it.began });
+        let ended = self.last.as_ref().filter(|it| it.call == *call);
+        sighted.ended = ended.map(|it| Ended {
+            ago_us: now_us - it.until_us,
+            lasted_us: it.until_us - it.since_us,
+            peak: it.peak,
+        });
+        sighted
+    }
+
+    fn is_active(&self) -> bool {
+        self.current.as_ref().is_some_and(|it| it.active)
+    }
+
+    fn cool_until_us(&self, rule: &StormRule) -> u64 {
+        self.last.as_ref().map_or(0, |it| it.until_us.saturating_add(rule.cool_down_us()))
+    }
+
+    fn keep(&self, rule: &StormRule, now_us: u64) -> Keep {
+        let quiet_us = self.log.newest_us().map_or(0, |at_us| at_us + rule.window_us());
+        let storm = self.current.as_ref().filter(|it| it.active);
+        let noticed_us = storm.map_or(0, |it| it.quiet_us + UNNOTICED_US);
+        let over_us = quiet_us.max(noticed_us).max(self.cool_until_us(rule));
+        if over_us > now_us { Keep::Until(over_us) } else { Keep::Not }
+    }
+
+    pub(super) fn profile(&self, window_us: u64, step_us: u64, now_us: u64) -> Vec<u32> {
+        let steps = usize::try_from(window_us.div_ceil(step_us)).unwrap_or(0);
+        let mut counts = vec![0; steps];
+        for (at_us, _) in &self.log.entries {
+            let age_us = now_us - at_us;
+            if age_us < window_us {
+                let steps_ago = usize::try_from(age_us / step_us).unwrap_or(0);
+                counts[steps - 1 - steps_ago] += 1;
+            }
+        }
+        counts
+    }
+}
+
+#[cfg(test)]
+impl Group {
+    pub(super) fn newest_us(&self) -> u64 {
+        self.log.newest_us().unwrap_or(0)
+    }
+
+    /// Returns the latest stamp of anything here.
+    pub(super) fn latest_us(&self) -> u64 {
+        let since_us = self.current.as_ref().map_or(0, |it| it.since_us);
+        let until_us = self.last.as_ref().map_or(0, |it| it.until_us);
+        self.newest_us().max(since_us).max(until_us)
+    }
+}
+
+/// What a group is found by: nothing that a rule is kept by has a zero byte.
+fn group_key(rule: &StormRule, group: &Key) -> Vec<u8> {
+    [rule.kept_by().as_bytes(), b"\0", group.as_bytes()].concat()
+}
+
+impl StormStore for MemoryStore {
+    fn sight(&self, sighting: &Sighting) -> StoreFuture<Sighted> {
+        let Sighting { rule, group, .. } = sighting;
+        let sighted = self.groups().update(&group_key(rule, group), |group, now_us| {
+            let sighted = group.sight(sighting, now_us);
+            (sighted, group.keep(rule, now_us))
+        });
+        StoreFuture::ready(sighted)
+    }
+
+    fn profile(&self, rule: &Arc<StormRule>, group: &Key, step: Duration) -> StoreFuture<Vec<u32>> {
+        let (window_us, step_us) = (rule.window_us(), micros(step).max(1));
+        let counts = self.groups().update(&group_key(rule, group), |group, now_us| {
+            (group.profile(window_us, step_us, now_us), group.keep(rule, now_us))
+        });
+        StoreFuture::ready(counts)
+    }
+}

@@ -1,0 +1,82 @@
+//! What becomes of a group when Redis's clock steps back.
+
+use super::*;
+
+const HOUR: u64 = 3_600 * SECOND;
+
+#[tokio::test]
+async fn no_message_is_lost_and_none_stays_longer_than_the_window() {
+    let mut world = World::on_redis().await;
+    world.record_all(2).await;
+    world.advance(4 * SECOND).await;
+    world.record_all(2).await;
+    world.step_back(HOUR).await;
+    assert_eq!(world.record().await.count, 5);
+    assert_eq!(world.profile(SECOND).await, [0, 0, 0, 0, 0, 2, 0, 0, 0, 3]);
+    world.advance(6 * SECOND - 1).await;
+    assert_eq!(world.look().await.count, 5);
+    world.advance(1).await;
+    assert_eq!(world.look().await.count, 3, "the first two are ten seconds old");
+    assert_eq!(world.profile(SECOND).await, [0, 0, 0, 3, 0, 0, 0, 0, 0, 0]);
+    world.step_back(HOUR).await;
+    assert_eq!(world.record().await.count, 4, "again");
+    world.advance(10 * SECOND).await;
+    assert_eq!(world.look().await.count, 0);
+}
+
+#[tokio::test]
+async fn a_storm_is_neither_lost_nor_longer() {
+    let mut world = World::on_redis().await.ruled(|rule| rule.cool_down(Duration::from_secs(60)));
+    world.record_all(6).await;
+    world.step_back(HOUR).await;
+    let seventh = world.record().await;
+    assert_eq!((seventh.storm, seventh.started), (Some((0, 7)), None));
+    world.advance(10 * SECOND).await;
+    let look = world.look().await;
+    assert_eq!(look.ended, Some(Ended { ago_us: 0, lasted_us: 10 * SECOND, peak: 7 }));
+
+    // The log is empty, and the cool-down is still to be as long as it is.
+    world.step_back(HOUR).await;
+    let last = world.record_all(9).await;
+    assert_eq!((last.started, last.look_us), (None, 60 * SECOND));
+    world.advance(60 * SECOND).await;
+    assert!(world.record_all(6).await.started.is_some());
+}
+
+#[tokio::test]
+async fn of_a_storm_whose_log_has_expired_the_end_is_when_the_last_message_left() {
+    let mut world = World::on_redis().await.ruled(|rule| rule.cool_down(Duration::from_secs(60)));
+    world.record_all(6).await;
+    world.advance(4 * SECOND).await;
+    world.record().await;
+    world.advance(3_600 * SECOND).await;
+    // Expiry goes by the server's own clock.
+    let clock = world.clock.as_mut().unwrap();
+    let mut expire = redis::cmd("DEL");
+    expire.arg("tsw:{=lobby}:default:5/10s:storm:log");
+    expire.exec_async(&mut clock.connection).await.unwrap();
+    let ended = Ended { ago_us: 3_590 * SECOND, lasted_us: 14 * SECOND, peak: 7 };
+    assert_eq!(world.record().await.ended, Some(ended));
+    let last = world.record_all(5).await;
+    assert_eq!(last.started.map(|it| it.count), Some(6), "the cool-down is long over");
+}
+
+#[tokio::test]
+async fn every_key_expires_whatever_the_clock_does() {
+    let mut world = World::on_redis().await;
+    for round in 0..6 {
+        if round % 2 == 0 {
+            world.step_back(HOUR).await;
+        }
+        world.record_all(2).await;
+        world.advance(SECOND).await;
+        let clock = world.clock.as_mut().unwrap();
+        let name = "tsw:{=lobby}:default:5/10s:storm:";
+        for (part, most) in [("log", 11_000), ("state", 24 * 3_600_000 + 11_000)] {
+            let mut ttl = redis::cmd("PTTL");
+            ttl.arg(format!("{name}{part}"));
+            let ttl: i64 = ttl.query_async(&mut clock.connection).await.unwrap();
+            assert!(ttl == -2 || (1..=most).contains(&ttl), "{part}: {ttl}");
+        }
+    }
+}

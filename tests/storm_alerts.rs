@@ -1,0 +1,154 @@
+//! The hook that is told of storms can't hold anybody up, and a storm in process ends by itself.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::{Instant, advance, sleep};
+use tower_sliding_window::storm::StormRule;
+use tower_sliding_window::{MemoryStore, StormDetector, StormEvent};
+
+fn detector(threshold: &str) -> StormDetector {
+    let rule = StormRule::new(threshold.parse().unwrap());
+    StormDetector::new(rule, MemoryStore::new()).unwrap()
+}
+
+/// Has a storm start in each of so many groups.
+async fn storms(detector: &StormDetector, groups: std::ops::Range<usize>) {
+    for group in groups {
+        for id in ["1", "2"] {
+            detector.record(group.to_string(), id).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_hook_that_blocks_holds_nobody_up_and_what_is_too_much_is_shed() {
+    let (let_go, wait) = mpsc::channel::<()>();
+    let (wait, told) = (Mutex::new(wait), Arc::new(AtomicUsize::new(0)));
+    let heard = told.clone();
+    let detector = detector("1/1h").on_event(move |_| {
+        let _ = wait.lock().unwrap().recv();
+        heard.fetch_add(1, Ordering::SeqCst);
+    });
+    // Every one of these is answered although the hook has not returned once.
+    storms(&detector, 0..2_000).await;
+    assert_eq!(told.load(Ordering::SeqCst), 0);
+    // 1,024 wait, and one may be with the hook.
+    assert!((2_000 - 1_025..=2_000 - 1_024).contains(&detector.shed()), "{}", detector.shed());
+    drop(let_go);
+    detector.flush().await;
+    assert_eq!(told.load(Ordering::SeqCst) as u64, 2_000 - detector.shed());
+}
+
+#[test]
+fn a_hook_that_never_returns_does_not_keep_the_runtime_from_ending() {
+    let (entered, at_hook) = mpsc::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let detector = detector("1/1h").on_event(move |_| {
+            let _ = entered.send(());
+            loop {
+                std::thread::park();
+            }
+        });
+        storms(&detector, 0..3).await;
+    });
+    at_hook.recv_timeout(Duration::from_secs(30)).expect("the hook is told");
+    drop(runtime);
+}
+
+#[tokio::test]
+async fn a_hook_that_panics_is_told_of_the_next() {
+    let told = Arc::new(AtomicUsize::new(0));
+    let heard = told.clone();
+    let detector = detector("1/1h").on_event(move |event| {
+        heard.fetch_add(1, Ordering::SeqCst);
+        assert_ne!(event.group().as_bytes(), b"1", "a panic of the test's own");
+    });
+    storms(&detector, 0..3).await;
+    detector.flush().await;
+    assert_eq!((told.load(Ordering::SeqCst), detector.panicked(), detector.shed()), (3, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storm_that_goes_silent_ends_by_itself_and_on_time() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let heard = told.clone();
+    let detector =
+        detector("10/60s").on_event(move |event| heard.lock().unwrap().push(event.clone()));
+    let start = Instant::now();
+    for id in 0..20_u32 {
+        detector.record("lobby", id.to_be_bytes()).await.unwrap();
+        advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(detector.watched(), 1);
+    detector.settled().await;
+    // Below five when the fifth newest has left, which came at second 15.
+    assert_eq!(start.elapsed(), Duration::from_secs(75));
+    assert_eq!(detector.watched(), 0);
+    detector.flush().await;
+    let told = told.lock().unwrap();
+    let [StormEvent::Started { count: 11, .. }, StormEvent::Ended { peak: 20, lasted, .. }] =
+        &told[..]
+    else {
+        panic!("a start and an end: {told:?}");
+    };
+    assert_eq!(*lasted, Duration::from_secs(75 - 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storm_that_waits_for_the_cool_down_starts_without_another_message() {
+    let rule = StormRule::new("10/60s".parse().unwrap()).cool_down(Duration::from_secs(30));
+    let detector = StormDetector::new(rule, MemoryStore::new()).unwrap();
+    let start = Instant::now();
+    for id in 0..11_u32 {
+        detector.record("lobby", id.to_be_bytes()).await.unwrap();
+    }
+    // Over at 60, and the cool-down at 90.
+    sleep(Duration::from_secs(61)).await;
+    for id in 100..120_u32 {
+        assert!(detector.record("lobby", id.to_be_bytes()).await.unwrap().events().is_empty());
+    }
+    assert_eq!(detector.watched(), 1);
+    sleep(Duration::from_secs(29)).await;
+    assert!(detector.look("lobby").await.unwrap().storm().is_some());
+    detector.settled().await;
+    assert_eq!(start.elapsed(), Duration::from_secs(121));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detector_that_is_dropped_looks_no_more() {
+    let told = Arc::new(AtomicUsize::new(0));
+    let heard = told.clone();
+    let one = detector("1/10s").on_event(move |_| {
+        heard.fetch_add(1, Ordering::SeqCst);
+    });
+    storms(&one, 0..1).await;
+    // The task begins to wait for the time of its look.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    drop(one);
+    // Held by the hook, which is gone when the task and the thread are.
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while Arc::strong_count(&told) > 1 {
+        assert!(std::time::Instant::now() < deadline, "something keeps the detector");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(told.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn without_a_runtime_the_next_message_ends_a_storm() {
+    let detector = detector("1/1ms");
+    let record = |id: &str| tokio_test::block_on(detector.record("lobby", id)).unwrap();
+    record("1");
+    while record(&fastrand::u64(..).to_string()).storm().is_none() {}
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    // The end is told to one of these calls, or to the task of the runtime that this one began.
+    while tokio_test::block_on(detector.look("lobby")).unwrap().storm().is_some() {
+        assert!(std::time::Instant::now() < deadline, "it does not end");
+    }
+}
