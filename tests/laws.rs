@@ -1,5 +1,7 @@
 //! The promises that hold on both stores, in process under paused time and on a real Redis.
 
+#[path = "support/acl.rs"]
+mod acl;
 #[path = "support/cluster.rs"]
 mod cluster;
 #[path = "support/redis_process.rs"]
@@ -66,29 +68,11 @@ async fn on_the_master_that_sentinels_name() {
     all_promises(watched.servers()).await;
 }
 
-/// The rule of the README: what the scripts need, and nothing else.
-const ACL: &str = "~limiter:* +evalsha +eval +script|load +ping +time +zcard +zcount +zrange +zscore \
-                   +zadd +zrem +zremrangebyscore +pexpire +pttl +del";
-
 #[tokio::test]
 async fn as_a_user_who_may_do_no_more_than_the_scripts_need() {
-    let redis = Redis::start().await;
-    let mut rule = vec!["ACL", "SETUSER", "limiter", "reset", "on", ">secret"];
-    rule.extend(ACL.split_whitespace());
-    redis.run::<()>(&rule).await;
-    let url = redis.url().replace("redis://", "redis://limiter:secret@");
-    let mut theirs =
-        redis::Client::open(url.clone()).unwrap().get_multiplexed_async_connection().await.unwrap();
-    for forbidden in [vec!["GET", "limiter:x"], vec!["FLUSHALL"], vec!["ZCARD", "other"]] {
-        let mut command = redis::cmd(forbidden[0]);
-        let refused = command.arg(&forbidden[1..]).exec_async(&mut theirs).await.unwrap_err();
-        assert_eq!(refused.code(), Some("NOPERM"), "{forbidden:?}");
-    }
+    let redis = redis_process::RedisProcess::start().await;
+    let url = acl::make_user(&redis, acl::May::KeepWindows).await;
     all_promises(url.try_into().unwrap()).await;
-    let readme =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words(&readme).contains(&words(ACL)), "the README has this rule");
 }
 
 #[tokio::test]
