@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::quota::{ParseQuotaError, Quota};
 #[cfg(feature = "redis")]
 pub(crate) use standing::REASON;
+#[cfg(feature = "memory")]
 pub(crate) use standing::Standing;
 pub use standing::Struck;
 
@@ -36,7 +37,7 @@ const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
 /// use tower_sliding_window::{Penalty, Policy, Quota};
 ///
 /// let penalty: Penalty = "3/10m:1m,1h,24h".parse()?;
-/// assert_eq!(penalty.to_string(), "3/10m:60s,1h,24h");
+/// assert_eq!(penalty.to_string(), "3/600s:60s,1h,24h");
 /// let user = Policy::new("user").quota(Quota::per_minute(5)).penalty(penalty);
 /// # Ok::<(), tower_sliding_window::ParsePenaltyError>(())
 /// ```
