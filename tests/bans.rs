@@ -1,0 +1,253 @@
+//! Bans: imposed and lifted by hand, over HTTP, in Redis and in all processes that share it.
+
+#[path = "support/http.rs"]
+mod http_support;
+#[path = "support/redis_process.rs"]
+mod redis_process;
+#[path = "support/strikes.rs"]
+mod strikes;
+mod support;
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use http_support::{from_user, ok, send, status};
+use redis_process::RedisProcess;
+use strikes::{policy, promises, provoke, run_into};
+use support::Redis;
+use tokio::time::sleep;
+use tower::{Layer, service_fn};
+use tower_sliding_window::store::{BanStore, Store, Struck};
+use tower_sliding_window::{
+    BanEvent, Bans, DecidedBy, Limiter, MemoryStore, Muted, OnBan, Policy, Quota, RedisStore,
+    SlidingWindowLayer, key,
+};
+
+promises!(
+    a_ban_by_hand_only_lengthens_and_can_be_lifted,
+    a_banned_request_leaves_no_trace_in_other_windows,
+    a_short_ban_by_hand_does_not_end_an_episode,
+    no_ban_is_longer_than_a_year,
+    a_lifted_key_has_no_strike_left,
+    a_rule_given_twice_keeps_its_penalty,
+);
+
+async fn a_ban_by_hand_only_lengthens_and_can_be_lifted(store: impl Store + BanStore + Clone) {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let heard = events.clone();
+    let bans = Bans::new(policy(), store.clone())
+        .on_event(move |event| heard.lock().unwrap().push(event.clone()));
+    let limiter = Limiter::new(policy(), store);
+    assert_eq!(bans.get("mallory").await.unwrap(), None);
+    assert!(!bans.lift("mallory").await.unwrap());
+
+    let minute = Duration::from_secs(60);
+    let ban = bans.impose("mallory", minute, "sells accounts").await.unwrap();
+    assert_eq!((ban.remaining(), ban.reason()), (minute, "sells accounts"));
+    let shorter = bans.impose("mallory", minute / 2, "again").await.unwrap();
+    assert!(shorter.remaining() > minute / 2 && shorter.reason() == "sells accounts");
+    let longer = bans.impose("mallory", minute * 2, "again").await.unwrap();
+    assert_eq!((longer.remaining(), longer.reason()), (minute * 2, "again"));
+    bans.impose("a}b*\n", minute, "strange").await.unwrap();
+
+    assert!(!limiter.check("mallory").await.unwrap().is_admitted());
+    let listed = bans.list().await.unwrap();
+    let listed: Vec<_> =
+        listed.iter().map(|(key, ban)| (key.as_bytes(), ban.reason().to_owned())).collect();
+    assert_eq!(listed, [(&b"mallory"[..], "again".into()), (&b"a}b*\n"[..], "strange".into())]);
+
+    assert!(bans.lift("mallory").await.unwrap());
+    assert_eq!(bans.get("mallory").await.unwrap(), None);
+    assert_eq!(bans.list().await.unwrap().len(), 1);
+    sleep(Duration::from_millis(1_050)).await; // as long as another process may remember it
+    assert!(limiter.check("mallory").await.unwrap().is_admitted());
+    let told: Vec<_> = events.lock().unwrap().iter().map(std::mem::discriminant).collect();
+    assert_eq!(told.len(), 4, "two that lengthened, a stranger's, and a lifted one");
+    assert!(matches!(events.lock().unwrap()[3], BanEvent::Lifted { .. }));
+}
+
+async fn a_banned_request_leaves_no_trace_in_other_windows(store: impl Store + BanStore + Clone) {
+    let everybody = Policy::new("all").quota(Quota::per_minute(10));
+    let limiter = Limiter::new(everybody.clone(), store.clone());
+    let minute = Duration::from_secs(60);
+    Bans::new(policy(), store).impose("mallory", minute, "by hand").await.unwrap();
+    for _ in 0..5 {
+        let pairs = [(policy(), "mallory"), (everybody.clone(), "everybody")];
+        let decision = limiter.check_all(pairs).await.unwrap();
+        let denied = decision.denied().expect("banned");
+        assert_eq!(denied.violated().collect::<Vec<_>>(), ["user"]);
+        let wait = denied.retry_after();
+        assert!(wait > minute / 2 && wait <= minute, "{wait:?}");
+    }
+    assert_eq!(limiter.peek("everybody").await.unwrap().remaining(), 10);
+}
+
+async fn a_short_ban_by_hand_does_not_end_an_episode(store: impl Store + BanStore + Clone) {
+    let policy = || {
+        let policy = Policy::new("user").quota(Quota::per_hour(1));
+        policy.penalty("5/1h:1s".parse().unwrap())
+    };
+    let limiter = Limiter::new(policy(), store.clone());
+    assert_eq!(run_into(&limiter).await.0, Struck::Strike);
+    let second = Duration::from_secs(1);
+    Bans::new(policy(), store).impose("mallory", second, "short").await.unwrap();
+    sleep(second * 2 + second / 20).await;
+    assert_eq!(run_into(&limiter).await, (Struck::No, None), "the window is full as before");
+}
+
+async fn no_ban_is_longer_than_a_year(store: impl Store + BanStore + Clone) {
+    let bans = Bans::new(policy(), store.clone());
+    let ban = bans.impose("mallory", Duration::MAX, "for ever").await.unwrap();
+    assert_eq!(ban.remaining(), Duration::from_secs(365 * 24 * 3600));
+    assert!(!Limiter::new(policy(), store).check("mallory").await.unwrap().is_admitted());
+}
+
+async fn a_lifted_key_has_no_strike_left(store: impl Store + BanStore + Clone) {
+    let limiter = Limiter::new(policy(), store.clone());
+    assert_eq!(run_into(&limiter).await, (Struck::Strike, None));
+    assert!(Bans::new(policy(), store).lift("mallory").await.unwrap(), "there was a strike");
+    sleep(Duration::from_millis(1_050)).await;
+    assert_eq!(run_into(&limiter).await, (Struck::Strike, None), "the first once more");
+}
+
+async fn a_rule_given_twice_keeps_its_penalty(store: impl Store + BanStore + Clone) {
+    let plain = || Policy::new("user").quota(Quota::per_minute(100));
+    Bans::new(policy(), store.clone()).impose("mallory", Duration::from_secs(9), "").await.unwrap();
+    let limiter = Limiter::new(plain(), store);
+    for pairs in [[plain(), policy()], [policy(), plain()]] {
+        let decision = limiter.check_all(pairs.map(|it| (it, "mallory"))).await.unwrap();
+        assert!(decision.usage().banned_for().is_some());
+    }
+}
+
+async fn muted(request: Request<String>) -> Result<Response<String>, Infallible> {
+    let muted = request.extensions().get::<Muted>();
+    Ok(Response::new(muted.map_or("heard", |_| "muted").to_owned()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_http_a_ban_is_403_or_as_wanted_and_says_when_it_ends() {
+    for (on_ban, expected) in
+        [(None, 403), (Some(OnBan::Reject(StatusCode::TOO_MANY_REQUESTS)), 429)]
+    {
+        let store = MemoryStore::new();
+        let bans = Bans::new(policy(), store.clone());
+        let mut layer = SlidingWindowLayer::new(policy(), key::header("x-user-id"), store);
+        if let Some(on_ban) = on_ban {
+            layer = layer.on_ban(on_ban);
+        }
+        let service = layer.layer(service_fn(ok));
+        assert_eq!(status(&service, "mallory").await, 200);
+        bans.impose("mallory", Duration::from_millis(90_500), "sells accounts").await.unwrap();
+
+        let answer = send(&service, from_user("mallory")).await;
+        assert_eq!(answer.status, expected);
+        assert_eq!(answer.retry_after(), Some(91));
+        let problem = answer.problem();
+        assert!(problem["type"].as_str().unwrap().ends_with("#abnormal-usage-detected"));
+        assert_eq!(problem["violated-policies"], serde_json::json!(["user"]));
+        assert!(!answer.body.contains("sells"), "the reason is not the client's");
+        assert_eq!(status(&service, "alice").await, 200);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_muted_request_passes_uncounted_and_its_handler_can_pretend() {
+    let store = MemoryStore::new();
+    let bans = Bans::new(policy(), store.clone());
+    let service = SlidingWindowLayer::new(policy(), key::header("x-user-id"), store.clone())
+        .on_ban(OnBan::Mute)
+        .layer(service_fn(muted));
+    assert_eq!(send(&service, from_user("mallory")).await.body, "heard");
+    bans.impose("mallory", Duration::from_secs(60), "spam").await.unwrap();
+    for _ in 0..10 {
+        let answer = send(&service, from_user("mallory")).await;
+        assert_eq!((answer.status.as_u16(), answer.body.as_str()), (200, "muted"));
+        assert_eq!(answer.retry_after(), None);
+    }
+    let left = Limiter::new(policy(), store).peek("mallory").await.unwrap().remaining();
+    assert_eq!(left, 1, "what was muted is not counted");
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(send(&service, from_user("mallory")).await.body, "heard");
+}
+
+#[tokio::test]
+async fn everything_that_redis_keeps_of_a_ban_has_a_ttl() {
+    let redis = Redis::start().await;
+    let store = redis.store_without_deny_cache().await;
+    let limiter = Limiter::new(policy(), store.clone());
+    run_into(&limiter).await;
+    Bans::new(policy(), store).impose("carol", Duration::from_secs(60), "x").await.unwrap();
+    let keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
+    assert!(keys.len() >= 4, "{keys:?}");
+    for key in keys {
+        let ttl_ms: i64 = redis.run(&["PTTL", &key]).await;
+        assert!(ttl_ms > 0, "{key} stays for ever");
+    }
+}
+
+#[tokio::test]
+async fn a_long_ban_by_hand_lets_nobody_off_the_rungs() {
+    let redis = Redis::start().await;
+    let limiter = Limiter::new(policy(), redis.store().await);
+    provoke(&limiter).await;
+    let day = Duration::from_secs(24 * 3600);
+    let bans = Bans::new(policy(), redis.store().await);
+    bans.impose("mallory", 10 * day, "by hand").await.unwrap();
+    let ttl_s: u64 = redis.run(&["TTL", "tsw:{=mallory}:user:ban"]).await;
+    assert!(ttl_s > (11 * day).as_secs() - 600, "{ttl_s} s are too few");
+}
+
+#[tokio::test]
+async fn when_redis_fails_a_ban_holds_and_a_lifted_one_does_not_come_back() {
+    for (lifted_by, holds) in [(None, true), (Some("this process"), false), (Some("other"), false)]
+    {
+        let mut redis = RedisProcess::start().await;
+        let store = async || {
+            let builder = RedisStore::builder().response_timeout(Duration::from_secs(10));
+            builder.connect(redis.url().as_str()).await.unwrap()
+        };
+        let (ours, theirs) = (store().await, store().await);
+        let policy = || {
+            let policy = Policy::new("user").quota(Quota::per_minute(1_000_000));
+            policy.penalty("3/1m:1h".parse().unwrap())
+        };
+        let limiter = Limiter::new(policy(), ours.clone());
+        let (bans, others) = (Bans::new(policy(), ours), Bans::new(policy(), theirs));
+        others.impose("mallory", Duration::from_secs(3600), "by hand").await.unwrap();
+        assert!(!limiter.check("mallory").await.unwrap().is_admitted());
+        match lifted_by {
+            None => {}
+            Some("other") => {
+                assert!(others.lift("mallory").await.unwrap());
+                while !limiter.check("mallory").await.unwrap().is_admitted() {
+                    sleep(Duration::from_millis(10)).await;
+                }
+            }
+            Some(_) => assert!(bans.lift("mallory").await.unwrap()),
+        }
+        // As long as the denial may be remembered.
+        sleep(Duration::from_millis(1_050)).await;
+        redis.kill();
+        let decision = limiter.check("mallory").await.unwrap();
+        assert_eq!(decision.decided_by(), DecidedBy::LocalWindow);
+        assert_eq!(decision.is_admitted(), !holds, "lifted by {lifted_by:?}");
+        assert_eq!(decision.usage().banned_for().is_some(), holds);
+    }
+}
+
+#[tokio::test]
+async fn a_ban_of_one_process_is_known_to_all_within_a_second() {
+    let redis = Redis::start().await;
+    let (ours, theirs): (RedisStore, RedisStore) = (redis.store().await, redis.store().await);
+    let limiter = Limiter::new(policy(), ours);
+    assert!(limiter.check("mallory").await.unwrap().is_admitted());
+    let bans = Bans::new(policy(), theirs);
+    bans.impose("mallory", Duration::from_secs(600), "by hand").await.unwrap();
+    assert!(!limiter.check("mallory").await.unwrap().is_admitted());
+    bans.lift("mallory").await.unwrap();
+    sleep(Duration::from_millis(1_050)).await;
+    assert!(limiter.check("mallory").await.unwrap().is_admitted());
+}

@@ -1,0 +1,60 @@
+//! What the tests of penalties and bans share.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tower_sliding_window::store::Struck;
+use tower_sliding_window::{Decision, Limiter, Policy, Quota};
+
+/// Two a second; the second strike within a minute is a ban of two seconds, later ones of three.
+pub fn policy() -> Policy {
+    Policy::new("user").quota(Quota::per_second(2)).penalty("2/1m:2s,3s".parse().unwrap())
+}
+
+/// Checks until the decision is a denial, and returns what it was to the key's standing.
+pub async fn run_into(limiter: &Limiter) -> (Struck, Option<Duration>) {
+    loop {
+        if let Decision::Denied(denied) = limiter.check("mallory").await.unwrap() {
+            let struck = denied.usage().bans().map(|(_, ban)| ban.struck).next();
+            return (struck.unwrap_or_default(), denied.usage().banned_for());
+        }
+    }
+}
+
+/// Goes all the way to a ban, and returns how long it is.
+pub async fn provoke(limiter: &Limiter) -> Duration {
+    assert_eq!(run_into(limiter).await, (Struck::Strike, None));
+    sleep(Duration::from_millis(1_050)).await;
+    let (struck, banned) = run_into(limiter).await;
+    assert_eq!(struck, Struck::Banned);
+    banned.expect("how long")
+}
+
+/// Holds every store to promises.
+macro_rules! promises {
+    ($($name:ident),* $(,)?) => {
+        mod in_process {
+            $(#[tokio::test(start_paused = true)]
+            async fn $name() {
+                super::$name(tower_sliding_window::MemoryStore::new()).await;
+            })*
+        }
+        mod on_redis {
+            $(#[tokio::test]
+            async fn $name() {
+                let redis = super::support::Redis::start().await;
+                super::$name(redis.store_without_deny_cache().await).await;
+            })*
+        }
+        mod on_redis_behind_the_deny_cache {
+            $(#[tokio::test]
+            async fn $name() {
+                let redis = super::support::Redis::start().await;
+                super::$name(redis.store().await).await;
+            })*
+        }
+    };
+}
+pub(crate) use promises;
