@@ -29,9 +29,11 @@ use clap::Parser;
 use tower_sliding_window::{Limiter, MemoryStore};
 
 use crate::args::Args;
+use crate::common::lines::lines;
 use crate::common::redis::OpenError;
 use crate::common::server::log_to_stderr;
 use crate::common::shutdown;
+use crate::line::Message;
 use crate::session::{Session, Stopped, Summary};
 
 #[tokio::main]
@@ -57,7 +59,7 @@ async fn run(args: Args) -> Result<Summary, RunError> {
     let limiter = limiter(&args).await?;
     let (out, input) = (std::io::stdout(), BufReader::new(std::io::stdin()));
     let session = Session::new(limiter, args.waiting_at_most(), args.show_text, out);
-    session.run(line::lines(input), stop.asked()).await.map_err(RunError::Print)
+    session.run(lines(input, Message::parse), stop.asked()).await.map_err(RunError::Print)
 }
 
 async fn limiter(args: &Args) -> Result<Limiter, OpenError> {

@@ -31,9 +31,11 @@ use tower_sliding_window::storm::{ProfileError, StormRuleError};
 use tower_sliding_window::{MemoryStore, StormDetector};
 
 use crate::args::Args;
+use crate::common::lines::lines;
 use crate::common::redis::OpenError;
 use crate::common::server::log_to_stderr;
 use crate::common::shutdown;
+use crate::line::Message;
 use crate::session::{Session, Summary};
 
 #[tokio::main]
@@ -73,7 +75,7 @@ async fn run(args: Args) -> Result<Summary, RunError> {
                 "reading lines GROUP<TAB>MESSAGE-ID; Ctrl-D ends the input, --simulate needs none"
             ));
         }
-        line::lines(BufReader::new(std::io::stdin()))
+        lines(BufReader::new(std::io::stdin()), Message::parse)
     };
     let wait_for_ends = args.simulate || args.wait_end;
     let session = Session::new(detector, wait_for_ends, profile, std::io::stdout());

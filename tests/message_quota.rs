@@ -2,6 +2,8 @@
 //! which order, and that none is lost silently.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
+#[path = "../examples/common/mod.rs"]
+mod common;
 #[path = "../examples/message_quota/line.rs"]
 #[allow(dead_code, reason = "how lines are read is tested elsewhere")]
 mod line;
@@ -26,6 +28,7 @@ use tokio::time::{Instant, sleep_until};
 use tower_sliding_window::store::{Check, Partition, Store, StoreFuture, Verdict};
 use tower_sliding_window::{Limiter, MemoryStore, Quota, StoreError};
 
+use common::lines::Unread;
 use line::{LineError, Message};
 use outbox::{Offer, Outbox};
 use replay::{Printed, Replay};
@@ -263,7 +266,7 @@ async fn an_input_that_breaks_off_is_told_and_what_waits_is_sent() {
     for number in 1..=2 {
         sender.send((number, Message::parse(number, b"bob\thi"))).await.unwrap();
     }
-    let broken = LineError::Unreadable(io::Error::other("gone"));
+    let broken = LineError::Unread(Unread::Input(io::Error::other("gone")));
     sender.send((3, Err(broken))).await.unwrap();
     drop(sender);
     let limiter = Limiter::new(Quota::new(1, 10 * MINUTE), MemoryStore::new());

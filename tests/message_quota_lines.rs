@@ -1,7 +1,10 @@
 //! The message_quota example's lines: what is read, and what is printed.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
+#[path = "../examples/common/mod.rs"]
+mod common;
 #[path = "../examples/message_quota/line.rs"]
+#[allow(dead_code, reason = "what is read here is not passed on")]
 mod line;
 #[path = "../examples/message_quota/outbox.rs"]
 #[allow(dead_code, reason = "how messages wait is tested elsewhere")]
@@ -13,6 +16,7 @@ mod result;
 use std::io::Cursor;
 use std::time::Duration;
 
+use common::lines::lines;
 use line::Message;
 use outbox::Hold;
 use result::{Outcome, Reason, ResultLine};
@@ -32,7 +36,7 @@ fn lines_are_read_as_they_come_and_what_is_wrong_with_one_is_said() {
         &longest,
         b"eve\tlast",
     ];
-    let mut lines = line::lines(Cursor::new(given.join(&b'\n')));
+    let mut lines = lines(Cursor::new(given.join(&b'\n')), Message::parse);
     let mut said = Vec::new();
     while let Some((number, line)) = lines.blocking_recv() {
         assert_eq!(number as usize, said.len() + 1);

@@ -26,20 +26,14 @@ use tower_sliding_window::moderation::{MuteEvent, SpeechMonitor};
 
 use crate::args::Args;
 use crate::common::redis::OpenError;
-use crate::common::server::{Server, ServerError, log_to_stderr};
+use crate::common::server::{Server, ServerError, exit_code, log_to_stderr};
 use crate::routes::{Chat, routes};
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
     log_to_stderr("info");
-    match run(args).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(args).await)
 }
 
 async fn run(args: Args) -> Result<(), StartError> {

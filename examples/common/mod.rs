@@ -3,6 +3,7 @@
 
 pub(crate) mod connection;
 pub(crate) mod flags;
+pub(crate) mod lines;
 pub(crate) mod prefix;
 pub(crate) mod problem;
 pub(crate) mod redis;

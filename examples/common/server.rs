@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use axum::Router;
@@ -24,6 +25,17 @@ pub(crate) fn log_to_stderr(level: &str) {
         // Else it panics wherever something is logged once nobody reads it, as in `2>&1 | head`.
         .log_internal_errors(false)
         .init();
+}
+
+/// Tells on stderr of what went wrong, if anything did, and in the process's exit code.
+pub(crate) fn exit_code(result: Result<(), impl std::error::Error>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// A server that has its address and can be told to stop.

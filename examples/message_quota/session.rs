@@ -7,6 +7,7 @@ use std::pin::pin;
 use tokio::sync::mpsc;
 use tower_sliding_window::Limiter;
 
+use crate::common::lines::Unread;
 use crate::line::{Line, LineError, Message};
 use crate::outbox::{Offer, Outbox, admit};
 use crate::result::{Outcome, Reason, ResultLine};
@@ -89,7 +90,7 @@ impl<W: Write> Session<W> {
     async fn take(&mut self, number: u64, line: Result<Message, LineError>) -> io::Result<()> {
         let message = match line {
             Ok(message) => message,
-            Err(error @ LineError::Unreadable(_)) => {
+            Err(error @ LineError::Unread(Unread::Input(_))) => {
                 self.summary.unreadable = Some(error);
                 return Ok(());
             }

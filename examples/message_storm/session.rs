@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tower_sliding_window::{StoreError, StormDetector, StormEvent};
 
 use crate::alert::{Alert, Steps};
+use crate::common::lines::Unread;
 use crate::line::{Line, LineError};
 
 /// How often it is said what is waited for.
@@ -93,7 +94,9 @@ impl<W: Write> Session<W> {
                     self.summary.failed_first.get_or_insert((number, error));
                 }
             },
-            Err(error @ LineError::Unreadable(_)) => self.summary.unreadable = Some(error),
+            Err(error @ LineError::Unread(Unread::Input(_))) => {
+                self.summary.unreadable = Some(error)
+            }
             Err(error) => note(format_args!("line {number} is skipped: {error}")),
         }
     }

@@ -31,20 +31,14 @@ mod thresholds;
 use std::process::ExitCode;
 
 use crate::args::Args;
-use crate::common::server::{Server, log_to_stderr};
+use crate::common::server::{Server, exit_code, log_to_stderr};
 use crate::start::StartError;
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::read();
     log_to_stderr("info");
-    match run(args).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(args).await)
 }
 
 async fn run(args: Args) -> Result<(), StartError> {

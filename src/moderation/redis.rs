@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 
 use super::rules::Log;
 use super::store::{History, Imposed, Imposition, SpeechStore, Utterance};
@@ -67,17 +67,6 @@ impl Scripts {
         command.arg(self.calls.name(sender, NAMES[3]));
         command
     }
-
-    /// Calls a script, and again if the answer is lost: what was done once is not done twice, and
-    /// the answer is then the same.
-    async fn run(&self, script: &Script, command: &Cmd) -> Result<Value, StoreError> {
-        match self.calls.run(script, command).await {
-            Err(error) if error.may_have_counted() => {
-                self.calls.run(script, command).await.map_err(|_| error)
-            }
-            answer => answer,
-        }
-    }
 }
 
 impl SpeechStore for Scripts {
@@ -100,7 +89,7 @@ impl SpeechStore for Scripts {
         let scripts = self.clone();
         StoreFuture::later(async move {
             type Reply = (u64, u64, Vec<String>, Vec<u32>, Vec<u64>, Vec<String>);
-            let reply = scripts.run(scripts.say, &command).await?;
+            let reply = scripts.calls.run_surely(scripts.say, &command).await?;
             let (now_us, until_us, mute, counts, ages_us, texts): Reply = read(&reply)?;
             let texts = ages_us.into_iter().zip(texts.into_iter().map(Arc::from)).collect();
             Ok(History::new(now_us, counts, texts, standing(now_us, until_us, &mute)?))
@@ -114,7 +103,7 @@ impl SpeechStore for Scripts {
         command.arg(reason.rule.to_string()).arg(reason.count).arg(reason.percent);
         let scripts = self.clone();
         StoreFuture::later(async move {
-            let reply = scripts.run(scripts.mute, &command).await?;
+            let reply = scripts.calls.run_surely(scripts.mute, &command).await?;
             let (now_us, until_us, mute, by_this, lengthened): (_, _, Vec<String>, _, _) =
                 read(&reply)?;
             Ok(Imposed::new(standing(now_us, until_us, &mute)?, by_this, lengthened))
@@ -126,7 +115,7 @@ impl SpeechStore for Scripts {
         command.arg("").arg(0).arg(0).arg("").arg(0).arg(0);
         let scripts = self.clone();
         StoreFuture::later(async move {
-            let reply = scripts.run(scripts.mute, &command).await?;
+            let reply = scripts.calls.run_surely(scripts.mute, &command).await?;
             let (now_us, until_us, mute, _, _): (_, _, Vec<String>, i64, i64) = read(&reply)?;
             standing(now_us, until_us, &mute)
         })

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 
 use super::rule::StormRule;
 use super::store::{Ended, Sighted, Sighting, Started, StormStore};
@@ -57,17 +57,6 @@ impl Scripts {
         }
         command
     }
-
-    /// Calls a script, and again if the answer is lost: what was done once is not done twice, and
-    /// what it has decided is told again.
-    async fn run(&self, script: &Script, command: &Cmd) -> Result<Value, StoreError> {
-        match self.calls.run(script, command).await {
-            Err(error) if error.may_have_counted() => {
-                self.calls.run(script, command).await.map_err(|_| error)
-            }
-            answer => answer,
-        }
-    }
 }
 
 impl StormStore for Scripts {
@@ -82,7 +71,7 @@ impl StormStore for Scripts {
         let scripts = self.clone();
         StoreFuture::later(async move {
             type Reply = (u64, u32, bool, u64, Vec<u64>, Vec<u64>, Vec<u64>);
-            let reply = scripts.run(scripts.record, &command).await?;
+            let reply = scripts.calls.run_surely(scripts.record, &command).await?;
             let (now_us, count, is_repeated, look_us, storm, started, ended): Reply = read(&reply)?;
             let at = SystemTime::UNIX_EPOCH + Duration::from_micros(now_us);
             let mut sighted = Sighted::new(at, count, is_repeated);
@@ -104,7 +93,9 @@ impl StormStore for Scripts {
         let step_us = u64::try_from(step.as_micros()).unwrap_or(u64::MAX);
         command.arg(rule.window_us()).arg(step_us.max(1));
         let scripts = self.clone();
-        StoreFuture::later(async move { read(&scripts.run(scripts.profile, &command).await?) })
+        StoreFuture::later(async move {
+            read(&scripts.calls.run_surely(scripts.profile, &command).await?)
+        })
     }
 }
 

@@ -43,6 +43,21 @@ impl Calls {
         self.link.call(async |mut connection| script.run(command, &mut connection).await).await
     }
 
+    /// Calls a script, and again if the answer is lost: for one that does what was done once not
+    /// twice, and answers the same.
+    pub(crate) async fn run_surely(
+        &self,
+        script: &Script,
+        command: &Cmd,
+    ) -> Result<Value, StoreError> {
+        match self.run(script, command).await {
+            Err(error) if error.may_have_counted() => {
+                self.run(script, command).await.map_err(|_| error)
+            }
+            answer => answer,
+        }
+    }
+
     /// Sends any other command.
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, StoreError> {
         let ask = async |mut connection| command.query_async(&mut connection).await;
