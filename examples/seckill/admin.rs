@@ -128,8 +128,7 @@ impl Wanted {
             StatusCode::PAYLOAD_TOO_LARGE => Problem::ban_too_large(LONGEST_BODY),
             _ => Problem::bad_ban("it can't be read"),
         })?;
-        let Self { length, reason } =
-            serde_json::from_slice(&body).map_err(|why| Problem::bad_ban(why))?;
+        let Self { length, reason } = serde_json::from_slice(&body).map_err(Problem::bad_ban)?;
         let Span(length) =
             length.parse().map_err(|why| Problem::bad_ban(format!("`for`: {why}")))?;
         if length < SHORTEST_BAN {
