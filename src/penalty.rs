@@ -221,6 +221,7 @@ mod tests {
             ("3/10m:1m,x", "rung number 2"),
             ("3/10m:1h,1m", "rung number 2 must be a second to a year long"),
             ("3/10m:10ms", "rung number 1 must be a second"),
+            ("3/10m:366d", "rung number 1 must be a second to a year long"),
             ("101/10m:1m", "101 strikes are too many"),
         ] {
             let error = text.parse::<Penalty>().unwrap_err().to_string();
