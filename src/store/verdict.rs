@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 pub use crate::penalty::Struck;
 pub use crate::window::QuotaState;
 
-/// A store's answer to a [`Check`].
+/// A store's answer to a [`Check`](super::Check).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verdict {
