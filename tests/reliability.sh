@@ -22,8 +22,9 @@ like. With `closed` the client sees 503 with `Retry-After` in place of the answe
 its requests pass.
 
 Bounds are for one process with `local`. With several, each knows of its own admissions: until Redis has been told, each
-admits its share of the quota beside what all have admitted before, less than twice the limit together. A failover that
-loses what was not replicated is such a case: each process tells the new master what it knows as its keys come again.
+admits its share of the quota, at least 1, beside what all have admitted before: less than twice the limit together, where
+the limit is no lower than the number of instances and none is started anew meanwhile. A failover that loses what was not
+replicated is such a case: each process tells the new master what it knows as its keys come again.
 
 | fault | the client sees | added latency | too many, at most | measured | test |
 |---|---|---|---|---|---|
