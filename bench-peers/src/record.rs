@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tower_sliding_window::store::{Check, Partition, Store};
-use tower_sliding_window::{Policy, Quota, RedisStore};
+use tower_sliding_window::{FailurePolicy, Policy, Quota, RedisStore};
 
 /// How many checks are under way at once while they are recorded.
 const AT_ONCE: usize = 1000;
@@ -66,9 +66,10 @@ pub(crate) async fn checks(quota: Quota, keys: &[String], passes: usize) -> Resu
             let mut checks = JoinSet::new();
             for key in some.iter().cloned() {
                 // As a layer asks: the decision, and no stamp. The recorder answers with an error,
-                // which counts as asked.
-                let window = Partition::new(policy.clone(), key);
-                let answer = store.admit(&Check::new([window]));
+                // which counts as asked, and is not to be told of it later.
+                let mut check = Check::new([Partition::new(policy.clone(), key)]);
+                check.on_failure = FailurePolicy::Closed;
+                let answer = store.admit(&check);
                 checks.spawn(async move { answer.await.is_ok() });
             }
             checks.join_all().await;
