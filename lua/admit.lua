@@ -5,7 +5,7 @@
 -- ARGV[3]: window_s: the length of the window in seconds.
 -- Reply: remaining if admitted, else -wait_us, which is never 0.
 -- Cost: O(log n), n the entries of the log.
--- TTL: the window and a second, renewed by each recorded request.
+-- TTL: the window and 999 ms, renewed by each recorded request.
 
 -- What admit_all.lua does for any request, at two thirds of the cost for nearly all of them. Most
 -- of the difference is that no stamp is ever made a number and a string again.
@@ -28,7 +28,7 @@ end
 if held > 0 then
   held = held - call('ZREMRANGEBYSCORE', key, '-inf', (s - ARGV[3]) .. us)
 end
-local at_us, ttl_ms = s .. us, (ARGV[3] + 1) .. '000'
+local at_us, ttl_ms = s .. us, ARGV[3] .. '999'
 if held > 0 and call('PTTL', key) > tonumber(ttl_ms) then
   -- The clock may have stepped back: what came later must not leave earlier, nor the log go before.
   local newest_us = call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
@@ -38,7 +38,7 @@ if held > 0 and call('PTTL', key) > tonumber(ttl_ms) then
 end
 call('ZADD', key, at_us, ARGV[1])
 if ttl_ms then
-  -- A second more than the window, for from 7.2 on Redis counts a TTL from when the script began:
+  -- 999 ms more than the window, for from 7.2 on Redis counts a TTL from when the script began:
   -- the log must not go before its entries do.
   call('PEXPIRE', key, ttl_ms)
 end
