@@ -32,13 +32,7 @@ fn a_wrong_flag_exits_with_2_and_names_the_part() {
         (&["--opens-in", "1s", "--opens-at", "2030-01-01T00:00:00Z"], "cannot be used with"),
         (&["--stocks", "iphone=1"], "--stock"),
     ];
-    for (flags, part) in cases {
-        let output = run("seckill", flags);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{flags:?}: {stderr}");
-        assert!(stderr.contains(part), "{flags:?} should name {part:?}: {stderr}");
-        assert!(output.stdout.is_empty(), "{flags:?}");
-    }
+    server_process::refuses("seckill", cases);
 }
 
 #[test]
@@ -72,24 +66,7 @@ fn help_names_every_flag_and_a_first_request() {
 
 #[test]
 fn what_prevents_the_start_is_told_with_a_way_out_and_without_the_password() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
-    // Nothing listens on port 1, which takes root to open.
-    let down = ["--listen", "127.0.0.1:0", "--redis", "redis://:hunter2@127.0.0.1:1/0"];
-    let no_url = ["--listen", "127.0.0.1:0", "--redis", "http://:hunter2@127.0.0.1"];
-    let cases: &[(&[&str], &str)] = &[
-        (&down, "127.0.0.1:1"),
-        (&no_url, "not a Redis URL"),
-        (&["--listen", &taken.1], &taken.1),
-    ];
-    for (flags, part) in cases {
-        let output = run("seckill", flags);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{flags:?}: {stderr}");
-        assert!(stderr.contains(part) && stderr.contains("hint: "), "{flags:?}: {stderr}");
-        assert!(!stderr.contains("hunter2"), "{stderr}");
-        assert!(output.stdout.is_empty(), "{flags:?}");
-    }
+    server_process::cannot_start("seckill");
 }
 
 #[tokio::test]

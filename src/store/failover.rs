@@ -90,11 +90,10 @@ impl<S: Store> Failover<S> {
         let held = now(inner.windows.peek(&weightless))?;
         let mut states = held.states.iter().zip(&verdict.states);
         // Above the limit nothing remains here, however much is above it.
-        if held.admitted && states.all(|(here, there)| here.remaining >= there.remaining) {
-            return Ok(verdict);
-        }
         if held.admitted {
-            self.tell_what_it_lacks(check);
+            if states.any(|(here, there)| here.remaining < there.remaining) {
+                self.tell_what_it_lacks(check);
+            }
             return Ok(verdict);
         }
         let _ = now(inner.windows.cancel(check));

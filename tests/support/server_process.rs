@@ -208,3 +208,37 @@ async fn send(client: &Client<HttpConnector, Body>, request: Builder, body: Body
     let body = body.collect().await.expect("a whole answer").to_bytes();
     Answer { status: head.status, headers: head.headers, body }
 }
+
+/// Checks that an example exits with 2 when it is given these flags, and names what is wrong.
+pub fn refuses(example: &'static str, cases: &[(&[&str], &str)]) {
+    for (flags, part) in cases {
+        let output = run(example, flags);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {stderr}");
+        assert!(stderr.contains(part), "{flags:?} should name {part:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{flags:?}");
+    }
+}
+
+/// Checks that an example exits with 1 when its address is taken, its Redis down or no Redis, and
+/// tells a way out but no password.
+pub fn cannot_start(example: &'static str) {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
+    // Nothing listens on port 1, which takes root to open.
+    let down = ["--listen", "127.0.0.1:0", "--redis", "redis://:hunter2@127.0.0.1:1/0"];
+    let no_url = ["--listen", "127.0.0.1:0", "--redis", "http://:hunter2@127.0.0.1"];
+    let cases: &[(&[&str], &str)] = &[
+        (&down, "127.0.0.1:1"),
+        (&no_url, "not a Redis URL"),
+        (&["--listen", &taken.1], &taken.1),
+    ];
+    for (flags, part) in cases {
+        let output = run(example, flags);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{flags:?}: {stderr}");
+        assert!(stderr.contains(part) && stderr.contains("hint: "), "{flags:?}: {stderr}");
+        assert!(!stderr.contains("hunter2"), "{stderr}");
+        assert!(output.stdout.is_empty(), "{flags:?}");
+    }
+}
