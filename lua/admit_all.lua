@@ -10,7 +10,7 @@
 -- Reply[2]: stamp of the decision in microseconds of the Unix epoch.
 -- Reply[3...]: for each quota, remaining, wait_us (0 if it had room), reset_us (0 unless wanted). After the quotas, for each penalty, the ban's wait_us (0 if there is none), and 1 if the request was a strike or 2 if it brought a ban, else 0.
 -- Cost: O(log n) a quota and O(1) a key, n the entries of the log or the strikes.
--- TTL: of a window its longest quota, renewed by each recorded request; of strikes within_us; of a standing until it matters no longer; each and a second.
+-- TTL: of a window its longest quota and 999 ms, renewed by each recorded request; of strikes within_us, and of a standing until it matters no longer, each and a second.
 
 local call = redis.call
 local member, cost, mode, windows = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[5])
@@ -103,7 +103,7 @@ if admitted == 1 and not recorded_us and mode ~= 'peek' then
   taken = cost
   arg = 6
   for k = 1, windows do
-    local at_us, ttl_ms = now_us, math.ceil(ARGV[arg] / 1000) + 1000
+    local at_us, ttl_ms = now_us, math.ceil(ARGV[arg] / 1000) + 999
     if call('PTTL', KEYS[k]) > ttl_ms then
       -- The clock may have stepped back: what came later must not leave earlier, nor the log go before.
       local newest_us = tonumber(call('ZRANGE', KEYS[k], -1, -1, 'WITHSCORES')[2])
@@ -116,8 +116,9 @@ if admitted == 1 and not recorded_us and mode ~= 'peek' then
       call('ZADD', KEYS[k], at_us, n == 1 and member or member .. n)
     end
     if ttl_ms then
-      -- A second more than the window, for from 7.2 on Redis counts a TTL from when the script began:
-      -- the log must not go before its entries do.
+      -- 999 ms more than the window, for from 7.2 on Redis counts a TTL from when the script began:
+      -- the log must not go before its entries do. As much as in admit.lua, which would else take a
+      -- longer TTL for a sign that the clock has stepped back.
       call('PEXPIRE', KEYS[k], ttl_ms)
     end
     arg = arg + 2 + 2 * ARGV[arg + 1]

@@ -6,7 +6,7 @@
 -- ARGV[4...]: for each key: horizon_us (its longest window).
 -- Reply: how many entries were added; one that is there already has its stamp raised, never lowered.
 -- Cost: O(log n) an entry, n the entries of the log.
--- TTL: what is left of the longest window of the key, and a second, unless it has a longer one.
+-- TTL: what is left of the longest window of the key, and 999 ms, unless it has a longer one.
 
 local call = redis.call
 local member, cost, age_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -20,7 +20,7 @@ for k = 1, #KEYS do
     for n = 1, cost do
       added = added + call('ZADD', KEYS[k], 'GT', at_us, n == 1 and member or member .. n)
     end
-    local ttl_ms = math.ceil(left_us / 1000) + 1000
+    local ttl_ms = math.ceil(left_us / 1000) + 999
     if call('PTTL', KEYS[k]) < ttl_ms then
       call('PEXPIRE', KEYS[k], ttl_ms)
     end
