@@ -1,5 +1,6 @@
 //! [`Decision`]: what became of a request, and how its windows stand.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -20,7 +21,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    pub(crate) fn new(check: Check, verdict: Verdict) -> Self {
+    pub(crate) fn new(check: Arc<Check>, verdict: Verdict) -> Self {
         let admitted = verdict.admitted;
         let usage = Usage { check, verdict };
         if admitted { Self::Admitted(Admitted { usage }) } else { Self::Denied(Denied { usage }) }
@@ -99,7 +100,7 @@ impl Admitted {
         &self.usage
     }
 
-    pub(crate) fn check(&self) -> &Check {
+    pub(crate) fn check(&self) -> &Arc<Check> {
         &self.usage.check
     }
 }
@@ -147,12 +148,12 @@ impl Denied {
 /// How the windows of a request stand.
 #[derive(Clone, Debug)]
 pub struct Usage {
-    check: Check,
+    check: Arc<Check>,
     verdict: Verdict,
 }
 
 impl Usage {
-    pub(crate) fn new(check: Check, verdict: Verdict) -> Self {
+    pub(crate) fn new(check: Arc<Check>, verdict: Verdict) -> Self {
         Self { check, verdict }
     }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::decision::{Admitted, Decision, Usage};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
@@ -75,7 +77,7 @@ impl Limiter {
     ///
     /// A [`StoreError`] if the store could not decide.
     pub async fn check(&self, key: impl Into<Key>) -> Result<Decision, StoreError> {
-        self.decide(self.question(key)).await
+        self.decide(self.question(key, 1)).await
     }
 
     /// Admits a request of weight `cost`, which takes that many places or none.
@@ -88,9 +90,7 @@ impl Limiter {
     /// [`StoreError::CostTooHigh`] if it is above 1024, and any other
     /// [`StoreError`] if the store could not decide.
     pub async fn check_cost(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, StoreError> {
-        let mut check = self.question(key);
-        check.cost = cost;
-        self.decide(check).await
+        self.decide(self.question(key, cost)).await
     }
 
     /// Admits and counts one request under several policies, each with a key of its own: all of
@@ -127,9 +127,7 @@ impl Limiter {
     {
         let partition =
             |(policy, key): (P, K)| Partition { policy: policy.into().get(), key: key.into() };
-        let mut check = Check::new(pairs.into_iter().map(partition));
-        check.on_failure = self.on_failure;
-        self.decide(check).await
+        self.decide(self.question_about(pairs.into_iter().map(partition).collect(), 1)).await
     }
 
     /// Says how the window of `key` stands, counting nothing.
@@ -138,9 +136,12 @@ impl Limiter {
     ///
     /// A [`StoreError`] if the store could not answer.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Usage, StoreError> {
-        let mut check = self.question(key);
-        check.wants_reset = true;
-        let verdict = check.or_open(self.store.peek(&check).await)?;
+        let mut check = self.question(key, 1);
+        Arc::make_mut(&mut check).wants_reset = true;
+        let verdict = match self.store.peek(&check).await {
+            Ok(verdict) => verdict,
+            Err(error) => check.open_or(error)?,
+        };
         Ok(Usage::new(check, verdict))
     }
 
@@ -162,7 +163,7 @@ impl Limiter {
     ///
     /// A [`StoreError`] if the store could not answer.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), StoreError> {
-        self.store.reset(&self.question(key).partitions).await
+        self.store.reset(&self.question(key, 1).partitions).await
     }
 
     /// Returns the policy as it is now.
@@ -171,19 +172,30 @@ impl Limiter {
         self.policy.get()
     }
 
-    fn question(&self, key: impl Into<Key>) -> Check {
-        let mut check = Check::new([Partition { policy: self.policy.get(), key: key.into() }]);
-        check.on_failure = self.on_failure;
-        check
+    fn question(&self, key: impl Into<Key>, cost: u32) -> Arc<Check> {
+        let partition = Partition { policy: self.policy.get(), key: key.into() };
+        self.question_about(SmallVec::from_buf([partition]), cost)
     }
 
-    async fn decide(&self, mut check: Check) -> Result<Decision, StoreError> {
-        check.possible().inspect_err(report::store_error)?;
+    fn question_about(&self, partitions: SmallVec<[Partition; 1]>, cost: u32) -> Arc<Check> {
+        let mut check = Check::about(partitions);
+        check.on_failure = self.on_failure;
+        check.cost = cost;
         // Whoever holds the admission may cancel it.
         check.cancellable = true;
         check.wants_stamp = true;
-        let answer = self.store.admit(&check).await.inspect_err(report::store_error);
-        let verdict = check.or_open(answer)?;
+        Arc::new(check)
+    }
+
+    async fn decide(&self, check: Arc<Check>) -> Result<Decision, StoreError> {
+        check.possible().inspect_err(report::store_error)?;
+        let verdict = match self.store.admit(&check).await {
+            Ok(verdict) => verdict,
+            Err(error) => {
+                report::store_error(&error);
+                check.open_or(error)?
+            }
+        };
         let decision = Decision::new(check, verdict);
         report::decision(&decision, false);
         Ok(decision)

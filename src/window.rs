@@ -2,6 +2,7 @@
 //!
 //! Time is in microseconds since any fixed origin. Every store must agree with this module.
 
+use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::quota::Quota;
@@ -41,13 +42,14 @@ impl QuotaState {
 /// an admission does not move them all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    entries: Vec<Entry>,
+    /// Without an allocation for those who come once, who are most of a crowd.
+    entries: SmallVec<[Entry; 1]>,
 }
 
 impl Log {
     /// Creates a log without entries.
     pub(crate) const fn new() -> Self {
-        Self { entries: Vec::new() }
+        Self { entries: SmallVec::new_const() }
     }
 
     /// Says how `quota` stands at `now_us` for a request of weight `cost`.
@@ -85,13 +87,18 @@ impl Log {
         }
     }
 
-    /// Records `cost` entries of one request.
+    /// Records `cost` entries of one request, in a log that is full with `limit` of them.
     ///
     /// A stamp older than the newest, after a clock has stepped back, takes its place in order.
-    pub(crate) fn add(&mut self, entry: Entry, cost: u32) {
-        if self.entries.len() + cost as usize > self.entries.capacity() {
-            // One entry for those who come once, and half as much again for the others.
-            self.entries.reserve_exact((self.entries.len() / 2).max(cost as usize));
+    pub(crate) fn add(&mut self, entry: Entry, cost: u32, limit: u32) {
+        let (length, wanted) = (self.entries.len(), self.entries.len() + cost as usize);
+        if wanted > self.entries.capacity() {
+            // More than the limit only for those that have left; up to there no more than that.
+            let room = match limit as usize {
+                limit if wanted <= limit => (2 * length).clamp(wanted, limit),
+                _ => wanted.max(length + length / 2),
+            };
+            self.entries.reserve_exact(room - length);
         }
         let newest_us = self.newest_us().unwrap_or(0);
         for _ in 0..cost {
@@ -103,15 +110,15 @@ impl Log {
     }
 
     /// Records an admission of the past, or raises the stamp of one that is there already.
-    pub(crate) fn restore(&mut self, entry: Entry, cost: u32) {
+    pub(crate) fn restore(&mut self, entry: Entry, cost: u32, limit: u32) {
         // The newest: one that has left the window may still stand in front of it.
         match self.entries.iter().rfind(|other| other.id == entry.id) {
             Some(there) if there.at_us >= entry.at_us => {}
             Some(_) => {
                 self.remove(entry.id);
-                self.add(entry, cost);
+                self.add(entry, cost, limit);
             }
-            None => self.add(entry, cost),
+            None => self.add(entry, cost, limit),
         }
     }
 
@@ -139,7 +146,7 @@ impl Log {
             self.forget_all(now_us, horizon_us);
             // A burst under a high limit must not hold its memory for ever.
             if self.entries.capacity() > 32 && self.entries.len() < self.entries.capacity() / 4 {
-                self.entries.shrink_to(self.entries.len() * 2);
+                self.entries.shrink_to_fit();
             }
         }
     }
@@ -168,7 +175,7 @@ mod tests {
     fn log(stamps: &[u64]) -> Log {
         let mut log = Log::default();
         for (id, at_us) in stamps.iter().enumerate() {
-            log.add(Entry { at_us: *at_us, id: Uuid::from_u128(id as u128) }, 1);
+            log.add(Entry { at_us: *at_us, id: Uuid::from_u128(id as u128) }, 1, 5);
         }
         log
     }
@@ -204,7 +211,7 @@ mod tests {
     #[test]
     fn a_stamp_from_before_a_backward_step_keeps_the_order() {
         let mut log = log(&[100, 200]);
-        log.add(Entry { at_us: 150, id: Uuid::from_u128(9) }, 1);
+        log.add(Entry { at_us: 150, id: Uuid::from_u128(9) }, 1, 5);
         assert_eq!(log.state(200, quota(2, 100), 1).wait_us, 50);
         assert_eq!(log.newest_us(), Some(200));
     }
@@ -213,9 +220,9 @@ mod tests {
     fn what_is_restored_takes_its_place_in_order_and_counts_once() {
         let mut log = log(&[100, 300]);
         let entry = |at_us, id| Entry { at_us, id: Uuid::from_u128(id) };
-        log.restore(entry(200, 9), 2);
-        log.restore(entry(150, 9), 2);
-        log.restore(entry(250, 0), 1);
+        log.restore(entry(200, 9), 2, 5);
+        log.restore(entry(150, 9), 2, 5);
+        log.restore(entry(250, 0), 1, 5);
         let stamps: Vec<u64> = log.live(300, 1000).iter().map(|entry| entry.at_us).collect();
         assert_eq!(stamps, [200, 200, 250, 300], "a stamp is raised and never lowered");
     }

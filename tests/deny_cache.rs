@@ -34,7 +34,7 @@ impl Counting {
 }
 
 impl Store for Counting {
-    fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
@@ -48,15 +48,15 @@ impl Store for Counting {
         })
     }
 
-    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         self.store.peek(check)
     }
 
-    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         self.store.cancel(check)
     }
 
-    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
         self.store.restore(check, age)
     }
 

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -62,14 +63,14 @@ async fn ten_million_new_keys_neither_fill_the_memory_nor_wash_anybody_out() {
     let flood = |thread: u64| {
         // Threads that have entered the runtime see its paused time.
         let _entered = runtime.enter();
-        let mut limited = Check::new([Partition::new(policy.get(), "limited")]);
+        let mut limited = Arc::new(Check::new([Partition::new(policy.get(), "limited")]));
         let mut check = limited.clone();
         for number in (thread..KEYS).step_by(THREADS as usize) {
             // Those that there is room for are as long as keys get.
             let mut bytes = [0xff; 128];
             bytes[..8].copy_from_slice(&number.to_be_bytes());
             let length = if number < 2 * capacity as u64 { 128 } else { 8 };
-            check.partitions[0].key = bytes[..length].into();
+            Arc::make_mut(&mut check).partitions[0].key = bytes[..length].into();
             match at_once(store.admit(&check)) {
                 Ok(verdict) => {
                     assert!(verdict.admitted, "a new key is never denied");
@@ -81,7 +82,7 @@ async fn ten_million_new_keys_neither_fill_the_memory_nor_wash_anybody_out() {
                 }
             }
             if number % 4096 == thread {
-                limited.id = uuid::Uuid::new_v4();
+                Arc::make_mut(&mut limited).id = uuid::Uuid::new_v4();
                 let verdict = at_once(store.admit(&limited)).expect("a window that is live");
                 assert!(!verdict.admitted, "washed out by {number} keys");
                 assert!(store.len() <= capacity);

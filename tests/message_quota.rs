@@ -208,19 +208,19 @@ impl Faulty {
 }
 
 impl Store for Faulty {
-    fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         self.or_error(|store| store.admit(check))
     }
 
-    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         self.or_error(|store| store.peek(check))
     }
 
-    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         self.or_error(|store| store.cancel(check))
     }
 
-    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
         self.or_error(|store| store.restore(check, age))
     }
 

@@ -107,8 +107,8 @@ async fn hammering_is_a_strike_a_window_behind_a_deny_cache_too() {
                 _ => 1,
             };
             for _ in 0..requests {
-                let check = Check::new([Partition::new(Arc::new(policy.clone()), "mallory")]);
-                let verdict = store.admit(&check).await.unwrap();
+                let window = Partition::new(Arc::new(policy.clone()), "mallory");
+                let verdict = store.admit(&Arc::new(Check::new([window]))).await.unwrap();
                 strikes += verdict.bans.iter().filter(|it| it.struck == Struck::Strike).count();
             }
             sleep(Duration::from_millis(100)).await;

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use support::Redis;
@@ -113,7 +114,8 @@ async fn what_a_layer_asks_leaves_a_ttl_too() {
     let redis = Redis::start().await;
     let policy = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(5)));
     let window = Partition::new(policy.get(), "alice");
-    assert!(redis.store().await.admit(&Check::new([window])).await.unwrap().admitted);
+    let check = Arc::new(Check::new([window]));
+    assert!(redis.store().await.admit(&check).await.unwrap().admitted);
     let ttl_ms: i64 = redis.run(&["PTTL", "tsw:{=alice}:user"]).await;
     assert!((50_000..=61_000).contains(&ttl_ms), "{ttl_ms}");
 }

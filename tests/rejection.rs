@@ -1,5 +1,6 @@
 //! What the layer's own answers say, what they keep to themselves, and how to replace them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -181,19 +182,19 @@ impl Broken {
 }
 
 impl Store for Broken {
-    fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         Self::answer(&check.partitions)
     }
 
-    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         Self::answer(&check.partitions)
     }
 
-    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         Self::answer(&check.partitions)
     }
 
-    fn restore(&self, check: &Check, _: Duration) -> StoreFuture<()> {
+    fn restore(&self, check: &Arc<Check>, _: Duration) -> StoreFuture<()> {
         Self::answer(&check.partitions)
     }
 

@@ -115,21 +115,21 @@ impl Held {
 }
 
 impl Store for Held {
-    fn admit(&self, _: &Check) -> StoreFuture<Verdict> {
+    fn admit(&self, _: &Arc<Check>) -> StoreFuture<Verdict> {
         let (asked, answer) = oneshot::channel();
         *self.0.lock().expect("no panic under the lock") = Some(asked);
         StoreFuture::later(async { Ok(answer.await.expect("an answer")) })
     }
 
-    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         self.admit(check)
     }
 
-    fn cancel(&self, _: &Check) -> StoreFuture<bool> {
+    fn cancel(&self, _: &Arc<Check>) -> StoreFuture<bool> {
         StoreFuture::ready(Ok(false))
     }
 
-    fn restore(&self, _: &Check, _: Duration) -> StoreFuture<()> {
+    fn restore(&self, _: &Arc<Check>, _: Duration) -> StoreFuture<()> {
         StoreFuture::ready(Ok(()))
     }
 

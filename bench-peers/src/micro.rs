@@ -138,13 +138,13 @@ struct Subjects<'a> {
     store: MemoryStore,
     governor: DefaultKeyedRateLimiter<String>,
     names: &'a [String],
-    checks: Vec<Check>,
+    checks: Vec<Arc<Check>>,
 }
 
 impl<'a> Subjects<'a> {
     fn new(quota: Quota, governor: GovernorQuota, names: &'a [String]) -> Self {
         let policy = Arc::new(Policy::from(quota));
-        let check = |name: &String| Check::new([Partition::new(policy.clone(), name)]);
+        let check = |name: &String| Arc::new(Check::new([Partition::new(policy.clone(), name)]));
         Self {
             limiter: Limiter::new(quota, MemoryStore::new()),
             cached: Limiter::new(quota, DenyCache::new(MemoryStore::new()).capacity(2 * KEYS)),

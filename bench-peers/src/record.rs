@@ -69,7 +69,7 @@ pub(crate) async fn checks(quota: Quota, keys: &[String], passes: usize) -> Resu
                 // which counts as asked, and is not to be told of it later.
                 let mut check = Check::new([Partition::new(policy.clone(), key)]);
                 check.on_failure = FailurePolicy::Closed;
-                let answer = store.admit(&check);
+                let answer = store.admit(&Arc::new(check));
                 checks.spawn(async move { answer.await.is_ok() });
             }
             checks.join_all().await;

@@ -8,10 +8,10 @@ use crate::store::{Check, Store};
 /// The place a request has taken or is about to take, until it is known whether it keeps it.
 ///
 /// Given back when dropped, so that the cancellation is not lost when the client goes away.
-pub(super) struct Charge(Option<(Arc<dyn Store>, Check)>);
+pub(super) struct Charge(Option<(Arc<dyn Store>, Arc<Check>)>);
 
 impl Charge {
-    pub(super) fn new(store: Arc<dyn Store>, check: Check) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, check: Arc<Check>) -> Self {
         Self(Some((store, check)))
     }
 

@@ -79,7 +79,7 @@ pub enum MissingKey {
 impl Config {
     /// Returns the question to put to the store, or nothing if no rule applies to the request.
     #[allow(clippy::result_large_err, reason = "the errors made here are small and rare")]
-    pub(super) fn check(&self, parts: &Parts) -> Result<Option<Check>, Rejection> {
+    pub(super) fn check(&self, parts: &Parts) -> Result<Option<Arc<Check>>, Rejection> {
         if (self.skip)(parts) {
             return Ok(None);
         }
@@ -99,13 +99,13 @@ impl Config {
         if partitions.is_empty() {
             return Ok(None);
         }
-        let mut check = Check::new(partitions);
+        let mut check = Check::about(partitions);
         check.wants_reset = self.headers_on_success;
         check.cancellable = self.cancel_if.is_some();
         check.on_failure = self.on_failure;
         check.cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
         check.possible().inspect_err(report::store_error).map_err(Rejection::StoreFailed)?;
-        Ok(Some(check))
+        Ok(Some(Arc::new(check)))
     }
 }
 

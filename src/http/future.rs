@@ -3,6 +3,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use http::request::Parts;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tokio::task::JoinHandle;
@@ -53,12 +54,13 @@ where
     }
 
     pub(super) fn decide(
-        check: Check,
+        check: Arc<Check>,
         inner: S,
-        request: Request<ReqBody>,
+        head: Parts,
+        body: ReqBody,
         config: Arc<Config>,
     ) -> Self {
-        let undecided = Some(Undecided { check, inner, request, config, charge: None });
+        let undecided = Some(Undecided { check, inner, head, body, config, charge: None });
         Self { state: State::Deciding { answer: None, undecided } }
     }
 }
@@ -83,7 +85,14 @@ where
                     let answer =
                         answer.get_or_insert_with(|| waiting.config.store.admit(&waiting.check));
                     let verdict = ready!(Pin::new(answer).poll(cx));
-                    undecided.take().expect("polled after completion").decided(verdict)
+                    match waiting.conclude(verdict) {
+                        Ok(usage) => undecided.take().expect("polled after completion").call(usage),
+                        Err(rejection) => {
+                            let response = respond(&rejection, &waiting.config);
+                            *undecided = None;
+                            return Poll::Ready(Ok(response));
+                        }
+                    }
                 }
                 StateProj::Calling { response, passed } => {
                     let result = ready!(response.poll(cx));
@@ -103,13 +112,16 @@ where
                     return Poll::Ready(finish(result, usage.as_ref()));
                 }
                 StateProj::Rejected { rejection, config } => {
-                    let response = rejection.respond(config.on_rejection.as_deref());
-                    return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
+                    return Poll::Ready(Ok(respond(rejection, config)));
                 }
             };
             state.set(next);
         }
     }
+}
+
+fn respond<B>(rejection: &Rejection, config: &Config) -> Response<ResponseBody<B>> {
+    rejection.respond(config.on_rejection.as_deref()).map(ResponseBody::rejection)
 }
 
 fn finish<B, E>(
@@ -125,9 +137,10 @@ fn finish<B, E>(
 
 /// What waits for the verdict.
 struct Undecided<S, ReqBody> {
-    check: Check,
+    check: Arc<Check>,
     inner: S,
-    request: Request<ReqBody>,
+    head: Parts,
+    body: ReqBody,
     config: Arc<Config>,
     /// Taken back if the client goes away before the verdict.
     charge: Option<Charge>,
@@ -137,60 +150,62 @@ impl<S, ReqBody> Undecided<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    fn decided<R>(
-        mut self,
+    /// Draws the conclusions from a verdict: the request passes, and this is to be shown in its
+    /// response, or it is answered here.
+    #[allow(clippy::result_large_err, reason = "a denial is as common as an admission")]
+    fn conclude(
+        &mut self,
         verdict: Result<Verdict, StoreError>,
-    ) -> State<S, ReqBody, S::Future, R> {
-        let config = self.config;
-        let mut passed = Passed { charge: self.charge, ..Passed::default() };
+    ) -> Result<Option<Usage>, Rejection> {
         let keeps_charge = match &verdict {
             Ok(verdict) => !verdict.admitted,
             Err(error) => !error.may_have_counted(),
         };
-        if keeps_charge && let Some(charge) = passed.charge.take() {
+        if keeps_charge && let Some(charge) = self.charge.take() {
             charge.keep();
         }
-        let verdict = verdict.inspect_err(report::store_error);
-        match self.check.or_open(verdict).map(|verdict| Decision::new(self.check, verdict)) {
-            Ok(decision) => {
-                report::decision(&decision, config.shadow);
-                if let Some(observe) = &config.on_decision {
-                    observe(&decision);
-                }
-                let decision = match decision {
-                    Decision::Denied(denied) if !config.shadow => {
-                        match (denied.usage().banned_for(), config.on_ban) {
-                            (Some(remaining), OnBan::Mute) => {
-                                self.request.extensions_mut().insert(Muted { remaining });
-                                let decision = Decision::Denied(denied);
-                                self.request.extensions_mut().insert(decision);
-                                let response = self.inner.call(self.request);
-                                return State::Calling { response, passed };
-                            }
-                            (Some(_), OnBan::Reject(status)) => {
-                                let rejection = Rejection::Banned { denied, status };
-                                return State::Rejected { rejection, config };
-                            }
-                            (None, _) => {}
-                        }
-                        return State::Rejected { rejection: Rejection::Denied(denied), config };
-                    }
-                    decision => decision,
-                };
-                // Where nothing was counted there is nothing to tell.
-                let counted = decision.decided_by() != DecidedBy::FailurePolicy;
-                passed.usage =
-                    (config.headers_on_success && counted).then(|| decision.usage().clone());
-                self.request.extensions_mut().insert(decision);
-            }
-            Err(error) => {
-                if !config.shadow {
-                    return State::Rejected { rejection: Rejection::StoreFailed(error), config };
-                }
-            }
+        let config = &self.config;
+        let verdict = verdict.or_else(|error| {
+            report::store_error(&error);
+            self.check.open_or(error)
+        });
+        let decision = match verdict {
+            Ok(verdict) => Decision::new(self.check.clone(), verdict),
+            Err(_) if config.shadow => return Ok(None),
+            Err(error) => return Err(Rejection::StoreFailed(error)),
+        };
+        report::decision(&decision, config.shadow);
+        if let Some(observe) = &config.on_decision {
+            observe(&decision);
         }
-        passed.config = passed.charge.is_some().then_some(config);
-        State::Calling { response: self.inner.call(self.request), passed }
+        let decision = match decision {
+            Decision::Denied(denied) if !config.shadow => {
+                match (denied.usage().banned_for(), config.on_ban) {
+                    (None, _) => return Err(Rejection::Denied(denied)),
+                    (Some(_), OnBan::Reject(status)) => {
+                        return Err(Rejection::Banned { denied, status });
+                    }
+                    (Some(remaining), OnBan::Mute) => {
+                        self.head.extensions.insert(Muted { remaining });
+                        self.head.extensions.insert(Decision::Denied(denied));
+                        return Ok(None);
+                    }
+                }
+            }
+            decision => decision,
+        };
+        // Where nothing was counted there is nothing to tell.
+        let counted = decision.decided_by() != DecidedBy::FailurePolicy;
+        let usage = (config.headers_on_success && counted).then(|| decision.usage().clone());
+        self.head.extensions.insert(decision);
+        Ok(usage)
+    }
+
+    /// Lets the request pass.
+    fn call<R>(mut self, usage: Option<Usage>) -> State<S, ReqBody, S::Future, R> {
+        let config = self.charge.is_some().then_some(self.config);
+        let response = self.inner.call(Request::from_parts(self.head, self.body));
+        State::Calling { response, passed: Passed { usage, charge: self.charge, config } }
     }
 }
 

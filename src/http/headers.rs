@@ -1,7 +1,6 @@
 //! `Retry-After`, and `RateLimit` and `RateLimit-Policy` as in
 //! [draft 11 of the RateLimit fields](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11).
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
@@ -22,24 +21,53 @@ pub(super) fn insert_retry_after(headers: &mut HeaderMap, wait: Duration) {
 
 /// Says what the quotas are and how much of them is left.
 pub(super) fn insert_rate_limit(headers: &mut HeaderMap, usage: &Usage) {
-    // Room for one policy of two quotas. Names have no character that would have to be escaped.
-    let (mut policies, mut limits) = (String::with_capacity(64), String::with_capacity(32));
+    // Room for one policy of two quotas.
+    let (mut policies, mut limits) = (List::with_capacity(64), List::with_capacity(32));
     for (policy, states, _) in usage.policies() {
-        let name = policy.name();
         for quota in policy.quotas() {
-            let (limit, window) = (quota.limit(), seconds(quota.window()));
-            let _ = write!(item(&mut policies), "\"{name}\";q={limit};w={window}");
+            policies.item(policy.name());
+            policies.parameter("q", quota.limit().into());
+            policies.parameter("w", seconds(quota.window()));
         }
         let Some(tightest) = states.iter().min_by_key(tightness) else { continue };
-        let _ = write!(item(&mut limits), "\"{name}\";r={}", tightest.remaining);
+        limits.item(policy.name());
+        limits.parameter("r", tightest.remaining.into());
         let more_in = Duration::from_micros(tightest.wait_us.max(tightest.reset_us));
         if !more_in.is_zero() {
-            let _ = write!(limits, ";t={}", seconds(more_in));
+            limits.parameter("t", seconds(more_in));
         }
     }
-    for (name, value) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, limits)] {
+    for (name, List(value)) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, limits)] {
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.entry(name).or_insert(value);
+        }
+    }
+}
+
+/// A list of strings with parameters, as in
+/// [RFC 9651, section 3.1](https://www.rfc-editor.org/rfc/rfc9651#section-3.1).
+///
+/// Put together without `format!`, which took a fifth of the time of a denial.
+struct List(String);
+
+impl List {
+    fn with_capacity(bytes: usize) -> Self {
+        Self(String::with_capacity(bytes))
+    }
+
+    /// Begins the next item. A policy's name has no character that would have to be escaped.
+    fn item(&mut self, name: &str) {
+        let separator = if self.0.is_empty() { "\"" } else { ", \"" };
+        for part in [separator, name, "\""] {
+            self.0.push_str(part);
+        }
+    }
+
+    /// Adds a parameter to the item.
+    fn parameter(&mut self, name: &str, value: u64) {
+        let mut digits = itoa::Buffer::new();
+        for part in [";", name, "=", digits.format(value)] {
+            self.0.push_str(part);
         }
     }
 }
@@ -47,14 +75,6 @@ pub(super) fn insert_rate_limit(headers: &mut HeaderMap, usage: &Usage) {
 /// Orders quotas by how soon they stop the client: the longest wait first, then the least left.
 fn tightness(state: &&QuotaState) -> (u64, u32) {
     (u64::MAX - state.wait_us, state.remaining)
-}
-
-/// Separates the next item of a list from those before it.
-fn item(list: &mut String) -> &mut String {
-    if !list.is_empty() {
-        list.push_str(", ");
-    }
-    list
 }
 
 /// Rounds up: who waits a second less than told must never be told off again.
@@ -75,7 +95,7 @@ mod tests {
         let partition =
             |policy: &Policy| Partition { policy: Arc::new(policy.clone()), key: Key::from("k") };
         let check = Check::new(policies.iter().map(partition));
-        Usage::new(check, Verdict::new(false, None, states.into()))
+        Usage::new(Arc::new(check), Verdict::new(false, None, states.into()))
     }
 
     fn state(remaining: u32, wait_us: u64, reset_us: u64) -> QuotaState {

@@ -39,15 +39,14 @@ where
         let clone = self.inner.clone();
         let inner = mem::replace(&mut self.inner, clone);
 
-        let (parts, body) = request.into_parts();
-        match self.config.check(&parts) {
+        let (head, body) = request.into_parts();
+        match self.config.check(&head) {
             Err(_) if self.config.shadow => {
-                ResponseFuture::pass(inner, Request::from_parts(parts, body))
+                ResponseFuture::pass(inner, Request::from_parts(head, body))
             }
-            Ok(None) => ResponseFuture::pass(inner, Request::from_parts(parts, body)),
+            Ok(None) => ResponseFuture::pass(inner, Request::from_parts(head, body)),
             Ok(Some(check)) => {
-                let request = Request::from_parts(parts, body);
-                ResponseFuture::decide(check, inner, request, self.config.clone())
+                ResponseFuture::decide(check, inner, head, body, self.config.clone())
             }
             Err(rejection) => ResponseFuture::reject(rejection, self.config.clone()),
         }

@@ -32,9 +32,9 @@ mod query;
 
 use std::fmt;
 
-use bytes::Bytes;
 use http::request::Parts;
 use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
 
 pub use bearer::bearer;
 pub use combine::{constant, first_of, optional, pair};
@@ -48,6 +48,8 @@ pub use query::query;
 
 /// The longest key that is kept as it is, in bytes.
 const LONGEST_KEY: usize = 128;
+/// Up to which length a key needs no allocation of its own: a UUID as text, an address, a hash.
+const INLINE: usize = 40;
 /// What the hash of a longer key begins with. A shorter key that begins so is hashed as well, so
 /// that nobody can name another's window by its hash.
 const HASHED: &[u8] = b"sha256:";
@@ -67,7 +69,7 @@ const HASHED: &[u8] = b"sha256:";
 /// assert_eq!(Key::from(vec![b'x'; 1_000_000]).as_bytes().len(), 39);
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(Bytes);
+pub struct Key(SmallVec<[u8; INLINE]>);
 
 impl Key {
     /// Creates a key from bytes, hashing them if there are more than 128.
@@ -75,16 +77,16 @@ impl Key {
     pub fn new(bytes: impl AsRef<[u8]>) -> Self {
         let bytes = bytes.as_ref();
         if bytes.len() <= LONGEST_KEY && !bytes.starts_with(HASHED) {
-            return Self(Bytes::copy_from_slice(bytes));
+            return Self(SmallVec::from_slice(bytes));
         }
-        let mut hashed = HASHED.to_vec();
+        let mut hashed = SmallVec::from_slice(HASHED);
         hashed.extend_from_slice(&Sha256::digest(bytes));
-        Self(hashed.into())
+        Self(hashed)
     }
 
     /// Creates a key from bytes that stand for one already.
     pub(crate) fn kept(bytes: &[u8]) -> Self {
-        Self(Bytes::copy_from_slice(bytes))
+        Self(SmallVec::from_slice(bytes))
     }
 
     /// Joins two keys into one, so that no other two join into the same.

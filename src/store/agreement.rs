@@ -128,7 +128,7 @@ impl Model {
             for partition in &check.partitions {
                 let log = self.log(partition);
                 log.forget_all(now_us, HORIZON_US);
-                log.add(Entry { at_us: now_us, id }, check.cost);
+                log.add(Entry { at_us: now_us, id }, check.cost, 0);
                 for (quota, state) in partition.policy.judged().zip(&mut states) {
                     let wait_us = state.wait_us;
                     *state = QuotaState { wait_us, ..log.state(now_us, quota, 1) };
@@ -144,7 +144,7 @@ impl Model {
     fn restore(&mut self, check: &Check, age_us: u64) {
         let entry = Entry { at_us: self.now_us - age_us, id: check.id };
         if age_us < HORIZON_US && check.cost > 0 {
-            check.partitions.iter().for_each(|it| self.log(it).restore(entry, check.cost));
+            check.partitions.iter().for_each(|it| self.log(it).restore(entry, check.cost, 0));
         }
     }
 
@@ -187,7 +187,7 @@ async fn play(
     };
     let mut policies = [policy(0, 4, 2, 1), policy(1, 5, 3, 2)];
     let mut model = Model { now_us: origin_us, ..Model::default() };
-    let mut asked: Vec<(u64, Check)> = Vec::new();
+    let mut asked: Vec<(u64, Arc<Check>)> = Vec::new();
     subject.move_clock(model.now_us).await;
 
     for step in steps {
@@ -202,7 +202,7 @@ async fn play(
                 && policy.judged().len() == 1
                 && policy.penalty_for_strikes().is_none();
             (check.cost, check.wants_reset, check.wants_stamp) = (cost, !plain, !plain);
-            check
+            Arc::new(check)
         };
         match step {
             Step::Advance(us) => model.now_us += us,
@@ -229,7 +229,7 @@ async fn play(
             }
             Step::Repeat(at) if !asked.is_empty() => {
                 let (_, mut check) = asked[at % asked.len()].clone();
-                check.repeated = true;
+                Arc::make_mut(&mut check).repeated = true;
                 let verdict = subject.store().admit(&check).await.unwrap();
                 let expected = wanted(&check, model.decide(&check, true));
                 prop_assert_eq!(wanted(&check, verdict), expected, "{:?}", step);

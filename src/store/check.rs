@@ -84,17 +84,15 @@ impl Check {
     ///
     /// A window given twice is asked for once, under the quotas of both.
     pub fn new(partitions: impl IntoIterator<Item = Partition>) -> Self {
-        let mut distinct: SmallVec<[Partition; 1]> = SmallVec::new();
-        for partition in partitions {
-            match distinct.iter_mut().find(|other| **other == partition) {
-                Some(other) => other.policy = other.policy.merged(&partition.policy),
-                None => distinct.push(partition),
-            }
-        }
+        Self::about(partitions.into_iter().collect())
+    }
+
+    /// Creates the question about windows that are collected already.
+    pub(crate) fn about(partitions: SmallVec<[Partition; 1]>) -> Self {
         Self {
             id: Uuid::new_v4(),
             cost: 1,
-            partitions: distinct,
+            partitions: if partitions.len() < 2 { partitions } else { distinct(partitions) },
             repeated: false,
             wants_reset: false,
             wants_stamp: false,
@@ -127,38 +125,32 @@ impl Check {
 
     /// Returns the question for one of so many processes that each decide alone.
     #[cfg(feature = "redis")]
-    pub(crate) fn shared_among(&self, instances: NonZeroU32) -> Self {
-        let mut check = self.clone();
-        if instances > NonZeroU32::MIN {
-            for partition in &mut check.partitions {
-                // A request that could pass must not become impossible.
-                partition.policy = partition.policy.shared_among(instances, self.cost);
-            }
+    pub(crate) fn shared_among(self: &Arc<Self>, instances: NonZeroU32) -> Arc<Self> {
+        if instances == NonZeroU32::MIN {
+            return self.clone();
         }
-        check
+        let mut check = Self::clone(self);
+        for partition in &mut check.partitions {
+            // A request that could pass must not become impossible.
+            partition.policy = partition.policy.shared_among(instances, self.cost);
+        }
+        Arc::new(check)
     }
 
     /// Replaces a failure by an admission if the failure policy is `Open`.
-    pub(crate) fn or_open(
-        &self,
-        answer: Result<Verdict, StoreError>,
-    ) -> Result<Verdict, StoreError> {
-        match answer {
-            Err(error) if self.on_failure == FailurePolicy::Open && !error.is_impossible() => {
-                let judged = self.partitions.iter().flat_map(|partition| partition.policy.judged());
-                let states = judged.map(|quota| QuotaState::new(quota.limit(), 0, 0)).collect();
-                let mut verdict = Verdict::new(true, None, states);
-                verdict.decided_by = DecidedBy::FailurePolicy;
-                Ok(verdict)
-            }
-            Err(error) => {
-                if !error.is_impossible() {
-                    report::refused_without_the_store();
-                }
-                Err(error)
-            }
-            answer => answer,
+    pub(crate) fn open_or(&self, error: StoreError) -> Result<Verdict, StoreError> {
+        if error.is_impossible() {
+            return Err(error);
         }
+        if self.on_failure != FailurePolicy::Open {
+            report::refused_without_the_store();
+            return Err(error);
+        }
+        let judged = self.partitions.iter().flat_map(|partition| partition.policy.judged());
+        let states = judged.map(|quota| QuotaState::new(quota.limit(), 0, 0)).collect();
+        let mut verdict = Verdict::new(true, None, states);
+        verdict.decided_by = DecidedBy::FailurePolicy;
+        Ok(verdict)
     }
 
     /// Returns an error if the request could never pass.
@@ -174,4 +166,16 @@ impl Check {
             _ => Ok(()),
         }
     }
+}
+
+/// Makes one of windows that are given twice, with the quotas of both.
+fn distinct(partitions: SmallVec<[Partition; 1]>) -> SmallVec<[Partition; 1]> {
+    let mut distinct: SmallVec<[Partition; 1]> = SmallVec::new();
+    for partition in partitions {
+        match distinct.iter_mut().find(|other| **other == partition) {
+            Some(other) => other.policy = other.policy.merged(&partition.policy),
+            None => distinct.push(partition),
+        }
+    }
+    distinct
 }

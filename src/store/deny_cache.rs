@@ -92,7 +92,7 @@ impl<S: Store> DenyCache<S> {
 }
 
 impl<S: Store> Store for DenyCache<S> {
-    fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         // What a heavier request waits for may change when a lighter one is admitted, and a repeated
         // one may have been admitted before.
         if check.cost != 1 || check.repeated {
@@ -105,24 +105,24 @@ impl<S: Store> Store for DenyCache<S> {
         let changes: SmallVec<[u64; 2]> =
             check.partitions.iter().map(|window| self.denials.changes(window)).collect();
         let (denials, max_age) = (self.denials.clone(), self.max_age_of(check));
-        let partitions = check.partitions.clone();
+        let asked = check.clone();
         self.store.admit(check).inspect(move |verdict| {
             if !verdict.admitted {
-                denials.remember(&partitions, verdict, sent, max_age, &changes);
+                denials.remember(&asked.partitions, verdict, sent, max_age, &changes);
             }
         })
     }
 
-    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         self.store.peek(check)
     }
 
-    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         let changed = Changed::new(&self.denials, &check.partitions);
         self.store.cancel(check).inspect(move |_| drop(changed))
     }
 
-    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
         self.store.restore(check, age)
     }
 
@@ -144,13 +144,12 @@ impl<S: fmt::Debug> fmt::Debug for DenyCache<S> {
 
 /// The denials by window.
 struct Denials {
-    cache: Cache<Partition, Denial, UnitWeighter, RandomState>,
+    cache: Cache<Partition, Arc<Denial>, UnitWeighter, RandomState>,
     hasher: RandomState,
     changes: Box<[AtomicU64]>,
 }
 
 /// What the store said about one window.
-#[derive(Clone)]
 struct Denial {
     /// By what it was decided: it may have been replaced since.
     policy: Arc<Policy>,
@@ -190,42 +189,41 @@ impl Denials {
 
     /// Denies if it is certain that the store would.
     fn answer(&self, check: &Check, now: Instant) -> Option<Verdict> {
-        let mut at_us = None;
-        let known: SmallVec<[Option<Denial>; 1]> = check
-            .partitions
-            .iter()
-            .map(|partition| {
-                let denial = self.cache.get(partition)?;
-                let holds = denial.until > now
+        let mut known = SmallVec::<[Option<Arc<Denial>>; 1]>::new();
+        for partition in &check.partitions {
+            let holds = |denial: &Arc<Denial>| {
+                denial.until > now
                     && (denial.at_us.is_some() || !check.wants_stamp)
-                    && denial.policy == partition.policy;
-                holds.then_some(denial)
-            })
-            .collect();
+                    && denial.policy == partition.policy
+            };
+            known.push(self.cache.get(partition).filter(holds));
+        }
         if known.iter().all(Option::is_none) {
             return None;
         }
-        let (mut states, mut bans) = (SmallVec::new(), SmallVec::new());
+        let mut verdict = Verdict::new(false, None, SmallVec::new());
         for (place, (partition, denial)) in check.partitions.iter().zip(known).enumerate() {
             let Some(denial) = denial else {
                 let unknown =
                     |quota: Quota| QuotaState { remaining: quota.limit(), ..QuotaState::default() };
-                states.extend(partition.policy.judged().map(unknown));
+                verdict.states.extend(partition.policy.judged().map(unknown));
                 continue;
             };
             let elapsed_us = micros(now.saturating_duration_since(denial.received));
             let ban_us = denial.ban_us.saturating_sub(elapsed_us);
             if ban_us > 0 {
-                bans.push(BanState::new(place, ban_us, Struck::No));
+                verdict.bans.push(BanState::new(place, ban_us, Struck::No));
             }
-            at_us = denial.at_us.map(|at_us| at_us + elapsed_us);
-            states.extend(denial.states.iter().map(|state| QuotaState {
-                remaining: state.remaining,
-                wait_us: state.wait_us.saturating_sub(elapsed_us),
-                reset_us: state.reset_us.saturating_sub(elapsed_us),
-            }));
+            verdict.at_us = denial.at_us.map(|at_us| at_us + elapsed_us);
+            for state in &denial.states {
+                verdict.states.push(QuotaState {
+                    remaining: state.remaining,
+                    wait_us: state.wait_us.saturating_sub(elapsed_us),
+                    reset_us: state.reset_us.saturating_sub(elapsed_us),
+                });
+            }
         }
-        Some(Verdict { bans, ..Verdict::new(false, at_us, states) })
+        Some(verdict)
     }
 
     fn remember(
@@ -261,7 +259,7 @@ impl Denials {
                 until: sent + believed,
                 received,
             };
-            self.cache.insert(partition.clone(), denial);
+            self.cache.insert(partition.clone(), Arc::new(denial));
             // A reset while the answer was under way has found nothing to drop.
             if self.changes(partition) != *changes {
                 self.cache.remove(partition);

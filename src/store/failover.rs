@@ -62,7 +62,7 @@ impl<S: Store> Failover<S> {
         Self(Arc::new(Inner { store, windows, journal, trouble }))
     }
 
-    fn settle(&self, check: &Check, answer: Result<Verdict, StoreError>) -> Answer {
+    fn settle(&self, check: &Arc<Check>, answer: Result<Verdict, StoreError>) -> Answer {
         match answer {
             Ok(verdict) if verdict.admitted => self.admitted(check, verdict),
             Ok(verdict) => {
@@ -76,7 +76,7 @@ impl<S: Store> Failover<S> {
 
     /// Records what the store has admitted, and holds it against what is known here if there has
     /// been trouble.
-    fn admitted(&self, check: &Check, verdict: Verdict) -> Answer {
+    fn admitted(&self, check: &Arc<Check>, verdict: Verdict) -> Answer {
         let FailurePolicy::Local { .. } = check.on_failure else { return Ok(verdict) };
         let inner = &self.0;
         // At the capacity it is not known here, and a new key will have to be refused in an outage.
@@ -85,9 +85,8 @@ impl<S: Store> Failover<S> {
             self.forget_bans(check);
             return Ok(verdict);
         }
-        let mut weightless = check.clone();
-        weightless.cost = 0;
-        let held = now(inner.windows.peek(&weightless))?;
+        let weightless = Check { cost: 0, ..Check::clone(check) };
+        let held = now(inner.windows.peek(&Arc::new(weightless)))?;
         let mut states = held.states.iter().zip(&verdict.states);
         // Above the limit nothing remains here, however much is above it.
         if held.admitted {
@@ -110,7 +109,7 @@ impl<S: Store> Failover<S> {
     }
 
     /// Bans here who is banned there, for when the store does not answer.
-    fn remember_bans(&self, check: &Check, verdict: &Verdict) {
+    fn remember_bans(&self, check: &Arc<Check>, verdict: &Verdict) {
         if let FailurePolicy::Local { .. } = check.on_failure {
             for ban in verdict.bans.iter().filter(|ban| ban.wait_us > 0) {
                 if let Some(partition) = check.partitions.get(ban.partition) {
@@ -122,7 +121,7 @@ impl<S: Store> Failover<S> {
     }
 
     /// Lifts here what was lifted there, now that the store has let a request pass.
-    fn forget_bans(&self, check: &Check) {
+    fn forget_bans(&self, check: &Arc<Check>) {
         let windows = &self.0.windows;
         let punishable = |it: &&Partition| it.policy.penalty_for_strikes().is_some();
         for partition in check.partitions.iter().filter(punishable) {
@@ -133,7 +132,7 @@ impl<S: Store> Failover<S> {
     }
 
     /// Has the store told of all that is known here about the windows of a request.
-    fn tell_what_it_lacks(&self, check: &Check) {
+    fn tell_what_it_lacks(&self, check: &Arc<Check>) {
         // Locked before they are looked at: what is taken back after that is noted after that.
         let mut journal = self.0.journal.lock();
         for partition in &check.partitions {
@@ -141,12 +140,12 @@ impl<S: Store> Failover<S> {
                 let mut admission = Check::new([partition.clone()]);
                 (admission.id, admission.cost) = (id, cost);
                 // If there is no room, the windows here still know.
-                let _ = self.note_in(&mut journal, &admission, TaskKind::Restore, age);
+                let _ = self.note_in(&mut journal, &Arc::new(admission), TaskKind::Restore, age);
             }
         }
     }
 
-    fn without_the_store(&self, check: &Check, error: StoreError) -> Answer {
+    fn without_the_store(&self, check: &Arc<Check>, error: StoreError) -> Answer {
         self.0.trouble.mark();
         let verdict = self.decide_here(check, &error);
         if error.may_have_counted() && !matches!(&verdict, Ok(verdict) if verdict.admitted) {
@@ -160,7 +159,7 @@ impl<S: Store> Failover<S> {
         verdict
     }
 
-    fn decide_here(&self, check: &Check, error: &StoreError) -> Answer {
+    fn decide_here(&self, check: &Arc<Check>, error: &StoreError) -> Answer {
         let FailurePolicy::Local { instances } = check.on_failure else {
             return Err(error.clone());
         };
@@ -178,14 +177,14 @@ impl<S: Store> Failover<S> {
     }
 
     /// Has the store told about a request, as soon as it can be.
-    fn note(&self, check: &Check, kind: TaskKind, age: Duration) -> Result<(), StoreError> {
+    fn note(&self, check: &Arc<Check>, kind: TaskKind, age: Duration) -> Result<(), StoreError> {
         self.note_in(&mut self.0.journal.lock(), check, kind, age)
     }
 
     fn note_in(
         &self,
         journal: &mut Journal,
-        check: &Check,
+        check: &Arc<Check>,
         kind: TaskKind,
         age: Duration,
     ) -> Result<(), StoreError> {
@@ -247,7 +246,7 @@ impl<S: Store> Failover<S> {
     }
 
     /// Tells whether the windows here know more than the store about those of a request.
-    fn is_behind(&self, check: &Check) -> bool {
+    fn is_behind(&self, check: &Arc<Check>) -> bool {
         matches!(check.on_failure, FailurePolicy::Local { .. })
             && self.0.journal.concerns(&check.partitions)
     }
@@ -272,7 +271,7 @@ impl<S: Store> Inner<S> {
 }
 
 impl<S: Store> Store for Failover<S> {
-    fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         if self.is_behind(check) {
             return StoreFuture::ready(self.without_the_store(check, StoreError::Unavailable));
         }
@@ -285,7 +284,7 @@ impl<S: Store> Store for Failover<S> {
         }
     }
 
-    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         let (store, check) = (self.clone(), check.clone());
         let behind = self.is_behind(&check);
         StoreFuture::later(async move {
@@ -306,7 +305,7 @@ impl<S: Store> Store for Failover<S> {
         })
     }
 
-    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         let was_here = now(self.0.windows.cancel(check));
         // The store is to be told of the request already: now it is to be told otherwise.
         if self.0.journal.kind_of(check.id).is_some() {
@@ -329,7 +328,7 @@ impl<S: Store> Store for Failover<S> {
         })
     }
 
-    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
         let _ = now(self.0.windows.restore(check, age));
         self.0.store.restore(check, age)
     }

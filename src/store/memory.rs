@@ -181,10 +181,9 @@ impl Inner {
 
     /// Does what may need room, and once more after all windows that have run out were dropped.
     fn with_room<T>(&self, act: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
-        match act() {
-            Err(StoreError::Full { .. }) if self.make_room() => act(),
-            done => done,
-        }
+        let done = act();
+        let again = matches!(done, Err(StoreError::Full { .. })) && self.make_room();
+        if again { act() } else { done }
     }
 
     /// Drops all windows that have run out, and says whether there may be room now.
@@ -242,15 +241,15 @@ fn shard_of(hash: u64) -> usize {
 }
 
 impl Store for MemoryStore {
-    fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         StoreFuture::ready(self.0.decide(check, true))
     }
 
-    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         StoreFuture::ready(self.0.decide(check, false))
     }
 
-    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         let mut removed = 0;
         let mut locked = self.0.lock_all(&check.partitions);
         for (index, partition) in check.partitions.iter().enumerate() {
@@ -266,7 +265,7 @@ impl Store for MemoryStore {
         StoreFuture::ready(Ok(removed > 0))
     }
 
-    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
         let age_us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
         StoreFuture::ready(self.0.with_room(|| self.0.try_restore(check, age_us)))
     }

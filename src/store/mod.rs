@@ -44,40 +44,40 @@ pub use verdict::{BanState, DecidedBy, QuotaState, Struck, Verdict};
 )]
 pub trait Store: Send + Sync + 'static {
     /// Records the request in all of its windows if it fits into all of them, else in none.
-    fn admit(&self, check: &Check) -> StoreFuture<Verdict>;
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict>;
 
     /// Says what [`Store::admit`] would answer, recording nothing.
-    fn peek(&self, check: &Check) -> StoreFuture<Verdict>;
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict>;
 
     /// Removes an admitted request from its windows, and nothing else.
     ///
     /// Says whether it was still there.
-    fn cancel(&self, check: &Check) -> StoreFuture<bool>;
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool>;
 
     /// Records a request that was admitted elsewhere, `age` ago, whatever the quotas say.
     ///
     /// One that is there already has its stamp raised, never lowered. Windows it has left already
     /// stay as they are.
-    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()>;
+    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()>;
 
     /// Empties windows.
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()>;
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
-    fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         (**self).admit(check)
     }
 
-    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         (**self).peek(check)
     }
 
-    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         (**self).cancel(check)
     }
 
-    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
         (**self).restore(check, age)
     }
 

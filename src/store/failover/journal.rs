@@ -15,7 +15,7 @@ use crate::store::{Check, Partition};
 /// What is still to be done in the store for one request.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
-    pub(super) check: Check,
+    pub(super) check: Arc<Check>,
     pub(super) kind: TaskKind,
     /// When the request was admitted.
     at: Instant,
@@ -185,13 +185,13 @@ impl Journal {
 
     /// Notes what is to be done for a request, in place of what was to be done for it before. A
     /// request that is to be counted in more windows than was known is counted in all of them.
-    pub(super) fn note(&mut self, mut check: Check, kind: TaskKind, at: Instant) {
+    pub(super) fn note(&mut self, mut check: Arc<Check>, kind: TaskKind, at: Instant) {
         let before = self.tasks.remove(&check.id);
         if let Some(before) = &before {
             self.leave(&before.check.partitions);
             for partition in &before.check.partitions {
                 if !check.partitions.contains(partition) {
-                    check.partitions.push(partition.clone());
+                    Arc::make_mut(&mut check).partitions.push(partition.clone());
                 }
             }
         } else {
@@ -200,7 +200,7 @@ impl Journal {
         self.insert(check, kind, at);
     }
 
-    fn insert(&mut self, check: Check, kind: TaskKind, at: Instant) {
+    fn insert(&mut self, check: Arc<Check>, kind: TaskKind, at: Instant) {
         for partition in &check.partitions {
             *self.windows.entry(partition.clone()).or_default() += 1;
         }
@@ -223,7 +223,8 @@ impl Journal {
         for id in ids {
             let Some(mut task) = self.tasks.remove(&id) else { continue };
             self.leave(&task.check.partitions);
-            task.check.partitions.retain(|partition| !partitions.contains(partition));
+            let check = Arc::make_mut(&mut task.check);
+            check.partitions.retain(|partition| !partitions.contains(partition));
             if !task.check.partitions.is_empty() {
                 // One that is under way is to be done again, without these windows.
                 self.insert(task.check, task.kind, task.at);
@@ -290,8 +291,8 @@ mod tests {
         Partition::new(Arc::new(policy), key.to_string())
     }
 
-    fn restore_in(journal: &mut Journal, key: u64) -> Check {
-        let check = Check::new([partition(key)]);
+    fn restore_in(journal: &mut Journal, key: u64) -> Arc<Check> {
+        let check = Arc::new(Check::new([partition(key)]));
         journal.note(check.clone(), TaskKind::Restore, Instant::now());
         check
     }
@@ -318,7 +319,7 @@ mod tests {
     #[test]
     fn what_can_t_be_done_holds_up_nothing_else() {
         let mut journal = Journal::new(100);
-        let checks: Vec<Check> = (0..10).map(|key| restore_in(&mut journal, key)).collect();
+        let checks: Vec<Arc<Check>> = (0..10).map(|key| restore_in(&mut journal, key)).collect();
         let mut seen = HashSet::new();
         for _ in 0..5 {
             // None of them is ever done.

@@ -20,7 +20,7 @@ fn failover() -> (Failover<MemoryStore>, MemoryStore) {
     (Failover::new(store.clone(), MemoryStore::new(), Trouble::new()), store)
 }
 
-fn admit(failover: &Failover<MemoryStore>, check: &Check) -> bool {
+fn admit(failover: &Failover<MemoryStore>, check: &Arc<Check>) -> bool {
     now(failover.admit(check)).unwrap().admitted
 }
 
@@ -32,7 +32,7 @@ fn of_requests_that_come_together_no_more_pass_than_fit() {
     let together = Barrier::new(THREADS as usize);
     for round in 0..5_000 {
         let window = partition("user", round);
-        let check = || Check::new([window.clone()]);
+        let check = || Arc::new(Check::new([window.clone()]));
         for _ in 1..LIMIT {
             assert!(admit(&failover, &check()));
         }
@@ -55,7 +55,7 @@ fn what_is_cancelled_while_the_store_is_told_what_it_lacks_stays_cancelled() {
         let (failover, store) = failover();
         failover.0.trouble.mark();
         let window = partition("user", round);
-        let cancelled = Check::new([window.clone()]);
+        let cancelled = Arc::new(Check::new([window.clone()]));
         assert!(admit(&failover, &cancelled));
         now(store.reset(std::slice::from_ref(&window))).unwrap();
         let together = Barrier::new(2);
@@ -66,7 +66,7 @@ fn what_is_cancelled_while_the_store_is_told_what_it_lacks_stays_cancelled() {
                 drop(failover.cancel(&cancelled));
             });
             together.wait();
-            admit(&failover, &Check::new([window.clone()]));
+            admit(&failover, &Arc::new(Check::new([window.clone()])));
         });
         let told = failover.0.journal.kind_of(cancelled.id);
         assert_ne!(told, Some(TaskKind::Restore), "in round {round}");
@@ -86,7 +86,7 @@ fn what_a_forgetful_store_admits_is_taken_back_until_there_is_room_and_not_longe
         trouble.mark();
         now(forgetful.reset(&partitions)).unwrap();
         let sent = Instant::now();
-        let verdict = now(store.admit(&Check::new(partitions.clone()))).unwrap();
+        let verdict = now(store.admit(&Arc::new(Check::new(partitions.clone())))).unwrap();
         // Nor is it written back: the outage goes on.
         store.0.journal.lock().forget(&partitions);
         if verdict.admitted {

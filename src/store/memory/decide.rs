@@ -31,8 +31,9 @@ impl Inner {
             if check.repeated {
                 known = known.or_else(|| log.find(id, now_us, partition.policy.horizon_us()));
             }
-            let judged = partition.policy.judged();
-            states.extend(judged.map(|quota| log.state(now_us, quota, check.cost)));
+            for quota in partition.policy.judged() {
+                states.push(log.state(now_us, quota, check.cost));
+            }
         }
         let mut verdict = Verdict::new(true, Some(now_us), states);
         if let Some(at_us) = known {

@@ -36,13 +36,13 @@ impl Window {
     /// Records a request, which then matters for as long as the present policy says.
     pub(super) fn add(&mut self, entry: Entry, cost: u32, policy: &Arc<Policy>) {
         self.tidy(entry.at_us, policy);
-        self.log.add(entry, cost);
+        self.log.add(entry, cost, policy.highest_limit());
     }
 
     /// Records a request of the past.
     pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: u32, policy: &Arc<Policy>) {
         self.tidy(now_us, policy);
-        self.log.restore(entry, cost);
+        self.log.restore(entry, cost, policy.highest_limit());
     }
 
     fn tidy(&mut self, now_us: u64, policy: &Arc<Policy>) {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use redis::Cmd;
 #[cfg(test)]
 use redis::aio::ConnectionManager;
-use smallvec::SmallVec;
 
 use super::calls::Calls;
 #[cfg(test)]
@@ -34,6 +33,12 @@ struct Inner {
     sent_twice: bool,
 }
 
+/// A call of the one script or the other.
+enum Question {
+    One(Cmd),
+    All(Cmd),
+}
+
 impl Commands {
     pub(super) fn new(calls: Calls, keys: Keys) -> Self {
         Self(Arc::new(Inner {
@@ -57,31 +62,33 @@ impl Commands {
 }
 
 impl Store for Commands {
-    fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         let (inner, check) = (self.0.clone(), check.clone());
+        let repeated = check.repeated || inner.sent_twice;
+        let question = match quota_of_the_commonest(&check) {
+            Some(quota) if !repeated => inner.admit(&check, quota),
+            _ if repeated => inner.admit_all(&check, "repeat"),
+            _ => inner.admit_all(&check, "new"),
+        };
         StoreFuture::later(async move {
-            let repeated = check.repeated || inner.sent_twice;
-            let verdict = match quota_of_the_commonest(&check) {
-                Some(quota) if !repeated => inner.admit(&check, quota).await,
-                _ if repeated => inner.admit_all(&check, "repeat").await,
-                _ => inner.admit_all(&check, "new").await,
-            };
-            match verdict {
+            match inner.ask(&check, &question).await {
                 // Only now is it worth looking whether the request has been counted.
                 Err(error) if error.may_have_counted() => {
-                    inner.admit_all(&check, "repeat").await.map_err(|_| error)
+                    let again = inner.admit_all(&check, "repeat");
+                    Box::pin(inner.ask(&check, &again)).await.map_err(|_| error)
                 }
                 verdict => verdict,
             }
         })
     }
 
-    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         let (inner, check) = (self.0.clone(), check.clone());
-        StoreFuture::later(async move { inner.admit_all(&check, "peek").await })
+        let question = inner.admit_all(&check, "peek");
+        StoreFuture::later(async move { inner.ask(&check, &question).await })
     }
 
-    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         let inner = self.0.clone();
         let command = inner.call_cancel(check);
         StoreFuture::later(async move {
@@ -90,7 +97,7 @@ impl Store for Commands {
         })
     }
 
-    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
         let (inner, check) = (self.0.clone(), check.clone());
         StoreFuture::later(async move {
             let mut command = inner.call(&RESTORE, &check.partitions);
@@ -146,28 +153,39 @@ impl Inner {
         command
     }
 
-    async fn admit(&self, check: &Check, quota: Quota) -> Result<Verdict, StoreError> {
-        let mut command = self.call(self.admit, &check.partitions);
-        command.arg(check.id.as_bytes()).arg(quota.limit()).arg(quota.window().as_secs());
-        reply::verdict_of_one(&self.calls.run(self.admit, &command).await?)
+    /// Asks Redis, and reads its answer.
+    async fn ask(&self, check: &Check, question: &Question) -> Result<Verdict, StoreError> {
+        match question {
+            Question::One(command) => {
+                reply::verdict_of_one(&self.calls.run(self.admit, command).await?)
+            }
+            Question::All(command) => {
+                reply::verdict(&self.calls.run(self.admit_all, command).await?, &check.partitions)
+            }
+        }
     }
 
-    async fn admit_all(&self, check: &Check, mode: &str) -> Result<Verdict, StoreError> {
-        let penalties = || {
-            let numbered = (1..).zip(&check.partitions);
-            numbered.filter_map(|(number, it)| Some((number, it, it.policy.penalty_for_strikes()?)))
-        };
+    /// Puts a check to `admit.lua`.
+    fn admit(&self, check: &Check, quota: Quota) -> Question {
+        let mut command = self.call(self.admit, &check.partitions);
+        command.arg(check.id.as_bytes()).arg(quota.limit()).arg(quota.window().as_secs());
+        Question::One(command)
+    }
+
+    /// Puts a check to `admit_all.lua`.
+    fn admit_all(&self, check: &Check, mode: &str) -> Question {
+        let penalties = || reply::penalties(&check.partitions);
         let windows = check.partitions.len();
         let mut command = self.admit_all.command(windows + 2 * penalties().count());
         for partition in &check.partitions {
             command.arg(self.keys.window(partition));
         }
-        for (_, partition, _) in penalties() {
+        for (place, _) in penalties() {
+            let partition = &check.partitions[place];
             command.arg(self.keys.standing(partition)).arg(self.keys.strikes(partition));
         }
         command.arg(check.id.as_bytes()).arg(check.cost).arg(mode);
         command.arg(u8::from(check.wants_reset)).arg(windows);
-        let mut judged = 0;
         for partition in &check.partitions {
             let policy = &partition.policy;
             command.arg(policy.horizon_us()).arg(policy.judged().len());
@@ -177,19 +195,17 @@ impl Inner {
             for quota in policy.candidates() {
                 command.arg(-i64::from(quota.limit())).arg(quota.window_us());
             }
-            judged += policy.judged().len();
         }
-        for (number, _, penalty) in penalties() {
+        for (place, penalty) in penalties() {
             let strikes = penalty.strikes();
-            command.arg(number).arg(strikes.limit()).arg(strikes.window_us());
+            command.arg(place + 1).arg(strikes.limit()).arg(strikes.window_us());
             let rungs = penalty.rungs_us(check.id);
             command.arg(penalty.decay_us()).arg(REASON).arg(rungs.len());
             rungs.iter().for_each(|rung| {
                 command.arg(*rung);
             });
         }
-        let punished: SmallVec<[usize; 2]> = penalties().map(|(number, ..)| number - 1).collect();
-        reply::verdict(&self.calls.run(self.admit_all, &command).await?, judged, &punished)
+        Question::All(command)
     }
 }
 

@@ -26,7 +26,7 @@ impl<S> InTurn<S> {
 
 /// The windows of a request that have one key, and which of the request's windows they are.
 struct Part {
-    check: Check,
+    check: Arc<Check>,
     places: SmallVec<[usize; 2]>,
 }
 
@@ -36,12 +36,13 @@ fn parts(check: &Check) -> SmallVec<[Part; 2]> {
         let same_key = |part: &&mut Part| part.check.partitions[0].key == partition.key;
         match parts.iter_mut().find(same_key) {
             Some(part) => {
-                part.check.partitions.push(partition.clone());
+                Arc::make_mut(&mut part.check).partitions.push(partition.clone());
                 part.places.push(place);
             }
             None => {
                 let mut check = Check { partitions: SmallVec::new(), ..check.clone() };
                 check.partitions.push(partition.clone());
+                let check = Arc::new(check);
                 parts.push(Part { check, places: smallvec::smallvec![place] });
             }
         }
@@ -78,7 +79,7 @@ fn together(check: &Check, parts: &[Part], mut verdicts: Vec<Verdict>) -> Verdic
     whole
 }
 
-async fn admit<S: Store>(store: Arc<S>, check: Check) -> Result<Verdict, StoreError> {
+async fn admit<S: Store>(store: Arc<S>, check: Arc<Check>) -> Result<Verdict, StoreError> {
     let parts = parts(&check);
     let mut verdicts: Vec<Verdict> = Vec::with_capacity(parts.len());
     let mut denied = false;
@@ -111,7 +112,7 @@ async fn admit<S: Store>(store: Arc<S>, check: Check) -> Result<Verdict, StoreEr
 }
 
 impl<S: Store> Store for InTurn<S> {
-    fn admit(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         if check.partitions.iter().all(|partition| partition.key == check.partitions[0].key) {
             return self.0.admit(check);
         }
@@ -125,7 +126,7 @@ impl<S: Store> Store for InTurn<S> {
         })
     }
 
-    fn peek(&self, check: &Check) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
         let (store, check) = (self.0.clone(), check.clone());
         StoreFuture::later(async move {
             let parts = parts(&check);
@@ -143,7 +144,7 @@ impl<S: Store> Store for InTurn<S> {
         })
     }
 
-    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         let store = self.0.clone();
         let parts = parts(check);
         StoreFuture::later(async move {
@@ -155,7 +156,7 @@ impl<S: Store> Store for InTurn<S> {
         })
     }
 
-    fn restore(&self, check: &Check, age: Duration) -> StoreFuture<()> {
+    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
         let store = self.0.clone();
         let parts = parts(check);
         StoreFuture::later(async move {

@@ -1,7 +1,7 @@
 //! [`Link`]: the connection to Redis, given up when it fails and made again in the background.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::sync::futures::Notified;
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::connection::{Connection, Connector};
 use crate::backoff::Backoff;
@@ -121,42 +122,35 @@ impl Link {
     }
 
     /// Asks Redis something, and waits for the answer no longer than the response timeout.
-    pub(super) async fn call<T, F>(
+    pub(super) async fn call<T>(
         &self,
-        ask: impl FnOnce(Connection) -> F,
-    ) -> Result<T, StoreError>
-    where
-        F: Future<Output = Result<T, StoreError>>,
-    {
-        let mut used = None;
-        let answer = timeout(self.0.response_timeout, async {
-            let (connection, number) = self.connection().await?;
-            used = Some(number);
-            let mut changed = pin!(self.0.changed.notified());
-            // From here on a change is heard; what was before it is seen.
-            if !self.0.is_ready(number) {
-                return Err(given_up());
-            }
-            let mut answer = pin!(ask(connection));
-            poll_fn(|cx| match answer.as_mut().poll(cx) {
-                Poll::Ready(answer) => Poll::Ready(answer),
-                Poll::Pending => changed.as_mut().poll(cx).map(|()| Err(given_up())),
-            })
-            .await
+        ask: impl AsyncFnOnce(Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut late = pin!(sleep(self.0.response_timeout));
+        let (connection, number, changed) = self.connection(late.as_mut()).await?;
+        // All three are polled where they are: `timeout` and `select!` would move the question about.
+        let (mut answer, mut changed) = (pin!(ask(connection)), pin!(changed));
+        let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
+            Poll::Ready(answer) => Poll::Ready(answer),
+            Poll::Pending if changed.as_mut().poll(cx).is_ready() => Poll::Ready(Err(given_up())),
+            Poll::Pending => late.as_mut().poll(cx).map(|()| Err(StoreError::Timeout)),
         });
-        let answer = answer.await.unwrap_or(Err(StoreError::Timeout));
-        if let Some(number) = used {
-            self.0.note(number, &answer);
-        }
+        let answer = answer.await;
+        self.0.note(number, &answer);
         answer
     }
 
-    async fn connection(&self) -> Result<(Connection, u64), StoreError> {
+    /// Returns the connection, its number, and what to hear from when it changes.
+    async fn connection(
+        &self,
+        mut late: Pin<&mut Sleep>,
+    ) -> Result<(Connection, u64, Notified<'_>), StoreError> {
         loop {
+            // Before the look at the state: a change is either seen or heard.
             let changed = self.0.changed.notified();
             match &**self.0.state.load() {
                 State::Ready { connection, number, .. } => {
-                    return Ok((connection.clone(), *number));
+                    return Ok((connection.clone(), *number, changed));
                 }
                 state if state.is_idle() => {
                     self.connect_soon();
@@ -165,7 +159,12 @@ impl Link {
                 State::Connecting(_) => {}
                 State::Failed(_) | State::Idle => return Err(StoreError::Unavailable),
             }
-            changed.await;
+            let mut changed = pin!(changed);
+            let wait = poll_fn(|cx| match changed.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(Ok(())),
+                Poll::Pending => late.as_mut().poll(cx).map(|()| Err(StoreError::Timeout)),
+            });
+            wait.await?;
         }
     }
 }
@@ -178,10 +177,6 @@ fn given_up() -> StoreError {
 impl Shared {
     fn changing(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_ready(&self, wanted: u64) -> bool {
-        matches!(&**self.state.load(), State::Ready { number, .. } if *number == wanted)
     }
 
     /// Makes a connection that answers.

@@ -2,8 +2,9 @@
 
 use redis::{FromRedisValue, RedisError, Value};
 
-use super::Verdict;
+use super::{Partition, Verdict};
 use crate::error::StoreError;
+use crate::penalty::Penalty;
 use crate::store::{BanState, Struck};
 use crate::window::QuotaState;
 
@@ -25,13 +26,18 @@ pub(super) fn verdict_of_one(reply: &Value) -> Result<Verdict, StoreError> {
     Ok(Verdict::new(reply >= 0, None, smallvec::smallvec![state]))
 }
 
-/// Reads the reply of `admit_all.lua` about so many quotas, and the penalties of these partitions.
-pub(super) fn verdict(
-    reply: &Value,
-    quotas: usize,
-    punished: &[usize],
-) -> Result<Verdict, StoreError> {
-    let integers = HEAD + PER_QUOTA * quotas + PER_PENALTY * punished.len();
+/// Returns which of some windows have a policy with a penalty, and that penalty.
+pub(super) fn penalties(partitions: &[Partition]) -> impl Iterator<Item = (usize, &Penalty)> {
+    partitions
+        .iter()
+        .enumerate()
+        .filter_map(|(place, it)| Some((place, it.policy.penalty_for_strikes()?)))
+}
+
+/// Reads the reply of `admit_all.lua` about some windows.
+pub(super) fn verdict(reply: &Value, partitions: &[Partition]) -> Result<Verdict, StoreError> {
+    let quotas: usize = partitions.iter().map(|it| it.policy.judged().len()).sum();
+    let integers = HEAD + PER_QUOTA * quotas + PER_PENALTY * penalties(partitions).count();
     let malformed = || StoreError::Protocol {
         message: format!("expected {integers} integers from admit_all.lua"),
     };
@@ -51,14 +57,14 @@ pub(super) fn verdict(
     };
     let states = (0..quotas).map(state).collect::<Result<_, StoreError>>()?;
     let mut verdict = Verdict::new(admitted, Some(at_us), states);
-    for partition in punished {
+    for (place, _) in penalties(partitions) {
         let wait_us = next()?;
         let struck = match next()? {
             0 => Struck::No,
             1 => Struck::Strike,
             _ => Struck::Banned,
         };
-        verdict.bans.push(BanState::new(*partition, wait_us, struck));
+        verdict.bans.push(BanState::new(place, wait_us, struck));
     }
     verdict.bans.retain(|ban| ban.matters());
     Ok(verdict)

@@ -71,14 +71,23 @@ impl Script {
     ) -> Result<Value, StoreError> {
         const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
         match command.query_async(connection).await {
+            // Boxed, so that calls do not carry room for what happens once.
             Err(error) if error.kind() == NO_SCRIPT => {
-                // Not SCRIPT LOAD and EVALSHA again: the scripts may be flushed in between.
-                let named = with_argument(command, 0, b"EVAL");
-                let whole = with_argument(&named, 1, self.code.as_bytes());
-                whole.query_async(connection).await.map_err(reply::error)
+                Box::pin(self.run_and_load(command, connection)).await
             }
             reply => reply.map_err(reply::error),
         }
+    }
+
+    async fn run_and_load(
+        &self,
+        command: &Cmd,
+        connection: &mut impl ConnectionLike,
+    ) -> Result<Value, StoreError> {
+        // Not SCRIPT LOAD and EVALSHA again: the scripts may be flushed in between.
+        let named = with_argument(command, 0, b"EVAL");
+        let whole = with_argument(&named, 1, self.code.as_bytes());
+        whole.query_async(connection).await.map_err(reply::error)
     }
 }
 
