@@ -1,21 +1,24 @@
 //! Every store agrees with the pure algorithm, in each decision, remaining and wait, over random
 //! histories of several windows, changing limits, costs, repeats, cancels and clock jumps.
 
-use std::collections::HashMap;
+mod history;
+mod model;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use redis::aio::ConnectionManager;
 use redis_test::server::RedisServer;
-use smallvec::SmallVec;
 
+use self::history::{Step, step};
+use self::model::Model;
 use super::redis::tests::{Commands, connect};
-use super::{BanState, Check, MemoryStore, Partition, Store, Struck, Verdict};
-use crate::penalty::{Penalty, Standing};
+use super::{Check, MemoryStore, Partition, Store, Verdict};
+use crate::penalty::Penalty;
 use crate::policy::Policy;
 use crate::quota::Quota;
-use crate::window::{Entry, Log, QuotaState};
+use crate::window::Log;
 
 /// Where the stamps of the Redis history begin: as many digits as real ones.
 const ORIGIN_US: u64 = 1_790_000_000_000_000;
@@ -24,134 +27,10 @@ const ORIGIN_US: u64 = 1_790_000_000_000_000;
 const HORIZON_US: u64 = 1_000_000_000;
 const KEYS: [&str; 2] = ["alice", "b}o\0b%{"];
 
-#[derive(Clone, Debug)]
-enum Step {
-    Advance(u64),
-    Rewind(u64),
-    Check { cost: u32, windows: Vec<(usize, usize)> },
-    Repeat(usize),
-    Peek { cost: u32, windows: Vec<(usize, usize)> },
-    Cancel(usize),
-    Reset(usize, usize),
-    Restore { age_us: u64, cost: u32, windows: Vec<(usize, usize)> },
-    RestoreKnown(usize, u64),
-    SetLimits(usize, u32, u32, u64),
-}
-
-fn step(clock_may_step_back: bool) -> impl Strategy<Value = Step> {
-    let windows = || prop::collection::vec((0..2_usize, 0..KEYS.len()), 1..4);
-    let cost = || prop_oneof![6 => Just(1_u32), 1 => 0..6_u32];
-    // Often exactly a window's length, or one microsecond beside it.
-    let advance = prop_oneof![
-        3 => 0..HORIZON_US / 3,
-        2 => 0..2_000_000_u64,
-        2 => (0..4_u64, 0..3_u64).prop_map(|(n, off)| (n * HORIZON_US / 4 + off).saturating_sub(1)),
-    ];
-    let back = move |us| if clock_may_step_back { Step::Rewind(us) } else { Step::Advance(us) };
-    prop_oneof![
-        4 => advance.prop_map(Step::Advance),
-        1 => (1..HORIZON_US).prop_map(back),
-        10 => (cost(), windows()).prop_map(|(cost, windows)| Step::Check { cost, windows }),
-        1 => any::<prop::sample::Index>().prop_map(|at| Step::Repeat(at.index(1 << 16))),
-        1 => (cost(), windows()).prop_map(|(cost, windows)| Step::Peek { cost, windows }),
-        2 => any::<prop::sample::Index>().prop_map(|at| Step::Cancel(at.index(1 << 16))),
-        1 => (0..2_usize, 0..KEYS.len()).prop_map(|(policy, key)| Step::Reset(policy, key)),
-        1 => (0..HORIZON_US * 5 / 4, 1..4_u32, windows())
-            .prop_map(|(age_us, cost, windows)| Step::Restore { age_us, cost, windows }),
-        1 => (any::<prop::sample::Index>(), 0..HORIZON_US)
-            .prop_map(|(at, age_us)| Step::RestoreKnown(at.index(1 << 16), age_us)),
-        1 => (0..2_usize, 1..9_u32, 1..6_u32, 1..4_u64)
-            .prop_map(|(at, long, short, quarters)| Step::SetLimits(at, long, short, quarters)),
-    ]
-}
-
 fn penalty() -> Penalty {
     let strikes = Quota::new(2, Duration::from_micros(HORIZON_US * 2));
     let ladder = [HORIZON_US / 2, HORIZON_US * 3].map(Duration::from_micros);
     Penalty::new(strikes, ladder).unwrap().decay(Duration::from_micros(HORIZON_US * 4)).jitter(20)
-}
-
-/// The pure algorithm with a clock of its own.
-#[derive(Default)]
-struct Model {
-    now_us: u64,
-    logs: HashMap<(String, Vec<u8>), Log>,
-    standings: HashMap<(String, Vec<u8>), Standing>,
-}
-
-impl Model {
-    fn log(&mut self, partition: &Partition) -> &mut Log {
-        let name = (partition.policy.window_name().to_owned(), partition.key.as_bytes().to_owned());
-        self.logs.entry(name).or_default()
-    }
-
-    fn decide(&mut self, check: &Check, record: bool) -> Verdict {
-        let (now_us, id) = (self.now_us, check.id);
-        // The shorter script forgets only when it admits, which shows if the clock runs back.
-        let plain = record && check.cost == 1 && !check.repeated && !check.wants_stamp;
-        let mut known = None;
-        let mut states = SmallVec::<[QuotaState; 2]>::new();
-        for partition in &check.partitions {
-            let log = self.log(partition);
-            if !plain {
-                log.forget_all(now_us, HORIZON_US);
-            }
-            known = known.or_else(|| log.find(id, now_us, HORIZON_US).filter(|_| check.repeated));
-            let judged = partition.policy.judged();
-            states.extend(judged.map(|quota| log.state(now_us, quota, check.cost)));
-        }
-        let mut bans = SmallVec::<[BanState; 0]>::new();
-        for (place, partition) in check.partitions.iter().enumerate() {
-            if let Some(penalty) = partition.policy.penalty_for_strikes()
-                && known.is_none()
-            {
-                let name = (
-                    partition.policy.window_name().to_owned(),
-                    partition.key.as_bytes().to_owned(),
-                );
-                let standing = self.standings.entry(name).or_default();
-                let full_us = check.longest_full_us(place, &states);
-                let struck = match standing.wait_us(now_us) {
-                    0 if full_us > 0 && record => {
-                        standing.strike(now_us, id, full_us, penalty, &penalty.rungs_us(id))
-                    }
-                    _ => Struck::No,
-                };
-                bans.push(BanState::new(place, standing.wait_us(now_us), struck));
-            }
-        }
-        bans.retain(|ban| ban.matters());
-        let fits = check.fits(&states) && bans.iter().all(|ban| ban.wait_us == 0);
-        let admitted = fits || known.is_some();
-        if admitted && known.is_none() && record {
-            let mut states = states.iter_mut();
-            for partition in &check.partitions {
-                let log = self.log(partition);
-                log.forget_all(now_us, HORIZON_US);
-                log.add(Entry { at_us: now_us, id }, check.cost, 0);
-                for (quota, state) in partition.policy.judged().zip(&mut states) {
-                    let wait_us = state.wait_us;
-                    *state = QuotaState { wait_us, ..log.state(now_us, quota, 1) };
-                }
-            }
-        }
-        if known.is_some() {
-            states.iter_mut().for_each(|state| state.wait_us = 0);
-        }
-        Verdict { bans, ..Verdict::new(admitted, Some(known.unwrap_or(now_us)), states) }
-    }
-
-    fn restore(&mut self, check: &Check, age_us: u64) {
-        let entry = Entry { at_us: self.now_us - age_us, id: check.id };
-        if age_us < HORIZON_US && check.cost > 0 {
-            check.partitions.iter().for_each(|it| self.log(it).restore(entry, check.cost, 0));
-        }
-    }
-
-    fn cancel(&mut self, check: &Check) -> bool {
-        let removed = check.partitions.iter().map(|partition| self.log(partition).remove(check.id));
-        removed.sum::<usize>() > 0
-    }
 }
 
 /// What a store has to answer: more than was asked for is its own affair.
@@ -186,7 +65,7 @@ async fn play(
         })
     };
     let mut policies = [policy(0, 4, 2, 1), policy(1, 5, 3, 2)];
-    let mut model = Model { now_us: origin_us, ..Model::default() };
+    let mut model = Model::at(origin_us);
     let mut asked: Vec<(u64, Arc<Check>)> = Vec::new();
     subject.move_clock(model.now_us).await;
 

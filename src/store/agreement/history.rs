@@ -1,0 +1,47 @@
+//! Random histories: what is asked of a store, and how its clock moves.
+
+use proptest::prelude::*;
+
+use super::{HORIZON_US, KEYS};
+
+/// A step of a history. Windows are policy and key; what was asked before is named by its place.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Advance(u64),
+    Rewind(u64),
+    Check { cost: u32, windows: Vec<(usize, usize)> },
+    Repeat(usize),
+    Peek { cost: u32, windows: Vec<(usize, usize)> },
+    Cancel(usize),
+    Reset(usize, usize),
+    Restore { age_us: u64, cost: u32, windows: Vec<(usize, usize)> },
+    RestoreKnown(usize, u64),
+    SetLimits(usize, u32, u32, u64),
+}
+
+pub(super) fn step(clock_may_step_back: bool) -> impl Strategy<Value = Step> {
+    let windows = || prop::collection::vec((0..2_usize, 0..KEYS.len()), 1..4);
+    let cost = || prop_oneof![6 => Just(1_u32), 1 => 0..6_u32];
+    // Often exactly a window's length, or one microsecond beside it.
+    let advance = prop_oneof![
+        3 => 0..HORIZON_US / 3,
+        2 => 0..2_000_000_u64,
+        2 => (0..4_u64, 0..3_u64).prop_map(|(n, off)| (n * HORIZON_US / 4 + off).saturating_sub(1)),
+    ];
+    let back = move |us| if clock_may_step_back { Step::Rewind(us) } else { Step::Advance(us) };
+    prop_oneof![
+        4 => advance.prop_map(Step::Advance),
+        1 => (1..HORIZON_US).prop_map(back),
+        10 => (cost(), windows()).prop_map(|(cost, windows)| Step::Check { cost, windows }),
+        1 => any::<prop::sample::Index>().prop_map(|at| Step::Repeat(at.index(1 << 16))),
+        1 => (cost(), windows()).prop_map(|(cost, windows)| Step::Peek { cost, windows }),
+        2 => any::<prop::sample::Index>().prop_map(|at| Step::Cancel(at.index(1 << 16))),
+        1 => (0..2_usize, 0..KEYS.len()).prop_map(|(policy, key)| Step::Reset(policy, key)),
+        1 => (0..HORIZON_US * 5 / 4, 1..4_u32, windows())
+            .prop_map(|(age_us, cost, windows)| Step::Restore { age_us, cost, windows }),
+        1 => (any::<prop::sample::Index>(), 0..HORIZON_US)
+            .prop_map(|(at, age_us)| Step::RestoreKnown(at.index(1 << 16), age_us)),
+        1 => (0..2_usize, 1..9_u32, 1..6_u32, 1..4_u64)
+            .prop_map(|(at, long, short, quarters)| Step::SetLimits(at, long, short, quarters)),
+    ]
+}

@@ -1,0 +1,96 @@
+//! The pure algorithm with a clock of its own, as a store would be.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::HORIZON_US;
+use crate::penalty::Standing;
+use crate::store::{BanState, Check, Partition, Struck, Verdict};
+use crate::window::{Entry, Log, QuotaState};
+
+#[derive(Default)]
+pub(super) struct Model {
+    pub(super) now_us: u64,
+    logs: HashMap<(String, Vec<u8>), Log>,
+    standings: HashMap<(String, Vec<u8>), Standing>,
+}
+
+impl Model {
+    pub(super) fn at(now_us: u64) -> Self {
+        Self { now_us, ..Self::default() }
+    }
+
+    pub(super) fn log(&mut self, partition: &Partition) -> &mut Log {
+        let name = (partition.policy.window_name().to_owned(), partition.key.as_bytes().to_owned());
+        self.logs.entry(name).or_default()
+    }
+
+    pub(super) fn decide(&mut self, check: &Check, record: bool) -> Verdict {
+        let (now_us, id) = (self.now_us, check.id);
+        // The shorter script forgets only when it admits, which shows if the clock runs back.
+        let plain = record && check.cost == 1 && !check.repeated && !check.wants_stamp;
+        let mut known = None;
+        let mut states = SmallVec::<[QuotaState; 2]>::new();
+        for partition in &check.partitions {
+            let log = self.log(partition);
+            if !plain {
+                log.forget_all(now_us, HORIZON_US);
+            }
+            known = known.or_else(|| log.find(id, now_us, HORIZON_US).filter(|_| check.repeated));
+            let judged = partition.policy.judged();
+            states.extend(judged.map(|quota| log.state(now_us, quota, check.cost)));
+        }
+        let mut bans = SmallVec::<[BanState; 0]>::new();
+        for (place, partition) in check.partitions.iter().enumerate() {
+            if let Some(penalty) = partition.policy.penalty_for_strikes()
+                && known.is_none()
+            {
+                let name = (
+                    partition.policy.window_name().to_owned(),
+                    partition.key.as_bytes().to_owned(),
+                );
+                let standing = self.standings.entry(name).or_default();
+                let full_us = check.longest_full_us(place, &states);
+                let struck = match standing.wait_us(now_us) {
+                    0 if full_us > 0 && record => {
+                        standing.strike(now_us, id, full_us, penalty, &penalty.rungs_us(id))
+                    }
+                    _ => Struck::No,
+                };
+                bans.push(BanState::new(place, standing.wait_us(now_us), struck));
+            }
+        }
+        bans.retain(|ban| ban.matters());
+        let fits = check.fits(&states) && bans.iter().all(|ban| ban.wait_us == 0);
+        let admitted = fits || known.is_some();
+        if admitted && known.is_none() && record {
+            let mut states = states.iter_mut();
+            for partition in &check.partitions {
+                let log = self.log(partition);
+                log.forget_all(now_us, HORIZON_US);
+                log.add(Entry { at_us: now_us, id }, check.cost, 0);
+                for (quota, state) in partition.policy.judged().zip(&mut states) {
+                    let wait_us = state.wait_us;
+                    *state = QuotaState { wait_us, ..log.state(now_us, quota, 1) };
+                }
+            }
+        }
+        if known.is_some() {
+            states.iter_mut().for_each(|state| state.wait_us = 0);
+        }
+        Verdict { bans, ..Verdict::new(admitted, Some(known.unwrap_or(now_us)), states) }
+    }
+
+    pub(super) fn restore(&mut self, check: &Check, age_us: u64) {
+        let entry = Entry { at_us: self.now_us - age_us, id: check.id };
+        if age_us < HORIZON_US && check.cost > 0 {
+            check.partitions.iter().for_each(|it| self.log(it).restore(entry, check.cost, 0));
+        }
+    }
+
+    pub(super) fn cancel(&mut self, check: &Check) -> bool {
+        let removed = check.partitions.iter().map(|partition| self.log(partition).remove(check.id));
+        removed.sum::<usize>() > 0
+    }
+}
