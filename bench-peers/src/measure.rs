@@ -13,7 +13,7 @@ use crate::table::median;
 /// How many connections the load comes over.
 pub(crate) const CONNECTIONS: u32 = 64;
 /// Into how many bursts the requests are divided where two cases take turns.
-const BURSTS: u64 = 10;
+const BURSTS: u64 = 20;
 
 /// How the HTTP workloads are run.
 #[derive(Clone, Copy)]
@@ -141,8 +141,9 @@ pub(crate) fn cpu_ratio(all: &[Samples], case: Case, base: Case) -> Option<f64> 
     Some(median(pairs.map(|(sample, base)| sample.server_us / base.server_us)))
 }
 
-/// Measures that ratio for a figure that has to be exact: both servers run at once and
-/// are loaded in turn, in short bursts, so that whatever else the machine does hits both alike.
+/// Measures that ratio for a figure that has to be exact: both servers run at once and are loaded in
+/// turn, in short bursts, and the median burst of each counts, so that whatever else the machine does
+/// hits both alike or not at all.
 pub(crate) async fn paired_cpu_ratio(
     case: Case,
     base: Case,
@@ -153,7 +154,7 @@ pub(crate) async fn paired_cpu_ratio(
     for round in 1..=plan.rounds {
         let servers =
             [Server::start(case, plan.workers).await?, Server::start(base, plan.workers).await?];
-        let mut used = [Duration::ZERO; 2];
+        let mut used = [const { Vec::new() }; 2];
         for burst in 0..=BURSTS {
             for (server, used) in servers.iter().zip(&mut used) {
                 let url = server.url(if burst == 0 { "warm[0-9]{4}" } else { users });
@@ -161,11 +162,12 @@ pub(crate) async fn paired_cpu_ratio(
                 let before = cpu(server.pid()?)?;
                 Load { url, requests, connections: CONNECTIONS, rate: None }.run().await?;
                 if burst > 0 {
-                    *used += cpu(server.pid()?)? - before;
+                    used.push((cpu(server.pid()?)? - before).as_secs_f64());
                 }
             }
         }
-        let ratio = used[0].as_secs_f64() / used[1].as_secs_f64();
+        let [case_used, base_used] = used.map(median);
+        let ratio = case_used / base_used;
         let (case, base) = (case.label(), base.label());
         eprintln!("in turn: round {round} of {}: {case} / {base}: {ratio:.3}", plan.rounds);
         ratios.push(ratio);

@@ -8,17 +8,17 @@ use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use tokio::process::{Child, Command};
 
-/// How the kernel counts CPU time in `/proc/PID/stat`: always in hundredths of a second.
-const TICK: Duration = Duration::from_millis(10);
-
-/// Returns the CPU time, of user and system, that a process has used so far.
+/// Returns the CPU time that the threads of a process have had, in user and kernel mode.
+///
+/// To the nanosecond: `/proc/PID/stat` has the same in steps of 10 ms, a twentieth of a burst.
 pub(crate) fn cpu(pid: u32) -> Result<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name, in parentheses, may have spaces; what follows has none.
-    let (_, fields) = stat.rsplit_once(')').context("no name in /proc/PID/stat")?;
-    let ticks: Result<Vec<u32>, _> =
-        fields.split_whitespace().skip(11).take(2).map(str::parse).collect();
-    Ok(TICK * ticks?.iter().sum::<u32>())
+    let mut nanoseconds = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let times = fs::read_to_string(thread?.path().join("schedstat"))?;
+        let running = times.split_whitespace().next().context("nothing in schedstat")?;
+        nanoseconds += running.parse::<u64>()?;
+    }
+    Ok(Duration::from_nanos(nanoseconds))
 }
 
 /// Returns how many bytes of a process are in memory.
