@@ -37,6 +37,8 @@ pub use verdict::{BanState, DecidedBy, QuotaState, Struck, Verdict};
 /// A store is a cheap handle: clones share the windows. It must keep the crate's promises: never
 /// more than `limit` admissions in any `(t - window, t]`, no trace of a denied request, and a
 /// request with the same [`Check::id`] counted once.
+///
+/// Questions are shared, so that a store which answers later can keep one without a copy.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store of windows",
     label = "not a store",
