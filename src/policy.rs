@@ -230,12 +230,6 @@ impl Policy {
         Arc::new(share)
     }
 
-    /// Returns the highest limit of all that is judged.
-    #[cfg(feature = "memory")]
-    pub(crate) fn highest_limit(&self) -> u32 {
-        self.judged().map(|quota| quota.limit()).max().unwrap_or(0)
-    }
-
     /// Returns how long an entry matters to any quota, in microseconds.
     pub(crate) fn horizon_us(&self) -> u64 {
         let candidates = self.candidates.iter().map(Quota::window_us).max().unwrap_or(0);

@@ -36,13 +36,13 @@ impl Window {
     /// Records a request, which then matters for as long as the present policy says.
     pub(super) fn add(&mut self, entry: Entry, cost: u32, policy: &Arc<Policy>) {
         self.tidy(entry.at_us, policy);
-        self.log.add(entry, cost, policy.highest_limit());
+        self.log.add(entry, cost, highest_limit(policy));
     }
 
     /// Records a request of the past.
     pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: u32, policy: &Arc<Policy>) {
         self.tidy(now_us, policy);
-        self.log.restore(entry, cost, policy.highest_limit());
+        self.log.restore(entry, cost, highest_limit(policy));
     }
 
     fn tidy(&mut self, now_us: u64, policy: &Arc<Policy>) {
@@ -60,6 +60,10 @@ impl Window {
     fn expires_us(&self) -> u64 {
         self.log.newest_us().map_or(0, |newest| newest + self.policy.horizon_us())
     }
+}
+
+fn highest_limit(policy: &Policy) -> u32 {
+    policy.judged().map(|quota| quota.limit()).max().unwrap_or(0)
 }
 
 /// Windows by hash, and by when they may have run out.
