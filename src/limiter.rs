@@ -77,7 +77,7 @@ impl Limiter {
     ///
     /// A [`StoreError`] if the store could not decide.
     pub async fn check(&self, key: impl Into<Key>) -> Result<Decision, StoreError> {
-        self.decide(self.question(key, 1)).await
+        self.decide(self.admission(self.window(key), 1)).await
     }
 
     /// Admits a request of weight `cost`, which takes that many places or none.
@@ -90,7 +90,7 @@ impl Limiter {
     /// [`StoreError::CostTooHigh`] if it is above 1024, and any other
     /// [`StoreError`] if the store could not decide.
     pub async fn check_cost(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, StoreError> {
-        self.decide(self.question(key, cost)).await
+        self.decide(self.admission(self.window(key), cost)).await
     }
 
     /// Admits and counts one request under several policies, each with a key of its own: all of
@@ -127,7 +127,7 @@ impl Limiter {
     {
         let partition =
             |(policy, key): (P, K)| Partition { policy: policy.into().get(), key: key.into() };
-        self.decide(self.question_about(pairs.into_iter().map(partition).collect(), 1)).await
+        self.decide(self.admission(pairs.into_iter().map(partition).collect(), 1)).await
     }
 
     /// Says how the window of `key` stands, counting nothing.
@@ -136,8 +136,9 @@ impl Limiter {
     ///
     /// A [`StoreError`] if the store could not answer.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Usage, StoreError> {
-        let mut check = self.question(key, 1);
-        Arc::make_mut(&mut check).wants_reset = true;
+        let mut check = self.question(self.window(key));
+        check.wants_reset = true;
+        let check = Arc::new(check);
         let verdict = match self.store.peek(&check).await {
             Ok(verdict) => verdict,
             Err(error) => check.open_or(error)?,
@@ -163,7 +164,7 @@ impl Limiter {
     ///
     /// A [`StoreError`] if the store could not answer.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), StoreError> {
-        self.store.reset(&self.question(key, 1).partitions).await
+        self.store.reset(&self.window(key)).await
     }
 
     /// Returns the policy as it is now.
@@ -172,14 +173,18 @@ impl Limiter {
         self.policy.get()
     }
 
-    fn question(&self, key: impl Into<Key>, cost: u32) -> Arc<Check> {
-        let partition = Partition { policy: self.policy.get(), key: key.into() };
-        self.question_about(SmallVec::from_buf([partition]), cost)
+    fn window(&self, key: impl Into<Key>) -> SmallVec<[Partition; 1]> {
+        SmallVec::from_buf([Partition { policy: self.policy.get(), key: key.into() }])
     }
 
-    fn question_about(&self, partitions: SmallVec<[Partition; 1]>, cost: u32) -> Arc<Check> {
+    fn question(&self, partitions: SmallVec<[Partition; 1]>) -> Check {
         let mut check = Check::about(partitions);
         check.on_failure = self.on_failure;
+        check
+    }
+
+    fn admission(&self, partitions: SmallVec<[Partition; 1]>, cost: u32) -> Arc<Check> {
+        let mut check = self.question(partitions);
         check.cost = cost;
         // Whoever holds the admission may cancel it.
         check.cancellable = true;

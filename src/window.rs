@@ -93,7 +93,7 @@ impl Log {
     pub(crate) fn add(&mut self, entry: Entry, cost: u32, limit: u32) {
         let (length, wanted) = (self.entries.len(), self.entries.len() + cost as usize);
         if wanted > self.entries.capacity() {
-            // More than the limit only for those that have left; up to there no more than that.
+            // Up to the limit no more than that: few logs ever hold more.
             let room = match limit as usize {
                 limit if wanted <= limit => (2 * length).clamp(wanted, limit),
                 _ => wanted.max(length + length / 2),

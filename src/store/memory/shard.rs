@@ -19,7 +19,7 @@ pub(super) static UNUSED: Log = Log::new();
 /// The log of one key under one policy.
 pub(super) struct Window {
     pub(super) log: Log,
-    /// Inline up to the length of most keys: to follow a pointer to it costs as much as the rest.
+    /// Inline if it is short: to follow a pointer to it costs as much as the rest.
     key: SmallVec<[u8; 24]>,
     /// As it was when an entry was last added: it says how long the entries matter.
     policy: Arc<Policy>,

@@ -1,5 +1,8 @@
 //! [`Link`]: the connection to Redis, given up when it fails and made again in the background.
 
+#[cfg(test)]
+mod tests;
+
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -128,12 +131,19 @@ impl Link {
     ) -> Result<T, StoreError> {
         let mut late = pin!(sleep(self.0.response_timeout));
         let (connection, number, changed) = self.connection(late.as_mut()).await?;
-        // All three are polled where they are: `timeout` and `select!` would move the question about.
         let (mut answer, mut changed) = (pin!(ask(connection)), pin!(changed));
-        let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
-            Poll::Ready(answer) => Poll::Ready(answer),
-            Poll::Pending if changed.as_mut().poll(cx).is_ready() => Poll::Ready(Err(given_up())),
-            Poll::Pending => late.as_mut().poll(cx).map(|()| Err(StoreError::Timeout)),
+        let answer = poll_fn(|cx| {
+            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+                return Poll::Ready(answer);
+            }
+            // What is heard may be the news of this very connection.
+            while changed.as_mut().poll(cx).is_ready() {
+                changed.set(self.0.changed.notified());
+                if !self.0.is_ready(number) {
+                    return Poll::Ready(Err(given_up()));
+                }
+            }
+            late.as_mut().poll(cx).map(|()| Err(StoreError::Timeout))
         });
         let answer = answer.await;
         self.0.note(number, &answer);
@@ -177,6 +187,10 @@ fn given_up() -> StoreError {
 impl Shared {
     fn changing(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_ready(&self, wanted: u64) -> bool {
+        matches!(&**self.state.load(), State::Ready { number, .. } if *number == wanted)
     }
 
     /// Makes a connection that answers.
