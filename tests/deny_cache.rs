@@ -9,9 +9,11 @@ use std::time::Duration;
 use support::Redis;
 use tokio::sync::Notify;
 use tokio::time::advance;
+use tower::{Layer, Service, ServiceExt};
 use tower_sliding_window::store::{Check, DenyCache, Partition, Store, StoreFuture, Verdict};
 use tower_sliding_window::{
-    Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, RedisStore,
+    Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, RedisStore, SlidingWindowLayer,
+    key,
 };
 
 const TICK: Duration = Duration::from_micros(1);
@@ -223,6 +225,35 @@ async fn where_another_process_may_cancel_a_denial_is_believed_for_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_denial_is_remembered_where_responses_may_cancel() {
+    let store = Counting::default();
+    let layer = SlidingWindowLayer::new(Quota::per_minute(1), key::constant("all"), cached(&store))
+        .cancel_if(|_| false);
+    let service = layer.layer(tower::service_fn(async |_: http::Request<()>| {
+        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+    }));
+    for status in [200, 429, 429, 429] {
+        let response = service.clone().oneshot(http::Request::new(())).await.unwrap();
+        assert_eq!(response.status(), status);
+    }
+    assert_eq!(store.asked(), 2, "there is nothing to cancel of a denial");
+}
+
+#[tokio::test]
+async fn a_denial_without_a_stamp_is_no_answer_for_who_wants_one() {
+    let redis = Redis::start().await;
+    let store = redis.store().await;
+    let policy = Arc::new(Policy::new("user").quota(Quota::per_hour(1)));
+    for (wants_stamp, admitted) in [(false, true), (false, false), (true, false)] {
+        let mut check = Check::new([Partition::new(policy.clone(), "alice")]);
+        check.wants_stamp = wants_stamp;
+        let verdict = store.admit(&Arc::new(check)).await.unwrap();
+        assert_eq!(verdict.admitted, admitted);
+        assert_eq!(verdict.at_us.is_some(), wants_stamp);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_forgets_denials_beyond_its_capacity_and_never_invents_one() {
     let store = Counting::default();
     let limiter = Limiter::new(Quota::per_minute(1), cached(&store).capacity(100));
@@ -242,12 +273,10 @@ async fn it_forgets_denials_beyond_its_capacity_and_never_invents_one() {
 /// fills, and then no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_one_user_costs_redis_a_call_for_each_connection() {
-    use tower::{Layer, Service, ServiceExt};
-
     let redis = Redis::start().await;
-    let layer = tower_sliding_window::SlidingWindowLayer::new(
+    let layer = SlidingWindowLayer::new(
         Quota::per_hour(5),
-        tower_sliding_window::key::header("x-user-id"),
+        key::header("x-user-id"),
         RedisStore::builder()
             .response_timeout(Duration::from_secs(10))
             .connect(redis.url())

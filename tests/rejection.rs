@@ -210,6 +210,9 @@ async fn a_store_that_fails_is_503_and_never_a_false_429() {
     assert_eq!(answer.status, FULL);
     assert_eq!(answer.retry_after(), Some(1));
     assert_eq!(answer.problem()["type"], REDUCED);
+
+    let shadow = per_user(1, Broken).shadow(true).layer(service_fn(ok));
+    assert_eq!(status(&shadow, "alice").await, OK, "in shadow mode nothing is refused");
 }
 
 #[tokio::test(start_paused = true)]

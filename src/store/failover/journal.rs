@@ -317,6 +317,17 @@ mod tests {
     }
 
     #[test]
+    fn a_request_is_settled_in_all_windows_that_were_ever_noted_for_it() {
+        let mut journal = Journal::new(100);
+        let first = restore_in(&mut journal, 0);
+        let second = Check { id: first.id, ..Check::new([partition(1)]) };
+        journal.note(Arc::new(second), TaskKind::Cancel, Instant::now());
+        let [task] = &journal.next(10, Instant::now())[..] else { panic!("one task a request") };
+        assert_eq!(task.check.partitions[..], [partition(1), partition(0)]);
+        assert!(journal.concerns(&[partition(0)]) && journal.concerns(&[partition(1)]));
+    }
+
+    #[test]
     fn what_can_t_be_done_holds_up_nothing_else() {
         let mut journal = Journal::new(100);
         let checks: Vec<Arc<Check>> = (0..10).map(|key| restore_in(&mut journal, key)).collect();

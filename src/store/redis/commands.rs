@@ -229,3 +229,26 @@ impl Commands {
         }))
     }
 }
+
+#[cfg(all(test, feature = "cluster"))]
+mod tests {
+    use redis_test::server::RedisServer;
+
+    use super::*;
+    use crate::policy::Policy;
+    use crate::store::redis::tests::connect;
+
+    #[tokio::test]
+    async fn what_the_connection_may_send_twice_is_looked_up_before_it_is_counted() {
+        let server = RedisServer::new();
+        let connection = connect(&server).await;
+        let time = redis::cmd("HSET").arg(("clock", "s", 1_790_000_000, "us", 0)).to_owned();
+        time.exec_async(&mut connection.clone()).await.unwrap();
+        let store = Commands::with_clock(connection, "clock").sent_twice();
+        let policy = Arc::new(Policy::new("user").quota(Quota::per_minute(1)));
+        let check = Arc::new(Check::new([Partition::new(policy, "alice")]));
+        for _ in 0..2 {
+            assert!(store.admit(&check).await.unwrap().admitted, "it is the same request");
+        }
+    }
+}
