@@ -235,8 +235,8 @@ impl RedisStoreBuilder {
     /// Sets how many windows this process keeps beside Redis, for when that fails. Defaults to a
     /// million.
     ///
-    /// They are those of the keys that this process has admitted requests of, and take about 130 to
-    /// 250 bytes each until they run out. At the cap a new key is served by Redis as ever, but can't
+    /// They are those of the keys that this process has admitted requests of, and take about 110 to
+    /// 240 bytes each until they run out. At the cap a new key is served by Redis as ever, but can't
     /// be in an outage, which only the policies `Open` and `Closed` then answer.
     pub fn local_capacity(mut self, capacity: usize) -> Self {
         self.local_capacity = capacity;
