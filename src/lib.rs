@@ -99,6 +99,8 @@ mod limiter;
 pub mod moderation;
 mod penalty;
 mod policy;
+#[cfg(all(test, feature = "redis"))]
+mod promises;
 mod quota;
 mod report;
 pub mod store;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::quota::{ParseQuotaError, Quota};
+use crate::window::micros;
 #[cfg(feature = "redis")]
 pub(crate) use standing::REASON;
 #[cfg(feature = "memory")]
@@ -117,10 +118,6 @@ impl Penalty {
         let factor = 1.0 + f64::from(self.jitter_percent) / 100.0 * share;
         self.ladder.iter().map(|rung| micros(rung.mul_f64(factor))).collect()
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Display for Penalty {

@@ -2,10 +2,17 @@
 //!
 //! Time is in microseconds since any fixed origin. Every store must agree with this module.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::quota::Quota;
+
+/// Returns a length of time in microseconds, as every store counts it.
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
 
 /// One admission: when, and whose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,8 +171,6 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn quota(limit: u32, window_us: u64) -> Quota {

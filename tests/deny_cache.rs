@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -70,6 +71,10 @@ impl Store for Counting {
 /// A cache that believes a denial for as long as it says.
 fn cached(store: &Counting) -> DenyCache<Counting> {
     DenyCache::new(store.clone()).max_age(Duration::MAX)
+}
+
+async fn empty(_: http::Request<()>) -> Result<http::Response<String>, Infallible> {
+    Ok(http::Response::new(String::new()))
 }
 
 async fn admit(limiter: &Limiter, key: &str) -> bool {
@@ -229,9 +234,7 @@ async fn a_denial_is_remembered_where_responses_may_cancel() {
     let store = Counting::default();
     let layer = SlidingWindowLayer::new(Quota::per_minute(1), key::constant("all"), cached(&store))
         .cancel_if(|_| false);
-    let service = layer.layer(tower::service_fn(async |_: http::Request<()>| {
-        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
-    }));
+    let service = layer.layer(tower::service_fn(empty));
     for status in [200, 429, 429, 429] {
         let response = service.clone().oneshot(http::Request::new(())).await.unwrap();
         assert_eq!(response.status(), status);
@@ -283,9 +286,7 @@ async fn a_flood_of_one_user_costs_redis_a_call_for_each_connection() {
             .await
             .unwrap(),
     );
-    let service = layer.layer(tower::service_fn(async |_: http::Request<()>| {
-        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
-    }));
+    let service = layer.layer(tower::service_fn(empty));
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..64 {
         let mut service = service.clone();

@@ -14,6 +14,7 @@ use redis_test::server::RedisServer;
 use super::redis::Scripts;
 use super::store::SpeechStore;
 use super::{Message, Mute, MuteEvent, Rule, SpeechMonitor};
+use crate::promises::promises;
 use crate::store::redis::tests::connect;
 use crate::store::{MemoryStore, RedisStore};
 
@@ -127,22 +128,3 @@ fn hours(hours: u64) -> Duration {
 fn noise(number: usize) -> String {
     (0..12).map(|at| char::from_u32((0x4e00 + number * 12 + at) as u32).unwrap()).collect()
 }
-
-/// Runs promises on both stores.
-macro_rules! promises {
-    ($($name:ident),* $(,)?) => {
-        mod in_process {
-            $(#[tokio::test(start_paused = true)]
-            async fn $name() {
-                super::$name(super::World::in_process()).await;
-            })*
-        }
-        mod on_redis {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name(super::World::on_redis().await).await;
-            })*
-        }
-    };
-}
-use promises;

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::{BanState, Check, Partition, QuotaState, Store, StoreFuture, Struck, Verdict};
 use crate::policy::Policy;
 use crate::quota::Quota;
+use crate::window::micros;
 
 /// How many denials are remembered unless told otherwise.
 const DEFAULT_CAPACITY: usize = 65_536;
@@ -291,8 +292,4 @@ impl Drop for Changed {
     fn drop(&mut self) {
         self.partitions.iter().for_each(|partition| self.denials.forget(partition));
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

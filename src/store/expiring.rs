@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use ahash::RandomState;
 use tokio::time::Instant;
 
 use crate::error::StoreError;
+use crate::window::micros;
 
 /// Values by key, each with an instant at which it is over and as good as absent.
 ///
@@ -103,7 +103,7 @@ impl<V: Default> Expiring<V> {
     }
 
     fn now_us(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX)
+        micros(self.epoch.elapsed())
     }
 }
 
@@ -127,13 +127,10 @@ impl<V> Values<V> {
     }
 }
 
-/// Returns a span of time in microseconds.
-pub(crate) fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn keep_for(us: u64) -> impl FnOnce(&mut u32, u64) -> (u32, Keep) {

@@ -26,6 +26,7 @@ use crate::moderation::Senders;
 use crate::penalty::Standing;
 use crate::policy::Policy;
 use crate::storm::Groups;
+use crate::window::micros;
 
 /// How many locks the windows are spread over.
 const SHARDS: usize = 64;
@@ -266,7 +267,7 @@ impl Store for MemoryStore {
     }
 
     fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
-        let age_us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
+        let age_us = micros(age);
         StoreFuture::ready(self.0.with_room(|| self.0.try_restore(check, age_us)))
     }
 

@@ -14,6 +14,7 @@ use super::watch::{Look, Watch};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::report;
+use crate::window::micros;
 
 /// How many steps of a profile are counted at once.
 const MOST_STEPS: u64 = 1_000;
@@ -111,7 +112,7 @@ impl StormDetector {
         step: Duration,
     ) -> Result<Profile, ProfileError> {
         let rule = &self.0.rule;
-        let step_us = u64::try_from(step.as_micros()).unwrap_or(u64::MAX);
+        let step_us = micros(step);
         if step_us == 0 {
             return Err(ProfileError::ZeroStep);
         }

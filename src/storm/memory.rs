@@ -10,8 +10,9 @@ use uuid::Uuid;
 use super::rule::StormRule;
 use super::store::{Ended, Sighted, Sighting, Started, StormStore};
 use crate::key::Key;
-use crate::store::expiring::{Expiring, Keep, micros};
+use crate::store::expiring::{Expiring, Keep};
 use crate::store::{MemoryStore, StoreFuture};
+use crate::window::micros;
 
 /// How long a storm waits for somebody to notice that it is over.
 const UNNOTICED_US: u64 = 24 * 3600 * 1_000_000;

@@ -15,6 +15,7 @@ use super::StormRule;
 use super::redis::Scripts;
 use super::store::{Ended, Sighted, Sighting, Started, StormStore};
 use crate::key::Key;
+use crate::promises::promises;
 use crate::store::redis::tests::connect;
 use crate::store::{MemoryStore, RedisStore};
 
@@ -119,22 +120,3 @@ impl RedisClock {
         set.arg(("clock", "s", s, "us", us)).exec_async(&mut self.connection).await.unwrap();
     }
 }
-
-/// Runs promises on both stores.
-macro_rules! promises {
-    ($($name:ident),* $(,)?) => {
-        mod in_process {
-            $(#[tokio::test(start_paused = true)]
-            async fn $name() {
-                super::$name(super::World::in_process()).await;
-            })*
-        }
-        mod on_redis {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name(super::World::on_redis().await).await;
-            })*
-        }
-    };
-}
-use promises;

@@ -11,6 +11,7 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::store::redis::{Calls, Script, read};
 use crate::store::{RedisStore, StoreFuture};
+use crate::window::micros;
 
 static RECORD: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../lua/record.lua")));
@@ -90,7 +91,7 @@ impl StormStore for Scripts {
 
     fn profile(&self, rule: &Arc<StormRule>, group: &Key, step: Duration) -> StoreFuture<Vec<u32>> {
         let mut command = self.call(self.profile, rule, group);
-        let step_us = u64::try_from(step.as_micros()).unwrap_or(u64::MAX);
+        let step_us = micros(step);
         command.arg(rule.window_us()).arg(step_us.max(1));
         let scripts = self.clone();
         StoreFuture::later(async move {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::policy::is_name;
 use crate::quota::{LONGEST_WINDOW_US, Quota};
+use crate::window::micros;
 
 /// The highest cap: that many messages of one group take about 100 MB in Redis.
 const HIGHEST_CAP: u32 = 1_000_000;
@@ -143,7 +144,7 @@ impl StormRule {
     /// Returns the cool-down in microseconds.
     #[must_use]
     pub fn cool_down_us(&self) -> u64 {
-        u64::try_from(self.cool_down.as_micros()).unwrap_or(u64::MAX)
+        micros(self.cool_down)
     }
 
     /// Returns the window in microseconds.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::time::Instant;
 
 use crate::store::Check;
+use crate::window::micros;
 
 /// When the store was last seen to fail. Clones are one.
 #[derive(Clone, Debug)]
@@ -36,6 +37,6 @@ impl Trouble {
     }
 
     fn now_us(&self) -> u64 {
-        u64::try_from(self.0.epoch.elapsed().as_micros()).unwrap_or(u64::MAX)
+        micros(self.0.epoch.elapsed())
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::expiring::{Keep, micros};
+use super::super::expiring::Keep;
 use super::{MemoryStore, standing_key};
 use crate::bans::Ban;
 use crate::error::StoreError;
@@ -11,6 +11,7 @@ use crate::key::Key;
 use crate::penalty::Standing;
 use crate::policy::Policy;
 use crate::store::{BanStore, Partition, StoreFuture};
+use crate::window::micros;
 
 fn ban(standing: &Standing, now_us: u64, is_new: bool) -> Option<Ban> {
     let wait_us = standing.wait_us(now_us);

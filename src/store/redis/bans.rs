@@ -13,6 +13,7 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::Policy;
 use crate::store::{BanStore, Partition, StoreFuture};
+use crate::window::micros;
 
 static BAN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/ban.lua")));
 /// How many keys one call of SCAN looks at.
@@ -28,7 +29,7 @@ async fn ban(
     let decay_us = partition.policy.penalty_for_strikes().map_or(0, |it| it.decay_us());
     let mut command = BAN.command(1);
     command.arg(calls.keys().standing(partition));
-    command.arg(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
+    command.arg(micros(duration));
     command.arg(reason).arg(decay_us);
     let (wait_us, is_new, reason): (u64, bool, Vec<u8>) =
         reply::read(&calls.run(&BAN, &command).await?)?;

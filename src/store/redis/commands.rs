@@ -19,6 +19,7 @@ use crate::error::StoreError;
 use crate::penalty::REASON;
 use crate::quota::Quota;
 use crate::store::{Check, Partition, Store, StoreFuture, Verdict};
+use crate::window::micros;
 
 /// A Redis server as a store, with nothing remembered in this process.
 pub(in crate::store) struct Commands(Arc<Inner>);
@@ -102,7 +103,7 @@ impl Store for Commands {
         StoreFuture::later(async move {
             let mut command = inner.call(&RESTORE, &check.partitions);
             command.arg(check.id.as_bytes()).arg(check.cost);
-            command.arg(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
+            command.arg(micros(age));
             for partition in &check.partitions {
                 command.arg(partition.policy.horizon_us());
             }

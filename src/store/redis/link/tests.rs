@@ -11,14 +11,18 @@ async fn link(server: &RedisServer, response_timeout: Duration) -> (Link, Connec
     (Link::idle(connector, response_timeout, Trouble::new()), Connection::Managed(connection))
 }
 
+/// [`Shared::ready`], halted before its last step: nobody is told.
+fn connected(link: &Link, connection: Connection) {
+    let ready = State::Ready { connection, number: 0, since: Instant::now() };
+    link.0.state.store(Arc::new(ready));
+}
+
 /// A call may find the new connection before those who wait for one are told of it.
 #[tokio::test]
 async fn a_call_does_not_take_the_news_of_its_connection_for_the_end_of_it() {
     let server = RedisServer::new();
     let (link, connection) = link(&server, Duration::from_secs(10)).await;
-    // `Shared::ready`, halted before its last step.
-    let ready = State::Ready { connection, number: 0, since: Instant::now() };
-    link.0.state.store(Arc::new(ready));
+    connected(&link, connection);
     let call = link.call(async |_| {
         sleep(Duration::from_millis(10)).await;
         Ok(())
@@ -32,8 +36,7 @@ async fn a_call_does_not_take_the_news_of_its_connection_for_the_end_of_it() {
 async fn a_call_ends_with_the_connection_it_waits_on() {
     let server = RedisServer::new();
     let (link, connection) = link(&server, Duration::from_secs(600)).await;
-    let ready = State::Ready { connection, number: 0, since: Instant::now() };
-    link.0.state.store(Arc::new(ready));
+    connected(&link, connection);
     let call = link.call(async |_| std::future::pending::<Result<(), _>>().await);
     let lose = async { link.0.lose(0, State::Failed, Duration::ZERO, &StoreError::Timeout) };
     let both = async { tokio::join!(call, lose).0 };
