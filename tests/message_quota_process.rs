@@ -2,6 +2,8 @@
 //! fail.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
+#[path = "support/line_program.rs"]
+mod line_program;
 #[path = "support/program.rs"]
 mod program;
 #[path = "support/redis_process.rs"]
@@ -9,42 +11,14 @@ mod redis_process;
 mod support;
 
 use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 
+use line_program::{LineProgram, on_both};
 use program::Program;
 use redis_process::RedisProcess;
 use support::Redis;
 
-fn command(arguments: &[&str]) -> Command {
-    let mut command = program::command("message_quota");
-    command.args(arguments).env_remove("MESSAGE_QUOTA_REDIS");
-    command
-}
-
-fn start(arguments: &[&str]) -> Program {
-    Program::start(&mut command(arguments))
-}
-
-/// Gives the program all of its input at once, and returns its exit code, its lines and its logs.
-fn fed(arguments: &[&str], input: &str) -> (Option<i32>, Vec<String>, String) {
-    let mut program = start(arguments);
-    program.write(input);
-    program.end_input();
-    let (status, logs, lines) = program.stopped();
-    (status.code(), lines, logs)
-}
-
-/// Runs the program without input.
-fn run(arguments: &[&str]) -> Output {
-    command(arguments).stdin(Stdio::null()).output().expect("the example can be run")
-}
-
-/// Holds the program to a promise: keeping its windows itself, and with a Redis.
-async fn on_both(arguments: &[&str], promise: impl Fn(&[&str])) {
-    promise(arguments);
-    let redis = Redis::start().await;
-    promise(&[arguments, &["--redis", &redis.url()]].concat());
-}
+const EXAMPLE: LineProgram = LineProgram("message_quota");
 
 /// Checks that a line is of a message held for at most so many seconds, and returns them.
 fn held(line: &str, receiver: &str, most: u64) -> u64 {
@@ -59,7 +33,7 @@ fn held(line: &str, receiver: &str, most: u64) -> u64 {
 async fn the_third_message_in_ten_minutes_is_held_and_no_other_receiver() {
     on_both(&["--quota", "2/10m"], |arguments| {
         let input = "bob\tone\nbob\ttwo\nbob\tthree\nann\tfour\nbob\tfive\n";
-        let (code, lines, logs) = fed(arguments, input);
+        let (code, lines, logs) = EXAMPLE.fed(arguments, input);
         assert_eq!(code, Some(0), "{logs}");
         assert_eq!(lines.len(), 5, "{lines:?}");
         assert_eq!(lines[..2], ["sent receiver=bob", "sent receiver=bob"]);
@@ -74,7 +48,7 @@ async fn the_third_message_in_ten_minutes_is_held_and_no_other_receiver() {
 #[tokio::test]
 async fn each_line_is_answered_before_the_next_is_given() {
     on_both(&[], |arguments| {
-        let mut program = start(arguments);
+        let mut program = EXAMPLE.start(arguments);
         for _ in 0..2 {
             program.write("bob\thi\n");
             assert_eq!(program.line().unwrap(), "sent receiver=bob");
@@ -92,7 +66,7 @@ async fn with_wait_all_are_sent_in_order_for_each_receiver() {
     on_both(&["--quota", "2/1s", "--wait", "--show-text"], |arguments| {
         let input: String =
             (1..=7).map(|number| format!("bob\t{number}\nann\t{number}\n")).collect();
-        let (code, lines, logs) = fed(arguments, &input);
+        let (code, lines, logs) = EXAMPLE.fed(arguments, &input);
         assert_eq!(code, Some(0), "{logs}");
         for receiver in ["bob", "ann"] {
             let of = |verb: &str| -> Vec<String> {
@@ -119,7 +93,7 @@ async fn with_wait_all_are_sent_in_order_for_each_receiver() {
 #[tokio::test]
 async fn what_may_not_even_wait_is_dropped_and_the_exit_code_tells() {
     on_both(&["--quota", "1/10m", "--wait", "--waiting-at-most", "1"], |arguments| {
-        let mut program = start(arguments);
+        let mut program = EXAMPLE.start(arguments);
         program.write("bob\t1\nbob\t2\nbob\t3\nann\t4\n");
         assert_eq!(program.line().unwrap(), "sent receiver=bob");
         held(&program.line().unwrap(), "bob", 600);
@@ -139,7 +113,7 @@ async fn what_may_not_even_wait_is_dropped_and_the_exit_code_tells() {
 async fn a_signal_stops_it_at_once_and_what_was_not_sent_is_said() {
     for (signal, ended) in [("TERM", false), ("INT", false), ("INT", true)] {
         on_both(&["--quota", "1/10m", "--wait"], |arguments| {
-            let mut program = start(arguments);
+            let mut program = EXAMPLE.start(arguments);
             program.write("bob\t1\nbob\t2\nann\t3\nbob\t4\n");
             for _ in 0..4 {
                 program.line().unwrap();
@@ -160,7 +134,7 @@ async fn a_signal_stops_it_at_once_and_what_was_not_sent_is_said() {
 #[tokio::test]
 async fn stopped_with_nothing_left_to_send_it_has_succeeded() {
     for arguments in [&["--wait"][..], &[]] {
-        let mut program = start(arguments);
+        let mut program = EXAMPLE.start(arguments);
         program.write("bob\t1\n");
         program.line().unwrap();
         program.signal("TERM");
@@ -172,7 +146,8 @@ async fn stopped_with_nothing_left_to_send_it_has_succeeded() {
 
 #[test]
 fn a_line_that_is_no_message_is_skipped_and_its_number_told() {
-    let (code, lines, logs) = fed(&[], "Lysistrata hello\nbob\thi\r\n\n\tLysistrata\nann\t\n");
+    let (code, lines, logs) =
+        EXAMPLE.fed(&[], "Lysistrata hello\nbob\thi\r\n\n\tLysistrata\nann\t\n");
     assert_eq!(code, Some(0));
     assert_eq!(lines, ["sent receiver=bob", "sent receiver=ann"]);
     for part in
@@ -197,7 +172,7 @@ fn a_wrong_flag_exits_with_2_and_names_the_part() {
         (&["--queue"], "--queue"),
     ];
     for (flags, part) in cases {
-        let output = run(flags);
+        let output = EXAMPLE.run(flags);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {stderr}");
         assert!(stderr.contains(part), "{flags:?} should name {part:?}: {stderr}");
@@ -207,7 +182,7 @@ fn a_wrong_flag_exits_with_2_and_names_the_part() {
 
 #[test]
 fn help_names_every_flag_and_every_line_that_is_printed() {
-    let output = run(&["--help"]);
+    let output = EXAMPLE.run(&["--help"]);
     let help = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success());
     for part in [
@@ -237,7 +212,7 @@ fn what_prevents_the_start_is_told_with_a_way_out_and_without_the_password() {
         ("redis://:hunter2@127.0.0.1:1/0", "127.0.0.1:1"),
         ("http://:hunter2@127.0.0.1", "not a Redis URL"),
     ] {
-        let output = run(&["--redis", url]);
+        let output = EXAMPLE.run(&["--redis", url]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         assert!(stderr.contains(part) && stderr.contains("hint: "), "{stderr}");
@@ -248,7 +223,7 @@ fn what_prevents_the_start_is_told_with_a_way_out_and_without_the_password() {
 
 #[test]
 fn an_output_nobody_reads_ends_it_with_an_error() {
-    let mut pipes = command(&["--wait"]);
+    let mut pipes = EXAMPLE.command(&["--wait"]);
     let pipes = pipes.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = pipes.spawn().unwrap();
     drop(child.stdout.take());
@@ -263,11 +238,11 @@ fn an_output_nobody_reads_ends_it_with_an_error() {
 async fn senders_of_one_prefix_share_the_windows_and_those_of_another_do_not() {
     let redis = Redis::start().await;
     let url = redis.url();
-    let (_, lines, _) = fed(&["--redis", &url], "bob\t1\nbob\t2\n");
+    let (_, lines, _) = EXAMPLE.fed(&["--redis", &url], "bob\t1\nbob\t2\n");
     assert_eq!(lines, ["sent receiver=bob"; 2]);
-    let (_, lines, _) = fed(&["--redis", &url], "bob\t3\n");
+    let (_, lines, _) = EXAMPLE.fed(&["--redis", &url], "bob\t3\n");
     held(&lines[0], "bob", 600);
-    let (_, lines, _) = fed(&["--redis", &url, "--prefix", "other"], "bob\t1\n");
+    let (_, lines, _) = EXAMPLE.fed(&["--redis", &url, "--prefix", "other"], "bob\t1\n");
     assert_eq!(lines, ["sent receiver=bob"]);
 
     let mut keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
@@ -282,7 +257,7 @@ async fn senders_of_one_prefix_share_the_windows_and_those_of_another_do_not() {
 async fn bereft(arguments: &[&str]) -> (Program, RedisProcess) {
     let mut redis = RedisProcess::start().await;
     let url = redis.url();
-    let mut program = start(&[arguments, &["--quota", "1/10m", "--redis", &url]].concat());
+    let mut program = EXAMPLE.start(&[arguments, &["--quota", "1/10m", "--redis", &url]].concat());
     program.write("bob\t1\n");
     assert_eq!(program.line().unwrap(), "sent receiver=bob");
     redis.kill();

@@ -1,6 +1,8 @@
 //! The message_storm example as a process: lines in, alerts out, alone and with others on one Redis.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
+#[path = "support/line_program.rs"]
+mod line_program;
 #[path = "support/program.rs"]
 mod program;
 #[path = "support/redis_process.rs"]
@@ -8,42 +10,13 @@ mod redis_process;
 mod support;
 
 use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 
-use program::Program;
+use line_program::{LineProgram, on_both};
 use redis_process::RedisProcess;
 use support::Redis;
 
-fn command(arguments: &[&str]) -> Command {
-    let mut command = program::command("message_storm");
-    command.args(arguments).env_remove("MESSAGE_STORM_REDIS");
-    command
-}
-
-fn start(arguments: &[&str]) -> Program {
-    Program::start(&mut command(arguments))
-}
-
-/// Gives the program all of its input at once, and returns its exit code, its lines and its logs.
-fn fed(arguments: &[&str], input: impl AsRef<[u8]>) -> (Option<i32>, Vec<String>, String) {
-    let mut program = start(arguments);
-    program.write(input);
-    program.end_input();
-    let (status, logs, lines) = program.stopped();
-    (status.code(), lines, logs)
-}
-
-/// Runs the program without input.
-fn run(arguments: &[&str]) -> Output {
-    command(arguments).stdin(Stdio::null()).output().expect("the example can be run")
-}
-
-/// Holds the program to a promise: keeping the counts itself, and with a Redis.
-async fn on_both(arguments: &[&str], promise: impl Fn(&[&str])) {
-    promise(arguments);
-    let redis = Redis::start().await;
-    promise(&[arguments, &["--redis", &redis.url()]].concat());
-}
+const EXAMPLE: LineProgram = LineProgram("message_storm");
 
 /// Messages of a group.
 fn messages(group: &str, ids: std::ops::Range<u32>) -> String {
@@ -61,7 +34,7 @@ const END: &str = "storm end group=stormy peak=150 threshold=100/5s";
 #[tokio::test]
 async fn the_simulation_shows_one_storm_from_its_start_to_its_end() {
     on_both(&["--simulate", "--threshold", "100/5s"], |arguments| {
-        let (status, logs, lines) = start(arguments).stopped();
+        let (status, logs, lines) = EXAMPLE.start(arguments).stopped();
         assert_eq!(status.code(), Some(0), "{logs}");
         assert_eq!(timeless(&lines), [START, END], "{lines:?}");
         for part in ["calm gets 50 messages, one every 100 ms", "stormy gets 150", "recorded: 200"]
@@ -77,7 +50,7 @@ async fn two_simulations_on_one_redis_see_one_storm_together() {
     let redis = Redis::start().await;
     let url = redis.url();
     let arguments = ["--simulate", "--threshold", "100/5s", "--redis", &url];
-    let programs = [start(&arguments), start(&arguments)];
+    let programs = [EXAMPLE.start(&arguments), EXAMPLE.start(&arguments)];
     let mut lines = Vec::new();
     for program in programs {
         let (status, logs, own) = program.stopped();
@@ -94,7 +67,7 @@ async fn two_processes_with_one_redis_have_one_start_and_one_end() {
     let redis = Redis::start().await;
     let url = redis.url();
     let arguments = ["--threshold", "100/3s", "--wait-end", "--redis", &url];
-    let mut programs = [start(&arguments), start(&arguments)];
+    let mut programs = [EXAMPLE.start(&arguments), EXAMPLE.start(&arguments)];
     // Neither has a storm of its own, and twenty messages come to both.
     programs[0].write(messages("lobby", 0..80));
     programs[1].write(messages("lobby", 60..140));
@@ -117,7 +90,7 @@ async fn a_message_that_comes_twice_counts_once_and_groups_are_apart() {
         let mut input = messages("lobby", 0..5).repeat(3);
         input += &messages("a \"b", 0..6);
         input += &messages("\u{1b}[31m", 0..5);
-        let (code, lines, logs) = fed(arguments, &input);
+        let (code, lines, logs) = EXAMPLE.fed(arguments, &input);
         assert_eq!((code, logs.as_str()), (Some(0), ""), "it does not wait for the end");
         assert_eq!(lines, ["storm start group=\"a \\\"b\" count=6 threshold=5/1h"]);
     })
@@ -127,7 +100,7 @@ async fn a_message_that_comes_twice_counts_once_and_groups_are_apart() {
 #[tokio::test]
 async fn an_alert_comes_before_the_next_line_is_given() {
     on_both(&["--threshold", "2/1h", "--profile", "30m"], |arguments| {
-        let mut program = start(arguments);
+        let mut program = EXAMPLE.start(arguments);
         program.write(messages("lobby", 0..3));
         assert_eq!(program.line().unwrap(), "storm start group=lobby count=3 threshold=2/1h");
         assert_eq!(program.line().unwrap(), "profile group=lobby step=1800s counts=0,3");
@@ -144,7 +117,7 @@ async fn an_alert_comes_before_the_next_line_is_given() {
 async fn a_count_that_has_reached_the_cap_says_so() {
     let limits = ["--threshold", "5/1s", "--cap", "8", "--wait-end"];
     on_both(&limits, |arguments| {
-        let (code, lines, _) = fed(arguments, messages("lobby", 0..50));
+        let (code, lines, _) = EXAMPLE.fed(arguments, messages("lobby", 0..50));
         assert_eq!(code, Some(0));
         let end = "storm end group=lobby peak=8 cap=8 threshold=5/1s";
         assert_eq!(timeless(&lines)[1..], [end], "{lines:?}");
@@ -157,7 +130,7 @@ async fn while_it_waits_for_an_end_a_signal_stops_it() {
     for (signal, arguments) in
         [("INT", ["--simulate", "--wait-end"]), ("TERM", ["--threshold=2/1h", "--wait-end"])]
     {
-        let mut program = start(&arguments);
+        let mut program = EXAMPLE.start(&arguments);
         program.write(messages("stormy", 0..3));
         program.end_input();
         assert!(program.line().unwrap().starts_with("storm start group=stormy"));
@@ -172,7 +145,7 @@ fn a_line_that_is_no_message_is_skipped_and_its_number_told() {
     let mut input = b"Lysistrata hello\nlobby\t1\r\n\n\tLysistrata\nlobby\t\nlobby\t2\n".to_vec();
     input.extend([b'x'; 70_000]);
     input.extend(b"\n\xff\xfe\t\x00\n\xff\xfe\t\x01\nlobby\t3");
-    let (code, lines, logs) = fed(&["--threshold", "1/1h"], input);
+    let (code, lines, logs) = EXAMPLE.fed(&["--threshold", "1/1h"], input);
     assert_eq!(code, Some(0), "{logs}");
     let group = r#""\xff\xfe""#;
     let starts =
@@ -192,7 +165,7 @@ fn a_line_that_is_no_message_is_skipped_and_its_number_told() {
 
 #[test]
 fn a_group_too_long_to_be_kept_is_told_by_its_hash() {
-    let (_, lines, _) = fed(&["--threshold", "1/1h"], messages(&"k".repeat(1000), 0..2));
+    let (_, lines, _) = EXAMPLE.fed(&["--threshold", "1/1h"], messages(&"k".repeat(1000), 0..2));
     let group = lines[0].split("group=").nth(1).unwrap().split(' ').next().unwrap();
     let hash = group.strip_prefix("sha256:").expect(group);
     assert!(hash.len() == 64 && hash.bytes().all(|it| it.is_ascii_hexdigit()), "{group}");
@@ -213,7 +186,7 @@ fn a_wrong_flag_exits_with_2_and_names_the_part() {
         (&["--storm"], "--storm"),
     ];
     for (flags, part) in cases {
-        let output = run(flags);
+        let output = EXAMPLE.run(flags);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {stderr}");
         assert!(stderr.contains(part), "{flags:?} should name {part:?}: {stderr}");
@@ -223,7 +196,7 @@ fn a_wrong_flag_exits_with_2_and_names_the_part() {
 
 #[test]
 fn help_names_every_flag_and_every_line_that_is_printed() {
-    let output = run(&["--help"]);
+    let output = EXAMPLE.run(&["--help"]);
     let help = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success());
     for part in [
@@ -258,7 +231,7 @@ fn what_prevents_the_start_is_told_with_a_way_out_and_without_the_password() {
         (&["--profile", "0s"], "at least 1us"),
     ];
     for (flags, part) in cases {
-        let output = run(flags);
+        let output = EXAMPLE.run(flags);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         assert!(stderr.contains(part) && stderr.contains("hint: "), "{stderr}");
@@ -269,7 +242,7 @@ fn what_prevents_the_start_is_told_with_a_way_out_and_without_the_password() {
 
 #[test]
 fn an_output_nobody_reads_ends_it_with_an_error() {
-    let mut pipes = command(&["--threshold", "1/1h", "--wait-end"]);
+    let mut pipes = EXAMPLE.command(&["--threshold", "1/1h", "--wait-end"]);
     let pipes = pipes.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = pipes.spawn().unwrap();
     drop(child.stdout.take());
@@ -284,7 +257,7 @@ fn an_output_nobody_reads_ends_it_with_an_error() {
 async fn without_its_redis_messages_fail_the_program_goes_on_and_the_exit_code_tells() {
     let mut redis = RedisProcess::start().await;
     let url = redis.url();
-    let mut program = start(&["--threshold", "2/1h", "--redis", &url]);
+    let mut program = EXAMPLE.start(&["--threshold", "2/1h", "--redis", &url]);
     program.write(messages("lobby", 0..3));
     assert_eq!(program.line().unwrap(), "storm start group=lobby count=3 threshold=2/1h");
     let mut keys: Vec<String> = redis.run(&["KEYS", "*"]).await;

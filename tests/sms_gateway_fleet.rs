@@ -12,7 +12,7 @@ mod support;
 use redis_process::RedisProcess;
 use serde_json::{Value, json};
 use server_process::{Server, run};
-use sms::{policies_until, put, sms, spawn_sms, start, until, violated};
+use sms::{policies_until, put, sent_by_both, sms, start, until, violated};
 use support::Redis;
 
 const ALICE: &str = "+491701234567";
@@ -35,17 +35,7 @@ async fn two_servers_hold_a_receiver_to_one_policy() {
     let redis = Redis::start().await;
     let flags = ["--redis", &redis.url(), "--receiver-limit", "7/1h"];
     let servers = [(); 2].map(|()| start(&flags));
-    let messages: Vec<_> =
-        (0..60).map(|index| spawn_sms(&servers[index % 2], "bank", "otp", ALICE)).collect();
-    let mut sent = 0;
-    for message in messages {
-        let answer = message.await.unwrap();
-        match answer.status.as_u16() {
-            202 => sent += 1,
-            _ => assert_eq!(violated(&answer), json!(["receiver"])),
-        }
-    }
-    assert_eq!(sent, 7);
+    assert_eq!(sent_by_both(&servers, 60, ALICE).await, 7);
     for window in ["{=+491701234567}:receiver", "{=bank}:institution", "{=otp}:channel"] {
         assert_eq!(redis.run::<usize>(&["ZCARD", &format!("sms:{window}")]).await, 7, "{window}");
     }

@@ -14,7 +14,7 @@ mod sms;
 
 use redis_process::RedisProcess;
 use serde_json::json;
-use sms::{policies_until, put, sms, spawn_sms, start, until, violated};
+use sms::{policies_until, put, sent_by_both, sms, start, until, violated};
 
 const ALICE: &str = "+491701234567";
 const BOB: &str = "+491701234568";
@@ -27,17 +27,7 @@ async fn on_a_cluster_the_levels_hold_and_policies_are_shared() {
     urls.iter().for_each(|url| flags.extend(["--redis", url]));
     let servers = [(); 2].map(|()| start(&flags));
 
-    let messages: Vec<_> =
-        (0..40).map(|index| spawn_sms(&servers[index % 2], "bank", "otp", ALICE)).collect();
-    let mut sent = 0;
-    for message in messages {
-        let answer = message.await.unwrap();
-        match answer.status.as_u16() {
-            202 => sent += 1,
-            _ => assert_eq!(violated(&answer), json!(["receiver"])),
-        }
-    }
-    assert_eq!(sent, 7);
+    assert_eq!(sent_by_both(&servers, 40, ALICE).await, 7);
 
     assert_eq!(put(&servers[0], "/policies/receiver", "8/1h").await.status, 200);
     assert_eq!(put(&servers[1], "/policies/institution/bank", "7/1h").await.status, 200);

@@ -1,8 +1,9 @@
-//! [`ListenFlags`] and [`RedisFlags`]: what the examples are told in the same way.
+//! [`ListenFlags`], [`RedisFlags`] and [`FailureFlags`]: what the examples are told in the same way.
 
 use std::net::SocketAddr;
 
 use clap::Args;
+use tower_sliding_window::FailurePolicy;
 
 use super::redis::{OpenError, Redis};
 use super::span::{IdleTimeout, Span};
@@ -41,6 +42,15 @@ pub(crate) struct RedisFlags {
     /// How long Redis may take to answer.
     #[arg(long, value_name = "DURATION", default_value = "50ms")]
     response_timeout: Span,
+}
+
+/// What a server does without Redis.
+#[derive(Args)]
+pub(crate) struct FailureFlags {
+    /// Who decides while Redis can't: `local` (windows in this process), `local:N` (as one of N
+    /// servers), `open` (all pass) or `closed` (503).
+    #[arg(long, value_name = "POLICY", default_value = "local")]
+    pub(crate) on_failure: FailurePolicy,
 }
 
 impl RedisFlags {

@@ -8,9 +8,9 @@ use std::time::{Instant, SystemTime};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use tower_sliding_window::{FailurePolicy, Penalty, Policy};
+use tower_sliding_window::{Penalty, Policy};
 
-use crate::common::flags::{ListenFlags, RedisFlags};
+use crate::common::flags::{FailureFlags, ListenFlags, RedisFlags};
 use crate::common::prefix::Prefix;
 use crate::common::span::Span;
 use crate::opening::Opening;
@@ -45,10 +45,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) redis: RedisFlags,
 
-    /// Who decides while Redis can't: `local` (windows in this process), `local:N` (as one of N
-    /// servers), `open` (all pass) or `closed` (503).
-    #[arg(long, value_name = "POLICY", default_value = "local")]
-    pub(crate) on_failure: FailurePolicy,
+    #[command(flatten)]
+    pub(crate) failure: FailureFlags,
 
     /// What the Redis keys begin with; servers with the same prefix are one shop.
     #[arg(long, value_name = "NAME", default_value = "seckill")]

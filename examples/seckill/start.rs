@@ -36,7 +36,7 @@ pub(crate) async fn apps(args: Args) -> Result<Apps, StartError> {
         user,
         ip: args.ip_quota.map(|quota: Policy| quota.named("ip")),
         user_from: args.user_from,
-        on_failure: args.on_failure,
+        on_failure: args.failure.on_failure,
     };
     let skus: Vec<(Sku, u32)> = args.stock.into_iter().map(|it| (it.sku, it.count)).collect();
     let page = page(skus.iter().map(|(sku, _)| sku), &rules.user_from);

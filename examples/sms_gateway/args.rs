@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use tower_sliding_window::{FailurePolicy, ParseQuotaError, Policy, PolicyError, Quota};
+use tower_sliding_window::{ParseQuotaError, Policy, PolicyError, Quota};
 
 use crate::alerts::Bound;
 use crate::bucket::{Bucket, TooFast};
-use crate::common::flags::{ListenFlags, RedisFlags};
+use crate::common::flags::{FailureFlags, ListenFlags, RedisFlags};
 use crate::common::prefix::Prefix;
 use crate::common::span::{Span, SpanError};
 use crate::controller::Targets;
@@ -54,10 +54,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) redis: RedisFlags,
 
-    /// Who decides while Redis can't: `local` (windows in this process), `local:N` (as one of N
-    /// servers), `open` (all pass) or `closed` (503).
-    #[arg(long, value_name = "POLICY", default_value = "local")]
-    pub(crate) on_failure: FailurePolicy,
+    #[command(flatten)]
+    pub(crate) failure: FailureFlags,
 
     /// What the Redis keys begin with; servers with the same prefix are one gateway.
     #[arg(long, value_name = "NAME", default_value = "sms")]

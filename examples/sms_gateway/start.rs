@@ -51,11 +51,11 @@ pub(crate) async fn app(args: Args) -> Result<Router, StartError> {
         Some(redis) => {
             let windows = redis.windows(&args.prefix).await?;
             tracing::info!(addresses = %redis.addresses, "windows and policies are kept in Redis");
-            limiter(windows, args.on_failure)
+            limiter(windows, args.failure.on_failure)
         }
         None => {
             tracing::info!("windows and policies are kept in this process");
-            limiter(MemoryStore::new(), args.on_failure)
+            limiter(MemoryStore::new(), args.failure.on_failure)
         }
     };
     let gateway = Gateway {

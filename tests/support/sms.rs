@@ -43,6 +43,22 @@ pub fn spawn_sms(
     server.spawn_body(server.request("POST", "/sms"), message(institution, channel, to))
 }
 
+/// Sends one receiver so many messages through two servers at once, whose receivers' policy is all
+/// that may stop any, and returns how many were sent.
+pub async fn sent_by_both(servers: &[Server; 2], messages: usize, to: &str) -> usize {
+    let messages: Vec<_> =
+        (0..messages).map(|index| spawn_sms(&servers[index % 2], "bank", "otp", to)).collect();
+    let mut sent = 0;
+    for message in messages {
+        let answer = message.await.unwrap();
+        match answer.status.as_u16() {
+            202 => sent += 1,
+            _ => assert_eq!(violated(&answer), json!(["receiver"])),
+        }
+    }
+    sent
+}
+
 pub async fn put(server: &Server, path: &str, body: &str) -> Answer {
     server.send_body(server.request("PUT", path), body.to_owned()).await
 }
