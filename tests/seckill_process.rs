@@ -43,6 +43,8 @@ fn help_names_every_flag_and_a_first_request() {
     for part in [
         "--listen",
         "--redis",
+        "--on-failure",
+        "[default: local]",
         "--prefix",
         "--quota",
         "--ip-quota",

@@ -66,6 +66,7 @@ fn help_names_every_flag_and_a_first_request() {
         "--sentinel-master",
         "--response-timeout",
         "--on-failure",
+        "[default: local]",
         "--idle-timeout",
         "SMS_GATEWAY_REDIS",
         "--prefix",
