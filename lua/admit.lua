@@ -5,7 +5,7 @@
 -- ARGV[3]: window_s: the length of the window in seconds.
 -- Reply: remaining if admitted, else -wait_us, which is never 0.
 -- Cost: O(log n), n the entries of the log.
--- TTL: the window and 999 ms, renewed by each recorded request.
+-- TTL: the window and 999 ms, renewed by each recorded request, and by a denial if it would be too short.
 
 -- What admit_all.lua does for any request, at two thirds of the cost for nearly all of them. Most
 -- of the difference is that no stamp is ever made a number and a string again.
@@ -22,6 +22,11 @@ if held >= limit then
   local rank = '-' .. ARGV[2]
   local wait_us = call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + ARGV[3] * 1000000 - (s .. us)
   if wait_us > 0 then
+    -- Entries recorded under a shorter window matter for as long as this one is.
+    local window_us, newest_us = ARGV[3] * 1000000, call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
+    if call('PTTL', key) * 1000 < math.min(newest_us + window_us - (s .. us), window_us) then
+      call('PEXPIRE', key, ARGV[3] .. '999')
+    end
     return -wait_us
   end
 end

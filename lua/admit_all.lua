@@ -10,7 +10,7 @@
 -- Reply[2]: stamp of the decision in microseconds of the Unix epoch.
 -- Reply[3...]: for each quota, remaining, wait_us (0 if it had room), reset_us (0 unless wanted). After the quotas, for each penalty, the ban's wait_us (0 if there is none), and 1 if the request was a strike or 2 if it brought a ban, else 0.
 -- Cost: O(log n) a quota and O(1) a key, n the entries of the log or the strikes.
--- TTL: of a window its longest quota and 999 ms, renewed by each recorded request; of strikes within_us, and of a standing until it matters no longer, each and a second.
+-- TTL: of a window its longest quota and 999 ms, renewed by each recorded request, and by a denial if it would be too short; of strikes within_us, and of a standing until it matters no longer, each and a second.
 
 local call = redis.call
 local member, cost, mode, windows = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[5])
@@ -94,6 +94,18 @@ while standing < #KEYS do
   standing, arg = standing + 2, arg + 6 + rungs
 end
 reply[1] = admitted
+if admitted == 0 and mode ~= 'peek' then
+  arg = 6
+  for k = 1, windows do
+    -- Entries recorded under a shorter window matter for as long as this one is.
+    local horizon_us, newest_us = tonumber(ARGV[arg]), call('ZRANGE', KEYS[k], -1, -1, 'WITHSCORES')[2]
+    if newest_us
+        and call('PTTL', KEYS[k]) * 1000 < math.min(newest_us + horizon_us - now_us, horizon_us) then
+      call('PEXPIRE', KEYS[k], math.ceil(horizon_us / 1000) + 999)
+    end
+    arg = arg + 2 + 2 * ARGV[arg + 1]
+  end
+end
 if recorded_us then
   reply[2] = tonumber(recorded_us)
 end

@@ -1,29 +1,34 @@
--- Purpose: record a request that was admitted elsewhere, whatever the quotas say.
--- KEYS[i]: the log of the i-th window, a ZSET of entries scored by stamp.
--- ARGV[1]: member: the request's UUID, 16 bytes.
--- ARGV[2]: cost: how many places the request takes.
--- ARGV[3]: age_us: how long ago it was admitted.
--- ARGV[4...]: for each key: horizon_us (its longest window).
--- Reply: how many entries were added; one that is there already has its stamp raised, never lowered.
+-- Purpose: record what a process knows of one log, whatever the quotas say, unless the log was reset since.
+-- KEYS[1]: the log, a ZSET of entries scored by timestamp.
+-- KEYS[2]: when the log was last reset, as reset.lua leaves it.
+-- ARGV[1]: horizon_us: how long the log's longest window is.
+-- ARGV[2...]: for each admission: member (the request's UUID, 16 bytes), cost (how many places it takes), age_us (how long ago it was admitted), and mode: "GT" to raise the timestamp of one that is there already, "NX" to leave it.
+-- Reply[1]: how many entries were added.
+-- Reply[2]: how long ago the log was last reset in microseconds, -1 if that matters no longer.
 -- Cost: O(log n) an entry, n the entries of the log.
--- TTL: what is left of the longest window of the key, and 999 ms, unless it has a longer one.
+-- TTL: what is left of the longest window, and 999 ms, unless the log has a longer one.
 
-local call = redis.call
-local member, cost, age_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local call, log, horizon_us = redis.call, KEYS[1], tonumber(ARGV[1])
 local time = call('TIME')
-local at_us = time[1] * 1000000 + time[2] - age_us
+local now_us = time[1] * 1000000 + time[2]
+local reset_us = tonumber(call('GET', KEYS[2]) or -1)
+call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
 
-local added = 0
-for k = 1, #KEYS do
-  local left_us = ARGV[3 + k] - age_us
-  if left_us > 0 then
+local added, longest_left_us = 0, 0
+for a = 2, #ARGV, 4 do
+  local member, cost, age_us, mode = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
+  local at_us, left_us = now_us - age_us, horizon_us - age_us
+  if left_us > 0 and at_us >= reset_us then
     for n = 1, cost do
-      added = added + call('ZADD', KEYS[k], 'GT', at_us, n == 1 and member or member .. n)
+      added = added + call('ZADD', log, mode, at_us, n == 1 and member or member .. n)
     end
-    local ttl_ms = math.ceil(left_us / 1000) + 999
-    if call('PTTL', KEYS[k]) < ttl_ms then
-      call('PEXPIRE', KEYS[k], ttl_ms)
-    end
+    longest_left_us = math.max(longest_left_us, left_us)
   end
 end
-return added
+if longest_left_us > 0 then
+  local ttl_ms = math.ceil(longest_left_us / 1000) + 999
+  if call('PTTL', log) < ttl_ms then
+    call('PEXPIRE', log, ttl_ms)
+  end
+end
+return { added, reset_us < 0 and -1 or math.max(now_us - reset_us, 0) }

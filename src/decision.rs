@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::policy::Policy;
@@ -126,6 +127,18 @@ impl Denied {
 
     /// Returns the names of the policies that were violated, each once.
     pub fn violated(&self) -> impl Iterator<Item = &str> {
+        let mut named: SmallVec<[&str; 2]> = SmallVec::new();
+        self.violations().filter(move |name| {
+            let is_new = !named.contains(name);
+            if is_new {
+                named.push(name);
+            }
+            is_new
+        })
+    }
+
+    /// Returns the name of the policy of each log that denies.
+    fn violations(&self) -> impl Iterator<Item = &str> {
         let banned = |place: usize| {
             self.usage.verdict.bans.iter().any(|ban| ban.partition == place && ban.wait_us > 0)
         };
@@ -163,9 +176,11 @@ impl Usage {
         self.quotas().map(|(_, _, state)| state.remaining).min().unwrap_or(0)
     }
 
-    /// Returns how long until a request could be admitted, zero if one could be now.
+    /// Returns how long until a request that was denied, or looked at by
+    /// [`Limiter::peek`](crate::Limiter::peek), could be admitted.
     ///
-    /// A ban counts as a full window does.
+    /// Zero if it could be now, and for an admission, also one that took the last place: the store
+    /// is not asked how long the next request would wait. A ban counts as a full window does.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         let waits = self.quotas().map(|(_, _, state)| state.wait_us);

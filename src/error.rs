@@ -26,11 +26,11 @@ pub enum StoreError {
     /// The store has failed lately, and is not asked until it answers again.
     #[error("the store has failed lately and is not asked until it answers again")]
     Unavailable,
-    /// The request's windows are on several servers, and one of them failed after others had
-    /// counted it.
-    #[error("only a part of the request's windows could be asked: {source}")]
-    Partial {
-        /// What the failing server did.
+    /// The store failed after a part of it may have counted the request: some of the logs, where
+    /// they are on several servers, or an earlier sending of the same command.
+    #[error("the store failed after it may have counted the request: {source}")]
+    Uncertain {
+        /// How it failed.
         source: Box<StoreError>,
     },
     /// The store can't do this.
@@ -92,7 +92,7 @@ impl StoreError {
             Self::Timeout => "timeout",
             Self::Disconnected { .. } => "disconnected",
             Self::Unavailable => "unavailable",
-            Self::Partial { .. } => "partial",
+            Self::Uncertain { .. } => "uncertain",
             Self::Unsupported { .. } => "unsupported",
             Self::Refused { .. } => "refused",
             Self::Protocol { .. } => "protocol",
@@ -110,7 +110,13 @@ impl StoreError {
     /// Tells whether the store may have counted the request although no answer came.
     #[must_use]
     pub const fn may_have_counted(&self) -> bool {
-        matches!(self, Self::Timeout | Self::Disconnected { .. } | Self::Partial { .. })
+        matches!(self, Self::Timeout | Self::Disconnected { .. } | Self::Uncertain { .. })
+    }
+
+    /// Tells whether the request was given to a connection.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn was_sent(&self) -> bool {
+        !matches!(self, Self::Unavailable | Self::Unsupported { .. })
     }
 
     /// Tells whether it is one window that is wrong, and no other would be answered so.

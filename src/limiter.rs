@@ -186,8 +186,6 @@ impl Limiter {
     fn admission(&self, partitions: SmallVec<[Partition; 1]>, cost: u32) -> Arc<Check> {
         let mut check = self.question(partitions);
         check.cost = cost;
-        // Whoever holds the admission may cancel it.
-        check.cancellable = true;
         check.wants_stamp = true;
         Arc::new(check)
     }

@@ -106,6 +106,12 @@ impl Penalty {
         &self.ladder
     }
 
+    /// Returns how long a ban of strikes can be at the most, lengthened as far as it may be.
+    #[cfg(feature = "redis")]
+    pub(crate) fn longest_us(&self) -> u64 {
+        2 * self.ladder.last().map_or(0, |rung| micros(*rung))
+    }
+
     pub(crate) fn decay_us(&self) -> u64 {
         micros(self.decay)
     }

@@ -219,12 +219,12 @@ impl Policy {
     }
 
     /// Returns the policy of one of several processes that each decide alone: each limit divided
-    /// among them, but not below 1 nor below `least`.
+    /// among them, but not below 1.
     #[cfg(feature = "redis")]
-    pub(crate) fn shared_among(&self, instances: NonZeroU32, least: u32) -> Arc<Self> {
+    pub(crate) fn shared_among(&self, instances: NonZeroU32) -> Arc<Self> {
         let mut share = self.clone();
         for quota in &mut share.quotas {
-            let limit = (quota.limit() / instances).max(least).max(1);
+            let limit = (quota.limit() / instances).max(1);
             *quota = Quota::new(limit, quota.window());
         }
         Arc::new(share)

@@ -183,3 +183,11 @@ pub(crate) fn store_error(error: &StoreError) {
     #[cfg(feature = "tracing")]
     tracing::debug!(%error, "the store could not decide");
 }
+
+/// Reports a strike that is not counted, for the table of ban records is full.
+pub(crate) fn strike_lost(error: &StoreError) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("sliding_window_strikes_lost_total").increment(1);
+    #[cfg(feature = "tracing")]
+    tracing::warn!(%error, "a strike is not counted");
+}

@@ -107,26 +107,37 @@ impl Log {
             };
             self.entries.reserve_exact(room - length);
         }
-        let newest_us = self.newest_us().unwrap_or(0);
-        for _ in 0..cost {
-            self.entries.push(entry);
-        }
-        if entry.at_us < newest_us {
-            self.entries.sort_by_key(|entry| entry.at_us);
+        // Nearly always at the end. A reply that overtook others, or a clock that has stepped back,
+        // has its place a little before it.
+        let older = self.entries.iter().rev().take_while(|other| other.at_us > entry.at_us).count();
+        if older == 0 {
+            (0..cost).for_each(|_| self.entries.push(entry));
+        } else {
+            self.entries.insert_many(length - older, (0..cost).map(|_| entry));
         }
     }
 
-    /// Records an admission of the past, or raises the stamp of one that is there already.
-    pub(crate) fn restore(&mut self, entry: Entry, cost: u32, limit: u32) {
-        // The newest: one that has left the window may still stand in front of it.
-        match self.entries.iter().rfind(|other| other.id == entry.id) {
-            Some(there) if there.at_us >= entry.at_us => {}
+    /// Records an admission that was decided elsewhere, unless it is there already; raises the
+    /// timestamp of one that is if `raises`. Returns how many entries were missing.
+    pub(crate) fn restore(&mut self, entry: Entry, cost: u32, limit: u32, raises: bool) -> u32 {
+        match self.newest_of(entry.id) {
+            Some(index) if !raises || self.entries[index].at_us >= entry.at_us => 0,
             Some(_) => {
                 self.remove(entry.id);
                 self.add(entry, cost, limit);
+                0
             }
-            None => self.add(entry, cost, limit),
+            None => {
+                self.add(entry, cost, limit);
+                cost
+            }
         }
+    }
+
+    /// Returns where the newest entry of a request is. The newest, for one that has left the window
+    /// may still stand in front of it.
+    fn newest_of(&self, id: Uuid) -> Option<usize> {
+        self.entries.iter().rposition(|entry| entry.id == id)
     }
 
     /// Returns the entries that have not left the longest window, oldest first.
@@ -135,15 +146,33 @@ impl Log {
     }
 
     /// Removes the entries of one request, and says how many there were.
+    ///
+    /// They are one next to the other, and looked for from the newest on: what is cancelled was
+    /// admitted a moment ago, so that a long log is not gone through.
     pub(crate) fn remove(&mut self, id: Uuid) -> usize {
-        let before = self.entries.len();
-        self.entries.retain(|entry| entry.id != id);
-        before - self.entries.len()
+        let Some(last) = self.newest_of(id) else { return 0 };
+        let same = self.entries[..=last].iter().rev().take_while(|entry| entry.id == id).count();
+        self.entries.drain(last + 1 - same..=last);
+        same
     }
 
-    /// Returns the stamp of a request that has not left the longest window.
+    /// Removes the entries up to an instant, and says how many there were.
+    pub(crate) fn remove_until(&mut self, at_us: u64) -> usize {
+        let old = self.entries.partition_point(|entry| entry.at_us <= at_us);
+        self.entries.drain(..old);
+        old
+    }
+
+    /// Returns how many entries there are, some of which may have left the longest window.
+    #[cfg(feature = "redis")]
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns the timestamp of a request that has not left the longest window.
     pub(crate) fn find(&self, id: Uuid, now_us: u64, horizon_us: u64) -> Option<u64> {
-        self.live(now_us, horizon_us).iter().find(|entry| entry.id == id).map(|entry| entry.at_us)
+        let live = self.live(now_us, horizon_us);
+        live.iter().rev().find(|entry| entry.id == id).map(|entry| entry.at_us)
     }
 
     /// Forgets what has left the longest window, if it is worth it.
@@ -225,9 +254,10 @@ mod tests {
     fn what_is_restored_takes_its_place_in_order_and_counts_once() {
         let mut log = log(&[100, 300]);
         let entry = |at_us, id| Entry { at_us, id: Uuid::from_u128(id) };
-        log.restore(entry(200, 9), 2, 5);
-        log.restore(entry(150, 9), 2, 5);
-        log.restore(entry(250, 0), 1, 5);
+        log.restore(entry(200, 9), 2, 5, true);
+        log.restore(entry(150, 9), 2, 5, true);
+        log.restore(entry(250, 0), 1, 5, true);
+        log.restore(entry(290, 0), 1, 5, false);
         let stamps: Vec<u64> = log.live(300, 1000).iter().map(|entry| entry.at_us).collect();
         assert_eq!(stamps, [200, 200, 250, 300], "a stamp is raised and never lowered");
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use acl::{May, make_user};
 use redis_process::RedisProcess;
 use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor};
-use tower_sliding_window::store::RedisServers;
+use tower_sliding_window::store::{Admission, Check, KnownLog, Partition, RedisServers, Store};
 use tower_sliding_window::{
     Bans, FailurePolicy, Limiter, Policy, Quota, RedisStore, StormDetector, StormRule,
 };
@@ -37,6 +37,10 @@ async fn all_but_the_list(store: &RedisStore) {
     assert!(limiter.check("alice").await.unwrap().is_admitted());
     let struck = limiter.check("alice").await.unwrap();
     assert!(struck.denied().unwrap().retry_after() > Duration::ZERO);
+    limiter.reset("alice").await.unwrap();
+    let check = Check::new([Partition::new(limiter.policy(), "alice")]);
+    let known = KnownLog::new(vec![Admission::new(check.id, 1, Duration::ZERO)]);
+    store.restore(&check.partitions[0], &known).await.unwrap();
     let bans = Bans::new(policy(), store.clone());
     assert!(bans.get("alice").await.unwrap().is_some(), "the one strike was a ban");
     assert!(bans.lift("alice").await.unwrap());
@@ -84,7 +88,7 @@ async fn and_nothing_else() {
     let mut theirs =
         redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
     for forbidden in
-        [&["GET", "limiter:x"][..], &["FLUSHALL"], &["ZCARD", "other"], &["CLUSTER", "RESET"]]
+        [&["INCR", "limiter:x"][..], &["FLUSHALL"], &["ZCARD", "other"], &["CLUSTER", "RESET"]]
     {
         let mut command = redis::cmd(forbidden[0]);
         let refused = command.arg(&forbidden[1..]).exec_async(&mut theirs).await.unwrap_err();

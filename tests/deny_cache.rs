@@ -11,7 +11,7 @@ use support::Redis;
 use tokio::sync::Notify;
 use tokio::time::advance;
 use tower::{Layer, Service, ServiceExt};
-use tower_sliding_window::store::{Check, DenyCache, Partition, Store, StoreFuture, Verdict};
+use tower_sliding_window::store::{Check, DenyCache, KnownLog, Partition, Restored, Store, StoreFuture, Verdict};
 use tower_sliding_window::{
     Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, RedisStore, SlidingWindowLayer,
     key,
@@ -59,8 +59,8 @@ impl Store for Counting {
         self.store.cancel(check)
     }
 
-    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
-        self.store.restore(check, age)
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+        self.store.restore(log, known)
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {

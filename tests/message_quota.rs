@@ -25,7 +25,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
-use tower_sliding_window::store::{Check, Partition, Store, StoreFuture, Verdict};
+use tower_sliding_window::store::{Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict};
 use tower_sliding_window::{Limiter, MemoryStore, Quota, StoreError};
 
 use common::lines::Unread;
@@ -220,8 +220,8 @@ impl Store for Faulty {
         self.or_error(|store| store.cancel(check))
     }
 
-    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
-        self.or_error(|store| store.restore(check, age))
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+        self.or_error(|store| store.restore(log, known))
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use support::Redis;
-use tower_sliding_window::store::{Check, Partition, Store};
+use tower_sliding_window::store::{Admission, Check, KnownLog, Partition, Store};
 use tower_sliding_window::{
     FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
 };
@@ -122,7 +122,8 @@ async fn a_window_has_the_same_ttl_whichever_script_has_written_it() {
             let mut check = question();
             check.wants_stamp = script == "admit_all.lua";
             if script == "restore.lua" {
-                store.restore(&Arc::new(check), Duration::ZERO).await.unwrap();
+                let known = KnownLog::new(vec![Admission::new(check.id, 1, Duration::ZERO)]);
+                store.restore(&check.partitions[0], &known).await.unwrap();
             } else {
                 assert!(store.admit(&Arc::new(check)).await.unwrap().admitted);
             }

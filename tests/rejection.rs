@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::advance;
 use tower::service_fn;
 use tower_layer::Layer;
-use tower_sliding_window::store::{Check, Partition, Store, StoreFuture, Verdict};
+use tower_sliding_window::store::{Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict};
 use tower_sliding_window::{
     MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer, StoreError, key,
 };
@@ -194,8 +194,8 @@ impl Store for Broken {
         Self::answer(&check.partitions)
     }
 
-    fn restore(&self, check: &Arc<Check>, _: Duration) -> StoreFuture<()> {
-        Self::answer(&check.partitions)
+    fn restore(&self, log: &Partition, _: &KnownLog) -> StoreFuture<Restored> {
+        Self::answer(std::slice::from_ref(log))
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {

@@ -1,7 +1,6 @@
 //! The service and the one it wraps: readiness, errors, and when the inner one is called.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -10,7 +9,9 @@ use tokio::sync::oneshot;
 use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
 use tower::{ServiceExt, service_fn};
 use tower_layer::Layer;
-use tower_sliding_window::store::{Check, Partition, QuotaState, Store, StoreFuture, Verdict};
+use tower_sliding_window::store::{
+    Check, KnownLog, Partition, QuotaState, Restored, Store, StoreFuture, Verdict,
+};
 use tower_sliding_window::{MemoryStore, Quota, SlidingWindow, SlidingWindowLayer, key};
 use tower_test::mock::{self, Handle, Mock};
 
@@ -129,8 +130,8 @@ impl Store for Held {
         StoreFuture::ready(Ok(false))
     }
 
-    fn restore(&self, _: &Arc<Check>, _: Duration) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
+    fn restore(&self, _: &Partition, _: &KnownLog) -> StoreFuture<Restored> {
+        StoreFuture::ready(Ok(Restored::default()))
     }
 
     fn reset(&self, _: &[Partition]) -> StoreFuture<()> {

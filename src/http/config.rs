@@ -101,7 +101,6 @@ impl Config {
         }
         let mut check = Check::about(partitions);
         check.wants_reset = self.headers_on_success;
-        check.cancellable = self.cancel_if.is_some();
         check.on_failure = self.on_failure;
         check.cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
         check.possible().inspect_err(report::store_error).map_err(Rejection::StoreFailed)?;

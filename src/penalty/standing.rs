@@ -15,6 +15,8 @@ pub(crate) struct Standing {
     pub(crate) level: u64,
     /// Why there is a ban.
     pub(crate) reason: String,
+    /// When the ban was imposed, or last seen to stand in another store.
+    pub(crate) seen_us: u64,
     /// When the last episode began, and of how long a window.
     last_episode: Option<(u64, u64)>,
     /// When strikes were counted, oldest first, and for which requests.
@@ -64,11 +66,32 @@ impl Standing {
         }
         self.strikes.clear();
         let level = self.level_now(now_us, penalty);
+        self.seen_us = now_us;
         let rung = (level as usize).min(rungs_us.len().saturating_sub(1));
         self.until_us = now_us + rungs_us.get(rung).copied().unwrap_or(0);
         self.level = (level + 1).min(rungs_us.len() as u64);
         self.reason = REASON.to_owned();
         Struck::Banned
+    }
+
+    /// Imposes a ban by hand, unless one stands that ends as late. Says whether it did.
+    ///
+    /// It takes the key no rung up, and leaves it those that it has come down since its last ban.
+    pub(crate) fn impose(
+        &mut self,
+        now_us: u64,
+        length_us: u64,
+        reason: &str,
+        penalty: Option<&Penalty>,
+    ) -> bool {
+        self.seen_us = now_us;
+        let until_us = now_us.saturating_add(length_us);
+        if length_us == 0 || until_us <= self.until_us {
+            return false;
+        }
+        self.level = penalty.map_or(self.level, |penalty| self.level_now(now_us, penalty));
+        (self.until_us, self.reason) = (until_us, reason.to_owned());
+        true
     }
 
     /// Returns how many rungs the key is up the ladder, after what it has come down since its last
@@ -157,6 +180,16 @@ mod tests {
             let struck = standing.strike(minute * MINUTE, id, MINUTE, &penalty(), &rungs_us);
             assert_eq!(struck, Struck::Strike);
         }
+    }
+
+    #[test]
+    fn ban_by_hand_keeps_rungs_come_down() {
+        let day = 24 * 60 * MINUTE;
+        let mut standing = Standing { level: 3, until_us: MINUTE, ..Standing::default() };
+        assert!(standing.impose(MINUTE + 2 * day, MINUTE, "by hand", Some(&penalty())));
+        assert_eq!(standing.level, 1, "two quiet days are two rungs");
+        assert!(!standing.impose(MINUTE + 2 * day, MINUTE - 1, "shorter", Some(&penalty())));
+        assert_eq!(standing.reason, "by hand");
     }
 
     #[test]

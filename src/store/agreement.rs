@@ -14,7 +14,7 @@ use redis_test::server::RedisServer;
 use self::history::{Step, step};
 use self::model::Model;
 use super::redis::tests::{Commands, connect};
-use super::{Check, MemoryStore, Partition, Store, Verdict};
+use super::{Admission, Check, KnownLog, MemoryStore, Partition, Store, Verdict};
 use crate::penalty::Penalty;
 use crate::policy::Policy;
 use crate::quota::Quota;
@@ -40,6 +40,24 @@ fn wanted(check: &Check, mut verdict: Verdict) -> Verdict {
         verdict.states.iter_mut().for_each(|state| state.reset_us = 0);
     }
     verdict
+}
+
+/// Tells a store and the model of a request that was admitted elsewhere.
+async fn restore(
+    store: &dyn Store,
+    model: &mut Model,
+    check: &Check,
+    age_us: u64,
+    confirmed: bool,
+) -> Result<(), TestCaseError> {
+    let age = Duration::from_micros(age_us);
+    let admission = Admission { confirmed, ..Admission::new(check.id, check.cost, age) };
+    let mut added = 0;
+    for log in &check.partitions {
+        added += store.restore(log, &KnownLog::new(vec![admission])).await.unwrap().added;
+    }
+    prop_assert_eq!(added, model.restore(check, age_us, !confirmed));
+    Ok(())
 }
 
 /// What a history is played to.
@@ -69,7 +87,15 @@ async fn play(
     let mut asked: Vec<(u64, Arc<Check>)> = Vec::new();
     subject.move_clock(model.now_us).await;
 
+    // The latest reset of any log, before which stores that are shared restore nothing.
+    let mut reset_us = None;
     for step in steps {
+        let restorable_us = |age_us: u64, model: &Model| {
+            // The memory store has no timestamps from before its creation.
+            age_us.min(model.now_us.saturating_sub(reset_us.unwrap_or(origin_us)))
+        };
+        // A clock that has stepped back behind a reset is not restored to.
+        let restores = reset_us.is_none_or(|reset_us| reset_us <= model.now_us);
         let question = |cost: u32, windows: &[(usize, usize)]| {
             let mut check = Check::new(windows.iter().map(|(policy, key)| Partition {
                 policy: policies[*policy].clone(),
@@ -115,36 +141,28 @@ async fn play(
             }
             Step::Cancel(at) if !asked.is_empty() => {
                 let (_, check) = &asked[at % asked.len()];
-                let same = asked.iter().filter(|(_, other)| other.id == check.id);
-                let asked_us = same.map(|(at_us, _)| *at_us).min().unwrap();
-                let removed = subject.store().cancel(check).await.unwrap();
-                let was_there = model.cancel(check);
-                // A store may or may not have dropped what has left every window.
-                if asked_us + HORIZON_US > model.now_us {
-                    prop_assert_eq!(removed, was_there, "{:?}", step);
-                }
+                let was_live = subject.store().cancel(check).await.unwrap();
+                prop_assert_eq!(was_live, model.cancel(check), "{:?}", step);
             }
             Step::Reset(at, key) => {
                 let check = question(1, &[(at, key)]);
                 subject.store().reset(&check.partitions).await.unwrap();
                 *model.log(&check.partitions[0]) = Log::new();
+                reset_us = reset_us.max(Some(model.now_us));
             }
-            Step::Restore { age_us, cost, ref windows } => {
+            Step::Restore { age_us, cost, confirmed, ref windows } if restores => {
                 let check = question(cost, windows);
-                // The memory store has no stamps from before its creation.
-                let age_us = age_us.min(model.now_us.saturating_sub(origin_us));
-                subject.store().restore(&check, Duration::from_micros(age_us)).await.unwrap();
-                model.restore(&check, age_us);
+                let age_us = restorable_us(age_us, &model);
+                restore(subject.store(), &mut model, &check, age_us, confirmed).await?;
                 asked.push((model.now_us - age_us, check));
             }
-            Step::RestoreKnown(at, age_us) if !asked.is_empty() => {
+            Step::RestoreKnown(at, age_us, confirmed) if restores && !asked.is_empty() => {
                 let (_, check) = asked[at % asked.len()].clone();
-                let age_us = age_us.min(model.now_us.saturating_sub(origin_us));
-                subject.store().restore(&check, Duration::from_micros(age_us)).await.unwrap();
-                model.restore(&check, age_us);
+                let age_us = restorable_us(age_us, &model);
+                restore(subject.store(), &mut model, &check, age_us, confirmed).await?;
                 asked.push((model.now_us - age_us, check));
             }
-            Step::Repeat(_) | Step::Cancel(_) | Step::RestoreKnown(..) => {}
+            Step::Repeat(_) | Step::Cancel(_) | Step::Restore { .. } | Step::RestoreKnown(..) => {}
         }
         subject.move_clock(model.now_us).await;
     }

@@ -71,9 +71,6 @@ pub struct Check {
     pub wants_reset: bool,
     /// Whether [`Verdict::at_us`] is wanted.
     pub wants_stamp: bool,
-    /// Whether requests under these policies may be cancelled, by this process or another, so
-    /// that more than time can make room.
-    pub cancellable: bool,
     /// What becomes of the request if the store can't decide. Defaults to `Local` with one
     /// instance.
     pub on_failure: FailurePolicy,
@@ -96,7 +93,6 @@ impl Check {
             repeated: false,
             wants_reset: false,
             wants_stamp: false,
-            cancellable: false,
             on_failure: FailurePolicy::default(),
         }
     }
@@ -123,18 +119,18 @@ impl Check {
         fits
     }
 
-    /// Returns the question for one of so many processes that each decide alone.
+    /// Returns the check for one of so many processes that each decide alone: none if the request
+    /// takes more places than that one has.
     #[cfg(feature = "redis")]
-    pub(crate) fn shared_among(self: &Arc<Self>, instances: NonZeroU32) -> Arc<Self> {
+    pub(crate) fn shared_among(self: &Arc<Self>, instances: NonZeroU32) -> Option<Arc<Self>> {
         if instances == NonZeroU32::MIN {
-            return self.clone();
+            return Some(self.clone());
         }
         let mut check = Self::clone(self);
         for partition in &mut check.partitions {
-            // A request that could pass must not become impossible.
-            partition.policy = partition.policy.shared_among(instances, self.cost);
+            partition.policy = partition.policy.shared_among(instances);
         }
-        Arc::new(check)
+        check.possible().is_ok().then(|| Arc::new(check))
     }
 
     /// Replaces a failure by an admission if the failure policy is `Open`.

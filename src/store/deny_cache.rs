@@ -11,17 +11,19 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::{BanState, Check, Partition, QuotaState, Store, StoreFuture, Struck, Verdict};
+use super::verdict::Rollback;
+use super::{
+    BanState, Check, KnownLog, Partition, QuotaState, Restored, Store, StoreFuture, Struck, Verdict,
+};
 use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::window::micros;
 
 /// How many denials are remembered unless told otherwise.
 const DEFAULT_CAPACITY: usize = 65_536;
-/// How long a denial is believed where more than time can make room.
-const CANCELLABLE_MAX_AGE: Duration = Duration::from_secs(1);
-/// How long a denial is believed under a policy with a penalty.
-const PUNISHABLE_MAX_AGE: Duration = Duration::from_secs(1);
+/// How long a denial is believed unless told otherwise: a place can become free by more than time,
+/// and by what other processes do.
+const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
 /// How many counters tell whether a window was changed while an answer was under way. Windows
 /// that share one merely forget a denial too many.
 const CHANGE_COUNTERS: usize = 1024;
@@ -33,15 +35,14 @@ const CHANGE_COUNTERS: usize = 1024;
 ///
 /// ## Behavior
 ///
-/// - As long as only time makes room, it never denies a request that the store would have admitted:
-///   the instant is measured from before the check was sent, on the monotonic clock.
+/// - A denial is believed until the instant before which time alone makes no room, and for a second
+///   at the most: a reset, a cancelled request or a lifted ban in another process frees a place too,
+///   see [`DenyCache::max_age`]. The instant is measured from before the check was sent, on the
+///   monotonic clock, so that time never frees a place that the cache denies.
 /// - Never tells a wait that is too short for the windows it remembers: what is told counts from
 ///   when the answer arrived.
-/// - A denial is forgotten when its policy is replaced, or when the key is reset or a request of
-///   it cancelled through a clone of this store. Requests that may be cancelled elsewhere are
-///   denied from memory for no longer than a second, and so are those under a policy with a
-///   [`Penalty`](crate::Penalty), for bans come and go; a reset through another process is heard
-///   when the wait is over, or after [`DenyCache::max_age`].
+/// - A denial is forgotten when its policy is replaced, and when the key is reset or a request of
+///   it admitted, cancelled or rolled back through a clone of this store.
 /// - Of a request under several policies, each full window is remembered by itself. The answer
 ///   from memory knows of those, and only those: it does not name another that has filled since.
 /// - Requests of a weight other than 1 are always put to the store.
@@ -59,14 +60,14 @@ const CHANGE_COUNTERS: usize = 1024;
 pub struct DenyCache<S> {
     store: S,
     denials: Arc<Denials>,
-    max_age: Option<Duration>,
+    max_age: Duration,
 }
 
 impl<S: Store> DenyCache<S> {
     /// Puts a cache for up to 65,536 denials in front of a store.
     #[must_use]
     pub fn new(store: S) -> Self {
-        Self { store, denials: Arc::new(Denials::new(DEFAULT_CAPACITY)), max_age: None }
+        Self { store, denials: Arc::new(Denials::new(DEFAULT_CAPACITY)), max_age: DEFAULT_MAX_AGE }
     }
 
     /// Sets how many denials are remembered. Defaults to 65,536.
@@ -78,17 +79,13 @@ impl<S: Store> DenyCache<S> {
 
     /// Sets how long a denial is believed at the most.
     ///
-    /// Defaults to one second for requests that may be cancelled (all of a
-    /// [`Limiter`](crate::Limiter), and those of a layer with `cancel_if`) or are under a policy with
-    /// a [`Penalty`](crate::Penalty), and to the whole wait for others. Zero remembers nothing.
+    /// Defaults to one second. A longer age costs the store fewer checks, and lets a reset, a
+    /// cancellation or a lifted ban in another process go unnoticed for as long. Zero remembers
+    /// nothing.
     #[must_use]
     pub fn max_age(mut self, max_age: Duration) -> Self {
-        self.max_age = Some(max_age);
+        self.max_age = max_age;
         self
-    }
-
-    fn max_age_of(&self, check: &Check) -> Option<Duration> {
-        self.max_age.or(check.cancellable.then_some(CANCELLABLE_MAX_AGE))
     }
 }
 
@@ -97,7 +94,9 @@ impl<S: Store> Store for DenyCache<S> {
         // What a heavier request waits for may change when a lighter one is admitted, and a repeated
         // one may have been admitted before.
         if check.cost != 1 || check.repeated {
-            return self.store.admit(check);
+            let (denials, asked) = (self.denials.clone(), check.clone());
+            let notice = move |verdict: &Verdict| denials.notice(&asked.partitions, verdict);
+            return self.store.admit(check).inspect(notice);
         }
         let sent = Instant::now();
         if let Some(verdict) = self.denials.answer(check, sent) {
@@ -105,12 +104,13 @@ impl<S: Store> Store for DenyCache<S> {
         }
         let changes: SmallVec<[u64; 2]> =
             check.partitions.iter().map(|window| self.denials.changes(window)).collect();
-        let (denials, max_age) = (self.denials.clone(), self.max_age_of(check));
+        let (denials, max_age) = (self.denials.clone(), self.max_age);
         let asked = check.clone();
         self.store.admit(check).inspect(move |verdict| {
             if !verdict.admitted {
                 denials.remember(&asked.partitions, verdict, sent, max_age, &changes);
             }
+            denials.notice(&asked.partitions, verdict);
         })
     }
 
@@ -123,8 +123,8 @@ impl<S: Store> Store for DenyCache<S> {
         self.store.cancel(check).inspect(move |_| drop(changed))
     }
 
-    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
-        self.store.restore(check, age)
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+        self.store.restore(log, known)
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
@@ -197,7 +197,12 @@ impl Denials {
                     && (denial.at_us.is_some() || !check.wants_stamp)
                     && denial.policy == partition.policy
             };
-            known.push(self.cache.get(partition).filter(holds));
+            let denial = self.cache.get(partition);
+            if denial.as_ref().is_some_and(|denial| denial.policy != partition.policy) {
+                // Under another policy the log may change, and this one may come back.
+                self.cache.remove(partition);
+            }
+            known.push(denial.filter(holds));
         }
         if known.iter().all(Option::is_none) {
             return None;
@@ -232,7 +237,7 @@ impl Denials {
         partitions: &[Partition],
         verdict: &Verdict,
         sent: Instant,
-        max_age: Option<Duration>,
+        max_age: Duration,
         changes: &[u64],
     ) {
         let received = Instant::now();
@@ -244,11 +249,7 @@ impl Denials {
             let wait_us = enforced.iter().map(|state| state.wait_us).max().unwrap_or(0);
             let ban = verdict.bans.iter().find(|ban| ban.partition == place);
             let ban_us = ban.map_or(0, |ban| ban.wait_us);
-            // A ban may be imposed or lifted, and the store has to see the next strike.
-            let punishable = partition.policy.penalty_for_strikes().is_some();
-            let lasts = if punishable { PUNISHABLE_MAX_AGE } else { Duration::MAX };
-            let wait = Duration::from_micros(wait_us.max(ban_us));
-            let believed = wait.min(max_age.unwrap_or(lasts));
+            let believed = Duration::from_micros(wait_us.max(ban_us)).min(max_age);
             if believed.is_zero() {
                 continue;
             }
@@ -265,6 +266,16 @@ impl Denials {
             if self.changes(partition) != *changes {
                 self.cache.remove(partition);
             }
+        }
+    }
+
+    /// Forgets what a decision has changed: an admission takes a place later than those that a
+    /// denial before it waited for, and a rollback gives one back.
+    fn notice(&self, partitions: &[Partition], verdict: &Verdict) {
+        if verdict.rollback != Rollback::NotNeeded {
+            partitions.iter().for_each(|partition| self.forget(partition));
+        } else if verdict.admitted {
+            partitions.iter().for_each(|partition| drop(self.cache.remove(partition)));
         }
     }
 

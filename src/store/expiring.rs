@@ -88,6 +88,15 @@ impl<V: Default> Expiring<V> {
         Ok(result)
     }
 
+    /// Shows `look` the value of a key and the present instant, if there is a value that is not over.
+    #[cfg(feature = "redis")]
+    pub(crate) fn look<R>(&self, key: &[u8], look: impl FnOnce(&V, u64) -> R) -> Option<R> {
+        let values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let now_us = self.now_us();
+        let known = values.by_key.get(key).filter(|known| known.over_us > now_us)?;
+        Some(look(&known.value, now_us))
+    }
+
     /// Returns the keys and what `look` makes of their values, of those that are not over.
     pub(crate) fn list<R>(&self, mut look: impl FnMut(&[u8], &V, u64) -> Option<R>) -> Vec<R> {
         let values = self.values.lock().unwrap_or_else(PoisonError::into_inner);

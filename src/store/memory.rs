@@ -2,31 +2,29 @@
 
 mod bans;
 mod decide;
+#[cfg(feature = "redis")]
+mod known;
 mod locked;
 mod shard;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use ahash::RandomState;
 use tokio::time::Instant;
-#[cfg(feature = "redis")]
-use uuid::Uuid;
 
 use self::locked::Locked;
 use self::shard::Shard;
 use super::expiring::Expiring;
-use super::{Check, Partition, Store, StoreFuture, Verdict};
+use super::{Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict};
 use crate::error::StoreError;
 #[cfg(feature = "moderation")]
 use crate::moderation::Senders;
 use crate::penalty::Standing;
 use crate::policy::Policy;
 use crate::storm::Groups;
-use crate::window::micros;
 
 /// How many locks the windows are spread over.
 const SHARDS: usize = 64;
@@ -35,6 +33,8 @@ const DEFAULT_CAPACITY: usize = 1_000_000;
 /// How many windows that have run out one admission drops at the most, so that each pays for
 /// about its own and none for a whole sweep.
 const DROPPED_PER_ADMISSION: usize = 2;
+/// Of how many policies the store remembers how long they were when it was last full.
+const MOST_HORIZONS: usize = 1024;
 
 /// Keeps the windows in the memory of this process.
 ///
@@ -73,7 +73,8 @@ struct Inner {
     groups: std::sync::OnceLock<Groups>,
     /// No window runs out before this instant. Raised only under `sweep`.
     due_us: AtomicU64,
-    sweep: Mutex<()>,
+    /// Held to drop what has run out everywhere. How long the policies were then, by log name.
+    sweep: Mutex<HashMap<String, u64, RandomState>>,
 }
 
 impl MemoryStore {
@@ -126,27 +127,6 @@ impl MemoryStore {
         self.0.windows.load(Ordering::Relaxed)
     }
 
-    /// Returns what a window holds: each request's identity, weight and age, oldest first.
-    #[cfg(feature = "redis")]
-    pub(super) fn admissions(&self, partition: &Partition) -> Vec<(Uuid, u32, Duration)> {
-        let hash = self.0.hash(partition);
-        let shard = self.0.lock(shard_of(hash));
-        let now_us = self.0.now_us();
-        let Some(slot) = shard.find(hash, partition) else { return Vec::new() };
-        let mut admissions: Vec<(Uuid, u32, Duration)> = Vec::new();
-        for entry in shard.window(slot).log.live(now_us, partition.policy.horizon_us()) {
-            match admissions.last_mut() {
-                // The entries of one request have one stamp.
-                Some((id, cost, _)) if *id == entry.id => *cost += 1,
-                _ => {
-                    let age = Duration::from_micros(now_us.saturating_sub(entry.at_us));
-                    admissions.push((entry.id, 1, age));
-                }
-            }
-        }
-        admissions
-    }
-
     /// Tells whether the store holds no window.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -181,9 +161,13 @@ impl Inner {
     }
 
     /// Does what may need room, and once more after all windows that have run out were dropped.
-    fn with_room<T>(&self, act: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    fn with_room<T>(
+        &self,
+        partitions: &[Partition],
+        act: impl Fn() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let done = act();
-        let again = matches!(done, Err(StoreError::Full { .. })) && self.make_room();
+        let again = matches!(done, Err(StoreError::Full { .. })) && self.make_room(partitions);
         if again { act() } else { done }
     }
 
@@ -191,8 +175,11 @@ impl Inner {
     ///
     /// A flood of new keys comes here with each of them, and is not to go through all shards, whose
     /// locks others need, unless that is of use.
-    fn make_room(&self) -> bool {
-        let _sweep = self.sweep.lock().unwrap_or_else(PoisonError::into_inner);
+    fn make_room(&self, partitions: &[Partition]) -> bool {
+        let mut horizons = self.sweep.lock().unwrap_or_else(PoisonError::into_inner);
+        for partition in partitions {
+            self.shorten(&mut horizons, &partition.policy);
+        }
         if self.now_us() < self.due_us.load(Ordering::Relaxed) {
             // Another thread may have made some while this one waited for the lock.
             return self.windows.load(Ordering::Relaxed) < self.capacity;
@@ -207,13 +194,44 @@ impl Inner {
         true
     }
 
-    /// Makes a window to add an entry of that stamp to, and returns its slot.
-    fn insert(&self, shard: &mut Shard, hash: u64, partition: &Partition, at_us: u64) -> u32 {
-        let slot = shard.insert(hash, partition, at_us, &self.hasher);
-        let due_us = shard.window(slot).due_us();
+    /// Holds the logs of a policy to its present length, if that is shorter than when they were
+    /// last gone through: those of keys that do not come again would keep their places for the old.
+    fn shorten(&self, horizons: &mut HashMap<String, u64, RandomState>, policy: &Arc<Policy>) {
+        let horizon_us = policy.horizon_us();
+        let before_us = horizons.get(policy.window_name()).copied();
+        if before_us == Some(horizon_us) {
+            return;
+        }
+        if horizons.len() >= MOST_HORIZONS {
+            horizons.clear();
+        }
+        horizons.insert(policy.window_name().to_owned(), horizon_us);
+        if before_us.is_some_and(|before_us| before_us < horizon_us) {
+            return;
+        }
+        for shard in 0..SHARDS {
+            let mut shard = self.lock(shard);
+            shard.shorten(policy);
+            self.due_us.fetch_min(shard.due_us(), Ordering::Relaxed);
+        }
+    }
+
+    /// Has the entries of a window matter for as long as `policy` says.
+    fn adopt(&self, shard: &mut Shard, slot: u32, policy: &Arc<Policy>) {
+        shard.adopt(slot, policy);
+        self.note_due(shard.window(slot).due_us());
+    }
+
+    fn note_due(&self, due_us: u64) {
         if due_us < self.due_us.load(Ordering::Relaxed) {
             self.due_us.fetch_min(due_us, Ordering::Relaxed);
         }
+    }
+
+    /// Makes a window to add an entry of that stamp to, and returns its slot.
+    fn insert(&self, shard: &mut Shard, hash: u64, partition: &Partition, at_us: u64) -> u32 {
+        let slot = shard.insert(hash, partition, at_us, &self.hasher);
+        self.note_due(shard.window(slot).due_us());
         slot
     }
 
@@ -251,24 +269,27 @@ impl Store for MemoryStore {
     }
 
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        let mut removed = 0;
+        let mut was_live = false;
         let mut locked = self.0.lock_all(&check.partitions);
+        let now_us = self.0.now_us();
         for (index, partition) in check.partitions.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
-            if let Some(slot) = shard.find(hash, partition) {
-                let log = &mut shard.window_mut(slot).log;
-                removed += log.remove(check.id);
-                if log.newest_us().is_none() && shard.remove(hash, partition) {
-                    self.0.windows.fetch_sub(1, Ordering::Relaxed);
-                }
+            let Some(slot) = shard.find(hash, partition) else { continue };
+            let horizon_us = partition.policy.horizon_us();
+            let window = shard.window_mut(slot);
+            was_live |= window.log.find(check.id, now_us, horizon_us).is_some();
+            window.log.remove(check.id);
+            if window.has_run_out(now_us) && shard.remove(hash, partition) {
+                self.0.windows.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        StoreFuture::ready(Ok(removed > 0))
+        StoreFuture::ready(Ok(was_live))
     }
 
-    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
-        let age_us = micros(age);
-        StoreFuture::ready(self.0.with_room(|| self.0.try_restore(check, age_us)))
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+        let restore = || self.0.try_restore(log, &known.admissions);
+        let added = self.0.with_room(std::slice::from_ref(log), restore);
+        StoreFuture::ready(added.map(Restored::added))
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {

@@ -13,6 +13,7 @@ mod deny_cache;
 pub(crate) mod expiring;
 #[cfg(feature = "redis")]
 mod failover;
+mod known;
 #[cfg(feature = "memory")]
 mod memory;
 #[cfg(feature = "redis")]
@@ -20,12 +21,12 @@ pub(crate) mod redis;
 mod verdict;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 pub use answer::StoreFuture;
 pub use bans::BanStore;
 pub use check::{Check, Partition};
 pub use deny_cache::DenyCache;
+pub use known::{Admission, KnownBan, KnownLog, Restored};
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
@@ -56,11 +57,12 @@ pub trait Store: Send + Sync + 'static {
     /// Says whether it was still there.
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool>;
 
-    /// Records a request that was admitted elsewhere, `age` ago, whatever the quotas say.
+    /// Records what a process knows of a log, whatever the quotas say.
     ///
-    /// One that is there already has its stamp raised, never lowered. Windows it has left already
-    /// stay as they are.
-    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()>;
+    /// What has left the log's longest window already is left out. A store that several processes
+    /// share also leaves out the admissions from before the log was last reset, and a ban that was
+    /// lifted since it was seen, so that a process which has not heard of that does not undo it.
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored>;
 
     /// Empties windows.
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()>;
@@ -79,8 +81,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).cancel(check)
     }
 
-    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
-        (**self).restore(check, age)
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+        (**self).restore(log, known)
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {

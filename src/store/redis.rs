@@ -26,8 +26,10 @@ use self::link::Link;
 pub(crate) use self::reply::read;
 pub(crate) use self::script::Script;
 pub use self::servers::RedisServers;
-use super::failover::{Failover, Trouble};
-use super::{Check, DenyCache, MemoryStore, Partition, Store, StoreFuture, Verdict};
+use super::failover::{Failover, Outage};
+use super::{
+    Check, DenyCache, KnownLog, MemoryStore, Partition, Restored, Store, StoreFuture, Verdict,
+};
 use crate::error::StoreError;
 
 /// What the Redis keys begin with unless told otherwise.
@@ -138,8 +140,8 @@ impl Store for RedisStore {
         self.windows.cancel(check)
     }
 
-    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
-        self.windows.restore(check, age)
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+        self.windows.restore(log, known)
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
@@ -276,35 +278,36 @@ impl RedisStoreBuilder {
     /// Uses a connection that is there already. Its own timeouts apply beside those set here.
     #[must_use]
     pub fn connection(self, connection: ConnectionManager) -> RedisStore {
-        let trouble = Trouble::new();
+        let outage = Outage::new();
+        outage.may_be_unseen();
         let connector = Connector::Managed(connection.clone());
-        let link = Link::idle(connector, self.response_timeout, trouble.clone());
+        let link = Link::idle(connector, self.response_timeout, outage.clone());
         link.ready(Connection::Managed(connection));
         let calls = Calls::new(link, Keys::new(self.prefix.clone()));
         let commands = Commands::new(calls.clone(), Keys::new(self.prefix.clone()));
-        self.store(commands, trouble, calls)
+        self.store(commands, outage, calls)
     }
 
     fn build(self, servers: RedisServers) -> Result<(RedisStore, Link), StoreError> {
-        let trouble = Trouble::new();
+        let outage = Outage::new();
         #[cfg(feature = "cluster")]
         let is_cluster = servers.is_cluster();
-        let connector = servers.connector(self.response_timeout, &trouble)?;
-        let link = Link::idle(connector, self.response_timeout, trouble.clone());
+        let connector = servers.connector(self.response_timeout, &outage)?;
+        let link = Link::idle(connector, self.response_timeout, outage.clone());
         let calls = Calls::new(link.clone(), Keys::new(self.prefix.clone()));
         let commands = Commands::new(calls.clone(), Keys::new(self.prefix.clone()));
         #[cfg(feature = "cluster")]
         if is_cluster {
             let in_turn = in_turn::InTurn::new(commands.sent_twice());
-            return Ok((self.store(in_turn, trouble, calls), link));
+            return Ok((self.store(in_turn, outage, calls), link));
         }
-        Ok((self.store(commands, trouble, calls), link))
+        Ok((self.store(commands, outage, calls), link))
     }
 
-    fn store(self, store: impl Store, trouble: Trouble, calls: Calls) -> RedisStore {
+    fn store(self, store: impl Store, outage: Outage, calls: Calls) -> RedisStore {
         let local = MemoryStore::with_capacity(self.local_capacity);
         if !self.deny_cache {
-            let windows = Arc::new(Failover::new(store, local.clone(), trouble));
+            let windows = Arc::new(Failover::new(store, local.clone(), outage));
             return RedisStore { windows, local, calls };
         }
         let mut cache = DenyCache::new(store);
@@ -314,7 +317,7 @@ impl RedisStoreBuilder {
         if let Some(max_age) = self.deny_cache_max_age {
             cache = cache.max_age(max_age);
         }
-        let windows = Arc::new(Failover::new(cache, local.clone(), trouble));
+        let windows = Arc::new(Failover::new(cache, local.clone(), outage));
         RedisStore { windows, local, calls }
     }
 }

@@ -22,6 +22,20 @@ pub struct Verdict {
     pub bans: SmallVec<[BanState; 0]>,
     /// Who decided. Defaults to the store.
     pub decided_by: DecidedBy,
+    /// Whether a denied request was recorded in some logs for a while.
+    pub(crate) rollback: Rollback,
+}
+
+/// What became of a denied request in logs that had recorded it before another one denied it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Rollback {
+    /// None had.
+    #[default]
+    NotNeeded,
+    /// It was removed from them again.
+    Done,
+    /// It may be there still, and has to be cancelled.
+    Unfinished,
 }
 
 /// How a key stands with a policy's [`Penalty`](crate::Penalty).
@@ -68,6 +82,7 @@ impl Verdict {
     #[must_use]
     pub fn new(admitted: bool, at_us: Option<u64>, states: SmallVec<[QuotaState; 2]>) -> Self {
         let bans = SmallVec::new();
-        Self { admitted, at_us, states, bans, decided_by: DecidedBy::Store }
+        let (decided_by, rollback) = (DecidedBy::Store, Rollback::NotNeeded);
+        Self { admitted, at_us, states, bans, decided_by, rollback }
     }
 }

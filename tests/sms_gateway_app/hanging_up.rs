@@ -1,12 +1,11 @@
 //! What becomes of a message whose sender does not wait for the answer, or does not end it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use clap::Parser;
 use tokio::time::{Instant, sleep, timeout};
-use tower_sliding_window::store::{Check, Partition, Store, StoreFuture, Verdict};
+use tower_sliding_window::store::{Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict};
 use tower_sliding_window::{FailurePolicy, MemoryStore, Policy, Quota};
 
 use crate::alerts::Alerts;
@@ -46,8 +45,8 @@ impl Store for Far {
         Self::far(self.0.cancel(check))
     }
 
-    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
-        Self::far(self.0.restore(check, age))
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+        Self::far(self.0.restore(log, known))
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {

@@ -14,8 +14,8 @@ pub(super) enum Step {
     Peek { cost: u32, windows: Vec<(usize, usize)> },
     Cancel(usize),
     Reset(usize, usize),
-    Restore { age_us: u64, cost: u32, windows: Vec<(usize, usize)> },
-    RestoreKnown(usize, u64),
+    Restore { age_us: u64, cost: u32, confirmed: bool, windows: Vec<(usize, usize)> },
+    RestoreKnown(usize, u64, bool),
     SetLimits(usize, u32, u32, u64),
 }
 
@@ -37,10 +37,11 @@ pub(super) fn step(clock_may_step_back: bool) -> impl Strategy<Value = Step> {
         1 => (cost(), windows()).prop_map(|(cost, windows)| Step::Peek { cost, windows }),
         2 => any::<prop::sample::Index>().prop_map(|at| Step::Cancel(at.index(1 << 16))),
         1 => (0..2_usize, 0..KEYS.len()).prop_map(|(policy, key)| Step::Reset(policy, key)),
-        1 => (0..HORIZON_US * 5 / 4, 1..4_u32, windows())
-            .prop_map(|(age_us, cost, windows)| Step::Restore { age_us, cost, windows }),
-        1 => (any::<prop::sample::Index>(), 0..HORIZON_US)
-            .prop_map(|(at, age_us)| Step::RestoreKnown(at.index(1 << 16), age_us)),
+        1 => (0..HORIZON_US * 5 / 4, 1..4_u32, any::<bool>(), windows()).prop_map(
+            |(age_us, cost, confirmed, windows)| Step::Restore { age_us, cost, confirmed, windows },
+        ),
+        1 => (any::<prop::sample::Index>(), 0..HORIZON_US, any::<bool>())
+            .prop_map(|(at, age_us, confirmed)| Step::RestoreKnown(at.index(1 << 16), age_us, confirmed)),
         1 => (0..2_usize, 1..9_u32, 1..6_u32, 1..4_u64)
             .prop_map(|(at, long, short, quarters)| Step::SetLimits(at, long, short, quarters)),
     ]

@@ -82,15 +82,27 @@ impl Model {
         Verdict { bans, ..Verdict::new(admitted, Some(known.unwrap_or(now_us)), states) }
     }
 
-    pub(super) fn restore(&mut self, check: &Check, age_us: u64) {
+    pub(super) fn restore(&mut self, check: &Check, age_us: u64, raises: bool) -> u32 {
         let entry = Entry { at_us: self.now_us - age_us, id: check.id };
-        if age_us < HORIZON_US && check.cost > 0 {
-            check.partitions.iter().for_each(|it| self.log(it).restore(entry, check.cost, 0));
+        if age_us >= HORIZON_US || check.cost == 0 {
+            return 0;
         }
+        let (now_us, mut added) = (self.now_us, 0);
+        for partition in &check.partitions {
+            let log = self.log(partition);
+            log.forget_all(now_us, HORIZON_US);
+            added += log.restore(entry, check.cost, 0, raises);
+        }
+        added
     }
 
     pub(super) fn cancel(&mut self, check: &Check) -> bool {
-        let removed = check.partitions.iter().map(|partition| self.log(partition).remove(check.id));
-        removed.sum::<usize>() > 0
+        let (now_us, mut was_live) = (self.now_us, false);
+        for partition in &check.partitions {
+            let log = self.log(partition);
+            was_live |= log.find(check.id, now_us, HORIZON_US).is_some();
+            log.remove(check.id);
+        }
+        was_live
     }
 }

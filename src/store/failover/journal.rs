@@ -1,6 +1,11 @@
-//! [`SharedJournal`]: what the store has yet to be told.
+//! [`SharedJournal`]: what the store has yet to be told, log by log.
 
-use std::collections::{HashMap, VecDeque};
+mod backlog;
+#[cfg(test)]
+mod tests;
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -8,77 +13,52 @@ use std::time::Duration;
 
 use ahash::RandomState;
 use tokio::time::Instant;
-use uuid::Uuid;
 
+pub(super) use self::backlog::{Change, ChangeKind, Lead, Turn};
+use self::backlog::Backlog;
+use crate::error::StoreError;
 use crate::store::{Check, Partition};
 
-/// What is still to be done in the store for one request.
-#[derive(Clone, Debug)]
-pub(super) struct Task {
-    pub(super) check: Arc<Check>,
-    pub(super) kind: TaskKind,
-    /// When the request was admitted.
-    at: Instant,
-    /// Tells a task from the one that took its place while it was under way.
-    number: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TaskKind {
-    /// The request was admitted without the store, which is to count it.
-    Restore,
-    /// The request was not admitted after all, and the store may have counted it.
-    Cancel,
-}
-
-impl Task {
-    /// Returns how long ago the request was admitted.
-    pub(super) fn age(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.at)
-    }
-
-    /// Tells whether the request has left all its windows, so that nothing is left to do.
-    fn is_over(&self, now: Instant) -> bool {
-        let horizon_us = self.check.partitions.iter().map(|it| it.policy.horizon_us()).max();
-        self.age(now) >= Duration::from_micros(horizon_us.unwrap_or(0))
-    }
-}
+/// Of how many logs it is remembered that they were surveyed since the last reconnection.
+const MOST_SURVEYED: usize = 65_536;
 
 /// The journal of a process, which is empty nearly always.
 #[derive(Debug)]
 pub(super) struct SharedJournal {
     journal: Mutex<Journal>,
-    /// The length of the journal, for a look without its lock.
-    unwritten: AtomicUsize,
+    /// How many logs the journal is about, for a look without its lock.
+    logs: AtomicUsize,
 }
 
 impl SharedJournal {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { journal: Mutex::new(Journal::new(capacity)), unwritten: AtomicUsize::new(0) }
+        Self { journal: Mutex::new(Journal::new(capacity)), logs: AtomicUsize::new(0) }
     }
 
-    /// Locks the journal; its length is known to all when the lock is released.
+    /// Locks the journal. Whether it is empty is known to all when the lock is released.
     pub(super) fn lock(&self) -> Locked<'_> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { journal, unwritten: &self.unwritten }
+        Locked { journal, logs: &self.logs }
     }
 
-    /// Tells whether the store has yet to be told something about one of these windows.
-    pub(super) fn concerns(&self, partitions: &[Partition]) -> bool {
-        self.unwritten.load(Ordering::Acquire) > 0 && self.lock().concerns(partitions)
+    /// Tells whether requests of these logs were decided on without the store, which has to be told
+    /// before it decides on others.
+    pub(super) fn has_changes(&self, logs: &[Partition]) -> bool {
+        self.logs.load(Ordering::Acquire) > 0 && self.lock().changes(logs) > 0
     }
 
-    /// Returns what is to be done for a request.
-    pub(super) fn kind_of(&self, id: Uuid) -> Option<TaskKind> {
-        // Locked in any case: it may be about to be noted.
-        self.lock().kind_of(id)
+    /// Tells whether anything is to be told about these logs.
+    pub(super) fn concerns(&self, logs: &[Partition]) -> bool {
+        // Locked in any case: something may be about to be noted.
+        let journal = self.lock();
+        logs.iter().any(|log| journal.backlogs.contains_key(log))
     }
 }
 
 /// The journal while it is looked at or changed.
 pub(super) struct Locked<'a> {
     journal: MutexGuard<'a, Journal>,
-    unwritten: &'a AtomicUsize,
+    logs: &'a AtomicUsize,
 }
 
 impl Deref for Locked<'_> {
@@ -97,39 +77,42 @@ impl DerefMut for Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.unwritten.store(self.journal.len(), Ordering::Release);
+        self.logs.store(self.journal.backlogs.len(), Ordering::Release);
     }
 }
 
-/// The tasks by request, and the windows they concern.
+/// What is to be told about each log.
 #[derive(Debug)]
 pub(super) struct Journal {
-    tasks: HashMap<Uuid, Task, RandomState>,
-    /// In the order they were noted or last returned, beside some that are done.
-    order: VecDeque<Uuid>,
-    /// How many tasks concern a window.
-    windows: HashMap<Partition, usize, RandomState>,
+    backlogs: HashMap<Partition, Backlog, RandomState>,
+    /// The logs in the order in which the store is told of them, beside some that are done.
+    order: VecDeque<Partition>,
+    /// How many changes there are, of all logs.
+    changes: usize,
     capacity: usize,
     next_number: u64,
-    cleared_at: Instant,
-    /// Held by whoever works the tasks off, and let go if a runtime that ends has dropped them.
+    cleared_at: Option<Instant>,
+    /// The logs that were surveyed since this many reconnections.
+    surveyed: (u64, HashSet<Partition, RandomState>),
+    /// Held by the task that tells the store, and let go if a runtime that ends has dropped that.
     worker: Weak<()>,
 }
 
 impl Journal {
     fn new(capacity: usize) -> Self {
         Self {
-            tasks: HashMap::default(),
+            backlogs: HashMap::default(),
             order: VecDeque::new(),
-            windows: HashMap::default(),
+            changes: 0,
             capacity,
             next_number: 0,
-            cleared_at: Instant::now(),
+            cleared_at: None,
+            surveyed: (0, HashSet::default()),
             worker: Weak::new(),
         }
     }
 
-    /// Returns what whoever works the tasks off is to hold, unless somebody does already.
+    /// Returns what the task that tells the store has to hold, unless there is one already.
     pub(super) fn begin(&mut self) -> Option<Arc<()>> {
         if self.worker.strong_count() > 0 {
             return None;
@@ -139,216 +122,139 @@ impl Journal {
         Some(worker)
     }
 
-    /// Notes that nobody works the tasks off any longer.
+    /// Notes that no task tells the store any longer.
     pub(super) fn end(&mut self) {
         self.worker = Weak::new();
     }
 
-    fn len(&self) -> usize {
-        self.tasks.len()
+    /// Returns how many changes there are of some logs.
+    pub(super) fn changes(&self, logs: &[Partition]) -> usize {
+        logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::changes).sum()
     }
 
-    /// Tells whether the store has yet to be told something about one of these windows.
-    fn concerns(&self, partitions: &[Partition]) -> bool {
-        partitions.iter().any(|partition| self.windows.contains_key(partition))
-    }
-
-    /// Makes room for one more task, and says whether there is.
-    pub(super) fn has_room(&mut self, now: Instant) -> bool {
-        // Each task that is noted pays for dropping about one that is over.
-        for _ in 0..2 {
-            match self.order.front().map(|id| self.tasks.get(id)) {
-                Some(Some(task)) if !task.is_over(now) => break,
-                Some(_) => self.drop_front(),
-                None => break,
-            }
+    /// Notes what has become of a request, in place of what was noted before, in each of its logs.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Full`] if there is no room. What only replaces something needs none.
+    pub(super) fn note(
+        &mut self,
+        check: &Check,
+        kind: ChangeKind,
+        at: Instant,
+    ) -> Result<(), StoreError> {
+        let is_new = |log: &&Partition| self.backlogs.get(*log).is_none_or(|it| !it.has(check.id));
+        let more = check.partitions.iter().filter(is_new).count();
+        if more > 0 && !self.has_room(more, at) {
+            return Err(StoreError::Full { capacity: self.capacity });
         }
-        let often = now.saturating_duration_since(self.cleared_at) < Duration::from_secs(1);
-        if self.len() >= self.capacity && !often {
-            self.cleared_at = now;
-            let over: Vec<Uuid> = self.over(now);
-            over.iter().for_each(|id| self.remove(*id));
-            self.order.retain(|id| self.tasks.contains_key(id));
+        for log in &check.partitions {
+            self.next_number += 1;
+            let number = self.next_number;
+            let change = Change { id: check.id, kind, cost: check.cost, at, number };
+            let is_new = self.backlog(log).note(change);
+            self.changes += usize::from(is_new);
         }
-        self.len() < self.capacity
+        Ok(())
     }
 
-    fn over(&self, now: Instant) -> Vec<Uuid> {
-        self.tasks.iter().filter(|(_, task)| task.is_over(now)).map(|(id, _)| *id).collect()
-    }
-
-    fn drop_front(&mut self) {
-        if let Some(id) = self.order.pop_front() {
-            self.remove(id);
+    /// Notes that the store may lack anything of a log, so that all that is known here is to be
+    /// told.
+    ///
+    /// Without `always` that is done once after each reconnection: a log in constant use may look
+    /// incomplete only because two replies overtook one another.
+    pub(super) fn survey(&mut self, log: &Partition, reconnections: u64, always: bool) {
+        if self.surveyed.0 != reconnections || self.surveyed.1.len() >= MOST_SURVEYED {
+            self.surveyed = (reconnections, HashSet::default());
+        }
+        if self.surveyed.1.insert(log.clone()) || always {
+            self.backlog(log).begin_survey();
         }
     }
 
-    /// Notes what is to be done for a request, in place of what was to be done for it before. A
-    /// request that is to be counted in more windows than was known is counted in all of them.
-    pub(super) fn note(&mut self, mut check: Arc<Check>, kind: TaskKind, at: Instant) {
-        let before = self.tasks.remove(&check.id);
-        if let Some(before) = &before {
-            self.leave(&before.check.partitions);
-            for partition in &before.check.partitions {
-                if !check.partitions.contains(partition) {
-                    Arc::make_mut(&mut check).partitions.push(partition.clone());
-                }
-            }
-        } else {
-            self.order.push_back(check.id);
-        }
-        self.insert(check, kind, at);
-    }
-
-    fn insert(&mut self, check: Arc<Check>, kind: TaskKind, at: Instant) {
-        for partition in &check.partitions {
-            *self.windows.entry(partition.clone()).or_default() += 1;
-        }
-        self.next_number += 1;
-        let number = self.next_number;
-        self.tasks.insert(check.id, Task { check, kind, at, number });
-    }
-
-    /// Returns what is to be done for a request.
-    fn kind_of(&self, id: Uuid) -> Option<TaskKind> {
-        self.tasks.get(&id).map(|task| task.kind)
-    }
-
-    /// Forgets what was to be done about some windows.
-    pub(super) fn forget(&mut self, partitions: &[Partition]) {
-        let concerned = |task: &&Task| {
-            task.check.partitions.iter().any(|partition| partitions.contains(partition))
-        };
-        let ids: Vec<Uuid> = self.tasks.values().filter(concerned).map(|it| it.check.id).collect();
-        for id in ids {
-            let Some(mut task) = self.tasks.remove(&id) else { continue };
-            self.leave(&task.check.partitions);
-            let check = Arc::make_mut(&mut task.check);
-            check.partitions.retain(|partition| !partitions.contains(partition));
-            if !task.check.partitions.is_empty() {
-                // One that is under way is to be done again, without these windows.
-                self.insert(task.check, task.kind, task.at);
+    fn backlog(&mut self, log: &Partition) -> &mut Backlog {
+        match self.backlogs.entry(log.clone()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(vacant) => {
+                self.order.push_back(log.clone());
+                vacant.insert(Backlog::default())
             }
         }
     }
 
-    /// Returns up to `most` tasks, which stay noted until they are done. Those that were not
-    /// returned lately come first, so that none that can't be done holds up the others.
-    pub(super) fn next(&mut self, most: usize, now: Instant) -> Vec<Task> {
-        let mut tasks = Vec::new();
+    /// Says whose turn it is to tell the store about a log, and of what: of up to `most` changes.
+    pub(super) fn turn(&mut self, log: &Partition, most: usize, now: Instant) -> Turn {
+        let Some(backlog) = self.backlogs.get_mut(log) else { return Turn::Nothing };
+        self.changes -= backlog.drop_over(log, now);
+        let turn = backlog.turn(log, most);
+        self.drop_if_empty(log);
+        turn
+    }
+
+    /// Notes how a turn has ended: what was told is done, unless it was replaced meanwhile.
+    ///
+    /// A survey goes on from `surveyed_until_us`, or has told everything.
+    pub(super) fn finish(
+        &mut self,
+        lead: &Lead,
+        outcome: &Result<(), StoreError>,
+        surveyed_until_us: Option<u64>,
+    ) {
+        if let Some(backlog) = self.backlogs.get_mut(&lead.log) {
+            self.changes -= backlog.finish(lead, outcome.is_ok(), surveyed_until_us);
+            self.drop_if_empty(&lead.log);
+        }
+        lead.tell(outcome);
+    }
+
+    /// Forgets what was to be told about some logs.
+    pub(super) fn forget(&mut self, logs: &[Partition]) {
+        for log in logs {
+            if let Some(backlog) = self.backlogs.get_mut(log) {
+                self.changes -= backlog.forget();
+                self.drop_if_empty(log);
+            }
+        }
+    }
+
+    /// Returns up to `most` logs that the store is to be told about. Those that were not returned
+    /// lately come first, so that one that can't be told holds up no other.
+    pub(super) fn next(&mut self, most: usize) -> Vec<Partition> {
+        let mut logs = Vec::new();
         for _ in 0..self.order.len() {
-            let Some(id) = self.order.pop_front() else { break };
-            match self.tasks.get(&id) {
-                Some(task) if task.is_over(now) => self.remove(id),
-                Some(task) => {
-                    tasks.push(task.clone());
-                    self.order.push_back(id);
-                }
-                None => {}
-            }
-            if tasks.len() == most {
+            if logs.len() == most {
                 break;
             }
-        }
-        tasks
-    }
-
-    /// Notes that a task is done, unless another has taken its place meanwhile.
-    pub(super) fn done(&mut self, task: &Task) {
-        if self.tasks.get(&task.check.id).is_some_and(|noted| noted.number == task.number) {
-            self.remove(task.check.id);
-        }
-    }
-
-    fn remove(&mut self, id: Uuid) {
-        if let Some(task) = self.tasks.remove(&id) {
-            self.leave(&task.check.partitions);
-        }
-    }
-
-    fn leave(&mut self, partitions: &[Partition]) {
-        for partition in partitions {
-            if let Some(count) = self.windows.get_mut(partition) {
-                *count -= 1;
-                if *count == 0 {
-                    self.windows.remove(partition);
-                }
+            let Some(log) = self.order.pop_front() else { break };
+            if self.backlogs.contains_key(&log) {
+                self.order.push_back(log.clone());
+                logs.push(log);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-    use crate::policy::Policy;
-    use crate::quota::Quota;
-
-    fn partition(key: u64) -> Partition {
-        let policy = Policy::new("user").quota(Quota::per_hour(5));
-        Partition::new(Arc::new(policy), key.to_string())
+        logs
     }
 
-    fn restore_in(journal: &mut Journal, key: u64) -> Arc<Check> {
-        let check = Arc::new(Check::new([partition(key)]));
-        journal.note(check.clone(), TaskKind::Restore, Instant::now());
-        check
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_has_left_its_windows_makes_room_in_the_journal() {
-        let mut journal = Journal::new(4);
-        for key in 0..4 {
-            assert!(journal.has_room(Instant::now()));
-            restore_in(&mut journal, key);
+    /// Makes room for so many more changes, and says whether there is.
+    fn has_room(&mut self, more: usize, now: Instant) -> bool {
+        if self.changes + more <= self.capacity {
+            return true;
         }
-        assert!(!journal.has_room(Instant::now()));
-        tokio::time::advance(Duration::from_secs(3600)).await;
-        for key in 4..100 {
-            assert!(journal.has_room(Instant::now()), "for number {key}");
-            restore_in(&mut journal, key);
-            tokio::time::advance(Duration::from_secs(1200)).await;
+        let lately = |at: Instant| now.saturating_duration_since(at) < Duration::from_secs(1);
+        if !self.cleared_at.is_some_and(lately) {
+            self.cleared_at = Some(now);
+            for (log, backlog) in &mut self.backlogs {
+                self.changes -= backlog.drop_over(log, now);
+            }
+            self.backlogs.retain(|_, backlog| !backlog.is_empty());
+            self.order.retain(|log| self.backlogs.contains_key(log));
         }
-        assert!(!journal.concerns(&[partition(0)]));
-        tokio::time::advance(Duration::from_secs(3600)).await;
-        assert!(journal.next(10, Instant::now()).is_empty() && journal.len() == 0);
+        self.changes + more <= self.capacity
     }
 
-    #[test]
-    fn a_request_is_settled_in_all_windows_that_were_ever_noted_for_it() {
-        let mut journal = Journal::new(100);
-        let first = restore_in(&mut journal, 0);
-        let second = Check { id: first.id, ..Check::new([partition(1)]) };
-        journal.note(Arc::new(second), TaskKind::Cancel, Instant::now());
-        let [task] = &journal.next(10, Instant::now())[..] else { panic!("one task a request") };
-        assert_eq!(task.check.partitions[..], [partition(1), partition(0)]);
-        assert!(journal.concerns(&[partition(0)]) && journal.concerns(&[partition(1)]));
-    }
-
-    #[test]
-    fn what_can_t_be_done_holds_up_nothing_else() {
-        let mut journal = Journal::new(100);
-        let checks: Vec<Arc<Check>> = (0..10).map(|key| restore_in(&mut journal, key)).collect();
-        let mut seen = HashSet::new();
-        for _ in 0..5 {
-            // None of them is ever done.
-            seen.extend(journal.next(2, Instant::now()).iter().map(|task| task.check.id));
+    fn drop_if_empty(&mut self, log: &Partition) {
+        if self.backlogs.get(log).is_some_and(Backlog::is_empty) {
+            // Its place in the order is passed over when its turn comes.
+            self.backlogs.remove(log);
         }
-        assert_eq!(seen.len(), checks.len());
-    }
-
-    #[test]
-    fn a_task_that_was_replaced_while_it_was_under_way_is_still_to_be_done() {
-        let mut journal = Journal::new(100);
-        let check = restore_in(&mut journal, 0);
-        let under_way = journal.next(1, Instant::now());
-        journal.note(check.clone(), TaskKind::Cancel, Instant::now());
-        journal.done(&under_way[0]);
-        assert_eq!(journal.kind_of(check.id), Some(TaskKind::Cancel));
-        let again = journal.next(1, Instant::now());
-        journal.done(&again[0]);
-        assert!(!journal.concerns(&check.partitions) && journal.len() == 0);
     }
 }

@@ -44,11 +44,8 @@ impl BanStore for MemoryStore {
 
     fn impose(&self, partition: &Partition, duration: Duration, reason: &str) -> StoreFuture<Ban> {
         let impose = |standing: &mut Standing, now_us: u64| {
-            let until_us = now_us + micros(duration);
-            let is_new = until_us > standing.until_us && !duration.is_zero();
-            if is_new {
-                (standing.until_us, standing.reason) = (until_us, reason.to_owned());
-            }
+            let penalty = partition.policy.penalty_for_strikes();
+            let is_new = standing.impose(now_us, micros(duration), reason, penalty);
             let none = Ban { remaining: Duration::ZERO, reason: String::new(), is_new };
             ban(standing, now_us, is_new).unwrap_or(none)
         };

@@ -2,16 +2,18 @@
 
 use smallvec::SmallVec;
 
-use super::{DROPPED_PER_ADMISSION, Inner, shard, standing_key};
+use super::shard::{self, Shard};
+use super::{DROPPED_PER_ADMISSION, Inner, standing_key};
 use crate::error::StoreError;
 use crate::penalty::Standing;
+use crate::report;
 use crate::store::expiring::Keep;
-use crate::store::{BanState, Check, Struck, Verdict};
-use crate::window::Entry;
+use crate::store::{Admission, BanState, Check, Partition, Struck, Verdict};
+use crate::window::{Entry, micros};
 
 impl Inner {
     pub(super) fn decide(&self, check: &Check, record: bool) -> Result<Verdict, StoreError> {
-        self.with_room(|| self.try_decide(check, record))
+        self.with_room(&check.partitions, || self.try_decide(check, record))
     }
 
     fn try_decide(&self, check: &Check, record: bool) -> Result<Verdict, StoreError> {
@@ -42,7 +44,14 @@ impl Inner {
             return Ok(verdict);
         }
         verdict.admitted = check.fits(&verdict.states);
-        self.punish(check, &mut verdict, record)?;
+        self.punish(check, &mut verdict, record);
+        if record {
+            for (index, slot) in slots.iter().enumerate() {
+                if let Some(slot) = slot {
+                    self.adopt(locked.shard(index).0, *slot, &check.partitions[index].policy);
+                }
+            }
+        }
         if !verdict.admitted || !record || check.cost == 0 {
             return Ok(verdict);
         }
@@ -55,7 +64,7 @@ impl Inner {
         for (index, (partition, slot)) in check.partitions.iter().zip(slots).enumerate() {
             let (shard, hash) = locked.shard(index);
             let slot = slot.unwrap_or_else(|| self.insert(shard, hash, partition, now_us));
-            shard.window_mut(slot).add(Entry { at_us: now_us, id }, check.cost, &partition.policy);
+            shard.window_mut(slot).add(Entry { at_us: now_us, id }, now_us, check.cost);
             for (quota, state) in partition.policy.judged().zip(&mut states) {
                 state.remaining = state.remaining.saturating_sub(check.cost);
                 if state.reset_us == 0 {
@@ -71,7 +80,9 @@ impl Inner {
     }
 
     /// Denies what is banned, and counts a denial by a full quota as a strike if it is to be.
-    fn punish(&self, check: &Check, verdict: &mut Verdict, count: bool) -> Result<(), StoreError> {
+    ///
+    /// A denial stays one where the table of ban records is full: then the strike is not counted.
+    fn punish(&self, check: &Check, verdict: &mut Verdict, count: bool) {
         for (place, partition) in check.partitions.iter().enumerate() {
             let Some(penalty) = partition.policy.penalty_for_strikes() else { continue };
             let full_us = check.longest_full_us(place, &verdict.states);
@@ -87,34 +98,78 @@ impl Inner {
                 let keep = if over_us > now_us { Keep::Until(over_us) } else { Keep::Not };
                 (BanState::new(place, standing.wait_us(now_us), struck), keep)
             };
-            let ban = self
-                .standings
-                .update(&standing_key(&partition.policy, partition.key.as_bytes()), look)?;
-            if ban.matters() {
-                verdict.bans.push(ban);
+            let key = standing_key(&partition.policy, partition.key.as_bytes());
+            match self.standings.update(&key, look) {
+                Ok(ban) if ban.matters() => verdict.bans.push(ban),
+                Ok(_) => {}
+                Err(error) => report::strike_lost(&error),
             }
         }
-        Ok(())
     }
 
-    pub(super) fn try_restore(&self, check: &Check, age_us: u64) -> Result<(), StoreError> {
+    /// Records a request in all of its logs, whatever the quotas say.
+    ///
+    /// Looks for its identity only if it may be there already: that can take as long as the log is.
+    pub(super) fn try_record(&self, check: &Check, age_us: u64) -> Result<(), StoreError> {
         let mut locked = self.lock_all(&check.partitions);
         let now_us = self.now_us();
-        // What was admitted before there was a store is counted from its creation.
         let entry = Entry { at_us: now_us.saturating_sub(age_us), id: check.id };
         for (index, partition) in check.partitions.iter().enumerate() {
             if check.cost == 0 || age_us >= partition.policy.horizon_us() {
                 continue;
             }
             let (shard, hash) = locked.shard(index);
-            let slot = match shard.find(hash, partition) {
-                Some(slot) => slot,
-                None if self.reserve(1) => self.insert(shard, hash, partition, entry.at_us),
-                None => return Err(StoreError::Full { capacity: self.capacity }),
-            };
-            shard.window_mut(slot).restore(entry, now_us, check.cost, &partition.policy);
+            let slot = self.find_or_insert(shard, hash, partition, entry.at_us)?;
+            if check.repeated {
+                shard.window_mut(slot).restore(entry, now_us, check.cost, true);
+            } else {
+                shard.window_mut(slot).add(entry, now_us, check.cost);
+            }
             self.drop_expired(shard, now_us, DROPPED_PER_ADMISSION);
         }
         Ok(())
+    }
+
+    /// Records what another process knows of a log, and returns how many entries it lacked.
+    pub(super) fn try_restore(
+        &self,
+        partition: &Partition,
+        admissions: &[Admission],
+    ) -> Result<u32, StoreError> {
+        let mut locked = self.lock_all(std::slice::from_ref(partition));
+        let now_us = self.now_us();
+        let (shard, hash) = locked.shard(0);
+        let mut added = 0;
+        for admission in admissions {
+            let age_us = micros(admission.age);
+            if admission.cost == 0 || age_us >= partition.policy.horizon_us() {
+                continue;
+            }
+            // What was admitted before there was a store is counted from its creation.
+            let entry = Entry { at_us: now_us.saturating_sub(age_us), id: admission.id };
+            let slot = self.find_or_insert(shard, hash, partition, entry.at_us)?;
+            let window = shard.window_mut(slot);
+            added += window.restore(entry, now_us, admission.cost, !admission.confirmed);
+        }
+        self.drop_expired(shard, now_us, DROPPED_PER_ADMISSION);
+        Ok(added)
+    }
+
+    /// Returns the slot of a log, which is made if there is none and room for it.
+    fn find_or_insert(
+        &self,
+        shard: &mut Shard,
+        hash: u64,
+        partition: &Partition,
+        at_us: u64,
+    ) -> Result<u32, StoreError> {
+        match shard.find(hash, partition) {
+            Some(slot) => {
+                self.adopt(shard, slot, &partition.policy);
+                Ok(slot)
+            }
+            None if self.reserve(1) => Ok(self.insert(shard, hash, partition, at_us)),
+            None => Err(StoreError::Full { capacity: self.capacity }),
+        }
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct Window {
     pub(super) log: Log,
     /// Inline if it is short: to follow a pointer to it costs as much as the rest.
     key: SmallVec<[u8; 24]>,
-    /// As it was when an entry was last added: it says how long the entries matter.
+    /// As it was at the last decision: it says how long the entries matter.
     policy: Arc<Policy>,
     /// When the window's entry in `Shard::expiries` comes due: not after it has run out.
     due_us: u64,
@@ -33,23 +33,27 @@ impl Window {
             && self.policy.shares_windows_with(&partition.policy)
     }
 
-    /// Records a request, which then matters for as long as the present policy says.
-    pub(super) fn add(&mut self, entry: Entry, cost: u32, policy: &Arc<Policy>) {
-        self.tidy(entry.at_us, policy);
-        self.log.add(entry, cost, highest_limit(policy));
+    /// Records a request.
+    pub(super) fn add(&mut self, entry: Entry, now_us: u64, cost: u32) {
+        self.log.forget(now_us, self.policy.horizon_us());
+        self.log.add(entry, cost, highest_limit(&self.policy));
     }
 
-    /// Records a request of the past.
-    pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: u32, policy: &Arc<Policy>) {
-        self.tidy(now_us, policy);
-        self.log.restore(entry, cost, highest_limit(policy));
+    /// Records a request that may be there already, see [`Log::restore`].
+    pub(super) fn restore(
+        &mut self,
+        entry: Entry,
+        now_us: u64,
+        cost: u32,
+        raises: bool,
+    ) -> u32 {
+        self.log.forget_all(now_us, self.policy.horizon_us());
+        self.log.restore(entry, cost, highest_limit(&self.policy), raises)
     }
 
-    fn tidy(&mut self, now_us: u64, policy: &Arc<Policy>) {
-        if !Arc::ptr_eq(&self.policy, policy) {
-            self.policy = policy.clone();
-        }
-        self.log.forget(now_us, policy.horizon_us());
+    /// Tells whether no entry matters any longer.
+    pub(super) fn has_run_out(&self, now_us: u64) -> bool {
+        self.expires_us() <= now_us
     }
 
     /// Returns an instant before which the window does not run out.
@@ -114,6 +118,34 @@ impl Shard {
         self.by_hash.insert_unique(hash, slot, |slot| hash_of(&windows[*slot as usize], hasher));
         self.expiries.push(Reverse((due_us, slot)));
         slot
+    }
+
+    /// Has the entries of a window matter for as long as `policy` says from now on.
+    ///
+    /// A denial under a longer window counts on entries that the shorter one would have dropped,
+    /// and a window that was shortened is not to keep its place for the old length.
+    pub(super) fn adopt(&mut self, slot: u32, policy: &Arc<Policy>) {
+        let window = &mut self.windows[slot as usize];
+        if Arc::ptr_eq(&window.policy, policy) {
+            return;
+        }
+        window.policy = policy.clone();
+        let expires_us = window.expires_us();
+        if expires_us < window.due_us {
+            window.due_us = expires_us;
+            self.expiries.push(Reverse((expires_us, slot)));
+        }
+    }
+
+    /// Shortens what is kept under an earlier form of a policy to the present one.
+    pub(super) fn shorten(&mut self, policy: &Arc<Policy>) {
+        let is_longer = |window: &Window| {
+            window.policy.shares_windows_with(policy)
+                && window.policy.horizon_us() > policy.horizon_us()
+        };
+        let windows = self.windows.iter().filter(|(_, window)| is_longer(window));
+        let slots: Vec<u32> = windows.map(|(slot, _)| slot as u32).collect();
+        slots.into_iter().for_each(|slot| self.adopt(slot, policy));
     }
 
     /// Forgets a window, and says whether there was one.

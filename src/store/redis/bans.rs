@@ -1,21 +1,21 @@
 //! The bans of a [`RedisStore`].
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
 
 use super::calls::Calls;
-use super::script::Script;
-use super::{RedisStore, reply};
+use super::RedisStore;
+use super::commands::call_ban;
+use super::reply::{self, BanOutcome, BanReply};
+use super::script::{BAN, LIFT};
 use crate::bans::Ban;
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::Policy;
 use crate::store::{BanStore, Partition, StoreFuture};
-use crate::window::micros;
 
-static BAN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/ban.lua")));
 /// How many keys one call of SCAN looks at.
 const KEYS_AT_ONCE: usize = 1000;
 
@@ -26,16 +26,11 @@ async fn ban(
     duration: Duration,
     reason: &str,
 ) -> Result<Option<Ban>, StoreError> {
-    let decay_us = partition.policy.penalty_for_strikes().map_or(0, |it| it.decay_us());
-    let mut command = BAN.command(1);
-    command.arg(calls.keys().standing(partition));
-    command.arg(micros(duration));
-    command.arg(reason).arg(decay_us);
-    let (wait_us, is_new, reason): (u64, bool, Vec<u8>) =
-        reply::read(&calls.run(&BAN, &command).await?)?;
-    let reason = String::from_utf8_lossy(&reason).into_owned();
-    let remaining = Duration::from_micros(wait_us);
-    Ok((wait_us > 0).then_some(Ban { remaining, reason, is_new }))
+    let command = call_ban(calls.keys(), partition, duration, reason, Duration::ZERO);
+    let ban = reply::ban(&calls.run(&BAN, &command).await?)?;
+    let is_new = ban.outcome == BanOutcome::Imposed;
+    let BanReply { remaining, reason, .. } = ban;
+    Ok((!remaining.is_zero()).then_some(Ban { remaining, reason, is_new }))
 }
 
 impl BanStore for RedisStore {
@@ -61,9 +56,12 @@ impl BanStore for RedisStore {
         let local = self.local.clone();
         StoreFuture::later(async move {
             let _ = local.lift(&partition).await;
-            let mut command = redis::cmd("DEL");
+            let mut command = LIFT.command(3);
             command.arg(calls.keys().standing(&partition)).arg(calls.keys().strikes(&partition));
-            let removed: u64 = reply::read(&calls.send(&command).await?)?;
+            command.arg(calls.keys().lift_mark(&partition));
+            let penalty = partition.policy.penalty_for_strikes();
+            command.arg(penalty.map_or(0, |penalty| penalty.longest_us()));
+            let removed: u64 = reply::read(&calls.run(&LIFT, &command).await?)?;
             Ok(removed > 0)
         })
     }

@@ -13,12 +13,12 @@ use super::connection::{Connection, Connector};
 use super::keys::Keys;
 #[cfg(test)]
 use super::link::Link;
-use super::reply;
-use super::script::{ADMIT, ADMIT_ALL, CANCEL, RESTORE, Script};
+use super::reply::{self, BanOutcome};
+use super::script::{ADMIT, ADMIT_ALL, BAN, CANCEL, RESET, RESTORE, Script};
 use crate::error::StoreError;
 use crate::penalty::REASON;
 use crate::quota::Quota;
-use crate::store::{Check, Partition, Store, StoreFuture, Verdict};
+use crate::store::{Admission, Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict};
 use crate::window::micros;
 
 /// A Redis server as a store, with nothing remembered in this process.
@@ -29,6 +29,8 @@ struct Inner {
     keys: Keys,
     admit: &'static Script,
     admit_all: &'static Script,
+    cancel: &'static Script,
+    reset: &'static Script,
     restore: &'static Script,
     /// Whether the connection itself may send a command again whose answer was lost.
     sent_twice: bool,
@@ -47,6 +49,8 @@ impl Commands {
             keys,
             admit: &ADMIT,
             admit_all: &ADMIT_ALL,
+            cancel: &CANCEL,
+            reset: &RESET,
             restore: &RESTORE,
             sent_twice: false,
         }))
@@ -78,6 +82,10 @@ impl Store for Commands {
                     let again = inner.admit_all(&check, "repeat");
                     Box::pin(inner.ask(&check, &again)).await.map_err(|_| error)
                 }
+                // The connection may have sent it before, with another outcome.
+                Err(error) if inner.sent_twice && error.was_sent() => {
+                    Err(StoreError::Uncertain { source: Box::new(error) })
+                }
                 verdict => verdict,
             }
         })
@@ -91,35 +99,64 @@ impl Store for Commands {
 
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         let inner = self.0.clone();
-        let command = inner.call_cancel(check);
+        let mut command = inner.call(inner.cancel, &check.partitions);
+        command.arg(check.id.as_bytes()).arg(check.cost);
+        for partition in &check.partitions {
+            command.arg(partition.policy.horizon_us());
+        }
         StoreFuture::later(async move {
-            let removed: u64 = reply::read(&inner.calls.run(&CANCEL, &command).await?)?;
-            Ok(removed > 0)
+            let live: u64 = reply::read(&inner.calls.run(inner.cancel, &command).await?)?;
+            Ok(live > 0)
         })
     }
 
-    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
-        let (inner, check) = (self.0.clone(), check.clone());
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+        let (inner, log, ban) = (self.0.clone(), log.clone(), known.ban.clone());
+        let command = inner.call_restore(&log, &known.admissions);
         StoreFuture::later(async move {
-            let mut command = inner.call(&RESTORE, &check.partitions);
-            command.arg(check.id.as_bytes()).arg(check.cost);
-            command.arg(micros(age));
-            for partition in &check.partitions {
-                command.arg(partition.policy.horizon_us());
+            let mut restored = Restored::default();
+            if let Some(command) = command {
+                let reply = inner.calls.run(inner.restore, &command).await?;
+                let (added, reset_us): (u32, i64) = reply::read(&reply)?;
+                restored.added = added;
+                restored.reset = u64::try_from(reset_us).ok().map(Duration::from_micros);
             }
-            let _added: u64 = reply::read(&inner.calls.run(inner.restore, &command).await?)?;
-            Ok(())
+            if let Some(ban) = ban {
+                let command = call_ban(&inner.keys, &log, ban.remaining, &ban.reason, ban.seen);
+                let reply = inner.calls.run(&BAN, &command).await?;
+                restored.lifted = reply::ban(&reply)?.outcome == BanOutcome::LiftedSince;
+            }
+            Ok(restored)
         })
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
         let inner = self.0.clone();
-        let mut command = redis::cmd("DEL");
+        let mut command = inner.reset.command(2 * partitions.len());
         for partition in partitions {
-            command.arg(inner.keys.window(partition));
+            command.arg(inner.keys.window(partition)).arg(inner.keys.reset_mark(partition));
         }
-        StoreFuture::later(async move { inner.calls.send(&command).await.map(|_| ()) })
+        for partition in partitions {
+            command.arg(partition.policy.horizon_us());
+        }
+        StoreFuture::later(async move { inner.calls.run(inner.reset, &command).await.map(|_| ()) })
     }
+}
+
+/// Puts a ban to `ban.lua`: one to be imposed if it is known to stand since `seen` ago, or with a
+/// length of zero a look at the one that stands.
+pub(super) fn call_ban(
+    keys: &Keys,
+    log: &Partition,
+    length: Duration,
+    reason: &str,
+    seen: Duration,
+) -> Cmd {
+    let decay_us = log.policy.penalty_for_strikes().map_or(0, |penalty| penalty.decay_us());
+    let mut command = BAN.command(2);
+    command.arg(keys.standing(log)).arg(keys.lift_mark(log));
+    command.arg(micros(length)).arg(reason).arg(decay_us).arg(micros(seen));
+    command
 }
 
 /// Returns the quota if `admit.lua` can decide: a new request of weight 1 in one window under one
@@ -148,10 +185,19 @@ impl Inner {
         command
     }
 
-    fn call_cancel(&self, check: &Check) -> Cmd {
-        let mut command = self.call(&CANCEL, &check.partitions);
-        command.arg(check.id.as_bytes()).arg(check.cost);
-        command
+    /// Puts admissions to `restore.lua`, if there are any.
+    fn call_restore(&self, log: &Partition, admissions: &[Admission]) -> Option<Cmd> {
+        if admissions.is_empty() {
+            return None;
+        }
+        let mut command = self.restore.command(2);
+        command.arg(self.keys.window(log)).arg(self.keys.reset_mark(log));
+        command.arg(log.policy.horizon_us());
+        for admission in admissions {
+            command.arg(admission.id.as_bytes()).arg(admission.cost);
+            command.arg(micros(admission.age)).arg(if admission.confirmed { "NX" } else { "GT" });
+        }
+        Some(command)
     }
 
     /// Asks Redis, and reads its answer.
@@ -216,15 +262,17 @@ impl Commands {
     /// ones ask for `TIME`, and which are the shipped ones otherwise.
     pub(in crate::store) fn with_clock(connection: ConnectionManager, clock: &str) -> Self {
         let with_clock = |shipped: &str| Script::with_clock(shipped, clock);
-        let trouble = crate::store::failover::Trouble::new();
+        let outage = crate::store::failover::Outage::new();
         let connector = Connector::Managed(connection.clone());
-        let link = Link::idle(connector, Duration::from_secs(10), trouble);
+        let link = Link::idle(connector, Duration::from_secs(10), outage);
         link.ready(Connection::Managed(connection));
         Self(Arc::new(Inner {
             calls: Calls::new(link, Keys::new(clock.to_owned())),
             keys: Keys::new(clock.to_owned()),
             admit: with_clock(include_str!("../../../lua/admit.lua")),
             admit_all: with_clock(include_str!("../../../lua/admit_all.lua")),
+            cancel: with_clock(include_str!("../../../lua/cancel.lua")),
+            reset: with_clock(include_str!("../../../lua/reset.lua")),
             restore: with_clock(include_str!("../../../lua/restore.lua")),
             sent_twice: false,
         }))

@@ -1,13 +1,13 @@
 //! [`InTurn`]: a decision about windows that no single server has.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::{Check, Partition, Store, StoreFuture, Verdict};
 use crate::error::StoreError;
-use crate::store::BanState;
+use crate::store::verdict::Rollback;
+use crate::store::{BanState, KnownLog, Restored};
 use crate::window::QuotaState;
 
 /// Asks a cluster about a request: of each partition key in one call, for its windows share a slot;
@@ -94,21 +94,33 @@ async fn admit<S: Store>(store: Arc<S>, check: Arc<Check>) -> Result<Verdict, St
                 denied |= !verdict.admitted;
                 verdicts.push(verdict);
             }
+            // One denial decides. The answer then does not say how the other logs stand.
+            Err(_) if denied => verdicts.push(unknown(&part.check)),
             Err(error) if verdicts.is_empty() => return Err(error),
-            // Whoever asked has the request cancelled or restored in all windows.
-            Err(error) => return Err(StoreError::Partial { source: Box::new(error) }),
+            // The caller has the request cancelled or restored in all logs.
+            Err(error) => return Err(StoreError::Uncertain { source: Box::new(error) }),
         }
     }
+    let mut rollback = Rollback::NotNeeded;
     if denied {
-        for (part, verdict) in parts.iter().zip(&verdicts) {
-            if !verdict.admitted {
-                break;
+        let recorded = parts.iter().zip(&verdicts).take_while(|(_, verdict)| verdict.admitted);
+        for (part, _) in recorded {
+            match store.cancel(&part.check).await {
+                Ok(_) if rollback == Rollback::NotNeeded => rollback = Rollback::Done,
+                Ok(_) => {}
+                Err(_) => rollback = Rollback::Unfinished,
             }
-            let cancelled = store.cancel(&part.check).await;
-            cancelled.map_err(|error| StoreError::Partial { source: Box::new(error) })?;
         }
     }
-    Ok(together(&check, &parts, verdicts))
+    let verdict = together(&check, &parts, verdicts);
+    Ok(Verdict { rollback, ..verdict })
+}
+
+/// Answers about logs that could not be asked, and that do not matter to a decision.
+fn unknown(check: &Check) -> Verdict {
+    let judged = check.partitions.iter().flat_map(|partition| partition.policy.judged());
+    let states = judged.map(|quota| QuotaState::new(quota.limit(), 0, 0)).collect();
+    Verdict::new(false, None, states)
 }
 
 impl<S: Store> Store for InTurn<S> {
@@ -119,7 +131,7 @@ impl<S: Store> Store for InTurn<S> {
         // In a task of its own: if the client goes away in between, what was begun is finished.
         let task = tokio::spawn(admit(self.0.clone(), check.clone()));
         StoreFuture::later(async move {
-            let failed = |error: tokio::task::JoinError| StoreError::Partial {
+            let failed = |error: tokio::task::JoinError| StoreError::Uncertain {
                 source: Box::new(StoreError::Protocol { message: error.to_string() }),
             };
             task.await.unwrap_or_else(|error| Err(failed(error)))
@@ -156,15 +168,8 @@ impl<S: Store> Store for InTurn<S> {
         })
     }
 
-    fn restore(&self, check: &Arc<Check>, age: Duration) -> StoreFuture<()> {
-        let store = self.0.clone();
-        let parts = parts(check);
-        StoreFuture::later(async move {
-            for part in &parts {
-                store.restore(&part.check, age).await?;
-            }
-            Ok(())
-        })
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+        self.0.restore(log, known)
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {

@@ -29,6 +29,16 @@ impl Keys {
         self.of_policy(partition, ":strikes")
     }
 
+    /// Returns the name of when a log was last reset.
+    pub(super) fn reset_mark(&self, partition: &Partition) -> Vec<u8> {
+        self.of_policy(partition, ":reset")
+    }
+
+    /// Returns the name of when the ban of a log's key was last lifted.
+    pub(super) fn lift_mark(&self, partition: &Partition) -> Vec<u8> {
+        self.of_policy(partition, ":lifted")
+    }
+
     /// Returns a pattern of SCAN that is met by what is kept for any key under a name, and perhaps by
     /// more.
     pub(super) fn pattern(&self, name: &str) -> String {

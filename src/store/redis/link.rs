@@ -5,7 +5,7 @@ mod tests;
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -19,14 +19,15 @@ use super::connection::{Connection, Connector};
 use crate::backoff::Backoff;
 use crate::error::StoreError;
 use crate::report;
-use crate::store::failover::Trouble;
+use crate::store::failover::Outage;
 
 /// How many answers in a row have to fail to come before the connection is given up.
 const FAILURES_IN_A_ROW: u32 = 5;
 /// How long making a connection may take.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Short enough that Redis decides again within a second of its return.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// How often a connection that works may be exchanged because its server is no longer the master.
 const LEAST_AGE: Duration = Duration::from_secs(1);
 
@@ -49,7 +50,9 @@ struct Shared {
     changing: Mutex<()>,
     changed: Notify,
     failures: AtomicU32,
-    trouble: Trouble,
+    /// Whether it was reported that there is no connection.
+    reported: AtomicBool,
+    outage: Outage,
 }
 
 enum State {
@@ -81,7 +84,7 @@ impl State {
 
 impl Link {
     /// Creates a link that connects when it is first used.
-    pub(super) fn idle(connector: Connector, response_timeout: Duration, trouble: Trouble) -> Self {
+    pub(super) fn idle(connector: Connector, response_timeout: Duration, outage: Outage) -> Self {
         Self(Arc::new(Shared {
             connector,
             response_timeout,
@@ -89,7 +92,8 @@ impl Link {
             changing: Mutex::default(),
             changed: Notify::new(),
             failures: AtomicU32::new(0),
-            trouble,
+            reported: AtomicBool::new(false),
+            outage,
         }))
     }
 
@@ -220,12 +224,12 @@ impl Shared {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let _changing = self.changing();
         if !matches!(**self.state.load(), State::Idle) {
-            // What answers now may have lost its memory.
-            self.trouble.mark();
+            self.outage.mark_reconnection();
         }
         self.failures.store(0, Ordering::Relaxed);
         self.state.store(Arc::new(State::Ready { connection, number, since: Instant::now() }));
         self.changed.notify_waiters();
+        self.reported.store(false, Ordering::Relaxed);
         report::store_found();
     }
 
@@ -265,22 +269,29 @@ impl Shared {
                 if *number == lost && since.elapsed() >= least_age => {}
             _ => return,
         }
-        self.trouble.mark();
+        self.outage.mark();
         let attempt = Arc::new(());
         let next = next(Arc::downgrade(&attempt));
         if matches!(next, State::Failed(_)) {
-            report::store_lost(error);
+            self.report_lost(error);
         }
         self.state.store(Arc::new(next));
         self.changed.notify_waiters();
         tokio::spawn(reconnect(Arc::downgrade(self), attempt));
     }
 
+    /// Reports once that there is no connection, also if there never was one.
+    fn report_lost(&self, error: &StoreError) {
+        if !self.reported.swap(true, Ordering::Relaxed) {
+            report::store_lost(error);
+        }
+    }
+
     /// Has calls fail at once from now on.
     fn failed(&self, error: &StoreError) {
         let _changing = self.changing();
+        self.report_lost(error);
         if let State::Connecting(attempt) = &**self.state.load() {
-            report::store_lost(error);
             self.state.store(Arc::new(State::Failed(attempt.clone())));
             self.changed.notify_waiters();
         }

@@ -1,5 +1,7 @@
 //! What Redis's replies mean.
 
+use std::time::Duration;
+
 use redis::{FromRedisValue, RedisError, Value};
 
 use super::{Partition, Verdict};
@@ -68,6 +70,38 @@ pub(super) fn verdict(reply: &Value, partitions: &[Partition]) -> Result<Verdict
     }
     verdict.bans.retain(|ban| ban.matters());
     Ok(verdict)
+}
+
+/// What has become of a ban that was put to `ban.lua`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BanOutcome {
+    /// It stands.
+    Imposed,
+    /// None was to be imposed, or another stands that ends as late.
+    NotImposed,
+    /// It was lifted after it was seen.
+    LiftedSince,
+}
+
+/// The reply of `ban.lua`.
+pub(super) struct BanReply {
+    /// How long the ban that stands goes on. Zero if there is none.
+    pub(super) remaining: Duration,
+    pub(super) outcome: BanOutcome,
+    /// Why the ban that stands was imposed.
+    pub(super) reason: String,
+}
+
+/// Reads the reply of `ban.lua`.
+pub(super) fn ban(reply: &Value) -> Result<BanReply, StoreError> {
+    let (wait_us, outcome, reason): (u64, i64, Vec<u8>) = read(reply)?;
+    let outcome = match outcome {
+        1 => BanOutcome::Imposed,
+        -1 => BanOutcome::LiftedSince,
+        _ => BanOutcome::NotImposed,
+    };
+    let reason = String::from_utf8_lossy(&reason).into_owned();
+    Ok(BanReply { remaining: Duration::from_micros(wait_us), outcome, reason })
 }
 
 /// Reads any other reply.

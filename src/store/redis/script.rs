@@ -17,9 +17,18 @@ pub(super) static ADMIT_ALL: LazyLock<Script> =
 /// Takes a request back.
 pub(super) static CANCEL: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../../lua/cancel.lua")));
-/// Records a request that was admitted elsewhere.
+/// Records what a process knows of a log.
 pub(super) static RESTORE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../../lua/restore.lua")));
+/// Empties logs, and keeps other processes from writing back what was in them.
+pub(super) static RESET: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../../lua/reset.lua")));
+/// Imposes a ban, or looks at the one that stands.
+pub(super) static BAN: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../../lua/ban.lua")));
+/// Lifts a ban, and keeps other processes from imposing it again.
+pub(super) static LIFT: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../../lua/lift.lua")));
 
 /// Loads the scripts, so that the first rush does not find them missing a thousand times.
 ///

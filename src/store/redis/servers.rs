@@ -8,7 +8,7 @@ use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult}
 
 use super::connection::Connector;
 use crate::error::StoreError;
-use crate::store::failover::Trouble;
+use crate::store::failover::Outage;
 
 /// Which Redis servers keep the windows: one server, the master that Sentinels name, or a cluster.
 ///
@@ -151,16 +151,16 @@ impl RedisServers {
     pub(super) fn connector(
         self,
         response_timeout: Duration,
-        trouble: &Trouble,
+        outage: &Outage,
     ) -> Result<Connector, StoreError> {
-        self.try_into_connector(response_timeout, trouble).map_err(unusable)
+        self.try_into_connector(response_timeout, outage).map_err(unusable)
     }
 
     #[cfg_attr(not(feature = "cluster"), allow(unused_variables, reason = "only clusters use it"))]
     fn try_into_connector(
         self,
         response_timeout: Duration,
-        trouble: &Trouble,
+        outage: &Outage,
     ) -> RedisResult<Connector> {
         #[cfg(feature = "tls")]
         let certificates = self.certificates;
@@ -191,7 +191,7 @@ impl RedisServers {
             }
             #[cfg(feature = "cluster")]
             Kind::Cluster(nodes) => {
-                let trouble = trouble.clone();
+                let outage = outage.clone();
                 let builder = redis::cluster::ClusterClient::builder(nodes)
                     // A slot that is on the move is asked for again after a few milliseconds.
                     .min_retry_wait(1)
@@ -206,7 +206,7 @@ impl RedisServers {
                     .use_protocol(redis::ProtocolVersion::RESP3)
                     .push_sender(move |info: redis::PushInfo| {
                         if info.kind == redis::PushKind::Disconnection {
-                            trouble.mark();
+                            outage.mark_reconnection();
                         }
                         Ok::<_, redis::aio::SendError>(())
                     });

@@ -8,7 +8,7 @@ use crate::store::redis::tests::connect;
 async fn link(server: &RedisServer, response_timeout: Duration) -> (Link, Connection) {
     let connection = connect(server).await;
     let connector = Connector::Managed(connection.clone());
-    (Link::idle(connector, response_timeout, Trouble::new()), Connection::Managed(connection))
+    (Link::idle(connector, response_timeout, Outage::new()), Connection::Managed(connection))
 }
 
 /// [`Shared::ready`], halted before its last step: nobody is told.

@@ -1,0 +1,68 @@
+//! [`Outage`]: when the store was last seen to fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::time::Instant;
+
+use crate::store::Check;
+use crate::window::micros;
+
+/// When the store was last seen to fail. Clones are one.
+#[derive(Clone, Debug)]
+pub(in crate::store) struct Outage(Arc<Observed>);
+
+#[derive(Debug)]
+struct Observed {
+    epoch: Instant,
+    /// Microseconds since the epoch, plus 1; 0 if never.
+    last: AtomicU64,
+    reconnections: AtomicU64,
+    unseen: AtomicBool,
+}
+
+impl Outage {
+    pub(in crate::store) fn new() -> Self {
+        Self(Arc::new(Observed {
+            epoch: Instant::now(),
+            last: AtomicU64::new(0),
+            reconnections: AtomicU64::new(0),
+            unseen: AtomicBool::new(false),
+        }))
+    }
+
+    /// Notes that the store fails now.
+    pub(in crate::store) fn mark(&self) {
+        self.0.last.fetch_max(self.now_us() + 1, Ordering::SeqCst);
+    }
+
+    /// Notes that a connection was made again. The server behind it may have lost its memory.
+    pub(in crate::store) fn mark_reconnection(&self) {
+        self.0.reconnections.fetch_add(1, Ordering::SeqCst);
+        self.mark();
+    }
+
+    /// Notes that the connection reconnects by itself and does not say so.
+    pub(in crate::store) fn may_be_unseen(&self) {
+        self.0.unseen.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns how often a connection was made again.
+    pub(super) fn reconnections(&self) -> u64 {
+        self.0.reconnections.load(Ordering::SeqCst)
+    }
+
+    /// Tells whether a log of the request may reach back to the last outage.
+    pub(super) fn matters_to(&self, check: &Check) -> bool {
+        if self.0.unseen.load(Ordering::Relaxed) {
+            return true;
+        }
+        let last = self.0.last.load(Ordering::SeqCst);
+        let horizons = check.partitions.iter().map(|partition| partition.policy.horizon_us());
+        last > 0 && self.now_us() < last.saturating_add(horizons.max().unwrap_or(0))
+    }
+
+    fn now_us(&self) -> u64 {
+        micros(self.0.epoch.elapsed())
+    }
+}

@@ -1,0 +1,224 @@
+//! What an answer of the store means, beside what is known here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::journal::ChangeKind;
+use super::{Decided, Failover, is_local, now};
+use crate::error::StoreError;
+use crate::failure::FailurePolicy;
+use crate::penalty::REASON;
+use crate::report;
+use crate::store::verdict::Rollback;
+use crate::store::{BanStore, Check, DecidedBy, Partition, Store, Verdict};
+
+/// How often the store is asked again about an admission that looks one too many. Once is enough,
+/// unless a request that is decided here at the same time takes the place.
+const MOST_ATTEMPTS: usize = 3;
+
+/// An admission by the store that what is known here contradicts.
+#[derive(Debug)]
+pub(super) struct Doubt;
+
+/// What the local logs say to an admission by the store.
+enum Comparison {
+    /// The store knows at least as much.
+    Agrees,
+    /// The store lacks something, and the request fits all the same.
+    StoreLacks,
+    /// With what is known here it is one too many, or the key is banned.
+    Contradicts,
+}
+
+impl<S: Store> Failover<S> {
+    /// Draws conclusions from an answer of the store, or says that it is in doubt.
+    pub(super) fn settle(
+        &self,
+        check: &Arc<Check>,
+        sent: Instant,
+        answer: Decided,
+    ) -> Result<Decided, Doubt> {
+        match answer {
+            Ok(verdict) if verdict.admitted => self.admitted(check, sent, verdict).map(Ok),
+            Ok(verdict) => Ok(Ok(self.denied(check, verdict))),
+            Err(error) if error.is_impossible() => Ok(Err(error)),
+            Err(error) => Ok(self.without_the_store(check, error)),
+        }
+    }
+
+    /// Records here what the store has admitted, and compares it with what is known here if there
+    /// was an outage.
+    fn admitted(
+        &self,
+        check: &Arc<Check>,
+        sent: Instant,
+        verdict: Verdict,
+    ) -> Result<Verdict, Doubt> {
+        if !is_local(check) {
+            return Ok(verdict);
+        }
+        // The store has counted the request after it was sent: its entry leaves here no later than
+        // there, so that a client that has waited as long as it was told is not denied here.
+        //
+        // At the capacity it is not known here, and a new key will be refused in an outage.
+        let _ = self.0.local.record(check, sent.elapsed());
+        if !self.0.outage.matters_to(check) {
+            self.forget_bans(check);
+            return Ok(verdict);
+        }
+        match self.compare(check, &verdict) {
+            Comparison::Agrees => Ok(verdict),
+            Comparison::StoreLacks => {
+                self.survey(&check.partitions, false);
+                Ok(verdict)
+            }
+            Comparison::Contradicts => Err(Doubt),
+        }
+    }
+
+    /// Compares an admission by the store with the local logs, which hold it too.
+    ///
+    /// The local logs hold what this process alone has admitted, each entry with a timestamp no
+    /// later than the store's. So they never hold more than a store that has lost nothing: what they
+    /// hold now lies in one window of the store's own clock. Only the number of places left may
+    /// differ without a loss, if a reply has overtaken another one.
+    fn compare(&self, check: &Arc<Check>, verdict: &Verdict) -> Comparison {
+        let is_banned = |log: &Partition| self.0.local.known_ban(log).is_some();
+        if check.partitions.iter().any(is_banned) {
+            return Comparison::Contradicts;
+        }
+        let costless = Arc::new(Check { cost: 0, ..Check::clone(check) });
+        let Ok(held) = now(self.0.local.peek(&costless)) else { return Comparison::Agrees };
+        // Above the limit nothing remains, however much is above it: so that is looked at first.
+        if !costless.fits(&held.states) {
+            return Comparison::Contradicts;
+        }
+        let mut states = held.states.iter().zip(&verdict.states);
+        if states.any(|(here, there)| here.remaining < there.remaining) {
+            return Comparison::StoreLacks;
+        }
+        Comparison::Agrees
+    }
+
+    /// Takes an admission back that is in doubt, tells the store all that is known here, and asks
+    /// it again.
+    ///
+    /// Three interleavings lead here, and each ends with the store's own answer:
+    /// - The store has lost its memory. It is told, and denies.
+    /// - A request of the same log was decided here while this one was under way. The store is told
+    ///   of that one, and denies or finds a place for both.
+    /// - Another process has reset the log or lifted the ban. The store says so, what is known here
+    ///   is forgotten, and the request is admitted again.
+    pub(super) async fn resolve(&self, check: &Arc<Check>, _doubt: Doubt) -> Decided {
+        for _ in 0..MOST_ATTEMPTS {
+            let _ = now(self.0.local.cancel(check));
+            self.survey(&check.partitions, true);
+            self.note(check, ChangeKind::Cancel)?;
+            if self.is_long(&check.partitions)
+                || self.tell_everything(&check.partitions).await.is_err()
+            {
+                break;
+            }
+            let sent = Instant::now();
+            let answer = self.0.store.admit(check).await;
+            match self.settle(check, sent, answer) {
+                Ok(decided) => return decided,
+                Err(Doubt) => {}
+            }
+        }
+        let _ = now(self.0.local.cancel(check));
+        self.note(check, ChangeKind::Cancel)?;
+        self.decide_here(check, &StoreError::Unavailable)
+    }
+
+    /// Decides on a request of logs that the store has yet to be told about.
+    pub(super) async fn admit_after_changes(&self, check: &Arc<Check>, sent: Instant) -> Decided {
+        if is_local(check) && self.has_many_changes(&check.partitions) {
+            return self.decide_here(check, &StoreError::Unavailable);
+        }
+        if self.tell_changes(&check.partitions).await.is_err() {
+            // What failed was not this request, which the store has not seen.
+            return self.without_the_store(check, StoreError::Unavailable);
+        }
+        let answer = self.0.store.admit(check).await;
+        match self.settle(check, sent, answer) {
+            Ok(decided) => decided,
+            Err(doubt) => self.resolve(check, doubt).await,
+        }
+    }
+
+    fn denied(&self, check: &Arc<Check>, verdict: Verdict) -> Verdict {
+        if verdict.rollback == Rollback::Unfinished {
+            // The denial stands: another log is full, whatever becomes of this one.
+            let _ = self.note(check, ChangeKind::Cancel);
+        }
+        self.remember_bans(check, &verdict);
+        verdict
+    }
+
+    /// Bans here the keys that are banned there, for when the store does not answer.
+    fn remember_bans(&self, check: &Arc<Check>, verdict: &Verdict) {
+        if !is_local(check) {
+            return;
+        }
+        for ban in verdict.bans.iter().filter(|ban| ban.wait_us > 0) {
+            if let Some(partition) = check.partitions.get(ban.partition) {
+                let length = Duration::from_micros(ban.wait_us);
+                let _ = now(self.0.local.impose(partition, length, REASON));
+            }
+        }
+    }
+
+    /// Lifts here what was lifted there, now that the store has let a request pass.
+    fn forget_bans(&self, check: &Arc<Check>) {
+        for log in &check.partitions {
+            if self.0.local.known_ban(log).is_some() {
+                let _ = now(self.0.local.lift(log));
+            }
+        }
+    }
+
+    pub(super) fn without_the_store(&self, check: &Arc<Check>, error: StoreError) -> Decided {
+        self.0.outage.mark();
+        let decided = self.decide_here(check, &error);
+        if error.may_have_counted() && !matches!(&decided, Ok(verdict) if verdict.admitted) {
+            // An open policy lets the request pass: then it is counted rightly.
+            if check.on_failure != FailurePolicy::Open {
+                let _ = self.note(check, ChangeKind::Cancel);
+            }
+        }
+        // Again, for a request that did not see the change in time.
+        self.0.outage.mark();
+        decided
+    }
+
+    pub(super) fn decide_here(&self, check: &Arc<Check>, error: &StoreError) -> Decided {
+        let FailurePolicy::Local { instances } = check.on_failure else {
+            return Err(error.clone());
+        };
+        // A request of more places than this process has is for the whole fleet to decide.
+        let Some(share) = check.shared_among(instances) else { return Err(error.clone()) };
+        let mut verdict = now(self.0.local.admit(&share))?;
+        if verdict.admitted && check.cost > 0 {
+            self.note(check, ChangeKind::Restore).inspect_err(|_| {
+                let _ = now(self.0.local.cancel(check));
+            })?;
+        }
+        // The caller gets an answer, and will not report the error.
+        report::store_error(error);
+        verdict.decided_by = DecidedBy::LocalWindow;
+        Ok(verdict)
+    }
+
+    pub(super) fn peek_here(&self, check: &Arc<Check>, error: &StoreError) -> Decided {
+        let FailurePolicy::Local { instances } = check.on_failure else {
+            return Err(error.clone());
+        };
+        let Some(share) = check.shared_among(instances) else { return Err(error.clone()) };
+        let mut verdict = now(self.0.local.peek(&share))?;
+        verdict.decided_by = DecidedBy::LocalWindow;
+        Ok(verdict)
+    }
+}

@@ -1,0 +1,186 @@
+//! How the store is told what it has missed.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::journal::{Change, ChangeKind, Lead, Turn};
+use super::{Failover, age};
+use crate::backoff::Backoff;
+use crate::error::StoreError;
+use crate::report;
+use crate::store::{
+    Admission, BanStore, Check, KnownLog, Partition, Restored, Store, StoreFuture,
+};
+
+/// How many logs the store is told about at once in the background.
+const LOGS_AT_ONCE: usize = 128;
+/// How many admissions one call tells the store: what keeps Redis busy for about half a millisecond.
+const ADMISSIONS_AT_ONCE: usize = 512;
+/// How long until the store is asked again after it has refused something.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+impl<S: Store> Failover<S> {
+    /// Tells the store what it has missed, until nothing is left.
+    pub(super) async fn work_off(self, _worker: Arc<()>) {
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        loop {
+            let logs = {
+                let mut journal = self.0.journal.lock();
+                let logs = journal.next(LOGS_AT_ONCE);
+                if logs.is_empty() {
+                    return journal.end();
+                }
+                logs
+            };
+            let mut under_way = JoinSet::new();
+            for log in logs {
+                let this = self.clone();
+                under_way.spawn(async move { this.take_turn(&log).await });
+            }
+            let mut all_done = true;
+            while let Some(done) = under_way.join_next().await {
+                all_done &= matches!(done, Ok(Ok(_)));
+            }
+            if all_done {
+                backoff.reset();
+            } else {
+                backoff.pause().await;
+            }
+        }
+    }
+
+    /// Tells whether the changes of some logs take more than a call, so that no check waits for it.
+    pub(super) fn has_many_changes(&self, logs: &[Partition]) -> bool {
+        self.0.journal.lock().changes(logs) > ADMISSIONS_AT_ONCE
+    }
+
+    /// Tells whether one of some local logs takes more than a few calls.
+    pub(super) fn is_long(&self, logs: &[Partition]) -> bool {
+        logs.iter().any(|log| self.0.local.log_len(log) > 4 * ADMISSIONS_AT_ONCE)
+    }
+
+    /// Tells the store what was decided on some logs without it.
+    pub(super) async fn tell_changes(&self, logs: &[Partition]) -> Result<(), StoreError> {
+        for log in logs {
+            while self.0.journal.has_changes(std::slice::from_ref(log)) {
+                self.take_turn(log).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the store all that is to be told about some logs.
+    pub(super) async fn tell_everything(&self, logs: &[Partition]) -> Result<(), StoreError> {
+        for log in logs {
+            while self.take_turn(log).await? {}
+        }
+        Ok(())
+    }
+
+    /// Tells the store about a log, or waits for the caller that does. Says whether there may be
+    /// more to tell.
+    ///
+    /// If the leader's future is dropped, the others find its end of the channel closed, and one of
+    /// them takes the turn. What it had sent may still run: all of it can be done twice.
+    async fn take_turn(&self, log: &Partition) -> Result<bool, StoreError> {
+        let turn = self.0.journal.lock().turn(log, ADMISSIONS_AT_ONCE, Instant::now());
+        match turn {
+            Turn::Nothing => Ok(false),
+            Turn::Wait(mut outcome) => match outcome.wait_for(Option::is_some).await.as_deref() {
+                Ok(Some(outcome)) => outcome.clone().map(|()| true),
+                Ok(None) | Err(_) => Ok(true),
+            },
+            Turn::Lead(lead) => {
+                let told = self.tell(&lead).await;
+                let (outcome, surveyed_until_us) = match told {
+                    Ok(surveyed_until_us) => (Ok(()), surveyed_until_us),
+                    // No other log is told so: the rest is not held up.
+                    Err(error) if error.concerns_one_window() => {
+                        report::write_back_lost(&error);
+                        (Ok(()), None)
+                    }
+                    Err(error) => (Err(error), None),
+                };
+                self.0.journal.lock().finish(&lead, &outcome, surveyed_until_us);
+                outcome.map(|()| true)
+            }
+        }
+    }
+
+    /// Tells the store what a leader has to tell, and returns from where a survey goes on.
+    async fn tell(&self, lead: &Lead) -> Result<Option<u64>, StoreError> {
+        let mut surveyed_until_us = None;
+        if let Some(after_us) = lead.survey {
+            // Before the changes: a request that was cancelled meanwhile is among those.
+            let known;
+            (known, surveyed_until_us) =
+                self.0.local.known_after(&lead.log, after_us, ADMISSIONS_AT_ONCE);
+            if !known.is_empty() {
+                self.restore(&lead.log, &known).await?;
+            }
+        }
+        let cancelled = self.cancel_all(lead).await;
+        let now = Instant::now();
+        let restores = lead.changes.iter().filter(|change| change.kind == ChangeKind::Restore);
+        let admission = |it: &Change| Admission::new(it.id, it.cost, age(it.at, now));
+        let known = KnownLog::new(restores.map(admission).collect());
+        if !known.is_empty() {
+            self.restore(&lead.log, &known).await?;
+            report::written_back(known.admissions.len() as u64);
+        }
+        cancelled.map(|()| surveyed_until_us)
+    }
+
+    /// Tells the store what is known of a log, and forgets here what other processes have undone.
+    async fn restore(&self, log: &Partition, known: &KnownLog) -> Result<(), StoreError> {
+        let sent = Instant::now();
+        let Restored { reset, lifted, .. } = self.0.store.restore(log, known).await?;
+        if let Some(reset) = reset {
+            // Measured from before it was asked for, so that nothing later is forgotten.
+            self.0.local.forget_older(log, reset + sent.elapsed());
+        }
+        if lifted {
+            let _ = super::now(self.0.local.lift(log));
+        }
+        Ok(())
+    }
+
+    /// Cancels requests in the store, all at once.
+    async fn cancel_all(&self, lead: &Lead) -> Result<(), StoreError> {
+        let cancelled = lead.changes.iter().filter(|change| change.kind == ChangeKind::Cancel);
+        let mut answers: Vec<StoreFuture<bool>> = cancelled
+            .map(|change| {
+                let mut check = Check::new([lead.log.clone()]);
+                (check.id, check.cost) = (change.id, change.cost);
+                self.0.store.cancel(&Arc::new(check))
+            })
+            .collect();
+        let count = answers.len() as u64;
+        let mut failed = None;
+        poll_fn(|cx| {
+            answers.retain_mut(|answer| match std::pin::Pin::new(answer).poll(cx) {
+                Poll::Pending => true,
+                Poll::Ready(Ok(_)) => false,
+                Poll::Ready(Err(error)) => {
+                    failed = Some(error);
+                    false
+                }
+            });
+            if answers.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        match failed {
+            Some(error) => Err(error),
+            None => {
+                report::written_back(count);
+                Ok(())
+            }
+        }
+    }
+}
