@@ -25,7 +25,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
-use tower_sliding_window::store::{Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict};
+use tower_sliding_window::store::{
+    Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict,
+};
 use tower_sliding_window::{Limiter, MemoryStore, Quota, StoreError};
 
 use common::lines::Unread;

@@ -9,7 +9,9 @@ use serde_json::json;
 use tokio::time::advance;
 use tower::service_fn;
 use tower_layer::Layer;
-use tower_sliding_window::store::{Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict};
+use tower_sliding_window::store::{
+    Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict,
+};
 use tower_sliding_window::{
     MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer, StoreError, key,
 };

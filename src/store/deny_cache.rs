@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ahash::RandomState;
@@ -24,6 +24,9 @@ const DEFAULT_CAPACITY: usize = 65_536;
 /// How long a denial is believed unless told otherwise: a place can become free by more than time,
 /// and by what other processes do.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
+/// At which part of its age a denial is renewed, so that the requests of a busy key do not all come
+/// to the store at once when it is over.
+const RENEWED_AT: f64 = 0.75;
 /// How many counters tell whether a window was changed while an answer was under way. Windows
 /// that share one merely forget a denial too many.
 const CHANGE_COUNTERS: usize = 1024;
@@ -39,6 +42,8 @@ const CHANGE_COUNTERS: usize = 1024;
 ///   at the most: a reset, a cancelled request or a lifted ban in another process frees a place too,
 ///   see [`DenyCache::max_age`]. The instant is measured from before the check was sent, on the
 ///   monotonic clock, so that time never frees a place that the cache denies.
+/// - A key that goes on being denied costs the store about one check a second, however many requests
+///   it sends: one of them renews the denial before it is over.
 /// - Never tells a wait that is too short for the windows it remembers: what is told counts from
 ///   when the answer arrived.
 /// - A denial is forgotten when its policy is replaced, and when the key is reset or a request of
@@ -158,9 +163,20 @@ struct Denial {
     states: SmallVec<[QuotaState; 2]>,
     /// How long the key is banned.
     ban_us: u64,
-    /// Until when the store would deny again, for certain.
+    /// Until when it is believed.
     until: Instant,
+    /// From when on one request is put to the store to renew it, for the store will deny longer.
+    renew: Option<Instant>,
+    is_renewed: AtomicBool,
     received: Instant,
+}
+
+impl Denial {
+    /// Tells whether the caller is the one that is to ask the store again.
+    fn is_to_be_renewed(&self, now: Instant) -> bool {
+        self.renew.is_some_and(|renew| renew <= now)
+            && !self.is_renewed.swap(true, Ordering::Relaxed)
+    }
 }
 
 impl Denials {
@@ -202,7 +218,11 @@ impl Denials {
                 // Under another policy the log may change, and this one may come back.
                 self.cache.remove(partition);
             }
-            known.push(denial.filter(holds));
+            let denial = denial.filter(holds);
+            if denial.as_ref().is_some_and(|denial| denial.is_to_be_renewed(now)) {
+                return None;
+            }
+            known.push(denial);
         }
         if known.iter().all(Option::is_none) {
             return None;
@@ -249,7 +269,8 @@ impl Denials {
             let wait_us = enforced.iter().map(|state| state.wait_us).max().unwrap_or(0);
             let ban = verdict.bans.iter().find(|ban| ban.partition == place);
             let ban_us = ban.map_or(0, |ban| ban.wait_us);
-            let believed = Duration::from_micros(wait_us.max(ban_us)).min(max_age);
+            let wait = Duration::from_micros(wait_us.max(ban_us));
+            let believed = wait.min(max_age);
             if believed.is_zero() {
                 continue;
             }
@@ -259,6 +280,8 @@ impl Denials {
                 states: own.into(),
                 ban_us,
                 until: sent + believed,
+                renew: (believed < wait).then(|| sent + believed.mul_f64(RENEWED_AT)),
+                is_renewed: AtomicBool::new(false),
                 received,
             };
             self.cache.insert(partition.clone(), Arc::new(denial));

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use clap::Parser;
 use tokio::time::{Instant, sleep, timeout};
-use tower_sliding_window::store::{Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict};
+use tower_sliding_window::store::{
+    Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict,
+};
 use tower_sliding_window::{FailurePolicy, MemoryStore, Policy, Quota};
 
 use crate::alerts::Alerts;

@@ -14,8 +14,8 @@ use std::time::Duration;
 use ahash::RandomState;
 use tokio::time::Instant;
 
-pub(super) use self::backlog::{Change, ChangeKind, Lead, Turn};
 use self::backlog::Backlog;
+pub(super) use self::backlog::{Change, ChangeKind, Lead, Turn};
 use crate::error::StoreError;
 use crate::store::{Check, Partition};
 

@@ -30,8 +30,7 @@ fn failover() -> (Failover<MemoryStore>, MemoryStore) {
 fn of_requests_that_come_together_no_more_pass_than_fit() {
     const THREADS: u32 = 4;
     let (runtime, (failover, store)) = (runtime(), failover());
-    let admit =
-        |check: Arc<Check>| runtime.block_on(failover.admit(&check)).unwrap().admitted;
+    let admit = |check: Arc<Check>| runtime.block_on(failover.admit(&check)).unwrap().admitted;
     failover.0.outage.mark();
     let together = Barrier::new(THREADS as usize);
     for round in 0..5_000 {
@@ -58,8 +57,7 @@ fn what_is_cancelled_while_the_store_is_told_what_it_lacks_stays_cancelled() {
     let runtime = runtime();
     for round in 0..2_000 {
         let (failover, store) = failover();
-        let admit =
-            |check: &Arc<Check>| runtime.block_on(failover.admit(check)).unwrap().admitted;
+        let admit = |check: &Arc<Check>| runtime.block_on(failover.admit(check)).unwrap().admitted;
         failover.0.outage.mark();
         let window = partition("user", round);
         let cancelled = Arc::new(Check::new([window.clone()]));

@@ -13,9 +13,7 @@ use super::{Failover, age};
 use crate::backoff::Backoff;
 use crate::error::StoreError;
 use crate::report;
-use crate::store::{
-    Admission, BanStore, Check, KnownLog, Partition, Restored, Store, StoreFuture,
-};
+use crate::store::{Admission, BanStore, Check, KnownLog, Partition, Restored, Store, StoreFuture};
 
 /// How many logs the store is told about at once in the background.
 const LOGS_AT_ONCE: usize = 128;

@@ -40,13 +40,7 @@ impl Window {
     }
 
     /// Records a request that may be there already, see [`Log::restore`].
-    pub(super) fn restore(
-        &mut self,
-        entry: Entry,
-        now_us: u64,
-        cost: u32,
-        raises: bool,
-    ) -> u32 {
+    pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: u32, raises: bool) -> u32 {
         self.log.forget_all(now_us, self.policy.horizon_us());
         self.log.restore(entry, cost, highest_limit(&self.policy), raises)
     }

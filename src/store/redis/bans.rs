@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::calls::Calls;
 use super::RedisStore;
+use super::calls::Calls;
 use super::commands::call_ban;
 use super::reply::{self, BanOutcome, BanReply};
 use super::script::{BAN, LIFT};
