@@ -5,7 +5,7 @@
 -- ARGV[3]: mode: "new", "repeat" (may have been recorded already) or "peek" (record nothing).
 -- ARGV[4]: wants_reset: "1" or "0".
 -- ARGV[5]: windows: how many of the keys are windows.
--- ARGV[6...]: for each window: horizon_us (its longest quota) and the number of its quotas, then limit and window_us of each; the limit of one that is reported on and not enforced is negative. After the windows, for each that has a penalty: which window it is, strikes, within_us, decay_us, reason, the number of rungs and rung_us of each.
+-- ARGV[6...]: for each window: horizon_us (its longest quota) and the number of its quotas, then limit and window_us of each; the limit of one that is reported on and not enforced is negative. After the windows, for each that has a penalty: which window it is, strikes (0 if none is counted), within_us, decay_us, reason, the number of rungs and rung_us of each.
 -- Reply[1]: 1 if admitted, 0 if denied.
 -- Reply[2]: stamp of the decision in microseconds of the Unix epoch.
 -- Reply[3...]: for each quota, remaining, wait_us (0 if it had room), reset_us (0 unless wanted). After the quotas, for each penalty, the ban's wait_us (0 if there is none), and 1 if the request was a strike or 2 if it brought a ban, else 0.
@@ -72,7 +72,7 @@ while standing < #KEYS do
   local until_us, level, struck = tonumber(known[1] or 0), tonumber(known[2] or 0), 0
   if until_us > now_us and not recorded_us then
     admitted = 0
-  elseif full_us and mode ~= 'peek' and not (known[3] and now_us < tonumber(known[3])) then
+  elseif full_us and most > 0 and mode ~= 'peek' and not (known[3] and now_us < tonumber(known[3])) then
     struck = 1
     call('ZREMRANGEBYSCORE', strikes_key, '-inf', now_us - within_us)
     call('ZADD', strikes_key, now_us, member)

@@ -4,22 +4,28 @@
 -- ARGV[1]: duration_us: how long the ban is to last from now; 0 to only look.
 -- ARGV[2]: reason: why, any bytes.
 -- ARGV[3]: decay_us: how long a rung of the penalty's ladder is remembered; 0 if there is no penalty.
--- ARGV[4]: seen_us: how long ago the ban was known to stand; 0 for one that is imposed now.
+-- ARGV[4]: seen_at_us: when the ban was last seen to stand, in microseconds of the Unix epoch; 0 if that is not known.
+-- ARGV[5]: seen_us: how long ago it was imposed elsewhere, if seen_at_us is not known; 0 for one that is imposed now.
 -- Reply[1]: how long the ban that stands goes on in microseconds, 0 if there is none.
 -- Reply[2]: 1 if it is the one that was to be imposed, -1 if that was lifted since, else 0.
 -- Reply[3]: its reason, a bulk string, empty if there is none.
+-- Reply[4]: now_us: when the reply was given, in microseconds of the Unix epoch.
 -- Cost: O(1).
 -- TTL: until the standing matters no longer, and a second; never shortened.
 
 local call, key = redis.call, KEYS[1]
-local duration_us, decay_us, seen_us = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local duration_us, decay_us = tonumber(ARGV[1]), tonumber(ARGV[3])
+local seen_at_us, seen_us = tonumber(ARGV[4]), tonumber(ARGV[5])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local known = call('HMGET', key, 'until', 'level', 'reason')
 local until_us, level, reason = tonumber(known[1] or 0), tonumber(known[2] or 0), known[3] or ''
 
 local lifted = 0
-if seen_us > 0 and tonumber(call('GET', KEYS[2]) or -1) >= now_us - seen_us then
+if seen_at_us == 0 and seen_us > 0 then
+  seen_at_us = now_us - seen_us
+end
+if seen_at_us > 0 and tonumber(call('GET', KEYS[2]) or -1) >= seen_at_us then
   duration_us, lifted = 0, -1
 end
 local wanted_us = now_us + duration_us
@@ -33,9 +39,9 @@ if duration_us > 0 and wanted_us > until_us then
   if call('PTTL', key) < ttl_ms then
     call('PEXPIRE', key, ttl_ms)
   end
-  return { duration_us, 1, ARGV[2] }
+  return { duration_us, 1, ARGV[2], now_us }
 end
 if until_us <= now_us then
-  return { 0, lifted, '' }
+  return { 0, lifted, '', now_us }
 end
-return { until_us - now_us, lifted, reason }
+return { until_us - now_us, lifted, reason, now_us }

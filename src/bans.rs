@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::StoreError;
 use crate::key::Key;
-use crate::policy::PolicyHandle;
+use crate::policy::{PolicyError, PolicyHandle};
 use crate::store::{BanStore, Partition};
 
 type OnEvent = dyn Fn(&BanEvent) + Send + Sync;
@@ -88,10 +88,36 @@ impl Bans {
     ///
     /// # Panics
     ///
-    /// If the policy has no quota.
+    /// If the policy has no quota, or no [`Penalty`](crate::Penalty): only a policy that has one
+    /// enforces bans.
     #[must_use]
+    #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, store: impl BanStore) -> Self {
-        Self { policy: policy.into(), store: Arc::new(store), on_event: None }
+        match Self::try_new(policy, store) {
+            Ok(bans) => bans,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Gives access to the bans of a policy, or says why they would not be enforced.
+    ///
+    /// # Errors
+    ///
+    /// [`PolicyError::NoPenalty`] if the policy has no [`Penalty`](crate::Penalty).
+    ///
+    /// # Panics
+    ///
+    /// If the policy has no quota; [`PolicyHandle::try_new`] gives an error instead.
+    #[track_caller]
+    pub fn try_new(
+        policy: impl Into<PolicyHandle>,
+        store: impl BanStore,
+    ) -> Result<Self, PolicyError> {
+        let policy = policy.into();
+        if policy.get().penalty_for_strikes().is_none() {
+            return Err(PolicyError::NoPenalty { name: policy.get().name().to_owned() });
+        }
+        Ok(Self { policy, store: Arc::new(store), on_event: None })
     }
 
     /// Sets what is told of each ban that is imposed or lifted here. Defaults to nothing.
@@ -183,5 +209,19 @@ impl Bans {
 impl fmt::Debug for Bans {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bans").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use super::*;
+    use crate::{MemoryStore, Policy, Quota};
+
+    #[test]
+    fn bans_that_nothing_enforces_are_refused() {
+        let policy = Policy::new("user").quota(Quota::per_minute(5));
+        let error = Bans::try_new(policy, MemoryStore::new()).unwrap_err();
+        assert!(matches!(&error, PolicyError::NoPenalty { name } if name == "user"), "{error}");
+        assert!(error.to_string().contains("Penalty::by_hand()"), "{error}");
     }
 }

@@ -20,6 +20,8 @@ pub use standing::Struck;
 pub(crate) const LONGEST_BAN: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The most rungs of a ladder, and the most strikes before a ban.
 const MOST: usize = 100;
+/// The text of a penalty that counts no strikes.
+const BY_HAND: &str = "by-hand";
 /// How long a key has to stay unbanned to come down a rung, unless told otherwise.
 const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -32,7 +34,10 @@ const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
 /// A ban is the next rung of a ladder. For each `decay` that a key stays unbanned after a ban it comes
 /// down a rung. A ban only ever lengthens, and hammering does not lengthen it.
 ///
-/// Written `STRIKES/TIME:RUNG,RUNG,...`:
+/// [`Penalty::by_hand`] counts no strikes: it only has the bans enforced that
+/// [`Bans::impose`](crate::Bans::impose) imposes.
+///
+/// Written `STRIKES/TIME:RUNG,RUNG,...`, or `by-hand`:
 ///
 /// ```
 /// use tower_sliding_window::{Penalty, Policy, Quota};
@@ -44,7 +49,8 @@ const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Penalty {
-    strikes: Quota,
+    /// How many in which time are a ban. None if no strike is counted.
+    strikes: Option<Quota>,
     ladder: Vec<Duration>,
     decay: Duration,
     jitter_percent: u8,
@@ -76,7 +82,28 @@ impl Penalty {
             }
             least = *rung;
         }
-        Ok(Self { strikes, ladder, decay: DEFAULT_DECAY, jitter_percent: 0 })
+        Ok(Self { strikes: Some(strikes), ladder, decay: DEFAULT_DECAY, jitter_percent: 0 })
+    }
+
+    /// Creates a penalty that counts no strikes: bans are imposed and lifted by hand alone.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{Bans, Limiter, MemoryStore, Penalty, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
+    /// let user = Policy::new("user").quota(Quota::per_minute(5)).penalty(Penalty::by_hand());
+    /// let store = MemoryStore::new();
+    /// let bans = Bans::new(user.clone(), store.clone());
+    /// bans.impose("mallory", Duration::from_secs(3600), "sells accounts").await?;
+    /// assert!(!Limiter::new(user, store).check("mallory").await?.is_admitted());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn by_hand() -> Self {
+        Self { strikes: None, ladder: Vec::new(), decay: DEFAULT_DECAY, jitter_percent: 0 }
     }
 
     /// Sets how long a key has to stay unbanned to come down a rung. Defaults to a day.
@@ -94,9 +121,9 @@ impl Penalty {
         self
     }
 
-    /// Returns how many strikes within which time are a ban.
+    /// Returns how many strikes within which time are a ban, if strikes are counted.
     #[must_use]
-    pub fn strikes(&self) -> Quota {
+    pub fn strikes(&self) -> Option<Quota> {
         self.strikes
     }
 
@@ -128,7 +155,8 @@ impl Penalty {
 
 impl fmt::Display for Penalty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.strikes)?;
+        let Some(strikes) = self.strikes else { return f.write_str(BY_HAND) };
+        write!(f, "{strikes}")?;
         for (index, rung) in self.ladder.iter().enumerate() {
             // A duration is written as in a quota.
             let quota = Quota::new(1, *rung).to_string();
@@ -149,6 +177,9 @@ impl FromStr for Penalty {
     type Err = ParsePenaltyError;
 
     fn from_str(text: &str) -> Result<Self, ParsePenaltyError> {
+        if text.trim() == BY_HAND {
+            return Ok(Self::by_hand());
+        }
         let (strikes, ladder) = text.split_once(':').ok_or(ParsePenaltyError::NoLadder)?;
         let strikes: Quota = strikes.trim().parse().map_err(ParsePenaltyError::Strikes)?;
         let rung = |(index, rung): (usize, &str)| {
@@ -168,7 +199,7 @@ impl FromStr for Penalty {
 #[non_exhaustive]
 pub enum ParsePenaltyError {
     /// There is no colon.
-    #[error("write STRIKES/TIME:RUNG,RUNG,..., such as 3/10m:1m,1h,24h")]
+    #[error("write STRIKES/TIME:RUNG,RUNG,..., such as 3/10m:1m,1h,24h, or by-hand")]
     NoLadder,
     /// What stands before the colon can't be read.
     #[error("the strikes, before the colon: {0}")]
@@ -209,7 +240,7 @@ mod tests {
 
     #[test]
     fn texts_are_read_as_they_are_written() {
-        for text in ["3/10m:60s,1h,24h", "1/1s:1s", "100/1h:30s,30s"] {
+        for text in ["3/10m:60s,1h,24h", "1/1s:1s", "100/1h:30s,30s", "by-hand"] {
             let penalty: Penalty = text.parse().unwrap();
             assert_eq!(penalty.to_string().parse::<Penalty>().unwrap(), penalty);
         }

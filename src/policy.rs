@@ -297,6 +297,15 @@ pub enum PolicyError {
         /// The policy's name.
         name: String,
     },
+    /// Bans under the policy would not be enforced.
+    #[error(
+        "the policy {name:?} has no penalty, so that its bans would not be enforced: add one with \
+         Policy::penalty, such as Penalty::by_hand()"
+    )]
+    NoPenalty {
+        /// The policy's name.
+        name: String,
+    },
     /// One of the quotas can't be read.
     #[error("quota number {position}: {source}")]
     Quota {

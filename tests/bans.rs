@@ -21,8 +21,8 @@ use tokio::time::sleep;
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::{BanStore, Store, Struck};
 use tower_sliding_window::{
-    BanEvent, Bans, DecidedBy, Limiter, MemoryStore, Muted, OnBan, Policy, Quota, RedisStore,
-    SlidingWindowLayer, key,
+    BanEvent, Bans, DecidedBy, FailurePolicy, Limiter, MemoryStore, Muted, OnBan, Penalty, Policy,
+    PolicyHandle, Quota, RedisStore, SlidingWindowLayer, key,
 };
 
 promises!(
@@ -32,6 +32,8 @@ promises!(
     no_ban_is_longer_than_a_year,
     a_lifted_key_has_no_strike_left,
     a_rule_given_twice_keeps_its_penalty,
+    a_ban_by_hand_needs_no_strikes,
+    new_quotas_lift_no_ban,
 );
 
 async fn a_ban_by_hand_only_lengthens_and_can_be_lifted(store: impl Store + BanStore + Clone) {
@@ -119,6 +121,48 @@ async fn a_rule_given_twice_keeps_its_penalty(store: impl Store + BanStore + Clo
     for pairs in [[plain(), policy()], [policy(), plain()]] {
         let decision = limiter.check_all(pairs.map(|it| (it, "mallory"))).await.unwrap();
         assert!(decision.usage().banned_for().is_some());
+    }
+}
+
+async fn a_ban_by_hand_needs_no_strikes(store: impl Store + BanStore + Clone) {
+    let policy = || Policy::new("user").quota(Quota::per_minute(1)).penalty(Penalty::by_hand());
+    let limiter = Limiter::new(policy(), store.clone());
+    assert!(limiter.check("mallory").await.unwrap().is_admitted());
+    for _ in 0..200 {
+        let decision = limiter.check("mallory").await.unwrap();
+        assert!(!decision.is_admitted() && decision.usage().bans().count() == 0);
+    }
+    let bans = Bans::new(policy(), store);
+    assert!(!bans.lift("mallory").await.unwrap(), "no strike was counted");
+    bans.impose("trudy", Duration::from_secs(60), "by hand").await.unwrap();
+    assert!(limiter.check("trudy").await.unwrap().usage().banned_for().is_some());
+}
+
+async fn new_quotas_lift_no_ban(store: impl Store + BanStore + Clone) {
+    let handle = PolicyHandle::new(policy());
+    let limiter = Limiter::new(&handle, store.clone());
+    Bans::new(&handle, store).impose("mallory", Duration::from_secs(9), "").await.unwrap();
+    handle.set("8/60s".parse::<Policy>().unwrap()).unwrap();
+    assert!(limiter.check("mallory").await.unwrap().usage().banned_for().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_table_of_bans_admits_nothing() {
+    let store = MemoryStore::with_capacity(2);
+    let bans = Bans::new(policy(), store.clone());
+    for key in ["x", "y"] {
+        bans.impose(key, Duration::from_secs(60), "by hand").await.unwrap();
+    }
+    for on_failure in [FailurePolicy::default(), FailurePolicy::Open, FailurePolicy::Closed] {
+        let limiter = Limiter::new(policy(), store.clone()).failure_policy(on_failure);
+        limiter.reset("mallory").await.unwrap();
+        for admitted in [true, true, false, false] {
+            let decision = limiter.check("mallory").await.unwrap();
+            assert_eq!(
+                (decision.is_admitted(), decision.decided_by()),
+                (admitted, DecidedBy::Store)
+            );
+        }
     }
 }
 

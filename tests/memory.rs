@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::advance;
-use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, Quota, StoreError};
+use tower_sliding_window::{
+    Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError,
+};
 
 const TICK: Duration = Duration::from_micros(1);
 
@@ -217,4 +219,75 @@ fn threads_on_several_windows_neither_deadlock_nor_lose_count() {
         }
     });
     assert_eq!(passed.into_inner(), 1000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_longer_window_keeps_what_it_denies_for() {
+    let policy = PolicyHandle::new("1/100ms".parse::<Policy>().unwrap());
+    let limiter = Limiter::new(&policy, MemoryStore::new());
+    assert!(admit(&limiter, "alice").await);
+    advance(Duration::from_millis(50)).await;
+    policy.set("1/10s".parse::<Policy>().unwrap()).unwrap();
+    advance(Duration::from_millis(10)).await;
+    let decision = limiter.check("alice").await.unwrap();
+    let wait = decision.denied().unwrap().retry_after();
+    assert_eq!(wait, Duration::from_millis(9_940));
+    advance(Duration::from_millis(90)).await;
+    // The keys that come now drop what has run out.
+    for key in 0..1_000 {
+        assert!(admit(&limiter, &format!("user-{key}")).await);
+    }
+    assert!(!admit(&limiter, "alice").await);
+    advance(wait - Duration::from_millis(90)).await;
+    assert!(admit(&limiter, "alice").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_window_makes_room_at_the_cap() {
+    let store = MemoryStore::with_capacity(3);
+    let policy = PolicyHandle::new(Policy::new("user").quota(Quota::per_hour(1)));
+    let limiter = Limiter::new(&policy, store);
+    for key in ["a", "b", "c"] {
+        assert!(admit(&limiter, key).await);
+    }
+    policy.set(Quota::per_second(1)).unwrap();
+    assert!(limiter.check("d").await.is_err(), "all three are live");
+    advance(Duration::from_secs(1)).await;
+    for key in ["d", "e", "f"] {
+        assert!(admit(&limiter, key).await, "a log that has run out keeps no place");
+    }
+    assert!(limiter.check("g").await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_log_keeps_no_place_at_the_cap() {
+    let limiter = Limiter::new("2/10s".parse::<Policy>().unwrap(), MemoryStore::with_capacity(1));
+    assert!(admit(&limiter, "a").await);
+    advance(Duration::from_secs(9)).await;
+    let second = limiter.check("a").await.unwrap();
+    advance(Duration::from_secs(2)).await;
+    assert!(limiter.check("b").await.is_err(), "a has a live entry");
+    assert!(limiter.cancel(second.admitted().unwrap()).await.unwrap());
+    assert!(admit(&limiter, "b").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_one_window_old_can_t_be_cancelled() {
+    let limiter = Limiter::new(Quota::per_second(1), MemoryStore::new());
+    for (age, was_there) in [(Duration::from_secs(1) - TICK, true), (Duration::from_secs(1), false)]
+    {
+        let decision = limiter.check("alice").await.unwrap();
+        advance(age).await;
+        assert_eq!(limiter.cancel(decision.admitted().unwrap()).await.unwrap(), was_there);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_violated_by_two_keys_is_named_once() {
+    let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(1)));
+    let limiter = Limiter::new(&user, MemoryStore::new());
+    let both = async || limiter.check_all([(&user, "alice"), (&user, "bob")]).await.unwrap();
+    assert!(both().await.is_admitted());
+    let denied = both().await;
+    assert_eq!(denied.denied().unwrap().violated().collect::<Vec<_>>(), ["user"]);
 }

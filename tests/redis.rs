@@ -136,6 +136,39 @@ async fn a_window_has_the_same_ttl_whichever_script_has_written_it() {
 }
 
 #[tokio::test]
+async fn a_longer_window_keeps_what_it_denies_for() {
+    let redis = Redis::start().await;
+    let store = redis.store_without_deny_cache().await;
+    for (long, candidate) in [("1/60s", None), ("1/60s", Some(Quota::per_minute(2)))] {
+        let policy = PolicyHandle::new("1/1s".parse::<Policy>().unwrap().named("user"));
+        let key = format!("alice-{}", candidate.is_some());
+        let limiter = Limiter::new(&policy, store.clone());
+        assert!(limiter.check(&key[..]).await.unwrap().is_admitted());
+        let mut longer: Policy = long.parse().unwrap();
+        if let Some(candidate) = candidate {
+            longer = longer.candidate(candidate); // for the script of all requests
+        }
+        policy.set(longer).unwrap();
+        assert!(!limiter.check(&key[..]).await.unwrap().is_admitted());
+        let ttl_ms: i64 = redis.run(&["PTTL", &format!("tsw:{{={key}}}:user")]).await;
+        assert!((59_000..=60_999).contains(&ttl_ms), "{ttl_ms}");
+    }
+}
+
+#[tokio::test]
+async fn an_entry_one_window_old_can_t_be_cancelled() {
+    let redis = Redis::start().await;
+    let window = Duration::from_millis(800);
+    let limiter =
+        Limiter::new(Policy::new("user").quota(Quota::new(2, window)), redis.store().await);
+    let first = limiter.check("alice").await.unwrap();
+    tokio::time::sleep(window + window / 4).await;
+    let second = limiter.check("alice").await.unwrap();
+    assert!(!limiter.cancel(first.admitted().unwrap()).await.unwrap());
+    assert!(limiter.cancel(second.admitted().unwrap()).await.unwrap());
+}
+
+#[tokio::test]
 async fn a_window_that_has_run_out_leaves_nothing_behind() {
     let redis = Redis::start().await;
     let limiter = Limiter::new(Quota::new(2, Duration::from_millis(50)), redis.store().await);

@@ -58,8 +58,8 @@ fn together<S>(shop: Shop, rules: Rules, windows: S, token: Option<Token>) -> Ap
 where
     S: Store + BanStore + Clone,
 {
-    let bans = Bans::new(rules.user.clone(), windows.clone());
-    let admin = token.map(|token| admin::routes(bans, token));
+    let bans = || Bans::new(rules.user.clone(), windows.clone());
+    let admin = token.map(|token| admin::routes(bans(), token));
     Apps { shop: routes(shop, rules, windows), admin }
 }
 

@@ -15,8 +15,10 @@ pub(crate) struct Standing {
     pub(crate) level: u64,
     /// Why there is a ban.
     pub(crate) reason: String,
-    /// When the ban was imposed, or last seen to stand in another store.
+    /// When the ban was imposed here.
     pub(crate) seen_us: u64,
+    /// When the ban was last seen to stand in another store, on that store's clock.
+    pub(crate) seen_there_us: Option<u64>,
     /// When the last episode began, and of how long a window.
     last_episode: Option<(u64, u64)>,
     /// When strikes were counted, oldest first, and for which requests.
@@ -53,20 +55,21 @@ impl Standing {
         penalty: &Penalty,
         rungs_us: &[u64],
     ) -> Struck {
+        let Some(strikes) = penalty.strikes() else { return Struck::No };
         if self.last_episode.is_some_and(|(began_us, long_us)| now_us < began_us + long_us) {
             return Struck::No;
         }
         self.last_episode = Some((now_us, window_us));
-        let within_us = penalty.strikes().window_us();
+        let within_us = strikes.window_us();
         // A request that is asked again is no second strike.
         self.strikes.retain(|(struck_us, other)| struck_us + within_us > now_us && *other != id);
         self.strikes.push((now_us, id));
-        if self.strikes.len() < penalty.strikes().limit() as usize {
+        if self.strikes.len() < strikes.limit() as usize {
             return Struck::Strike;
         }
         self.strikes.clear();
         let level = self.level_now(now_us, penalty);
-        self.seen_us = now_us;
+        (self.seen_us, self.seen_there_us) = (now_us, None);
         let rung = (level as usize).min(rungs_us.len().saturating_sub(1));
         self.until_us = now_us + rungs_us.get(rung).copied().unwrap_or(0);
         self.level = (level + 1).min(rungs_us.len() as u64);
@@ -84,7 +87,7 @@ impl Standing {
         reason: &str,
         penalty: Option<&Penalty>,
     ) -> bool {
-        self.seen_us = now_us;
+        (self.seen_us, self.seen_there_us) = (now_us, None);
         let until_us = now_us.saturating_add(length_us);
         if length_us == 0 || until_us <= self.until_us {
             return false;
@@ -104,7 +107,7 @@ impl Standing {
     /// Returns when nothing of this matters any longer.
     pub(crate) fn over_us(&self, penalty: &Penalty) -> u64 {
         let banned_us = self.until_us + self.level * penalty.decay_us();
-        let within_us = penalty.strikes().window_us();
+        let within_us = penalty.strikes().map_or(0, |strikes| strikes.window_us());
         let strikes_us = self.strikes.last().map_or(0, |(struck_us, _)| struck_us + within_us);
         let episode_us = self.last_episode.map_or(0, |(began_us, long_us)| began_us + long_us);
         banned_us.max(strikes_us).max(episode_us)

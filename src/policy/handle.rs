@@ -49,9 +49,13 @@ impl PolicyHandle {
         Ok(Self(Arc::new(ArcSwap::from_pointee(policy.into().checked()?))))
     }
 
-    /// Replaces the policy, for every clone of this handle at once.
+    /// Replaces the policy, for every clone of this handle in this process at once.
     ///
-    /// A policy that was given no name takes over that of the old one.
+    /// A policy without a name, such as a quota or one that was parsed, replaces the quotas alone:
+    /// it takes over the name, and where it has none of its own the penalty and the candidates. A
+    /// policy with a name replaces all of that; without a penalty no ban is enforced any longer.
+    ///
+    /// Other processes have handles of their own, and are not told.
     ///
     /// # Errors
     ///
@@ -62,6 +66,10 @@ impl PolicyHandle {
         let old = self.get();
         if !policy.is_named() {
             policy.name = old.name.clone();
+            policy.penalty = policy.penalty.or_else(|| old.penalty.clone());
+            if policy.candidates.is_empty() {
+                policy.candidates = old.candidates.clone();
+            }
         }
         if old.name != policy.name {
             return Err(PolicyError::Renamed {
@@ -111,6 +119,24 @@ mod tests {
         assert!(Arc::ptr_eq(&before, &handle.get()));
         handle.set(Quota::per_second(9)).unwrap();
         assert_eq!(handle.get().name(), "user", "a bare quota brings no name of its own");
+    }
+
+    #[test]
+    fn changing_quotas_keeps_the_rest() {
+        let (penalty, candidate) = ("3/10m:1h".parse().unwrap(), Quota::per_minute(1));
+        let policy = Policy::new("user").quota(Quota::per_minute(5));
+        let handle = PolicyHandle::new(policy.penalty(penalty).candidate(candidate));
+        handle.set("8/60s".parse::<Policy>().unwrap()).unwrap();
+        let now = handle.get();
+        assert_eq!(now.to_string(), "8/60s");
+        assert_eq!(now.penalty_for_strikes().unwrap().to_string(), "3/600s:1h");
+        assert_eq!(now.candidates(), [candidate]);
+
+        let other: Policy = "9/60s".parse().unwrap();
+        handle.set(other.penalty("1/1h:1m".parse().unwrap())).unwrap();
+        assert_eq!(handle.get().penalty_for_strikes().unwrap().to_string(), "1/1h:60s");
+        handle.set(Policy::new("user").quota(Quota::per_minute(7))).unwrap();
+        assert!(handle.get().penalty_for_strikes().is_none(), "a whole policy replaces all of it");
     }
 
     #[test]

@@ -228,6 +228,7 @@ impl Denials {
             return None;
         }
         let mut verdict = Verdict::new(false, None, SmallVec::new());
+        verdict.remembered = true;
         for (place, (partition, denial)) in check.partitions.iter().zip(known).enumerate() {
             let Some(denial) = denial else {
                 let unknown =

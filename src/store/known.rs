@@ -59,8 +59,11 @@ pub struct KnownBan {
     pub remaining: Duration,
     /// Why it was imposed.
     pub reason: String,
-    /// How long ago the process saw it last.
+    /// How long ago the process imposed it or saw it last.
     pub seen: Duration,
+    /// When it was seen last, on the store's own clock, see
+    /// [`Admitted::stamp`](crate::Admitted::stamp). None if the process imposed it without the store.
+    pub seen_there: Option<Duration>,
 }
 
 /// What a store says to a [`KnownLog`].

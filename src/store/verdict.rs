@@ -24,6 +24,8 @@ pub struct Verdict {
     pub decided_by: DecidedBy,
     /// Whether a denied request was recorded in some logs for a while.
     pub(crate) rollback: Rollback,
+    /// Whether it is a denial that was remembered, and not the store's answer to this check.
+    pub(crate) remembered: bool,
 }
 
 /// What became of a denied request in logs that had recorded it before another one denied it.
@@ -83,6 +85,6 @@ impl Verdict {
     pub fn new(admitted: bool, at_us: Option<u64>, states: SmallVec<[QuotaState; 2]>) -> Self {
         let bans = SmallVec::new();
         let (decided_by, rollback) = (DecidedBy::Store, Rollback::NotNeeded);
-        Self { admitted, at_us, states, bans, decided_by, rollback }
+        Self { admitted, at_us, states, bans, decided_by, rollback, remembered: false }
     }
 }

@@ -160,13 +160,13 @@ impl<S: Store> Failover<S> {
 
     /// Bans here the keys that are banned there, for when the store does not answer.
     fn remember_bans(&self, check: &Arc<Check>, verdict: &Verdict) {
-        if !is_local(check) {
+        if !is_local(check) || verdict.remembered {
             return;
         }
         for ban in verdict.bans.iter().filter(|ban| ban.wait_us > 0) {
             if let Some(partition) = check.partitions.get(ban.partition) {
                 let length = Duration::from_micros(ban.wait_us);
-                let _ = now(self.0.local.impose(partition, length, REASON));
+                let _ = self.0.local.impose_seen(partition, length, REASON, verdict.at_us);
             }
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::journal::{Change, ChangeKind, Lead, Turn};
 use super::{Failover, age};
@@ -139,12 +140,34 @@ impl<S: Store> Failover<S> {
     async fn restore(&self, log: &Partition, known: &KnownLog) -> Result<(), StoreError> {
         let sent = Instant::now();
         let Restored { reset, lifted, .. } = self.0.store.restore(log, known).await?;
-        if let Some(reset) = reset {
-            // Measured from before it was asked for, so that nothing later is forgotten.
-            self.0.local.forget_older(log, reset + sent.elapsed());
+        if let Some(reset_at) = reset.and_then(|reset| Instant::now().checked_sub(reset)) {
+            self.0.local.forget_older(log, reset_at.elapsed());
+            self.cancel_before(log, known, sent, reset_at).await?;
         }
         if lifted {
             let _ = super::now(self.0.local.lift(log));
+        }
+        Ok(())
+    }
+
+    /// Cancels what was decided here before a reset, and was recorded all the same.
+    ///
+    /// The store knows the age of an admission as it was when the call was sent, and takes it for
+    /// younger by the time that the call was under way. So it may record an admission from just
+    /// before the reset. If the order can't be told, the reset has the last word.
+    async fn cancel_before(
+        &self,
+        log: &Partition,
+        known: &KnownLog,
+        sent: Instant,
+        reset_at: Instant,
+    ) -> Result<(), StoreError> {
+        let under_way = sent.elapsed();
+        for admission in known.admissions.iter().filter(|admission| !admission.confirmed) {
+            let Some(at) = sent.checked_sub(admission.age) else { continue };
+            if at <= reset_at && at + under_way >= reset_at {
+                self.0.store.cancel(&cancellation(log, admission.id, admission.cost)).await?;
+            }
         }
         Ok(())
     }
@@ -153,11 +176,7 @@ impl<S: Store> Failover<S> {
     async fn cancel_all(&self, lead: &Lead) -> Result<(), StoreError> {
         let cancelled = lead.changes.iter().filter(|change| change.kind == ChangeKind::Cancel);
         let mut answers: Vec<StoreFuture<bool>> = cancelled
-            .map(|change| {
-                let mut check = Check::new([lead.log.clone()]);
-                (check.id, check.cost) = (change.id, change.cost);
-                self.0.store.cancel(&Arc::new(check))
-            })
+            .map(|change| self.0.store.cancel(&cancellation(&lead.log, change.id, change.cost)))
             .collect();
         let count = answers.len() as u64;
         let mut failed = None;
@@ -181,4 +200,11 @@ impl<S: Store> Failover<S> {
             }
         }
     }
+}
+
+/// Names a request to cancel it in one log.
+fn cancellation(log: &Partition, id: Uuid, cost: u32) -> Arc<Check> {
+    let mut check = Check::new([log.clone()]);
+    (check.id, check.cost) = (id, cost);
+    Arc::new(check)
 }

@@ -20,7 +20,7 @@ fn ban(standing: &Standing, now_us: u64, is_new: bool) -> Option<Ban> {
 }
 
 impl MemoryStore {
-    fn with_standing<T>(
+    pub(super) fn with_standing<T>(
         &self,
         partition: &Partition,
         change: impl FnOnce(&mut Standing, u64) -> T,

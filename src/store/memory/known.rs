@@ -69,8 +69,24 @@ impl MemoryStore {
                 remaining: Duration::from_micros(wait_us),
                 reason: standing.reason.clone(),
                 seen: Duration::from_micros(now_us.saturating_sub(standing.seen_us)),
+                seen_there: standing.seen_there_us.map(Duration::from_micros),
             })
         })?
+    }
+
+    /// Bans a key that was seen to be banned in another store, then on that store's clock.
+    pub(in crate::store) fn impose_seen(
+        &self,
+        partition: &Partition,
+        length: Duration,
+        reason: &str,
+        there_us: Option<u64>,
+    ) -> Result<(), StoreError> {
+        self.with_standing(partition, |standing, now_us| {
+            let penalty = partition.policy.penalty_for_strikes();
+            standing.impose(now_us, micros(length), reason, penalty);
+            standing.seen_there_us = there_us;
+        })
     }
 
     /// Forgets the admissions of a log that are at least so old: another process has reset it.

@@ -25,29 +25,39 @@ async fn ban(
     partition: &Partition,
     duration: Duration,
     reason: &str,
-) -> Result<Option<Ban>, StoreError> {
-    let command = call_ban(calls.keys(), partition, duration, reason, Duration::ZERO);
-    let ban = reply::ban(&calls.run(&BAN, &command).await?)?;
-    let is_new = ban.outcome == BanOutcome::Imposed;
-    let BanReply { remaining, reason, .. } = ban;
-    Ok((!remaining.is_zero()).then_some(Ban { remaining, reason, is_new }))
+) -> Result<BanReply, StoreError> {
+    let now = (Duration::ZERO, Duration::ZERO);
+    let command = call_ban(calls.keys(), partition, duration, reason, now);
+    reply::ban(&calls.run(&BAN, &command).await?)
+}
+
+impl From<BanReply> for Ban {
+    fn from(reply: BanReply) -> Self {
+        let is_new = reply.outcome == BanOutcome::Imposed;
+        Self { remaining: reply.remaining, reason: reply.reason, is_new }
+    }
+}
+
+/// Looks at the ban that stands.
+async fn look(calls: &Calls, partition: &Partition) -> Result<Option<Ban>, StoreError> {
+    let reply = ban(calls, partition, Duration::ZERO, "").await?;
+    Ok((!reply.remaining.is_zero()).then(|| reply.into()))
 }
 
 impl BanStore for RedisStore {
     fn ban(&self, partition: &Partition) -> StoreFuture<Option<Ban>> {
         let (calls, partition) = (self.calls.clone(), partition.clone());
-        StoreFuture::later(async move { ban(&calls, &partition, Duration::ZERO, "").await })
+        StoreFuture::later(async move { look(&calls, &partition).await })
     }
 
     fn impose(&self, partition: &Partition, duration: Duration, reason: &str) -> StoreFuture<Ban> {
         let (calls, partition) = (self.calls.clone(), partition.clone());
         let (local, reason) = (self.local.clone(), reason.to_owned());
         StoreFuture::later(async move {
-            let none = Ban { remaining: Duration::ZERO, reason: String::new(), is_new: false };
-            let ban = ban(&calls, &partition, duration, &reason).await?.unwrap_or(none);
+            let ban = ban(&calls, &partition, duration, &reason).await?;
             // For when Redis does not answer.
-            let _ = local.impose(&partition, ban.remaining, &ban.reason).await;
-            Ok(ban)
+            let _ = local.impose_seen(&partition, ban.remaining, &ban.reason, Some(ban.at_us));
+            Ok(ban.into())
         })
     }
 
@@ -84,7 +94,7 @@ impl BanStore for RedisStore {
                     let Some(key) = calls.keys().key_of(&found, &name) else { continue };
                     let partition = Partition { policy: policy.clone(), key };
                     let known = bans.iter().any(|(key, _)| *key == partition.key);
-                    if let Some(ban) = ban(&calls, &partition, Duration::ZERO, "").await?
+                    if let Some(ban) = look(&calls, &partition).await?
                         && !known
                     {
                         bans.push((partition.key, ban));

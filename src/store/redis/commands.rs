@@ -122,7 +122,8 @@ impl Store for Commands {
                 restored.reset = u64::try_from(reset_us).ok().map(Duration::from_micros);
             }
             if let Some(ban) = ban {
-                let command = call_ban(&inner.keys, &log, ban.remaining, &ban.reason, ban.seen);
+                let seen = (ban.seen_there.unwrap_or_default(), ban.seen);
+                let command = call_ban(&inner.keys, &log, ban.remaining, &ban.reason, seen);
                 let reply = inner.calls.run(&BAN, &command).await?;
                 restored.lifted = reply::ban(&reply)?.outcome == BanOutcome::LiftedSince;
             }
@@ -143,19 +144,20 @@ impl Store for Commands {
     }
 }
 
-/// Puts a ban to `ban.lua`: one to be imposed if it is known to stand since `seen` ago, or with a
-/// length of zero a look at the one that stands.
+/// Puts a ban to `ban.lua`, with when it was seen on Redis's clock and how long ago it was seen, both
+/// zero for one that is imposed now. A length of zero only looks at the ban that stands.
 pub(super) fn call_ban(
     keys: &Keys,
     log: &Partition,
     length: Duration,
     reason: &str,
-    seen: Duration,
+    (seen_there, seen): (Duration, Duration),
 ) -> Cmd {
     let decay_us = log.policy.penalty_for_strikes().map_or(0, |penalty| penalty.decay_us());
     let mut command = BAN.command(2);
     command.arg(keys.standing(log)).arg(keys.lift_mark(log));
-    command.arg(micros(length)).arg(reason).arg(decay_us).arg(micros(seen));
+    command.arg(micros(length)).arg(reason).arg(decay_us);
+    command.arg(micros(seen_there)).arg(micros(seen));
     command
 }
 
@@ -244,8 +246,9 @@ impl Inner {
             }
         }
         for (place, penalty) in penalties() {
-            let strikes = penalty.strikes();
-            command.arg(place + 1).arg(strikes.limit()).arg(strikes.window_us());
+            let (most, within_us) =
+                penalty.strikes().map_or((0, 0), |it| (it.limit(), it.window_us()));
+            command.arg(place + 1).arg(most).arg(within_us);
             let rungs = penalty.rungs_us(check.id);
             command.arg(penalty.decay_us()).arg(REASON).arg(rungs.len());
             rungs.iter().for_each(|rung| {

@@ -90,18 +90,20 @@ pub(super) struct BanReply {
     pub(super) outcome: BanOutcome,
     /// Why the ban that stands was imposed.
     pub(super) reason: String,
+    /// When the reply was given, on Redis's clock.
+    pub(super) at_us: u64,
 }
 
 /// Reads the reply of `ban.lua`.
 pub(super) fn ban(reply: &Value) -> Result<BanReply, StoreError> {
-    let (wait_us, outcome, reason): (u64, i64, Vec<u8>) = read(reply)?;
+    let (wait_us, outcome, reason, at_us): (u64, i64, Vec<u8>, u64) = read(reply)?;
     let outcome = match outcome {
         1 => BanOutcome::Imposed,
         -1 => BanOutcome::LiftedSince,
         _ => BanOutcome::NotImposed,
     };
     let reason = String::from_utf8_lossy(&reason).into_owned();
-    Ok(BanReply { remaining: Duration::from_micros(wait_us), outcome, reason })
+    Ok(BanReply { remaining: Duration::from_micros(wait_us), outcome, reason, at_us })
 }
 
 /// Reads any other reply.
