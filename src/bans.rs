@@ -90,6 +90,7 @@ impl Bans {
     ///
     /// If the policy has no quota.
     #[must_use]
+    #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, store: impl BanStore) -> Self {
         Self { policy: policy.into(), store: Arc::new(store), on_event: None }
     }

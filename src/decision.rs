@@ -11,8 +11,22 @@ use crate::store::{BanState, Check, DecidedBy, Partition, QuotaState, Verdict};
 
 /// Whether a request was admitted.
 ///
-/// The layer puts it into the extensions of the requests it lets pass.
+/// The layer puts it into the extensions of the requests it lets pass, except of those that it
+/// does not decide on: skipped requests, and requests that no rule applies to.
+///
+/// A decision that is not looked at limits nothing, so the compiler warns of one:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// use tower_sliding_window::{Limiter, StoreError};
+///
+/// async fn send(limiter: &Limiter) -> Result<(), StoreError> {
+///     limiter.check("receiver-17").await?; // and the message is sent whatever the decision says
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone, Debug)]
+#[must_use = "a denied request is held back only if the caller looks at the decision"]
 pub enum Decision {
     /// Every window recorded the request.
     Admitted(Admitted),

@@ -50,6 +50,7 @@ impl Limiter {
     ///
     /// If the policy has no quota; [`PolicyHandle::try_new`] gives an error instead.
     #[must_use]
+    #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, store: impl Store) -> Self {
         let on_failure = FailurePolicy::default();
         Self { policy: policy.into(), store: Arc::new(store), on_failure }
