@@ -3,7 +3,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use axum::extract::rejection::RawPathParamsRejection;
-use axum::extract::{FromRequestParts, OriginalUri, RawPathParams};
+use axum::extract::{FromRequestParts, MatchedPath, RawPathParams};
 use http::request::Parts;
 
 use super::{KeyError, KeyExtractor, non_empty};
@@ -47,11 +47,13 @@ pub fn path_param(name: impl Into<String>) -> impl KeyExtractor + Clone {
             Poll::Ready(Err(RawPathParamsRejection::InvalidUtf8InPathParam(_))) => {
                 return Err(KeyError::Invalid);
             }
-            // The router leaves this behind before it looks for a route.
-            _ if parts.extensions.get::<OriginalUri>().is_some() => return Err(KeyError::Missing),
             _ => return Err(NOT_ROUTED),
         };
-        let value = params.iter().find(|(key, _)| *key == name).ok_or(NO_PARAMETER)?.1;
-        non_empty(value.as_bytes())
+        match params.iter().find(|(key, _)| *key == name) {
+            Some((_, value)) => non_empty(value.as_bytes()),
+            // A fallback has no path of its own.
+            None if parts.extensions.get::<MatchedPath>().is_none() => Err(KeyError::Missing),
+            None => Err(NO_PARAMETER),
+        }
     }
 }
