@@ -223,7 +223,7 @@ fn a_constructor_panics_at_its_caller() {
     type Case = (&'static str, &'static str, Box<dyn FnOnce()>);
     macro_rules! cases {
         ($($part:literal in $made:expr;)*) => {
-            vec![$((stringify!($made), $part, Box::new(|| {
+            vec![$((stringify!($made), $part, Box::new(move || {
                 let _ = $made;
             }) as Box<dyn FnOnce()>)),*]
         };
