@@ -12,135 +12,90 @@ use uuid::Uuid;
 use super::{INLINE, Key};
 
 // Not one implementation for all that can be read as bytes: a UUID can, and its key is its text.
+//
+// `#[diagnostic::on_unimplemented]` would have to be on `Into`, which is not ours. Where a type
+// can't be made into a key, the compiler shows a list of at most eight types that can. All but the
+// most useful are kept out of it by `#[diagnostic::do_not_recommend]`.
 
-macro_rules! from_texts {
-    ($($type:ty),* $(,)?) => {$(
+/// Implements `From` for types that the compiler lists.
+macro_rules! key_from {
+    ($($type:ty, |$value:ident| $key:expr;)*) => {$(
         impl From<$type> for Key {
-            fn from(text: $type) -> Self {
-                Self::new(text.as_bytes())
+            fn from($value: $type) -> Self {
+                $key
             }
         }
     )*};
 }
 
-from_texts!(&str, &&str, String, &String, Box<str>, &Box<str>, Arc<str>, &Arc<str>);
-from_texts!(Cow<'_, str>, &Cow<'_, str>);
-
-macro_rules! from_bytes {
-    ($($type:ty),* $(,)?) => {$(
+/// Implements `From` for types that the compiler does not list.
+macro_rules! unlisted_key_from {
+    ($([$($type:ty),*], |$value:ident| $key:expr;)*) => {$($(
+        #[diagnostic::do_not_recommend]
         impl From<$type> for Key {
-            fn from(bytes: $type) -> Self {
-                Self::new(&bytes[..])
+            fn from($value: $type) -> Self {
+                $key
             }
         }
-    )*};
+    )*)*};
 }
 
-from_bytes!(&[u8], &&[u8], Vec<u8>, &Vec<u8>, Box<[u8]>, &Box<[u8]>, Arc<[u8]>, &Arc<[u8]>);
-from_bytes!(Cow<'_, [u8]>, &Cow<'_, [u8]>, Bytes, &Bytes);
+key_from! {
+    &str, |text| Self::new(text.as_bytes());
+    &[u8], |bytes| Self::new(bytes);
+    String, |text| Self::new(text.as_bytes());
+    Vec<u8>, |bytes| Self::new(&bytes[..]);
+    Bytes, |bytes| Self::new(&bytes[..]);
+    u64, |number| digits(number);
+    IpAddr, |ip| match ip {
+        IpAddr::V4(ip) => Self::from(ip),
+        IpAddr::V6(ip) => Self::from(ip),
+    };
+    Uuid, |uuid| shown(format_args!("{}", uuid.hyphenated()));
+}
 
+unlisted_key_from! {
+    [&&str, &String, Box<str>, &Box<str>, Arc<str>, &Arc<str>, Cow<'_, str>, &Cow<'_, str>],
+        |text| Self::new(text.as_bytes());
+    [&&[u8], &Vec<u8>, Box<[u8]>, &Box<[u8]>, Arc<[u8]>, &Arc<[u8]>, &Bytes],
+        |bytes| Self::new(&bytes[..]);
+    [Cow<'_, [u8]>, &Cow<'_, [u8]>], |bytes| Self::new(&bytes[..]);
+    // Not those of 8 bits: `Key::from(b'7')` would be `55`.
+    [u16, u32, u128, usize, i16, i32, i64, i128, isize], |number| digits(number);
+    [&u16, &u32, &u64, &u128, &usize, &i16, &i32, &i64, &i128, &isize], |number| digits(*number);
+    [Ipv4Addr], |ip| shown(format_args!("{ip}"));
+    // By its /64, the smallest network that a customer is given.
+    [Ipv6Addr], |ip| match ip.to_canonical() {
+        IpAddr::V4(ip) => Self::from(ip),
+        IpAddr::V6(ip) => {
+            let net = Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64);
+            shown(format_args!("{net}/64"))
+        }
+    };
+    // Whatever the port.
+    [SocketAddr], |address| Self::from(address.ip());
+    [&Ipv4Addr, &Ipv6Addr, &IpAddr, &SocketAddr, &Uuid], |value| Self::from(*value);
+    [&Key], |key| key.clone();
+}
+
+#[diagnostic::do_not_recommend]
 impl<const N: usize> From<[u8; N]> for Key {
     fn from(bytes: [u8; N]) -> Self {
         Self::new(bytes)
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<const N: usize> From<&[u8; N]> for Key {
     fn from(bytes: &[u8; N]) -> Self {
         Self::new(bytes)
     }
 }
 
-impl From<&Key> for Key {
-    fn from(key: &Key) -> Self {
-        key.clone()
-    }
+/// Returns the key of a number's decimal digits.
+fn digits(number: impl itoa::Integer) -> Key {
+    Key::new(itoa::Buffer::new().format(number))
 }
-
-// Not those of 8 bits: `Key::from(b'7')` would be `55`.
-macro_rules! from_integers {
-    ($($type:ty),*) => {$(
-        impl From<$type> for Key {
-            /// Returns the key of the decimal digits.
-            fn from(number: $type) -> Self {
-                Self::new(itoa::Buffer::new().format(number))
-            }
-        }
-
-        impl From<&$type> for Key {
-            /// Returns the key of the decimal digits.
-            fn from(number: &$type) -> Self {
-                Self::from(*number)
-            }
-        }
-    )*};
-}
-
-from_integers!(u16, u32, u64, u128, usize, i16, i32, i64, i128, isize);
-
-macro_rules! from_displayed {
-    ($($type:ty, $value:ident => $shown:expr;)*) => {$(
-        impl From<$type> for Key {
-            fn from($value: $type) -> Self {
-                shown($shown)
-            }
-        }
-
-        impl From<&$type> for Key {
-            fn from(value: &$type) -> Self {
-                Self::from(*value)
-            }
-        }
-    )*};
-}
-
-from_displayed! {
-    Ipv4Addr, ip => format_args!("{ip}");
-    Uuid, uuid => format_args!("{}", uuid.hyphenated());
-}
-
-impl From<Ipv6Addr> for Key {
-    /// Returns the key of the address's /64, the smallest network that a customer is given, or of
-    /// the IPv4 address that is mapped into it.
-    fn from(ip: Ipv6Addr) -> Self {
-        match ip.to_canonical() {
-            IpAddr::V4(ip) => Self::from(ip),
-            IpAddr::V6(ip) => {
-                let net = Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64);
-                shown(format_args!("{net}/64"))
-            }
-        }
-    }
-}
-
-impl From<IpAddr> for Key {
-    /// Returns the key of an IPv4 address, or of an IPv6 address's /64.
-    fn from(ip: IpAddr) -> Self {
-        match ip {
-            IpAddr::V4(ip) => Self::from(ip),
-            IpAddr::V6(ip) => Self::from(ip),
-        }
-    }
-}
-
-impl From<SocketAddr> for Key {
-    /// Returns the key of the IP address, whatever the port.
-    fn from(address: SocketAddr) -> Self {
-        Self::from(address.ip())
-    }
-}
-
-macro_rules! from_references {
-    ($($type:ty),*) => {$(
-        impl From<&$type> for Key {
-            fn from(value: &$type) -> Self {
-                Self::from(*value)
-            }
-        }
-    )*};
-}
-
-from_references!(Ipv6Addr, IpAddr, SocketAddr);
 
 /// Returns the key of a short text, without an allocation for one that a key holds inline.
 fn shown(text: fmt::Arguments<'_>) -> Key {
