@@ -230,16 +230,20 @@ pub(crate) fn counted_twice(policy: &str, first: bool) {
 
 /// Tells of a store that could not decide, or of a request that no store could admit.
 pub(crate) fn store_error(error: &StoreError) {
-    if error.retry_after().is_none() {
-        #[cfg(feature = "metrics")]
-        metrics::counter!("sliding_window_impossible_requests_total", "kind" => error.kind())
-            .increment(1);
-        #[cfg(feature = "tracing")]
-        tracing::debug!(%error, "no store could admit the request");
-        return;
-    }
+    if error.retry_after().is_some() { store_failed(error) } else { impossible(error) }
+}
+
+fn store_failed(error: &StoreError) {
     #[cfg(feature = "metrics")]
     metrics::counter!("sliding_window_store_errors_total", "kind" => error.kind()).increment(1);
     #[cfg(feature = "tracing")]
     tracing::debug!(%error, "the store could not decide");
+}
+
+fn impossible(error: &StoreError) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("sliding_window_impossible_requests_total", "kind" => error.kind())
+        .increment(1);
+    #[cfg(feature = "tracing")]
+    tracing::debug!(%error, "no store could admit the request");
 }

@@ -209,8 +209,7 @@ fn panic_of(act: impl FnOnce()) -> (String, String) {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             let file = info.location().map_or("", |it| it.file()).to_owned();
-            let message = info.payload_as_str().unwrap_or_default().to_owned();
-            PANICKED.with_borrow_mut(|panicked| *panicked = Some((file, message)));
+            PANICKED.with_borrow_mut(|panicked| *panicked = Some((file, info.to_string())));
             before(info);
         }));
     });
