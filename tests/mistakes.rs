@@ -249,7 +249,7 @@ fn a_constructor_panics_at_its_caller() {
         "empty" in SlidingWindowLayer::new(empty(), by(), store());
         "empty" in SlidingWindowLayer::new(ONE, by(), store()).rule(empty(), by());
         "`prefix`" in RedisStore::builder().prefix("a{b}");
-        "1" in moderation::Rule::new(moderation::Counted::Events, ONE, SECOND);
+        "count" in moderation::Rule::new(moderation::Counted::Events, ONE, SECOND);
     };
     for (name, part, act) in cases {
         let (file, message) = panic_of(act);

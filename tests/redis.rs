@@ -212,7 +212,7 @@ async fn a_prefix_keeps_fleets_apart() {
 }
 
 #[test]
-#[should_panic(expected = "can't have braces")]
+#[should_panic(expected = "`prefix` has a brace")]
 fn a_prefix_cannot_move_the_keys_to_other_slots() {
     let _ = RedisStore::builder().prefix("a{b}");
 }
