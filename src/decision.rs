@@ -12,8 +12,22 @@ use crate::store::{BanState, Check, DecidedBy, Partition, QuotaState, Verdict};
 
 /// Whether a request was admitted.
 ///
-/// The layer puts it into the extensions of the requests it lets pass.
+/// The layer puts it into the extensions of the requests it lets pass, except of those that it
+/// does not decide on: skipped requests, and requests that no rule applies to.
+///
+/// A decision that is not looked at limits nothing, so the compiler warns of one:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// use tower_sliding_window::{Limiter, StoreError};
+///
+/// async fn send(limiter: &Limiter) -> Result<(), StoreError> {
+///     limiter.check("receiver-17").await?; // and the message is sent whatever the decision says
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone, Debug)]
+#[must_use = "a denied request is held back only if the caller looks at the decision"]
 pub enum Decision {
     /// Every window recorded the request.
     Admitted(Admitted),
@@ -168,6 +182,14 @@ pub struct Usage {
 impl Usage {
     pub(crate) fn new(check: Arc<Check>, verdict: Verdict) -> Self {
         Self { check, verdict }
+    }
+
+    /// Takes the request itself out, whose places were given back.
+    pub(crate) fn give_back(&mut self) {
+        let judged = self.check.partitions.iter().flat_map(|log| log.policy.judged());
+        for (quota, state) in judged.zip(&mut self.verdict.states) {
+            state.remaining = state.remaining.saturating_add(self.check.cost).min(quota.limit());
+        }
     }
 
     /// Returns how many more requests would be admitted: the least that any quota has left.

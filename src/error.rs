@@ -78,10 +78,19 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns how long a caller had better wait before asking again.
+    /// Returns how long a caller should wait before it tries again, or `None` if no wait helps.
+    ///
+    /// It is `None` for what stays wrong however often it is tried: [`StoreError::CostAboveLimit`],
+    /// [`StoreError::CostTooHigh`] and [`StoreError::Unsupported`]. These are mistakes of the
+    /// caller, not failures of the store, and the metrics count them apart.
     #[must_use]
-    pub const fn retry_after(&self) -> Duration {
-        Duration::from_secs(1)
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::CostAboveLimit { .. } | Self::CostTooHigh { .. } | Self::Unsupported { .. } => {
+                None
+            }
+            _ => Some(Duration::from_secs(1)),
+        }
     }
 
     /// Returns the kind of error in one word, for a metric's label.

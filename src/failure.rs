@@ -47,10 +47,11 @@ impl FailurePolicy {
     ///
     /// If `instances` is zero.
     #[must_use]
+    #[track_caller]
     pub const fn local(instances: u32) -> Self {
         match NonZeroU32::new(instances) {
             Some(instances) => Self::Local { instances },
-            None => panic!("there is at least one instance"),
+            None => panic!("`instances` is zero: it must be at least 1"),
         }
     }
 }

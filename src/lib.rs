@@ -67,7 +67,11 @@
 //! | `sliding_window_candidate_denials_total` | `policy`, `quota` | requests that a candidate quota would have denied |
 //! | `sliding_window_strikes_total` | `policy` | strikes |
 //! | `sliding_window_bans_total` | `policy` | bans that strikes have brought |
+//! | `sliding_window_missing_keys_total` | `policy`; `reason`: `missing` (the client did not send it), `invalid`, `not_provided` (the server did not provide it), `not_applicable` ([`key::optional`]) | requests without the key of a rule |
+//! | `sliding_window_counted_twice_total` | `policy` | requests that two layers counted in the same log |
+//! | `sliding_window_strikes_lost_total` | | strikes that were not counted, for the in-process table of ban records is full |
 //! | `sliding_window_store_errors_total` | `kind` | questions that the store did not answer |
+//! | `sliding_window_impossible_requests_total` | `kind`: `cost_above_limit`, `cost_too_high`, `unsupported` | requests that no store could admit |
 //! | `sliding_window_fallback_decisions_total` | `failure_policy`: `local`, `open`, `closed`; `outcome`: `admitted`, `denied`, `refused` | decisions made without the store |
 //! | `sliding_window_store_available` | | 1 while there is a connection to Redis, 0 while there is none (a gauge) |
 //! | `sliding_window_written_back_total` | | requests that Redis was told of later |

@@ -50,6 +50,7 @@ impl Limiter {
     ///
     /// If the policy has no quota; [`PolicyHandle::try_new`] gives an error instead.
     #[must_use]
+    #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, store: impl Store) -> Self {
         let on_failure = FailurePolicy::default();
         Self { policy: policy.into(), store: Arc::new(store), on_failure }
@@ -72,6 +73,24 @@ impl Limiter {
     }
 
     /// Admits and counts one request of `key`, or denies it and leaves no trace.
+    ///
+    /// If the future is dropped while the decision is under way, the request may have been counted.
+    ///
+    /// ```
+    /// use std::net::IpAddr;
+    /// use tower_sliding_window::{Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
+    /// let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new());
+    /// let address: IpAddr = "203.0.113.7".parse().unwrap();
+    /// // A key is made from a text, bytes, a number, an address or a UUID.
+    /// if limiter.check(address).await?.is_admitted() {
+    ///     assert_eq!(limiter.peek("203.0.113.7").await?.remaining(), 4);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

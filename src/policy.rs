@@ -68,6 +68,7 @@ impl Policy {
     ///
     /// If `name` is not a policy name, see [`Policy::try_new`].
     #[must_use]
+    #[track_caller]
     pub fn new(name: impl AsRef<str>) -> Self {
         match Self::try_new(name) {
             Ok(policy) => policy,
@@ -96,7 +97,8 @@ impl Policy {
         Self { name, window_name, quotas, candidates, penalty: None }
     }
 
-    fn is_named(&self) -> bool {
+    /// Tells whether the policy was given a name.
+    pub(crate) fn is_named(&self) -> bool {
         self.name == self.window_name
     }
 
@@ -126,7 +128,7 @@ impl Policy {
     /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
     /// let policy = Policy::new("user").quota(Quota::per_minute(100)).candidate(Quota::per_minute(1));
     /// let limiter = Limiter::new(policy, MemoryStore::new());
-    /// limiter.check("alice").await?;
+    /// let _ = limiter.check("alice").await?;
     /// let second = limiter.check("alice").await?;
     /// assert!(second.is_admitted());
     /// assert!(second.usage().candidates().all(|(_, _, state)| state.wait_us > 0));
@@ -161,6 +163,7 @@ impl Policy {
     ///
     /// If `name` is not a policy name, see [`Policy::try_new`].
     #[must_use]
+    #[track_caller]
     pub fn named(self, name: impl AsRef<str>) -> Self {
         {
             let Self { name, window_name, .. } = Self::new(name);

@@ -39,6 +39,7 @@ impl Quota {
     ///
     /// Where [`Quota::try_new`] returns an error. In a `const` that is an error of compilation.
     #[must_use]
+    #[track_caller]
     pub const fn new(limit: u32, window: Duration) -> Self {
         match Self::try_new(limit, window) {
             Ok(quota) => quota,
@@ -79,6 +80,7 @@ impl Quota {
     ///
     /// If `limit` is zero.
     #[must_use]
+    #[track_caller]
     pub const fn per_second(limit: u32) -> Self {
         Self::new(limit, Duration::from_secs(1))
     }
@@ -89,6 +91,7 @@ impl Quota {
     ///
     /// If `limit` is zero.
     #[must_use]
+    #[track_caller]
     pub const fn per_minute(limit: u32) -> Self {
         Self::new(limit, Duration::from_secs(60))
     }
@@ -99,6 +102,7 @@ impl Quota {
     ///
     /// If `limit` is zero.
     #[must_use]
+    #[track_caller]
     pub const fn per_hour(limit: u32) -> Self {
         Self::new(limit, Duration::from_secs(3600))
     }
@@ -109,6 +113,7 @@ impl Quota {
     ///
     /// If `limit` is zero.
     #[must_use]
+    #[track_caller]
     pub const fn per_day(limit: u32) -> Self {
         Self::new(limit, Duration::from_secs(24 * 3600))
     }

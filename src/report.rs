@@ -9,6 +9,7 @@
 
 use crate::decision::Decision;
 use crate::error::StoreError;
+use crate::key::KeyError;
 #[cfg(feature = "metrics")]
 use crate::store::{DecidedBy, Struck};
 use crate::storm::StormEvent;
@@ -176,8 +177,63 @@ pub(crate) fn storm_hook_panicked() {
     tracing::error!("the hook that is told of storms has panicked");
 }
 
-/// Tells of a store that could not decide.
+/// Tells of a request without the key of a rule.
+pub(crate) fn no_key(policy: &str, error: KeyError) {
+    #[cfg(feature = "metrics")]
+    {
+        let reason = match error {
+            KeyError::Missing => "missing",
+            KeyError::Invalid => "invalid",
+            KeyError::NotApplicable => "not_applicable",
+            KeyError::NotProvided { .. } => "not_provided",
+        };
+        metrics::counter!("sliding_window_missing_keys_total", "policy" => policy.to_owned(), "reason" => reason)
+            .increment(1);
+    }
+}
+
+/// Tells of a rule whose key the server does not provide. Called once for each rule.
+pub(crate) fn key_not_provided(policy: &str, fix: &'static str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(
+        policy,
+        fix,
+        "the server does not provide the key of a rule: its requests are answered with 500"
+    );
+}
+
+/// Tells of a rule that has never found its key. Called once for each rule.
+pub(crate) fn key_never_found(policy: &str, requests: u32) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(
+        policy,
+        requests,
+        "a rule has not found its key in any request: check the name that its extractor looks for, \
+         and that the layer which provides it comes before this one"
+    );
+}
+
+/// Tells of a request that two layers count in the same log.
+pub(crate) fn counted_twice(policy: &str, first: bool) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("sliding_window_counted_twice_total", "policy" => policy.to_owned())
+        .increment(1);
+    #[cfg(feature = "tracing")]
+    if first {
+        tracing::warn!(
+            policy,
+            "two layers count a request under the same policy and key: remove one of them, or name \
+             their policies differently if both are meant"
+        );
+    }
+}
+
+/// Tells of a store that could not decide, or of a request that no store could admit.
 pub(crate) fn store_error(error: &StoreError) {
+    if error.retry_after().is_some() { store_failed(error) } else { impossible(error) }
+}
+
+fn store_failed(error: &StoreError) {
     #[cfg(feature = "metrics")]
     metrics::counter!("sliding_window_store_errors_total", "kind" => error.kind()).increment(1);
     #[cfg(feature = "tracing")]
@@ -190,4 +246,12 @@ pub(crate) fn strike_lost(error: &StoreError) {
     metrics::counter!("sliding_window_strikes_lost_total").increment(1);
     #[cfg(feature = "tracing")]
     tracing::warn!(%error, "a strike is not counted");
+}
+
+fn impossible(error: &StoreError) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("sliding_window_impossible_requests_total", "kind" => error.kind())
+        .increment(1);
+    #[cfg(feature = "tracing")]
+    tracing::debug!(%error, "no store could admit the request");
 }

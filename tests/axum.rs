@@ -13,8 +13,9 @@ use http::request::Parts;
 use http::{Method, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
+use tower_layer::Layer;
 use tower_sliding_window::{
-    Decision, Key, KeyError, KeyExtractor, MemoryStore, Quota, SlidingWindowLayer, key,
+    Decision, Key, KeyError, KeyExtractor, MemoryStore, MissingKey, Quota, SlidingWindowLayer, key,
 };
 
 #[path = "support/http.rs"]
@@ -25,6 +26,7 @@ use http_support::send;
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 const NO_KEY: StatusCode = StatusCode::UNAUTHORIZED;
+const NOT_PROVIDED: StatusCode = StatusCode::INTERNAL_SERVER_ERROR;
 const NOT_FOUND: StatusCode = StatusCode::NOT_FOUND;
 
 /// Lets each key pass once.
@@ -143,19 +145,37 @@ async fn path_parameters_of_nested_routers_are_found_from_inside_and_outside() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_route_without_the_path_parameter_has_no_key() {
-    let app = Router::new()
-        .route("/{sku}", get(hello))
-        .route("/a/plain", get(hello))
-        .layer(once(key::path_param("user")));
-    assert_eq!(status(&app, to("/shoe")).await, NO_KEY);
-    assert_eq!(status(&app, to("/a/plain")).await, NO_KEY);
-    assert_eq!(status(&app, to("/no/where")).await, NO_KEY);
-
+async fn a_route_without_the_parameter_is_a_mistake() {
+    let strict = once(key::path_param("user"));
     let optional = once(key::optional(key::path_param("user")));
-    let app = Router::new().route("/{sku}", get(hello)).layer(optional);
-    assert_eq!(status(&app, to("/shoe")).await, OK);
-    assert_eq!(status(&app, to("/shoe")).await, OK);
+    let skipping = once(key::path_param("user")).on_missing_key(MissingKey::SkipRule);
+    for layer in [strict, optional, skipping] {
+        let app = Router::new()
+            .route("/{sku}", get(hello))
+            .route("/a/plain", get(hello))
+            .layer(layer.clone());
+        assert_eq!(status(&app, to("/shoe")).await, NOT_PROVIDED);
+        assert_eq!(status(&app, to("/a/plain")).await, NOT_PROVIDED);
+        let shadow = Router::new().route("/{sku}", get(hello)).layer(layer.shadow(true));
+        assert_eq!(status(&shadow, to("/shoe")).await, OK, "in shadow mode nothing is refused");
+    }
+    let outside = once(key::path_param("sku")).layer(Router::new().route("/{sku}", get(hello)));
+    let request = to("/shoe").body(Body::empty()).unwrap();
+    assert_eq!(send(&outside, request).await.status, NOT_PROVIDED, "not routed yet");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_path_is_the_clients_choice() {
+    let routes = || Router::new().route("/{sku}", get(hello));
+    let with_layer = routes().layer(once(key::path_param("sku")));
+    let optional = routes().layer(once(key::optional(key::path_param("sku"))));
+    let nested = Router::new().nest("/api", routes()).layer(once(key::path_param("sku")));
+    let with_route_layer = routes().route_layer(once(key::path_param("sku")));
+    assert_eq!(status(&with_layer, to("/no/where")).await, NO_KEY);
+    assert_eq!(status(&nested, to("/no/where")).await, NO_KEY);
+    assert_eq!(status(&nested, to("/api/no/where")).await, NO_KEY);
+    assert_eq!(status(&optional, to("/no/where")).await, NOT_FOUND);
+    assert_eq!(status(&with_route_layer, to("/no/where")).await, NOT_FOUND);
 }
 
 #[tokio::test(start_paused = true)]
@@ -249,7 +269,7 @@ async fn behind_a_trusted_proxy_the_client_it_saw_is_the_key() {
     assert_eq!(status(&app, via("9.9.9.9", "1.1.1.1")).await, OK);
     assert_eq!(status(&app, via("9.9.9.9", "2.2.2.2")).await, TOO_MANY, "no proxy: no say");
     assert_eq!(status(&app, via("10.0.0.1", "junk")).await, StatusCode::BAD_REQUEST);
-    assert_eq!(status(&app, to("/")).await, NO_KEY, "the server does not tell");
+    assert_eq!(status(&app, to("/")).await, NOT_PROVIDED, "the server does not tell");
 }
 
 /// Sends a request over a connection of its own and returns the response's status line.
@@ -280,12 +300,11 @@ async fn a_real_server_tells_the_peer() -> std::io::Result<()> {
 }
 
 #[tokio::test]
-async fn a_server_that_keeps_the_peer_to_itself_leaves_requests_without_a_key()
--> std::io::Result<()> {
-    let app = Router::new().route("/", get(hello)).layer(once(key::peer_ip()));
+async fn a_server_that_keeps_the_peer_to_itself_is_told() -> std::io::Result<()> {
+    let app = Router::new().route("/", get(hello)).layer(once(key::optional(key::peer_ip())));
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let server = listener.local_addr()?;
     tokio::spawn(async move { axum::serve(listener, app).await });
-    assert_eq!(status_line(server, "127.0.0.1").await?, "HTTP/1.1 401 Unauthorized");
+    assert_eq!(status_line(server, "127.0.0.1").await?, "HTTP/1.1 500 Internal Server Error");
     Ok(())
 }

@@ -34,6 +34,8 @@ promises!(
     a_rule_given_twice_keeps_its_penalty,
     a_ban_by_hand_needs_no_strikes,
     new_quotas_lift_no_ban,
+    a_muted_request_is_held_to_the_other_rules,
+    a_mute_counts_one_strike_a_request,
 );
 
 async fn a_ban_by_hand_only_lengthens_and_can_be_lifted(store: impl Store + BanStore + Clone) {
@@ -215,6 +217,56 @@ async fn a_muted_request_passes_uncounted_and_its_handler_can_pretend() {
     assert_eq!(left, 1, "what was muted is not counted");
     sleep(Duration::from_secs(60)).await;
     assert_eq!(send(&service, from_user("mallory")).await.body, "heard");
+}
+
+async fn a_muted_request_is_held_to_the_other_rules(store: impl Store + BanStore + Clone) {
+    let all = || Policy::new("all").quota(Quota::per_hour(3));
+    let bans = Bans::new(policy(), store.clone());
+    bans.impose("mallory", Duration::from_secs(600), "spam").await.unwrap();
+    let service = SlidingWindowLayer::new(policy(), key::header("x-user-id"), store.clone())
+        .rule(all(), key::constant("everybody"))
+        .on_ban(OnBan::Mute)
+        .layer(service_fn(muted));
+    for _ in 0..3 {
+        let answer = send(&service, from_user("mallory")).await;
+        assert_eq!((answer.status.as_u16(), answer.body.as_str()), (200, "muted"));
+    }
+    for _ in 0..5 {
+        let answer = send(&service, from_user("mallory")).await;
+        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(answer.problem()["violated-policies"], serde_json::json!(["all"]));
+        assert!(answer.header("ratelimit").unwrap().starts_with("\"all\";r=0"));
+        assert!(answer.retry_after() > Some(3_000), "the full rule's wait, not the ban's");
+    }
+    let left = Limiter::new(policy(), store.clone()).peek("mallory").await.unwrap().remaining();
+    assert_eq!(left, policy().quotas()[0].limit(), "nothing counts for the banned key");
+    let alice = send(&service, from_user("alice")).await;
+    assert_eq!(alice.status, StatusCode::TOO_MANY_REQUESTS, "the places were taken");
+}
+
+/// Each key of the request is under a policy with a penalty, and the first is banned.
+async fn a_mute_counts_one_strike_a_request(store: impl Store + BanStore + Clone) {
+    let strict = || {
+        let policy = Policy::new("strict").quota(Quota::per_hour(1));
+        policy.penalty("2/1h:1h".parse().unwrap())
+    };
+    Bans::new(policy(), store.clone())
+        .impose("mallory", Duration::from_secs(60), "")
+        .await
+        .unwrap();
+    let strikes = Arc::new(Mutex::new(Vec::new()));
+    let seen = strikes.clone();
+    let service = SlidingWindowLayer::new(policy(), key::header("x-user-id"), store)
+        .rule(strict(), key::constant("everybody"))
+        .on_ban(OnBan::Mute)
+        .on_decision(move |decision| {
+            let struck = decision.usage().bans().map(|(_, ban)| ban.struck);
+            seen.lock().unwrap().extend(struck.filter(|it| *it != Struck::No));
+        })
+        .layer(service_fn(muted));
+    assert_eq!(status(&service, "mallory").await, 200);
+    assert_eq!(status(&service, "mallory").await, 429);
+    assert_eq!(*strikes.lock().unwrap(), [Struck::Strike]);
 }
 
 #[tokio::test]

@@ -3,14 +3,16 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use support::Redis;
+use tokio::io::AsyncWriteExt;
+use tokio::time::sleep;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_sliding_window::store::Store;
+use tower_sliding_window::store::{Check, KnownLog, Partition, QuotaState, Restored, Store, StoreFuture, Verdict};
 use tower_sliding_window::{
     Decision, Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer, key,
 };
@@ -49,11 +51,30 @@ async fn gives_back_by_response(store: impl Store + Clone) {
     service.clone().oneshot(request("200")).await.unwrap();
     assert_eq!(remaining().await, 2, "other answers are charged");
     assert_eq!(service.clone().oneshot(request("fail")).await.unwrap_err(), "the handler failed");
-    assert_eq!(remaining().await, 2, "no answer, no charge");
+    assert_eq!(remaining().await, 1, "the handler ran, so the request counts");
 }
 
-async fn gives_back_when_the_client_goes_away(store: impl Store + Clone) {
+async fn keeps_the_place_of_a_client_that_goes_away(store: impl Store + Clone) {
     let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(answer)));
+    for left in [2, 1, 0] {
+        let mut hanging = Box::pin(service.clone().oneshot(request("hang")));
+        while limiter.peek("alice").await.unwrap().remaining() > left {
+            assert!(futures_poll(&mut hanging).await);
+        }
+        assert!(futures_poll(&mut hanging).await, "the handler runs");
+        drop(hanging);
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(limiter.peek("alice").await.unwrap().remaining(), left);
+    }
+    let denied = service.oneshot(request("200")).await.unwrap();
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
+async fn gives_back_what_is_unanswered_if_told_to(store: impl Store + Clone) {
+    let layer = layer(store.clone()).cancel_unanswered(true);
+    let (limiter, service) = (limiter(store), layer.layer(service_fn(answer)));
+    assert_eq!(service.clone().oneshot(request("fail")).await.unwrap_err(), "the handler failed");
+    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 3, "no answer, no charge");
     let mut hanging = Box::pin(service.clone().oneshot(request("hang")));
     let waits = tokio::time::timeout(Duration::from_millis(300), &mut hanging).await;
     assert!(waits.is_err());
@@ -108,14 +129,136 @@ async fn on_redis_a_place_is_given_back_by_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_process_a_place_is_given_back_when_the_client_goes_away() {
-    gives_back_when_the_client_goes_away(MemoryStore::new()).await;
+async fn in_process_a_hang_up_keeps_its_place() {
+    keeps_the_place_of_a_client_that_goes_away(MemoryStore::new()).await;
 }
 
 #[tokio::test]
-async fn on_redis_a_place_is_given_back_when_the_client_goes_away() {
+async fn on_redis_a_hang_up_keeps_its_place() {
     let redis = Redis::start().await;
-    gives_back_when_the_client_goes_away(redis.store().await).await;
+    keeps_the_place_of_a_client_that_goes_away(redis.store().await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_process_unanswered_requests_can_be_free() {
+    gives_back_what_is_unanswered_if_told_to(MemoryStore::new()).await;
+}
+
+#[tokio::test]
+async fn on_redis_unanswered_requests_can_be_free() {
+    let redis = Redis::start().await;
+    gives_back_what_is_unanswered_if_told_to(redis.store().await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn unanswered_requests_need_no_cancel_if() {
+    let store = MemoryStore::new();
+    let layer =
+        SlidingWindowLayer::new(Quota::per_minute(3), key::header("x-user-id"), store.clone())
+            .cancel_unanswered(true);
+    let service = layer.layer(service_fn(answer));
+    service.clone().oneshot(request("fail")).await.unwrap_err();
+    assert_eq!(limiter(store.clone()).peek("alice").await.unwrap().remaining(), 3);
+    service.clone().oneshot(request("500")).await.unwrap();
+    assert_eq!(limiter(store).peek("alice").await.unwrap().remaining(), 2, "500 is a response");
+}
+
+/// Admits and cancels when the test lets it, and writes down in which order.
+#[derive(Clone, Default)]
+struct Slow {
+    lets_go: Arc<tokio::sync::Notify>,
+    done: Arc<Mutex<Vec<&'static str>>>,
+    denies: bool,
+}
+
+impl Slow {
+    fn done(&self) -> Vec<&'static str> {
+        self.done.lock().unwrap().clone()
+    }
+}
+
+impl Store for Slow {
+    fn admit(&self, _: &Arc<Check>) -> StoreFuture<Verdict> {
+        let slow = self.clone();
+        StoreFuture::later(async move {
+            slow.lets_go.notified().await;
+            slow.done.lock().unwrap().push("admit");
+            let state = QuotaState::new(0, u64::from(slow.denies), 0);
+            Ok(Verdict::new(!slow.denies, None, [state].into_iter().collect()))
+        })
+    }
+
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+        self.admit(check)
+    }
+
+    fn cancel(&self, _: &Arc<Check>) -> StoreFuture<bool> {
+        self.done.lock().unwrap().push("cancel");
+        StoreFuture::ready(Ok(true))
+    }
+
+    fn restore(&self, _: &Partition, _: &KnownLog) -> StoreFuture<Restored> {
+        StoreFuture::ready(Ok(Restored::default()))
+    }
+
+    fn reset(&self, _: &[Partition]) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancellation_follows_its_admission() {
+    for (denies, expected) in [(false, &["admit", "cancel"][..]), (true, &["admit"])] {
+        let store = Slow { denies, ..Slow::default() };
+        let service = layer(store.clone()).layer(service_fn(answer));
+        let mut pending = Box::pin(service.oneshot(request("200")));
+        assert!(futures_poll(&mut pending).await);
+        drop(pending);
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(store.done(), Vec::<&str>::new(), "the decision is still under way");
+        store.lets_go.notify_one();
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(store.done(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_cancel_if_a_hang_up_cancels_nothing() {
+    let store = Slow::default();
+    let layer =
+        SlidingWindowLayer::new(Quota::per_minute(3), key::header("x-user-id"), store.clone());
+    let mut pending = Box::pin(layer.layer(service_fn(answer)).oneshot(request("200")));
+    assert!(futures_poll(&mut pending).await);
+    drop(pending);
+    store.lets_go.notify_one();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(store.done(), Vec::<&str>::new());
+}
+
+/// A client that closes its socket a millisecond after each request, and asks 1,000 times.
+#[tokio::test]
+async fn hanging_up_buys_no_second_run_of_the_handler() {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let counter = ran.clone();
+    let handler = async move || {
+        counter.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<()>().await;
+    };
+    let layer =
+        SlidingWindowLayer::new(Quota::per_hour(1), key::header("x-user-id"), MemoryStore::new())
+            .cancel_if(|response| response.status() == StatusCode::GONE);
+    let app = axum::Router::new().route("/", axum::routing::get(handler)).layer(layer);
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move { axum::serve(listener, app).await });
+    for _ in 0..1_000 {
+        let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
+        socket.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nx-user-id: eve\r\n\r\n").await.unwrap();
+        sleep(Duration::from_millis(1)).await;
+        drop(socket);
+    }
+    server.abort();
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test(start_paused = true)]

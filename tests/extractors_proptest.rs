@@ -3,7 +3,10 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use cookie::Cookie;
 use form_urlencoded::Serializer;
+use headers::HeaderMapExt;
+use headers::authorization::{Authorization, Bearer};
 use http::request::{Builder, Parts};
 use http::{HeaderValue, Request, Uri};
 use proptest::collection::vec;
@@ -110,6 +113,121 @@ fn of_peer(peer: IpAddr) -> Result<Key, KeyError> {
     key::peer_ip().extract(&parts(request))
 }
 
+/// Reads cookies as axum-extra's `CookieJar` does: lines that are not text are passed over, and so
+/// are cookies that can't be parsed.
+fn session(parts: &Parts) -> Vec<String> {
+    let lines = parts.headers.get_all("cookie").iter().filter_map(|line| line.to_str().ok());
+    lines
+        .flat_map(Cookie::split_parse_encoded)
+        .filter_map(Result::ok)
+        .filter(|cookie| cookie.name() == "sid")
+        .map(|cookie| cookie.value_trimmed().to_owned())
+        .collect()
+}
+
+/// Ways to write the cookie `sid` of a few users, and what is not quite it.
+fn cookie_line() -> impl Strategy<Value = HeaderValue> {
+    const PIECES: &[&[u8]] = &[
+        b"sid",
+        b"s%69d",
+        b"%73id",
+        b"SID",
+        b"sid%20",
+        b"%ff",
+        b"=",
+        b"=",
+        b"=",
+        b";",
+        b";",
+        b"; ",
+        b" ",
+        b"\t",
+        b"alice",
+        b"al%69ce",
+        b"%61lice",
+        b"%22alice%22",
+        b"\"alice\"",
+        b"\"",
+        b"bob",
+        b"%zz",
+        b"%",
+        b"+",
+        b"%2B",
+        b"\xc3\xa9",
+        b"%C3%A9",
+        b",",
+    ];
+    let line = |pieces: Vec<&[u8]>| HeaderValue::from_bytes(&pieces.concat()).expect("a header");
+    prop_oneof![
+        vec(select(PIECES), 0..12).prop_map(line),
+        (select(&PIECES[..5]), vec(select(&PIECES[11..]), 0..3), vec(select(PIECES), 0..6))
+            .prop_map(move |(name, value, rest)| {
+                line([vec![name, b"="], value, vec![b";"], rest].concat())
+            }),
+    ]
+}
+
+/// Pieces of a query, of which some make the parameter `user`.
+fn query_text() -> impl Strategy<Value = String> {
+    const PIECES: &[&str] = &[
+        "user",
+        "us%65r",
+        "%75ser",
+        "USER",
+        "user%20",
+        "user+",
+        "%ff",
+        "=",
+        "=",
+        "=",
+        "&",
+        "&",
+        ";",
+        "alice",
+        "%61lice",
+        "al%69ce",
+        "bob",
+        "+",
+        "%20",
+        "%2B",
+        "%fe",
+        "%EF%BF%BD",
+        "%C3%A9",
+        "é",
+        "%",
+        "%z",
+        "?",
+    ];
+    vec(select(PIECES), 0..12).prop_map(|it| it.concat())
+}
+
+fn claim() -> impl Strategy<Value = String> {
+    const PIECES: &[&str] = &[
+        "7.7.7.7",
+        "::1",
+        "2001:db8::7",
+        "::ffff:7.7.7.7",
+        "[",
+        "]",
+        ":",
+        ":80",
+        ":65536",
+        "%1",
+        "%eth0",
+        " ",
+        "\t",
+        "0x7f.1",
+        "07.7.7.7",
+        "1",
+        "unknown",
+        "\"",
+        "for=",
+        "/24",
+        "\u{a0}",
+    ];
+    vec(select(PIECES), 0..5).prop_map(|it| it.concat())
+}
+
 fn forwarded(entries: &[IpAddr]) -> HeaderValue {
     let entries: Vec<_> = entries.iter().map(IpAddr::to_string).collect();
     entries.join(", ").parse().expect("a header")
@@ -162,7 +280,7 @@ proptest! {
     #[test]
     fn a_cookie_is_found_wherever_it_stands(
         before in vec(OTHER_COOKIE, 0..4),
-        value in "[!#-+\\--:<-~]{1,40}",
+        value in "[!#$&-+\\--:<-~]{1,40}",
         after in vec(OTHER_COOKIE, 0..4),
         split in any::<bool>(),
     ) {
@@ -183,6 +301,88 @@ proptest! {
         let query = query.extend_pairs(others).append_pair("user", &value).finish();
         let request = parts(Request::builder().uri(format!("/?{query}")));
         prop_assert_eq!(key::query("user").extract(&request), Ok(Key::from(value)));
+    }
+
+    #[test]
+    fn one_session_of_the_cookie_jar_is_one_key(lines in vec(cookie_line(), 1..3)) {
+        let add = |request: Builder, line| request.header("cookie", line);
+        let parts = parts(lines.iter().fold(Request::builder(), add));
+        let readable = lines.iter().all(|line| line.to_str().is_ok());
+        match (key::cookie("sid").extract(&parts), &session(&parts)[..]) {
+            // The same user whatever else the request holds: the key is the value alone.
+            (Ok(key), [user]) => prop_assert_eq!(key, Key::from(user)),
+            (Err(KeyError::Missing), users) => {
+                prop_assert!(readable && users.iter().all(String::is_empty), "{:?}", users);
+            }
+            (Err(KeyError::Invalid), users) => {
+                // What the jar can't decode it passes over.
+                let jar_fails = lines.iter().any(|line| line.as_bytes().contains(&b'%'));
+                prop_assert!(!readable || users.len() > 1 || jar_fails, "{:?}", users);
+            }
+            (key, users) => prop_assert!(false, "{key:?} of {users:?}"),
+        }
+    }
+
+    #[test]
+    fn one_user_of_the_form_parser_is_one_key(query in query_text()) {
+        let Ok(uri) = format!("/?{query}").parse::<Uri>() else { return Ok(()) };
+        let users: Vec<_> = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
+            .filter(|(name, _)| name == "user")
+            .map(|(_, value)| value.into_owned())
+            .collect();
+        match (key::query("user").extract(&parts(Request::builder().uri(uri))), &users[..]) {
+            (Ok(key), [user]) => prop_assert_eq!(key, Key::from(user)),
+            (Err(KeyError::Missing), users) => {
+                prop_assert!(users.iter().all(String::is_empty), "{:?}", users);
+            }
+            (Err(KeyError::Invalid), users) => {
+                let replaced = users.iter().any(|user| user.contains('\u{fffd}'));
+                prop_assert!(users.len() > 1 || replaced, "{:?}", users);
+            }
+            (key, users) => prop_assert!(false, "{key:?} of {users:?}"),
+        }
+    }
+
+    #[test]
+    fn a_token_is_the_one_of_the_headers_crate(
+        scheme in select(vec!["Bearer", "bearer", "BEARER", "Basic", "Bearerx", ""]),
+        gap in select(vec!["", " ", "  ", "\t", " \t"]),
+        token in "[a-c =\\t]{0,4}",
+        last in select(vec![&b""[..], b" ", b"\xff"]),
+    ) {
+        let value = [scheme.as_bytes(), gap.as_bytes(), token.as_bytes(), last].concat();
+        let value = HeaderValue::from_bytes(&value).expect("a header");
+        let request = parts(Request::builder().header("authorization", &value));
+        let theirs = request.headers.typed_get::<Authorization<Bearer>>();
+        let ours = key::bearer(|token| Some(Key::from(token))).extract(&request);
+        prop_assert_eq!(ours.ok(), theirs.map(|it| Key::from(it.token())));
+    }
+
+    #[test]
+    fn a_forwarded_address_is_read_as_std_reads_it(claim in claim(), peer in proxy()) {
+        let line = HeaderValue::from_bytes(claim.as_bytes()).expect("a header");
+        let text = claim.trim_matches([' ', '\t']);
+        let in_brackets = || text.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
+        let address = text.parse::<IpAddr>().ok();
+        let address = address.or_else(|| Some(text.parse::<SocketAddr>().ok()?.ip()));
+        let address = address.or_else(|| in_brackets().map(IpAddr::V6));
+        prop_assert_eq!(of_client(peer, &[line]), address.map(Key::from).ok_or(KeyError::Invalid));
+    }
+
+    #[test]
+    fn forwarded_is_not_read(peer in proxy(), client in client(), forged in "[ -~]{0,40}") {
+        let request = Request::builder()
+            .extension(SocketAddr::from((peer, 443)))
+            .header("forwarded", format!("for={forged}"))
+            .header("x-forwarded-for", client.to_string());
+        prop_assert_eq!(key::client_ip(trusted()).extract(&parts(request)), of_peer(client));
+    }
+
+    #[test]
+    fn the_key_of_a_peer_is_that_of_its_address(ip in any::<IpAddr>()) {
+        let key = Key::from(ip);
+        prop_assert_eq!(of_peer(ip), Ok(key.clone()));
+        prop_assert!(key.as_bytes().iter().all(|it| it.is_ascii_graphic()), "printable in Redis");
     }
 
     #[test]

@@ -137,19 +137,42 @@ async fn every_quota_of_a_policy_holds() {
     assert_eq!(send(&service, from_user("alice")).await.retry_after(), Some(59));
 }
 
+/// A CORS preflight, of a user who is named so that a count of it would show.
+const PREFLIGHT: &[(&str, &str)] = &[
+    ("x-user-id", "alice"),
+    ("origin", "https://shop.example"),
+    ("access-control-request-method", "POST"),
+];
+
+fn with_method(headers: &[(&str, &str)], method: Method) -> Request<String> {
+    let mut request = request(headers);
+    *request.method_mut() = method;
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_whole_preflight_is_skipped() {
+    let [user, origin, asks] = [PREFLIGHT[0], PREFLIGHT[1], PREFLIGHT[2]];
+    for (headers, method) in [
+        (&[user][..], Method::OPTIONS),
+        (&[user, origin], Method::OPTIONS),
+        (&[user, asks], Method::OPTIONS),
+        (&[user, origin, asks], Method::GET),
+    ] {
+        let service = per_user(Quota::new(1, MINUTE)).layer(service_fn(ok));
+        let send = async || send(&service, with_method(headers, method.clone())).await.status;
+        assert_eq!((send().await, send().await), (OK, TOO_MANY), "{method} {headers:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn preflight_requests_are_neither_limited_nor_counted() {
     let service = per_user(Quota::new(1, MINUTE)).layer(service_fn(ok));
-    let preflight = || {
-        let mut request = from_user("alice");
-        *request.method_mut() = Method::OPTIONS;
-        request
-    };
+    let preflight = || with_method(PREFLIGHT, Method::OPTIONS);
     assert_eq!(send(&service, preflight()).await.status, OK);
     assert_eq!(status(&service, "alice").await, OK);
     assert_eq!(send(&service, preflight()).await.status, OK);
-    let mut anonymous = preflight();
-    anonymous.headers_mut().clear();
+    let anonymous = with_method(&PREFLIGHT[1..], Method::OPTIONS);
     assert_eq!(send(&service, anonymous).await.status, OK, "browsers send no credentials");
 }
 
@@ -220,7 +243,6 @@ async fn the_inner_service_finds_the_decision_in_the_request() {
     for left in ["2", "1", "0"] {
         assert_eq!(send(&service, from_user("alice")).await.body, left);
     }
-    let mut skipped = from_user("alice");
-    *skipped.method_mut() = Method::OPTIONS;
+    let skipped = with_method(PREFLIGHT, Method::OPTIONS);
     assert_eq!(send(&service, skipped).await.body, "not counted");
 }

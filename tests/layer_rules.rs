@@ -1,5 +1,6 @@
 //! Several rules in front of one service, and requests that have no key for one of them.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use http::{Request, StatusCode};
@@ -8,7 +9,7 @@ use tokio::time::advance;
 use tower::service_fn;
 use tower_layer::Layer;
 use tower_sliding_window::{
-    Limiter, MemoryStore, MissingKey, Policy, Quota, SlidingWindowLayer, key,
+    Limiter, MemoryStore, MissingKey, Policy, PolicyHandle, Quota, SlidingWindowLayer, key,
 };
 
 #[path = "support/http.rs"]
@@ -180,4 +181,50 @@ async fn rules_with_the_same_key_keep_windows_of_their_own() {
     advance(Duration::from_secs(1)).await;
     assert_eq!(status(&service, "alice").await, OK);
     assert_eq!(send(&service, from_user("alice")).await.retry_after(), Some(59));
+}
+
+/// A user may choose any name, also one that reads like an address.
+#[tokio::test(start_paused = true)]
+async fn unnamed_rules_keep_logs_of_their_own() {
+    let from = |user: &str, ip: [u8; 4]| {
+        let mut request = from_user(user);
+        request.extensions_mut().insert(IpAddr::from(ip));
+        request
+    };
+    for user in ["ABCD", "65.66.67.68", "6:rule-265.66.67.68", "6:rule-165.66.67.68"] {
+        let service = SlidingWindowLayer::new(
+            Quota::per_minute(1),
+            key::header("x-user-id"),
+            MemoryStore::new(),
+        )
+        .rule(Quota::per_minute(1), key::peer_ip())
+        .layer(service_fn(ok));
+        assert_eq!(send(&service, from(user, [10, 0, 0, 1])).await.status, OK, "{user}");
+        let other = send(&service, from("alice", [65, 66, 67, 68])).await;
+        assert_eq!(other.status, OK, "{user} is no address");
+        assert_eq!(send(&service, from(user, [10, 0, 0, 2])).await.status, TOO_MANY);
+        assert_eq!(send(&service, from("bob", [65, 66, 67, 68])).await.status, TOO_MANY);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_handle_in_two_rules_keeps_two_logs() {
+    let policy = PolicyHandle::new(Quota::per_minute(2));
+    let store = MemoryStore::new();
+    let service = SlidingWindowLayer::new(&policy, key::header("x-user-id"), store.clone())
+        .rule(&policy, key::header("x-ip"))
+        .layer(service_fn(ok));
+    for _ in 0..2 {
+        assert_eq!(send(&service, from("same", "same")).await.status, OK);
+    }
+    assert_eq!(send(&service, from("same", "same")).await.status, TOO_MANY);
+    assert_eq!(store.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_of_one_name_share_their_log() {
+    let store = MemoryStore::new();
+    let service = user_and_ip(user(1), user(1), &store).layer(service_fn(ok));
+    assert_eq!(send(&service, from("alice", "alice")).await.status, OK);
+    assert_eq!(store.len(), 1, "a name says that it is one log");
 }

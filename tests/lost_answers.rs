@@ -88,7 +88,7 @@ async fn an_admission_repeated_when_the_window_is_full_is_still_admitted() {
     let proxy = Proxy::to(port(&redis)).await;
     let store = behind(&proxy, Duration::from_secs(10)).await;
     let limiter = Limiter::new(Quota::per_hour(1), store);
-    limiter.check("load the script").await.unwrap();
+    let _ = limiter.check("load the script").await.unwrap();
     proxy.drop_replies(1);
     // Its first asking has filled the window: asked as a new request it would be denied.
     assert!(limiter.check("alice").await.unwrap().is_admitted());
@@ -102,7 +102,7 @@ async fn an_answer_that_comes_too_late_counts_once() {
     let proxy = Proxy::to(port(&redis)).await;
     let store = behind(&proxy, Duration::from_millis(400)).await;
     let limiter = Limiter::new(Quota::per_hour(10), store);
-    limiter.check("load the script").await.unwrap();
+    let _ = limiter.check("load the script").await.unwrap();
 
     proxy.set(proxy::Fault::Stall);
     let check = tokio::spawn({
@@ -124,7 +124,7 @@ async fn a_check_that_fails_though_it_was_counted_is_taken_back() {
     let limiter =
         Limiter::new(Quota::per_hour(3), behind(&proxy, Duration::from_millis(200)).await)
             .failure_policy(FailurePolicy::Closed);
-    limiter.check("load the script").await.unwrap();
+    let _ = limiter.check("load the script").await.unwrap();
 
     proxy.set(proxy::Fault::Stall);
     let error = limiter.check("alice").await.unwrap_err();
@@ -156,10 +156,10 @@ async fn only_the_repeat_pays_for_looking_the_request_up() {
         stats.lines().filter(|line| line.starts_with("cmdstat_zscore:calls=1,")).count()
     };
     for _ in 0..10 {
-        limiter.check("alice").await.unwrap();
+        let _ = limiter.check("alice").await.unwrap();
     }
     assert_eq!(lookups().await, 0);
     proxy.drop_replies(1);
-    limiter.check("alice").await.unwrap();
+    let _ = limiter.check("alice").await.unwrap();
     assert_eq!(lookups().await, 1);
 }

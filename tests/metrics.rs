@@ -2,56 +2,18 @@
 
 #[path = "support/redis_process.rs"]
 mod redis_process;
+#[path = "support/told.rs"]
+mod told;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use redis_process::RedisProcess;
+use told::Told;
 use tower_sliding_window::{
     FailurePolicy, Limiter, MemoryStore, Policy, Quota, RedisStore, StormDetector, StormRule,
 };
-
-/// Keeps counters, and gauges as the bits of their value, by name and labels.
-#[derive(Clone, Default)]
-struct Told(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
-
-impl Told {
-    fn cell(&self, key: &Key) -> Arc<AtomicU64> {
-        let labels = key.labels().map(|it| format!("{}={}", it.key(), it.value()));
-        let labels: Vec<String> = labels.collect();
-        let name = format!("{}{{{}}}", key.name(), labels.join(","));
-        self.0.lock().unwrap().entry(name).or_default().clone()
-    }
-
-    fn count(&self, name: &str) -> u64 {
-        self.0.lock().unwrap().get(name).map_or(0, |cell| cell.load(Ordering::SeqCst))
-    }
-
-    fn available(&self) -> f64 {
-        f64::from_bits(self.count("sliding_window_store_available{}"))
-    }
-}
-
-impl Recorder for Told {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::from_arc(self.cell(key))
-    }
-
-    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::from_arc(self.cell(key))
-    }
-
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
-    }
-}
 
 #[tokio::test]
 async fn an_outage_is_counted_from_its_first_error_to_the_last_request_written_back() {
@@ -73,7 +35,7 @@ async fn an_outage_is_counted_from_its_first_error_to_the_last_request_written_b
     for admitted in [true, true, false] {
         assert_eq!(local.check("alice").await.unwrap().is_admitted(), admitted);
     }
-    open.check("alice").await.unwrap();
+    let _ = open.check("alice").await.unwrap();
     closed.check("alice").await.unwrap_err();
     let without_redis = |labels: &str| {
         told.count(&format!("sliding_window_fallback_decisions_total{{failure_policy={labels}}}"))

@@ -76,7 +76,8 @@ async fn a_skipped_request_calls_the_instance_that_was_ready_as_well() {
     let (mut service, mut handle) = mocked(9, MemoryStore::new());
     handle.allow(1);
     assert_ready_ok!(service.poll_ready::<Call>());
-    let mut preflight = request(&[]);
+    let mut preflight =
+        request(&[("origin", "https://shop.example"), ("access-control-request-method", "POST")]);
     *preflight.method_mut() = http::Method::OPTIONS;
     let mut response = task::spawn(service.call(preflight));
     assert_pending!(response.poll());

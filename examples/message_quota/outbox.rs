@@ -8,12 +8,18 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tower_sliding_window::{Decision, Limiter, StoreError};
 
+/// When to try again a message that the store will not take however long it waits.
+const SOON: Duration = Duration::from_secs(1);
+
 /// Asks whether a receiver may have a message now, and counts it if so.
 pub(crate) async fn admit(limiter: &Limiter, receiver: &str) -> Result<(), Hold> {
     match limiter.check(receiver).await {
         Ok(Decision::Admitted(_)) => Ok(()),
         Ok(Decision::Denied(denied)) => Err(Hold { wait: denied.retry_after(), error: None }),
-        Err(error) => Err(Hold { wait: error.retry_after(), error: Some(error) }),
+        Err(error) => {
+            let wait = error.retry_after().unwrap_or(SOON);
+            Err(Hold { wait, error: Some(error) })
+        }
     }
 }
 

@@ -95,7 +95,7 @@ impl From<StoreError> for Problem {
             return Self::no_list();
         }
         tracing::warn!(%error, "bans can't be asked for");
-        Self::reduced_capacity(error.retry_after())
+        Self::reduced_capacity(error.retry_after().unwrap_or(Duration::from_secs(1)))
     }
 }
 

@@ -89,7 +89,7 @@ impl Problem {
                 (Rejection::Denied(*denied).to_response(), wait)
             }
             Refusal::Store(error) => {
-                let wait = error.retry_after();
+                let wait = error.retry_after().unwrap_or(SOON);
                 (Rejection::StoreFailed(error).to_response(), wait)
             }
         };

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,10 +11,10 @@ use http::{Response, StatusCode};
 use smallvec::SmallVec;
 
 use super::rejection::Rejection;
+use super::rule::Rule;
 use crate::decision::Decision;
 use crate::failure::FailurePolicy;
-use crate::key::{KeyError, KeyExtractor};
-use crate::policy::PolicyHandle;
+use crate::key::KeyError;
 use crate::report;
 use crate::store::{Check, Partition, Store};
 
@@ -38,13 +39,9 @@ pub(super) struct Config {
     pub(super) on_rejection: Option<Arc<OnRejection>>,
     pub(super) on_decision: Option<Arc<OnDecision>>,
     pub(super) cancel_if: Option<Arc<CancelIf>>,
-}
-
-/// A policy together with its key extractor.
-#[derive(Clone)]
-pub(super) struct Rule {
-    pub(super) policy: PolicyHandle,
-    pub(super) key: Arc<dyn KeyExtractor>,
+    pub(super) cancel_unanswered: bool,
+    /// Whether it was reported that a layer further out counts in the same logs.
+    pub(super) counts_twice: Arc<AtomicBool>,
 }
 
 /// What becomes of a request whose key is banned.
@@ -54,7 +51,12 @@ pub enum OnBan {
     /// The request is answered with this status, `Retry-After` and a problem document.
     Reject(StatusCode),
     /// The request passes, with [`Muted`] in its extensions, so that the handler can pretend. It is
-    /// not counted.
+    /// not counted for the key that is banned.
+    ///
+    /// The rules whose keys are not banned still hold: they decide on the request, all or nothing,
+    /// and the usual 429 is the answer if one of them has no room. This takes a second check, so
+    /// [`on_decision`](super::SlidingWindowLayer::on_decision) may be shown two decisions: the
+    /// denial by the ban, and the decision by the other rules.
     Mute,
 }
 
@@ -66,7 +68,10 @@ pub struct Muted {
     pub remaining: Duration,
 }
 
-/// What becomes of a request that has no key for a rule.
+/// What becomes of a request that does not carry the key of a rule.
+///
+/// It is about [`KeyError::Missing`](crate::KeyError::Missing) only. A key that the server itself
+/// did not provide is answered with 500 in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MissingKey {
@@ -77,6 +82,24 @@ pub enum MissingKey {
 }
 
 impl Config {
+    /// Adds a rule. Rules that would share their logs although no name says so are told apart.
+    pub(super) fn add(&mut self, mut rule: Rule) {
+        let place = self.rules.len();
+        for (twin_place, twin) in self.rules.iter_mut().enumerate() {
+            if rule.is_unnamed_twin_of(twin) {
+                // Of both, for a key can be any text, also one that begins with the other's prefix.
+                twin.set_apart(twin_place);
+                rule.set_apart(place);
+            }
+        }
+        self.rules.push(rule);
+    }
+
+    /// Tells whether a request may give its place back.
+    pub(super) fn refunds(&self) -> bool {
+        self.cancel_if.is_some() || self.cancel_unanswered
+    }
+
     /// Returns the question to put to the store, or nothing if no rule applies to the request.
     #[allow(clippy::result_large_err, reason = "the errors made here are small and rare")]
     pub(super) fn check(&self, parts: &Parts) -> Result<Option<Arc<Check>>, Rejection> {
@@ -85,7 +108,7 @@ impl Config {
         }
         let mut partitions = SmallVec::<[Partition; 1]>::new();
         for rule in &self.rules {
-            let key = match (rule.key.extract(parts), self.missing_key) {
+            let key = match (rule.key(parts), self.missing_key) {
                 (Ok(key), _) => key,
                 (Err(KeyError::NotApplicable), _) => continue,
                 (Err(KeyError::Missing), MissingKey::SkipRule) => continue,
@@ -93,6 +116,7 @@ impl Config {
                     return Err(Rejection::MissingKey { status });
                 }
                 (Err(KeyError::Invalid), _) => return Err(Rejection::InvalidKey),
+                (Err(KeyError::NotProvided { .. }), _) => return Err(Rejection::KeyNotProvided),
             };
             partitions.push(Partition { policy: rule.policy.get(), key });
         }

@@ -2,12 +2,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use tower_layer::Layer;
 
-use super::config::{Config, MissingKey, OnBan, Rule};
+use super::config::{Config, MissingKey, OnBan};
 use super::rejection::Rejection;
+use super::rule::Rule;
 use super::service::SlidingWindow;
 use crate::decision::Decision;
 use crate::failure::FailurePolicy;
@@ -26,7 +28,15 @@ use crate::store::Store;
 ///   trace in any window.
 /// - With several rules, either every window records the request or none does.
 /// - The inner service's readiness is passed through; its errors are kept as they are.
-/// - The inner service finds the [`Decision`](crate::Decision) in the request's extensions.
+/// - The inner service finds the [`Decision`](crate::Decision) in the request's extensions. It is
+///   absent from requests that are [skipped](Self::skip) and from those that no rule applies to.
+/// - In axum, `Router::layer` covers the router's fallback too, so requests for unknown paths are
+///   decided on and count; `Router::route_layer` covers the routes only. Of several layers the one
+///   that is added last runs first: add the layer that inserts a value for
+///   [`key::extension`](crate::key::extension) after this one.
+/// - Two layers that count a request under the same policy and key take two places. This is hardly
+///   ever meant, so it is counted in `sliding_window_counted_twice_total` and warned of once. If it
+///   is, as with a store in the process in front of one on Redis, give the policies two names.
 ///
 /// ```
 /// use std::time::Duration;
@@ -58,6 +68,7 @@ impl SlidingWindowLayer {
     ///
     /// If the policy has no quota; [`PolicyHandle::try_new`] gives an error instead.
     #[must_use]
+    #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, key: impl KeyExtractor, store: impl Store) -> Self {
         let config = Config {
             rules: Vec::with_capacity(1),
@@ -65,13 +76,15 @@ impl SlidingWindowLayer {
             on_failure: FailurePolicy::default(),
             on_ban: OnBan::Reject(StatusCode::FORBIDDEN),
             missing_key: MissingKey::Reject(StatusCode::UNAUTHORIZED),
-            skip: Arc::new(|parts| parts.method == Method::OPTIONS),
+            skip: Arc::new(Self::is_preflight),
             cost: None,
             headers_on_success: false,
             shadow: false,
             on_rejection: None,
             on_decision: None,
             cancel_if: None,
+            cancel_unanswered: false,
+            counts_twice: Arc::default(),
         };
         Self { config: Arc::new(config) }.rule(policy, key)
     }
@@ -80,13 +93,19 @@ impl SlidingWindowLayer {
     ///
     /// Give its policy a name of its own: rules of one name share their windows.
     ///
+    /// Rules whose policies have no name and equal quotas do not: the layer puts each rule's number
+    /// in front of its keys, so that a user's id can't be taken for an address. No
+    /// [`Limiter`](crate::Limiter) and no [`Bans`](crate::Bans) finds these keys, so name the
+    /// policies if you want to look at them.
+    ///
     /// # Panics
     ///
     /// If the policy has no quota.
     #[must_use]
+    #[track_caller]
     pub fn rule(self, policy: impl Into<PolicyHandle>, key: impl KeyExtractor) -> Self {
-        let rule = Rule { policy: policy.into(), key: Arc::new(key) };
-        self.with(|config| config.rules.push(rule))
+        let rule = Rule::new(policy.into(), key);
+        self.with(|config| config.add(rule))
     }
 
     /// Sets what becomes of a request that the store can't decide on.
@@ -127,7 +146,8 @@ impl SlidingWindowLayer {
     ///
     /// Applies to all rules; [`key::optional`](crate::key::optional) makes one rule skip. Defaults
     /// to `MissingKey::Reject(StatusCode::UNAUTHORIZED)`. A key that is there but malformed is
-    /// answered with 400 in any case.
+    /// answered with 400 in any case, and one that the server itself did not provide with 500, see
+    /// [`KeyError::NotProvided`](crate::KeyError::NotProvided).
     #[must_use]
     pub fn on_missing_key(self, missing_key: MissingKey) -> Self {
         self.with(|config| config.missing_key = missing_key)
@@ -135,10 +155,31 @@ impl SlidingWindowLayer {
 
     /// Sets which requests are neither counted nor limited.
     ///
-    /// Defaults to those with method `OPTIONS`, which browsers send on their own.
+    /// Replaces the default, which is [`SlidingWindowLayer::is_preflight`]; call that too to keep it.
+    /// The [`Decision`](crate::Decision) is absent from the extensions of skipped requests.
+    ///
+    /// ```
+    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
+    ///
+    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
+    ///     .skip(|parts| parts.uri.path() == "/health" || SlidingWindowLayer::is_preflight(parts));
+    /// ```
     #[must_use]
     pub fn skip(self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|config| config.skip = Arc::new(skip))
+    }
+
+    /// Tells whether a request is a CORS preflight: `OPTIONS` with both `Origin` and
+    /// `Access-Control-Request-Method`.
+    ///
+    /// Browsers send these on their own, without credentials. Any client can send one too, so a
+    /// route that does work for `OPTIONS`, such as one made with axum's `any`, needs
+    /// [`skip`](Self::skip) without this.
+    #[must_use]
+    pub fn is_preflight(parts: &Parts) -> bool {
+        parts.method == Method::OPTIONS
+            && parts.headers.contains_key(ORIGIN)
+            && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
     }
 
     /// Sets how many places a request takes, all or none.
@@ -189,10 +230,16 @@ impl SlidingWindowLayer {
     /// To count only failures, cancel on success; not to charge for a sold-out answer, cancel on
     /// that. Defaults to none.
     ///
-    /// Where it is set, a request that gets no response gives its place back too: when the inner
-    /// service fails, and when the client goes away first. The cancellation goes on in the
-    /// background then; otherwise the response waits for it, so that who comes again at once finds
-    /// the place free.
+    /// The response waits for the cancellation, so that a client which comes again at once finds the
+    /// place free.
+    ///
+    /// A request without a response keeps its place once the inner service was called: when that
+    /// fails, and when the client hangs up. Otherwise a client could let the handler run as often as
+    /// it likes by hanging up each time. See [`cancel_unanswered`](Self::cancel_unanswered).
+    ///
+    /// A client that hangs up while the decision is under way gets its place back, for the inner
+    /// service is not called: the decision is awaited in the background and then cancelled. Without
+    /// `cancel_if` such a request may have been counted.
     ///
     /// ```
     /// use http::StatusCode;
@@ -208,6 +255,25 @@ impl SlidingWindowLayer {
         cancels: impl Fn(&Response<()>) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.with(|config| config.cancel_if = Some(Arc::new(cancels)))
+    }
+
+    /// Sets whether a request that gets no response gives its place back although the inner service
+    /// was called: when that fails, and when the client hangs up first.
+    ///
+    /// Defaults to `false`. With `true` a client can let the handler run as often as it likes by
+    /// hanging up each time, so it is only for clients that are trusted not to. The cancellation
+    /// goes on in the background if the client is gone.
+    ///
+    /// ```
+    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
+    ///
+    /// // Between our own services: what was not answered is not charged.
+    /// SlidingWindowLayer::new(Quota::per_hour(100), key::header("x-service"), MemoryStore::new())
+    ///     .cancel_unanswered(true);
+    /// ```
+    #[must_use]
+    pub fn cancel_unanswered(self, cancel_unanswered: bool) -> Self {
+        self.with(|config| config.cancel_unanswered = cancel_unanswered)
     }
 
     /// Sets whether the layer only decides, counts and reports, and refuses nothing.

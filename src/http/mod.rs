@@ -6,8 +6,13 @@ mod config;
 mod future;
 mod headers;
 mod layer;
+mod mute;
+mod passed;
 mod rejection;
+mod rule;
 mod service;
+mod twice;
+mod undecided;
 
 pub use body::ResponseBody;
 pub use config::{MissingKey, Muted, OnBan};

@@ -28,6 +28,9 @@ pub enum Rejection {
     },
     /// The request's key is ambiguous or malformed: 400.
     InvalidKey,
+    /// The server did not provide what a rule's key is taken from: 500. It is a mistake in how the
+    /// server is put together, see [`KeyError::NotProvided`](crate::KeyError::NotProvided).
+    KeyNotProvided,
     /// The store could not decide: 503; or never will let the request pass: 429.
     StoreFailed(StoreError),
 }
@@ -41,6 +44,7 @@ impl Rejection {
             Self::StoreFailed(error) if error.is_impossible() => StatusCode::TOO_MANY_REQUESTS,
             Self::MissingKey { status } | Self::Banned { status, .. } => *status,
             Self::InvalidKey => StatusCode::BAD_REQUEST,
+            Self::KeyNotProvided => StatusCode::INTERNAL_SERVER_ERROR,
             Self::StoreFailed(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -101,9 +105,12 @@ impl Rejection {
             Self::Banned { denied, .. } => {
                 headers::insert_retry_after(headers, denied.retry_after());
             }
-            Self::StoreFailed(error) if error.is_impossible() => {}
-            Self::StoreFailed(error) => headers::insert_retry_after(headers, error.retry_after()),
-            Self::MissingKey { .. } | Self::InvalidKey => {}
+            Self::StoreFailed(error) => {
+                if let Some(wait) = error.retry_after() {
+                    headers::insert_retry_after(headers, wait);
+                }
+            }
+            Self::MissingKey { .. } | Self::InvalidKey | Self::KeyNotProvided => {}
         }
         response
     }

@@ -8,7 +8,8 @@ use super::{Key, KeyError, KeyExtractor};
 /// `subject` verifies the token and returns whom it stands for, or nothing if it is not valid,
 /// which is [`KeyError::Missing`]. Two `Authorization` headers are [`KeyError::Invalid`].
 ///
-/// The syntax is that of [RFC 6750, section 2.1](https://www.rfc-editor.org/rfc/rfc6750#section-2.1).
+/// The token is that of the crate `headers`, which axum-extra's `TypedHeader` uses: what follows
+/// the scheme `Bearer`, in any case, and the spaces after it. The syntax is that of [RFC 6750, section 2.1](https://www.rfc-editor.org/rfc/rfc6750#section-2.1).
 ///
 /// ```
 /// use tower_sliding_window::key;
@@ -32,7 +33,7 @@ where
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Err(KeyError::Missing);
         }
-        subject(token.trim()).ok_or(KeyError::Missing)
+        subject(token.trim_start()).ok_or(KeyError::Missing)
     }
 }
 

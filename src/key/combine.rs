@@ -24,8 +24,8 @@ pub fn pair(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtr
 /// Takes the key from the first of two extractors if the request has it, else from the second.
 ///
 /// Nest it for more than two. The two yield different keys even for the same bytes, so that an
-/// anonymous client can't name a user's window. A key that is there but [`KeyError::Invalid`]
-/// does not fall through to the second.
+/// anonymous client can't name a user's window. A key that is there but [`KeyError::Invalid`], or
+/// that the server did not provide ([`KeyError::NotProvided`]), does not fall through to the second.
 ///
 /// ```
 /// use tower_sliding_window::key;
@@ -43,6 +43,11 @@ pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl Key
 }
 
 /// Applies the rule only to requests that have the extractor's key, and lets others pass it by.
+///
+/// Only a key that the client did not send is optional: [`KeyError::Invalid`] and
+/// [`KeyError::NotProvided`] stay what they are. How many requests the rule does not apply to is
+/// counted in `sliding_window_missing_keys_total`, with the reason `not_applicable`: if it is all of
+/// them, check the name that the extractor looks for.
 ///
 /// ```
 /// use tower_sliding_window::key;
@@ -83,6 +88,15 @@ mod tests {
         let optional = optional(header("a"));
         assert_eq!(optional.extract(&only_b), Err(KeyError::NotApplicable));
         assert_eq!(optional.extract(&twice), Err(KeyError::Invalid));
+
+        let not_provided = Err(KeyError::NotProvided { fix: "mend the server" });
+        let mistake = move |_: &Parts| not_provided.clone();
+        assert!(matches!(
+            super::optional(mistake.clone()).extract(&both),
+            Err(KeyError::NotProvided { .. })
+        ));
+        let falls_through = first_of(mistake, constant("x"));
+        assert!(matches!(falls_through.extract(&both), Err(KeyError::NotProvided { .. })));
 
         assert_eq!(constant("x").extract(&both), Ok(Key::from("x")));
     }

@@ -1,12 +1,18 @@
 use http::header::COOKIE;
 use http::request::Parts;
+use percent_encoding::percent_decode_str;
 
 use super::{KeyError, KeyExtractor, non_empty};
 
-/// Takes the key from a cookie's value, byte for byte.
+/// Takes the key from a cookie's value, decoded as axum-extra's `CookieJar` does.
 ///
-/// A cookie that occurs more than once is [`KeyError::Invalid`]. The syntax is that of
-/// [RFC 6265, section 4.2.1](https://www.rfc-editor.org/rfc/rfc6265#section-4.2.1).
+/// Name and value are trimmed and percent-decoded. One pair of double quotes around the value is
+/// removed, as many parsers do. [`KeyError::Invalid`] are:
+///
+/// - a cookie that occurs more than once;
+/// - a value that is not UTF-8 after decoding;
+/// - a `Cookie` header with bytes other than visible ASCII, spaces and tabs, for parsers differ in
+///   what they make of it.
 ///
 /// ```
 /// use tower_sliding_window::key;
@@ -17,18 +23,30 @@ use super::{KeyError, KeyExtractor, non_empty};
 pub fn cookie(name: impl Into<String>) -> impl KeyExtractor + Clone {
     let name = name.into();
     move |parts: &Parts| {
-        let mut values = parts
-            .headers
-            .get_all(COOKIE)
-            .iter()
-            .flat_map(|header| header.as_bytes().split(|byte| *byte == b';'))
-            .filter_map(|pair| pair.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"="));
-        let value = values.next().ok_or(KeyError::Missing)?;
-        if values.next().is_some() {
-            return Err(KeyError::Invalid);
+        let mut found = None;
+        for header in parts.headers.get_all(COOKIE) {
+            let cookies = header.to_str().map_err(|_| KeyError::Invalid)?.split(';');
+            for (other, value) in cookies.filter_map(|cookie| cookie.split_once('=')) {
+                let is_other = name.is_empty() || !is_name(other.trim(), &name);
+                if !is_other && found.replace(value.trim()).is_some() {
+                    return Err(KeyError::Invalid);
+                }
+            }
         }
-        non_empty(value)
+        let value = percent_decode_str(found.ok_or(KeyError::Missing)?);
+        let value = value.decode_utf8().map_err(|_| KeyError::Invalid)?;
+        non_empty(unquoted(&value).as_bytes())
     }
+}
+
+/// Tells whether a cookie's name is this one, decoded.
+fn is_name(encoded: &str, name: &str) -> bool {
+    encoded == name || encoded.contains('%') && percent_decode_str(encoded).eq(name.bytes())
+}
+
+/// Removes one pair of double quotes.
+fn unquoted(value: &str) -> &str {
+    value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value)
 }
 
 #[cfg(test)]

@@ -4,7 +4,13 @@ use super::{Key, KeyError, KeyExtractor};
 
 /// Takes the key from a value that an earlier layer put into the request's extensions.
 ///
-/// The natural choice behind an authentication layer.
+/// The natural choice behind an authentication layer. The key of a request without the value is
+/// [`KeyError::Missing`]: an authentication layer may put nothing there for an anonymous client, and
+/// that can't be told from a layer that has not run yet.
+///
+/// So mind the order. In axum the layer that is added last runs first, so the layer that inserts
+/// the value is added after this one. A rule that has found no key in its first 100 requests is
+/// warned of once.
 ///
 /// ```
 /// use tower_sliding_window::{Key, key};
@@ -19,6 +25,24 @@ use super::{Key, KeyError, KeyExtractor};
 /// }
 ///
 /// let user = key::extension::<UserId>();
+/// ```
+///
+/// ```
+/// use axum::extract::Request;
+/// use axum::middleware::{Next, from_fn};
+/// use axum::{Router, routing::post};
+/// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
+///
+/// # async fn authenticate(mut request: Request, next: Next) -> axum::response::Response {
+/// #     request.extensions_mut().insert(String::from("alice"));
+/// #     next.run(request).await
+/// # }
+/// let per_user = key::extension::<String>();
+/// let limit = SlidingWindowLayer::new(Quota::per_minute(5), per_user, MemoryStore::new());
+/// let app: Router = Router::new()
+///     .route("/orders", post(|| async { "ordered" }))
+///     .layer(limit) // runs second
+///     .layer(from_fn(authenticate)); // runs first, and inserts the user
 /// ```
 #[must_use]
 pub fn extension<T>() -> impl KeyExtractor + Clone

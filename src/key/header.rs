@@ -19,11 +19,12 @@ use super::{KeyError, KeyExtractor, non_empty};
 /// let user = key::header("x-user-id");
 /// ```
 #[must_use]
+#[track_caller]
 pub fn header(name: impl AsRef<str>) -> impl KeyExtractor + Clone {
     let name = name.as_ref();
     let name: HeaderName = match name.parse() {
         Ok(name) => name,
-        Err(_) => panic!("{name:?} is not a header name"),
+        Err(_) => panic!("`name` is {name:?}, which is not a header name"),
     };
     move |parts: &Parts| {
         let mut values = parts.headers.get_all(&name).iter();

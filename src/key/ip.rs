@@ -8,15 +8,31 @@ use super::{Key, KeyError, KeyExtractor};
 
 /// Takes the key from the address at the other end of the connection.
 ///
-/// The address comes from axum's `ConnectInfo<SocketAddr>` (feature `axum`; serve with
-/// `into_make_service_with_connect_info::<SocketAddr>()`) or from a `SocketAddr` or `IpAddr` in
-/// the request's extensions. IPv6 addresses count by their /64, the smallest network a customer
-/// is given; an IPv4-mapped address counts as the IPv4 address.
+/// The server has to put the address into the request's extensions, as a `SocketAddr` or `IpAddr`.
+/// With the feature `axum` it may also be axum's `ConnectInfo<SocketAddr>`, which is there if the
+/// application is served with `into_make_service_with_connect_info::<SocketAddr>()`; without that
+/// feature `ConnectInfo` is not looked at. A request without an address is
+/// [`KeyError::NotProvided`].
+///
+/// The key is that of [`Key::from`]`(address)`: an IPv4 address as text, such as `203.0.113.7`, and
+/// an IPv6 address by its /64, the smallest network that a customer is given, such as
+/// `2001:db8:0:1::/64`. An IPv4-mapped address counts as the IPv4 address.
 ///
 /// Behind a reverse proxy every client has the proxy's address: use [`client_ip`].
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use http::Request;
+/// use tower_sliding_window::{Key, KeyExtractor, key};
+///
+/// let peer: SocketAddr = "203.0.113.7:51000".parse()?;
+/// let (head, ()) = Request::builder().extension(peer).body(()).unwrap().into_parts();
+/// assert_eq!(key::peer_ip().extract(&head), Ok(Key::from(peer)));
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
 #[must_use]
 pub fn peer_ip() -> impl KeyExtractor + Clone {
-    |parts: &Parts| peer_of(parts).map(ip_key).ok_or(KeyError::Missing)
+    |parts: &Parts| peer_of(parts).map(Key::from)
 }
 
 /// Takes the key from the client's address, behind proxies that are named.
@@ -26,8 +42,14 @@ pub fn peer_ip() -> impl KeyExtractor + Clone {
 /// What stands further left is the client's own claim. If the peer is not a trusted proxy, it is
 /// the client, and the header is ignored.
 ///
-/// An entry that is no address, met before the client's, is [`KeyError::Invalid`]. If all are
-/// trusted proxies, the leftmost is the client. Addresses count as in [`peer_ip`].
+/// An entry is an address as [`IpAddr`] reads it, also with a port as [`SocketAddr`] reads it, or an
+/// IPv6 address in brackets. Another entry, met before the client's, is [`KeyError::Invalid`]. If
+/// all are trusted proxies, the leftmost is the client. Addresses count as in [`peer_ip`], and the
+/// server has to provide the peer's address as there.
+///
+/// `Forwarded` (RFC 7239) is not read. A proxy writes either it or `X-Forwarded-For`, and passes
+/// the other one through as the client sent it: to read both would be to believe the client. Let a
+/// proxy that writes only `Forwarded` write `X-Forwarded-For` too.
 ///
 /// ```
 /// use tower_sliding_window::key;
@@ -38,17 +60,17 @@ pub fn peer_ip() -> impl KeyExtractor + Clone {
 #[must_use]
 pub fn client_ip(proxies: TrustedProxies) -> impl KeyExtractor + Clone {
     move |parts: &Parts| {
-        let mut client = peer_of(parts).ok_or(KeyError::Missing)?;
+        let mut client = peer_of(parts)?;
         let headers = parts.headers.get_all("x-forwarded-for").iter().rev();
         let mut claims = headers.flat_map(|header| header.as_bytes().rsplit(|byte| *byte == b','));
         while proxies.contains(client) {
             let Some(claim) = claims.next() else { break };
             client = std::str::from_utf8(claim)
                 .ok()
-                .and_then(|claim| parse_claim(claim.trim()))
+                .and_then(|claim| parse_claim(claim.trim_matches([' ', '\t'])))
                 .ok_or(KeyError::Invalid)?;
         }
-        Ok(ip_key(client))
+        Ok(Key::from(client))
     }
 }
 
@@ -95,7 +117,18 @@ fn canonical(net: IpNet) -> IpNet {
     }
 }
 
-fn peer_of(parts: &Parts) -> Option<IpAddr> {
+/// What is wrong with a server that keeps the peer's address to itself.
+const NO_PEER: KeyError = KeyError::NotProvided {
+    fix: if cfg!(feature = "axum") {
+        "serve the app with `into_make_service_with_connect_info::<SocketAddr>()`, or put the \
+         peer's `SocketAddr` into the request's extensions"
+    } else {
+        "put the peer's `SocketAddr` into the request's extensions, or enable the feature `axum` \
+         for axum's `ConnectInfo`"
+    },
+};
+
+fn peer_of(parts: &Parts) -> Result<IpAddr, KeyError> {
     let extensions = &parts.extensions;
     #[cfg(feature = "axum")]
     let address = {
@@ -106,21 +139,16 @@ fn peer_of(parts: &Parts) -> Option<IpAddr> {
     #[cfg(not(feature = "axum"))]
     let address: Option<&SocketAddr> = None;
     let ip = address.or_else(|| extensions.get::<SocketAddr>()).map(SocketAddr::ip);
-    ip.or_else(|| extensions.get::<IpAddr>().copied()).map(|ip| ip.to_canonical())
+    let ip = ip.or_else(|| extensions.get::<IpAddr>().copied()).ok_or(NO_PEER)?;
+    Ok(ip.to_canonical())
 }
 
-/// Reads an address that a proxy wrote: bare, or as some do, with a port.
+/// Reads an address that a proxy wrote: bare, or as some do, with a port or in brackets.
 fn parse_claim(claim: &str) -> Option<IpAddr> {
-    let bare = claim.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(claim);
-    let ip = bare.parse().ok().or_else(|| Some(claim.parse::<SocketAddr>().ok()?.ip()))?;
+    let in_brackets = || claim.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
+    let with_port = || claim.parse().ok().map(|address: SocketAddr| address.ip());
+    let ip: IpAddr = claim.parse().ok().or_else(with_port).or_else(in_brackets)?;
     Some(ip.to_canonical())
-}
-
-fn ip_key(ip: IpAddr) -> Key {
-    match ip {
-        IpAddr::V4(ip) => Key::new(ip.octets()),
-        IpAddr::V6(ip) => Key::new(&ip.octets()[..8]),
-    }
 }
 
 #[cfg(test)]
@@ -135,7 +163,7 @@ mod tests {
     }
 
     fn key_of(ip: &str) -> Result<Key, KeyError> {
-        Ok(ip_key(ip.parse().unwrap()))
+        Ok(Key::from(ip.parse::<IpAddr>().unwrap()))
     }
 
     #[test]
@@ -145,7 +173,7 @@ mod tests {
         assert_eq!(key("[::ffff:1.2.3.4]:5"), key_of("1.2.3.4"), "IPv4-mapped");
         assert_eq!(key("[2001:db8:0:1::a]:5"), key("[2001:db8:0:1:ffff::b]:5"), "one /64");
         assert_ne!(key("[2001:db8:0:1::a]:5"), key("[2001:db8:0:2::a]:5"));
-        assert_eq!(peer_ip().extract(&parts_of(Request::builder())), Err(KeyError::Missing));
+        assert_eq!(peer_ip().extract(&parts_of(Request::builder())), Err(NO_PEER));
         let info = Request::builder().extension("9.9.9.9".parse::<IpAddr>().unwrap());
         assert_eq!(peer_ip().extract(&parts_of(info)), key_of("9.9.9.9"));
     }
@@ -165,6 +193,8 @@ mod tests {
         assert_eq!(key("[::ffff:10.0.0.1]:80", &["7.7.7.7"]), key_of("7.7.7.7"));
         assert_eq!(key("10.0.0.1:80", &["7.7.7.7:1234"]), key_of("7.7.7.7"));
         assert_eq!(key("10.0.0.1:80", &["[2001:db8::1]"]), key_of("2001:db8::1"));
+        assert_eq!(key("10.0.0.1:80", &["[7.7.7.7]"]), Err(KeyError::Invalid));
+        assert_eq!(key("10.0.0.1:80", &["\u{a0}7.7.7.7"]), Err(KeyError::Invalid));
         assert_eq!(key("10.0.0.1:80", &["junk, 7.7.7.7"]), key_of("7.7.7.7"));
         assert_eq!(key("10.0.0.1:80", &["7.7.7.7, junk"]), Err(KeyError::Invalid));
         assert_eq!(key("10.0.0.1:80", &[""]), Err(KeyError::Invalid));

@@ -9,19 +9,27 @@
 //! | [`cookie`] | a cookie | absent or empty |
 //! | [`query`] | a parameter of the query string, decoded | absent or empty |
 //! | [`extension`] | a value an earlier layer put into the request | not put there |
-//! | [`peer_ip`] | the address at the other end of the connection | the server does not tell |
-//! | [`client_ip`] | the client's address behind proxies you name | the server does not tell |
+//! | [`peer_ip`] | the address at the other end of the connection | never |
+//! | [`client_ip`] | the client's address behind proxies you name | never |
 //! | [`constant`] | one window for all requests | never |
 //! | [`pair`] | two keys as one | either is missing |
 //! | [`first_of`] | the first of several that yields | all are missing |
 //! | [`optional`] | another extractor; without its key the rule does not apply | never |
 #![cfg_attr(
     feature = "axum",
-    doc = "| [`path_param`] | a parameter of axum's route, decoded | the route has none of that name |"
+    doc = "| [`path_param`] | a parameter of axum's route, decoded | empty, or the path leads to no route |"
 )]
+//!
+//! A key that the client did not send is [`KeyError::Missing`] and answered with 401. One that the
+//! server itself should have provided, such as the address of the peer, is
+//! [`KeyError::NotProvided`]: a mistake in how the server is put together, answered with 500.
+//!
+//! An extractor reads a request as the parsers behind it do: what the application sees as one user
+//! is one key. Where two parsers would read two users, it is [`KeyError::Invalid`].
 
 mod bearer;
 mod combine;
+mod convert;
 mod cookie;
 mod extension;
 mod header;
@@ -56,6 +64,21 @@ const HASHED: &[u8] = b"sha256:";
 
 /// Whose window a request counts in: any bytes.
 ///
+/// It is made from what an application has at hand:
+///
+/// | from | the key's bytes |
+/// |---|---|
+/// | texts, bytes, and references to them | as they are |
+/// | integers of 16 bits and more | the decimal digits |
+/// | an IPv4 address | the address, such as `203.0.113.7` |
+/// | an IPv6 address | its /64, such as `2001:db8:0:1::/64`; an IPv4-mapped one as the IPv4 address |
+/// | a socket address | those of its IP address, without the port |
+/// | a UUID | its text in lower case with hyphens |
+///
+/// An address is the key that [`key::peer_ip`](peer_ip) and [`key::client_ip`](client_ip) take, so
+/// `bans.lift(address)` and `limiter.peek(address)` find it. For any other bytes there is
+/// [`Key::new`].
+///
 /// Up to 128 bytes are kept as they are; a longer key is replaced by its SHA-256. Keys often
 /// name people, so neither [`Debug`](fmt::Debug) nor any message of this crate shows their
 /// bytes; [`Key::as_bytes`] does.
@@ -67,6 +90,10 @@ const HASHED: &[u8] = b"sha256:";
 /// assert_eq!(key.as_bytes(), b"receiver-17");
 /// assert_eq!(format!("{key:?}"), "Key(11 bytes)");
 /// assert_eq!(Key::from(vec![b'x'; 1_000_000]).as_bytes().len(), 39);
+///
+/// let address: std::net::IpAddr = "2001:db8:0:1::7".parse().unwrap();
+/// assert_eq!(Key::from(address), Key::from("2001:db8:0:1::/64"));
+/// assert_eq!(Key::from(17_u64), Key::from("17"));
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(SmallVec<[u8; INLINE]>);
@@ -104,12 +131,6 @@ impl Key {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
-    }
-}
-
-impl<T: AsRef<[u8]>> From<T> for Key {
-    fn from(bytes: T) -> Self {
-        Self::new(bytes)
     }
 }
 
@@ -160,12 +181,26 @@ where
 }
 
 /// Why a request has no key.
+///
+/// Each is counted in `sliding_window_missing_keys_total`, by the rule's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The request does not carry what the key is taken from.
+    /// The client did not send what the key is taken from: 401, unless
+    /// [`on_missing_key`](crate::SlidingWindowLayer::on_missing_key) says otherwise.
     #[error("the request names no key")]
     Missing,
+    /// The server did not provide what the key is taken from, such as the address of the peer: 500.
+    ///
+    /// It is a mistake in how the server is put together, which no client can mend. Neither
+    /// [`optional`], [`first_of`] nor [`MissingKey::SkipRule`](crate::MissingKey::SkipRule) hides
+    /// it, for then the rule would limit nothing. The first time, a warning names the rule's policy
+    /// and the fix.
+    #[error("the server did not provide what the key is taken from: {fix}")]
+    NotProvided {
+        /// What to change in the server. No client sees it.
+        fix: &'static str,
+    },
     /// The request carries it in a form that can't be told from another's, such as twice.
     #[error("the request names its key ambiguously or malformed")]
     Invalid,

@@ -3,17 +3,30 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use axum::extract::rejection::RawPathParamsRejection;
-use axum::extract::{FromRequestParts, RawPathParams};
+use axum::extract::{FromRequestParts, MatchedPath, RawPathParams};
 use http::request::Parts;
 
 use super::{KeyError, KeyExtractor, non_empty};
+
+const NOT_ROUTED: KeyError = KeyError::NotProvided {
+    fix: "add the layer with `Router::layer` or `Router::route_layer` on the router that has the \
+          route: outside of it no path parameter is known",
+};
+const NO_PARAMETER: KeyError = KeyError::NotProvided {
+    fix: "check the name given to `key::path_param`, and add the layer only to routes that have \
+          a parameter of this name",
+};
 
 /// Takes the key from a parameter of axum's route, percent-decoded.
 ///
 /// A path whose parameters are not UTF-8 is [`KeyError::Invalid`].
 ///
-/// The parameter is known only after routing, so add the layer with `Router::layer` or
-/// `route_layer` on the router that has the route.
+/// The parameter is known only after routing, so add the layer with `Router::route_layer`, or with
+/// `Router::layer`, on the router that has the route. With `Router::layer` the rule also sees paths
+/// that lead to no route: these are [`KeyError::Missing`], for the path is the client's choice.
+///
+/// A layer outside the router, and a route without a parameter of that name, are
+/// [`KeyError::NotProvided`]: put the rule on the routes that have the parameter.
 ///
 /// ```
 /// use tower_sliding_window::key;
@@ -34,9 +47,13 @@ pub fn path_param(name: impl Into<String>) -> impl KeyExtractor + Clone {
             Poll::Ready(Err(RawPathParamsRejection::InvalidUtf8InPathParam(_))) => {
                 return Err(KeyError::Invalid);
             }
-            _ => return Err(KeyError::Missing),
+            _ => return Err(NOT_ROUTED),
         };
-        let value = params.iter().find(|(key, _)| *key == name).ok_or(KeyError::Missing)?.1;
-        non_empty(value.as_bytes())
+        match params.iter().find(|(key, _)| *key == name) {
+            Some((_, value)) => non_empty(value.as_bytes()),
+            // A fallback has no path of its own.
+            None if parts.extensions.get::<MatchedPath>().is_none() => Err(KeyError::Missing),
+            None => Err(NO_PARAMETER),
+        }
     }
 }

@@ -81,6 +81,7 @@ impl SpeechMonitor {
     ///
     /// If there is no tokio runtime.
     #[must_use = "the queue ends when its last handle is gone"]
+    #[track_caller]
     pub fn spawn(&self, capacity: NonZeroUsize) -> SpeechQueue {
         let (jobs, waiting) = mpsc::channel(capacity.get());
         let counts = Arc::new(Counts::default());

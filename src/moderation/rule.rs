@@ -73,6 +73,7 @@ impl Rule {
     ///
     /// Where [`Rule::try_new`] returns an error.
     #[must_use]
+    #[track_caller]
     pub fn new(counted: Counted, quota: Quota, mute: Duration) -> Self {
         match Self::try_new(counted, quota, mute) {
             Ok(rule) => rule,

@@ -33,6 +33,7 @@ impl PolicyHandle {
     ///
     /// If the policy has no quota.
     #[must_use]
+    #[track_caller]
     pub fn new(policy: impl Into<Policy>) -> Self {
         match Self::try_new(policy) {
             Ok(handle) => handle,
@@ -93,6 +94,7 @@ impl<P: Into<Policy>> From<P> for PolicyHandle {
     /// # Panics
     ///
     /// If the policy has no quota.
+    #[track_caller]
     fn from(policy: P) -> Self {
         Self::new(policy)
     }

@@ -202,9 +202,13 @@ impl RedisStoreBuilder {
     /// # Panics
     ///
     /// If it has a brace, which would move the keys to other cluster slots.
+    #[track_caller]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
-        assert!(!self.prefix.contains(['{', '}']), "a key prefix can't have braces");
+        assert!(
+            !self.prefix.contains(['{', '}']),
+            "`prefix` has a brace, which would move keys to other cluster slots"
+        );
         self
     }
 
