@@ -12,7 +12,9 @@ use support::Redis;
 use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_sliding_window::store::{Check, KnownLog, Partition, QuotaState, Restored, Store, StoreFuture, Verdict};
+use tower_sliding_window::store::{
+    Check, KnownLog, Partition, QuotaState, Restored, Store, StoreFuture, Verdict,
+};
 use tower_sliding_window::{
     Decision, Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer, key,
 };

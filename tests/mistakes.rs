@@ -277,3 +277,21 @@ async fn keys_are_made_from_what_a_person_has() {
     bans.impose(17_u64, Duration::from_secs(60), "by hand").await.unwrap();
     assert!(bans.lift("17").await.unwrap());
 }
+
+#[tokio::test]
+async fn a_redis_that_was_never_up_is_told_once() {
+    let (told, warnings) = (Told::default(), Warnings::default());
+    let _recorder = metrics::set_default_local_recorder(&told);
+    let _subscriber = warnings.listen();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let _store = RedisStore::connect_lazy(format!("redis://127.0.0.1:{port}")).unwrap();
+    while warnings.lines().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(told.knows("sliding_window_store_available{}") && told.available() == 0.0);
+    // A few attempts more.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let lines = warnings.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("the store does not answer"), "{lines:?}");
+}

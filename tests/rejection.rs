@@ -72,6 +72,16 @@ async fn a_success_tells_what_is_left_only_if_asked_to() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_place_given_back_is_not_told_as_taken() {
+    let layer = per_user(2, MemoryStore::new()).headers_on_success(true).cancel_if(|_| true);
+    let service = layer.layer(service_fn(ok));
+    for _ in 0..3 {
+        let answer = send(&service, from_user("alice")).await;
+        assert!(answer.header("ratelimit").unwrap().starts_with(r#""user";r=2"#));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_exactly_a_window_old_is_no_longer_counted_against_what_is_left() {
     let policy = Policy::new("user").quota(Quota::per_second(3)).quota(Quota::per_minute(100));
     let service = SlidingWindowLayer::new(policy, key::constant("all"), MemoryStore::new())

@@ -30,6 +30,7 @@ pub struct Verdict {
 
 /// What became of a denied request in logs that had recorded it before another one denied it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "one server needs none"))]
 pub(crate) enum Rollback {
     /// None had.
     #[default]

@@ -23,6 +23,10 @@ impl Told {
         self.0.lock().unwrap().get(name).map_or(0, |cell| cell.load(Ordering::SeqCst))
     }
 
+    pub fn knows(&self, name: &str) -> bool {
+        self.0.lock().unwrap().contains_key(name)
+    }
+
     pub fn available(&self) -> f64 {
         f64::from_bits(self.count("sliding_window_store_available{}"))
     }

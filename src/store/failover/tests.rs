@@ -102,3 +102,64 @@ async fn what_a_forgetful_store_admits_is_taken_back_until_there_is_room_and_not
         }
     }
 }
+
+/// A store whose first replies come late.
+struct Late(MemoryStore, std::sync::Mutex<Vec<Duration>>);
+
+impl Store for Late {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+        let verdict = self.0.admit(check);
+        let delay = self.1.lock().unwrap().pop().unwrap_or_default();
+        StoreFuture::later(async move {
+            tokio::time::sleep(delay).await;
+            verdict.await
+        })
+    }
+
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+        self.0.peek(check)
+    }
+
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
+        self.0.cancel(check)
+    }
+
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+        self.0.restore(log, known)
+    }
+
+    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
+        self.0.reset(partitions)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_told_before_an_outage_is_honest_after_it() {
+    let late = Late(MemoryStore::new(), vec![Duration::from_millis(40)].into());
+    let outage = Outage::new();
+    let store = Failover::new(late, MemoryStore::new(), outage.clone());
+    let policy = Arc::new(Policy::new("user").quota(Quota::per_minute(1)));
+    let check = || Arc::new(Check::new([Partition { policy: policy.clone(), key: "a".into() }]));
+    assert!(store.admit(&check()).await.unwrap().admitted);
+    let told = store.admit(&check()).await.unwrap().states[0].wait_us;
+    outage.mark_reconnection();
+    tokio::time::advance(Duration::from_micros(told)).await;
+    let verdict = store.admit(&check()).await.unwrap();
+    assert!(verdict.admitted, "the local entry leaves no later than the store's");
+}
+
+/// A repeated check alone looks whether it is there already.
+#[test]
+fn recording_does_not_look_through_the_log() {
+    let policy = Arc::new(Policy::new("all").quota(Quota::per_hour(1_000_000)));
+    let local = MemoryStore::new();
+    let check = |key: &str| Check::new([Partition { policy: policy.clone(), key: key.into() }]);
+    let record = |key: &str, count: u32| {
+        let began = std::time::Instant::now();
+        (0..count).for_each(|_| local.record(&check(key), Duration::ZERO).unwrap());
+        began.elapsed()
+    };
+    record("long", 400_000);
+    let (long, short) = (record("long", 2_000), record("short", 2_000));
+    assert!(long < 20 * short, "{long:?} in a long log, {short:?} in a short one");
+}

@@ -184,22 +184,4 @@ impl<S: Store> Store for InTurn<S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::policy::Policy;
-    use crate::quota::Quota;
-    use crate::store::Struck;
-
-    #[test]
-    fn a_ban_stays_with_its_window_when_the_parts_are_put_together() {
-        let policy = |name| Arc::new(Policy::new(name).quota(Quota::per_minute(5)));
-        let partition = |name, key: &str| Partition { policy: policy(name), key: key.into() };
-        let check = Check::new([partition("ip", "::1"), partition("user", "mallory")]);
-        let parts = parts(&check);
-        let states = || smallvec::smallvec![QuotaState::new(5, 0, 0)];
-        let mut banned = Verdict::new(false, None, states());
-        banned.bans.push(BanState::new(0, 9, Struck::No));
-        let whole = together(&check, &parts, vec![Verdict::new(true, None, states()), banned]);
-        assert_eq!(whole.bans[..], [BanState::new(1, 9, Struck::No)]);
-    }
-}
+mod tests;
