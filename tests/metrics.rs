@@ -4,6 +4,7 @@
 mod redis_process;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use redis_process::RedisProcess;
 use tower_sliding_window::{
     FailurePolicy, Limiter, MemoryStore, Policy, Quota, RedisStore, StormDetector, StormRule,
 };
+use uuid::Uuid;
 
 /// Keeps counters, and gauges as the bits of their value, by name and labels.
 #[derive(Clone, Default)]
@@ -32,6 +34,34 @@ impl Told {
 
     fn available(&self) -> f64 {
         f64::from_bits(self.count("sliding_window_store_available{}"))
+    }
+}
+
+/// Keeps what is warned of, a line each.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<u8>>>);
+
+impl Warnings {
+    fn subscriber(&self) -> impl tracing::Subscriber {
+        let warnings = self.clone();
+        let level = tracing::Level::WARN;
+        tracing_subscriber::fmt().with_max_level(level).with_writer(move || warnings.clone()).finish()
+    }
+
+    fn count(&self) -> usize {
+        let written = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        assert!(written.lines().all(|line| line.contains("in-process store")), "{written}");
+        written.lines().count()
+    }
+}
+
+impl Write for Warnings {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -122,6 +152,79 @@ async fn a_storm_is_counted_when_it_starts_and_when_it_ends_and_so_is_an_alert_t
     let shed = told.count("sliding_window_storm_alerts_shed_total{}");
     assert!(shed > 1_000 && shed == detector.shed(), "{shed}");
     drop(let_go);
+}
+
+/// Fills a store whose logs run out after a minute up to so many.
+async fn fill(store: &MemoryStore, logs: usize) {
+    let limiter = Limiter::new(Quota::per_minute(1), store.clone());
+    while store.len() < logs {
+        limiter.check(Uuid::new_v4().to_string()).await.unwrap();
+    }
+}
+
+const NEARLY_FULL: &str = "sliding_window_memory_nearly_full{}";
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fills_up_is_told_at_80_percent() {
+    let told = Told::default();
+    let _recorder = metrics::set_default_local_recorder(&told);
+    let warnings = Warnings::default();
+    let _subscriber = tracing::subscriber::set_default(warnings.subscriber());
+    let nearly_full = || f64::from_bits(told.count(NEARLY_FULL));
+    let store = MemoryStore::with_capacity(10);
+    fill(&store, 7).await;
+    assert_eq!((nearly_full(), warnings.count()), (0.0, 0));
+    fill(&store, 8).await;
+    assert_eq!((nearly_full(), warnings.count()), (1.0, 1));
+    fill(&store, 10).await;
+    assert_eq!((nearly_full(), warnings.count()), (1.0, 1), "once, however full it gets");
+
+    let other = MemoryStore::with_capacity(10);
+    fill(&other, 10).await;
+    assert_eq!((nearly_full(), warnings.count()), (2.0, 2), "each store is told of");
+    drop(other);
+    assert_eq!(nearly_full(), 1.0, "a store that is gone is not full");
+
+    tokio::time::advance(Duration::from_secs(60)).await;
+    Limiter::new(Quota::per_minute(1), store.clone()).check("alice").await.unwrap();
+    assert_eq!((nearly_full(), warnings.count()), (0.0, 2), "there is room again");
+    fill(&store, 10).await;
+    assert_eq!((nearly_full(), warnings.count()), (1.0, 3), "and it is filled again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_around_80_percent_warns_once() {
+    let warnings = Warnings::default();
+    let _subscriber = tracing::subscriber::set_default(warnings.subscriber());
+    let store = MemoryStore::with_capacity(10);
+    let limiter = Limiter::new(Quota::per_minute(1), store.clone());
+    fill(&store, 7).await;
+    for _ in 0..100 {
+        let decision = limiter.check("alice").await.unwrap();
+        limiter.cancel(decision.admitted().unwrap()).await.unwrap();
+    }
+    assert_eq!(warnings.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_store_counts_its_refusals() {
+    let told = Told::default();
+    let _recorder = metrics::set_default_local_recorder(&told);
+    let full = || told.count("sliding_window_memory_full_total{}");
+    let store = MemoryStore::with_capacity(10);
+    let limiter = Limiter::new(Quota::per_minute(1), store.clone());
+    for key in 0..10 {
+        assert!(limiter.check(key.to_string()).await.unwrap().is_admitted());
+    }
+    assert!(!limiter.check("0").await.unwrap().is_admitted(), "a key with a log is decided on");
+    assert_eq!(full(), 0);
+    for key in 10..15 {
+        limiter.check(key.to_string()).await.unwrap_err();
+    }
+    assert_eq!(full(), 5);
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert!(limiter.check("10").await.unwrap().is_admitted(), "room was made for this one");
+    assert_eq!(full(), 5);
 }
 
 #[test]
