@@ -4,6 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rows=target/tmp/reliability
+# Written by tests/servers.sh.
+servers=$(sed -n '/^## Tested servers$/,$p' RELIABILITY.md)
 rm -rf "$rows"
 tests/run.sh --test faults --test faults_fleet --test lost_answers --test clock
 {
@@ -30,5 +32,6 @@ replicated is such a case: each process tells the new master what it knows as it
 |---|---|---|---|---|---|
 HEAD
   cat "$rows"/*
+  if [ -n "$servers" ]; then printf '\n%s\n' "$servers"; fi
 } > RELIABILITY.md
 echo "wrote RELIABILITY.md" >&2
