@@ -45,7 +45,10 @@ impl Warnings {
     fn subscriber(&self) -> impl tracing::Subscriber {
         let warnings = self.clone();
         let level = tracing::Level::WARN;
-        tracing_subscriber::fmt().with_max_level(level).with_writer(move || warnings.clone()).finish()
+        tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_writer(move || warnings.clone())
+            .finish()
     }
 
     fn count(&self) -> usize {
