@@ -74,6 +74,8 @@
 //! | `sliding_window_impossible_requests_total` | `kind`: `cost_above_limit`, `cost_too_high`, `unsupported` | requests that no store could admit |
 //! | `sliding_window_fallback_decisions_total` | `failure_policy`: `local`, `open`, `closed`; `outcome`: `admitted`, `denied`, `refused` | decisions made without the store |
 //! | `sliding_window_store_available` | | 1 while there is a connection to Redis, 0 while there is none (a gauge) |
+//! | `sliding_window_memory_nearly_full` | | in-process stores that hold 80 % of the logs they may, until they hold less than 70 % (a gauge) |
+//! | `sliding_window_memory_full_total` | | requests that an in-process store had no room for |
 //! | `sliding_window_written_back_total` | | requests that Redis was told of later |
 //! | `sliding_window_write_back_lost_total` | | requests that Redis could not be told of |
 //! | `sliding_window_storms_total` | `name`; `event`: `start`, `end` | storms that have started and ended, each in one process of the fleet |

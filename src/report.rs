@@ -3,8 +3,8 @@
 //! The metrics are listed in the documentation of the crate; a test holds that list to what is
 //! told here.
 #![cfg_attr(
-    not(any(feature = "metrics", feature = "tracing")),
-    allow(unused_variables, reason = "nobody listens")
+    not(all(feature = "metrics", feature = "tracing")),
+    allow(unused_variables, reason = "each feature tells its own part")
 )]
 
 use crate::decision::Decision;
@@ -121,6 +121,34 @@ pub(crate) fn write_back_lost(error: &StoreError) {
     metrics::counter!("sliding_window_write_back_lost_total").increment(1);
     #[cfg(feature = "tracing")]
     tracing::warn!(%error, "the store can't be told of a request it has missed");
+}
+
+/// Tells of an in-process store that holds 80 % of the logs it may.
+#[cfg(feature = "memory")]
+pub(crate) fn memory_nearly_full(held: usize, capacity: usize) {
+    #[cfg(feature = "metrics")]
+    metrics::gauge!("sliding_window_memory_nearly_full").increment(1.0);
+    #[cfg(feature = "tracing")]
+    tracing::warn!(
+        held,
+        capacity,
+        "an in-process store is nearly full: at its capacity it refuses keys that have no log; put \
+         a rule by address beside the rule by user, or raise the capacity"
+    );
+}
+
+/// Tells of an in-process store that was nearly full and is not any more.
+#[cfg(feature = "memory")]
+pub(crate) fn memory_has_room() {
+    #[cfg(feature = "metrics")]
+    metrics::gauge!("sliding_window_memory_nearly_full").decrement(1.0);
+}
+
+/// Tells of a request that an in-process store had no room for.
+#[cfg(feature = "memory")]
+pub(crate) fn memory_full() {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("sliding_window_memory_full_total").increment(1);
 }
 
 /// Tells of a sender who was muted, or muted for longer.

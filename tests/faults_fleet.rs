@@ -30,6 +30,19 @@ async fn store(servers: RedisServers) -> RedisStore {
     RedisStore::builder().deny_cache(false).connect(servers).await.unwrap()
 }
 
+/// Waits until a replica has become a master.
+async fn is_promoted(replica: &redis_process::RedisProcess) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let info: String = replica.run(&["INFO", "replication"]).await;
+        if info.contains("role:master") {
+            return;
+        }
+        assert!(Instant::now() < deadline, "no replica is promoted");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// Two processes as one: each has connections, windows and a journal of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_instances_lose_their_redis() {
@@ -46,6 +59,8 @@ async fn two_instances_lose_their_redis() {
     ours.until_decided_here().await;
     sleep(WINDOW).await;
     redis.start_again();
+    redis.answers().await;
+    let returned = Instant::now();
     ours.until_the_store_decides().await;
     theirs.until_the_store_decides().await;
     let back = Instant::now();
@@ -54,6 +69,7 @@ async fn two_instances_lose_their_redis() {
     answers.0.extend(theirs.stop().await.0);
 
     answers.statuses(&[200, 429]);
+    answers.decided_by_the_store_since(returned);
     let fault = Fault {
         number: 2,
         name: "the same with two instances, `local:2`",
@@ -78,9 +94,8 @@ async fn a_sentinel_names_another_master() {
         ..Fault::default()
     };
     let kill = async || watched.lock().await.master.kill();
-    fault.strikes(store, kill, async || ()).await;
-    let promoted: String = watched.lock().await.replica.run(&["INFO", "replication"]).await;
-    assert!(promoted.contains("role:master"), "{promoted}");
+    let promoted = async || is_promoted(&watched.lock().await.replica).await;
+    fault.strikes(store, kill, promoted).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,17 +113,9 @@ async fn a_primary_of_a_cluster_is_killed() {
     };
     let kill = async || cluster.lock().await.nodes[1].kill();
     let promoted = async || {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            let nodes = cluster.lock().await;
-            let info: String = nodes.nodes[4].run(&["INFO", "replication"]).await;
-            if info.contains("role:master") {
-                break;
-            }
-            drop(nodes);
-            assert!(Instant::now() < deadline, "no replica is promoted");
-            sleep(Duration::from_millis(50)).await;
-        }
+        let cluster = cluster.lock().await;
+        is_promoted(&cluster.nodes[4]).await;
+        cluster.serves_every_slot(&[0, 2, 4]).await;
     };
     fault.strikes(store, kill, promoted).await;
 }
@@ -133,6 +140,10 @@ async fn a_cluster_has_lost_its_majority() {
         let mut cluster = cluster.lock().await;
         cluster.nodes[0].start_again();
         cluster.nodes[1].start_again();
+        for node in &cluster.nodes {
+            node.answers().await;
+        }
+        cluster.serves_every_slot(&[0, 1, 2]).await;
     };
     fault.strikes(store, kill, again).await;
 }

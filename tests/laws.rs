@@ -9,6 +9,8 @@ mod redis_process;
 #[path = "support/sentinel.rs"]
 mod sentinel;
 mod support;
+#[path = "support/tls.rs"]
+mod tls;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -79,29 +81,34 @@ async fn as_a_user_who_may_do_no_more_than_the_scripts_need() {
 async fn over_tls() {
     let directory = tempfile::tempdir().unwrap();
     let files = redis_test::utils::build_keys_and_certs_for_tls(&directory);
-    let port = redis_process::free_port().to_string();
-    let path = |file: &std::path::PathBuf| file.to_str().unwrap().to_owned();
-    let (certificate, key, authority) =
-        (path(&files.redis_crt), path(&files.redis_key), path(&files.ca_crt));
-    let _redis = redis_process::RedisProcess::start_with(&[
-        "--tls-port",
-        &port,
-        "--tls-cert-file",
-        &certificate,
-        "--tls-key-file",
-        &key,
-        "--tls-ca-cert-file",
-        &authority,
-    ])
-    .await;
+    let (certificate, key, authority) = (&files.redis_crt, &files.redis_key, &files.ca_crt);
+    let plain = redis_process::RedisProcess::start().await;
+    let setting: Vec<String> = plain.run(&["CONFIG", "GET", "tls-port"]).await;
+    let (port, _redis) = if setting.is_empty() {
+        println!("this redis-server is built without TLS: a proxy speaks it");
+        (tls::in_front_of(plain.port(), certificate, key, authority).await, plain)
+    } else {
+        drop(plain);
+        let port = redis_process::free_port();
+        let mut arguments = vec!["--tls-port".to_owned(), port.to_string()];
+        for (flag, file) in [
+            ("--tls-cert-file", certificate),
+            ("--tls-key-file", key),
+            ("--tls-ca-cert-file", authority),
+        ] {
+            arguments.extend([flag.to_owned(), file.to_str().unwrap().to_owned()]);
+        }
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        (port, redis_process::RedisProcess::start_with(&arguments).await)
+    };
     let url = format!("rediss://127.0.0.1:{port}");
     RedisStore::connect(url.clone()).await.expect_err("a certificate that nobody vouches for");
     let servers = RedisServers::one(url).unwrap();
     // The server wants to know its clients too.
-    let trusting = servers.clone().root_certificate(std::fs::read(&authority).unwrap());
+    let trusting = servers.clone().root_certificate(std::fs::read(authority).unwrap());
     RedisStore::connect(trusting.clone()).await.expect_err("a client that nobody vouches for");
     let known = trusting
-        .client_certificate(std::fs::read(&certificate).unwrap(), std::fs::read(&key).unwrap());
+        .client_certificate(std::fs::read(certificate).unwrap(), std::fs::read(key).unwrap());
     all_promises(known).await;
 }
 

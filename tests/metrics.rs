@@ -4,6 +4,8 @@
 mod redis_process;
 #[path = "support/told.rs"]
 mod told;
+#[path = "support/warnings.rs"]
+mod warnings;
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -14,6 +16,15 @@ use told::Told;
 use tower_sliding_window::{
     FailurePolicy, Limiter, MemoryStore, Policy, Quota, RedisStore, StormDetector, StormRule,
 };
+use uuid::Uuid;
+use warnings::Warnings;
+
+/// Returns how many warnings there are, all of them about an in-process store.
+fn of_memory(warnings: &Warnings) -> usize {
+    let lines = warnings.lines();
+    assert!(lines.iter().all(|line| line.contains("in-process store")), "{lines:?}");
+    lines.len()
+}
 
 #[tokio::test]
 async fn an_outage_is_counted_from_its_first_error_to_the_last_request_written_back() {
@@ -84,6 +95,79 @@ async fn a_storm_is_counted_when_it_starts_and_when_it_ends_and_so_is_an_alert_t
     let shed = told.count("sliding_window_storm_alerts_shed_total{}");
     assert!(shed > 1_000 && shed == detector.shed(), "{shed}");
     drop(let_go);
+}
+
+/// Fills a store whose logs run out after a minute up to so many.
+async fn fill(store: &MemoryStore, logs: usize) {
+    let limiter = Limiter::new(Quota::per_minute(1), store.clone());
+    while store.len() < logs {
+        let _ = limiter.check(Uuid::new_v4().to_string()).await.unwrap();
+    }
+}
+
+const NEARLY_FULL: &str = "sliding_window_memory_nearly_full{}";
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fills_up_is_told_at_80_percent() {
+    let told = Told::default();
+    let _recorder = metrics::set_default_local_recorder(&told);
+    let warnings = Warnings::default();
+    let _subscriber = warnings.listen();
+    let nearly_full = || f64::from_bits(told.count(NEARLY_FULL));
+    let store = MemoryStore::with_capacity(10);
+    fill(&store, 7).await;
+    assert_eq!((nearly_full(), of_memory(&warnings)), (0.0, 0));
+    fill(&store, 8).await;
+    assert_eq!((nearly_full(), of_memory(&warnings)), (1.0, 1));
+    fill(&store, 10).await;
+    assert_eq!((nearly_full(), of_memory(&warnings)), (1.0, 1), "once, however full it gets");
+
+    let other = MemoryStore::with_capacity(10);
+    fill(&other, 10).await;
+    assert_eq!((nearly_full(), of_memory(&warnings)), (2.0, 2), "each store is told of");
+    drop(other);
+    assert_eq!(nearly_full(), 1.0, "a store that is gone is not full");
+
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let _ = Limiter::new(Quota::per_minute(1), store.clone()).check("alice").await.unwrap();
+    assert_eq!((nearly_full(), of_memory(&warnings)), (0.0, 2), "there is room again");
+    fill(&store, 10).await;
+    assert_eq!((nearly_full(), of_memory(&warnings)), (1.0, 3), "and it is filled again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_around_80_percent_warns_once() {
+    let warnings = Warnings::default();
+    let _subscriber = warnings.listen();
+    let store = MemoryStore::with_capacity(10);
+    let limiter = Limiter::new(Quota::per_minute(1), store.clone());
+    fill(&store, 7).await;
+    for _ in 0..100 {
+        let decision = limiter.check("alice").await.unwrap();
+        limiter.cancel(decision.admitted().unwrap()).await.unwrap();
+    }
+    assert_eq!(of_memory(&warnings), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_store_counts_its_refusals() {
+    let told = Told::default();
+    let _recorder = metrics::set_default_local_recorder(&told);
+    let full = || told.count("sliding_window_memory_full_total{}");
+    let store = MemoryStore::with_capacity(10);
+    let limiter = Limiter::new(Quota::per_minute(1), store.clone());
+    for key in 0..10 {
+        assert!(limiter.check(key.to_string()).await.unwrap().is_admitted());
+    }
+    assert!(!limiter.check("0").await.unwrap().is_admitted(), "a key with a log is decided on");
+    assert_eq!(full(), 0);
+    for key in 10..15 {
+        limiter.check(key.to_string()).await.unwrap_err();
+    }
+    assert_eq!(full(), 5);
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert!(limiter.check("10").await.unwrap().is_admitted(), "room was made for this one");
+    assert_eq!(full(), 5);
 }
 
 #[test]

@@ -5,12 +5,14 @@
 mod http_support;
 #[path = "support/told.rs"]
 mod told;
+#[path = "support/warnings.rs"]
+mod warnings;
 
 use std::cell::RefCell;
-use std::io;
+
 use std::net::{IpAddr, SocketAddr};
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::Once;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -21,43 +23,7 @@ use tower_sliding_window::{
     Bans, FailurePolicy, Limiter, MemoryStore, MissingKey, Policy, PolicyHandle, Quota, RedisStore,
     SlidingWindowLayer, StoreError, key, moderation,
 };
-use tracing_subscriber::fmt::MakeWriter;
-
-/// What was warned of on this thread.
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<u8>>>);
-
-impl Warnings {
-    fn listen(&self) -> tracing::subscriber::DefaultGuard {
-        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
-        let subscriber = subscriber.with_ansi(false).with_writer(self.clone()).finish();
-        tracing::subscriber::set_default(subscriber)
-    }
-
-    fn lines(&self) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        text.lines().map(str::to_owned).collect()
-    }
-}
-
-impl io::Write for Warnings {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Warnings {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
+use warnings::Warnings;
 
 fn policy(name: &str) -> Policy {
     Policy::new(name).quota(Quota::per_minute(1_000))

@@ -5,13 +5,14 @@ cd "$(dirname "$0")/.."
 
 if [ "${1:-}" = "-h" ] || [ "${1:-}" = "--help" ]; then
   cat <<'HELP'
-Usage: tests/run.sh [CARGO TEST ARGUMENTS]
+Usage: tests/run.sh [--keep-going | CARGO TEST ARGUMENTS]
 
 Runs every test of the crate and its examples against real redis-server processes, which the tests
 start themselves on free ports. If redis-server is not on PATH, it is installed with the system's
 package manager.
 
   tests/run.sh                    everything
+  tests/run.sh --keep-going       everything, also after a test has failed
   tests/run.sh --test laws        one file
 HELP
   exit 0
@@ -39,6 +40,12 @@ install_redis() {
 command -v redis-server >/dev/null || install_redis >&2
 command -v redis-server >/dev/null || { echo "redis-server is still not on PATH" >&2; exit 2; }
 
+if [ "${1:-}" = --keep-going ]; then
+  failed=0
+  cargo test --all-targets --no-fail-fast || failed=$?
+  cargo test --doc --no-fail-fast || failed=$?
+  exit "$failed"
+fi
 if [ $# -gt 0 ]; then
   exec cargo test "$@"
 fi

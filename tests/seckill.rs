@@ -24,7 +24,7 @@ async fn on_both(arguments: &[&str], promise: impl AsyncFn(&Server)) {
 
 #[tokio::test]
 async fn ten_orders_of_one_user() {
-    on_both(&[], async |server| {
+    on_both(&["--ip-quota", "off"], async |server| {
         let first = server.order("iphone", "alice").await;
         assert_eq!(first.status, 201);
         for _ in 0..4 {
@@ -197,6 +197,26 @@ async fn an_address_has_a_quota_of_its_own() {
         let denied = server.order("iphone", "carol").await;
         denied.problem(429);
         assert_eq!(denied.json()["violated-policies"], serde_json::json!(["ip"]));
+    })
+    .await;
+}
+
+/// An address that invents users is held to 100 requests a minute unless told otherwise.
+#[tokio::test]
+async fn invented_users_share_an_address_quota() {
+    on_both(&["--stock", "iphone=1000"], async |server| {
+        for user in 0..100 {
+            assert_eq!(server.order("iphone", &format!("invented-{user}")).await.status, 201);
+        }
+        let denied = server.order("iphone", "invented-100").await;
+        denied.problem(429);
+        assert_eq!(denied.json()["violated-policies"], serde_json::json!(["ip"]));
+    })
+    .await;
+    on_both(&["--stock", "iphone=1000", "--ip-quota", "off"], async |server| {
+        for user in 0..200 {
+            assert_eq!(server.order("iphone", &format!("invented-{user}")).await.status, 201);
+        }
     })
     .await;
 }

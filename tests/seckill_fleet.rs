@@ -10,6 +10,13 @@ use std::collections::HashSet;
 use server_process::{Answer, Server};
 use support::Redis;
 
+/// Starts a server without a quota for the one address that all users come from here.
+fn start(redis: &Redis, flags: &[&str]) -> Server {
+    let url = redis.url();
+    let always = ["--redis", &url, "--response-timeout", "10s", "--ip-quota", "off"];
+    Server::start("seckill", &[&always, flags].concat())
+}
+
 /// Sends the orders of all these users to both servers in turn, at once.
 async fn rush(servers: &[Server; 2], users: impl Iterator<Item = String>) -> Vec<Answer> {
     let orders: Vec<_> = users
@@ -33,9 +40,7 @@ fn count(answers: &[Answer], status: u16) -> usize {
 #[tokio::test]
 async fn two_servers_admit_five_of_a_users_thousand_requests() {
     let redis = Redis::start().await;
-    let servers = [(); 2].map(|()| {
-        Server::start("seckill", &["--redis", &redis.url(), "--response-timeout", "10s"])
-    });
+    let servers = [(); 2].map(|()| start(&redis, &[]));
     let answers = rush(&servers, (0..1000).map(|_| "alice".to_owned())).await;
     let counts = [201, 409, 429].map(|status| count(&answers, status));
     assert_eq!(counts, [1, 4, 995]);
@@ -45,8 +50,7 @@ async fn two_servers_admit_five_of_a_users_thousand_requests() {
 #[tokio::test]
 async fn two_servers_never_oversell_and_sell_to_each_user_once() {
     let redis = Redis::start().await;
-    let flags = ["--redis", &redis.url(), "--response-timeout", "10s", "--stock", "iphone=150"];
-    let servers = [(); 2].map(|()| Server::start("seckill", &flags));
+    let servers = [(); 2].map(|()| start(&redis, &["--stock", "iphone=150"]));
     // Everybody orders three times, of both servers: 300 users after 150 pieces.
     let users = (0..900).map(|index| format!("user-{}", index % 300));
     let answers = rush(&servers, users).await;
@@ -65,15 +69,13 @@ async fn two_servers_never_oversell_and_sell_to_each_user_once() {
 #[tokio::test]
 async fn a_restart_neither_refills_the_stock_nor_forgets_an_order() {
     let redis = Redis::start().await;
-    let flags =
-        ["--redis", &redis.url(), "--response-timeout", "10s", "--prefix", "shop", "--stock"];
-    let first = Server::start("seckill", &[&flags[..], &["iphone=1"]].concat());
+    let first = start(&redis, &["--prefix", "shop", "--stock", "iphone=1"]);
     let placed = first.order("iphone", "alice").await;
     assert_eq!(placed.status, 201);
     first.signal("TERM");
     assert!(first.stopped().0.success());
 
-    let second = Server::start("seckill", &[&flags[..], &["iphone=500"]].concat());
+    let second = start(&redis, &["--prefix", "shop", "--stock", "iphone=500"]);
     let level = second.get("/seckill/iphone").await.json();
     assert_eq!((&level["stock"], &level["sold"]), (&1.into(), &1.into()), "{level}");
     assert_eq!(second.order("iphone", "alice").await.problem(409), "/problems/already-ordered");
@@ -117,7 +119,7 @@ async fn an_order_sent_twice_is_one_order() {
 #[tokio::test]
 async fn without_its_redis_a_server_says_when_to_come_back() {
     let redis = Redis::start().await;
-    let server = Server::start("seckill", &["--redis", &redis.url(), "--response-timeout", "10s"]);
+    let server = start(&redis, &[]);
     let placed = server.order("iphone", "alice").await;
     drop(redis);
 

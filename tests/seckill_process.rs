@@ -17,6 +17,7 @@ fn a_wrong_flag_exits_with_2_and_names_the_part() {
         (&["--quota", "0/60s"], "the limit is zero"),
         (&["--quota", "2/1s,5/sixty"], "quota number 2: the window \"sixty\""),
         (&["--ip-quota", "many/60s"], "the limit \"many\""),
+        (&["--ip-quota", "none"], "write off"),
         (&["--stock", "iphone"], "SKU=COUNT"),
         (&["--stock", "i/phone=1"], "the SKU \"i/phone\""),
         (&["--stock", "iphone=-1"], "the count \"-1\""),
@@ -59,6 +60,8 @@ fn help_names_every_flag_and_a_first_request() {
         "--admin-token-file",
         "SECKILL_ADMIN_TOKEN",
         "5/60s",
+        "100/60s",
+        "Behind a proxy",
         "iphone=100",
         "curl",
     ] {

@@ -153,11 +153,13 @@ async fn faults_at_random() {
             clock.ahead_us()
         );
         inject(fault, &mut redis, &proxy, &mut random).await;
+        let returned = Instant::now();
         faults += 1;
         load.until_the_store_decides().await;
-        sleep(Duration::from_millis(random.u64(0..3_000))).await;
+        sleep(Duration::from_millis(1_500 + random.u64(0..1_500))).await;
 
         let new = load.take();
+        new.decided_by_the_store_since(returned);
         asked += new.0.len();
         here += new.count(|it| it.decided_by == Some(DecidedBy::LocalWindow));
         new.statuses(&[200, 429]);

@@ -8,8 +8,9 @@ if [ $# -lt 1 ] || [ "$1" = "-h" ] || [ "$1" = "--help" ]; then
 Usage: tests/soak.sh MINUTES [SEED]
 
 Sends requests to a layer on a real Redis for that long, while one fault after the other strikes:
-kills, stalls, delays, lost replies, OOM, READONLY and others. Checks all the time that nobody is
-admitted above the limit, that no answer is an error, that memory and file descriptors do not grow.
+kills, stalls, delays, lost replies, OOM, READONLY and others. All requests share one log, which is
+busy all the time. Checks that nobody is admitted above the limit, that no answer is an error, that
+Redis decides again within a second of its return, that memory and file descriptors do not grow.
 Prints the seed; the same seed gives the same faults in the same order.
 HELP
   [ $# -ge 1 ] && exit 0 || exit 2

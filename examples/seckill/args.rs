@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use tower_sliding_window::{Penalty, Policy};
+use tower_sliding_window::{Penalty, Policy, PolicyError};
 
 use crate::common::flags::{FailureFlags, ListenFlags, RedisFlags};
 use crate::common::prefix::Prefix;
@@ -56,9 +56,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "5/60s")]
     pub(crate) quota: Policy,
 
-    /// Requests an IP address may make in any window, such as 100/60s. No limit if left out.
-    #[arg(long, value_name = "LIMIT/WINDOW")]
-    pub(crate) ip_quota: Option<Policy>,
+    /// Requests an IP address may make in any window, or `off`. It bounds how many user ids one
+    /// client can invent. Behind a proxy all clients have the proxy's address and share this quota:
+    /// raise it there, or turn it off and limit addresses in the proxy.
+    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/60s")]
+    pub(crate) ip_quota: IpQuota,
 
     /// Bans users who keep running into --quota: 3/10m:1m,1h,24h is a minute for three strikes
     /// within ten, an hour the next time, then a day each. However hard a user hammers on a full
@@ -126,6 +128,23 @@ impl Args {
         }
     }
 }
+
+/// The quota of an IP address, if there is one, written `LIMIT/WINDOW` or `off`.
+#[derive(Clone, Debug)]
+pub(crate) struct IpQuota(pub(crate) Option<Policy>);
+
+impl FromStr for IpQuota {
+    type Err = IpQuotaError;
+
+    fn from_str(text: &str) -> Result<Self, IpQuotaError> {
+        if text == "off" { Ok(Self(None)) } else { Ok(Self(Some(text.parse()?))) }
+    }
+}
+
+/// What is wrong with the text of an [`IpQuota`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}; to turn the limit off, write off")]
+pub(crate) struct IpQuotaError(#[from] PolicyError);
 
 /// A SKU and how many pieces of it there are, written `SKU=COUNT`.
 #[derive(Clone, Debug)]

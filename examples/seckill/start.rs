@@ -34,7 +34,7 @@ pub(crate) async fn apps(args: Args) -> Result<Apps, StartError> {
     }
     let rules = Rules {
         user,
-        ip: args.ip_quota.map(|quota: Policy| quota.named("ip")),
+        ip: args.ip_quota.0.map(|quota: Policy| quota.named("ip")),
         user_from: args.user_from,
         on_failure: args.failure.on_failure,
     };

@@ -238,12 +238,16 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how many windows this process keeps beside Redis, for when that fails. Defaults to a
-    /// million.
+    /// Sets how many logs this process keeps beside Redis, for an outage. Defaults to a million.
     ///
-    /// They are those of the keys that this process has admitted requests of, and take about 110 to
-    /// 240 bytes each until they run out. At the cap a new key is served by Redis as ever, but can't
-    /// be in an outage, which only the policies `Open` and `Closed` then answer.
+    /// They are the logs of the keys that this process has admitted requests of. A log takes about
+    /// 110 bytes with one admission and about 240 with five, until its last admission is one window
+    /// old.
+    ///
+    /// At the capacity a key without a log here is served by Redis as ever, but can't be in an
+    /// outage: then only the policies `Open` and `Closed` answer it. A client that invents user ids
+    /// fills the logs as it fills a [`MemoryStore`], and gets the same warning and metrics: see
+    /// [`MemoryStore::with_capacity`] for the arithmetic and the remedy.
     pub fn local_capacity(mut self, capacity: usize) -> Self {
         self.local_capacity = capacity;
         self

@@ -69,11 +69,28 @@ impl Cluster {
         .await;
     }
 
+    /// Waits until these nodes see a server for every slot.
+    pub async fn serves_every_slot(&self, nodes: &[usize]) {
+        let nodes = nodes.iter().map(|number| &self.nodes[*number]);
+        Self::until(nodes, async |node| {
+            let info: String = node.run(&["CLUSTER", "INFO"]).await;
+            info.contains("cluster_state:ok")
+        })
+        .await;
+    }
+
     async fn until_all_nodes(&self, is_so: impl AsyncFn(&RedisProcess) -> bool) {
+        Self::until(self.nodes.iter(), is_so).await;
+    }
+
+    async fn until(
+        nodes: impl Iterator<Item = &RedisProcess>,
+        is_so: impl AsyncFn(&RedisProcess) -> bool,
+    ) {
         let deadline = Instant::now() + Duration::from_secs(60);
-        for node in &self.nodes {
+        for node in nodes {
             while !is_so(node).await {
-                assert!(Instant::now() < deadline, "the cluster does not form");
+                assert!(Instant::now() < deadline, "the nodes do not agree");
                 sleep(Duration::from_millis(20)).await;
             }
         }

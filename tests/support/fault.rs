@@ -49,7 +49,7 @@ impl Default for Fault {
 
 impl Fault {
     /// Has a fault begin and end under load with the default failure policy, and checks what is
-    /// promised of every fault.
+    /// promised of every fault. When `end` is through, the store can answer again.
     pub async fn strikes(
         self,
         store: impl Store,
@@ -60,8 +60,7 @@ impl Fault {
     }
 
     /// Has a fault end under load that is there already, and checks what is promised of every fault.
-    pub async fn has_struck(self, store: impl Store, end: impl AsyncFnOnce()) -> Answers {
-        let load = Load::start(store, FailurePolicy::default());
+    pub async fn has_struck(self, load: Load, end: impl AsyncFnOnce()) -> Answers {
         self.ends(load, Instant::now(), end).await
     }
 
@@ -85,6 +84,7 @@ impl Fault {
             sleep(WINDOW * 3 / 4).await;
         }
         end().await;
+        let returned = Instant::now();
         load.until_the_store_decides().await;
         let ended = Instant::now();
         sleep(WINDOW * 5 / 4).await;
@@ -92,6 +92,7 @@ impl Fault {
 
         answers.statuses(self.statuses);
         answers.nobody_starved();
+        answers.decided_by_the_store_since(returned);
         let over = answers.over_admitted();
         assert!(over <= self.over_admission, "{over} more than {LIMIT} were admitted in a window");
         self.report(&answers.between(began, ended), over);
@@ -100,6 +101,7 @@ impl Fault {
 
     /// Writes the fault's row.
     pub fn report(&self, during: &Answers, over: usize) {
+        let during = during.of_users();
         let here = |it: &Answer| it.decided_by == Some(DecidedBy::LocalWindow);
         let bound = match self.over_admission {
             0 => "0".to_owned(),

@@ -23,12 +23,17 @@ pub const WINDOW: Duration = Duration::from_secs(2);
 /// How many users there are. All of them ask for more than they may have, all the time.
 pub const USERS: usize = 24;
 const TASKS: usize = 8;
+/// How many tasks send requests of a user who has never come before, and so are always admitted.
+const CROWD_TASKS: usize = 2;
+/// How soon after its return the store must decide again, however busy a log is.
+const RETURN: Duration = Duration::from_secs(1);
 /// No answer may take longer, whatever fails.
 const HANG: Duration = Duration::from_secs(10);
 
 /// One request and its answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
+    /// From [`USERS`] on it is one of the crowd, who comes once.
     pub user: usize,
     pub sent: Instant,
     pub received: Instant,
@@ -46,14 +51,28 @@ pub struct Load {
 
 impl Load {
     /// Begins to send requests to a layer on the store.
+    ///
+    /// Besides the user's own log, each request counts in a log that all of them share. A crowd of
+    /// ever new users, hundreds a second, keeps that one busy without a pause.
     pub fn start(store: impl Store, on_failure: FailurePolicy) -> Self {
-        let policy = Policy::new("user").quota(Quota::new(LIMIT, WINDOW));
-        let layer = SlidingWindowLayer::new(policy, key::header("x-user-id"), store);
+        let everyone = Policy::new("everyone").quota(Quota::per_minute(1_000_000));
+        let layer = SlidingWindowLayer::new(user_policy(), key::header("x-user-id"), store)
+            .rule(everyone, key::constant("everyone"));
+        Self::with_crowd(layer.failure_policy(on_failure), CROWD_TASKS)
+    }
+
+    /// Begins to send requests to a layer with the one rule by user.
+    pub fn of_one_rule(store: impl Store, on_failure: FailurePolicy) -> Self {
+        let layer = SlidingWindowLayer::new(user_policy(), key::header("x-user-id"), store);
         Self::through(layer.failure_policy(on_failure))
     }
 
     /// Begins to send requests through a layer whose key is the header `x-user-id`.
     pub fn through(layer: SlidingWindowLayer) -> Self {
+        Self::with_crowd(layer, 0)
+    }
+
+    fn with_crowd(layer: SlidingWindowLayer, crowd_tasks: usize) -> Self {
         let service = layer.layer(service_fn(move |request: Request<String>| {
             let decided_by = request.extensions().get::<Decision>().map(Decision::decided_by);
             async move {
@@ -64,14 +83,20 @@ impl Load {
         }));
         let going_on = Arc::new(AtomicBool::new(true));
         let answers = Arc::new(Mutex::new(Vec::new()));
-        let next_user = Arc::new(AtomicUsize::new(0));
+        let (next_user, next_of_crowd) =
+            (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(USERS)));
         let mut tasks = JoinSet::new();
-        for _ in 0..TASKS {
+        for task in 0..TASKS + crowd_tasks {
             let (service, going_on) = (service.clone(), going_on.clone());
             let (answers, next_user) = (answers.clone(), next_user.clone());
+            let next_of_crowd = next_of_crowd.clone();
             tasks.spawn(async move {
                 while going_on.load(Ordering::Relaxed) {
-                    let user = next_user.fetch_add(1, Ordering::Relaxed) % USERS;
+                    let user = if task < TASKS {
+                        next_user.fetch_add(1, Ordering::Relaxed) % USERS
+                    } else {
+                        next_of_crowd.fetch_add(1, Ordering::Relaxed)
+                    };
                     let request = Request::builder().header("x-user-id", format!("user-{user}"));
                     let request = request.body(String::new()).unwrap();
                     let sent = Instant::now();
@@ -138,6 +163,10 @@ impl Load {
     }
 }
 
+fn user_policy() -> Policy {
+    Policy::new("user").quota(Quota::new(LIMIT, WINDOW))
+}
+
 /// The answers of a whole test.
 pub struct Answers(pub Vec<Answer>);
 
@@ -150,6 +179,24 @@ impl Answers {
 
     pub fn count(&self, is_so: impl Fn(&Answer) -> bool) -> usize {
         self.0.iter().filter(|answer| is_so(answer)).count()
+    }
+
+    /// Returns those of the users, without those of the crowd.
+    pub fn of_users(&self) -> Self {
+        let of_user = |answer: &&Answer| answer.user < USERS;
+        Self(self.0.iter().filter(of_user).cloned().collect())
+    }
+
+    /// Checks that the store has decided since a second after its return, but for a request here
+    /// and there that it did not answer in time.
+    pub fn decided_by_the_store_since(&self, returned: Instant) {
+        let admitted = self.between(returned + RETURN, Instant::now());
+        let by = |who: DecidedBy| admitted.count(|it| it.decided_by == Some(who));
+        let (store, here) = (by(DecidedBy::Store), by(DecidedBy::LocalWindow));
+        assert!(
+            store > 0 && here * 100 <= store,
+            "later than {RETURN:?} after its return the store decided {store}, the process {here}"
+        );
     }
 
     /// Checks that no status but these was seen.

@@ -122,6 +122,18 @@ pub(super) fn error(error: RedisError) -> StoreError {
     } else if error.is_io_error() || error.is_connection_dropped() {
         StoreError::Disconnected { message }
     } else {
-        StoreError::Refused { code: error.code().unwrap_or_default().to_owned(), message }
+        StoreError::Refused { code: code_of(error.code().unwrap_or_default(), &message), message }
     }
+}
+
+/// Returns the code of a refusal. Redis 6.2 puts that of a command in a script behind an `ERR`:
+/// `Error running script (call to f_7a4e): @user_script:23: WRONGTYPE Operation against ...`.
+fn code_of(code: &str, message: &str) -> String {
+    let of_the_command = || {
+        let (_, after) = message.split_once("@user_script:")?;
+        let word = after.split_once(": ")?.1.split(' ').next()?;
+        word.bytes().all(|byte| byte.is_ascii_uppercase()).then_some(word)
+    };
+    let inner = if code == "ERR" { of_the_command() } else { None };
+    inner.unwrap_or(code).to_owned()
 }
