@@ -30,6 +30,11 @@ admits its share of the quota, at least 1, beside what all have admitted before:
 the limit is no lower than the number of instances and none is started anew meanwhile. A failover that loses what was not
 replicated is such a case: each process tells the new master what it knows as its keys come again.
 
+What was sent on a connection that is then given up may still run, after the new connection has cancelled it or written
+it back. Twice counts once, for the identity is the same; but a cancelled request may be counted after all. So for the
+length of one window a log may hold as many requests too many as were under way when the connection was given up, and not
+one admission too many. The same holds for a reset or a lifted ban within a round trip of an admission: the reset wins.
+
 | fault | the client sees | added latency | too many, at most | measured | test |
 |---|---|---|---|---|---|
 HEAD
