@@ -32,6 +32,8 @@ promises!(
     no_ban_is_longer_than_a_year,
     a_lifted_key_has_no_strike_left,
     a_rule_given_twice_keeps_its_penalty,
+    looking_at_a_ban_forgets_no_strike,
+    a_ban_without_a_penalty_forgets_no_rung,
 );
 
 async fn a_ban_by_hand_only_lengthens_and_can_be_lifted(store: impl Store + BanStore + Clone) {
@@ -120,6 +122,29 @@ async fn a_rule_given_twice_keeps_its_penalty(store: impl Store + BanStore + Clo
         let decision = limiter.check_all(pairs.map(|it| (it, "mallory"))).await.unwrap();
         assert!(decision.usage().banned_for().is_some());
     }
+}
+
+/// The same name as [`policy`], and no penalty.
+fn without_a_penalty() -> Policy {
+    Policy::new("user").quota(Quota::per_second(2))
+}
+
+async fn looking_at_a_ban_forgets_no_strike(store: impl Store + BanStore + Clone) {
+    let limiter = Limiter::new(policy(), store.clone());
+    assert_eq!(run_into(&limiter).await, (Struck::Strike, None));
+    let bans = Bans::new(without_a_penalty(), store);
+    assert_eq!(bans.get("mallory").await.unwrap(), None);
+    sleep(Duration::from_millis(1_050)).await;
+    assert_eq!(run_into(&limiter).await.0, Struck::Banned, "the first strike still counts");
+}
+
+async fn a_ban_without_a_penalty_forgets_no_rung(store: impl Store + BanStore + Clone) {
+    let limiter = Limiter::new(policy(), store.clone());
+    assert_eq!(provoke(&limiter).await, Duration::from_secs(2));
+    let bans = Bans::new(without_a_penalty(), store);
+    bans.impose("mallory", Duration::from_secs(3), "by hand").await.unwrap();
+    sleep(Duration::from_millis(3_050)).await;
+    assert_eq!(provoke(&limiter).await, Duration::from_secs(3), "the next rung");
 }
 
 async fn muted(request: Request<String>) -> Result<Response<String>, Infallible> {

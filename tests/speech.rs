@@ -4,13 +4,14 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use support::Redis;
 use tokio::task::JoinSet;
-use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor};
-use tower_sliding_window::{MemoryStore, RedisStore, StoreError};
+use tower_sliding_window::moderation::{Counted, Message, Rule, SpeechMonitor};
+use tower_sliding_window::{MemoryStore, Quota, RedisStore, StoreError};
 
 const SENDERS: usize = 100;
 const PROCESSES: usize = 3;
@@ -194,4 +195,26 @@ fn nothing_that_is_printed_names_a_person_or_what_they_say() {
         }
     }
     assert_eq!(heard.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn panics_name_the_callers_line() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (this, other) = (std::thread::current().id(), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().id() == this {
+            let _ = tell.send(panic.location().unwrap().file().to_owned());
+        } else {
+            other(panic);
+        }
+    }));
+    let minute = Duration::from_secs(60);
+    let rule = || Rule::new(Counted::Events, Quota::per_minute(1), minute);
+    assert!(std::panic::catch_unwind(rule).is_err(), "a count of one mutes everybody");
+    let queue = || {
+        let monitor = SpeechMonitor::new([], MemoryStore::new());
+        monitor.spawn(NonZeroUsize::MIN)
+    };
+    assert!(std::panic::catch_unwind(queue).is_err(), "there is no runtime");
+    assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [file!(), file!()]);
 }

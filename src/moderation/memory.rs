@@ -124,6 +124,11 @@ impl Speech {
             self.mute = Some(Standing { id, until_us, until, reason, lengthened });
             self.over_us = self.over_us.max(until_us);
         }
+        self.imposed(id, now_us)
+    }
+
+    /// Returns the mute that stands, and whether it does by this message.
+    fn imposed(&self, id: Uuid, now_us: u64) -> Imposed {
         let by_this = self.standing(now_us).filter(|standing| standing.id == id);
         let lengthened = by_this.is_some_and(|standing| standing.lengthened);
         Imposed::new(self.mute(now_us), by_this.is_some(), lengthened)
@@ -157,6 +162,14 @@ impl SpeechStore for MemoryStore {
         let imposed = self.senders().update(imposition.sender.as_bytes(), |speech, now_us| {
             let imposed = speech.impose(imposition, now_us);
             (imposed, speech.keep(now_us))
+        });
+        StoreFuture::ready(imposed)
+    }
+
+    fn imposed(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
+        let id = imposition.id;
+        let imposed = self.senders().update(imposition.sender.as_bytes(), |speech, now_us| {
+            (speech.imposed(id, now_us), speech.keep(now_us))
         });
         StoreFuture::ready(imposed)
     }

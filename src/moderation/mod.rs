@@ -73,7 +73,9 @@
 //! - When a mute is over, what was said within the windows before it ended still counts: who has
 //!   never stopped is muted again at once. So a mute that is shorter than the window of its rule is
 //!   imposed again by the next message, for as long as the window holds the rule's count.
-//! - Each mute is told once to [`SpeechMonitor::on_mute`], and once each time it is lengthened.
+//! - Each mute is told once to [`SpeechMonitor::on_mute`], and once each time it is lengthened. If the
+//!   reply that says so is lost twice, or the caller leaves before it comes, the monitor asks the store
+//!   in the background until it answers: it asks, and does not mute again what was lifted meanwhile.
 //!
 //! # Why there is no lock
 //!
@@ -105,6 +107,7 @@
 //! The texts of the last minutes are in the store, normalised. No sender, peer or text appears in a
 //! log or an error of this crate.
 
+mod audit;
 mod memory;
 mod message;
 mod monitor;

@@ -72,6 +72,7 @@ impl Rule {
     /// # Panics
     ///
     /// Where [`Rule::try_new`] returns an error.
+    #[track_caller]
     #[must_use]
     pub fn new(counted: Counted, quota: Quota, mute: Duration) -> Self {
         match Self::try_new(counted, quota, mute) {

@@ -28,6 +28,9 @@ pub trait SpeechStore: Send + Sync + 'static {
     /// Mutes a sender, unless a mute stands that is as long or ends as late, as one atomic step.
     fn mute(&self, imposition: &Imposition) -> StoreFuture<Imposed>;
 
+    /// Returns what has become of an imposition whose reply was lost, and imposes nothing.
+    fn imposed(&self, imposition: &Imposition) -> StoreFuture<Imposed>;
+
     /// Returns the mute of a sender that stands.
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>>;
 
@@ -42,6 +45,10 @@ impl<S: SpeechStore + ?Sized> SpeechStore for Arc<S> {
 
     fn mute(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
         (**self).mute(imposition)
+    }
+
+    fn imposed(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
+        (**self).imposed(imposition)
     }
 
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {

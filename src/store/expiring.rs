@@ -35,6 +35,8 @@ struct Value<V> {
 pub(crate) enum Keep {
     /// It is over at this instant, in microseconds of the map's own clock.
     Until(u64),
+    /// It is over at this instant, or when it was to be before if that is later.
+    AtLeastUntil(u64),
     /// It is dropped, or was never made.
     Not,
 }
@@ -69,6 +71,7 @@ impl<V: Default> Expiring<V> {
             let (result, keep) = change(&mut known.value, now_us);
             match keep {
                 Keep::Until(over_us) => known.over_us = over_us,
+                Keep::AtLeastUntil(over_us) => known.over_us = known.over_us.max(over_us),
                 // Its entry among the due ones stays behind, and is passed over.
                 Keep::Not => drop(values.by_key.remove(key)),
             }
@@ -76,7 +79,7 @@ impl<V: Default> Expiring<V> {
         }
         let mut value = V::default();
         let (result, keep) = change(&mut value, now_us);
-        let Keep::Until(over_us) = keep else { return Ok(result) };
+        let (Keep::Until(over_us) | Keep::AtLeastUntil(over_us)) = keep else { return Ok(result) };
         if values.by_key.len() >= self.capacity {
             values.drop_over(now_us, usize::MAX);
         }
@@ -86,6 +89,14 @@ impl<V: Default> Expiring<V> {
         values.by_key.insert(key.into(), Value { value, over_us });
         values.due.push(Reverse((over_us, key.into())));
         Ok(result)
+    }
+
+    /// Returns what `look` makes of the value of a key and the present instant, and changes nothing.
+    pub(crate) fn look<R>(&self, key: &[u8], look: impl FnOnce(&V, u64) -> R) -> Option<R> {
+        let values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let now_us = self.now_us();
+        let known = values.by_key.get(key).filter(|known| known.over_us > now_us)?;
+        Some(look(&known.value, now_us))
     }
 
     /// Returns the keys and what `look` makes of their values, of those that are not over.

@@ -8,7 +8,7 @@ use super::{MemoryStore, standing_key};
 use crate::bans::Ban;
 use crate::error::StoreError;
 use crate::key::Key;
-use crate::penalty::Standing;
+use crate::penalty::{Penalty, Standing};
 use crate::policy::Policy;
 use crate::store::{BanStore, Partition, StoreFuture};
 use crate::window::micros;
@@ -17,6 +17,17 @@ fn ban(standing: &Standing, now_us: u64, is_new: bool) -> Option<Ban> {
     let wait_us = standing.wait_us(now_us);
     let remaining = Duration::from_micros(wait_us);
     (wait_us > 0).then(|| Ban { remaining, reason: standing.reason.clone(), is_new })
+}
+
+/// Says for how long a standing is kept after it was changed by hand.
+fn keep(standing: &Standing, now_us: u64, penalty: Option<&Penalty>) -> Keep {
+    match penalty.map(|penalty| standing.over_us(penalty)) {
+        _ if *standing == Standing::default() => Keep::Not,
+        Some(over_us) if over_us > now_us => Keep::Until(over_us),
+        Some(_) => Keep::Not,
+        // A policy without a penalty can't tell for how long strikes and rungs matter.
+        None => Keep::AtLeastUntil(standing.until_us),
+    }
 }
 
 impl MemoryStore {
@@ -28,18 +39,16 @@ impl MemoryStore {
         let key = standing_key(&partition.policy, partition.key.as_bytes());
         self.0.standings.update(&key, |standing, now_us| {
             let result = change(standing, now_us);
-            let penalty = partition.policy.penalty_for_strikes();
-            let over_us = penalty.map_or(standing.until_us, |it| standing.over_us(it));
-            let keep = if over_us > now_us { Keep::Until(over_us) } else { Keep::Not };
-            (result, keep)
+            (result, keep(standing, now_us, partition.policy.penalty_for_strikes()))
         })
     }
 }
 
 impl BanStore for MemoryStore {
     fn ban(&self, partition: &Partition) -> StoreFuture<Option<Ban>> {
-        let look = |standing: &mut Standing, now_us: u64| ban(standing, now_us, false);
-        StoreFuture::ready(self.with_standing(partition, look))
+        let key = standing_key(&partition.policy, partition.key.as_bytes());
+        let look = |standing: &Standing, now_us: u64| ban(standing, now_us, false);
+        StoreFuture::ready(Ok(self.0.standings.look(&key, look).flatten()))
     }
 
     fn impose(&self, partition: &Partition, duration: Duration, reason: &str) -> StoreFuture<Ban> {
