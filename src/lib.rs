@@ -110,7 +110,7 @@ pub mod store;
 pub mod storm;
 mod window;
 
-pub use bans::{Ban, BanEvent, Bans};
+pub use bans::{Ban, BanCursor, BanEvent, BanPage, Bans, ParseBanCursorError};
 pub use decision::{Admitted, Decision, Denied, Usage};
 pub use error::StoreError;
 pub use failure::{FailurePolicy, ParseFailurePolicyError};

@@ -149,6 +149,8 @@ impl Speech {
     }
 }
 
+impl crate::store::expiring::Kept for Speech {}
+
 impl SpeechStore for MemoryStore {
     fn record(&self, said: &Utterance) -> StoreFuture<History> {
         let history = self.senders().update(said.sender.as_bytes(), |speech, now_us| {

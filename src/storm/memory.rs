@@ -199,6 +199,8 @@ fn group_key(rule: &StormRule, group: &Key) -> Vec<u8> {
     [rule.kept_by().as_bytes(), b"\0", group.as_bytes()].concat()
 }
 
+impl crate::store::expiring::Kept for Group {}
+
 impl StormStore for MemoryStore {
     fn sight(&self, sighting: &Sighting) -> StoreFuture<Sighted> {
         let Sighting { rule, group, .. } = sighting;

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::expiring::Keep;
+use super::super::expiring::{Keep, Kept};
 use super::{MemoryStore, standing_key};
-use crate::bans::Ban;
+use crate::bans::{Ban, BanCursor, BanPage};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::penalty::{Penalty, Standing};
 use crate::policy::Policy;
 use crate::store::{BanStore, Partition, StoreFuture};
 use crate::window::micros;
+
+impl Kept for Standing {}
 
 fn ban(standing: &Standing, now_us: u64, is_new: bool) -> Option<Ban> {
     let wait_us = standing.wait_us(now_us);
@@ -70,12 +72,14 @@ impl BanStore for MemoryStore {
         StoreFuture::ready(self.with_standing(partition, lift))
     }
 
-    fn bans(&self, policy: &Arc<Policy>) -> StoreFuture<Vec<(Key, Ban)>> {
+    fn page(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage> {
         let prefix = standing_key(policy, b"");
         let look = |key: &[u8], standing: &Standing, now_us: u64| {
             let key = key.strip_prefix(&prefix[..])?;
             Some((Key::kept(key), ban(standing, now_us, false)?))
         };
-        StoreFuture::ready(Ok(self.0.standings.list(look)))
+        let place = usize::try_from(cursor.place()).unwrap_or(usize::MAX);
+        let (bans, next) = self.0.standings.page(place, count, look);
+        StoreFuture::ready(Ok(BanPage::new(bans, next.map(|place| BanCursor::new(place as u64)))))
     }
 }
