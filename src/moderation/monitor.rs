@@ -110,7 +110,10 @@ impl SpeechMonitor {
         };
         let history = self.store.record(&said).await?;
         let mute = match self.rules.judge(&said, &history) {
-            None => history.mute,
+            None => match (history.mute, history.unkept) {
+                (None, Some(error)) => return Err(error),
+                (mute, _) => mute,
+            },
             Some(reason) => {
                 let Utterance { id, sender, .. } = said;
                 self.audit.impose(Imposition { id, at_us: history.at_us, sender, reason }).await?

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::verdict::{Mute, Reason};
+use crate::error::StoreError;
 use crate::key::Key;
 use crate::store::StoreFuture;
 
@@ -103,10 +104,14 @@ pub struct History {
     pub texts: Vec<(u64, Arc<str>)>,
     /// The sender's mute that stands.
     pub mute: Option<Mute>,
+    /// Why the store has not kept the message, if it has not. It is judged all the same, by what the
+    /// store has kept before: the counts hold it. Unless the sender is muted then, the caller of the
+    /// monitor gets this error.
+    pub unkept: Option<StoreError>,
 }
 
 impl History {
-    /// Creates an answer.
+    /// Creates an answer about a message that is kept.
     #[must_use]
     pub fn new(
         at_us: u64,
@@ -114,7 +119,7 @@ impl History {
         texts: Vec<(u64, Arc<str>)>,
         mute: Option<Mute>,
     ) -> Self {
-        Self { at_us, counts, texts, mute }
+        Self { at_us, counts, texts, mute, unkept: None }
     }
 }
 
