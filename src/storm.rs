@@ -85,12 +85,14 @@
 //! | on Redis | one script call, dearer than that of an admission, and in a storm dearer still | a ZSET of the messages of the last window, and in a storm a HASH: `PREFIX:{=GROUP}:NAME:storm:log` and `:state` |
 //!
 //! With ids of 36 bytes a group with one message takes 170 bytes in Redis 7.0, one with 100 takes 5.2 kB,
-//! and one with 1,000 takes 134 kB; the state of a storm 220 bytes. A rule without a name stands in the
+//! and one with 1,000 takes 134 kB; the state of a storm 240 bytes. A rule without a name stands in the
 //! names of the keys as `default:THRESHOLD`.
 //!
 //! The log has a TTL of the window; the state of a storm that goes on one of a day after the last
 //! message has left, and of one that is over an hour after the cool-down. In process the number of
 //! groups is capped by the store's capacity; one more is a [`StoreError::Full`](crate::StoreError::Full).
+//! Their bytes are capped too, as `MemoryStore::storm_bytes` has it; a message that finds no room is a
+//! [`StoreError::TooManyBytes`](crate::StoreError::TooManyBytes), and is not counted.
 //! A process keeps up to 10,000 looks in mind; storms above that end when another process looks, or
 //! with the next message. To look takes a tokio runtime: without one, only messages end storms.
 

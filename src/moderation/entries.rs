@@ -6,6 +6,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::key::Key;
+use crate::store::expiring::heap_bytes_of;
 
 /// Entries with their timestamps, oldest first.
 pub(super) struct Entries<T> {
@@ -28,9 +29,7 @@ impl Entry for Uuid {
 
 impl Entry for Key {
     fn heap_bytes(&self) -> usize {
-        // Up to so many bytes are in the key itself.
-        let inline = size_of::<Self>() - size_of::<usize>();
-        Some(self.as_bytes().len()).filter(|length| *length > inline).unwrap_or(0)
+        heap_bytes_of(self)
     }
 }
 

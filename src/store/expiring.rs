@@ -11,6 +11,7 @@ use slab::Slab;
 use tokio::time::Instant;
 
 use crate::error::StoreError;
+use crate::key::Key;
 use crate::window::micros;
 
 /// How many values that are over one update drops at the most.
@@ -46,6 +47,13 @@ pub(crate) trait Kept: Default {
     fn expire(&mut self, _now_us: u64) -> Keep {
         Keep::Not
     }
+}
+
+/// Returns how many bytes a key takes beside its own size.
+pub(crate) fn heap_bytes_of(key: &Key) -> usize {
+    // Up to so many bytes are in the key itself.
+    let inline = size_of::<Key>() - size_of::<usize>();
+    Some(key.as_bytes().len()).filter(|length| *length > inline).unwrap_or(0)
 }
 
 struct Values<V> {
@@ -156,7 +164,10 @@ impl<V: Kept> Expiring<V> {
         let mut value = V::default();
         let room = self.room(&values).saturating_sub(Slot::<V>::fixed_bytes(key));
         let (result, keep) = change(&mut value, now_us, room);
-        let (Keep::Until(over_us) | Keep::AtLeastUntil(over_us)) = keep else { return Ok(result) };
+        let over_us = match keep {
+            Keep::Until(over_us) | Keep::AtLeastUntil(over_us) if over_us > now_us => over_us,
+            _ => return Ok(result),
+        };
         if values.slots.len() >= self.capacity {
             values.drop_over(now_us, usize::MAX, &self.hasher);
         }
@@ -329,6 +340,8 @@ mod tests {
         tokio::time::advance(Duration::from_micros(100)).await;
         assert_eq!(map.update(b"a", keep_for(100)).unwrap(), 1);
         assert_eq!(map.update(b"a", |_, _| ((), Keep::Not)).map(|()| map.len()).unwrap(), 0);
+        map.update(b"a", |_, _| ((), Keep::AtLeastUntil(0))).unwrap();
+        assert_eq!(map.len(), 0, "what is over already is not made");
     }
 
     #[tokio::test(start_paused = true)]

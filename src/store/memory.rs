@@ -151,9 +151,34 @@ impl MemoryStore {
         })
     }
 
+    /// Sets how many bytes may be taken by what a [`StormDetector`](crate::StormDetector) keeps of
+    /// groups, in this store and all clones of it. Defaults to 256 MiB.
+    ///
+    /// A group takes about 300 bytes, and each message of the last window 115 to 230 bytes, and 256
+    /// more if its id is longer than 40 bytes. So 256 MiB are room for more than a million messages.
+    ///
+    /// When the bytes are used up, what is over is dropped first, and what is live never is. A message
+    /// that finds no room is not counted, and the detector returns [`StoreError::TooManyBytes`]. Storms
+    /// that go on end as ever.
+    #[must_use]
+    pub fn storm_bytes(self, bytes: usize) -> Self {
+        self.groups().set_budget(bytes);
+        self
+    }
+
+    /// Returns how many bytes what is kept of groups takes, some of which may be over.
+    #[must_use]
+    pub fn storm_bytes_used(&self) -> usize {
+        self.groups().bytes()
+    }
+
     /// Returns what is kept of groups, as many as there may be windows.
     pub(crate) fn groups(&self) -> &Groups {
-        self.0.groups.get_or_init(|| Groups::new(self.0.capacity))
+        self.0.groups.get_or_init(|| {
+            let groups = Groups::new(self.0.capacity);
+            groups.set_budget(DEFAULT_MESSAGE_BYTES);
+            groups
+        })
     }
 
     /// Returns how many windows the store may hold.
