@@ -85,7 +85,7 @@
 //! | on Redis | one script call, dearer than that of an admission, and in a storm dearer still | a ZSET of the messages of the last window, and in a storm a HASH: `PREFIX:{=GROUP}:NAME:storm:log` and `:state` |
 //!
 //! With ids of 36 bytes a group with one message takes 170 bytes in Redis 7.0, one with 100 takes 5.2 kB,
-//! and one with 1,000 takes 134 kB; the state of a storm 240 bytes. A rule without a name stands in the
+//! and one with 1,000 takes 134 kB; the state of a storm 220 bytes. A rule without a name stands in the
 //! names of the keys as `default:THRESHOLD`.
 //!
 //! The log has a TTL of the window; the state of a storm that goes on one of a day after the last

@@ -45,6 +45,8 @@ struct Current {
     began: u32,
     call: Uuid,
     peak: u32,
+    /// When the count falls below that at which the storm ends, if no message comes.
+    below_us: u64,
     /// When the last message leaves the window.
     quiet_us: u64,
 }
@@ -141,7 +143,7 @@ impl Group {
         // added.
         if let Some(current) = self.current.as_mut().filter(|it| it.active) {
             let below_at = self.log.below_at(ends_below, window_us);
-            let over_us = below_at.unwrap_or(current.quiet_us.min(now_us));
+            let over_us = below_at.unwrap_or(current.below_us.min(now_us));
             if over_us <= now_us {
                 current.active = false;
                 let (since_us, peak) = (current.since_us, current.peak);
@@ -157,17 +159,19 @@ impl Group {
         let cool_us = self.cool_until_us(rule).saturating_sub(now_us);
         let starts = !self.is_active() && count > rule.threshold().limit() && cool_us == 0;
         if starts {
-            let (since_us, call) = (now_us, *call);
+            let (since_us, began, call) = (now_us, count, *call);
+            let (active, peak, below_us, quiet_us) = (true, 0, 0, 0);
             self.current =
-                Some(Current { active: true, since_us, began: count, call, peak: 0, quiet_us: 0 });
+                Some(Current { active, since_us, began, call, peak, below_us, quiet_us });
         }
         let mut sighted = Sighted::new(SystemTime::now(), count, message.is_some() && !added);
         if let Some(current) = self.current.as_mut().filter(|it| it.active) {
+            let below_at = self.log.below_at(ends_below, window_us);
             if added || starts {
+                current.below_us = below_at.unwrap_or(now_us);
                 current.peak = current.peak.max(count);
                 current.quiet_us = self.log.newest_us().unwrap_or(now_us) + window_us;
             }
-            let below_at = self.log.below_at(ends_below, window_us);
             sighted.look_us = below_at.map_or(1, |at_us| at_us - now_us);
             sighted.storm = Some((now_us - current.since_us, current.peak));
         } else if count > rule.threshold().limit() {
