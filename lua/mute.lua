@@ -1,7 +1,7 @@
 -- Purpose: mute a sender, unless a mute stands that is as long or ends as late; or only look at the one that stands.
 -- KEYS[1]: the sender's mute, a HASH: id, until_us, mute_us, rule, count, percent, and lengthened ("1" if it replaced one that stood).
--- ARGV[1]: id: the UUID of the message that completed the rule, 16 bytes; empty to look.
--- ARGV[2]: at_us: the stamp of that message in microseconds of the Unix epoch, from when on the mute counts.
+-- ARGV[1]: id: the UUID of the message that completed the rule, 16 bytes; may be empty to look.
+-- ARGV[2]: at_us: the stamp of that message in microseconds of the Unix epoch, from when on the mute counts; 0 to look.
 -- ARGV[3]: mute_us: how long the mute is; 0 to look.
 -- ARGV[4]: rule: as text.
 -- ARGV[5]: count: how many messages or peers were found.

@@ -1,6 +1,6 @@
 -- Purpose: record a message of a group, or only look at the group, and decide whether a storm starts or ends, in one atomic step.
 -- KEYS[1]: the log of the group, a ZSET of message ids scored by stamp in microseconds.
--- KEYS[2]: the state of the group, a HASH: of the storm that started last, active ("1" or "0"), since_us, began (the count it started with), start_call, peak and quiet_us (when the last message leaves the window); of the storm that ended last, ended_since_us, until_us, ended_peak and end_call; and offset_us, by how much the stamps are ahead of Redis's clock.
+-- KEYS[2]: the state of the group, a HASH: of the storm that started last, active ("1" or "0"), since_us, began (the count it started with), start_call, peak, below_us (when the count falls below ends_below if no message comes) and quiet_us (when the last message leaves the window); of the storm that ended last, ended_since_us, until_us, ended_peak and end_call; and offset_us, by how much the stamps are ahead of Redis's clock.
 -- ARGV[1]: call: the UUID of the call, 16 bytes; the same if it is made again because its answer was lost.
 -- ARGV[2]: mode: "record", or "look" to record nothing.
 -- ARGV[3]: id of the message; empty to look.
@@ -54,7 +54,8 @@ local function over_us()
   return least_us and least_us + window_us
 end
 if active then
-  local at_us = over_us() or math.min(held.quiet_us, now_us)
+  -- The log may have expired since then.
+  local at_us = over_us() or math.min(held.below_us or held.quiet_us, now_us)
   if at_us <= now_us then
     active, end_call, until_us = false, ARGV[1], math.max(at_us, tonumber(held.since_us))
     set('active', '0')
@@ -92,11 +93,13 @@ if not active and count > threshold and cool_us == 0 then
 end
 local look_us = 0
 if active then
+  local below_us = over_us() or now_us
   if added == 1 then
     set('peak', math.max(tonumber(held.peak), count))
+    set('below_us', below_us)
     set('quiet_us', newest_us + window_us)
   end
-  look_us = math.max((over_us() or now_us) - now_us, 1)
+  look_us = math.max(below_us - now_us, 1)
 elseif count > threshold then
   look_us = cool_us
 end

@@ -1,6 +1,8 @@
 //! [`Bans`]: the bans of a policy, to look at, impose and lift by hand.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +10,9 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{PolicyError, PolicyHandle};
 use crate::store::{BanStore, Partition};
+
+/// How many bans a page of a list has.
+const LISTED_AT_ONCE: usize = 1_000;
 
 type OnEvent = dyn Fn(&BanEvent) + Send + Sync;
 
@@ -58,6 +63,74 @@ impl Ban {
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
+    }
+}
+
+/// Where a [page](Bans::page) of bans begins. Defaults to the first page.
+///
+/// Its text form can travel in a URL. It belongs to the store that made it.
+///
+/// ```
+/// use tower_sliding_window::BanCursor;
+///
+/// let first = BanCursor::default();
+/// assert_eq!(first.to_string().parse(), Ok(first));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct BanCursor(u64);
+
+impl BanCursor {
+    /// Creates a cursor from a store's own number, 0 for the first page; for writers of a store.
+    #[must_use]
+    pub const fn new(place: u64) -> Self {
+        Self(place)
+    }
+
+    /// Returns the store's own number.
+    #[must_use]
+    pub const fn place(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for BanCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for BanCursor {
+    type Err = ParseBanCursorError;
+
+    fn from_str(text: &str) -> Result<Self, ParseBanCursorError> {
+        let digits = text.bytes().all(|letter| letter.is_ascii_digit());
+        let place = text.parse().ok().filter(|_| digits).map(Self);
+        place.ok_or_else(|| ParseBanCursorError { text: text.to_owned() })
+    }
+}
+
+/// A text that is not a [`BanCursor`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not the cursor of a page of bans")]
+pub struct ParseBanCursorError {
+    text: String,
+}
+
+/// Some of the bans of a policy, in no particular order.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct BanPage {
+    /// The keys that are banned, each with its ban.
+    pub bans: Vec<(Key, Ban)>,
+    /// Where the next page begins; none after the last page.
+    pub next: Option<BanCursor>,
+}
+
+impl BanPage {
+    /// Creates a page.
+    #[must_use]
+    pub const fn new(bans: Vec<(Key, Ban)>, next: Option<BanCursor>) -> Self {
+        Self { bans, next }
     }
 }
 
@@ -180,17 +253,55 @@ impl Bans {
         Ok(was_there)
     }
 
-    /// Returns all keys that are banned now, the longest ban first.
+    /// Returns about `count` of the keys that are banned now, and where the next page begins.
     ///
-    /// On Redis it goes through all keys of the database, a thousand at a time: for people, not for
-    /// each request.
+    /// A key that is banned from before the first page until after the last one is in one of them. On
+    /// Redis it can be in two, and a page can hold a few more than `count`.
+    ///
+    /// A page does bounded work: it looks at 100,000 keys at most, those of all policies and on Redis
+    /// those of the whole database. So it can hold fewer bans than `count`, even none, and not be the
+    /// last one. On Redis it is one round trip for each thousand keys that it looks at, and as many
+    /// for the bans that it finds.
+    ///
+    /// ```
+    /// use tower_sliding_window::{BanCursor, Bans, StoreError};
+    ///
+    /// async fn count(bans: &Bans) -> Result<usize, StoreError> {
+    ///     let (mut next, mut count) = (Some(BanCursor::default()), 0);
+    ///     while let Some(cursor) = next {
+    ///         let page = bans.page(cursor, 1_000).await?;
+    ///         count += page.bans.len();
+    ///         next = page.next;
+    ///     }
+    ///     Ok(count)
+    /// }
+    /// ```
     ///
     /// # Errors
     ///
     /// [`StoreError::Unsupported`] on a Cluster, and any other [`StoreError`] if the store could not
     /// answer.
+    pub async fn page(&self, cursor: BanCursor, count: usize) -> Result<BanPage, StoreError> {
+        self.store.page(&self.policy.get(), cursor, count).await
+    }
+
+    /// Returns all keys that are banned now, each once, the longest ban first.
+    ///
+    /// It reads all [pages](Bans::page) and holds all bans in memory. Its cost grows with the number
+    /// of keys in the store, on Redis with that of all keys of the database: for people, not for each
+    /// request.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Bans::page`].
     pub async fn list(&self) -> Result<Vec<(Key, Ban)>, StoreError> {
-        let mut bans = self.store.bans(&self.policy.get()).await?;
+        let (mut next, mut bans) = (Some(BanCursor::default()), HashMap::new());
+        while let Some(cursor) = next {
+            let page = self.page(cursor, LISTED_AT_ONCE).await?;
+            bans.extend(page.bans);
+            next = page.next;
+        }
+        let mut bans: Vec<(Key, Ban)> = bans.into_iter().collect();
         bans.sort_by_key(|(_, ban)| std::cmp::Reverse(ban.remaining));
         Ok(bans)
     }

@@ -59,6 +59,12 @@ pub enum StoreError {
         /// The cap.
         capacity: usize,
     },
+    /// What the in-process store keeps of senders or groups takes as many bytes as it may.
+    #[error("the in-process store is full: its messages take {budget} bytes")]
+    TooManyBytes {
+        /// How many bytes they may take.
+        budget: usize,
+    },
     /// The request's weight is more than a store will count one by one.
     #[error("a request of weight {cost} is too heavy: a weight is at most {most}")]
     CostTooHigh {
@@ -105,7 +111,7 @@ impl StoreError {
             Self::Unsupported { .. } => "unsupported",
             Self::Refused { .. } => "refused",
             Self::Protocol { .. } => "protocol",
-            Self::Full { .. } => "full",
+            Self::Full { .. } | Self::TooManyBytes { .. } => "full",
             Self::CostTooHigh { .. } => "cost_too_high",
             Self::CostAboveLimit { .. } => "cost_above_limit",
         }

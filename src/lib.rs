@@ -82,6 +82,8 @@
 //! | `sliding_window_storm_alerts_shed_total` | | starts and ends of storms that the hook was not told of, for too many waited |
 //! | `sliding_window_storm_alert_panics_total` | | panics of the hook that is told of storms |
 //! | `sliding_window_mutes_total` | `rule` | mutes, and mutes that became longer |
+//! | `sliding_window_mute_hook_panics_total` | | panics of the hook that is told of mutes |
+//! | `sliding_window_mutes_untold_total` | | lost replies that may have told of a mute, and that the store is not asked about: there were too many, or no runtime |
 //! | `sliding_window_messages_shed_total` | | messages that the speech monitor did not judge, for too many waited |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
@@ -98,6 +100,7 @@ mod decision;
 pub mod docs;
 mod error;
 mod failure;
+mod hook;
 mod http;
 pub mod key;
 mod limiter;
@@ -113,7 +116,7 @@ pub mod store;
 pub mod storm;
 mod window;
 
-pub use bans::{Ban, BanEvent, Bans};
+pub use bans::{Ban, BanCursor, BanEvent, BanPage, Bans, ParseBanCursorError};
 pub use decision::{Admitted, Decision, Denied, Usage};
 pub use error::StoreError;
 pub use failure::{FailurePolicy, ParseFailurePolicyError};

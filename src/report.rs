@@ -160,6 +160,24 @@ pub(crate) fn muted(rule: &crate::moderation::Rule) {
     tracing::info!(%rule, "a sender is muted");
 }
 
+/// Tells of a hook for mutes that has panicked.
+#[cfg(feature = "moderation")]
+pub(crate) fn mute_hook_panicked() {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("sliding_window_mute_hook_panics_total").increment(1);
+    #[cfg(feature = "tracing")]
+    tracing::error!("the hook that is told of mutes has panicked");
+}
+
+/// Tells of a lost reply that may have told of a mute, and that the store is not asked about.
+#[cfg(feature = "moderation")]
+pub(crate) fn mute_untold() {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("sliding_window_mutes_untold_total").increment(1);
+    #[cfg(feature = "tracing")]
+    tracing::warn!("the hook may not be told of a mute: the reply of the store was lost");
+}
+
 /// Tells of a message that is not judged, for too many wait to be.
 #[cfg(feature = "moderation")]
 pub(crate) fn message_shed() {

@@ -91,6 +91,8 @@
 //! The log has a TTL of the window; the state of a storm that goes on one of a day after the last
 //! message has left, and of one that is over an hour after the cool-down. In process the number of
 //! groups is capped by the store's capacity; one more is a [`StoreError::Full`](crate::StoreError::Full).
+//! Their bytes are capped too, as `MemoryStore::storm_bytes` has it; a message that finds no room is a
+//! [`StoreError::TooManyBytes`](crate::StoreError::TooManyBytes), and is not counted.
 //! A process keeps up to 10,000 looks in mind; storms above that end when another process looks, or
 //! with the next message. To look takes a tokio runtime: without one, only messages end storms.
 

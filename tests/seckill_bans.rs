@@ -158,6 +158,33 @@ async fn bans_are_imposed_shown_listed_and_lifted_by_hand() {
 }
 
 #[tokio::test]
+async fn bans_are_listed_by_pages() {
+    on_both(&STRICT, async |server| {
+        for user in 0..60 {
+            impose(server, &format!("user-{user}"), "1h", "a script").await;
+        }
+        let (mut path, mut users, mut pages) = ("/admin/bans?limit=10".to_owned(), vec![], 0);
+        loop {
+            let page = admin(server, "GET", &path).await.json();
+            let listed = page["bans"].as_array().unwrap().iter();
+            users.extend(listed.map(|it| it["user"].as_str().unwrap().to_owned()));
+            pages += 1;
+            let Some(next) = page["next"].as_str() else { break };
+            path = format!("/admin/bans?limit=10&cursor={next}");
+        }
+        users.sort();
+        users.dedup();
+        assert_eq!(users.len(), 60);
+        assert!((3..=7).contains(&pages), "{pages} pages, of which the last may be empty");
+        for query in ["limit=0", "limit=10001", "limit=x", "cursor=", "cursor=-1", "page=2"] {
+            let answer = admin(server, "GET", &format!("/admin/bans?{query}")).await;
+            assert_eq!(answer.problem(400), "/problems/bad-page", "{query}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_ban_only_lengthens() {
     on_both(&STRICT, async |server| {
         impose(server, "mallory", "2h", "first").await;

@@ -4,13 +4,14 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use support::Redis;
 use tokio::task::JoinSet;
-use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor};
-use tower_sliding_window::{MemoryStore, RedisStore, StoreError};
+use tower_sliding_window::moderation::{Counted, Message, Rule, SpeechMonitor};
+use tower_sliding_window::{MemoryStore, Quota, RedisStore, StoreError};
 
 const SENDERS: usize = 100;
 const PROCESSES: usize = 3;
@@ -194,4 +195,104 @@ fn nothing_that_is_printed_names_a_person_or_what_they_say() {
         }
     }
     assert_eq!(heard.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn panics_name_the_callers_line() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (this, other) = (std::thread::current().id(), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().id() == this {
+            let _ = tell.send(panic.location().unwrap().file().to_owned());
+        } else {
+            other(panic);
+        }
+    }));
+    let minute = Duration::from_secs(60);
+    let rule = || Rule::new(Counted::Events, Quota::per_minute(1), minute);
+    assert!(std::panic::catch_unwind(rule).is_err(), "a count of one mutes everybody");
+    let queue = || {
+        let monitor = SpeechMonitor::new([], MemoryStore::new());
+        monitor.spawn(NonZeroUsize::MIN)
+    };
+    assert!(std::panic::catch_unwind(queue).is_err(), "there is no runtime");
+    assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [file!(), file!()]);
+}
+
+/// A text of 500 characters, 1,500 bytes, that is like no other.
+fn long(number: u32) -> String {
+    let character = |at: u32| char::from_u32(0x4e00 + (number * 499 + at * (number + 7)) % 20_000);
+    (0..500).filter_map(character).collect()
+}
+
+/// Has strangers say long things until the store has no room for another one.
+async fn fill(monitor: &SpeechMonitor) -> usize {
+    for stranger in 0..10_000_u32 {
+        let message = Message::from(format!("stranger-{stranger}")).text(long(stranger));
+        match monitor.check(&message).await {
+            Ok(verdict) => assert!(verdict.is_delivered()),
+            Err(StoreError::TooManyBytes { .. }) => return stranger as usize,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("the store takes everything");
+}
+
+#[tokio::test(start_paused = true)]
+async fn texts_take_no_more_bytes_than_they_may() {
+    let store = MemoryStore::new().speech_bytes(200_000);
+    let monitor = SpeechMonitor::new(Rule::recommended(), store.clone());
+    let room = fill(&monitor).await;
+    assert!((100..=133).contains(&room), "{room} messages of 1,500 bytes");
+    for _ in 0..100 {
+        // A shorter message may find room, and one of a sender with many may not.
+        let _ =
+            monitor.check(&Message::from("stranger-0").text(long(fastrand::u32(..1_000)))).await;
+        assert!(store.speech_bytes_used() <= 200_000, "{}", store.speech_bytes_used());
+    }
+    tokio::time::advance(Duration::from_secs(299)).await;
+    assert_eq!(fill(&monitor).await, 0, "all of it is live");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(fill(&monitor).await, room, "what is over makes room");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_without_room_still_mutes() {
+    let store = MemoryStore::new().speech_bytes(200_000);
+    let monitor = SpeechMonitor::new(Rule::recommended(), store.clone());
+    let says = async |sender: &str| monitor.check(&Message::from(sender).text("buy gold")).await;
+    for _ in 0..2 {
+        assert!(says("alice").await.unwrap().is_delivered());
+        assert!(says("bob").await.unwrap().is_delivered());
+    }
+    assert!(!says("bob").await.unwrap().is_delivered());
+    fill(&monitor).await;
+    // Until no short message finds room either.
+    while says(&fastrand::u64(..).to_string()).await.is_ok() {}
+    for _ in 0..3 {
+        assert!(!says("alice").await.unwrap().is_delivered(), "it is judged by what is kept");
+        assert!(!says("bob").await.unwrap().is_delivered(), "a mute stays");
+    }
+    let error = says("carol").await.unwrap_err();
+    assert!(matches!(error, StoreError::TooManyBytes { budget: 200_000 }), "{error}");
+    assert_eq!(error.kind(), "full");
+    let mute = monitor.mute_of("alice").await.unwrap().unwrap();
+    assert_eq!(mute.rule().mute(), Duration::from_secs(6 * 3600));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_muted_senders_texts_go_with_the_window() {
+    let store = MemoryStore::new();
+    let monitor = SpeechMonitor::new(Rule::recommended(), store.clone());
+    for _ in 0..10 {
+        let _ = monitor.check(&Message::from("alice").text(long(1))).await.unwrap();
+    }
+    assert!(store.speech_bytes_used() > 10 * 1_500);
+    tokio::time::advance(Duration::from_secs(300)).await;
+    assert!(monitor.mute_of("alice").await.unwrap().is_some(), "the mute lasts twelve hours");
+    let used = store.speech_bytes_used();
+    assert!(used < 500, "{used} bytes are kept of a mute");
+    tokio::time::advance(Duration::from_secs(12 * 3600)).await;
+    assert_eq!(monitor.mute_of("alice").await.unwrap(), None);
+    assert_eq!(store.speech_bytes_used(), 0);
 }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use proxy::Proxy;
+use proxy::{Fault, Proxy};
 use support::Redis;
 use tower_sliding_window::moderation::store::{
     History, Imposed, Imposition, SpeechStore, Utterance,
 };
-use tower_sliding_window::moderation::{Message, Mute, Rule, SpeechMonitor};
+use tower_sliding_window::moderation::{Message, Mute, Rule, SpeechMonitor, Verdict};
 use tower_sliding_window::store::StoreFuture;
-use tower_sliding_window::{Key, RedisStore};
+use tower_sliding_window::{Key, RedisStore, StoreError};
 
 fn rules() -> Vec<Rule> {
     ["events 4/1h mute 2h", "similar 4/1h 90% mute 1h"].map(|text| text.parse().unwrap()).into()
@@ -67,6 +67,10 @@ impl SpeechStore for TwoWays {
         self.mutes.mute(imposition)
     }
 
+    fn imposed(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
+        self.mutes.imposed(imposition)
+    }
+
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
         self.mutes.mute_of(sender)
     }
@@ -95,4 +99,84 @@ async fn a_mute_whose_answer_is_lost_is_told_to_the_audit_once() {
         assert_eq!(monitor.check(&message).await.unwrap().is_delivered(), number < 4);
     }
     assert_eq!((proxy.dropped(), events.load(Ordering::Relaxed)), (1, 1));
+}
+
+/// A monitor whose mutes go through a proxy, and how many of them its audit was told of.
+struct Behind {
+    redis: Redis,
+    proxy: Proxy,
+    monitor: SpeechMonitor,
+    told: Arc<AtomicUsize>,
+}
+
+impl Behind {
+    async fn start() -> Self {
+        let redis = Redis::start().await;
+        let (proxy, mutes) = behind(&redis).await;
+        let told = Arc::new(AtomicUsize::new(0));
+        let heard = told.clone();
+        let store = TwoWays { messages: redis.store().await, mutes };
+        let monitor = SpeechMonitor::new(rules(), store).on_mute(move |_| {
+            heard.fetch_add(1, Ordering::Relaxed);
+        });
+        load(&monitor).await;
+        Self { redis, proxy, monitor, told }
+    }
+
+    async fn says(&self, times: usize) {
+        for _ in 0..times {
+            assert!(self.check().await.unwrap().is_delivered());
+        }
+    }
+
+    async fn check(&self) -> Result<Verdict, StoreError> {
+        self.monitor.check(&Message::from("alice").text("buy gold")).await
+    }
+
+    /// Waits until the audit has been told of a mute.
+    async fn told(&self) -> usize {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        while self.told.load(Ordering::Relaxed) == 0 {
+            assert!(tokio::time::Instant::now() < deadline, "the audit is not told of the mute");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.told.load(Ordering::Relaxed)
+    }
+}
+
+#[tokio::test]
+async fn a_mute_with_both_replies_lost_is_told() {
+    let behind = Behind::start().await;
+    behind.says(3).await;
+    behind.proxy.drop_replies(2);
+    let error = behind.check().await.unwrap_err();
+    assert!(error.may_have_counted(), "{error}");
+    assert_eq!(behind.redis.run::<usize>(&["EXISTS", "tsw:{=alice}:speech:mute"]).await, 1);
+    assert_eq!(behind.told().await, 1);
+    assert!(!behind.check().await.unwrap().is_delivered());
+    behind.monitor.settled().await;
+    assert_eq!(behind.told().await, 1, "it is told once");
+}
+
+#[tokio::test]
+async fn a_mute_whose_caller_hung_up_is_told() {
+    let behind = Behind::start().await;
+    behind.says(3).await;
+    behind.proxy.set(Fault::Delay(Duration::from_millis(300)));
+    let left = tokio::time::timeout(Duration::from_millis(50), behind.check()).await;
+    assert!(left.is_err(), "the reply is still under way");
+    behind.proxy.set(Fault::None);
+    assert_eq!(behind.told().await, 1);
+}
+
+#[tokio::test]
+async fn a_lost_reply_does_not_undo_an_unmute() {
+    let behind = Behind::start().await;
+    behind.says(3).await;
+    behind.proxy.drop_replies(2);
+    assert!(behind.check().await.is_err());
+    behind.monitor.unmute("alice").await.unwrap();
+    behind.monitor.settled().await;
+    assert_eq!(behind.monitor.mute_of("alice").await.unwrap(), None);
+    assert_eq!(behind.told.load(Ordering::Relaxed), 0);
 }

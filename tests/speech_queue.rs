@@ -45,6 +45,10 @@ impl SpeechStore for Held {
         self.store.mute(imposition)
     }
 
+    fn imposed(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
+        self.store.imposed(imposition)
+    }
+
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
         self.store.mute_of(sender)
     }
@@ -128,4 +132,24 @@ async fn what_waits_is_judged_although_the_last_handle_is_gone() {
     held.lets.add_permits(100);
     settle().await;
     assert_eq!(held.texts.lock().unwrap().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_the_audit_ends_nothing() {
+    let (store, told) = (MemoryStore::new(), Arc::new(Mutex::new(0)));
+    let heard = told.clone();
+    let monitor = SpeechMonitor::new(Rule::recommended(), store).on_mute(move |event| {
+        *heard.lock().unwrap() += 1;
+        assert_ne!(event.sender.as_bytes(), b"alice", "a panic of the test's own");
+    });
+    let queue = monitor.spawn(places(10));
+    for sender in ["alice", "bob"] {
+        for _ in 0..3 {
+            let message = Message::from(sender).text("buy gold");
+            assert_eq!(queue.submit(message), Submitted::Queued);
+        }
+        queue.flush().await;
+        assert!(monitor.mute_of(sender).await.unwrap().is_some(), "{sender} is muted");
+    }
+    assert_eq!((queue.shed(), *told.lock().unwrap(), monitor.panicked()), (0, 2, 1));
 }

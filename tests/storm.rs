@@ -22,6 +22,30 @@ const GROUPS: usize = 8;
 const PROCESSES: usize = 3;
 const MESSAGES: usize = 120;
 
+/// The log of a storm that no process looks at expires before somebody looks.
+#[tokio::test]
+async fn a_late_look_knows_when_a_storm_ended() {
+    let redis = Redis::start().await;
+    let rule = || rule("3/1s").ends_below(2);
+    let first = StormDetector::new(rule(), redis.store().await).unwrap();
+    for id in ["1", "2", "3"] {
+        first.record("lobby", id).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    let fourth = first.record("lobby", "4").await.unwrap();
+    assert!(fourth.events().iter().any(StormEvent::is_start), "{fourth:?}");
+    drop(first);
+    let log = "tsw:{=lobby}:default:3/1s:storm:log";
+    while redis.run::<bool>(&["EXISTS", log]).await {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let second = StormDetector::new(rule(), redis.store().await).unwrap();
+    let reading = second.look("lobby").await.unwrap();
+    let [StormEvent::Ended { lasted, .. }] = reading.events() else { panic!("{reading:?}") };
+    // The third message left the window 600 ms after the fourth came, and that a second after it.
+    assert!(*lasted <= Duration::from_millis(600), "{lasted:?}");
+}
+
 /// One process of the test below; run by it alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run as a process of its own by the test below"]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep};
 use tower_sliding_window::storm::StormRule;
-use tower_sliding_window::{MemoryStore, StormDetector, StormEvent};
+use tower_sliding_window::{MemoryStore, StoreError, StormDetector, StormEvent};
 
 fn detector(threshold: &str) -> StormDetector {
     let rule = StormRule::new(threshold.parse().unwrap());
@@ -151,4 +151,33 @@ fn without_a_runtime_the_next_message_ends_a_storm() {
     while tokio_test::block_on(detector.look("lobby")).unwrap().storm().is_some() {
         assert!(std::time::Instant::now() < deadline, "it does not end");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_take_no_more_bytes_than_they_may() {
+    let store = MemoryStore::new().storm_bytes(100_000);
+    let rule = StormRule::new("10/60s".parse().unwrap());
+    let detector = StormDetector::new(rule, store.clone()).unwrap();
+    let fill = async || {
+        for number in 0..10_000_u32 {
+            let id = format!("{number:0100}");
+            let recorded = detector.record((number % 20).to_string(), id).await;
+            assert!(store.storm_bytes_used() <= 100_000, "{}", store.storm_bytes_used());
+            match recorded {
+                Ok(_) => {}
+                Err(StoreError::TooManyBytes { budget: 100_000 }) => return number,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        panic!("the store takes everything");
+    };
+    let room = fill().await;
+    assert!((200..800).contains(&room), "{room} messages");
+    assert_eq!(detector.watched(), 20, "each group is in a storm");
+    let known = detector.record("0", format!("{:0100}", 0)).await.unwrap();
+    assert!(known.is_repeated() && known.storm().is_some(), "a known message needs no room");
+    detector.settled().await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(detector.look("0").await.unwrap().storm().is_none());
+    assert_eq!(fill().await, room, "what is over makes room");
 }

@@ -5,8 +5,8 @@ mod token;
 use std::time::{Duration, SystemTime};
 
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::WWW_AUTHENTICATE;
 use axum::middleware::{Next, from_fn_with_state};
@@ -16,7 +16,7 @@ use axum::{Json, Router};
 use jiff::{Timestamp, Unit};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tower_sliding_window::{Ban, BanEvent, Bans, Key, KeyExtractor, key};
+use tower_sliding_window::{Ban, BanCursor, BanEvent, BanPage, Bans, Key, KeyExtractor, key};
 
 pub(crate) use self::token::{Token, TokenError};
 use crate::common::problem::whole_seconds;
@@ -28,6 +28,10 @@ use crate::user::UserId;
 const LONGEST_BODY: usize = 4096;
 /// The longest reason, in bytes.
 const LONGEST_REASON: usize = 500;
+/// How many bans a page has, unless the client asks for another number.
+const BANS_A_PAGE: usize = 1_000;
+/// How many bans a client may ask for at once.
+const MOST_BANS_A_PAGE: usize = 10_000;
 /// The shortest ban.
 const SHORTEST_BAN: Duration = Duration::from_secs(1);
 
@@ -100,11 +104,44 @@ impl Shown {
     }
 }
 
-async fn list(State(bans): State<Bans>) -> Result<Json<Value>, Problem> {
-    let listed = bans.list().await?;
+/// Which page of the bans is wanted.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WantedPage {
+    cursor: Option<String>,
+    limit: Option<usize>,
+}
+
+impl WantedPage {
+    /// Returns where the page begins, and about how many bans it is to have.
+    fn read(query: Result<Query<Self>, QueryRejection>) -> Result<(BanCursor, usize), Problem> {
+        let Query(Self { cursor, limit }) =
+            query.map_err(|why| Problem::bad_page(why.body_text()))?;
+        let limit = limit.unwrap_or(BANS_A_PAGE);
+        if !(1..=MOST_BANS_A_PAGE).contains(&limit) {
+            return Err(Problem::bad_page("the limit is out of range"));
+        }
+        let cursor = cursor.map_or(Ok(BanCursor::default()), |cursor| cursor.parse());
+        Ok((cursor.map_err(Problem::bad_page)?, limit))
+    }
+}
+
+/// Answers with a page of the bans, the longest of the page first, and with where the next one
+/// begins, if there is one.
+async fn list(
+    State(bans): State<Bans>,
+    query: Result<Query<WantedPage>, QueryRejection>,
+) -> Result<Json<Value>, Problem> {
+    let (cursor, limit) = WantedPage::read(query)?;
+    let BanPage { mut bans, next, .. } = bans.page(cursor, limit).await?;
+    bans.sort_by_key(|(_, ban)| std::cmp::Reverse(ban.remaining()));
     let user = |key: &Key| String::from_utf8_lossy(key.as_bytes()).into_owned();
-    let listed: Vec<Shown> = listed.iter().map(|(key, ban)| Shown::new(user(key), ban)).collect();
-    Ok(Json(json!({ "bans": listed })))
+    let listed: Vec<Shown> = bans.iter().map(|(key, ban)| Shown::new(user(key), ban)).collect();
+    let mut page = json!({ "bans": listed });
+    if let Some(next) = next {
+        page["next"] = next.to_string().into();
+    }
+    Ok(Json(page))
 }
 
 async fn show(State(bans): State<Bans>, path: UserPath) -> Result<Json<Shown>, Problem> {

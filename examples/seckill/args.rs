@@ -31,7 +31,7 @@ Bans by hand, with --ban 3/10m:1m,1h,24h --admin 127.0.0.1:3001 and a token in S
 a ban only ever lengthens until it is lifted:
   bans() { curl -i -H \"authorization: Bearer $SECKILL_ADMIN_TOKEN\" \
     \"$@\"; }
-  bans http://127.0.0.1:3001/admin/bans
+  bans 'http://127.0.0.1:3001/admin/bans?limit=100'  # the next page: &cursor=NEXT
   bans http://127.0.0.1:3001/admin/bans/mallory
   bans -X PUT -d '{\"for\": \"1h\", \"reason\": \"a script\"}' http://127.0.0.1:3001/admin/bans/mallory
   bans -X DELETE http://127.0.0.1:3001/admin/bans/mallory

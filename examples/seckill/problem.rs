@@ -81,6 +81,13 @@ impl Problem {
             .detail(format!("The body may have {most} bytes."))
     }
 
+    pub(crate) fn bad_page(why: impl Display) -> Self {
+        let title = "The query names no page of bans";
+        Self::new(StatusCode::BAD_REQUEST, "/problems/bad-page", title).detail(format!(
+            "It may be `limit`, from 1 to 10000, and `cursor`, the `next` of the page before: {why}."
+        ))
+    }
+
     fn no_list() -> Self {
         let title = "The bans of a Redis Cluster can't be listed";
         Self::new(StatusCode::NOT_IMPLEMENTED, "/problems/no-list", title)

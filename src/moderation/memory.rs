@@ -1,17 +1,17 @@
 //! What senders said, in the memory of this process.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
+use super::entries::Entries;
 use super::rule::Rule;
 use super::rules::Log;
 use super::store::{History, Imposed, Imposition, SpeechStore, Utterance};
 use super::verdict::{Mute, Reason};
 use crate::key::Key;
-use crate::store::expiring::{Expiring, Keep};
+use crate::store::expiring::{Expiring, Keep, Kept};
 use crate::store::{MemoryStore, StoreFuture};
 
 /// What is kept of each sender.
@@ -23,13 +23,11 @@ pub(crate) struct Speech {
     messages: Entries<Uuid>,
     peers: Entries<Key>,
     texts: Entries<(Uuid, Arc<str>)>,
-    mute: Option<Standing>,
-    /// Until when something of it matters.
-    over_us: u64,
+    /// Until when the logs matter.
+    logs_over_us: u64,
+    /// Few senders have one.
+    mute: Option<Box<Standing>>,
 }
-
-/// Entries with their stamps, oldest first.
-struct Entries<T>(VecDeque<(u64, T)>);
 
 struct Standing {
     id: Uuid,
@@ -40,74 +38,80 @@ struct Standing {
     lengthened: bool,
 }
 
-impl<T> Default for Entries<T> {
-    fn default() -> Self {
-        Self(VecDeque::new())
-    }
-}
-
-impl<T> Entries<T> {
-    /// Adds an entry, and drops what is older or more than is needed.
-    fn add(&mut self, now_us: u64, entry: T, (horizon_us, kept): (u64, u32)) {
-        if kept == 0 {
-            return;
-        }
-        self.0.push_back((now_us, entry));
-        while self.0.len() > kept as usize
-            || self.0.front().is_some_and(|(at_us, _)| now_us - at_us >= horizon_us)
-        {
-            self.0.pop_front();
-        }
-    }
-
-    fn within(&self, now_us: u64, window_us: u64) -> usize {
-        self.0.iter().rev().take_while(|(at_us, _)| now_us - at_us < window_us).count()
-    }
-}
-
 impl Speech {
-    fn record(&mut self, said: &Utterance, now_us: u64) -> History {
-        let needs = |log| said.needs(log);
-        if !self.messages.0.iter().any(|(_, id)| *id == said.id) {
-            self.messages.add(now_us, said.id, needs(Log::Messages));
+    /// Records a message if it finds room in so many bytes.
+    fn record(&mut self, said: &Utterance, now_us: u64, room: usize) -> (History, bool) {
+        self.forget(said, now_us);
+        let news = News::of(self, said);
+        let is_kept = news.growth(self, said) <= room;
+        if is_kept {
+            self.keep(said, &news, now_us);
         }
-        if let Some(peer) = &said.peer
-            && needs(Log::Peers).1 > 0
-        {
-            self.peers.0.retain(|(_, known)| known != peer);
-            self.peers.add(now_us, peer.clone(), needs(Log::Peers));
+        let (counts, texts) = self.needed(said, &news, is_kept, now_us);
+        (History::new(now_us, counts, texts, self.mute(now_us)), is_kept)
+    }
+
+    /// Drops what the rules no longer need.
+    fn forget(&mut self, said: &Utterance, now_us: u64) {
+        self.messages.forget(now_us, said.needs(Log::Messages));
+        self.peers.forget(now_us, said.needs(Log::Peers));
+        self.texts.forget(now_us, said.needs(Log::Texts));
+    }
+
+    fn keep(&mut self, said: &Utterance, news: &News, now_us: u64) {
+        let kept = |log| said.needs(log).1;
+        if news.message {
+            self.messages.add(now_us, said.id, kept(Log::Messages));
         }
-        if let Some(text) = &said.text
-            && !self.texts.0.iter().any(|(_, (id, _))| *id == said.id)
-        {
-            self.texts.add(now_us, (said.id, text.clone()), needs(Log::Texts));
+        if let (true, Some(peer)) = (news.peer, &said.peer) {
+            self.peers.remove(|known| known == peer);
+            self.peers.add(now_us, peer.clone(), kept(Log::Peers));
         }
-        for log in Log::ALL {
-            let (horizon_us, kept) = needs(log);
+        if let (true, Some(text)) = (news.text, &said.text) {
+            self.texts.add(now_us, (said.id, text.clone()), kept(Log::Texts));
+        }
+        for (horizon_us, kept) in Log::ALL.map(|log| said.needs(log)) {
             if kept > 0 {
-                self.over_us = self.over_us.max(now_us + horizon_us);
+                self.logs_over_us = self.logs_over_us.max(now_us + horizon_us);
             }
         }
+    }
+
+    /// Returns what the rules need: the count of each, the message among them also if it is not kept,
+    /// and the other texts if a rule compares them.
+    fn needed(
+        &self,
+        said: &Utterance,
+        news: &News,
+        is_kept: bool,
+        now_us: u64,
+    ) -> (Vec<u32>, Vec<(u64, Arc<str>)>) {
         let stands_us = self.standing(now_us).map_or(0, |standing| standing.reason.rule.mute_us());
-        let count = |rule: &Rule| match Log::of(rule) {
-            log if needs(log).1 == 0 || rule.mute_us() <= stands_us => 0,
-            Log::Messages => self.messages.within(now_us, rule.window_us()),
-            Log::Peers => self.peers.within(now_us, rule.window_us()),
-            Log::Texts => self.texts.within(now_us, rule.window_us()),
+        let more = |is_new: bool| usize::from(is_new && !is_kept);
+        let count = |rule: &Rule| match (Log::of(rule), rule.window_us()) {
+            (log, _) if said.needs(log).1 == 0 || rule.mute_us() <= stands_us => 0,
+            (Log::Messages, window_us) => {
+                self.messages.within(now_us, window_us, |_| true) + more(news.message)
+            }
+            (Log::Peers, window_us) => {
+                let others = |peer: &Key| is_kept || Some(peer) != said.peer.as_ref();
+                self.peers.within(now_us, window_us, others) + more(news.peer)
+            }
+            (Log::Texts, window_us) => {
+                self.texts.within(now_us, window_us, |_| true) + more(news.text)
+            }
         };
         let rules = said.rules.as_slice();
         let counts: Vec<u32> =
             rules.iter().map(|rule| u32::try_from(count(rule)).unwrap_or(u32::MAX)).collect();
-        let compared = rules
-            .iter()
-            .zip(&counts)
-            .any(|(rule, count)| Log::of(rule) == Log::Texts && *count >= rule.count());
+        let is_complete =
+            |(rule, count): (&Rule, &u32)| Log::of(rule) == Log::Texts && *count >= rule.count();
         let mut texts = Vec::new();
-        if compared {
-            let others = self.texts.0.iter().filter(|(_, (id, _))| *id != said.id);
+        if rules.iter().zip(&counts).any(is_complete) {
+            let others = self.texts.iter().filter(|(_, (id, _))| *id != said.id);
             texts = others.map(|(at_us, (_, text))| (now_us - at_us, text.clone())).collect();
         }
-        History::new(now_us, counts, texts, self.mute(now_us))
+        (counts, texts)
     }
 
     fn impose(&mut self, imposition: &Imposition, now_us: u64) -> Imposed {
@@ -121,16 +125,20 @@ impl Speech {
         if until_us > now_us && is_longer {
             let lengthened = standing.is_some();
             let until = SystemTime::now() + Duration::from_micros(until_us - now_us);
-            self.mute = Some(Standing { id, until_us, until, reason, lengthened });
-            self.over_us = self.over_us.max(until_us);
+            self.mute = Some(Box::new(Standing { id, until_us, until, reason, lengthened }));
         }
+        self.imposed(id, now_us)
+    }
+
+    /// Returns the mute that stands, and whether it does by this message.
+    fn imposed(&self, id: Uuid, now_us: u64) -> Imposed {
         let by_this = self.standing(now_us).filter(|standing| standing.id == id);
         let lengthened = by_this.is_some_and(|standing| standing.lengthened);
         Imposed::new(self.mute(now_us), by_this.is_some(), lengthened)
     }
 
     fn standing(&self, now_us: u64) -> Option<&Standing> {
-        self.mute.as_ref().filter(|standing| standing.until_us > now_us)
+        self.mute.as_deref().filter(|standing| standing.until_us > now_us)
     }
 
     fn mute(&self, now_us: u64) -> Option<Mute> {
@@ -139,24 +147,88 @@ impl Speech {
         Some(Mute::new(standing.reason, remaining, standing.until))
     }
 
-    fn keep(&self, now_us: u64) -> Keep {
-        if self.over_us > now_us { Keep::Until(self.over_us) } else { Keep::Not }
+    /// Says until when this is kept as it is: the logs go when nothing in them matters, the mute when
+    /// it is over.
+    fn kept(&self, now_us: u64) -> Keep {
+        let mute_over_us = self.standing(now_us).map(|standing| standing.until_us);
+        let logs_over_us = Some(self.logs_over_us).filter(|over_us| *over_us > now_us);
+        logs_over_us.or(mute_over_us).map_or(Keep::Not, Keep::Until)
+    }
+}
+
+impl Kept for Speech {
+    fn heap_bytes(&self) -> usize {
+        let logs = self.messages.bytes() + self.peers.bytes() + self.texts.bytes();
+        logs + self.mute.as_ref().map_or(0, |_| size_of::<Standing>())
+    }
+
+    fn expire(&mut self, now_us: u64) -> Keep {
+        let mute = self.mute.take().filter(|standing| standing.until_us > now_us);
+        *self = Self { mute, ..Self::default() };
+        self.kept(now_us)
+    }
+}
+
+/// In which logs a message is new.
+struct News {
+    message: bool,
+    peer: bool,
+    text: bool,
+}
+
+impl News {
+    fn of(speech: &Speech, said: &Utterance) -> Self {
+        let needed = |log| said.needs(log).1 > 0;
+        Self {
+            message: needed(Log::Messages) && !speech.messages.any(|id| *id == said.id),
+            // A peer that is known moves.
+            peer: needed(Log::Peers),
+            text: needed(Log::Texts) && !speech.texts.any(|(id, _)| *id == said.id),
+        }
+    }
+
+    /// Returns by how many bytes the logs grow at the most if the message is kept.
+    fn growth(&self, speech: &Speech, said: &Utterance) -> usize {
+        let mut bytes = 0;
+        if self.message {
+            bytes += speech.messages.growth(&said.id, said.needs(Log::Messages).1);
+        }
+        if let (true, Some(peer)) = (self.peer, &said.peer)
+            && !speech.peers.any(|known| known == peer)
+        {
+            bytes += speech.peers.growth(peer, said.needs(Log::Peers).1);
+        }
+        if let (true, Some(text)) = (self.text, &said.text) {
+            bytes += speech.texts.growth(&(said.id, text.clone()), said.needs(Log::Texts).1);
+        }
+        bytes
     }
 }
 
 impl SpeechStore for MemoryStore {
     fn record(&self, said: &Utterance) -> StoreFuture<History> {
-        let history = self.senders().update(said.sender.as_bytes(), |speech, now_us| {
-            let history = speech.record(said, now_us);
-            (history, speech.keep(now_us))
+        let senders = self.senders();
+        let recorded = senders.update_within(said.sender.as_bytes(), |speech, now_us, room| {
+            (speech.record(said, now_us, room), speech.kept(now_us))
         });
-        StoreFuture::ready(history)
+        StoreFuture::ready(recorded.map(|(mut history, is_kept)| {
+            history.unkept = (!is_kept).then(|| senders.too_many_bytes());
+            history
+        }))
     }
 
     fn mute(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
         let imposed = self.senders().update(imposition.sender.as_bytes(), |speech, now_us| {
             let imposed = speech.impose(imposition, now_us);
-            (imposed, speech.keep(now_us))
+            (imposed, speech.kept(now_us))
+        });
+        StoreFuture::ready(imposed)
+    }
+
+    fn imposed(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
+        let id = imposition.id;
+        let imposed = self.senders().update(imposition.sender.as_bytes(), |speech, now_us| {
+            (speech.imposed(id, now_us), speech.kept(now_us))
         });
         StoreFuture::ready(imposed)
     }
@@ -164,7 +236,7 @@ impl SpeechStore for MemoryStore {
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
         let mute = self
             .senders()
-            .update(sender.as_bytes(), |speech, now_us| (speech.mute(now_us), speech.keep(now_us)));
+            .update(sender.as_bytes(), |speech, now_us| (speech.mute(now_us), speech.kept(now_us)));
         StoreFuture::ready(mute)
     }
 

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::audit::Audit;
 use super::message::Message;
 use super::rule::Rule;
 use super::rules::Rules;
 use super::store::{Imposition, SpeechStore, Utterance};
 use super::verdict::{Mute, MuteEvent, Verdict};
 use crate::error::StoreError;
+use crate::hook::Hook;
 use crate::key::Key;
 use crate::report;
 
@@ -21,11 +23,8 @@ use crate::report;
 pub struct SpeechMonitor {
     rules: Arc<Rules>,
     store: Arc<dyn SpeechStore>,
-    on_mute: Option<Arc<Hook>>,
+    audit: Arc<Audit>,
 }
-
-/// What is told of each mute.
-type Hook = dyn Fn(&MuteEvent) + Send + Sync;
 
 impl SpeechMonitor {
     /// Creates a monitor that mutes by these rules, such as [`Rule::recommended`].
@@ -35,14 +34,23 @@ impl SpeechMonitor {
     /// rule a monitor mutes nobody, and heeds the mutes of others.
     #[must_use]
     pub fn new(rules: impl IntoIterator<Item = Rule>, store: impl SpeechStore) -> Self {
-        Self { rules: Arc::new(Rules::new(rules)), store: Arc::new(store), on_mute: None }
+        let store: Arc<dyn SpeechStore> = Arc::new(store);
+        let audit = Audit::new(store.clone(), None);
+        Self { rules: Arc::new(Rules::new(rules)), store, audit }
     }
 
     /// Sets what is told of each mute, for the audit. Defaults to nothing.
     ///
     /// It is called once for each mute, and once for each time that it became longer, in whichever
-    /// process the message came to. It runs before the verdict is returned and should not block. If
-    /// the process ends between the mute and the call, nobody is told.
+    /// process the message came to. It runs before the verdict is returned and should not block. A
+    /// panic in it is caught and counted in [`SpeechMonitor::panicked`].
+    ///
+    /// If the reply of the store is lost, or the caller leaves before it comes, the store is asked
+    /// again in the background, until it answers or the mute is over. The hook is then called on a
+    /// task of the runtime. Up to 1,000 lost replies are asked about at once; above that, and without
+    /// a tokio runtime, the hook is not called, which is counted in the metric
+    /// `sliding_window_mutes_untold_total`. If the process ends between the mute and the call, the
+    /// hook is not called either.
     ///
     /// ```
     /// use tower_sliding_window::MemoryStore;
@@ -53,8 +61,20 @@ impl SpeechMonitor {
     /// ```
     #[must_use]
     pub fn on_mute(mut self, hook: impl Fn(&MuteEvent) + Send + Sync + 'static) -> Self {
-        self.on_mute = Some(Arc::new(hook));
+        let hook = Hook::new(hook, report::mute_hook_panicked);
+        self.audit = Audit::new(self.store.clone(), Some(hook));
         self
+    }
+
+    /// Returns how many times the hook has panicked.
+    #[must_use]
+    pub fn panicked(&self) -> u64 {
+        self.audit.panicked()
+    }
+
+    /// Waits until the store has been asked about all mutes whose reply was lost.
+    pub async fn settled(&self) {
+        self.audit.settled().await;
     }
 
     /// Returns the rules, the longest mute first.
@@ -90,25 +110,16 @@ impl SpeechMonitor {
         };
         let history = self.store.record(&said).await?;
         let mute = match self.rules.judge(&said, &history) {
-            None => history.mute,
+            None => match (history.mute, history.unkept) {
+                (None, Some(error)) => return Err(error),
+                (mute, _) => mute,
+            },
             Some(reason) => {
                 let Utterance { id, sender, .. } = said;
-                self.impose(Imposition { id, at_us: history.at_us, sender, reason }).await?
+                self.audit.impose(Imposition { id, at_us: history.at_us, sender, reason }).await?
             }
         };
         Ok(mute.map_or(Verdict::Delivered, Verdict::Muted))
-    }
-
-    async fn impose(&self, imposition: Imposition) -> Result<Option<Mute>, StoreError> {
-        let imposed = self.store.mute(&imposition).await?;
-        if let (Some(mute), true) = (&imposed.mute, imposed.by_this) {
-            report::muted(&mute.rule());
-            if let Some(hook) = &self.on_mute {
-                let (sender, mute) = (imposition.sender, mute.clone());
-                hook(&MuteEvent { sender, mute, lengthened: imposed.lengthened });
-            }
-        }
-        Ok(imposed.mute)
     }
 
     /// Returns the mute of a sender that stands.

@@ -80,8 +80,8 @@ impl SpeechMonitor {
     /// # Panics
     ///
     /// If there is no tokio runtime.
-    #[must_use = "the queue ends when its last handle is gone"]
     #[track_caller]
+    #[must_use = "the queue ends when its last handle is gone"]
     pub fn spawn(&self, capacity: NonZeroUsize) -> SpeechQueue {
         let (jobs, waiting) = mpsc::channel(capacity.get());
         let counts = Arc::new(Counts::default());
@@ -120,8 +120,8 @@ impl SpeechQueue {
     /// Waits until all messages that were queued before have been judged.
     pub async fn flush(&self) {
         let (tell, judged) = oneshot::channel();
-        // The queue ends before its handles only if the runtime or an audit hook has failed; then
-        // nothing is left to be waited for.
+        // The queue ends before its handles only with the runtime; then nothing is left to be waited
+        // for.
         if self.jobs.send(Job::Tell(tell)).await.is_ok() {
             let _ = judged.await;
         }

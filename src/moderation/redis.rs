@@ -28,6 +28,10 @@ impl SpeechStore for RedisStore {
         Scripts::shipped(self).mute(imposition)
     }
 
+    fn imposed(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
+        Scripts::shipped(self).imposed(imposition)
+    }
+
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
         Scripts::shipped(self).mute_of(sender)
     }
@@ -36,6 +40,9 @@ impl SpeechStore for RedisStore {
         Scripts::shipped(self).forget(sender)
     }
 }
+
+/// What is to be imposed when the script is only to look: since when, for how long, and why.
+const NOTHING: (u64, u64, &str, u32, u8) = (0, 0, "", 0, 0);
 
 /// The scripts, on a store's link.
 #[derive(Clone)]
@@ -66,6 +73,17 @@ impl Scripts {
         let mut command = self.mute.command(1);
         command.arg(self.calls.name(sender, NAMES[3]));
         command
+    }
+
+    /// Calls the script that mutes, and reads what has become of the imposition.
+    fn impose(&self, command: Cmd) -> StoreFuture<Imposed> {
+        let scripts = self.clone();
+        StoreFuture::later(async move {
+            let reply = scripts.calls.run_surely(scripts.mute, &command).await?;
+            let (now_us, until_us, mute, by_this, lengthened): (_, _, Vec<String>, _, _) =
+                read(&reply)?;
+            Ok(Imposed::new(standing(now_us, until_us, &mute)?, by_this, lengthened))
+        })
     }
 }
 
@@ -101,18 +119,18 @@ impl SpeechStore for Scripts {
         let mut command = self.ask_to_mute(&imposition.sender);
         command.arg(id.as_bytes()).arg(at_us).arg(reason.rule.mute_us());
         command.arg(reason.rule.to_string()).arg(reason.count).arg(reason.percent);
-        let scripts = self.clone();
-        StoreFuture::later(async move {
-            let reply = scripts.calls.run_surely(scripts.mute, &command).await?;
-            let (now_us, until_us, mute, by_this, lengthened): (_, _, Vec<String>, _, _) =
-                read(&reply)?;
-            Ok(Imposed::new(standing(now_us, until_us, &mute)?, by_this, lengthened))
-        })
+        self.impose(command)
+    }
+
+    fn imposed(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
+        let mut command = self.ask_to_mute(&imposition.sender);
+        command.arg(imposition.id.as_bytes()).arg(NOTHING);
+        self.impose(command)
     }
 
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
         let mut command = self.ask_to_mute(sender);
-        command.arg("").arg(0).arg(0).arg("").arg(0).arg(0);
+        command.arg("").arg(NOTHING);
         let scripts = self.clone();
         StoreFuture::later(async move {
             let reply = scripts.calls.run_surely(scripts.mute, &command).await?;

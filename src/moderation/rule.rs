@@ -72,8 +72,8 @@ impl Rule {
     /// # Panics
     ///
     /// Where [`Rule::try_new`] returns an error.
-    #[must_use]
     #[track_caller]
+    #[must_use]
     pub fn new(counted: Counted, quota: Quota, mute: Duration) -> Self {
         match Self::try_new(counted, quota, mute) {
             Ok(rule) => rule,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::verdict::{Mute, Reason};
+use crate::error::StoreError;
 use crate::key::Key;
 use crate::store::StoreFuture;
 
@@ -28,6 +29,9 @@ pub trait SpeechStore: Send + Sync + 'static {
     /// Mutes a sender, unless a mute stands that is as long or ends as late, as one atomic step.
     fn mute(&self, imposition: &Imposition) -> StoreFuture<Imposed>;
 
+    /// Returns what has become of an imposition whose reply was lost, and imposes nothing.
+    fn imposed(&self, imposition: &Imposition) -> StoreFuture<Imposed>;
+
     /// Returns the mute of a sender that stands.
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>>;
 
@@ -42,6 +46,10 @@ impl<S: SpeechStore + ?Sized> SpeechStore for Arc<S> {
 
     fn mute(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
         (**self).mute(imposition)
+    }
+
+    fn imposed(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
+        (**self).imposed(imposition)
     }
 
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
@@ -96,10 +104,14 @@ pub struct History {
     pub texts: Vec<(u64, Arc<str>)>,
     /// The sender's mute that stands.
     pub mute: Option<Mute>,
+    /// Why the store has not kept the message, if it has not. It is judged all the same, by what the
+    /// store has kept before: the counts hold it. Unless the sender is muted then, the caller of the
+    /// monitor gets this error.
+    pub unkept: Option<StoreError>,
 }
 
 impl History {
-    /// Creates an answer.
+    /// Creates an answer about a message that is kept.
     #[must_use]
     pub fn new(
         at_us: u64,
@@ -107,7 +119,7 @@ impl History {
         texts: Vec<(u64, Arc<str>)>,
         mute: Option<Mute>,
     ) -> Self {
-        Self { at_us, counts, texts, mute }
+        Self { at_us, counts, texts, mute, unkept: None }
     }
 }
 

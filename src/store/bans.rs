@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Partition, StoreFuture};
-use crate::bans::Ban;
-use crate::key::Key;
+use crate::bans::{Ban, BanCursor, BanPage};
 use crate::policy::Policy;
 
 /// Keeps the bans that [`Bans`](crate::Bans) shows.
@@ -21,6 +20,9 @@ pub trait BanStore: Send + Sync + 'static {
     /// Forgets a window's key's ban, strikes and rungs, and says whether there was any.
     fn lift(&self, partition: &Partition) -> StoreFuture<bool>;
 
-    /// Returns all keys that a policy has banned.
-    fn bans(&self, policy: &Arc<Policy>) -> StoreFuture<Vec<(Key, Ban)>>;
+    /// Returns about `count` keys that a policy has banned, from a cursor on.
+    ///
+    /// The first page begins at [`BanCursor::default`]. All pages together hold each key that was
+    /// banned all the while.
+    fn page(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage>;
 }

@@ -33,6 +33,8 @@ use crate::storm::Groups;
 const SHARDS: usize = 64;
 /// How many windows a store holds unless told otherwise.
 const DEFAULT_CAPACITY: usize = 1_000_000;
+/// How many bytes the messages of senders, and those of groups, may take unless told otherwise.
+const DEFAULT_MESSAGE_BYTES: usize = 256 << 20;
 /// How many windows that have run out one admission drops at the most, so that each pays for
 /// about its own and none for a whole sweep.
 const DROPPED_PER_ADMISSION: usize = 2;
@@ -139,15 +141,80 @@ impl MemoryStore {
         }))
     }
 
+    /// Sets how many bytes may be taken by what a [`SpeechMonitor`](crate::moderation::SpeechMonitor)
+    /// keeps of senders, in this store and all clones of it. Defaults to 256 MiB.
+    ///
+    /// A sender takes about 230 bytes, and each message 60 bytes and its text, of which at most 500
+    /// characters are kept, up to 2,000 bytes. So 256 MiB are room for 800,000 senders with one message
+    /// of 20 Chinese characters each, or for 120,000 of the longest messages. A message is kept for the
+    /// longest window of the rules. Of one sender at most 64 texts are kept, 135 kB of the longest.
+    ///
+    /// When the bytes are used up, what is over is dropped first. What is live never is, and a mute is
+    /// always imposed and kept. A message that finds no room is judged by what is kept of its sender,
+    /// and is not kept itself; unless its sender is muted, the monitor then returns
+    /// [`StoreError::TooManyBytes`].
+    ///
+    /// ```
+    /// use tower_sliding_window::MemoryStore;
+    ///
+    /// let store = MemoryStore::new().speech_bytes(64 << 20);
+    /// assert_eq!(store.speech_bytes_used(), 0);
+    /// ```
+    #[cfg(feature = "moderation")]
+    #[must_use]
+    pub fn speech_bytes(self, bytes: usize) -> Self {
+        self.senders().set_budget(bytes);
+        self
+    }
+
+    /// Returns how many bytes what is kept of senders takes, some of which may be over.
+    ///
+    /// It is the sum of what was asked of the allocator. That takes some more itself, and keeps tables
+    /// that have grown.
+    #[cfg(feature = "moderation")]
+    #[must_use]
+    pub fn speech_bytes_used(&self) -> usize {
+        self.senders().bytes()
+    }
+
     /// Returns what is kept of senders, as many as there may be windows.
     #[cfg(feature = "moderation")]
     pub(crate) fn senders(&self) -> &Senders {
-        self.0.senders.get_or_init(|| Senders::new(self.0.capacity))
+        self.0.senders.get_or_init(|| {
+            let senders = Senders::new(self.0.capacity);
+            senders.set_budget(DEFAULT_MESSAGE_BYTES);
+            senders
+        })
+    }
+
+    /// Sets how many bytes may be taken by what a [`StormDetector`](crate::StormDetector) keeps of
+    /// groups, in this store and all clones of it. Defaults to 256 MiB.
+    ///
+    /// A group takes about 300 bytes, and each message of the last window 115 to 230 bytes, and 256
+    /// more if its id is longer than 40 bytes. So 256 MiB are room for more than a million messages.
+    ///
+    /// When the bytes are used up, what is over is dropped first, and what is live never is. A message
+    /// that finds no room is not counted, and the detector returns [`StoreError::TooManyBytes`]. Storms
+    /// that go on end as ever.
+    #[must_use]
+    pub fn storm_bytes(self, bytes: usize) -> Self {
+        self.groups().set_budget(bytes);
+        self
+    }
+
+    /// Returns how many bytes what is kept of groups takes, some of which may be over.
+    #[must_use]
+    pub fn storm_bytes_used(&self) -> usize {
+        self.groups().bytes()
     }
 
     /// Returns what is kept of groups, as many as there may be windows.
     pub(crate) fn groups(&self) -> &Groups {
-        self.0.groups.get_or_init(|| Groups::new(self.0.capacity))
+        self.0.groups.get_or_init(|| {
+            let groups = Groups::new(self.0.capacity);
+            groups.set_budget(DEFAULT_MESSAGE_BYTES);
+            groups
+        })
     }
 
     /// Returns how many windows the store may hold.

@@ -1,33 +1,25 @@
 //! [`Alerts`]: tells a hook of events without anybody waiting for it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender, TrySendError};
-use std::sync::{Arc, OnceLock};
 
 use tokio::sync::oneshot;
 
 use super::reading::StormEvent;
+use crate::hook::Hook;
 use crate::report;
 
 /// How many events may wait for the hook.
 const WAITING: usize = 1024;
 
-pub(super) type Hook = dyn Fn(&StormEvent) + Send + Sync;
-
 /// Events on their way to a hook, which has a thread of its own from the first event on.
 ///
 /// Not a task: a hook that blocks would hold up the runtime, and its end.
 pub(super) struct Alerts {
-    hook: Arc<Hook>,
+    hook: Hook<StormEvent>,
     jobs: OnceLock<Option<SyncSender<Job>>>,
-    counts: Arc<Counts>,
-}
-
-#[derive(Default)]
-struct Counts {
     shed: AtomicU64,
-    panicked: AtomicU64,
 }
 
 enum Job {
@@ -36,17 +28,18 @@ enum Job {
 }
 
 impl Alerts {
-    pub(super) fn new(hook: Arc<Hook>) -> Self {
-        Self { hook, jobs: OnceLock::new(), counts: Arc::default() }
+    pub(super) fn new(hook: impl Fn(&StormEvent) + Send + Sync + 'static) -> Self {
+        let hook = Hook::new(hook, report::storm_hook_panicked);
+        Self { hook, jobs: OnceLock::new(), shed: AtomicU64::new(0) }
     }
 
     /// Has the hook told of an event, unless too many wait. Never waits.
     pub(super) fn tell(&self, event: &StormEvent) {
-        let jobs = self.jobs.get_or_init(|| start(self.hook.clone(), self.counts.clone()).ok());
+        let jobs = self.jobs.get_or_init(|| start(self.hook.clone()).ok());
         let told =
             jobs.as_ref().is_some_and(|jobs| jobs.try_send(Job::Tell(event.clone())).is_ok());
         if !told {
-            self.counts.shed.fetch_add(1, Ordering::Relaxed);
+            self.shed.fetch_add(1, Ordering::Relaxed);
             report::storm_alert_shed();
         }
     }
@@ -64,25 +57,20 @@ impl Alerts {
     }
 
     pub(super) fn shed(&self) -> u64 {
-        self.counts.shed.load(Ordering::Relaxed)
+        self.shed.load(Ordering::Relaxed)
     }
 
     pub(super) fn panicked(&self) -> u64 {
-        self.counts.panicked.load(Ordering::Relaxed)
+        self.hook.panics()
     }
 }
 
-fn start(hook: Arc<Hook>, counts: Arc<Counts>) -> std::io::Result<SyncSender<Job>> {
+fn start(hook: Hook<StormEvent>) -> std::io::Result<SyncSender<Job>> {
     let (jobs, waiting) = mpsc::sync_channel(WAITING);
     let tell = move || {
         while let Ok(job) = waiting.recv() {
             match job {
-                Job::Tell(event) => {
-                    if catch_unwind(AssertUnwindSafe(|| hook(&event))).is_err() {
-                        counts.panicked.fetch_add(1, Ordering::Relaxed);
-                        report::storm_hook_panicked();
-                    }
-                }
+                Job::Tell(event) => hook.tell(&event),
                 // Who asked may no longer care.
                 Job::Reached(reached) => drop(reached.send(())),
             }

@@ -62,7 +62,7 @@ impl StormDetector {
     #[must_use]
     pub fn on_event(self, hook: impl Fn(&StormEvent) + Send + Sync + 'static) -> Self {
         let (rule, store) = (self.0.rule.clone(), self.0.store.clone());
-        Self(Arc::new(Shared::new(rule, store, Some(Alerts::new(Arc::new(hook))))))
+        Self(Arc::new(Shared::new(rule, store, Some(Alerts::new(hook)))))
     }
 
     /// Returns the rule.

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::rule::StormRule;
 use super::store::{Ended, Sighted, Sighting, Started, StormStore};
 use crate::key::Key;
-use crate::store::expiring::{Expiring, Keep};
+use crate::store::expiring::{Expiring, Keep, Kept, heap_bytes_of};
 use crate::store::{MemoryStore, StoreFuture};
 use crate::window::micros;
 
@@ -35,6 +35,8 @@ pub(crate) struct Group {
 struct Log {
     entries: VecDeque<(u64, Key)>,
     ids: HashSet<Key, RandomState>,
+    /// How many bytes the ids take on the heap.
+    heap_bytes: usize,
 }
 
 struct Current {
@@ -43,6 +45,8 @@ struct Current {
     began: u32,
     call: Uuid,
     peak: u32,
+    /// When the count falls below that at which the storm ends, if no message comes.
+    below_us: u64,
     /// When the last message leaves the window.
     quiet_us: u64,
 }
@@ -64,6 +68,7 @@ impl Log {
         if !self.ids.insert(id.clone()) {
             return false;
         }
+        self.heap_bytes += 2 * heap_bytes_of(id);
         let entry = (now_us, id.clone());
         let later = self.entries.iter().rev().take_while(|it| **it > entry).count();
         self.entries.insert(self.entries.len() - later, entry);
@@ -82,7 +87,33 @@ impl Log {
     fn drop_oldest(&mut self) {
         if let Some((_, id)) = self.entries.pop_front() {
             self.ids.remove(&id);
+            self.heap_bytes -= 2 * heap_bytes_of(&id);
         }
+    }
+
+    /// Returns how many bytes the log takes beside its own size.
+    fn bytes(&self) -> usize {
+        let entries = self.entries.capacity() * size_of::<(u64, Key)>();
+        entries + set_bytes(self.ids.capacity()) + self.heap_bytes
+    }
+
+    /// Returns by how many bytes the log grows at the most if a message is added.
+    fn growth(&self, now_us: u64, id: &Key, window_us: u64) -> usize {
+        if self.ids.contains(id) {
+            return 0;
+        }
+        let gone = self.entries.partition_point(|(at_us, _)| now_us - at_us >= window_us);
+        let live = self.entries.len() - gone;
+        let mut bytes = 2 * heap_bytes_of(id);
+        // Both double when there is no place left.
+        if live == self.entries.capacity() {
+            bytes += live.max(4) * size_of::<(u64, Key)>();
+        }
+        let places = self.ids.capacity();
+        if live == places {
+            bytes += set_bytes(2 * places.max(2)) - set_bytes(places);
+        }
+        bytes
     }
 
     fn newest_us(&self) -> Option<u64> {
@@ -96,6 +127,12 @@ impl Log {
     }
 }
 
+/// Returns how many bytes a set takes that has so many places for ids.
+fn set_bytes(places: usize) -> usize {
+    // One in eight of its buckets stays free, and each has a byte of its own.
+    (places * 8).div_ceil(7) * (size_of::<Key>() + 1)
+}
+
 impl Group {
     /// Does what `record.lua` does, on a clock that never steps back.
     pub(super) fn sight(&mut self, sighting: &Sighting, now_us: u64) -> Sighted {
@@ -106,7 +143,7 @@ impl Group {
         // added.
         if let Some(current) = self.current.as_mut().filter(|it| it.active) {
             let below_at = self.log.below_at(ends_below, window_us);
-            let over_us = below_at.unwrap_or(current.quiet_us.min(now_us));
+            let over_us = below_at.unwrap_or(current.below_us.min(now_us));
             if over_us <= now_us {
                 current.active = false;
                 let (since_us, peak) = (current.since_us, current.peak);
@@ -122,17 +159,19 @@ impl Group {
         let cool_us = self.cool_until_us(rule).saturating_sub(now_us);
         let starts = !self.is_active() && count > rule.threshold().limit() && cool_us == 0;
         if starts {
-            let (since_us, call) = (now_us, *call);
+            let (since_us, began, call) = (now_us, count, *call);
+            let (active, peak, below_us, quiet_us) = (true, 0, 0, 0);
             self.current =
-                Some(Current { active: true, since_us, began: count, call, peak: 0, quiet_us: 0 });
+                Some(Current { active, since_us, began, call, peak, below_us, quiet_us });
         }
         let mut sighted = Sighted::new(SystemTime::now(), count, message.is_some() && !added);
         if let Some(current) = self.current.as_mut().filter(|it| it.active) {
+            let below_at = self.log.below_at(ends_below, window_us);
             if added || starts {
+                current.below_us = below_at.unwrap_or(now_us);
                 current.peak = current.peak.max(count);
                 current.quiet_us = self.log.newest_us().unwrap_or(now_us) + window_us;
             }
-            let below_at = self.log.below_at(ends_below, window_us);
             sighted.look_us = below_at.map_or(1, |at_us| at_us - now_us);
             sighted.storm = Some((now_us - current.since_us, current.peak));
         } else if count > rule.threshold().limit() {
@@ -199,14 +238,25 @@ fn group_key(rule: &StormRule, group: &Key) -> Vec<u8> {
     [rule.kept_by().as_bytes(), b"\0", group.as_bytes()].concat()
 }
 
+impl Kept for Group {
+    fn heap_bytes(&self) -> usize {
+        self.log.bytes()
+    }
+}
+
 impl StormStore for MemoryStore {
     fn sight(&self, sighting: &Sighting) -> StoreFuture<Sighted> {
         let Sighting { rule, group, .. } = sighting;
-        let sighted = self.groups().update(&group_key(rule, group), |group, now_us| {
+        let groups = self.groups();
+        let sighted = groups.update_within(&group_key(rule, group), |group, now_us, room| {
+            let growth = |id| group.log.growth(now_us, id, rule.window_us());
+            if sighting.message.as_ref().map_or(0, growth) > room {
+                return (Err(groups.too_many_bytes()), Keep::AtLeastUntil(0));
+            }
             let sighted = group.sight(sighting, now_us);
-            (sighted, group.keep(rule, now_us))
+            (Ok(sighted), group.keep(rule, now_us))
         });
-        StoreFuture::ready(sighted)
+        StoreFuture::ready(sighted.flatten())
     }
 
     fn profile(&self, rule: &Arc<StormRule>, group: &Key, step: Duration) -> StoreFuture<Vec<u32>> {

@@ -3,20 +3,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::expiring::Keep;
+use super::super::expiring::{Keep, Kept};
 use super::{MemoryStore, standing_key};
-use crate::bans::Ban;
+use crate::bans::{Ban, BanCursor, BanPage};
 use crate::error::StoreError;
 use crate::key::Key;
-use crate::penalty::Standing;
+use crate::penalty::{Penalty, Standing};
 use crate::policy::Policy;
 use crate::store::{BanStore, Partition, StoreFuture};
 use crate::window::micros;
+
+impl Kept for Standing {}
 
 fn ban(standing: &Standing, now_us: u64, is_new: bool) -> Option<Ban> {
     let wait_us = standing.wait_us(now_us);
     let remaining = Duration::from_micros(wait_us);
     (wait_us > 0).then(|| Ban { remaining, reason: standing.reason.clone(), is_new })
+}
+
+/// Says for how long a standing is kept after it was changed by hand.
+fn keep(standing: &Standing, now_us: u64, penalty: Option<&Penalty>) -> Keep {
+    match penalty.map(|penalty| standing.over_us(penalty)) {
+        _ if *standing == Standing::default() => Keep::Not,
+        Some(over_us) if over_us > now_us => Keep::Until(over_us),
+        Some(_) => Keep::Not,
+        // A policy without a penalty can't tell for how long strikes and rungs matter.
+        None => Keep::AtLeastUntil(standing.until_us),
+    }
 }
 
 impl MemoryStore {
@@ -28,18 +41,16 @@ impl MemoryStore {
         let key = standing_key(&partition.policy, partition.key.as_bytes());
         self.0.standings.update(&key, |standing, now_us| {
             let result = change(standing, now_us);
-            let penalty = partition.policy.penalty_for_strikes();
-            let over_us = penalty.map_or(standing.until_us, |it| standing.over_us(it));
-            let keep = if over_us > now_us { Keep::Until(over_us) } else { Keep::Not };
-            (result, keep)
+            (result, keep(standing, now_us, partition.policy.penalty_for_strikes()))
         })
     }
 }
 
 impl BanStore for MemoryStore {
     fn ban(&self, partition: &Partition) -> StoreFuture<Option<Ban>> {
-        let look = |standing: &mut Standing, now_us: u64| ban(standing, now_us, false);
-        StoreFuture::ready(self.with_standing(partition, look))
+        let key = standing_key(&partition.policy, partition.key.as_bytes());
+        let look = |standing: &Standing, now_us: u64| ban(standing, now_us, false);
+        StoreFuture::ready(Ok(self.0.standings.look(&key, look).flatten()))
     }
 
     fn impose(&self, partition: &Partition, duration: Duration, reason: &str) -> StoreFuture<Ban> {
@@ -58,12 +69,14 @@ impl BanStore for MemoryStore {
         StoreFuture::ready(self.with_standing(partition, lift))
     }
 
-    fn bans(&self, policy: &Arc<Policy>) -> StoreFuture<Vec<(Key, Ban)>> {
+    fn page(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage> {
         let prefix = standing_key(policy, b"");
         let look = |key: &[u8], standing: &Standing, now_us: u64| {
             let key = key.strip_prefix(&prefix[..])?;
             Some((Key::kept(key), ban(standing, now_us, false)?))
         };
-        StoreFuture::ready(Ok(self.0.standings.list(look)))
+        let place = usize::try_from(cursor.place()).unwrap_or(usize::MAX);
+        let (bans, next) = self.0.standings.page(place, count, look);
+        StoreFuture::ready(Ok(BanPage::new(bans, next.map(|place| BanCursor::new(place as u64)))))
     }
 }

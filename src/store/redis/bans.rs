@@ -1,23 +1,27 @@
 //! The bans of a [`RedisStore`].
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
+use redis::Pipeline;
 
 use super::RedisStore;
 use super::calls::Calls;
 use super::commands::call_ban;
 use super::reply::{self, BanOutcome, BanReply};
 use super::script::{BAN, LIFT};
-use crate::bans::Ban;
+use crate::bans::{Ban, BanCursor, BanPage};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::Policy;
 use crate::store::{BanStore, Partition, StoreFuture};
 
 /// How many keys one call of SCAN looks at.
-const KEYS_AT_ONCE: usize = 1000;
+const FEWEST_AT_ONCE: usize = 10;
+const MOST_AT_ONCE: usize = 1_000;
+/// How many keys one page looks at.
+const MOST_A_PAGE: usize = 100_000;
 
 /// Imposes a ban, or looks at the one that stands if the duration is zero.
 async fn ban(
@@ -76,38 +80,103 @@ impl BanStore for RedisStore {
         })
     }
 
-    fn bans(&self, policy: &Arc<Policy>) -> StoreFuture<Vec<(Key, Ban)>> {
+    fn page(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage> {
         let (calls, policy) = (self.calls.clone(), policy.clone());
         StoreFuture::later(async move {
             if calls.is_cluster() {
                 return Err(StoreError::Unsupported { what: "listing bans on a Cluster" });
             }
-            let name = format!("{}:ban", policy.window_name());
-            let (mut cursor, mut bans) = (0_u64, Vec::new());
-            loop {
-                let mut scan = redis::cmd("SCAN");
-                scan.arg(cursor).arg("MATCH").arg(calls.keys().pattern(&name));
-                scan.arg("COUNT").arg(KEYS_AT_ONCE);
-                let (next, found): (u64, Vec<Value>) = reply::read(&calls.send(&scan).await?)?;
-                for found in found {
-                    let found: Vec<u8> = reply::read(&found)?;
-                    let Some(key) = calls.keys().key_of(&found, &name) else { continue };
-                    let partition = Partition { policy: policy.clone(), key };
-                    let known = bans.iter().any(|(key, _)| *key == partition.key);
-                    if let Some(ban) = look(&calls, &partition).await?
-                        && !known
-                    {
-                        bans.push((partition.key, ban));
-                    }
-                }
-                cursor = next;
-                if cursor == 0 {
-                    return Ok(bans);
-                }
-            }
+            page(&calls, &policy, cursor, count).await
         })
     }
 }
+
+/// Scans from a cursor on until so many bans are found, or so many keys looked at.
+async fn page(
+    calls: &Calls,
+    policy: &Policy,
+    cursor: BanCursor,
+    count: usize,
+) -> Result<BanPage, StoreError> {
+    let scan = Scan::new(calls, policy);
+    let (mut cursor, mut step) = (cursor.place(), count.clamp(FEWEST_AT_ONCE, MOST_AT_ONCE));
+    let (mut seen, mut bans, mut looked_at) = (HashSet::new(), Vec::new(), 0);
+    loop {
+        let (next, mut keys) = scan.step(cursor, step).await?;
+        let found = keys.len();
+        // One step after another may find the same key.
+        keys.retain(|(_, key)| seen.insert(key.clone()));
+        bans.extend(scan.banned(keys).await?);
+        (cursor, looked_at) = (next, looked_at + step);
+        if cursor == 0 {
+            return Ok(BanPage::new(bans, None));
+        }
+        if bans.len() >= count.max(1) || looked_at >= MOST_A_PAGE {
+            return Ok(BanPage::new(bans, Some(BanCursor::new(cursor))));
+        }
+        // Among other keys bans are found by large steps, and where there is nothing else a large
+        // step would find more than is asked for.
+        let missing = (count - bans.len()).clamp(FEWEST_AT_ONCE, MOST_AT_ONCE);
+        step = if found * 4 < step { (step * 2).min(MOST_AT_ONCE) } else { missing };
+    }
+}
+
+/// A search for the bans of a policy.
+struct Scan<'a> {
+    calls: &'a Calls,
+    /// What is kept of a key's ban is kept under this name.
+    name: String,
+    pattern: String,
+}
+
+impl<'a> Scan<'a> {
+    fn new(calls: &'a Calls, policy: &Policy) -> Self {
+        let name = format!("{}:ban", policy.window_name());
+        Self { calls, pattern: calls.keys().pattern(&name), name }
+    }
+
+    /// Looks at about so many keys of the database; returns where to go on, and the names and keys
+    /// that may be banned.
+    async fn step(&self, cursor: u64, count: usize) -> Result<(u64, Vec<(Name, Key)>), StoreError> {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(count);
+        let (next, found): (u64, Vec<Name>) = reply::read(&self.calls.send(&scan).await?)?;
+        let key = |name: Name| {
+            let key = self.calls.keys().key_of(&name, &self.name)?;
+            Some((name, key))
+        };
+        Ok((next, found.into_iter().filter_map(key).collect()))
+    }
+
+    /// Returns the bans of these keys that stand, in one round trip.
+    async fn banned(&self, keys: Vec<(Name, Key)>) -> Result<Vec<(Key, Ban)>, StoreError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut ask = Pipeline::with_capacity(keys.len() + 1);
+        ask.cmd("TIME");
+        for (name, _) in &keys {
+            ask.cmd("HMGET").arg(name).arg("until").arg("reason");
+        }
+        let mut replies = self.calls.send_all(&ask).await?.into_iter();
+        let now_us = replies.next().map_or(Ok((0, 0)), |time| reply::read(&time))?;
+        let now_us = now_us.0 * 1_000_000 + now_us.1;
+        let mut bans = Vec::with_capacity(keys.len());
+        for ((_, key), reply) in keys.into_iter().zip(replies) {
+            let (until_us, reason): (Option<u64>, Option<Vec<u8>>) = reply::read(&reply)?;
+            let wait_us = until_us.unwrap_or(0).saturating_sub(now_us);
+            if wait_us > 0 {
+                let reason = String::from_utf8_lossy(&reason.unwrap_or_default()).into_owned();
+                let remaining = Duration::from_micros(wait_us);
+                bans.push((key, Ban { remaining, reason, is_new: false }));
+            }
+        }
+        Ok(bans)
+    }
+}
+
+/// The name of a key in Redis.
+type Name = Vec<u8>;
 
 #[cfg(test)]
 mod tests {

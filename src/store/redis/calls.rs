@@ -1,6 +1,6 @@
 //! [`Calls`]: scripts called on the link, about keys of one prefix.
 
-use redis::{Cmd, Value};
+use redis::{Cmd, Pipeline, Value};
 
 use super::keys::Keys;
 use super::link::Link;
@@ -56,6 +56,12 @@ impl Calls {
             }
             answer => answer,
         }
+    }
+
+    /// Sends several commands at once, and returns the reply to each.
+    pub(super) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
+        let ask = async |mut connection| commands.query_async(&mut connection).await;
+        self.link.call(async |connection| ask(connection).await.map_err(reply::error)).await
     }
 
     /// Sends any other command.
