@@ -4,16 +4,13 @@
 //! `contract`, and call [`holds`] with the store and a function that moves the store's clock.
 //!
 //! ```
-//! use std::time::Duration;
 //! use tower_sliding_window::{MemoryStore, store::contract};
 //!
-//! # fn main() {
 //! # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
 //! // In a test with `#[tokio::test(start_paused = true)]`:
 //! let store = MemoryStore::new(); // or a store of one's own
 //! contract::holds(&store, tokio::time::advance).await;
 //! # });
-//! # }
 //! ```
 //!
 //! The test plays a fixed number of pseudo-random histories, the same in every run, and compares
@@ -28,14 +25,14 @@
 //!
 //! The store's clock must stand still except when the test moves it, for the outcomes are compared
 //! to the microsecond. An in-process store that reads [`tokio::time::Instant`] is tested under
-//! paused time, with [`tokio::time::advance`]. A store that reads a database's clock needs a way to
+//! paused time, with `tokio::time::advance` (tokio's feature `test-util`). A store that reads a database's clock needs a way to
 //! replace it in tests.
 //!
 //! # Penalties
 //!
 //! A store that supports [`Penalty`](crate::Penalty) counts strikes and enforces bans in the same
 //! atomic step as the logs, as described at [`Store`]. A store without this support must refuse a
-//! check with a penalty by [`StoreError::Unsupported`](crate::StoreError::Unsupported): else bans
+//! check with a penalty by [`StoreError::Unsupported`]: else bans
 //! would be configured and never enforced. [`holds_without_penalties`] tests such a store.
 
 mod generate;
@@ -70,7 +67,7 @@ const STEPS: usize = 60;
 /// Tests that a store decides exactly as the algorithm does, penalties included.
 ///
 /// `advance` moves the store's clock on by a length of time. Under paused tokio time it is
-/// [`tokio::time::advance`]; a store with a clock of its own takes a closure such as
+/// `tokio::time::advance`; a store with a clock of its own takes a closure such as
 /// `async |time| clock.advance(time)`.
 ///
 /// See the [module's documentation](self) for an example.
