@@ -25,8 +25,8 @@
 //!
 //! The store's clock must stand still except when the test moves it, for the outcomes are compared
 //! to the microsecond. An in-process store that reads [`tokio::time::Instant`] is tested under
-//! paused time, with `tokio::time::advance` (tokio's feature `test-util`). A store that reads a database's clock needs a way to
-//! replace it in tests.
+//! paused time, with `tokio::time::advance` (tokio's feature `test-util`). A store that reads a
+//! database's clock needs a way to replace it in tests.
 //!
 //! # Penalties
 //!
