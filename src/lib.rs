@@ -58,6 +58,7 @@
 //! | `metrics` | no | counters of decisions and store errors, through the `metrics` crate |
 //! | `tracing` | no | events about denials and failures, without keys |
 //! | `full` | no | all of them |
+//! | `contract` | no | `store::contract`, the test that a store of one's own must pass; not in `full` |
 //!
 //! # Metrics
 //!

@@ -12,7 +12,7 @@ use crate::quota::{ParseQuotaError, Quota};
 use crate::window::micros;
 #[cfg(feature = "redis")]
 pub(crate) use standing::REASON;
-#[cfg(feature = "memory")]
+#[cfg(any(feature = "memory", feature = "contract"))]
 pub(crate) use standing::Standing;
 pub use standing::Struck;
 
@@ -131,6 +131,21 @@ impl Penalty {
     #[must_use]
     pub fn ladder(&self) -> &[Duration] {
         &self.ladder
+    }
+
+    /// Returns how long the bans are for one request, one after the other, lengthened by its share of
+    /// the jitter. Every store computes the same lengths from the request's identity.
+    ///
+    /// For authors of a [`Store`](crate::store::Store).
+    #[must_use]
+    pub fn ban_lengths(&self, id: Uuid) -> Vec<Duration> {
+        self.rungs_us(id).into_iter().map(Duration::from_micros).collect()
+    }
+
+    /// Returns how long a key has to stay unbanned to come down a rung.
+    #[must_use]
+    pub fn decay_time(&self) -> Duration {
+        self.decay
     }
 
     /// Returns how long a ban of strikes can be at the most, lengthened as far as it may be.

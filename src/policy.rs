@@ -177,6 +177,16 @@ impl Policy {
         &self.name
     }
 
+    /// Returns the name that a store keeps the policy's logs and ban records under.
+    ///
+    /// It is [`Policy::name`] if the policy was given one. A policy without a name has one here that
+    /// is made from its first quotas and stays when they are replaced. For authors of a
+    /// [`Store`](crate::store::Store).
+    #[must_use]
+    pub fn log_name(&self) -> &str {
+        &self.window_name
+    }
+
     /// Returns what the policy's windows are known by.
     pub(crate) fn window_name(&self) -> &str {
         &self.window_name

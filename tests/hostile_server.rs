@@ -112,7 +112,7 @@ async fn every_message_has_its_answer() {
     let mut cases = messages();
     for case in &mut cases {
         if case.expected == SOLD {
-            case.windows.push(b"seckill:{=\x7f\0\0\x01}:ip".to_vec());
+            case.windows.push(b"seckill:{=127.0.0.1}:ip".to_vec());
         }
     }
     hold("1000/60s", &[], &cases).await;

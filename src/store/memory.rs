@@ -28,6 +28,7 @@ use crate::penalty::Standing;
 use crate::policy::Policy;
 use crate::report;
 use crate::storm::Groups;
+use crate::window::micros;
 
 /// How many locks the windows are spread over.
 const SHARDS: usize = 64;
@@ -396,7 +397,11 @@ impl Store for MemoryStore {
     fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
         let restore = || self.0.try_restore(log, &known.admissions);
         let added = self.0.with_room(std::slice::from_ref(log), restore);
-        StoreFuture::ready(added.map(Restored::added))
+        let imposed = known.ban.as_ref().map_or(Ok(()), |ban| {
+            let there_us = ban.seen_there.map(micros);
+            self.impose_seen(log, ban.remaining, &ban.reason, there_us)
+        });
+        StoreFuture::ready(imposed.and(added).map(Restored::added))
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {

@@ -63,6 +63,13 @@ const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
 ///   what it may have counted of requests that were refused is taken back. If it has lost its memory,
 ///   it is told what this process knows of each key as that comes again.
 ///
+/// ## Under paused time
+///
+/// Test with real time, not under tokio's paused clock (`start_paused = true`). The response timeout
+/// and the deny cache follow tokio's clock, while Redis has its own. A paused clock jumps to the next
+/// timer whenever all tasks wait, so that each call to Redis times out at once; and
+/// `tokio::time::advance` does not move the windows.
+///
 /// ```no_run
 /// use tower_sliding_window::RedisStore;
 ///

@@ -2,22 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::{HORIZON_US, KEYS};
-
-/// A step of a history. Windows are policy and key; what was asked before is named by its place.
-#[derive(Clone, Debug)]
-pub(super) enum Step {
-    Advance(u64),
-    Rewind(u64),
-    Check { cost: u32, windows: Vec<(usize, usize)> },
-    Repeat(usize),
-    Peek { cost: u32, windows: Vec<(usize, usize)> },
-    Cancel(usize),
-    Reset(usize, usize),
-    Restore { age_us: u64, cost: u32, confirmed: bool, windows: Vec<(usize, usize)> },
-    RestoreKnown(usize, u64, bool),
-    SetLimits(usize, u32, u32, u64),
-}
+use super::KEYS;
+use crate::store::contract::{HORIZON_US, Step};
 
 pub(super) fn step(clock_may_step_back: bool) -> impl Strategy<Value = Step> {
     let windows = || prop::collection::vec((0..2_usize, 0..KEYS.len()), 1..4);

@@ -123,9 +123,8 @@ impl<S: Store> Failover<S> {
             }
             let sent = Instant::now();
             let answer = self.0.store.admit(check).await;
-            match self.settle(check, sent, answer) {
-                Ok(decided) => return decided,
-                Err(Doubt) => {}
+            if let Ok(decided) = self.settle(check, sent, answer) {
+                return decided;
             }
         }
         let _ = now(self.0.local.cancel(check));

@@ -74,21 +74,6 @@ impl MemoryStore {
         })?
     }
 
-    /// Bans a key that was seen to be banned in another store, then on that store's clock.
-    pub(in crate::store) fn impose_seen(
-        &self,
-        partition: &Partition,
-        length: Duration,
-        reason: &str,
-        there_us: Option<u64>,
-    ) -> Result<(), StoreError> {
-        self.with_standing(partition, |standing, now_us| {
-            let penalty = partition.policy.penalty_for_strikes();
-            standing.impose(now_us, micros(length), reason, penalty);
-            standing.seen_there_us = there_us;
-        })
-    }
-
     /// Forgets the admissions of a log that are at least so old: another process has reset it.
     pub(in crate::store) fn forget_older(&self, partition: &Partition, age: Duration) {
         let hash = self.0.hash(partition);

@@ -4,10 +4,14 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use super::HORIZON_US;
+use super::step::HORIZON_US;
 use crate::penalty::Standing;
-use crate::store::{BanState, Check, Partition, Struck, Verdict};
-use crate::window::{Entry, Log, QuotaState};
+use crate::store::{BanState, Check, KnownBan, Partition, Struck, Verdict};
+use crate::window::{Entry, Log, QuotaState, micros};
+
+fn name(partition: &Partition) -> (String, Vec<u8>) {
+    (partition.policy.window_name().to_owned(), partition.key.as_bytes().to_owned())
+}
 
 #[derive(Default)]
 pub(super) struct Model {
@@ -22,8 +26,11 @@ impl Model {
     }
 
     pub(super) fn log(&mut self, partition: &Partition) -> &mut Log {
-        let name = (partition.policy.window_name().to_owned(), partition.key.as_bytes().to_owned());
-        self.logs.entry(name).or_default()
+        self.logs.entry(name(partition)).or_default()
+    }
+
+    fn standing(&mut self, partition: &Partition) -> &mut Standing {
+        self.standings.entry(name(partition)).or_default()
     }
 
     pub(super) fn decide(&mut self, check: &Check, record: bool) -> Verdict {
@@ -46,11 +53,7 @@ impl Model {
             if let Some(penalty) = partition.policy.penalty_for_strikes()
                 && known.is_none()
             {
-                let name = (
-                    partition.policy.window_name().to_owned(),
-                    partition.key.as_bytes().to_owned(),
-                );
-                let standing = self.standings.entry(name).or_default();
+                let standing = self.standing(partition);
                 let full_us = check.longest_full_us(place, &states);
                 let struck = match standing.wait_us(now_us) {
                     0 if full_us > 0 && record => {
@@ -94,6 +97,12 @@ impl Model {
             added += log.restore(entry, check.cost, 0, raises);
         }
         added
+    }
+
+    pub(super) fn restore_ban(&mut self, partition: &Partition, ban: &KnownBan) {
+        let now_us = self.now_us;
+        let penalty = partition.policy.penalty_for_strikes();
+        self.standing(partition).impose(now_us, micros(ban.remaining), &ban.reason, penalty);
     }
 
     pub(super) fn cancel(&mut self, check: &Check) -> bool {

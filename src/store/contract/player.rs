@@ -1,0 +1,236 @@
+//! [`Player`]: plays a history to a store and to the model, and compares their outcomes.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::model::Model;
+use super::step::{HORIZON_US, Step};
+use crate::error::StoreError;
+use crate::key::Key;
+use crate::penalty::Penalty;
+use crate::policy::Policy;
+use crate::quota::Quota;
+use crate::store::{Admission, Check, KnownBan, KnownLog, Partition, Store, Verdict};
+use crate::window::Log;
+
+/// Plays a history to a store and to the model.
+pub(in crate::store) struct Player<'a> {
+    store: &'a dyn Store,
+    keys: [Key; 2],
+    penalties: bool,
+    model: Model,
+    policies: [Arc<Policy>; 2],
+    asked: Vec<Arc<Check>>,
+    /// When the history began. A store may have no timestamps from before its creation.
+    origin_us: u64,
+    /// The latest reset of any log, before which stores that are shared restore nothing.
+    reset_us: Option<u64>,
+}
+
+impl<'a> Player<'a> {
+    /// Creates a player for logs that the store does not have yet.
+    pub(in crate::store) fn new(store: &'a dyn Store, keys: [Key; 2], origin_us: u64) -> Self {
+        Self {
+            store,
+            keys,
+            penalties: true,
+            model: Model::at(origin_us),
+            policies: [policy(0, [4, 2], 1, true), policy(1, [5, 3], 2, true)],
+            asked: Vec::new(),
+            origin_us,
+            reset_us: None,
+        }
+    }
+
+    /// Leaves out the penalties.
+    pub(super) fn without_penalties(mut self) -> Self {
+        self.penalties = false;
+        self.policies = [policy(0, [4, 2], 1, false), policy(1, [5, 3], 2, false)];
+        self
+    }
+
+    /// Plays a history, and returns the first difference. `move_clock` is given the store's new
+    /// time in microseconds.
+    pub(in crate::store) async fn play(
+        &mut self,
+        steps: &[Step],
+        move_clock: &mut impl AsyncFnMut(u64),
+    ) -> Result<(), String> {
+        move_clock(self.model.now_us).await;
+        for (number, step) in steps.iter().enumerate() {
+            let number = number + 1;
+            let played = self.step(step).await;
+            played.map_err(|difference| format!("step {number}, {step:?}: {difference}"))?;
+            move_clock(self.model.now_us).await;
+        }
+        Ok(())
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<(), String> {
+        match *step {
+            Step::Advance(us) => self.model.now_us += us,
+            Step::Rewind(us) => self.model.now_us -= us.min(self.model.now_us),
+            Step::SetLimits(at, long, short, quarters) => {
+                self.policies[at] = policy(at, [long, short], quarters, self.penalties);
+            }
+            Step::Check { cost, ref windows } => {
+                let check = self.check(cost, windows);
+                // A check that can never pass is not put to a store.
+                if check.possible().is_ok() {
+                    self.admit(&check).await?;
+                    self.asked.push(check);
+                }
+            }
+            Step::Peek { cost, ref windows } => {
+                let check = self.check(cost, windows);
+                if check.possible().is_ok() {
+                    self.peek(&check).await?;
+                }
+            }
+            Step::Repeat(place) => {
+                if let Some(mut check) = self.earlier(place) {
+                    Arc::make_mut(&mut check).repeated = true;
+                    self.admit(&check).await?;
+                }
+            }
+            Step::Cancel(place) => {
+                if let Some(check) = self.earlier(place) {
+                    let was_there = self.store.cancel(&check).await;
+                    same(self.model.cancel(&check), was_there)?;
+                }
+            }
+            Step::Reset(at, key) => {
+                let log = self.log(at, key);
+                same((), self.store.reset(std::slice::from_ref(&log)).await)?;
+                *self.model.log(&log) = Log::new();
+                self.reset_us = self.reset_us.max(Some(self.model.now_us));
+            }
+            Step::Restore { age_us, cost, confirmed, ref windows } => {
+                let check = self.check(cost, windows);
+                self.restore(check, age_us, confirmed).await?;
+            }
+            Step::RestoreKnown(place, age_us, confirmed) => {
+                if let Some(check) = self.earlier(place) {
+                    self.restore(check, age_us, confirmed).await?;
+                }
+            }
+            Step::RestoreBan { remaining_us, window: (at, key) } => {
+                let log = self.log(at, key);
+                if log.policy.penalty_for_strikes().is_some() {
+                    self.restore_ban(&log, remaining_us).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn log(&self, at: usize, key: usize) -> Partition {
+        Partition::new(self.policies[at].clone(), self.keys[key].clone())
+    }
+
+    fn check(&self, cost: u32, windows: &[(usize, usize)]) -> Arc<Check> {
+        let mut check = Check::new(windows.iter().map(|(at, key)| self.log(*at, *key)));
+        // These Redis decides with its shorter script.
+        let policy = &self.policies[windows[0].0];
+        let plain = windows.len() == 1
+            && policy.judged().len() == 1
+            && policy.penalty_for_strikes().is_none();
+        (check.cost, check.wants_reset, check.wants_stamp) = (cost, !plain, !plain);
+        Arc::new(check)
+    }
+
+    fn earlier(&self, place: usize) -> Option<Arc<Check>> {
+        let count = self.asked.len();
+        (count > 0).then(|| self.asked[place % count].clone())
+    }
+
+    async fn admit(&mut self, check: &Arc<Check>) -> Result<(), String> {
+        let outcome = self.store.admit(check).await;
+        let expected = wanted(check, self.model.decide(check, true));
+        same(expected, outcome.map(|outcome| wanted(check, outcome)))
+    }
+
+    async fn peek(&mut self, check: &Arc<Check>) -> Result<(), String> {
+        let outcome = self.store.peek(check).await;
+        let expected = wanted(check, self.model.decide(check, false));
+        same(expected, outcome.map(|outcome| wanted(check, outcome)))
+    }
+
+    /// Tells the store and the model of a request that was admitted elsewhere.
+    async fn restore(
+        &mut self,
+        check: Arc<Check>,
+        age_us: u64,
+        confirmed: bool,
+    ) -> Result<(), String> {
+        let since_us = self.reset_us.unwrap_or(self.origin_us);
+        // Nothing is restored to a clock that has stepped back behind a reset.
+        if self.reset_us.is_some_and(|reset_us| reset_us > self.model.now_us) {
+            return Ok(());
+        }
+        let age_us = age_us.min(self.model.now_us.saturating_sub(since_us));
+        let age = Duration::from_micros(age_us);
+        let admission = Admission { confirmed, ..Admission::new(check.id, check.cost, age) };
+        let mut added = Ok(0);
+        for log in &check.partitions {
+            let restored = self.store.restore(log, &KnownLog::new(vec![admission])).await;
+            added = added.and_then(|added| Ok(added + restored?.added));
+        }
+        same(self.model.restore(&check, age_us, !confirmed), added)?;
+        self.asked.push(check);
+        Ok(())
+    }
+
+    /// Tells the store and the model of a ban that was imposed elsewhere.
+    async fn restore_ban(&mut self, log: &Partition, remaining_us: u64) -> Result<(), String> {
+        let ban = KnownBan {
+            remaining: Duration::from_micros(remaining_us),
+            reason: "imposed elsewhere".to_owned(),
+            seen: Duration::ZERO,
+            seen_there: None,
+        };
+        self.model.restore_ban(log, &ban);
+        let known = KnownLog { admissions: Vec::new(), ban: Some(ban) };
+        same(0, self.store.restore(log, &known).await.map(|restored| restored.added))
+    }
+}
+
+/// Returns the policy at a place, with limits and the length of its shorter windows.
+fn policy(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) -> Arc<Policy> {
+    let short = Quota::new(short, Duration::from_micros(HORIZON_US / 4 * quarters - 1));
+    let long = Quota::new(long, Duration::from_micros(HORIZON_US));
+    let candidate = Quota::new(3, Duration::from_micros(HORIZON_US / 4 * quarters));
+    let policy = Policy::new(["user", "ip"][at]).quota(long);
+    Arc::new(match quarters {
+        1 => policy.quota(short).candidate(candidate),
+        2 if penalties => policy.quota(short).penalty(penalty()),
+        2 => policy.quota(short),
+        _ => policy,
+    })
+}
+
+/// Returns the penalty of the histories.
+pub(super) fn penalty() -> Penalty {
+    let strikes = Quota::new(2, Duration::from_micros(HORIZON_US * 2));
+    let ladder = [HORIZON_US / 2, HORIZON_US * 3].map(Duration::from_micros);
+    let penalty = Penalty::new(strikes, ladder).expect("the rungs ascend");
+    penalty.decay(Duration::from_micros(HORIZON_US * 4)).jitter(20)
+}
+
+/// Returns what a store has to say of an outcome: it may say more.
+fn wanted(check: &Check, mut outcome: Verdict) -> Verdict {
+    outcome.at_us = outcome.at_us.filter(|_| check.wants_stamp);
+    if !check.wants_reset {
+        outcome.states.iter_mut().for_each(|state| state.reset_us = 0);
+    }
+    outcome
+}
+
+fn same<T: PartialEq + Debug>(expected: T, answer: Result<T, StoreError>) -> Result<(), String> {
+    match answer {
+        Ok(answer) if answer == expected => Ok(()),
+        Ok(answer) => Err(format!("expected {expected:?}, got {answer:?}")),
+        Err(error) => Err(format!("expected {expected:?}, got the error: {error}")),
+    }
+}

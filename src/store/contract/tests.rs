@@ -1,0 +1,140 @@
+//! The contract test passes what holds it, and finds what does not.
+
+use super::*;
+use crate::store::{KnownLog, MemoryStore, Restored, StoreFuture, Verdict};
+
+/// What a store does wrong.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    IgnoresRepeated,
+    IgnoresCost,
+    RecordsDenials,
+    ForgetsCancels,
+    ForgetsResets,
+    IgnoresConfirmed,
+    IgnoresBans,
+    RefusesPenalties,
+}
+
+struct Wrong(MemoryStore, Fault);
+
+impl Wrong {
+    fn has(&self, fault: Fault) -> bool {
+        self.1 == fault
+    }
+
+    fn heard(&self, check: &Arc<Check>) -> Arc<Check> {
+        let mut check = Check::clone(check);
+        if self.has(Fault::IgnoresRepeated) {
+            check.repeated = false;
+        }
+        if self.has(Fault::IgnoresCost) {
+            check.cost = check.cost.min(1);
+        }
+        Arc::new(check)
+    }
+
+    fn refuses(&self, check: &Check) -> bool {
+        let has_penalty = |log: &Partition| log.policy.penalty_for_strikes().is_some();
+        self.has(Fault::RefusesPenalties) && check.partitions.iter().any(has_penalty)
+    }
+}
+
+impl Store for Wrong {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+        if self.refuses(check) {
+            return StoreFuture::ready(Err(StoreError::Unsupported { what: "penalties" }));
+        }
+        let (store, heard) = (self.0.clone(), self.heard(check));
+        let records_denials = self.has(Fault::RecordsDenials);
+        StoreFuture::later(async move {
+            let outcome = store.admit(&heard).await?;
+            if records_denials && !outcome.admitted {
+                let admission = crate::store::Admission::new(heard.id, heard.cost, Duration::ZERO);
+                for log in &heard.partitions {
+                    store.restore(log, &KnownLog::new(vec![admission])).await?;
+                }
+            }
+            Ok(outcome)
+        })
+    }
+
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+        self.0.peek(&self.heard(check))
+    }
+
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
+        if self.has(Fault::ForgetsCancels) {
+            return StoreFuture::ready(Ok(true));
+        }
+        self.0.cancel(check)
+    }
+
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+        let mut known = known.clone();
+        if self.has(Fault::IgnoresConfirmed) {
+            known.admissions.iter_mut().for_each(|admission| admission.confirmed = true);
+        }
+        if self.has(Fault::IgnoresBans) {
+            known.ban = None;
+        }
+        self.0.restore(log, &known)
+    }
+
+    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
+        if self.has(Fault::ForgetsResets) {
+            return StoreFuture::ready(Ok(()));
+        }
+        self.0.reset(partitions)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_store_holds_the_contract() {
+    let store = MemoryStore::new();
+    holds(&store, tokio::time::advance).await;
+    holds(&store, tokio::time::advance).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_may_refuse_penalties() {
+    let store = Wrong(MemoryStore::new(), Fault::RefusesPenalties);
+    holds_without_penalties(&store, tokio::time::advance).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "a check with a penalty: expected `Unsupported`")]
+async fn penalties_are_not_ignored_in_silence() {
+    holds_without_penalties(&MemoryStore::new(), tokio::time::advance).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "src/store/contract/tests.rs")]
+async fn message_names_the_calling_test() {
+    let store = Wrong(MemoryStore::new(), Fault::ForgetsResets);
+    holds(&store, tokio::time::advance).await;
+}
+
+/// Returns the difference that a fault brings.
+async fn found(fault: Fault) -> String {
+    let store = Wrong(MemoryStore::new(), fault);
+    play(&store, tokio::time::advance, true).await.expect_err("the fault is found")
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_stores_are_found() {
+    for (fault, step) in [
+        (Fault::IgnoresRepeated, "Repeat("),
+        (Fault::IgnoresCost, "cost: "),
+        (Fault::RecordsDenials, "expected Verdict"),
+        (Fault::ForgetsCancels, ""),
+        (Fault::ForgetsResets, "expected Verdict"),
+        (Fault::IgnoresConfirmed, "expected Verdict"),
+        (Fault::IgnoresBans, "bans: [BanState"),
+        (Fault::RefusesPenalties, "got the error: the store can't do this: penalties"),
+    ] {
+        let difference = found(fault).await;
+        assert!(difference.starts_with("history "), "{difference}");
+        assert!(difference.contains(step), "{difference}");
+    }
+}
