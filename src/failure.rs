@@ -19,13 +19,14 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailurePolicy {
-    /// A window in this process decides, at each quota's limit divided by the number of instances.
+    /// A log in this process decides, at each quota's limit divided by the number of instances.
     ///
-    /// It knows what this process has admitted before, and tells the store later what it admits,
-    /// so with one instance nobody gets more than the quota. With several, each admits its share
-    /// beside what all have admitted before: together less than twice the limit in one window, as
-    /// long as the instances are no more than the limit. A process that has just started knows of
-    /// nothing before, and neither do the others of one that ends before it has told the store.
+    /// It knows what this process has admitted before, and the store is told later what it admits, so
+    /// with one instance no key gets more than the quota. With several, each admits its share beside
+    /// what all have admitted before: together less than twice the limit in one window, as long as the
+    /// instances are no more than the limit. A request of a higher cost than the share is refused as
+    /// with `Closed`. A process that has just started knows of no admission before, and neither do
+    /// the others of one that ends before it has told the store.
     ///
     /// Only [`RedisStore`](crate::RedisStore) has such windows. Any other store that fails, a
     /// [`MemoryStore`](crate::MemoryStore) at its capacity for one, is as with `Closed`.

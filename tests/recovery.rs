@@ -13,7 +13,8 @@ use redis_process::RedisProcess;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{
-    Bans, DecidedBy, Decision, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
+    Bans, DecidedBy, Decision, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
+    StoreError,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -246,6 +247,21 @@ async fn ban_outlives_the_memory_of_redis() {
         bans.get("mallory").await.is_ok_and(|ban| ban.is_some())
     })
     .await;
+}
+
+#[tokio::test]
+async fn refused_request_keeps_no_place() {
+    let redis = RedisProcess::start().await;
+    let process = Far::from(&redis).await;
+    let limiter = process.limiter(user(1)).failure_policy(FailurePolicy::Closed);
+    for _ in 0..20 {
+        // Redis counts the request, and neither of its two replies arrives.
+        process.proxy.drop_replies(2);
+        let _ = limiter.check("alice").await.unwrap_err();
+        process.mend().await;
+        assert!(passes(&limiter, "alice").await, "it is cancelled before the next is decided on");
+        limiter.reset("alice").await.unwrap();
+    }
 }
 
 /// Such a connection reconnects by itself, and nobody is told.

@@ -99,30 +99,25 @@ fn is_local(check: &Check) -> bool {
 
 impl<S: Store> Store for Failover<S> {
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
-        let sent = Instant::now();
         if self.0.journal.has_changes(&check.partitions) {
             let (this, check) = (self.clone(), check.clone());
-            return StoreFuture::later(async move { this.admit_after_changes(&check, sent).await });
+            return StoreFuture::later(async move { this.admit_after_changes(&check).await });
         }
-        let answer = match self.0.store.admit(check).into_ready() {
-            Ok(answer) => match self.settle(check, sent, answer) {
-                Ok(decided) => return StoreFuture::ready(decided),
-                Err(doubt) => Err(doubt),
+        match self.0.store.admit(check).into_ready() {
+            Ok(answer) => match self.settle(check, None, answer) {
+                Ok(decided) => StoreFuture::ready(decided),
+                Err(doubt) => {
+                    let (this, check) = (self.clone(), check.clone());
+                    StoreFuture::later(async move { this.resolve(&check, doubt).await })
+                }
             },
-            Err(answer) => Ok(answer),
-        };
-        let (this, check) = (self.clone(), check.clone());
-        StoreFuture::later(async move {
-            let doubt = match answer {
-                Ok(answer) => match this.settle(&check, sent, answer.await) {
-                    Ok(decided) => return decided,
-                    Err(doubt) => doubt,
-                },
-                Err(doubt) => doubt,
-            };
-            // Boxed, so that a decision does not carry room for what hardly ever happens.
-            Box::pin(this.resolve(&check, doubt)).await
-        })
+            Err(answer) => {
+                // Nothing is sent before the answer is polled for.
+                let sent = Instant::now();
+                let (this, check) = (self.clone(), check.clone());
+                StoreFuture::later(async move { this.conclude(&check, sent, answer.await).await })
+            }
+        }
     }
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {

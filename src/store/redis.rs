@@ -48,20 +48,25 @@ const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
 /// - One script call a decision, atomic over all windows of the request. Requires Redis 6.2 or
 ///   later, or Valkey.
 /// - Time is Redis's own, in microseconds: the servers' clocks do not matter.
-/// - A key that was denied is denied again from this process's memory for as long as Redis would
-///   deny it for certain, see [`DenyCache`].
+/// - A key that was denied is denied again from this process's memory while Redis would deny it for
+///   certain, and for a second at the most, see [`DenyCache`].
 /// - A check whose answer is lost is asked again, once, under the same identity, and counts once.
 /// - Every key has a TTL: a window that of its policy's longest quota and 999 ms. It is one ZSET named
 ///   `PREFIX:{=KEY}:POLICY`, `%` and `}` in the key written as `%25` and `%7D`; a policy without a
-///   name stands there as `default:QUOTAS`.
+///   name stands there as `default:QUOTAS`. Beside it there may be `:ban` and `:strikes`, and the marks
+///   `:reset` and `:lifted`, which tell other processes what was reset or lifted.
 /// - Commands of concurrent requests share one connection. When it breaks, or five answers in a row
 ///   fail to come, it is given up and made again in the background, one attempt at a time, after
-///   pauses of up to a second. Until then no request waits for Redis.
+///   pauses of up to half a second. Until then no request waits for Redis.
 /// - What Redis can't answer is for the [`FailurePolicy`](crate::FailurePolicy) to decide. With
-///   `Local`, the default, windows in this process do, which know what this process has admitted.
-///   When Redis answers again it is told what they admitted, under the requests' own identities, and
-///   what it may have counted of requests that were refused is taken back. If it has lost its memory,
-///   it is told what this process knows of each key as that comes again.
+///   `Local`, the default, logs in this process do, which know what this process has admitted. When
+///   Redis answers again, the first check of a log tells it what it lacks, under the requests' own
+///   identities, and what it may have counted of requests that were refused is taken back; then Redis
+///   decides again, however busy the log is. If it has lost its memory, it is told what this process
+///   knows of each key as that comes again. What another process has reset or lifted meanwhile stays
+///   reset and lifted.
+/// - A connection that was brought along ([`RedisStore::from_connection`]) may reconnect unseen. So
+///   each admission on it is compared with what this process knows, as after an outage.
 ///
 /// ## Under paused time
 ///

@@ -33,11 +33,26 @@ enum Comparison {
 }
 
 impl<S: Store> Failover<S> {
-    /// Draws conclusions from an answer of the store, or says that it is in doubt.
-    pub(super) fn settle(
+    /// Decides by the answer to a check that was sent at some time.
+    pub(super) async fn conclude(
         &self,
         check: &Arc<Check>,
         sent: Instant,
+        answer: Decided,
+    ) -> Decided {
+        match self.settle(check, Some(sent), answer) {
+            Ok(decided) => decided,
+            // Boxed, so that a decision does not carry room for what hardly ever happens.
+            Err(doubt) => Box::pin(self.resolve(check, doubt)).await,
+        }
+    }
+
+    /// Draws conclusions from an answer of the store, or says that it is in doubt. An answer that
+    /// came at once was not sent for.
+    pub(super) fn settle(
+        &self,
+        check: &Arc<Check>,
+        sent: Option<Instant>,
         answer: Decided,
     ) -> Result<Decided, Doubt> {
         match answer {
@@ -53,7 +68,7 @@ impl<S: Store> Failover<S> {
     fn admitted(
         &self,
         check: &Arc<Check>,
-        sent: Instant,
+        sent: Option<Instant>,
         verdict: Verdict,
     ) -> Result<Verdict, Doubt> {
         if !is_local(check) {
@@ -63,7 +78,8 @@ impl<S: Store> Failover<S> {
         // there, so that a client that has waited as long as it was told is not denied here.
         //
         // At the capacity it is not known here, and a new key will be refused in an outage.
-        let _ = self.0.local.record(check, sent.elapsed());
+        let age = sent.map_or(Duration::ZERO, |sent| sent.elapsed());
+        let _ = self.0.local.record(check, age);
         if !self.0.outage.matters_to(check) {
             self.forget_bans(check);
             return Ok(verdict);
@@ -123,7 +139,7 @@ impl<S: Store> Failover<S> {
             }
             let sent = Instant::now();
             let answer = self.0.store.admit(check).await;
-            if let Ok(decided) = self.settle(check, sent, answer) {
+            if let Ok(decided) = self.settle(check, Some(sent), answer) {
                 return decided;
             }
         }
@@ -133,7 +149,7 @@ impl<S: Store> Failover<S> {
     }
 
     /// Decides on a request of logs that the store has yet to be told about.
-    pub(super) async fn admit_after_changes(&self, check: &Arc<Check>, sent: Instant) -> Decided {
+    pub(super) async fn admit_after_changes(&self, check: &Arc<Check>) -> Decided {
         if is_local(check) && self.has_many_changes(&check.partitions) {
             return self.decide_here(check, &StoreError::Unavailable);
         }
@@ -141,11 +157,9 @@ impl<S: Store> Failover<S> {
             // What failed was not this request, which the store has not seen.
             return self.without_the_store(check, StoreError::Unavailable);
         }
+        let sent = Instant::now();
         let answer = self.0.store.admit(check).await;
-        match self.settle(check, sent, answer) {
-            Ok(decided) => decided,
-            Err(doubt) => self.resolve(check, doubt).await,
-        }
+        self.conclude(check, sent, answer).await
     }
 
     fn denied(&self, check: &Arc<Check>, verdict: Verdict) -> Verdict {
