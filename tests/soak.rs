@@ -86,7 +86,14 @@ async fn inject(fault: &str, redis: &mut RedisProcess, proxy: &Proxy, random: &m
             let late = Duration::from_millis(random.u64(20..200));
             through(proxy, Fault::Delay(late), span).await;
         }
-        "replies lost" => proxy.drop_replies(random.usize(1..10)),
+        "replies lost" => {
+            let all = proxy.dropped() + random.usize(1..10);
+            proxy.drop_replies(all - proxy.dropped());
+            // The fault lasts until each is lost; a new connection needs replies too.
+            while proxy.dropped() < all {
+                sleep(Duration::from_millis(5)).await;
+            }
+        }
         "SCRIPT FLUSH" => redis.run(&["SCRIPT", "FLUSH"]).await,
         "CLIENT KILL" => redis.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await,
         "OOM" => {
