@@ -291,6 +291,28 @@ mod tests {
     use crate::store::redis::tests::connect;
 
     #[tokio::test]
+    async fn what_may_have_been_sent_before_is_uncertain() {
+        let server = RedisServer::new();
+        let connection = connect(&server).await;
+        let setup = "HSET clock s 1790000000 us 0\nSET clock:{=alice}:user x";
+        for line in setup.lines() {
+            let mut words = line.split(' ');
+            let mut command = redis::cmd(words.next().unwrap());
+            command.arg(words.collect::<Vec<_>>());
+            command.exec_async(&mut connection.clone()).await.unwrap();
+        }
+        let policy = Arc::new(Policy::new("user").quota(Quota::per_minute(1)));
+        let check = Arc::new(Check::new([Partition::new(policy, "alice")]));
+        let once = Commands::with_clock(connection.clone(), "clock");
+        let error = once.admit(&check).await.unwrap_err();
+        assert!(!error.may_have_counted(), "{error:?}");
+        // The last sending was refused; an earlier one may have run, on another node.
+        let error = Commands::with_clock(connection, "clock").sent_twice().admit(&check).await;
+        let error = error.unwrap_err();
+        assert!(error.may_have_counted() && matches!(error, StoreError::Uncertain { .. }));
+    }
+
+    #[tokio::test]
     async fn what_the_connection_may_send_twice_is_looked_up_before_it_is_counted() {
         let server = RedisServer::new();
         let connection = connect(&server).await;
