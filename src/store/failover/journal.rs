@@ -132,6 +132,11 @@ impl Journal {
         logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::changes).sum()
     }
 
+    /// Returns how many places the changes of some logs take.
+    pub(super) fn places(&self, logs: &[Partition]) -> usize {
+        logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::places).sum()
+    }
+
     /// Notes what has become of a request, in place of what was noted before, in each of its logs.
     ///
     /// # Errors
@@ -182,7 +187,8 @@ impl Journal {
         }
     }
 
-    /// Says whose turn it is to tell the store about a log, and of what: of up to `most` changes.
+    /// Says whose turn it is to tell the store about a log, and of what: of changes that take
+    /// up to `most` places.
     pub(super) fn turn(&mut self, log: &Partition, most: usize, now: Instant) -> Turn {
         let Some(backlog) = self.backlogs.get_mut(log) else { return Turn::Nothing };
         self.changes -= backlog.drop_over(log, now);

@@ -18,8 +18,9 @@ use crate::store::{Admission, BanStore, Check, KnownLog, Partition, Restored, St
 
 /// How many logs the store is told about at once in the background.
 const LOGS_AT_ONCE: usize = 128;
-/// How many admissions one call tells the store: what keeps Redis busy for about half a millisecond.
-const ADMISSIONS_AT_ONCE: usize = 512;
+/// How many places the admissions of one call take: what keeps Redis busy for about half a
+/// millisecond.
+const PLACES_AT_ONCE: usize = 512;
 /// How long until the store is asked again after it has refused something.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -56,12 +57,12 @@ impl<S: Store> Failover<S> {
 
     /// Tells whether the changes of some logs take more than a call, so that no check waits for it.
     pub(super) fn has_many_changes(&self, logs: &[Partition]) -> bool {
-        self.0.journal.lock().changes(logs) > ADMISSIONS_AT_ONCE
+        self.0.journal.lock().places(logs) > PLACES_AT_ONCE
     }
 
     /// Tells whether one of some local logs takes more than a few calls.
     pub(super) fn is_long(&self, logs: &[Partition]) -> bool {
-        logs.iter().any(|log| self.0.local.log_len(log) > 4 * ADMISSIONS_AT_ONCE)
+        logs.iter().any(|log| self.0.local.log_len(log) > 4 * PLACES_AT_ONCE)
     }
 
     /// Tells the store what was decided on some logs without it.
@@ -88,7 +89,7 @@ impl<S: Store> Failover<S> {
     /// If the leader's future is dropped, the others find its end of the channel closed, and one of
     /// them takes the turn. What it had sent may still run: all of it can be done twice.
     async fn take_turn(&self, log: &Partition) -> Result<bool, StoreError> {
-        let turn = self.0.journal.lock().turn(log, ADMISSIONS_AT_ONCE, Instant::now());
+        let turn = self.0.journal.lock().turn(log, PLACES_AT_ONCE, Instant::now());
         match turn {
             Turn::Nothing => Ok(false),
             Turn::Wait(mut outcome) => match outcome.wait_for(Option::is_some).await.as_deref() {
@@ -119,7 +120,7 @@ impl<S: Store> Failover<S> {
             // Before the changes: a request that was cancelled meanwhile is among those.
             let known;
             (known, surveyed_until_us) =
-                self.0.local.known_after(&lead.log, after_us, ADMISSIONS_AT_ONCE);
+                self.0.local.known_after(&lead.log, after_us, PLACES_AT_ONCE);
             if !known.is_empty() {
                 self.restore(&lead.log, &known).await?;
             }

@@ -50,6 +50,8 @@ pub(super) struct Backlog {
     changes: HashMap<Uuid, Change, RandomState>,
     /// The changes in the order they were noted, beside some that are done.
     order: VecDeque<Uuid>,
+    /// How many places the changes take.
+    places: usize,
     survey: Survey,
     /// Ends when the leader does, also if its future is dropped.
     under_way: Option<watch::Receiver<Outcome>>,
@@ -97,6 +99,10 @@ impl Backlog {
         self.changes.len()
     }
 
+    pub(super) fn places(&self) -> usize {
+        self.places
+    }
+
     pub(super) fn has(&self, id: Uuid) -> bool {
         self.changes.contains_key(&id)
     }
@@ -112,11 +118,18 @@ impl Backlog {
 
     /// Notes a change, in place of the one there was for the request. Says whether there was none.
     pub(super) fn note(&mut self, change: Change) -> bool {
-        let is_new = self.changes.insert(change.id, change).is_none();
-        if is_new {
+        let before = self.changes.insert(change.id, change);
+        self.places += change.cost as usize;
+        self.places -= before.map_or(0, |before| before.cost as usize);
+        if before.is_none() {
             self.order.push_back(change.id);
         }
-        is_new
+        before.is_none()
+    }
+
+    fn remove(&mut self, id: Uuid) {
+        let removed = self.changes.remove(&id);
+        self.places -= removed.map_or(0, |removed| removed.cost as usize);
     }
 
     /// Has all told that is known here, from the beginning.
@@ -136,11 +149,22 @@ impl Backlog {
             Survey::NotWanted => None,
             Survey::After(after_us) => Some(after_us),
         };
-        let changes = self.order.iter().filter_map(|id| self.changes.get(id).copied());
-        let changes = changes.take(most).collect();
+        let changes = self.first_changes(most);
         let (outcome, waiting) = watch::channel(None);
         self.under_way = Some(waiting);
         Turn::Lead(Lead { log: log.clone(), changes, survey, outcome })
+    }
+
+    /// Returns the first changes that take up to `most` places, and at least one change.
+    fn first_changes(&self, most: usize) -> Vec<Change> {
+        let mut places = 0;
+        let changes = self.order.iter().filter_map(|id| self.changes.get(id).copied());
+        let fits = |change: &Change| {
+            let is_first = places == 0;
+            places += change.cost.max(1) as usize;
+            is_first || places <= most
+        };
+        changes.take_while(fits).collect()
     }
 
     /// Notes how a turn has ended, and returns how many changes are done.
@@ -161,7 +185,7 @@ impl Backlog {
         let before = self.changes.len();
         for change in &lead.changes {
             if self.changes.get(&change.id).is_some_and(|noted| noted.number == change.number) {
-                self.changes.remove(&change.id);
+                self.remove(change.id);
             }
         }
         self.tidy();
@@ -175,7 +199,10 @@ impl Backlog {
         while let Some(id) = self.order.front() {
             match self.changes.get(id) {
                 Some(change) if !change.is_over(log, now) => break,
-                _ => drop(self.changes.remove(id)),
+                _ => {
+                    let id = *id;
+                    self.remove(id);
+                }
             }
             self.order.pop_front();
         }
@@ -186,6 +213,7 @@ impl Backlog {
     pub(super) fn forget(&mut self) -> usize {
         self.survey = Survey::NotWanted;
         self.order.clear();
+        self.places = 0;
         std::mem::take(&mut self.changes).len()
     }
 
