@@ -137,6 +137,21 @@ impl Journal {
         logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::places).sum()
     }
 
+    /// Returns the number of the last change that was noted.
+    pub(super) fn last_number(&self) -> u64 {
+        self.next_number
+    }
+
+    /// Tells whether the store has yet to be told of a change up to this number.
+    pub(super) fn has_until(&self, log: &Partition, number: u64) -> bool {
+        self.backlogs.get(log).is_some_and(|backlog| backlog.has_until(number))
+    }
+
+    /// Tells whether the store is to be told all that is known here of a log.
+    pub(super) fn is_surveyed(&self, log: &Partition) -> bool {
+        self.backlogs.get(log).is_some_and(Backlog::is_surveyed)
+    }
+
     /// Notes what has become of a request, in place of what was noted before, in each of its logs.
     ///
     /// # Errors

@@ -65,20 +65,33 @@ impl<S: Store> Failover<S> {
         logs.iter().any(|log| self.0.local.log_len(log) > 4 * PLACES_AT_ONCE)
     }
 
-    /// Tells the store what was decided on some logs without it.
+    /// Tells the store what was decided on some logs without it until now.
+    ///
+    /// What is noted meanwhile is for others to tell: there may be more of it without end.
     pub(super) async fn tell_changes(&self, logs: &[Partition]) -> Result<(), StoreError> {
+        if !self.0.journal.has_changes(logs) {
+            return Ok(());
+        }
+        let last = self.0.journal.lock().last_number();
         for log in logs {
-            while self.0.journal.has_changes(std::slice::from_ref(log)) {
+            while self.0.journal.lock().has_until(log, last) {
                 self.take_turn(log).await?;
             }
         }
         Ok(())
     }
 
-    /// Tells the store all that is to be told about some logs.
+    /// Tells the store all that is to be told about some logs until now.
     pub(super) async fn tell_everything(&self, logs: &[Partition]) -> Result<(), StoreError> {
+        let last = self.0.journal.lock().last_number();
+        let is_left = |log: &Partition| {
+            let journal = self.0.journal.lock();
+            journal.is_surveyed(log) || journal.has_until(log, last)
+        };
         for log in logs {
-            while self.take_turn(log).await? {}
+            while is_left(log) {
+                self.take_turn(log).await?;
+            }
         }
         Ok(())
     }

@@ -107,6 +107,15 @@ impl Backlog {
         self.changes.contains_key(&id)
     }
 
+    /// Tells whether a change was noted up to this number.
+    pub(super) fn has_until(&self, number: u64) -> bool {
+        self.changes.values().any(|change| change.number <= number)
+    }
+
+    pub(super) fn is_surveyed(&self) -> bool {
+        self.survey != Survey::NotWanted
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.survey == Survey::NotWanted && !self.is_under_way()
     }

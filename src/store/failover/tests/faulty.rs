@@ -1,0 +1,112 @@
+//! A store that fails and answers late, and what a process makes of it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::time::{sleep, timeout};
+
+use super::*;
+use crate::store::DecidedBy;
+
+/// A store that can be told to fail, and to answer late.
+#[derive(Clone)]
+struct Faulty(Arc<State>);
+
+struct State {
+    store: MemoryStore,
+    fails: AtomicBool,
+    latency_ms: AtomicU64,
+}
+
+impl Faulty {
+    fn fail(&self, fails: bool) {
+        self.0.fails.store(fails, Ordering::SeqCst);
+    }
+
+    fn answer_after(&self, latency: Duration) {
+        self.0.latency_ms.store(latency.as_millis() as u64, Ordering::SeqCst);
+    }
+
+    /// Answers late, and as the store says before or after that.
+    fn answer<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&MemoryStore) -> StoreFuture<T> + Send + 'static,
+    ) -> StoreFuture<T> {
+        let this = self.0.clone();
+        StoreFuture::later(async move {
+            let latency = Duration::from_millis(this.latency_ms.load(Ordering::SeqCst));
+            if this.fails.load(Ordering::SeqCst) {
+                return Err(StoreError::Unavailable);
+            }
+            sleep(latency / 2).await;
+            let answer = act(&this.store).await;
+            sleep(latency / 2).await;
+            answer
+        })
+    }
+}
+
+impl Store for Faulty {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+        let check = check.clone();
+        self.answer(move |store| store.admit(&check))
+    }
+
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+        let check = check.clone();
+        self.answer(move |store| store.peek(&check))
+    }
+
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
+        let check = check.clone();
+        self.answer(move |store| store.cancel(&check))
+    }
+
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+        let (log, known) = (log.clone(), known.clone());
+        self.answer(move |store| store.restore(&log, &known))
+    }
+
+    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
+        let partitions = partitions.to_vec();
+        self.answer(move |store| store.reset(&partitions))
+    }
+}
+
+fn faulty() -> (Failover<Faulty>, Faulty) {
+    let fails = AtomicBool::new(false);
+    let state = State { store: MemoryStore::new(), fails, latency_ms: AtomicU64::new(0) };
+    let store = Faulty(Arc::new(state));
+    (Failover::new(store.clone(), MemoryStore::new(), Outage::new()), store)
+}
+
+fn policy(quota: Quota) -> Arc<Policy> {
+    Arc::new(Policy::new("user").quota(quota))
+}
+
+fn check(policy: &Arc<Policy>, key: &str) -> Arc<Check> {
+    Arc::new(Check::new([Partition::new(policy.clone(), key)]))
+}
+
+#[tokio::test(start_paused = true)]
+async fn check_does_not_wait_for_later_changes() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::per_hour(100_000));
+    let admitted: Vec<_> = (0..2_000).map(|_| check(&policy, "all")).collect();
+    for check in &admitted {
+        assert!(failover.admit(check).await.unwrap().admitted);
+    }
+    store.fail(true);
+    assert!(failover.admit(&check(&policy, "all")).await.unwrap().admitted);
+    store.fail(false);
+    store.answer_after(Duration::from_millis(10));
+    let cancelling = failover.clone();
+    tokio::spawn(async move {
+        for check in admitted {
+            cancelling.cancel(&check).await.unwrap();
+            sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let decided = timeout(Duration::from_secs(1), failover.admit(&check(&policy, "all"))).await;
+    let verdict = decided.expect("the store answers in 10 ms").unwrap();
+    assert_eq!(verdict.decided_by, DecidedBy::Store);
+}
