@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -99,8 +100,8 @@ impl<S: Store> Failover<S> {
     /// Tells the store about a log, or waits for the caller that does. Says whether there may be
     /// more to tell.
     ///
-    /// If the leader's future is dropped, the others find its end of the channel closed, and one of
-    /// them takes the turn. What it had sent may still run: all of it can be done twice.
+    /// If the leader's task is dropped, by a runtime that ends, the others find its end of the channel
+    /// closed, and one of them takes the turn. What it had sent may still run: all of it can be done twice.
     async fn take_turn(&self, log: &Partition) -> Result<bool, StoreError> {
         let turn = self.0.journal.lock().turn(log, PLACES_AT_ONCE, Instant::now());
         match turn {
@@ -110,20 +111,28 @@ impl<S: Store> Failover<S> {
                 Ok(None) | Err(_) => Ok(true),
             },
             Turn::Lead(lead) => {
-                let told = self.tell(&lead).await;
-                let (outcome, surveyed_until_us) = match told {
-                    Ok(surveyed_until_us) => (Ok(()), surveyed_until_us),
-                    // No other log is told so: the rest is not held up.
-                    Err(error) if error.concerns_one_window() => {
-                        report::write_back_lost(&error);
-                        (Ok(()), None)
-                    }
-                    Err(error) => (Err(error), None),
-                };
-                self.0.journal.lock().finish(&lead, &outcome, surveyed_until_us);
-                outcome.map(|()| true)
+                // In a task of its own: others wait for it, also if this future is not polled again.
+                let this = self.clone();
+                let Ok(runtime) = Handle::try_current() else { return this.lead(lead).await };
+                let led = runtime.spawn(async move { this.lead(lead).await });
+                led.await.unwrap_or(Err(StoreError::Unavailable))
             }
         }
+    }
+
+    /// Tells the store about a log, and notes how that has ended.
+    async fn lead(self, lead: Lead) -> Result<bool, StoreError> {
+        let (outcome, surveyed_until_us) = match self.tell(&lead).await {
+            Ok(surveyed_until_us) => (Ok(()), surveyed_until_us),
+            // No other log is told so: the rest is not held up.
+            Err(error) if error.concerns_one_window() => {
+                report::write_back_lost(&error);
+                (Ok(()), None)
+            }
+            Err(error) => (Err(error), None),
+        };
+        self.0.journal.lock().finish(&lead, &outcome, surveyed_until_us);
+        outcome.map(|()| true)
     }
 
     /// Tells the store what a leader has to tell, and returns from where a survey goes on.

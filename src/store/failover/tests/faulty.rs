@@ -110,3 +110,21 @@ async fn check_does_not_wait_for_later_changes() {
     let verdict = decided.expect("the store answers in 10 ms").unwrap();
     assert_eq!(verdict.decided_by, DecidedBy::Store);
 }
+
+/// A future that is not polled any more, and not dropped, as in a `select!` that has gone on.
+#[tokio::test(start_paused = true)]
+async fn leader_left_unpolled_holds_up_nobody() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::per_hour(5));
+    store.fail(true);
+    assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
+    store.fail(false);
+    store.answer_after(Duration::from_millis(20));
+    // Before the background task comes to it.
+    let mut first = failover.admit(&check(&policy, "alice"));
+    assert!(timeout(Duration::from_micros(1), &mut first).await.is_err());
+    let second = failover.admit(&check(&policy, "alice"));
+    let decided = timeout(Duration::from_secs(10), second).await;
+    assert!(decided.expect("the store answers in 20 ms").unwrap().admitted);
+    drop(first);
+}
