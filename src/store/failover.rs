@@ -99,11 +99,11 @@ fn is_local(check: &Check) -> bool {
 
 impl<S: Store> Store for Failover<S> {
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
-        let sent = Instant::now();
         if self.0.journal.has_changes(&check.partitions) {
             let (this, check) = (self.clone(), check.clone());
-            return StoreFuture::later(async move { this.admit_after_changes(&check, sent).await });
+            return StoreFuture::later(async move { this.admit_after_changes(&check).await });
         }
+        let sent = Instant::now();
         let answer = match self.0.store.admit(check).into_ready() {
             Ok(answer) => match self.settle(check, sent, answer) {
                 Ok(decided) => return StoreFuture::ready(decided),

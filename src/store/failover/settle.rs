@@ -133,7 +133,7 @@ impl<S: Store> Failover<S> {
     }
 
     /// Decides on a request of logs that the store has yet to be told about.
-    pub(super) async fn admit_after_changes(&self, check: &Arc<Check>, sent: Instant) -> Decided {
+    pub(super) async fn admit_after_changes(&self, check: &Arc<Check>) -> Decided {
         if is_local(check) && self.has_many_changes(&check.partitions) {
             return self.decide_here(check, &StoreError::Unavailable);
         }
@@ -141,6 +141,8 @@ impl<S: Store> Failover<S> {
             // What failed was not this request, which the store has not seen.
             return self.without_the_store(check, StoreError::Unavailable);
         }
+        // Only now: the local entry is not to leave long before the store's.
+        let sent = Instant::now();
         let answer = self.0.store.admit(check).await;
         match self.settle(check, sent, answer) {
             Ok(decided) => decided,

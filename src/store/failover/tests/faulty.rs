@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tokio::time::{sleep, timeout};
+use tokio::time::{advance, sleep, timeout};
 
 use super::*;
 use crate::store::DecidedBy;
@@ -127,4 +127,28 @@ async fn leader_left_unpolled_holds_up_nobody() {
     let decided = timeout(Duration::from_secs(10), second).await;
     assert!(decided.expect("the store answers in 20 ms").unwrap().admitted);
     drop(first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_write_back_admits_no_more() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::new(2, Duration::from_secs(1)));
+    store.fail(true);
+    assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
+    store.fail(false);
+    // The store is told, and then admits.
+    store.answer_after(Duration::from_millis(400));
+    let began = Instant::now();
+    assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
+    let admitted_after = began.elapsed();
+    assert!(admitted_after >= Duration::from_millis(600), "{admitted_after:?}");
+    store.fail(true);
+    // The store has counted the second at 600 ms.
+    advance(Duration::from_millis(1_100).saturating_sub(admitted_after)).await;
+    let mut admitted = 0;
+    for _ in 0..2 {
+        let verdict = failover.admit(&check(&policy, "alice")).await.unwrap();
+        admitted += usize::from(verdict.admitted);
+    }
+    assert!(admitted <= 1, "{admitted} and the second one within a second");
 }
