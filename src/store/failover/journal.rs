@@ -194,10 +194,14 @@ impl Journal {
 
     fn backlog(&mut self, log: &Partition) -> &mut Backlog {
         match self.backlogs.entry(log.clone()) {
-            Entry::Occupied(known) => known.into_mut(),
+            Entry::Occupied(known) => {
+                let backlog = known.into_mut();
+                backlog.lengthen(log);
+                backlog
+            }
             Entry::Vacant(vacant) => {
                 self.order.push_back(log.clone());
-                vacant.insert(Backlog::default())
+                vacant.insert(Backlog::new(log.clone()))
             }
         }
     }
@@ -206,8 +210,9 @@ impl Journal {
     /// up to `most` places.
     pub(super) fn turn(&mut self, log: &Partition, most: usize, now: Instant) -> Turn {
         let Some(backlog) = self.backlogs.get_mut(log) else { return Turn::Nothing };
-        self.changes -= backlog.drop_over(log, now);
-        let turn = backlog.turn(log, most);
+        backlog.lengthen(log);
+        self.changes -= backlog.drop_over(now);
+        let turn = backlog.turn(most);
         self.drop_if_empty(log);
         turn
     }
@@ -247,9 +252,9 @@ impl Journal {
                 break;
             }
             let Some(log) = self.order.pop_front() else { break };
-            if self.backlogs.contains_key(&log) {
-                self.order.push_back(log.clone());
-                logs.push(log);
+            if let Some(backlog) = self.backlogs.get(&log) {
+                logs.push(backlog.log().clone());
+                self.order.push_back(log);
             }
         }
         logs
@@ -263,8 +268,8 @@ impl Journal {
         let lately = |at: Instant| now.saturating_duration_since(at) < Duration::from_secs(1);
         if !self.cleared_at.is_some_and(lately) {
             self.cleared_at = Some(now);
-            for (log, backlog) in &mut self.backlogs {
-                self.changes -= backlog.drop_over(log, now);
+            for backlog in self.backlogs.values_mut() {
+                self.changes -= backlog.drop_over(now);
             }
             self.backlogs.retain(|_, backlog| !backlog.is_empty());
             self.order.retain(|log| self.backlogs.contains_key(log));

@@ -45,8 +45,11 @@ type Outcome = Option<Result<(), StoreError>>;
 ///
 /// One caller at a time tells it, the leader, so that what is told of one request arrives in the
 /// order in which it was noted. The others wait for the leader's outcome.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Backlog {
+    /// With the longest policy of those that changes were noted under, which says how long they
+    /// matter: it may have been replaced meanwhile.
+    log: Partition,
     changes: HashMap<Uuid, Change, RandomState>,
     /// The changes in the order they were noted, beside some that are done.
     order: VecDeque<Uuid>,
@@ -95,6 +98,28 @@ impl Lead {
 }
 
 impl Backlog {
+    pub(super) fn new(log: Partition) -> Self {
+        Self {
+            log,
+            changes: HashMap::default(),
+            order: VecDeque::new(),
+            places: 0,
+            survey: Survey::default(),
+            under_way: None,
+        }
+    }
+
+    pub(super) fn log(&self) -> &Partition {
+        &self.log
+    }
+
+    /// Has what is noted matter for as long as the policy of `log` says, if that is longer.
+    pub(super) fn lengthen(&mut self, log: &Partition) {
+        if log.policy.horizon_us() > self.log.policy.horizon_us() {
+            self.log = log.clone();
+        }
+    }
+
     pub(super) fn changes(&self) -> usize {
         self.changes.len()
     }
@@ -146,7 +171,7 @@ impl Backlog {
         self.survey = Survey::After(None);
     }
 
-    pub(super) fn turn(&mut self, log: &Partition, most: usize) -> Turn {
+    pub(super) fn turn(&mut self, most: usize) -> Turn {
         if let Some(outcome) = self.under_way.as_ref().filter(|_| self.is_under_way()) {
             return Turn::Wait(outcome.clone());
         }
@@ -161,7 +186,7 @@ impl Backlog {
         let changes = self.first_changes(most);
         let (outcome, waiting) = watch::channel(None);
         self.under_way = Some(waiting);
-        Turn::Lead(Lead { log: log.clone(), changes, survey, outcome })
+        Turn::Lead(Lead { log: self.log.clone(), changes, survey, outcome })
     }
 
     /// Returns the first changes that take up to `most` places, and at least one change.
@@ -202,12 +227,12 @@ impl Backlog {
     }
 
     /// Drops what has left all windows, and returns how many changes that were.
-    pub(super) fn drop_over(&mut self, log: &Partition, now: Instant) -> usize {
+    pub(super) fn drop_over(&mut self, now: Instant) -> usize {
         let before = self.changes.len();
         // The oldest first: one that is not over ends the search.
         while let Some(id) = self.order.front() {
             match self.changes.get(id) {
-                Some(change) if !change.is_over(log, now) => break,
+                Some(change) if !change.is_over(&self.log, now) => break,
                 _ => {
                     let id = *id;
                     self.remove(id);

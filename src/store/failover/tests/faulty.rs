@@ -152,3 +152,20 @@ async fn slow_write_back_admits_no_more() {
     }
     assert!(admitted <= 1, "{admitted} and the second one within a second");
 }
+
+#[tokio::test(start_paused = true)]
+async fn write_back_keeps_to_a_longer_window() {
+    let (failover, store) = faulty();
+    let short = policy(Quota::new(5, Duration::from_secs(1)));
+    let long = policy(Quota::new(2, Duration::from_secs(60)));
+    store.fail(true);
+    for policy in [&short, &long] {
+        assert!(failover.admit(&check(policy, "alice")).await.unwrap().admitted);
+    }
+    sleep(Duration::from_secs(2)).await;
+    store.fail(false);
+    sleep(Duration::from_secs(2)).await;
+    // As another process asks.
+    let state = now(store.0.store.peek(&check(&long, "alice"))).unwrap().states[0];
+    assert_eq!(state.remaining, 0, "both were written back");
+}
