@@ -85,8 +85,9 @@ impl Drop for Locked<'_> {
 #[derive(Debug)]
 pub(super) struct Journal {
     backlogs: HashMap<Partition, Backlog, RandomState>,
-    /// The logs in the order in which the store is told of them, beside some that are done.
-    order: VecDeque<Partition>,
+    /// The logs in the order in which the store is told of them, and the numbers of their backlogs,
+    /// beside some that are done.
+    order: VecDeque<(Partition, u64)>,
     /// How many changes there are, of all logs.
     changes: usize,
     capacity: usize,
@@ -200,9 +201,19 @@ impl Journal {
                 backlog
             }
             Entry::Vacant(vacant) => {
-                self.order.push_back(log.clone());
-                vacant.insert(Backlog::new(log.clone()))
+                self.next_number += 1;
+                self.order.push_back((log.clone(), self.next_number));
+                vacant.insert(Backlog::new(log.clone(), self.next_number))
             }
+        }
+    }
+
+    /// Drops what is done from the order, if it is most of it: a log may be done and noted again any
+    /// number of times before its turn comes.
+    fn tidy(&mut self) {
+        if self.order.len() > 2 * self.backlogs.len() + 64 {
+            let backlogs = &self.backlogs;
+            self.order.retain(|(log, number)| is_current(backlogs, log, *number));
         }
     }
 
@@ -251,10 +262,10 @@ impl Journal {
             if logs.len() == most {
                 break;
             }
-            let Some(log) = self.order.pop_front() else { break };
-            if let Some(backlog) = self.backlogs.get(&log) {
+            let Some((log, number)) = self.order.pop_front() else { break };
+            if let Some(backlog) = self.backlogs.get(&log).filter(|it| it.number() == number) {
                 logs.push(backlog.log().clone());
-                self.order.push_back(log);
+                self.order.push_back((log, number));
             }
         }
         logs
@@ -272,7 +283,7 @@ impl Journal {
                 self.changes -= backlog.drop_over(now);
             }
             self.backlogs.retain(|_, backlog| !backlog.is_empty());
-            self.order.retain(|log| self.backlogs.contains_key(log));
+            self.tidy();
         }
         self.changes + more <= self.capacity
     }
@@ -281,6 +292,16 @@ impl Journal {
         if self.backlogs.get(log).is_some_and(Backlog::is_empty) {
             // Its place in the order is passed over when its turn comes.
             self.backlogs.remove(log);
+            self.tidy();
         }
     }
+}
+
+/// Tells whether a place in the order is that of a backlog.
+fn is_current(
+    backlogs: &HashMap<Partition, Backlog, RandomState>,
+    log: &Partition,
+    number: u64,
+) -> bool {
+    backlogs.get(log).is_some_and(|backlog| backlog.number() == number)
 }

@@ -50,6 +50,8 @@ pub(super) struct Backlog {
     /// With the longest policy of those that changes were noted under, which says how long they
     /// matter: it may have been replaced meanwhile.
     log: Partition,
+    /// Tells the backlog from an earlier one of the same log.
+    number: u64,
     changes: HashMap<Uuid, Change, RandomState>,
     /// The changes in the order they were noted, beside some that are done.
     order: VecDeque<Uuid>,
@@ -98,15 +100,20 @@ impl Lead {
 }
 
 impl Backlog {
-    pub(super) fn new(log: Partition) -> Self {
+    pub(super) fn new(log: Partition, number: u64) -> Self {
         Self {
             log,
+            number,
             changes: HashMap::default(),
             order: VecDeque::new(),
             places: 0,
             survey: Survey::default(),
             under_way: None,
         }
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
     }
 
     pub(super) fn log(&self) -> &Partition {
