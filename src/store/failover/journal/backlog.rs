@@ -58,6 +58,8 @@ pub(super) struct Backlog {
     /// How many places the changes take.
     places: usize,
     survey: Survey,
+    /// Whether a survey was begun after the leader began its turn.
+    is_survey_new: bool,
     /// Ends when the leader does, also if its future is dropped.
     under_way: Option<watch::Receiver<Outcome>>,
 }
@@ -108,6 +110,7 @@ impl Backlog {
             order: VecDeque::new(),
             places: 0,
             survey: Survey::default(),
+            is_survey_new: false,
             under_way: None,
         }
     }
@@ -176,6 +179,7 @@ impl Backlog {
     /// Has all told that is known here, from the beginning.
     pub(super) fn begin_survey(&mut self) {
         self.survey = Survey::After(None);
+        self.is_survey_new = true;
     }
 
     pub(super) fn turn(&mut self, most: usize) -> Turn {
@@ -193,6 +197,7 @@ impl Backlog {
         let changes = self.first_changes(most);
         let (outcome, waiting) = watch::channel(None);
         self.under_way = Some(waiting);
+        self.is_survey_new = false;
         Turn::Lead(Lead { log: self.log.clone(), changes, survey, outcome })
     }
 
@@ -219,7 +224,9 @@ impl Backlog {
         if !is_done {
             return 0;
         }
-        if self.survey == lead.survey.map_or(Survey::NotWanted, Survey::After) {
+        if !self.is_survey_new
+            && self.survey == lead.survey.map_or(Survey::NotWanted, Survey::After)
+        {
             self.survey = surveyed_until_us
                 .map_or(Survey::NotWanted, |until_us| Survey::After(Some(until_us)));
         }

@@ -136,3 +136,14 @@ fn order_holds_each_log_once() {
     logs.dedup();
     assert_eq!((listed, logs.len()), (201, 201));
 }
+
+#[test]
+fn survey_wanted_in_a_turn_begins_again() {
+    let mut journal = Journal::new(10);
+    journal.survey(&partition(0), 1, true);
+    let first = lead(&mut journal, &partition(0));
+    // After the leader has looked at what is known here.
+    journal.survey(&partition(0), 1, true);
+    journal.finish(&first, &Ok(()), None);
+    assert_eq!(lead(&mut journal, &partition(0)).survey, Some(None));
+}
