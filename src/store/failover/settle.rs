@@ -42,7 +42,7 @@ impl<S: Store> Failover<S> {
     ) -> Result<Decided, Doubt> {
         match answer {
             Ok(verdict) if verdict.admitted => self.admitted(check, sent, verdict).map(Ok),
-            Ok(verdict) => Ok(Ok(self.denied(check, verdict))),
+            Ok(verdict) => Ok(Ok(self.denied(check, sent, verdict))),
             Err(error) if error.is_impossible() => Ok(Err(error)),
             Err(error) => Ok(self.without_the_store(check, error)),
         }
@@ -150,23 +150,26 @@ impl<S: Store> Failover<S> {
         }
     }
 
-    fn denied(&self, check: &Arc<Check>, verdict: Verdict) -> Verdict {
+    fn denied(&self, check: &Arc<Check>, sent: Instant, verdict: Verdict) -> Verdict {
         if verdict.rollback == Rollback::Unfinished {
             // The denial stands: another log is full, whatever becomes of this one.
             let _ = self.note(check, ChangeKind::Cancel);
         }
-        self.remember_bans(check, &verdict);
+        self.remember_bans(check, sent, &verdict);
         verdict
     }
 
     /// Bans here the keys that are banned there, for when the store does not answer.
-    fn remember_bans(&self, check: &Arc<Check>, verdict: &Verdict) {
+    ///
+    /// A ban ends here no later than there, so that a client that has waited as long as it was told
+    /// is not banned again.
+    fn remember_bans(&self, check: &Arc<Check>, sent: Instant, verdict: &Verdict) {
         if !is_local(check) || verdict.remembered {
             return;
         }
         for ban in verdict.bans.iter().filter(|ban| ban.wait_us > 0) {
             if let Some(partition) = check.partitions.get(ban.partition) {
-                let length = Duration::from_micros(ban.wait_us);
+                let length = Duration::from_micros(ban.wait_us).saturating_sub(sent.elapsed());
                 let _ = self.0.local.impose_seen(partition, length, REASON, verdict.at_us);
             }
         }

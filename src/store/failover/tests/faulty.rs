@@ -169,3 +169,25 @@ async fn write_back_keeps_to_a_longer_window() {
     let state = now(store.0.store.peek(&check(&long, "alice"))).unwrap().states[0];
     assert_eq!(state.remaining, 0, "both were written back");
 }
+
+#[tokio::test(start_paused = true)]
+async fn wait_of_a_ban_is_honest_after_an_outage() {
+    let (failover, store) = faulty();
+    let quota = Quota::new(1, Duration::from_secs(60));
+    let penalty = "1/10m:5m".parse().unwrap();
+    let policy = Arc::new(Policy::new("user").quota(quota).penalty(penalty));
+    assert!(failover.admit(&check(&policy, "mallory")).await.unwrap().admitted);
+    let denied = failover.admit(&check(&policy, "mallory")).await.unwrap();
+    let (told, wait_us) = (Instant::now(), denied.bans[0].wait_us);
+    // Another request gets a late reply about the same ban.
+    store.answer_after(Duration::from_millis(40));
+    failover.admit(&check(&policy, "mallory")).await.unwrap();
+    store.answer_after(Duration::ZERO);
+    failover.0.outage.mark_reconnection();
+    let wait = Duration::from_micros(wait_us);
+    tokio::time::sleep_until(told + wait - Duration::from_secs(1)).await;
+    failover.0.outage.mark_reconnection();
+    tokio::time::sleep_until(told + wait).await;
+    let verdict = failover.admit(&check(&policy, "mallory")).await.unwrap();
+    assert!(verdict.admitted, "{verdict:?}");
+}
