@@ -41,10 +41,15 @@ impl SharedJournal {
         Locked { journal, logs: &self.logs }
     }
 
+    /// Tells whether the journal is about no log.
+    pub(super) fn is_empty(&self) -> bool {
+        self.logs.load(Ordering::Acquire) == 0
+    }
+
     /// Tells whether requests of these logs were decided on without the store, which has to be told
     /// before it decides on others.
     pub(super) fn has_changes(&self, logs: &[Partition]) -> bool {
-        self.logs.load(Ordering::Acquire) > 0 && self.lock().changes(logs) > 0
+        !self.is_empty() && self.lock().changes(logs) > 0
     }
 
     /// Tells whether anything is to be told about these logs.

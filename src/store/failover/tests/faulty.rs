@@ -191,3 +191,24 @@ async fn wait_of_a_ban_is_honest_after_an_outage() {
     let verdict = failover.admit(&check(&policy, "mallory")).await.unwrap();
     assert!(verdict.admitted, "{verdict:?}");
 }
+
+#[test]
+fn write_back_outlives_a_runtime() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::per_hour(5));
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().build().unwrap()
+    };
+    store.fail(true);
+    runtime().block_on(async {
+        assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
+    });
+    store.fail(false);
+    runtime().block_on(async {
+        assert!(failover.admit(&check(&policy, "bob")).await.unwrap().admitted);
+        sleep(Duration::from_millis(200)).await;
+    });
+    let state = now(store.0.store.peek(&check(&policy, "alice"))).unwrap().states[0];
+    assert_eq!(state.remaining, 4, "it is written back without another failure");
+}
