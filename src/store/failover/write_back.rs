@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::journal::{Change, ChangeKind, Lead, Turn};
@@ -25,6 +25,8 @@ const PLACES_AT_ONCE: usize = 512;
 /// How long until the store is asked again after it has refused something.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How long the turn of another caller is waited for. Its runtime may be one that does not run now.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 impl<S: Store> Failover<S> {
     /// Tells the store what it has missed, until nothing is left.
@@ -106,10 +108,13 @@ impl<S: Store> Failover<S> {
         let turn = self.0.journal.lock().turn(log, PLACES_AT_ONCE, Instant::now());
         match turn {
             Turn::Nothing => Ok(false),
-            Turn::Wait(mut outcome) => match outcome.wait_for(Option::is_some).await.as_deref() {
-                Ok(Some(outcome)) => outcome.clone().map(|()| true),
-                Ok(None) | Err(_) => Ok(true),
-            },
+            Turn::Wait(mut outcome) => {
+                match timeout(LONGEST_WAIT, outcome.wait_for(Option::is_some)).await {
+                    Ok(Ok(outcome)) => outcome.clone().unwrap_or(Ok(())).map(|()| true),
+                    Ok(Err(_)) => Ok(true),
+                    Err(_) => Err(StoreError::Unavailable),
+                }
+            }
             Turn::Lead(lead) => {
                 // In a task of its own: others wait for it, also if this future is not polled again.
                 let this = self.clone();

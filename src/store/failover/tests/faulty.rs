@@ -212,3 +212,24 @@ fn write_back_outlives_a_runtime() {
     let state = now(store.0.store.peek(&check(&policy, "alice"))).unwrap().states[0];
     assert_eq!(state.remaining, 4, "it is written back without another failure");
 }
+
+/// As of a test, or of a program that calls `block_on` now and then.
+#[test]
+fn runtime_left_unpolled_holds_up_nobody() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::per_hour(5));
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().build().unwrap()
+    };
+    let (one, other) = (runtime(), runtime());
+    let admit = || failover.admit(&check(&policy, "alice"));
+    store.fail(true);
+    assert!(one.block_on(admit()).unwrap().admitted);
+    store.fail(false);
+    store.answer_after(Duration::from_millis(20));
+    let first = one.block_on(async { timeout(Duration::from_millis(5), admit()).await });
+    assert!(first.is_err());
+    let decided = other.block_on(async { timeout(Duration::from_secs(5), admit()).await });
+    assert!(decided.expect("within five seconds").unwrap().admitted);
+}
