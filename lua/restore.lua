@@ -12,6 +12,10 @@ local call, log, horizon_us = redis.call, KEYS[1], tonumber(ARGV[1])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local reset_us = tonumber(call('GET', KEYS[2]) or -1)
+if reset_us > now_us then
+  -- The clock has stepped back: what is older than the reset can't be told, and all of it counts.
+  reset_us = -1
+end
 call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
 
 local added, longest_left_us = 0, 0
@@ -31,4 +35,4 @@ if longest_left_us > 0 then
     call('PEXPIRE', log, ttl_ms)
   end
 end
-return { added, reset_us < 0 and -1 or math.max(now_us - reset_us, 0) }
+return { added, reset_us < 0 and -1 or now_us - reset_us }

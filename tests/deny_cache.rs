@@ -12,12 +12,13 @@ use tokio::sync::Notify;
 use tokio::time::advance;
 use tower::{Layer, Service, ServiceExt};
 use tower_sliding_window::store::{
-    Check, DenyCache, KnownLog, Partition, Restored, Store, StoreFuture, Verdict,
+    Admission, Check, DenyCache, KnownLog, Partition, Restored, Store, StoreFuture, Verdict,
 };
 use tower_sliding_window::{
     Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, RedisStore, SlidingWindowLayer,
     key,
 };
+use uuid::Uuid;
 
 const TICK: Duration = Duration::from_micros(1);
 
@@ -386,4 +387,19 @@ async fn a_flood_of_one_user_costs_redis_a_call_for_each_connection() {
     };
     let calls = calls("evalsha") + calls("eval");
     assert!(calls <= 130, "{calls} script calls: {stats}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn restored_admission_forgets_a_denial() {
+    let store = Counting::default();
+    let (cache, quota) = (cached(&store), Quota::new(2, Duration::from_secs(10)));
+    let limiter = Limiter::new(Policy::new("user").quota(quota), cache.clone());
+    assert!(admit(&limiter, "alice").await);
+    advance(Duration::from_secs(1)).await;
+    assert!(admit(&limiter, "alice").await);
+    assert_eq!(denied_for(&limiter, "alice").await, Duration::from_secs(9));
+    let log = Partition::new(Arc::new(Policy::new("user").quota(quota)), "alice");
+    let known = KnownLog::new(vec![Admission::new(Uuid::new_v4(), 1, Duration::ZERO)]);
+    assert_eq!(cache.restore(&log, &known).await.unwrap().added, 1);
+    assert_eq!(denied_for(&limiter, "alice").await, Duration::from_secs(10));
 }

@@ -301,3 +301,41 @@ async fn shares_admit_no_more_than_the_limit() {
         assert!(instance.check_cost("alice", 1).await.unwrap().is_admitted());
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn high_costs_are_written_back() {
+    let redis = RedisProcess::start().await;
+    let process = Far::from(&redis).await;
+    let limiter = process.limiter(user(1_000_000));
+    process.cut().await;
+    for _ in 0..500 {
+        assert!(limiter.check_cost("alice", 1_000).await.unwrap().is_admitted());
+    }
+    process.mend().await;
+    let took = until_redis_decides(&limiter, "alice").await;
+    assert!(took < 5 * A_SECOND, "{took:?}");
+    let written = redis.run::<usize>(&["ZCARD", "tsw:{=alice}:user"]).await;
+    assert!(written >= 500_000, "{written}");
+}
+
+#[tokio::test]
+async fn clock_stepped_back_past_a_reset() {
+    let redis = RedisProcess::start().await;
+    let process = Far::from(&redis).await;
+    let limiter = process.limiter(user(2));
+    limiter.reset("alice").await.unwrap();
+    // The clock of the server steps back: the mark then lies in its future.
+    let mark = "tsw:{=alice}:user:reset";
+    let reset_us: u64 = redis.run::<String>(&["GET", mark]).await.parse().unwrap();
+    let future_us = (reset_us + 600_000_000).to_string();
+    redis.run::<String>(&["SET", mark, &future_us, "KEEPTTL"]).await;
+    process.cut().await;
+    for _ in 0..2 {
+        assert!(passes(&limiter, "alice").await);
+    }
+    process.mend().await;
+    for _ in 0..2 {
+        assert!(!passes(&limiter, "alice").await, "two were admitted in the outage");
+    }
+    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:user"]).await, 2);
+}

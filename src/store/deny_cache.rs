@@ -47,7 +47,7 @@ const CHANGE_COUNTERS: usize = 1024;
 /// - Never tells a wait that is too short for the windows it remembers: what is told counts from
 ///   when the answer arrived.
 /// - A denial is forgotten when its policy is replaced, and when the key is reset or a request of
-///   it admitted, cancelled or rolled back through a clone of this store.
+///   it admitted, cancelled, restored or rolled back through a clone of this store.
 /// - Of a request under several policies, each full window is remembered by itself. The answer
 ///   from memory knows of those, and only those: it does not name another that has filled since.
 /// - Requests of a weight other than 1 are always put to the store.
@@ -129,7 +129,8 @@ impl<S: Store> Store for DenyCache<S> {
     }
 
     fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
-        self.store.restore(log, known)
+        let changed = Changed::new(&self.denials, std::slice::from_ref(log));
+        self.store.restore(log, known).inspect(move |_| drop(changed))
     }
 
     fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {

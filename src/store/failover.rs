@@ -77,6 +77,17 @@ impl<S: Store> Failover<S> {
         self.ensure_worker(&mut journal);
     }
 
+    /// Tells whether requests of these logs were decided on without the store, and sees to it that the
+    /// store is told of them and of all others: the runtime of the task that did so may have ended.
+    fn has_changes(&self, logs: &[Partition]) -> bool {
+        if self.0.journal.is_empty() {
+            return false;
+        }
+        let mut journal = self.0.journal.lock();
+        self.ensure_worker(&mut journal);
+        journal.changes(logs) > 0
+    }
+
     fn ensure_worker(&self, journal: &mut journal::Journal) {
         if let Ok(runtime) = Handle::try_current()
             && let Some(worker) = journal.begin()
@@ -99,7 +110,7 @@ fn is_local(check: &Check) -> bool {
 
 impl<S: Store> Store for Failover<S> {
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
-        if self.0.journal.has_changes(&check.partitions) {
+        if self.has_changes(&check.partitions) {
             let (this, check) = (self.clone(), check.clone());
             return StoreFuture::later(async move { this.admit_after_changes(&check).await });
         }

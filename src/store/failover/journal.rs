@@ -41,10 +41,15 @@ impl SharedJournal {
         Locked { journal, logs: &self.logs }
     }
 
+    /// Tells whether the journal is about no log.
+    pub(super) fn is_empty(&self) -> bool {
+        self.logs.load(Ordering::Acquire) == 0
+    }
+
     /// Tells whether requests of these logs were decided on without the store, which has to be told
     /// before it decides on others.
     pub(super) fn has_changes(&self, logs: &[Partition]) -> bool {
-        self.logs.load(Ordering::Acquire) > 0 && self.lock().changes(logs) > 0
+        !self.is_empty() && self.lock().changes(logs) > 0
     }
 
     /// Tells whether anything is to be told about these logs.
@@ -85,8 +90,9 @@ impl Drop for Locked<'_> {
 #[derive(Debug)]
 pub(super) struct Journal {
     backlogs: HashMap<Partition, Backlog, RandomState>,
-    /// The logs in the order in which the store is told of them, beside some that are done.
-    order: VecDeque<Partition>,
+    /// The logs in the order in which the store is told of them, and the numbers of their backlogs,
+    /// beside some that are done.
+    order: VecDeque<(Partition, u64)>,
     /// How many changes there are, of all logs.
     changes: usize,
     capacity: usize,
@@ -132,6 +138,26 @@ impl Journal {
         logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::changes).sum()
     }
 
+    /// Returns how many places the changes of some logs take.
+    pub(super) fn places(&self, logs: &[Partition]) -> usize {
+        logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::places).sum()
+    }
+
+    /// Returns the number of the last change that was noted.
+    pub(super) fn last_number(&self) -> u64 {
+        self.next_number
+    }
+
+    /// Tells whether the store has yet to be told of a change up to this number.
+    pub(super) fn has_until(&self, log: &Partition, number: u64) -> bool {
+        self.backlogs.get(log).is_some_and(|backlog| backlog.has_until(number))
+    }
+
+    /// Tells whether the store is to be told all that is known here of a log.
+    pub(super) fn is_surveyed(&self, log: &Partition) -> bool {
+        self.backlogs.get(log).is_some_and(Backlog::is_surveyed)
+    }
+
     /// Notes what has become of a request, in place of what was noted before, in each of its logs.
     ///
     /// # Errors
@@ -174,19 +200,35 @@ impl Journal {
 
     fn backlog(&mut self, log: &Partition) -> &mut Backlog {
         match self.backlogs.entry(log.clone()) {
-            Entry::Occupied(known) => known.into_mut(),
+            Entry::Occupied(known) => {
+                let backlog = known.into_mut();
+                backlog.lengthen(log);
+                backlog
+            }
             Entry::Vacant(vacant) => {
-                self.order.push_back(log.clone());
-                vacant.insert(Backlog::default())
+                self.next_number += 1;
+                self.order.push_back((log.clone(), self.next_number));
+                vacant.insert(Backlog::new(log.clone(), self.next_number))
             }
         }
     }
 
-    /// Says whose turn it is to tell the store about a log, and of what: of up to `most` changes.
+    /// Drops what is done from the order, if it is most of it: a log may be done and noted again any
+    /// number of times before its turn comes.
+    fn tidy(&mut self) {
+        if self.order.len() > 2 * self.backlogs.len() + 64 {
+            let backlogs = &self.backlogs;
+            self.order.retain(|(log, number)| is_current(backlogs, log, *number));
+        }
+    }
+
+    /// Says whose turn it is to tell the store about a log, and of what: of changes that take
+    /// up to `most` places.
     pub(super) fn turn(&mut self, log: &Partition, most: usize, now: Instant) -> Turn {
         let Some(backlog) = self.backlogs.get_mut(log) else { return Turn::Nothing };
-        self.changes -= backlog.drop_over(log, now);
-        let turn = backlog.turn(log, most);
+        backlog.lengthen(log);
+        self.changes -= backlog.drop_over(now);
+        let turn = backlog.turn(most);
         self.drop_if_empty(log);
         turn
     }
@@ -225,10 +267,10 @@ impl Journal {
             if logs.len() == most {
                 break;
             }
-            let Some(log) = self.order.pop_front() else { break };
-            if self.backlogs.contains_key(&log) {
-                self.order.push_back(log.clone());
-                logs.push(log);
+            let Some((log, number)) = self.order.pop_front() else { break };
+            if let Some(backlog) = self.backlogs.get(&log).filter(|it| it.number() == number) {
+                logs.push(backlog.log().clone());
+                self.order.push_back((log, number));
             }
         }
         logs
@@ -242,11 +284,11 @@ impl Journal {
         let lately = |at: Instant| now.saturating_duration_since(at) < Duration::from_secs(1);
         if !self.cleared_at.is_some_and(lately) {
             self.cleared_at = Some(now);
-            for (log, backlog) in &mut self.backlogs {
-                self.changes -= backlog.drop_over(log, now);
+            for backlog in self.backlogs.values_mut() {
+                self.changes -= backlog.drop_over(now);
             }
             self.backlogs.retain(|_, backlog| !backlog.is_empty());
-            self.order.retain(|log| self.backlogs.contains_key(log));
+            self.tidy();
         }
         self.changes + more <= self.capacity
     }
@@ -255,6 +297,16 @@ impl Journal {
         if self.backlogs.get(log).is_some_and(Backlog::is_empty) {
             // Its place in the order is passed over when its turn comes.
             self.backlogs.remove(log);
+            self.tidy();
         }
     }
+}
+
+/// Tells whether a place in the order is that of a backlog.
+fn is_current(
+    backlogs: &HashMap<Partition, Backlog, RandomState>,
+    log: &Partition,
+    number: u64,
+) -> bool {
+    backlogs.get(log).is_some_and(|backlog| backlog.number() == number)
 }

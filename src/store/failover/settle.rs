@@ -57,7 +57,7 @@ impl<S: Store> Failover<S> {
     ) -> Result<Decided, Doubt> {
         match answer {
             Ok(verdict) if verdict.admitted => self.admitted(check, sent, verdict).map(Ok),
-            Ok(verdict) => Ok(Ok(self.denied(check, verdict))),
+            Ok(verdict) => Ok(Ok(self.denied(check, sent, verdict))),
             Err(error) if error.is_impossible() => Ok(Err(error)),
             Err(error) => Ok(self.without_the_store(check, error)),
         }
@@ -78,8 +78,7 @@ impl<S: Store> Failover<S> {
         // there, so that a client that has waited as long as it was told is not denied here.
         //
         // At the capacity it is not known here, and a new key will be refused in an outage.
-        let age = sent.map_or(Duration::ZERO, |sent| sent.elapsed());
-        let _ = self.0.local.record(check, age);
+        let _ = self.0.local.record(check, age_of(sent));
         if !self.0.outage.matters_to(check) {
             self.forget_bans(check);
             return Ok(verdict);
@@ -157,28 +156,32 @@ impl<S: Store> Failover<S> {
             // What failed was not this request, which the store has not seen.
             return self.without_the_store(check, StoreError::Unavailable);
         }
+        // Only now: the local entry is not to leave long before the store's.
         let sent = Instant::now();
         let answer = self.0.store.admit(check).await;
         self.conclude(check, sent, answer).await
     }
 
-    fn denied(&self, check: &Arc<Check>, verdict: Verdict) -> Verdict {
+    fn denied(&self, check: &Arc<Check>, sent: Option<Instant>, verdict: Verdict) -> Verdict {
         if verdict.rollback == Rollback::Unfinished {
             // The denial stands: another log is full, whatever becomes of this one.
             let _ = self.note(check, ChangeKind::Cancel);
         }
-        self.remember_bans(check, &verdict);
+        self.remember_bans(check, sent, &verdict);
         verdict
     }
 
     /// Bans here the keys that are banned there, for when the store does not answer.
-    fn remember_bans(&self, check: &Arc<Check>, verdict: &Verdict) {
+    ///
+    /// A ban ends here no later than there, so that a client that has waited as long as it was told
+    /// is not banned again.
+    fn remember_bans(&self, check: &Arc<Check>, sent: Option<Instant>, verdict: &Verdict) {
         if !is_local(check) || verdict.remembered {
             return;
         }
         for ban in verdict.bans.iter().filter(|ban| ban.wait_us > 0) {
             if let Some(partition) = check.partitions.get(ban.partition) {
-                let length = Duration::from_micros(ban.wait_us);
+                let length = Duration::from_micros(ban.wait_us).saturating_sub(age_of(sent));
                 let _ = self.0.local.impose_seen(partition, length, REASON, verdict.at_us);
             }
         }
@@ -234,4 +237,9 @@ impl<S: Store> Failover<S> {
         verdict.decided_by = DecidedBy::LocalWindow;
         Ok(verdict)
     }
+}
+
+/// How long ago a check was sent; an answer that came at once was not sent for.
+fn age_of(sent: Option<Instant>) -> Duration {
+    sent.map_or(Duration::ZERO, |sent| sent.elapsed())
 }

@@ -1,5 +1,7 @@
 //! What one process may admit while the store has forgotten something.
 
+mod faulty;
+
 use std::sync::Barrier;
 use std::thread;
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::journal::{Change, ChangeKind, Lead, Turn};
@@ -18,11 +19,14 @@ use crate::store::{Admission, BanStore, Check, KnownLog, Partition, Restored, St
 
 /// How many logs the store is told about at once in the background.
 const LOGS_AT_ONCE: usize = 128;
-/// How many admissions one call tells the store: what keeps Redis busy for about half a millisecond.
-const ADMISSIONS_AT_ONCE: usize = 512;
+/// How many places the admissions of one call take: what keeps Redis busy for about half a
+/// millisecond.
+const PLACES_AT_ONCE: usize = 512;
 /// How long until the store is asked again after it has refused something.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How long the turn of another caller is waited for. Its runtime may be one that does not run now.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 impl<S: Store> Failover<S> {
     /// Tells the store what it has missed, until nothing is left.
@@ -56,28 +60,41 @@ impl<S: Store> Failover<S> {
 
     /// Tells whether the changes of some logs take more than a call, so that no check waits for it.
     pub(super) fn has_many_changes(&self, logs: &[Partition]) -> bool {
-        self.0.journal.lock().changes(logs) > ADMISSIONS_AT_ONCE
+        self.0.journal.lock().places(logs) > PLACES_AT_ONCE
     }
 
     /// Tells whether one of some local logs takes more than a few calls.
     pub(super) fn is_long(&self, logs: &[Partition]) -> bool {
-        logs.iter().any(|log| self.0.local.log_len(log) > 4 * ADMISSIONS_AT_ONCE)
+        logs.iter().any(|log| self.0.local.log_len(log) > 4 * PLACES_AT_ONCE)
     }
 
-    /// Tells the store what was decided on some logs without it.
+    /// Tells the store what was decided on some logs without it until now.
+    ///
+    /// What is noted meanwhile is for others to tell: there may be more of it without end.
     pub(super) async fn tell_changes(&self, logs: &[Partition]) -> Result<(), StoreError> {
+        if !self.0.journal.has_changes(logs) {
+            return Ok(());
+        }
+        let last = self.0.journal.lock().last_number();
         for log in logs {
-            while self.0.journal.has_changes(std::slice::from_ref(log)) {
+            while self.0.journal.lock().has_until(log, last) {
                 self.take_turn(log).await?;
             }
         }
         Ok(())
     }
 
-    /// Tells the store all that is to be told about some logs.
+    /// Tells the store all that is to be told about some logs until now.
     pub(super) async fn tell_everything(&self, logs: &[Partition]) -> Result<(), StoreError> {
+        let last = self.0.journal.lock().last_number();
+        let is_left = |log: &Partition| {
+            let journal = self.0.journal.lock();
+            journal.is_surveyed(log) || journal.has_until(log, last)
+        };
         for log in logs {
-            while self.take_turn(log).await? {}
+            while is_left(log) {
+                self.take_turn(log).await?;
+            }
         }
         Ok(())
     }
@@ -85,31 +102,42 @@ impl<S: Store> Failover<S> {
     /// Tells the store about a log, or waits for the caller that does. Says whether there may be
     /// more to tell.
     ///
-    /// If the leader's future is dropped, the others find its end of the channel closed, and one of
-    /// them takes the turn. What it had sent may still run: all of it can be done twice.
+    /// If the leader's task is dropped, by a runtime that ends, the others find its end of the channel
+    /// closed, and one of them takes the turn. What it had sent may still run: all of it can be done twice.
     async fn take_turn(&self, log: &Partition) -> Result<bool, StoreError> {
-        let turn = self.0.journal.lock().turn(log, ADMISSIONS_AT_ONCE, Instant::now());
+        let turn = self.0.journal.lock().turn(log, PLACES_AT_ONCE, Instant::now());
         match turn {
             Turn::Nothing => Ok(false),
-            Turn::Wait(mut outcome) => match outcome.wait_for(Option::is_some).await.as_deref() {
-                Ok(Some(outcome)) => outcome.clone().map(|()| true),
-                Ok(None) | Err(_) => Ok(true),
-            },
+            Turn::Wait(mut outcome) => {
+                match timeout(LONGEST_WAIT, outcome.wait_for(Option::is_some)).await {
+                    Ok(Ok(outcome)) => outcome.clone().unwrap_or(Ok(())).map(|()| true),
+                    Ok(Err(_)) => Ok(true),
+                    Err(_) => Err(StoreError::Unavailable),
+                }
+            }
             Turn::Lead(lead) => {
-                let told = self.tell(&lead).await;
-                let (outcome, surveyed_until_us) = match told {
-                    Ok(surveyed_until_us) => (Ok(()), surveyed_until_us),
-                    // No other log is told so: the rest is not held up.
-                    Err(error) if error.concerns_one_window() => {
-                        report::write_back_lost(&error);
-                        (Ok(()), None)
-                    }
-                    Err(error) => (Err(error), None),
-                };
-                self.0.journal.lock().finish(&lead, &outcome, surveyed_until_us);
-                outcome.map(|()| true)
+                // In a task of its own: others wait for it, also if this future is not polled again.
+                let this = self.clone();
+                let Ok(runtime) = Handle::try_current() else { return this.lead(lead).await };
+                let led = runtime.spawn(async move { this.lead(lead).await });
+                led.await.unwrap_or(Err(StoreError::Unavailable))
             }
         }
+    }
+
+    /// Tells the store about a log, and notes how that has ended.
+    async fn lead(self, lead: Lead) -> Result<bool, StoreError> {
+        let (outcome, surveyed_until_us) = match self.tell(&lead).await {
+            Ok(surveyed_until_us) => (Ok(()), surveyed_until_us),
+            // No other log is told so: the rest is not held up.
+            Err(error) if error.concerns_one_window() => {
+                report::write_back_lost(&error);
+                (Ok(()), None)
+            }
+            Err(error) => (Err(error), None),
+        };
+        self.0.journal.lock().finish(&lead, &outcome, surveyed_until_us);
+        outcome.map(|()| true)
     }
 
     /// Tells the store what a leader has to tell, and returns from where a survey goes on.
@@ -119,7 +147,7 @@ impl<S: Store> Failover<S> {
             // Before the changes: a request that was cancelled meanwhile is among those.
             let known;
             (known, surveyed_until_us) =
-                self.0.local.known_after(&lead.log, after_us, ADMISSIONS_AT_ONCE);
+                self.0.local.known_after(&lead.log, after_us, PLACES_AT_ONCE);
             if !known.is_empty() {
                 self.restore(&lead.log, &known).await?;
             }

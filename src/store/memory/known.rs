@@ -20,7 +20,7 @@ impl MemoryStore {
         shard.find(hash, partition).map_or(0, |slot| shard.window(slot).log.len())
     }
 
-    /// Returns about so many admissions that are known of a log, oldest first, and the timestamp from
+    /// Returns the admissions that are known of a log and take about so many places, oldest first, and the timestamp from
     /// which it goes on if these are not all; with the first of them the ban of the log's key.
     pub(in crate::store) fn known_after(
         &self,
@@ -41,9 +41,9 @@ impl MemoryStore {
         }
         let mut admissions: Vec<Admission> = Vec::new();
         let mut last_us = None;
-        for entry in entries {
+        for (places, entry) in entries.iter().enumerate() {
             // All of one instant belong together.
-            if admissions.len() >= most && last_us != Some(entry.at_us) {
+            if places >= most && last_us != Some(entry.at_us) {
                 return (KnownLog { admissions, ban }, last_us);
             }
             last_us = Some(entry.at_us);

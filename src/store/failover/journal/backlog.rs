@@ -45,12 +45,21 @@ type Outcome = Option<Result<(), StoreError>>;
 ///
 /// One caller at a time tells it, the leader, so that what is told of one request arrives in the
 /// order in which it was noted. The others wait for the leader's outcome.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Backlog {
+    /// With the longest policy of those that changes were noted under, which says how long they
+    /// matter: it may have been replaced meanwhile.
+    log: Partition,
+    /// Tells the backlog from an earlier one of the same log.
+    number: u64,
     changes: HashMap<Uuid, Change, RandomState>,
     /// The changes in the order they were noted, beside some that are done.
     order: VecDeque<Uuid>,
+    /// How many places the changes take.
+    places: usize,
     survey: Survey,
+    /// Whether a survey was begun after the leader began its turn.
+    is_survey_new: bool,
     /// Ends when the leader does, also if its future is dropped.
     under_way: Option<watch::Receiver<Outcome>>,
 }
@@ -93,12 +102,53 @@ impl Lead {
 }
 
 impl Backlog {
+    pub(super) fn new(log: Partition, number: u64) -> Self {
+        Self {
+            log,
+            number,
+            changes: HashMap::default(),
+            order: VecDeque::new(),
+            places: 0,
+            survey: Survey::default(),
+            is_survey_new: false,
+            under_way: None,
+        }
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn log(&self) -> &Partition {
+        &self.log
+    }
+
+    /// Has what is noted matter for as long as the policy of `log` says, if that is longer.
+    pub(super) fn lengthen(&mut self, log: &Partition) {
+        if log.policy.horizon_us() > self.log.policy.horizon_us() {
+            self.log = log.clone();
+        }
+    }
+
     pub(super) fn changes(&self) -> usize {
         self.changes.len()
     }
 
+    pub(super) fn places(&self) -> usize {
+        self.places
+    }
+
     pub(super) fn has(&self, id: Uuid) -> bool {
         self.changes.contains_key(&id)
+    }
+
+    /// Tells whether a change was noted up to this number.
+    pub(super) fn has_until(&self, number: u64) -> bool {
+        self.changes.values().any(|change| change.number <= number)
+    }
+
+    pub(super) fn is_surveyed(&self) -> bool {
+        self.survey != Survey::NotWanted
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -112,19 +162,27 @@ impl Backlog {
 
     /// Notes a change, in place of the one there was for the request. Says whether there was none.
     pub(super) fn note(&mut self, change: Change) -> bool {
-        let is_new = self.changes.insert(change.id, change).is_none();
-        if is_new {
+        let before = self.changes.insert(change.id, change);
+        self.places += change.cost as usize;
+        self.places -= before.map_or(0, |before| before.cost as usize);
+        if before.is_none() {
             self.order.push_back(change.id);
         }
-        is_new
+        before.is_none()
+    }
+
+    fn remove(&mut self, id: Uuid) {
+        let removed = self.changes.remove(&id);
+        self.places -= removed.map_or(0, |removed| removed.cost as usize);
     }
 
     /// Has all told that is known here, from the beginning.
     pub(super) fn begin_survey(&mut self) {
         self.survey = Survey::After(None);
+        self.is_survey_new = true;
     }
 
-    pub(super) fn turn(&mut self, log: &Partition, most: usize) -> Turn {
+    pub(super) fn turn(&mut self, most: usize) -> Turn {
         if let Some(outcome) = self.under_way.as_ref().filter(|_| self.is_under_way()) {
             return Turn::Wait(outcome.clone());
         }
@@ -136,11 +194,23 @@ impl Backlog {
             Survey::NotWanted => None,
             Survey::After(after_us) => Some(after_us),
         };
-        let changes = self.order.iter().filter_map(|id| self.changes.get(id).copied());
-        let changes = changes.take(most).collect();
+        let changes = self.first_changes(most);
         let (outcome, waiting) = watch::channel(None);
         self.under_way = Some(waiting);
-        Turn::Lead(Lead { log: log.clone(), changes, survey, outcome })
+        self.is_survey_new = false;
+        Turn::Lead(Lead { log: self.log.clone(), changes, survey, outcome })
+    }
+
+    /// Returns the first changes that take up to `most` places, and at least one change.
+    fn first_changes(&self, most: usize) -> Vec<Change> {
+        let mut places = 0;
+        let changes = self.order.iter().filter_map(|id| self.changes.get(id).copied());
+        let fits = |change: &Change| {
+            let is_first = places == 0;
+            places += change.cost.max(1) as usize;
+            is_first || places <= most
+        };
+        changes.take_while(fits).collect()
     }
 
     /// Notes how a turn has ended, and returns how many changes are done.
@@ -154,14 +224,16 @@ impl Backlog {
         if !is_done {
             return 0;
         }
-        if self.survey == lead.survey.map_or(Survey::NotWanted, Survey::After) {
+        if !self.is_survey_new
+            && self.survey == lead.survey.map_or(Survey::NotWanted, Survey::After)
+        {
             self.survey = surveyed_until_us
                 .map_or(Survey::NotWanted, |until_us| Survey::After(Some(until_us)));
         }
         let before = self.changes.len();
         for change in &lead.changes {
             if self.changes.get(&change.id).is_some_and(|noted| noted.number == change.number) {
-                self.changes.remove(&change.id);
+                self.remove(change.id);
             }
         }
         self.tidy();
@@ -169,13 +241,16 @@ impl Backlog {
     }
 
     /// Drops what has left all windows, and returns how many changes that were.
-    pub(super) fn drop_over(&mut self, log: &Partition, now: Instant) -> usize {
+    pub(super) fn drop_over(&mut self, now: Instant) -> usize {
         let before = self.changes.len();
         // The oldest first: one that is not over ends the search.
         while let Some(id) = self.order.front() {
             match self.changes.get(id) {
-                Some(change) if !change.is_over(log, now) => break,
-                _ => drop(self.changes.remove(id)),
+                Some(change) if !change.is_over(&self.log, now) => break,
+                _ => {
+                    let id = *id;
+                    self.remove(id);
+                }
             }
             self.order.pop_front();
         }
@@ -186,6 +261,7 @@ impl Backlog {
     pub(super) fn forget(&mut self) -> usize {
         self.survey = Survey::NotWanted;
         self.order.clear();
+        self.places = 0;
         std::mem::take(&mut self.changes).len()
     }
 

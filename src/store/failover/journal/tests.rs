@@ -115,3 +115,35 @@ fn a_survey_goes_on_where_it_was_until_begun_anew() {
     journal.survey(&log, 2, false);
     assert_eq!(lead(&mut journal, &log).survey, Some(None), "after another reconnection");
 }
+
+#[test]
+fn order_holds_each_log_once() {
+    let mut journal = Journal::new(1_000);
+    for other in 1..=200 {
+        restore_in(&mut journal, other).unwrap();
+    }
+    // One log is told of again and again, by its checks.
+    for _ in 0..10_000 {
+        restore_in(&mut journal, 0).unwrap();
+        let lead = lead(&mut journal, &partition(0));
+        journal.finish(&lead, &Ok(()), None);
+    }
+    assert!(journal.order.len() < 1_000, "{} places for 200 logs", journal.order.len());
+    restore_in(&mut journal, 0).unwrap();
+    let mut logs = journal.next(1_000);
+    let listed = logs.len();
+    logs.sort_by(|one, other| one.key.as_bytes().cmp(other.key.as_bytes()));
+    logs.dedup();
+    assert_eq!((listed, logs.len()), (201, 201));
+}
+
+#[test]
+fn survey_wanted_in_a_turn_begins_again() {
+    let mut journal = Journal::new(10);
+    journal.survey(&partition(0), 1, true);
+    let first = lead(&mut journal, &partition(0));
+    // After the leader has looked at what is known here.
+    journal.survey(&partition(0), 1, true);
+    journal.finish(&first, &Ok(()), None);
+    assert_eq!(lead(&mut journal, &partition(0)).survey, Some(None));
+}

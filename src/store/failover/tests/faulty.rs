@@ -1,0 +1,235 @@
+//! A store that fails and answers late, and what a process makes of it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::time::{advance, sleep, timeout};
+
+use super::*;
+use crate::store::DecidedBy;
+
+/// A store that can be told to fail, and to answer late.
+#[derive(Clone)]
+struct Faulty(Arc<State>);
+
+struct State {
+    store: MemoryStore,
+    fails: AtomicBool,
+    latency_ms: AtomicU64,
+}
+
+impl Faulty {
+    fn fail(&self, fails: bool) {
+        self.0.fails.store(fails, Ordering::SeqCst);
+    }
+
+    fn answer_after(&self, latency: Duration) {
+        self.0.latency_ms.store(latency.as_millis() as u64, Ordering::SeqCst);
+    }
+
+    /// Answers late, and as the store says before or after that.
+    fn answer<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&MemoryStore) -> StoreFuture<T> + Send + 'static,
+    ) -> StoreFuture<T> {
+        let this = self.0.clone();
+        StoreFuture::later(async move {
+            let latency = Duration::from_millis(this.latency_ms.load(Ordering::SeqCst));
+            if this.fails.load(Ordering::SeqCst) {
+                return Err(StoreError::Unavailable);
+            }
+            sleep(latency / 2).await;
+            let answer = act(&this.store).await;
+            sleep(latency / 2).await;
+            answer
+        })
+    }
+}
+
+impl Store for Faulty {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+        let check = check.clone();
+        self.answer(move |store| store.admit(&check))
+    }
+
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+        let check = check.clone();
+        self.answer(move |store| store.peek(&check))
+    }
+
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
+        let check = check.clone();
+        self.answer(move |store| store.cancel(&check))
+    }
+
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+        let (log, known) = (log.clone(), known.clone());
+        self.answer(move |store| store.restore(&log, &known))
+    }
+
+    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
+        let partitions = partitions.to_vec();
+        self.answer(move |store| store.reset(&partitions))
+    }
+}
+
+fn faulty() -> (Failover<Faulty>, Faulty) {
+    let fails = AtomicBool::new(false);
+    let state = State { store: MemoryStore::new(), fails, latency_ms: AtomicU64::new(0) };
+    let store = Faulty(Arc::new(state));
+    (Failover::new(store.clone(), MemoryStore::new(), Outage::new()), store)
+}
+
+fn policy(quota: Quota) -> Arc<Policy> {
+    Arc::new(Policy::new("user").quota(quota))
+}
+
+fn check(policy: &Arc<Policy>, key: &str) -> Arc<Check> {
+    Arc::new(Check::new([Partition::new(policy.clone(), key)]))
+}
+
+#[tokio::test(start_paused = true)]
+async fn check_does_not_wait_for_later_changes() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::per_hour(100_000));
+    let admitted: Vec<_> = (0..2_000).map(|_| check(&policy, "all")).collect();
+    for check in &admitted {
+        assert!(failover.admit(check).await.unwrap().admitted);
+    }
+    store.fail(true);
+    assert!(failover.admit(&check(&policy, "all")).await.unwrap().admitted);
+    store.fail(false);
+    store.answer_after(Duration::from_millis(10));
+    let cancelling = failover.clone();
+    tokio::spawn(async move {
+        for check in admitted {
+            cancelling.cancel(&check).await.unwrap();
+            sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let decided = timeout(Duration::from_secs(1), failover.admit(&check(&policy, "all"))).await;
+    let verdict = decided.expect("the store answers in 10 ms").unwrap();
+    assert_eq!(verdict.decided_by, DecidedBy::Store);
+}
+
+/// A future that is not polled any more, and not dropped, as in a `select!` that has gone on.
+#[tokio::test(start_paused = true)]
+async fn leader_left_unpolled_holds_up_nobody() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::per_hour(5));
+    store.fail(true);
+    assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
+    store.fail(false);
+    store.answer_after(Duration::from_millis(20));
+    // Before the background task comes to it.
+    let mut first = failover.admit(&check(&policy, "alice"));
+    assert!(timeout(Duration::from_micros(1), &mut first).await.is_err());
+    let second = failover.admit(&check(&policy, "alice"));
+    let decided = timeout(Duration::from_secs(10), second).await;
+    assert!(decided.expect("the store answers in 20 ms").unwrap().admitted);
+    drop(first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_write_back_admits_no_more() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::new(2, Duration::from_secs(1)));
+    store.fail(true);
+    assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
+    store.fail(false);
+    // The store is told, and then admits.
+    store.answer_after(Duration::from_millis(400));
+    let began = Instant::now();
+    assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
+    let admitted_after = began.elapsed();
+    assert!(admitted_after >= Duration::from_millis(600), "{admitted_after:?}");
+    store.fail(true);
+    // The store has counted the second at 600 ms.
+    advance(Duration::from_millis(1_100).saturating_sub(admitted_after)).await;
+    let mut admitted = 0;
+    for _ in 0..2 {
+        let verdict = failover.admit(&check(&policy, "alice")).await.unwrap();
+        admitted += usize::from(verdict.admitted);
+    }
+    assert!(admitted <= 1, "{admitted} and the second one within a second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_back_keeps_to_a_longer_window() {
+    let (failover, store) = faulty();
+    let short = policy(Quota::new(5, Duration::from_secs(1)));
+    let long = policy(Quota::new(2, Duration::from_secs(60)));
+    store.fail(true);
+    for policy in [&short, &long] {
+        assert!(failover.admit(&check(policy, "alice")).await.unwrap().admitted);
+    }
+    sleep(Duration::from_secs(2)).await;
+    store.fail(false);
+    sleep(Duration::from_secs(2)).await;
+    // As another process asks.
+    let state = now(store.0.store.peek(&check(&long, "alice"))).unwrap().states[0];
+    assert_eq!(state.remaining, 0, "both were written back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_of_a_ban_is_honest_after_an_outage() {
+    let (failover, store) = faulty();
+    let quota = Quota::new(1, Duration::from_secs(60));
+    let penalty = "1/10m:5m".parse().unwrap();
+    let policy = Arc::new(Policy::new("user").quota(quota).penalty(penalty));
+    assert!(failover.admit(&check(&policy, "mallory")).await.unwrap().admitted);
+    let denied = failover.admit(&check(&policy, "mallory")).await.unwrap();
+    let (told, wait_us) = (Instant::now(), denied.bans[0].wait_us);
+    // Another request gets a late reply about the same ban.
+    store.answer_after(Duration::from_millis(40));
+    failover.admit(&check(&policy, "mallory")).await.unwrap();
+    store.answer_after(Duration::ZERO);
+    failover.0.outage.mark_reconnection();
+    let wait = Duration::from_micros(wait_us);
+    tokio::time::sleep_until(told + wait - Duration::from_secs(1)).await;
+    failover.0.outage.mark_reconnection();
+    tokio::time::sleep_until(told + wait).await;
+    let verdict = failover.admit(&check(&policy, "mallory")).await.unwrap();
+    assert!(verdict.admitted, "{verdict:?}");
+}
+
+#[test]
+fn write_back_outlives_a_runtime() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::per_hour(5));
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().build().unwrap()
+    };
+    store.fail(true);
+    runtime().block_on(async {
+        assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
+    });
+    store.fail(false);
+    runtime().block_on(async {
+        assert!(failover.admit(&check(&policy, "bob")).await.unwrap().admitted);
+        sleep(Duration::from_millis(200)).await;
+    });
+    let state = now(store.0.store.peek(&check(&policy, "alice"))).unwrap().states[0];
+    assert_eq!(state.remaining, 4, "it is written back without another failure");
+}
+
+/// As of a test, or of a program that calls `block_on` now and then.
+#[test]
+fn runtime_left_unpolled_holds_up_nobody() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::per_hour(5));
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().build().unwrap()
+    };
+    let (one, other) = (runtime(), runtime());
+    let admit = || failover.admit(&check(&policy, "alice"));
+    store.fail(true);
+    assert!(one.block_on(admit()).unwrap().admitted);
+    store.fail(false);
+    store.answer_after(Duration::from_millis(20));
+    let first = one.block_on(async { timeout(Duration::from_millis(5), admit()).await });
+    assert!(first.is_err());
+    let decided = other.block_on(async { timeout(Duration::from_secs(5), admit()).await });
+    assert!(decided.expect("within five seconds").unwrap().admitted);
+}
