@@ -87,14 +87,14 @@ impl Model {
 
     pub(super) fn restore(&mut self, check: &Check, age_us: u64, raises: bool) -> u32 {
         let entry = Entry { at_us: self.now_us - age_us, id: check.id };
-        if age_us >= HORIZON_US || check.cost == 0 {
-            return 0;
-        }
         let (now_us, mut added) = (self.now_us, 0);
         for partition in &check.partitions {
             let log = self.log(partition);
+            // Also what is not recorded has a look taken at the log, which shows if the clock runs back.
             log.forget_all(now_us, HORIZON_US);
-            added += log.restore(entry, check.cost, 0, raises);
+            if age_us < HORIZON_US && check.cost > 0 {
+                added += log.restore(entry, check.cost, 0, raises);
+            }
         }
         added
     }
