@@ -48,7 +48,7 @@ impl<S: Store> Failover<S> {
             }
             let mut all_done = true;
             while let Some(done) = under_way.join_next().await {
-                all_done &= matches!(done, Ok(Ok(_)));
+                all_done &= matches!(done, Ok(Ok(())));
             }
             if all_done {
                 backoff.reset();
@@ -99,19 +99,19 @@ impl<S: Store> Failover<S> {
         Ok(())
     }
 
-    /// Tells the store about a log, or waits for the caller that does. Says whether there may be
-    /// more to tell.
+    /// Tells the store about a log, or waits for the caller that does.
     ///
-    /// If the leader's task is dropped, by a runtime that ends, the others find its end of the channel
-    /// closed, and one of them takes the turn. What it had sent may still run: all of it can be done twice.
-    async fn take_turn(&self, log: &Partition) -> Result<bool, StoreError> {
+    /// If the leader's task is dropped, by a runtime that ends, the others find its end of the
+    /// channel closed, and one of them takes the turn. What it had sent may still run: all of it can
+    /// be done twice.
+    async fn take_turn(&self, log: &Partition) -> Result<(), StoreError> {
         let turn = self.0.journal.lock().turn(log, PLACES_AT_ONCE, Instant::now());
         match turn {
-            Turn::Nothing => Ok(false),
+            Turn::Nothing => Ok(()),
             Turn::Wait(mut outcome) => {
                 match timeout(LONGEST_WAIT, outcome.wait_for(Option::is_some)).await {
-                    Ok(Ok(outcome)) => outcome.clone().unwrap_or(Ok(())).map(|()| true),
-                    Ok(Err(_)) => Ok(true),
+                    Ok(Ok(outcome)) => outcome.clone().unwrap_or(Ok(())),
+                    Ok(Err(_)) => Ok(()),
                     Err(_) => Err(StoreError::Unavailable),
                 }
             }
@@ -126,7 +126,7 @@ impl<S: Store> Failover<S> {
     }
 
     /// Tells the store about a log, and notes how that has ended.
-    async fn lead(self, lead: Lead) -> Result<bool, StoreError> {
+    async fn lead(self, lead: Lead) -> Result<(), StoreError> {
         let (outcome, surveyed_until_us) = match self.tell(&lead).await {
             Ok(surveyed_until_us) => (Ok(()), surveyed_until_us),
             // No other log is told so: the rest is not held up.
@@ -137,7 +137,7 @@ impl<S: Store> Failover<S> {
             Err(error) => (Err(error), None),
         };
         self.0.journal.lock().finish(&lead, &outcome, surveyed_until_us);
-        outcome.map(|()| true)
+        outcome
     }
 
     /// Tells the store what a leader has to tell, and returns from where a survey goes on.

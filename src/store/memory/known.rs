@@ -20,8 +20,9 @@ impl MemoryStore {
         shard.find(hash, partition).map_or(0, |slot| shard.window(slot).log.len())
     }
 
-    /// Returns the admissions that are known of a log and take about so many places, oldest first, and the timestamp from
-    /// which it goes on if these are not all; with the first of them the ban of the log's key.
+    /// Returns the admissions that are known of a log and take about so many places, oldest first,
+    /// and the timestamp from which it goes on if these are not all; with the first of them the ban
+    /// of the log's key.
     pub(in crate::store) fn known_after(
         &self,
         partition: &Partition,
