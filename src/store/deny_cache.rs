@@ -33,8 +33,8 @@ const CHANGE_COUNTERS: usize = 1024;
 
 /// Remembers denials in this process, and repeats them without asking the store again.
 ///
-/// After a denial, the window has no room before a certain instant. Until then the same request
-/// is denied from memory. [`RedisStore`](super::RedisStore) has one built in.
+/// After a denial, the log has no room before a certain instant. Until then, and for a second at the
+/// most, the same request is denied from memory. [`RedisStore`](super::RedisStore) has one built in.
 ///
 /// ## Behavior
 ///
