@@ -100,6 +100,8 @@ pub(super) struct Journal {
     cleared_at: Option<Instant>,
     /// The logs that were surveyed since this many reconnections.
     surveyed: (u64, HashSet<Partition, RandomState>),
+    /// How often a connection was made again, and when that was seen last.
+    reconnected: (u64, Option<Instant>),
     /// Held by the task that tells the store, and let go if a runtime that ends has dropped that.
     worker: Weak<()>,
 }
@@ -114,6 +116,7 @@ impl Journal {
             next_number: 0,
             cleared_at: None,
             surveyed: (0, HashSet::default()),
+            reconnected: (0, None),
             worker: Weak::new(),
         }
     }
@@ -141,6 +144,20 @@ impl Journal {
     /// Returns how many places the changes of some logs take.
     pub(super) fn places(&self, logs: &[Partition]) -> usize {
         logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::places).sum()
+    }
+
+    /// Tells whether no check is to wait until the store is told of one of these logs.
+    pub(super) fn is_stalled(
+        &mut self,
+        logs: &[Partition],
+        now: Instant,
+        reconnections: u64,
+    ) -> bool {
+        if self.reconnected.0 != reconnections {
+            self.reconnected = (reconnections, Some(now));
+        }
+        let mut backlogs = logs.iter().filter_map(|log| self.backlogs.get(log));
+        backlogs.any(|backlog| backlog.is_stalled(now, self.reconnected.1))
     }
 
     /// Returns the number of the last change that was noted.

@@ -149,7 +149,7 @@ impl<S: Store> Failover<S> {
 
     /// Decides on a request of logs that the store has yet to be told about.
     pub(super) async fn admit_after_changes(&self, check: &Arc<Check>) -> Decided {
-        if is_local(check) && self.has_many_changes(&check.partitions) {
+        if is_local(check) && self.is_not_worth_waiting(&check.partitions) {
             return self.decide_here(check, &StoreError::Unavailable);
         }
         if self.tell_changes(&check.partitions).await.is_err() {

@@ -58,9 +58,12 @@ impl<S: Store> Failover<S> {
         }
     }
 
-    /// Tells whether the changes of some logs take more than a call, so that no check waits for it.
-    pub(super) fn has_many_changes(&self, logs: &[Partition]) -> bool {
-        self.0.journal.lock().places(logs) > PLACES_AT_ONCE
+    /// Tells whether no check is to wait until the store is told of some logs: their changes take more
+    /// than a call, or the store has just failed to take them.
+    pub(super) fn is_not_worth_waiting(&self, logs: &[Partition]) -> bool {
+        let (now, reconnections) = (Instant::now(), self.0.outage.reconnections());
+        let mut journal = self.0.journal.lock();
+        journal.places(logs) > PLACES_AT_ONCE || journal.is_stalled(logs, now, reconnections)
     }
 
     /// Tells whether one of some local logs takes more than a few calls.

@@ -11,6 +11,11 @@ use uuid::Uuid;
 use crate::error::StoreError;
 use crate::store::Partition;
 
+/// How long after a failed turn no check begins another one. The background task tries again sooner,
+/// unless there are very many logs. On a Cluster one node may fail that no circuit breaker stands in
+/// front of: its logs are not to cost their requests a timeout.
+const TURN_PAUSE: Duration = Duration::from_millis(750);
+
 /// What has become of a request that was decided on without the store.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::failover) struct Change {
@@ -62,6 +67,8 @@ pub(super) struct Backlog {
     is_survey_new: bool,
     /// Ends when the leader does, also if its future is dropped.
     under_way: Option<watch::Receiver<Outcome>>,
+    /// When the last turn has failed, if it did.
+    failed_at: Option<Instant>,
 }
 
 /// How far the store was told all that is known here.
@@ -112,6 +119,7 @@ impl Backlog {
             survey: Survey::default(),
             is_survey_new: false,
             under_way: None,
+            failed_at: None,
         }
     }
 
@@ -145,6 +153,16 @@ impl Backlog {
     /// Tells whether a change was noted up to this number.
     pub(super) fn has_until(&self, number: u64) -> bool {
         self.changes.values().any(|change| change.number <= number)
+    }
+
+    /// Tells whether no check is to wait for this log: the store has failed at the last turn, and it is
+    /// too early for another one, or another caller is at it.
+    ///
+    /// A failure from before the last reconnection says nothing.
+    pub(super) fn is_stalled(&self, now: Instant, reconnected_at: Option<Instant>) -> bool {
+        let is_early = |at| now.saturating_duration_since(at) < TURN_PAUSE;
+        let failed_at = self.failed_at.filter(|at| reconnected_at.is_none_or(|since| *at > since));
+        failed_at.is_some_and(|at| is_early(at) || self.is_under_way())
     }
 
     pub(super) fn is_surveyed(&self) -> bool {
@@ -221,6 +239,7 @@ impl Backlog {
         surveyed_until_us: Option<u64>,
     ) -> usize {
         self.under_way = None;
+        self.failed_at = (!is_done).then(Instant::now);
         if !is_done {
             return 0;
         }

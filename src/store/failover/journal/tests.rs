@@ -147,3 +147,21 @@ fn survey_wanted_in_a_turn_begins_again() {
     journal.finish(&first, &Ok(()), None);
     assert_eq!(lead(&mut journal, &partition(0)).survey, Some(None));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_could_not_be_told_is_not_waited_for() {
+    let mut journal = Journal::new(100);
+    let log = [partition(0)];
+    restore_in(&mut journal, 0).unwrap();
+    let first = lead(&mut journal, &log[0]);
+    assert!(!journal.is_stalled(&log, Instant::now(), 0), "the first turn is worth waiting for");
+    journal.finish(&first, &Err(StoreError::Timeout), None);
+    assert!(journal.is_stalled(&log, Instant::now(), 0));
+    tokio::time::advance(Duration::from_millis(750)).await;
+    assert!(!journal.is_stalled(&log, Instant::now(), 0), "one caller tries again");
+    let second = lead(&mut journal, &log[0]);
+    assert!(journal.is_stalled(&log, Instant::now(), 0), "and the others do not wait for it");
+    journal.finish(&second, &Err(StoreError::Timeout), None);
+    assert!(journal.is_stalled(&log, Instant::now(), 0));
+    assert!(!journal.is_stalled(&log, Instant::now(), 1), "there is a new connection");
+}
