@@ -100,7 +100,7 @@ pub(super) struct Journal {
     cleared_at: Option<Instant>,
     /// The logs that were surveyed since this many reconnections.
     surveyed: (u64, HashSet<Partition, RandomState>),
-    /// How often a connection was made again, and when that was seen last.
+    /// How often the connection was made again, and when that was seen last.
     reconnected: (u64, Option<Instant>),
     /// Held by the task that tells the store, and let go if a runtime that ends has dropped that.
     worker: Weak<()>,
@@ -151,10 +151,10 @@ impl Journal {
         &mut self,
         logs: &[Partition],
         now: Instant,
-        reconnections: u64,
+        connections: u64,
     ) -> bool {
-        if self.reconnected.0 != reconnections {
-            self.reconnected = (reconnections, Some(now));
+        if self.reconnected.0 != connections {
+            self.reconnected = (connections, Some(now));
         }
         let mut backlogs = logs.iter().filter_map(|log| self.backlogs.get(log));
         backlogs.any(|backlog| backlog.is_stalled(now, self.reconnected.1))

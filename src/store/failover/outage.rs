@@ -18,6 +18,8 @@ struct Observed {
     /// Microseconds since the epoch, plus 1; 0 if never.
     last: AtomicU64,
     reconnections: AtomicU64,
+    /// How many of the reconnections were to all servers there are.
+    connections: AtomicU64,
     unseen: AtomicBool,
 }
 
@@ -27,6 +29,7 @@ impl Outage {
             epoch: Instant::now(),
             last: AtomicU64::new(0),
             reconnections: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
             unseen: AtomicBool::new(false),
         }))
     }
@@ -36,7 +39,14 @@ impl Outage {
         self.0.last.fetch_max(self.now_us() + 1, Ordering::SeqCst);
     }
 
-    /// Notes that a connection was made again. The server behind it may have lost its memory.
+    /// Notes that the connection was made again, so that what failed before may work now.
+    pub(in crate::store) fn mark_connection(&self) {
+        self.0.connections.fetch_add(1, Ordering::SeqCst);
+        self.mark_reconnection();
+    }
+
+    /// Notes that a connection breaks and is made again, perhaps to one of several servers, which
+    /// may have lost its memory.
     pub(in crate::store) fn mark_reconnection(&self) {
         self.0.reconnections.fetch_add(1, Ordering::SeqCst);
         self.mark();
@@ -45,6 +55,11 @@ impl Outage {
     /// Notes that the connection reconnects by itself and does not say so.
     pub(in crate::store) fn may_be_unseen(&self) {
         self.0.unseen.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns how often the connection to all servers was made again.
+    pub(super) fn connections(&self) -> u64 {
+        self.0.connections.load(Ordering::SeqCst)
     }
 
     /// Returns how often a connection was made again.

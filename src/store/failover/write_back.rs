@@ -61,9 +61,9 @@ impl<S: Store> Failover<S> {
     /// Tells whether no check is to wait until the store is told of some logs: their changes take more
     /// than a call, or the store has just failed to take them.
     pub(super) fn is_not_worth_waiting(&self, logs: &[Partition]) -> bool {
-        let (now, reconnections) = (Instant::now(), self.0.outage.reconnections());
+        let (now, connections) = (Instant::now(), self.0.outage.connections());
         let mut journal = self.0.journal.lock();
-        journal.places(logs) > PLACES_AT_ONCE || journal.is_stalled(logs, now, reconnections)
+        journal.places(logs) > PLACES_AT_ONCE || journal.is_stalled(logs, now, connections)
     }
 
     /// Tells whether one of some local logs takes more than a few calls.

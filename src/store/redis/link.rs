@@ -224,7 +224,7 @@ impl Shared {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let _changing = self.changing();
         if !matches!(**self.state.load(), State::Idle) {
-            self.outage.mark_reconnection();
+            self.outage.mark_connection();
         }
         self.failures.store(0, Ordering::Relaxed);
         self.state.store(Arc::new(State::Ready { connection, number, since: Instant::now() }));
