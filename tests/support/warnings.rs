@@ -1,20 +1,38 @@
 //! A subscriber of warnings that tests can read.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+use std::cell::RefCell;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
-use tracing_subscriber::fmt::MakeWriter;
+thread_local! {
+    static HEARD: RefCell<Option<Warnings>> = const { RefCell::new(None) };
+}
 
 /// What was warned of on this thread.
 #[derive(Clone, Default)]
 pub struct Warnings(Arc<Mutex<Vec<u8>>>);
 
+/// Listens until it is dropped.
+pub struct Listening;
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        HEARD.with(|heard| heard.replace(None));
+    }
+}
+
 impl Warnings {
-    pub fn listen(&self) -> tracing::subscriber::DefaultGuard {
-        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
-        let subscriber = subscriber.with_ansi(false).with_writer(self.clone()).finish();
-        tracing::subscriber::set_default(subscriber)
+    /// One subscriber serves all threads for good: where each thread sets one of its own, those that
+    /// come and go beside it may switch a warning off for a moment.
+    pub fn listen(&self) -> Listening {
+        static SUBSCRIBED: Once = Once::new();
+        SUBSCRIBED.call_once(|| {
+            let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
+            subscriber.with_ansi(false).with_writer(|| OfThread).init();
+        });
+        HEARD.with(|heard| heard.replace(Some(self.clone())));
+        Listening
     }
 
     pub fn lines(&self) -> Vec<String> {
@@ -23,21 +41,20 @@ impl Warnings {
     }
 }
 
-impl io::Write for Warnings {
+/// Writes to what listens on this thread.
+struct OfThread;
+
+impl io::Write for OfThread {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
+        HEARD.with(|heard| {
+            if let Some(warnings) = &*heard.borrow() {
+                warnings.0.lock().unwrap().extend_from_slice(bytes);
+            }
+        });
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Warnings {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
     }
 }
