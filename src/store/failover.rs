@@ -9,7 +9,6 @@ mod tests;
 mod write_back;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -199,9 +198,4 @@ impl<S: Store> Failover<S> {
             was_there
         })
     }
-}
-
-/// How long ago something was, on the monotonic clock.
-fn age(at: Instant, now: Instant) -> Duration {
-    now.saturating_duration_since(at)
 }

@@ -46,12 +46,6 @@ impl SharedJournal {
         self.logs.load(Ordering::Acquire) == 0
     }
 
-    /// Tells whether requests of these logs were decided on without the store, which has to be told
-    /// before it decides on others.
-    pub(super) fn has_changes(&self, logs: &[Partition]) -> bool {
-        !self.is_empty() && self.lock().changes(logs) > 0
-    }
-
     /// Tells whether anything is to be told about these logs.
     pub(super) fn concerns(&self, logs: &[Partition]) -> bool {
         // Locked in any case: something may be about to be noted.

@@ -4,6 +4,7 @@ mod faulty;
 
 use std::sync::Barrier;
 use std::thread;
+use std::time::Duration;
 
 use tokio::runtime::Runtime;
 

@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
+use super::Failover;
 use super::journal::{Change, ChangeKind, Lead, Turn};
-use super::{Failover, age};
 use crate::backoff::Backoff;
 use crate::error::StoreError;
 use crate::report;
@@ -75,7 +75,7 @@ impl<S: Store> Failover<S> {
     ///
     /// What is noted meanwhile is for others to tell: there may be more of it without end.
     pub(super) async fn tell_changes(&self, logs: &[Partition]) -> Result<(), StoreError> {
-        if !self.0.journal.has_changes(logs) {
+        if !self.has_changes(logs) {
             return Ok(());
         }
         let last = self.0.journal.lock().last_number();
@@ -158,7 +158,8 @@ impl<S: Store> Failover<S> {
         let cancelled = self.cancel_all(lead).await;
         let now = Instant::now();
         let restores = lead.changes.iter().filter(|change| change.kind == ChangeKind::Restore);
-        let admission = |it: &Change| Admission::new(it.id, it.cost, age(it.at, now));
+        let admission =
+            |it: &Change| Admission::new(it.id, it.cost, now.saturating_duration_since(it.at));
         let known = KnownLog::new(restores.map(admission).collect());
         if !known.is_empty() {
             self.restore(&lead.log, &known).await?;
