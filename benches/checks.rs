@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use governor::{Quota as GovernorQuota, RateLimiter};
-use tower_sliding_window::store::{Check, DenyCache, Partition, Store};
+use tower_sliding_window::store::{Check, DenyCache, LogId, Store};
 use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
 
 const KEYS: usize = 100_000;
@@ -77,9 +77,9 @@ fn denied(criterion: &mut Criterion) {
 
         let store = MemoryStore::new();
         let policy = Arc::new(Policy::from(five_a_minute()));
-        let check = |key: &String| Arc::new(Check::new([Partition::new(policy.clone(), key)]));
+        let check = |key: &String| Arc::new(Check::new([LogId::new(policy.clone(), key)]));
         let checks: Vec<Arc<Check>> = keys.iter().map(check).collect();
-        let admit = |check| now(store.admit(check)).is_ok_and(|verdict| verdict.admitted);
+        let admit = |check| now(store.admit(check)).is_ok_and(|outcome| outcome.admitted);
         for _ in 0..LIMIT {
             checks.iter().for_each(|check| assert!(admit(check)));
         }

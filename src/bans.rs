@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{PolicyError, PolicyHandle};
-use crate::store::{BanStore, Partition};
+use crate::store::{Ban, BanCursor, BanPage, BanStore};
+use crate::window::LogId;
 
 /// How many bans a page of a list has.
 const LISTED_AT_ONCE: usize = 1_000;
@@ -44,101 +44,11 @@ pub struct Bans {
     on_event: Option<Arc<OnEvent>>,
 }
 
-/// A ban that stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ban {
-    pub(crate) remaining: Duration,
-    pub(crate) reason: String,
-    pub(crate) is_new: bool,
-}
-
-impl Ban {
-    /// Returns how long it goes on.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.remaining
-    }
-
-    /// Returns why it was imposed: `strikes`, or what was given by hand.
-    #[must_use]
-    pub fn reason(&self) -> &str {
-        &self.reason
-    }
-}
-
-/// Where a [page](Bans::page) of bans begins. Defaults to the first page.
-///
-/// Its text form can travel in a URL. It belongs to the store that made it.
-///
-/// ```
-/// use tower_sliding_window::BanCursor;
-///
-/// let first = BanCursor::default();
-/// assert_eq!(first.to_string().parse(), Ok(first));
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct BanCursor(u64);
-
-impl BanCursor {
-    /// Creates a cursor from a store's own number, 0 for the first page; for writers of a store.
-    #[must_use]
-    pub const fn new(place: u64) -> Self {
-        Self(place)
-    }
-
-    /// Returns the store's own number.
-    #[must_use]
-    pub const fn place(self) -> u64 {
-        self.0
-    }
-}
-
-impl fmt::Display for BanCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl FromStr for BanCursor {
-    type Err = ParseBanCursorError;
-
-    fn from_str(text: &str) -> Result<Self, ParseBanCursorError> {
-        let digits = text.bytes().all(|letter| letter.is_ascii_digit());
-        let place = text.parse().ok().filter(|_| digits).map(Self);
-        place.ok_or_else(|| ParseBanCursorError { text: text.to_owned() })
-    }
-}
-
-/// A text that is not a [`BanCursor`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not the cursor of a page of bans")]
-pub struct ParseBanCursorError {
-    text: String,
-}
-
-/// Some of the bans of a policy, in no particular order.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct BanPage {
-    /// The keys that are banned, each with its ban.
-    pub bans: Vec<(Key, Ban)>,
-    /// Where the next page begins; none after the last page.
-    pub next: Option<BanCursor>,
-}
-
-impl BanPage {
-    /// Creates a page.
-    #[must_use]
-    pub const fn new(bans: Vec<(Key, Ban)>, next: Option<BanCursor>) -> Self {
-        Self { bans, next }
-    }
-}
-
 /// What somebody did to a ban by hand, for an audit log.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum BanEvent {
-    /// A ban was imposed, or a standing one lengthened.
+    /// A ban was imposed, or a record one lengthened.
     Imposed {
         /// The policy's name.
         policy: String,
@@ -147,7 +57,7 @@ pub enum BanEvent {
         /// The ban.
         ban: Ban,
     },
-    /// A ban was lifted, with all strikes and rungs.
+    /// A ban was lifted, with all strikes and levels.
     Lifted {
         /// The policy's name.
         policy: String,
@@ -209,7 +119,7 @@ impl Bans {
     ///
     /// A [`StoreError`] if the store could not answer.
     pub async fn get(&self, key: impl Into<Key>) -> Result<Option<Ban>, StoreError> {
-        self.store.ban(&self.partition(key)).await
+        self.store.ban(&self.log(key)).await
     }
 
     /// Bans a key for at least so long from now, and returns the ban that stands.
@@ -226,17 +136,17 @@ impl Bans {
         duration: Duration,
         reason: &str,
     ) -> Result<Ban, StoreError> {
-        let partition = self.partition(key);
-        let duration = duration.min(crate::penalty::LONGEST_BAN);
-        let ban = self.store.impose(&partition, duration, reason).await?;
+        let log = self.log(key);
+        let duration = duration.min(crate::policy::LONGEST_BAN);
+        let ban = self.store.impose(&log, duration, reason).await?;
         if ban.is_new {
-            let policy = partition.policy.name().to_owned();
-            self.tell(|| BanEvent::Imposed { policy, key: partition.key, ban: ban.clone() });
+            let policy = log.policy.name().to_owned();
+            self.tell(|| BanEvent::Imposed { policy, key: log.key, ban: ban.clone() });
         }
         Ok(ban)
     }
 
-    /// Lifts the ban of a key and forgets its strikes and rungs. Says whether there was any of these.
+    /// Lifts the ban of a key and forgets its strikes and levels. Says whether there was any of these.
     ///
     /// It is over within a second, in all processes that share the store.
     ///
@@ -244,11 +154,11 @@ impl Bans {
     ///
     /// A [`StoreError`] if the store could not answer.
     pub async fn lift(&self, key: impl Into<Key>) -> Result<bool, StoreError> {
-        let partition = self.partition(key);
-        let was_there = self.store.lift(&partition).await?;
+        let log = self.log(key);
+        let was_there = self.store.lift(&log).await?;
         if was_there {
-            let policy = partition.policy.name().to_owned();
-            self.tell(|| BanEvent::Lifted { policy, key: partition.key });
+            let policy = log.policy.name().to_owned();
+            self.tell(|| BanEvent::Lifted { policy, key: log.key });
         }
         Ok(was_there)
     }
@@ -306,8 +216,8 @@ impl Bans {
         Ok(bans)
     }
 
-    fn partition(&self, key: impl Into<Key>) -> Partition {
-        Partition { policy: self.policy.get(), key: key.into() }
+    fn log(&self, key: impl Into<Key>) -> LogId {
+        LogId { policy: self.policy.get(), key: key.into() }
     }
 
     fn tell(&self, event: impl FnOnce() -> BanEvent) {
@@ -333,6 +243,6 @@ mod tests {
         let policy = Policy::new("user").quota(Quota::per_minute(5));
         let error = Bans::try_new(policy, MemoryStore::new()).unwrap_err();
         assert!(matches!(&error, PolicyError::NoPenalty { name } if name == "user"), "{error}");
-        assert!(error.to_string().contains("Penalty::by_hand()"), "{error}");
+        assert!(error.to_string().contains("Penalty::manual()"), "{error}");
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::telemetry;
+
 /// Why a store could not decide.
 ///
 /// No message holds a key. What a request gets then is for the failure policy to say.
@@ -65,18 +67,18 @@ pub enum StoreError {
         /// How many bytes they may take.
         budget: usize,
     },
-    /// The request's weight is more than a store will count one by one.
-    #[error("a request of weight {cost} is too heavy: a weight is at most {most}")]
+    /// The request's cost is more than a store will count one by one.
+    #[error("a request of cost {cost} is too heavy: a cost is at most {most}")]
     CostTooHigh {
-        /// The request's weight.
+        /// The request's cost.
         cost: u32,
-        /// The highest weight there is.
+        /// The highest cost there is.
         most: u32,
     },
-    /// The request's weight is above the limit of one of its quotas, so it could never pass.
-    #[error("a request of weight {cost} can never pass a limit of {limit}")]
+    /// The request's cost is above the limit of one of its quotas, so it could never pass.
+    #[error("a request of cost {cost} can never pass a limit of {limit}")]
     CostAboveLimit {
-        /// The request's weight.
+        /// The request's cost.
         cost: u32,
         /// The lowest limit it meets.
         limit: u32,
@@ -114,6 +116,14 @@ impl StoreError {
             Self::Full { .. } | Self::TooManyBytes { .. } => "full",
             Self::CostTooHigh { .. } => "cost_too_high",
             Self::CostAboveLimit { .. } => "cost_above_limit",
+        }
+    }
+
+    /// Reports the error as what it is: a failure of the store, or a mistake of the caller.
+    pub(crate) fn report(&self) {
+        match self.retry_after() {
+            Some(_) => telemetry::store_error(self.kind(), self),
+            None => telemetry::impossible_request(self.kind(), self),
         }
     }
 

@@ -84,7 +84,7 @@
 //! | `sliding_window_storm_alert_panics_total` | | panics of the hook that is told of storms |
 //! | `sliding_window_mutes_total` | `rule` | mutes, and mutes that became longer |
 //! | `sliding_window_mute_hook_panics_total` | | panics of the hook that is told of mutes |
-//! | `sliding_window_mutes_untold_total` | | lost replies that may have told of a mute, and that the store is not asked about: there were too many, or no runtime |
+//! | `sliding_window_mute_events_lost_total` | | lost replies that may have told of a mute, and that the store is not asked about: there were too many, or no runtime |
 //! | `sliding_window_messages_shed_total` | | messages that the speech monitor did not judge, for too many waited |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
@@ -93,46 +93,47 @@
     allow(dead_code, reason = "only the stores together use all of the core")
 )]
 
-#[cfg(feature = "redis")]
-mod backoff;
 mod bans;
-mod decision;
+#[cfg(all(test, feature = "redis"))]
+mod contract_tests;
 #[cfg(doc)]
 pub mod docs;
 mod error;
 mod failure;
+#[cfg(any(feature = "storm", feature = "moderation"))]
 mod hook;
 mod http;
 pub mod key;
 mod limiter;
 #[cfg(feature = "moderation")]
 pub mod moderation;
-mod penalty;
 mod policy;
-#[cfg(all(test, feature = "redis"))]
-mod promises;
 mod quota;
-mod report;
+#[cfg(feature = "redis")]
+mod redis;
 pub mod store;
+#[cfg(feature = "storm")]
 pub mod storm;
+mod telemetry;
+mod time;
 mod window;
 
-pub use bans::{Ban, BanCursor, BanEvent, BanPage, Bans, ParseBanCursorError};
-pub use decision::{Admitted, Decision, Denied, Usage};
-pub use error::StoreError;
-pub use failure::{FailurePolicy, ParseFailurePolicyError};
-pub use http::{
+pub use self::bans::{BanEvent, Bans};
+pub use self::error::StoreError;
+pub use self::failure::{FailurePolicy, ParseFailurePolicyError};
+pub use self::http::{
     MissingKey, Muted, OnBan, Rejection, ResponseBody, ResponseFuture, SlidingWindow,
     SlidingWindowLayer,
 };
-pub use key::{Key, KeyError, KeyExtractor};
-pub use limiter::Limiter;
-pub use penalty::{ParsePenaltyError, Penalty};
-pub use policy::{Policy, PolicyError, PolicyHandle};
-pub use quota::{ParseQuotaError, Quota, QuotaError};
-pub use store::DecidedBy;
+pub use self::key::{Key, KeyError, KeyExtractor};
+pub use self::limiter::Limiter;
+pub use self::policy::{ParsePenaltyError, Penalty, Policy, PolicyError, PolicyHandle};
+pub use self::quota::{ParseQuotaError, Quota, QuotaError};
 #[cfg(feature = "memory")]
-pub use store::MemoryStore;
+pub use self::store::MemoryStore;
 #[cfg(feature = "redis")]
-pub use store::RedisStore;
-pub use storm::{StormDetector, StormEvent, StormRule};
+pub use self::store::RedisStore;
+pub use self::store::{Ban, BanCursor, BanPage, ParseBanCursorError};
+#[cfg(feature = "storm")]
+pub use self::storm::{StormDetector, StormEvent, StormRule};
+pub use self::window::{Admitted, DecidedBy, Decision, Denied, Usage};

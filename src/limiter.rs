@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::decision::{Admitted, Decision, Usage};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::key::Key;
 use crate::policy::{Policy, PolicyHandle};
-use crate::report;
-use crate::store::{Check, Partition, Store};
+use crate::store::{Store, admit_if_open, conclude};
+use crate::window::{Admitted, Check, Decision, LogId, Usage};
 
-/// Admits requests of any kind within a policy: messages to a receiver, calls to a partner, jobs.
+/// Admits requests of any kind within a policy: messages to a receiver, client to a partner, jobs.
 ///
 /// A cheap handle: clones share the policy and the windows.
 ///
@@ -96,20 +95,20 @@ impl Limiter {
     ///
     /// A [`StoreError`] if the store could not decide.
     pub async fn check(&self, key: impl Into<Key>) -> Result<Decision, StoreError> {
-        self.decide(self.admission(self.window(key), 1)).await
+        self.decide(self.admission(self.log(key), 1)).await
     }
 
-    /// Admits a request of weight `cost`, which takes that many places or none.
+    /// Admits a request of cost `cost`, which takes that many places or none.
     ///
-    /// One of weight 0 takes none, and is denied only if the window holds more than its limit.
+    /// One of cost 0 takes none, and is denied only if the window holds more than its limit.
     ///
     /// # Errors
     ///
-    /// [`StoreError::CostAboveLimit`] if the weight could never pass,
+    /// [`StoreError::CostAboveLimit`] if the cost could never pass,
     /// [`StoreError::CostTooHigh`] if it is above 1024, and any other
     /// [`StoreError`] if the store could not decide.
     pub async fn check_cost(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, StoreError> {
-        self.decide(self.admission(self.window(key), cost)).await
+        self.decide(self.admission(self.log(key), cost)).await
     }
 
     /// Admits and counts one request under several policies, each with a key of its own: all of
@@ -144,9 +143,8 @@ impl Limiter {
         P: Into<PolicyHandle>,
         K: Into<Key>,
     {
-        let partition =
-            |(policy, key): (P, K)| Partition { policy: policy.into().get(), key: key.into() };
-        self.decide(self.admission(pairs.into_iter().map(partition).collect(), 1)).await
+        let log = |(policy, key): (P, K)| LogId { policy: policy.into().get(), key: key.into() };
+        self.decide(self.admission(pairs.into_iter().map(log).collect(), 1)).await
     }
 
     /// Says how the window of `key` stands, counting nothing.
@@ -155,14 +153,12 @@ impl Limiter {
     ///
     /// A [`StoreError`] if the store could not answer.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Usage, StoreError> {
-        let mut check = self.question(self.window(key));
+        let mut check = self.question(self.log(key));
         check.wants_reset = true;
         let check = Arc::new(check);
-        let verdict = match self.store.peek(&check).await {
-            Ok(verdict) => verdict,
-            Err(error) => check.open_or(error)?,
-        };
-        Ok(Usage::new(check, verdict))
+        let outcome =
+            self.store.peek(&check).await.or_else(|error| admit_if_open(&check, error))?;
+        Ok(Usage::new(check, outcome))
     }
 
     /// Takes an admission back, as if it had never been asked for.
@@ -183,7 +179,7 @@ impl Limiter {
     ///
     /// A [`StoreError`] if the store could not answer.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), StoreError> {
-        self.store.reset(&self.window(key)).await
+        self.store.reset(&self.log(key)).await
     }
 
     /// Returns the policy as it is now.
@@ -192,35 +188,27 @@ impl Limiter {
         self.policy.get()
     }
 
-    fn window(&self, key: impl Into<Key>) -> SmallVec<[Partition; 1]> {
-        SmallVec::from_buf([Partition { policy: self.policy.get(), key: key.into() }])
+    fn log(&self, key: impl Into<Key>) -> SmallVec<[LogId; 1]> {
+        SmallVec::from_buf([LogId { policy: self.policy.get(), key: key.into() }])
     }
 
-    fn question(&self, partitions: SmallVec<[Partition; 1]>) -> Check {
-        let mut check = Check::about(partitions);
+    fn question(&self, logs: SmallVec<[LogId; 1]>) -> Check {
+        let mut check = Check::of(logs);
         check.on_failure = self.on_failure;
         check
     }
 
-    fn admission(&self, partitions: SmallVec<[Partition; 1]>, cost: u32) -> Arc<Check> {
-        let mut check = self.question(partitions);
+    fn admission(&self, logs: SmallVec<[LogId; 1]>, cost: u32) -> Arc<Check> {
+        let mut check = self.question(logs);
         check.cost = cost;
-        check.wants_stamp = true;
+        check.wants_timestamp = true;
         Arc::new(check)
     }
 
     async fn decide(&self, check: Arc<Check>) -> Result<Decision, StoreError> {
-        check.possible().inspect_err(report::store_error)?;
-        let verdict = match self.store.admit(&check).await {
-            Ok(verdict) => verdict,
-            Err(error) => {
-                report::store_error(&error);
-                check.open_or(error)?
-            }
-        };
-        let decision = Decision::new(check, verdict);
-        report::decision(&decision, false);
-        Ok(decision)
+        check.possible().inspect_err(StoreError::report)?;
+        let outcome = self.store.admit(&check).await;
+        conclude(check, outcome, false)
     }
 }
 

@@ -1,6 +1,7 @@
 //! [`Policy`]: a name and the quotas that must all hold.
 
 mod handle;
+mod penalty;
 
 use std::fmt;
 #[cfg(feature = "redis")]
@@ -10,10 +11,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::penalty::Penalty;
 use crate::quota::{ParseQuotaError, Quota};
 
-pub use handle::PolicyHandle;
+pub use self::handle::PolicyHandle;
+#[cfg(feature = "memory")]
+pub(crate) use self::penalty::LONGEST_BAN;
+pub use self::penalty::{ParsePenaltyError, Penalty};
 
 /// The longest policy name, in bytes.
 const LONGEST_NAME: usize = 64;
@@ -54,7 +57,7 @@ pub(crate) fn is_name(text: &str) -> bool {
 pub struct Policy {
     name: Arc<str>,
     /// What the windows are known by: the name, or for want of one the quotas.
-    window_name: Arc<str>,
+    log_name: Arc<str>,
     /// Shortest window first, then lowest limit, so that equal sets are equal policies.
     quotas: SmallVec<[Quota; 2]>,
     candidates: SmallVec<[Quota; 0]>,
@@ -88,18 +91,18 @@ impl Policy {
         }
         let name: Arc<str> = name.into();
         let (quotas, candidates) = (SmallVec::new(), SmallVec::new());
-        Ok(Self { window_name: name.clone(), name, quotas, candidates, penalty: None })
+        Ok(Self { log_name: name.clone(), name, quotas, candidates, penalty: None })
     }
 
     fn unnamed() -> Self {
         let (quotas, candidates) = (SmallVec::new(), SmallVec::new());
-        let (name, window_name) = (DEFAULT_NAME.into(), Arc::default());
-        Self { name, window_name, quotas, candidates, penalty: None }
+        let (name, log_name) = (DEFAULT_NAME.into(), Arc::default());
+        Self { name, log_name, quotas, candidates, penalty: None }
     }
 
     /// Tells whether the policy was given a name.
     pub(crate) fn is_named(&self) -> bool {
-        self.name == self.window_name
+        self.name == self.log_name
     }
 
     /// Adds a quota, which must hold beside those already there.
@@ -110,7 +113,7 @@ impl Policy {
         self.quotas.insert(at, quota);
         if !self.is_named() {
             // No name that is given can have these characters.
-            self.window_name = format!("{DEFAULT_NAME}:{self}").into();
+            self.log_name = format!("{DEFAULT_NAME}:{self}").into();
         }
         self
     }
@@ -166,8 +169,8 @@ impl Policy {
     #[track_caller]
     pub fn named(self, name: impl AsRef<str>) -> Self {
         {
-            let Self { name, window_name, .. } = Self::new(name);
-            Self { name, window_name, ..self }
+            let Self { name, log_name, .. } = Self::new(name);
+            Self { name, log_name, ..self }
         }
     }
 
@@ -184,17 +187,12 @@ impl Policy {
     /// [`Store`](crate::store::Store).
     #[must_use]
     pub fn log_name(&self) -> &str {
-        &self.window_name
-    }
-
-    /// Returns what the policy's windows are known by.
-    pub(crate) fn window_name(&self) -> &str {
-        &self.window_name
+        &self.log_name
     }
 
     /// Tells whether windows of the two are the same ones.
-    pub(crate) fn shares_windows_with(self: &Arc<Self>, other: &Arc<Self>) -> bool {
-        Arc::ptr_eq(self, other) || self.window_name == other.window_name
+    pub(crate) fn shares_logs_with(self: &Arc<Self>, other: &Arc<Self>) -> bool {
+        Arc::ptr_eq(self, other) || self.log_name == other.log_name
     }
 
     /// Returns the quotas, shortest window first.
@@ -210,7 +208,7 @@ impl Policy {
     }
 
     /// Returns all quotas a store has to judge: those that are enforced and then the candidates.
-    pub(crate) fn judged(&self) -> impl ExactSizeIterator<Item = Quota> {
+    pub(crate) fn quotas_and_candidates(&self) -> impl ExactSizeIterator<Item = Quota> {
         let (quotas, candidates) = (&self.quotas, &self.candidates);
         let of = move |at| quotas.get(at).unwrap_or_else(|| &candidates[at - quotas.len()]);
         (0..quotas.len() + candidates.len()).map(move |at| *of(at))
@@ -227,7 +225,7 @@ impl Policy {
         }
         merged.candidates.extend(other.candidates.iter().copied());
         merged.penalty = self.penalty.clone().or_else(|| other.penalty.clone());
-        merged.window_name = self.window_name.clone();
+        merged.log_name = self.log_name.clone();
         Arc::new(merged)
     }
 
@@ -244,7 +242,7 @@ impl Policy {
     }
 
     /// Returns how long an entry matters to any quota, in microseconds.
-    pub(crate) fn horizon_us(&self) -> u64 {
+    pub(crate) fn longest_window_us(&self) -> u64 {
         let candidates = self.candidates.iter().map(Quota::window_us).max().unwrap_or(0);
         self.quotas.last().map_or(0, Quota::window_us).max(candidates)
     }
@@ -313,7 +311,7 @@ pub enum PolicyError {
     /// Bans under the policy would not be enforced.
     #[error(
         "the policy {name:?} has no penalty, so that its bans would not be enforced: add one with \
-         Policy::penalty, such as Penalty::by_hand()"
+         Policy::penalty, such as Penalty::manual()"
     )]
     NoPenalty {
         /// The policy's name.
@@ -347,7 +345,7 @@ mod tests {
     fn quotas_are_ordered_by_window() {
         let policy: Policy = "100/1h, 2/1s,5/60s".parse().unwrap();
         assert_eq!(policy.to_string(), "2/1s,5/60s,100/1h");
-        assert_eq!(policy.horizon_us(), 3_600_000_000);
+        assert_eq!(policy.longest_window_us(), 3_600_000_000);
         assert_eq!(policy.to_string().parse::<Policy>().unwrap(), policy);
     }
 

@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The longest window: a hundred years, so that every stamp stays an exact integer in a double,
+/// The longest window: a hundred years, so that every timestamp stays an exact integer in a double,
 /// which is what Redis keeps scores in.
 pub(crate) const LONGEST_WINDOW_US: u64 = 100 * 365 * 24 * 3600 * 1_000_000;
 

@@ -33,7 +33,7 @@
 //! - At the instant `t` the window holds the messages that came in `(t - window, t]`, to the
 //!   microsecond.
 //! - A message has an identity of its own. One that is delivered again while it is in the window counts
-//!   once, with the stamp of the first delivery.
+//!   once, with the timestamp of the first delivery.
 //! - **Of each group only the newest [`cap`](StormRule::cap) messages are kept.** The count stops there,
 //!   and [`Reading::is_saturated`] says so. A message that was dropped for newer ones counts again if
 //!   it is delivered again, which does not change a count that is at the cap.
@@ -81,7 +81,7 @@
 //!
 //! | | for each message | kept of each group |
 //! |---|---|---|
-//! | in process | a mutex that all groups share | a stamp and twice the id of each message of the last window |
+//! | in process | a mutex that all groups share | a timestamp and twice the id of each message of the last window |
 //! | on Redis | one script call, dearer than that of an admission, and in a storm dearer still | a ZSET of the messages of the last window, and in a storm a HASH: `PREFIX:{=GROUP}:NAME:storm:log` and `:state` |
 //!
 //! With ids of 36 bytes a group with one message takes 170 bytes in Redis 7.0, one with 100 takes 5.2 kB,
@@ -97,11 +97,11 @@
 //! with the next message. To look takes a tokio runtime: without one, only messages end storms.
 
 mod alerts;
+#[cfg(all(test, feature = "redis"))]
+mod contract;
 mod detector;
 #[cfg(feature = "memory")]
 mod memory;
-#[cfg(all(test, feature = "redis"))]
-mod promises;
 mod reading;
 #[cfg(feature = "redis")]
 mod redis;
@@ -110,7 +110,5 @@ pub mod store;
 mod watch;
 
 pub use self::detector::StormDetector;
-#[cfg(feature = "memory")]
-pub(crate) use self::memory::Groups;
 pub use self::reading::{Profile, ProfileError, Reading, Storm, StormEvent};
 pub use self::rule::{StormRule, StormRuleError};

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::error::StoreError;
-use crate::store::{Check, Store, StoreFuture, Verdict};
+use crate::store::{Check, Outcome, Store, StoreFuture};
 
 /// A check whose outcome is awaited.
 ///
@@ -16,7 +16,7 @@ use crate::store::{Check, Store, StoreFuture, Verdict};
 /// the outcome and then cancels what was admitted. A cancellation sent beside the check could
 /// arrive first, and on a Redis Cluster it could find only a part of what the check records.
 pub(super) struct Admission {
-    outcome: StoreFuture<Verdict>,
+    outcome: StoreFuture<Outcome>,
     charge: Option<Charge>,
 }
 
@@ -31,7 +31,7 @@ impl Admission {
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<(Result<Verdict, StoreError>, Option<Charge>)> {
+    ) -> Poll<(Result<Outcome, StoreError>, Option<Charge>)> {
         let outcome = ready!(Pin::new(&mut self.outcome).poll(cx));
         let charge = self.charge.take().filter(|_| may_have_counted(&outcome));
         Poll::Ready((outcome, charge))
@@ -53,9 +53,9 @@ impl Drop for Admission {
     }
 }
 
-fn may_have_counted(outcome: &Result<Verdict, StoreError>) -> bool {
+fn may_have_counted(outcome: &Result<Outcome, StoreError>) -> bool {
     match outcome {
-        Ok(verdict) => verdict.admitted,
+        Ok(outcome) => outcome.admitted,
         Err(error) => error.may_have_counted(),
     }
 }

@@ -5,22 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
 use smallvec::SmallVec;
 
-use super::rejection::Rejection;
+use super::rejection::{OnRejection, Rejection};
 use super::rule::Rule;
-use crate::decision::Decision;
+use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::key::KeyError;
-use crate::report;
-use crate::store::{Check, Partition, Store};
+use crate::store::{Check, LogId, Store};
+use crate::window::Decision;
 
 pub(super) type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
 pub(super) type Cost = dyn Fn(&Parts) -> u32 + Send + Sync;
-pub(super) type OnRejection = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
 pub(super) type OnDecision = dyn Fn(&Decision) + Send + Sync;
 pub(super) type CancelIf = dyn Fn(&Response<()>) -> bool + Send + Sync;
 
@@ -106,7 +104,7 @@ impl Config {
         if (self.skip)(parts) {
             return Ok(None);
         }
-        let mut partitions = SmallVec::<[Partition; 1]>::new();
+        let mut logs = SmallVec::<[LogId; 1]>::new();
         for rule in &self.rules {
             let key = match (rule.key(parts), self.missing_key) {
                 (Ok(key), _) => key,
@@ -118,16 +116,16 @@ impl Config {
                 (Err(KeyError::Invalid), _) => return Err(Rejection::InvalidKey),
                 (Err(KeyError::NotProvided { .. }), _) => return Err(Rejection::KeyNotProvided),
             };
-            partitions.push(Partition { policy: rule.policy.get(), key });
+            logs.push(LogId { policy: rule.policy.get(), key });
         }
-        if partitions.is_empty() {
+        if logs.is_empty() {
             return Ok(None);
         }
-        let mut check = Check::about(partitions);
+        let mut check = Check::of(logs);
         check.wants_reset = self.headers_on_success;
         check.on_failure = self.on_failure;
         check.cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
-        check.possible().inspect_err(report::store_error).map_err(Rejection::StoreFailed)?;
+        check.possible().inspect_err(StoreError::report).map_err(Rejection::StoreFailed)?;
         Ok(Some(Arc::new(check)))
     }
 }

@@ -16,8 +16,7 @@ use super::headers;
 use super::passed::Passed;
 use super::rejection::Rejection;
 use super::undecided::{Next, Undecided};
-use crate::decision::Usage;
-use crate::store::Check;
+use crate::window::{Check, Usage};
 
 pin_project! {
     /// The response of [`SlidingWindow`](super::SlidingWindow).
@@ -78,10 +77,10 @@ where
                 StateProj::Deciding { admission, undecided } => {
                     let waiting = undecided.as_mut().expect("polled after completion");
                     // Sent when polled: a response that is never polled for is not counted.
-                    let sent = admission.get_or_insert_with(|| waiting.ask());
+                    let sent = admission.get_or_insert_with(|| waiting.send());
                     let (outcome, charge) = ready!(sent.poll(cx));
                     *admission = None;
-                    match waiting.conclude(outcome, charge) {
+                    match waiting.decide(outcome, charge) {
                         Next::Again => continue,
                         Next::Pass { usage, charge } => {
                             let undecided = undecided.take().expect("polled after completion");

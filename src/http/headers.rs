@@ -6,8 +6,7 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::decision::Usage;
-use crate::window::QuotaState;
+use crate::window::{QuotaState, Usage};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -23,13 +22,14 @@ pub(super) fn insert_retry_after(headers: &mut HeaderMap, wait: Duration) {
 pub(super) fn insert_rate_limit(headers: &mut HeaderMap, usage: &Usage) {
     // Room for one policy of two quotas.
     let (mut policies, mut limits) = (List::with_capacity(64), List::with_capacity(32));
-    for (policy, states, _) in usage.policies() {
+    for (log, outcome) in usage.logs() {
+        let policy = &log.policy;
         for quota in policy.quotas() {
             policies.item(policy.name());
             policies.parameter("q", quota.limit().into());
             policies.parameter("w", seconds(quota.window()));
         }
-        let Some(tightest) = states.iter().min_by_key(tightness) else { continue };
+        let Some(tightest) = outcome.quotas().iter().min_by_key(tightness) else { continue };
         limits.item(policy.name());
         limits.parameter("r", tightest.remaining.into());
         let more_in = Duration::from_micros(tightest.wait_us.max(tightest.reset_us));
@@ -87,15 +87,14 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::key::Key;
     use crate::policy::Policy;
-    use crate::store::{Check, Partition, Verdict};
+    use crate::window::{Check, LogId, LogOutcome, Outcome};
 
-    fn usage(policies: &[Policy], states: &[QuotaState]) -> Usage {
-        let partition =
-            |policy: &Policy| Partition { policy: Arc::new(policy.clone()), key: Key::from("k") };
-        let check = Check::new(policies.iter().map(partition));
-        Usage::new(Arc::new(check), Verdict::new(false, None, states.into()))
+    fn usage(policies: &[Policy], states: &[&[QuotaState]]) -> Usage {
+        let log = |policy: &Policy| LogId::new(Arc::new(policy.clone()), "k");
+        let check = Check::new(policies.iter().map(log));
+        let outcomes = states.iter().map(|states| LogOutcome::new(states.iter().copied()));
+        Usage::new(Arc::new(check), Outcome::new(false, outcomes))
     }
 
     fn state(remaining: u32, wait_us: u64, reset_us: u64) -> QuotaState {
@@ -106,7 +105,7 @@ mod tests {
     fn fields_of_a_denial() {
         let user = Policy::new("user").quota("5/60s".parse().unwrap());
         let mut headers = HeaderMap::new();
-        insert_rate_limit(&mut headers, &usage(&[user], &[state(0, 36_000_001, 0)]));
+        insert_rate_limit(&mut headers, &usage(&[user], &[&[state(0, 36_000_001, 0)]]));
         assert_eq!(headers["ratelimit-policy"], "\"user\";q=5;w=60");
         assert_eq!(headers["ratelimit"], "\"user\";r=0;t=37");
     }
@@ -116,7 +115,8 @@ mod tests {
         let user =
             Policy::new("user").quota("2/500ms".parse().unwrap()).quota("5/60s".parse().unwrap());
         let ip = Policy::new("ip").quota("100/60s".parse().unwrap());
-        let states = [state(0, 400_000, 0), state(3, 0, 0), state(98, 0, 2_000_000)];
+        let user_states = [state(0, 400_000, 0), state(3, 0, 0)];
+        let states = [&user_states[..], &[state(98, 0, 2_000_000)]];
         let mut headers = HeaderMap::new();
         insert_rate_limit(&mut headers, &usage(&[user, ip], &states));
         assert_eq!(

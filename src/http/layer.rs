@@ -11,11 +11,11 @@ use super::config::{Config, MissingKey, OnBan};
 use super::rejection::Rejection;
 use super::rule::Rule;
 use super::service::SlidingWindow;
-use crate::decision::Decision;
 use crate::failure::FailurePolicy;
 use crate::key::KeyExtractor;
 use crate::policy::PolicyHandle;
 use crate::store::Store;
+use crate::window::Decision;
 
 /// Holds each user of a service to a policy, and answers 429 to whoever is above it.
 ///

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::decision::{Decision, Denied};
-use crate::store::{Check, DecidedBy, Partition, Verdict};
+use crate::window::{Check, DecidedBy, Decision, Denied, LogId, LogOutcome, Outcome};
 
 /// What a denial by a ban leaves to be decided.
 pub(super) enum Rest {
@@ -19,28 +18,24 @@ pub(super) enum Rest {
 
 /// Returns what a denial by a ban leaves to be decided.
 pub(super) fn unbanned(check: &Check, denied: &Denied, decided_by: DecidedBy) -> Rest {
-    let bans = denied.usage().bans().filter(|(_, ban)| ban.wait_us > 0);
-    let banned: SmallVec<[usize; 4]> = bans.map(|(_, ban)| ban.partition).collect();
-    let mut partitions: SmallVec<[Partition; 1]> = SmallVec::new();
-    let (mut states, mut full) = (SmallVec::new(), false);
-    for (place, (_, quotas, candidates)) in denied.usage().policies().enumerate() {
-        if !banned.contains(&place) {
-            partitions.push(check.partitions[place].clone());
-            states.extend(quotas.iter().chain(candidates).copied());
-            full |= quotas.iter().any(|state| state.wait_us > 0);
+    let mut logs: SmallVec<[LogId; 1]> = SmallVec::new();
+    let mut outcomes: SmallVec<[LogOutcome; 1]> = SmallVec::new();
+    for (log, outcome) in denied.usage().logs() {
+        if !outcome.ban().is_banned() {
+            logs.push(log.clone());
+            outcomes.push(outcome.clone());
         }
     }
-    if partitions.is_empty() {
+    if logs.is_empty() {
         return Rest::None;
     }
-    let rest = Arc::new(Check { partitions, ..check.clone() });
-    if !full {
+    let rest = Arc::new(Check { logs, ..check.clone() });
+    let mut outcome = Outcome::new(false, outcomes);
+    if outcome.fits() {
         return Rest::Open(rest);
     }
-    let at_us = denied.stamp().and_then(|at| at.as_micros().try_into().ok());
-    let mut verdict = Verdict::new(false, at_us, states);
-    verdict.decided_by = decided_by;
-    match Decision::new(rest.clone(), verdict) {
+    (outcome.timestamp, outcome.decided_by) = (denied.timestamp(), decided_by);
+    match Decision::new(rest.clone(), outcome) {
         Decision::Denied(denied) => Rest::Full(denied),
         Decision::Admitted(_) => Rest::Open(rest),
     }

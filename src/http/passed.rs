@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::charge::Charge;
 use super::config::Config;
-use crate::decision::Usage;
+use crate::window::Usage;
 
 /// What is left to do for a request that was let through.
 ///

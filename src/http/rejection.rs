@@ -2,10 +2,12 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
-use super::config::OnRejection;
 use super::headers;
-use crate::decision::Denied;
 use crate::error::StoreError;
+use crate::window::Denied;
+
+/// Makes the response to a rejection.
+pub(super) type OnRejection = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
 
 /// Why the layer answers a request itself.
 #[derive(Clone, Debug)]

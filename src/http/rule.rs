@@ -7,7 +7,7 @@ use http::request::Parts;
 
 use crate::key::{Key, KeyError, KeyExtractor};
 use crate::policy::PolicyHandle;
-use crate::report;
+use crate::telemetry;
 
 /// After how many requests without a key a rule that has never found one is reported.
 const UNFOUND: u32 = 100;
@@ -38,7 +38,7 @@ impl Rule {
     /// Tells whether both rules have policies without a name that share their logs.
     pub(super) fn is_unnamed_twin_of(&self, other: &Self) -> bool {
         let (ours, theirs) = (self.policy.get(), other.policy.get());
-        !ours.is_named() && ours.shares_windows_with(&theirs)
+        !ours.is_named() && ours.shares_logs_with(&theirs)
     }
 
     /// Gives the rule logs of its own, by its place among the rules of its layer.
@@ -61,16 +61,16 @@ impl Rule {
     #[cold]
     fn report(&self, error: KeyError) {
         let (policy, seen) = (self.policy.get(), &self.seen);
-        report::no_key(policy.name(), error);
+        telemetry::no_key(policy.name(), error.reason());
         match error {
             KeyError::NotProvided { fix } => {
                 if !seen.not_provided.swap(true, Ordering::Relaxed) {
-                    report::key_not_provided(policy.name(), fix);
+                    telemetry::key_not_provided(policy.name(), fix);
                 }
             }
             KeyError::Missing if !seen.found.load(Ordering::Relaxed) => {
                 if seen.missing.fetch_add(1, Ordering::Relaxed) + 1 == UNFOUND {
-                    report::key_never_found(policy.name(), UNFOUND);
+                    telemetry::key_never_found(policy.name(), UNFOUND);
                 }
             }
             KeyError::Missing | KeyError::Invalid | KeyError::NotApplicable => {}

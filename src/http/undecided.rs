@@ -8,14 +8,13 @@ use tower_service::Service;
 
 use super::charge::{Admission, Charge};
 use super::config::{Config, Muted, OnBan};
+use super::double_count;
 use super::mute;
 use super::passed::Passed;
 use super::rejection::Rejection;
-use super::twice;
-use crate::decision::{Decision, Denied, Usage};
 use crate::error::StoreError;
-use crate::report;
-use crate::store::{Check, DecidedBy, Verdict};
+use crate::store::conclude;
+use crate::window::{Check, DecidedBy, Decision, Denied, Outcome, Usage};
 
 /// A request that waits for the outcome of its check.
 pub(super) struct Undecided<S, ReqBody> {
@@ -51,30 +50,26 @@ where
     }
 
     /// Sends the check to the store.
-    pub(super) fn ask(&self) -> Admission {
+    pub(super) fn send(&self) -> Admission {
         Admission::new(&self.config.store, &self.check, self.config.refunds())
     }
 
     /// Draws the conclusions from an outcome.
-    pub(super) fn conclude(
+    pub(super) fn decide(
         &mut self,
-        outcome: Result<Verdict, StoreError>,
+        outcome: Result<Outcome, StoreError>,
         charge: Option<Charge>,
     ) -> Next {
-        let verdict = outcome.or_else(|error| {
-            report::store_error(&error);
-            self.check.open_or(error)
-        });
-        let decision = match verdict {
-            Ok(verdict) => Decision::new(self.check.clone(), verdict),
-            Err(_) if self.config.shadow => return Next::Pass { usage: None, charge },
+        let shadow = self.config.shadow;
+        let decision = match conclude(self.check.clone(), outcome, shadow) {
+            Ok(decision) => decision,
+            Err(_) if shadow => return Next::Pass { usage: None, charge },
             Err(error) => {
                 // The inner service is not called, so the request is not to count.
                 charge.map(Charge::cancel);
                 return Next::Reject(Rejection::StoreFailed(error));
             }
         };
-        report::decision(&decision, self.config.shadow);
         if let Some(observe) = &self.config.on_decision {
             observe(&decision);
         }
@@ -118,11 +113,11 @@ where
     /// Shows the decision to the inner service.
     fn pass_on(&mut self, decision: Decision) {
         if let Some(outer) = self.head.extensions.insert(decision) {
-            twice::look_for(outer, &self.check, &mut self.head.extensions, &self.config);
+            double_count::look_for(outer, &self.check, &mut self.head.extensions, &self.config);
         }
     }
 
-    /// Calls the inner service.
+    /// Client the inner service.
     pub(super) fn call(
         mut self,
         usage: Option<Usage>,

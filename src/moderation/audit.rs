@@ -8,11 +8,11 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-use super::store::{Imposed, Imposition, SpeechStore};
-use super::verdict::{Mute, MuteEvent};
+use super::decision::{Mute, MuteEvent};
+use super::store::{MuteOutcome, MuteRequest, SpeechStore};
 use crate::error::StoreError;
 use crate::hook::Hook;
-use crate::report;
+use crate::telemetry;
 
 /// How many lost replies are asked about at once.
 const AT_MOST: usize = 1_000;
@@ -42,14 +42,14 @@ impl Audit {
     /// Asks the store for a mute, and returns the one that stands then.
     pub(super) async fn impose(
         self: &Arc<Self>,
-        imposition: Imposition,
+        request: MuteRequest,
     ) -> Result<Option<Mute>, StoreError> {
-        let mut call = Call { audit: self, imposition: &imposition, is_lost: true };
-        let imposed = self.store.mute(&imposition).await;
+        let mut call = Call { audit: self, request: &request, is_lost: true };
+        let imposed = self.store.mute(&request).await;
         call.is_lost = imposed.as_ref().is_err_and(StoreError::may_have_counted);
         drop(call);
         let imposed = imposed?;
-        self.tell(&imposition, &imposed);
+        self.tell(&request, &imposed);
         Ok(imposed.mute)
     }
 
@@ -64,29 +64,29 @@ impl Audit {
         }
     }
 
-    /// Tells of a mute if it stands by this imposition; says whether it does.
-    fn tell(&self, imposition: &Imposition, imposed: &Imposed) -> bool {
+    /// Tells of a mute if it stands by this request; says whether it does.
+    fn tell(&self, request: &MuteRequest, imposed: &MuteOutcome) -> bool {
         let (Some(mute), true) = (&imposed.mute, imposed.by_this) else { return false };
-        report::muted(&mute.rule());
+        telemetry::muted(mute.rule());
         if let Some(hook) = &self.hook {
-            let (sender, mute) = (imposition.sender.clone(), mute.clone());
+            let (sender, mute) = (request.sender.clone(), mute.clone());
             hook.tell(&MuteEvent { sender, mute, lengthened: imposed.lengthened });
         }
         true
     }
 
     /// Has the store asked later whether a mute stands of which the reply was lost.
-    fn ask_later(self: &Arc<Self>, imposition: Imposition) {
+    fn ask_later(self: &Arc<Self>, request: MuteRequest) {
         let one_more = |lost: usize| (lost < AT_MOST).then_some(lost + 1);
         let counted = self.lost.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more);
         match Handle::try_current() {
             Ok(runtime) if counted.is_ok() => {
                 let lost = Lost(self.clone());
-                runtime.spawn(async move { lost.0.ask(&imposition).await });
+                runtime.spawn(async move { lost.0.ask(&request).await });
             }
             _ => {
                 drop(counted.ok().map(|_| Lost(self.clone())));
-                report::mute_untold();
+                telemetry::mute_event_lost();
             }
         }
     }
@@ -94,18 +94,18 @@ impl Audit {
     /// Asks until the store answers, or the mute would be over.
     ///
     /// It asks and does not impose again: the mute may have been lifted meanwhile.
-    async fn ask(&self, imposition: &Imposition) {
-        let over = Instant::now() + imposition.reason.rule.mute();
+    async fn ask(&self, request: &MuteRequest) {
+        let over = Instant::now() + request.reason.rule.mute();
         let (mut pause, mut was_absent) = (FIRST_PAUSE, false);
         while Instant::now() < over {
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            match self.store.imposed(imposition).await {
-                Ok(imposed) if self.tell(imposition, &imposed) => return,
+            match self.store.imposed(request).await {
+                Ok(imposed) if self.tell(request, &imposed) => return,
                 // Once more: on a connection that was given up the call may run late.
                 Ok(_) if !was_absent => was_absent = true,
                 Ok(_) => return,
-                Err(error) => report::store_error(&error),
+                Err(error) => error.report(),
             }
         }
     }
@@ -115,14 +115,14 @@ impl Audit {
 /// is asked later: the call may have muted the sender.
 struct Call<'a> {
     audit: &'a Arc<Audit>,
-    imposition: &'a Imposition,
+    request: &'a MuteRequest,
     is_lost: bool,
 }
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         if self.is_lost {
-            self.audit.ask_later(self.imposition.clone());
+            self.audit.ask_later(self.request.clone());
         }
     }
 }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::audit::Audit;
+use super::decision::{Mute, MuteEvent, SpeechDecision};
 use super::message::Message;
 use super::rule::Rule;
 use super::rules::Rules;
-use super::store::{Imposition, SpeechStore, Utterance};
-use super::verdict::{Mute, MuteEvent, Verdict};
+use super::store::{MuteRequest, RecordedMessage, SpeechStore};
 use crate::error::StoreError;
 use crate::hook::Hook;
 use crate::key::Key;
-use crate::report;
+use crate::telemetry;
 
 /// Judges messages by rules, and mutes senders in silence; see [the module](super).
 ///
@@ -29,7 +29,7 @@ pub struct SpeechMonitor {
 impl SpeechMonitor {
     /// Creates a monitor that mutes by these rules, such as [`Rule::recommended`].
     ///
-    /// Monitors on one store share what senders said and their mutes, and should have the same
+    /// Monitors on one store share what senders message and their mutes, and should have the same
     /// rules: what is kept is kept for as long as the one that was asked last needs it. Without a
     /// rule a monitor mutes nobody, and heeds the mutes of others.
     #[must_use]
@@ -42,14 +42,14 @@ impl SpeechMonitor {
     /// Sets what is told of each mute, for the audit. Defaults to nothing.
     ///
     /// It is called once for each mute, and once for each time that it became longer, in whichever
-    /// process the message came to. It runs before the verdict is returned and should not block. A
+    /// process the message came to. It runs before the decision is returned and should not block. A
     /// panic in it is caught and counted in [`SpeechMonitor::panicked`].
     ///
     /// If the reply of the store is lost, or the caller leaves before it comes, the store is asked
     /// again in the background, until it answers or the mute is over. The hook is then called on a
     /// task of the runtime. Up to 1,000 lost replies are asked about at once; above that, and without
     /// a tokio runtime, the hook is not called, which is counted in the metric
-    /// `sliding_window_mutes_untold_total`. If the process ends between the mute and the call, the
+    /// `sliding_window_mute_events_lost_total`. If the process ends between the mute and the call, the
     /// hook is not called either.
     ///
     /// ```
@@ -61,7 +61,7 @@ impl SpeechMonitor {
     /// ```
     #[must_use]
     pub fn on_mute(mut self, hook: impl Fn(&MuteEvent) + Send + Sync + 'static) -> Self {
-        let hook = Hook::new(hook, report::mute_hook_panicked);
+        let hook = Hook::new(hook, telemetry::mute_hook_panicked);
         self.audit = Audit::new(self.store.clone(), Some(hook));
         self
     }
@@ -92,34 +92,34 @@ impl SpeechMonitor {
     /// A [`StoreError`] if the store could not decide. The message may have been recorded. Most
     /// chats will then deliver it: a mute that can't be imposed now is imposed by the sender's next
     /// message.
-    pub async fn check(&self, message: &Message) -> Result<Verdict, StoreError> {
-        let verdict = self.decide(message).await;
-        if let Err(error) = &verdict {
-            report::store_error(error);
+    pub async fn check(&self, message: &Message) -> Result<SpeechDecision, StoreError> {
+        let decision = self.decide(message).await;
+        if let Err(error) = &decision {
+            error.report();
         }
-        verdict
+        decision
     }
 
-    async fn decide(&self, message: &Message) -> Result<Verdict, StoreError> {
-        let said = Utterance {
+    async fn decide(&self, message: &Message) -> Result<SpeechDecision, StoreError> {
+        let message = RecordedMessage {
             id: Uuid::new_v4(),
             sender: message.sender.clone(),
             peer: message.peer.clone(),
             text: message.text.as_deref().map(Arc::from),
             rules: self.rules.clone(),
         };
-        let history = self.store.record(&said).await?;
-        let mute = match self.rules.judge(&said, &history) {
+        let history = self.store.record(&message).await?;
+        let mute = match self.rules.judge(&message, &history) {
             None => match (history.mute, history.unkept) {
                 (None, Some(error)) => return Err(error),
                 (mute, _) => mute,
             },
             Some(reason) => {
-                let Utterance { id, sender, .. } = said;
-                self.audit.impose(Imposition { id, at_us: history.at_us, sender, reason }).await?
+                let RecordedMessage { id, sender, .. } = message;
+                self.audit.impose(MuteRequest { id, at_us: history.at_us, sender, reason }).await?
             }
         };
-        Ok(mute.map_or(Verdict::Delivered, Verdict::Muted))
+        Ok(mute.map_or(SpeechDecision::Delivered, SpeechDecision::Muted))
     }
 
     /// Returns the mute of a sender that stands.
@@ -131,7 +131,7 @@ impl SpeechMonitor {
         self.store.mute_of(&sender.into()).await
     }
 
-    /// Lifts the mute of a sender, and forgets what they said, which would mute them again.
+    /// Lifts the mute of a sender, and forgets what they message, which would mute them again.
     ///
     /// # Errors
     ///

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::message::Message;
 use super::monitor::SpeechMonitor;
-use crate::report;
+use crate::telemetry;
 
 /// Messages that wait to be judged by a [`SpeechMonitor`], so that no sender waits for the store.
 ///
@@ -111,7 +111,7 @@ impl SpeechQueue {
             Ok(()) => Submitted::Queued,
             Err(TrySendError::Full(_) | TrySendError::Closed(_)) => {
                 self.counts.shed.fetch_add(1, Ordering::Relaxed);
-                report::message_shed();
+                telemetry::message_shed();
                 Submitted::Shed
             }
         }

@@ -14,7 +14,7 @@ pub use self::text::ParseRuleError;
 pub enum Counted {
     /// Messages, whatever they say and to whom.
     Events,
-    /// Private-chat peers. Another message to the same peer moves the peer's stamp, and does not
+    /// Private-chat peers. Another message to the same peer moves the peer's timestamp, and does not
     /// count again.
     DistinctPeers,
     /// Messages that are alike.

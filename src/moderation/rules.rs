@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use super::decision::Reason;
 use super::rule::{Counted, KEPT_TEXTS, Rule};
 use super::similarity::Comparison;
-use super::store::{History, Utterance};
-use super::verdict::Reason;
+use super::store::{History, RecordedMessage};
 
 /// The rules of a monitor, the longest mute first.
 #[derive(Debug)]
@@ -17,11 +17,11 @@ pub struct Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Log {
-    /// The stamps of messages, for rules that count [`Counted::Events`].
+    /// The timestamps of messages, for rules that count [`Counted::Events`].
     Messages,
-    /// The private-chat peers, each with the stamp of the last message to it.
+    /// The private-chat peers, each with the timestamp of the last message to it.
     Peers,
-    /// The texts of messages, with their stamps.
+    /// The texts of messages, with their timestamps.
     Texts,
 }
 
@@ -58,18 +58,18 @@ impl Rules {
     #[must_use]
     pub fn needs(&self, log: Log) -> (u64, u32) {
         let rules = || self.rules.iter().filter(|rule| Log::of(rule) == log);
-        let horizon_us = rules().map(Rule::window_us).max().unwrap_or(0);
+        let longest_window_us = rules().map(Rule::window_us).max().unwrap_or(0);
         let kept = match log {
-            Log::Texts if horizon_us > 0 => KEPT_TEXTS,
+            Log::Texts if longest_window_us > 0 => KEPT_TEXTS,
             // A rule is completed if the count-th newest is in its window: nobody asks for more.
             _ => rules().map(Rule::count).max().unwrap_or(0),
         };
-        (horizon_us, kept)
+        (longest_window_us, kept)
     }
 
     /// Returns what a message completes: of the rules whose mute is longer than the one that
     /// stands, that with the longest.
-    pub(super) fn judge(&self, said: &Utterance, history: &History) -> Option<Reason> {
+    pub(super) fn judge(&self, message: &RecordedMessage, history: &History) -> Option<Reason> {
         let stands_for = history.mute.as_ref().map_or(Duration::ZERO, |mute| mute.rule().mute());
         let mut alike = None;
         self.rules
@@ -79,20 +79,20 @@ impl Rules {
             .find_map(|(rule, count)| match rule.counted() {
                 Counted::Events | Counted::DistinctPeers => Some(Reason::new(*rule, *count, 0)),
                 Counted::Similar { percent } => {
-                    let alike = alike.get_or_insert_with(|| self.compare(said, history));
+                    let alike = alike.get_or_insert_with(|| self.compare(message, history));
                     similar(*rule, percent, alike)
                 }
             })
     }
 
     /// Returns the age of each earlier text and how much it is like that of the message.
-    fn compare(&self, said: &Utterance, history: &History) -> Vec<(u64, u8)> {
+    fn compare(&self, message: &RecordedMessage, history: &History) -> Vec<(u64, u8)> {
         let percents = self.rules.iter().filter_map(|rule| match rule.counted() {
             Counted::Similar { percent } => Some(percent),
             _ => None,
         });
         let least = percents.min().unwrap_or(0);
-        let Some(text) = &said.text else { return Vec::new() };
+        let Some(text) = &message.text else { return Vec::new() };
         let comparison = Comparison::with(text);
         let texts = history.texts.iter();
         texts.map(|(age_us, text)| (*age_us, comparison.percent(text, least))).collect()

@@ -33,7 +33,7 @@ pub fn similarity(one: &str, other: &str) -> u8 {
 ///   [NFKC](https://www.unicode.org/reports/tr15/): full-width and ordinary, ligatures, circled and
 ///   mathematical letters.
 /// - Upper and lower case become one.
-/// - What can't be seen goes: whitespace, control characters, and those that Unicode calls
+/// - What can't be seen goes: whitespace, control characters, and those that Unicode client
 ///   [default-ignorable](https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point), such
 ///   as zero-width spaces and joiners.
 /// - A character repeated becomes one.

@@ -1,4 +1,4 @@
-//! [`SpeechStore`]: where what senders said, and their mutes, are kept.
+//! [`SpeechStore`]: where what senders message, and their mutes, are kept.
 //!
 //! Applications hand a [`MemoryStore`](crate::MemoryStore) or a `RedisStore` to a
 //! [`SpeechMonitor`](super::SpeechMonitor); only who writes a store needs this.
@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::verdict::{Mute, Reason};
+use super::decision::{Mute, Reason};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::store::StoreFuture;
 
 pub use super::rules::{Log, Rules};
 
-/// Keeps what senders said for as long as the rules look back, and their mutes.
+/// Keeps what senders message for as long as the rules look back, and their mutes.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store of messages",
     label = "not a store",
@@ -24,32 +24,32 @@ pub trait SpeechStore: Send + Sync + 'static {
     /// Records a message, and returns what the rules need to judge it, as one atomic step.
     ///
     /// A message with an identity that is recorded already is not recorded again.
-    fn record(&self, said: &Utterance) -> StoreFuture<History>;
+    fn record(&self, message: &RecordedMessage) -> StoreFuture<History>;
 
     /// Mutes a sender, unless a mute stands that is as long or ends as late, as one atomic step.
-    fn mute(&self, imposition: &Imposition) -> StoreFuture<Imposed>;
+    fn mute(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome>;
 
-    /// Returns what has become of an imposition whose reply was lost, and imposes nothing.
-    fn imposed(&self, imposition: &Imposition) -> StoreFuture<Imposed>;
+    /// Returns what has become of an request whose reply was lost, and imposes nothing.
+    fn imposed(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome>;
 
     /// Returns the mute of a sender that stands.
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>>;
 
-    /// Forgets all that is kept of a sender: what they said, and their mute.
+    /// Forgets all that is kept of a sender: what they message, and their mute.
     fn forget(&self, sender: &Key) -> StoreFuture<()>;
 }
 
 impl<S: SpeechStore + ?Sized> SpeechStore for Arc<S> {
-    fn record(&self, said: &Utterance) -> StoreFuture<History> {
-        (**self).record(said)
+    fn record(&self, message: &RecordedMessage) -> StoreFuture<History> {
+        (**self).record(message)
     }
 
-    fn mute(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
-        (**self).mute(imposition)
+    fn mute(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome> {
+        (**self).mute(request)
     }
 
-    fn imposed(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
-        (**self).imposed(imposition)
+    fn imposed(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome> {
+        (**self).imposed(request)
     }
 
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
@@ -64,7 +64,7 @@ impl<S: SpeechStore + ?Sized> SpeechStore for Arc<S> {
 /// A message as it is recorded.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Utterance {
+pub struct RecordedMessage {
     /// The message's identity, under which it is recorded once.
     pub id: Uuid,
     /// Whose message it is.
@@ -77,7 +77,7 @@ pub struct Utterance {
     pub rules: Arc<Rules>,
 }
 
-impl Utterance {
+impl RecordedMessage {
     /// Returns how far back a log is needed for this message, in microseconds, and how many of its
     /// newest entries. None are if the message has no place in it.
     #[must_use]
@@ -126,7 +126,7 @@ impl History {
 /// A mute that is to be imposed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Imposition {
+pub struct MuteRequest {
     /// The identity of the message that completed the rule.
     pub id: Uuid,
     /// When it was recorded: the mute counts from then.
@@ -137,10 +137,10 @@ pub struct Imposition {
     pub reason: Reason,
 }
 
-/// What has become of an [`Imposition`].
+/// What has become of an [`MuteRequest`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Imposed {
+pub struct MuteOutcome {
     /// The mute that stands now. None if that to be imposed would be over already.
     pub mute: Option<Mute>,
     /// Whether it stands by the message that was named.
@@ -149,7 +149,7 @@ pub struct Imposed {
     pub lengthened: bool,
 }
 
-impl Imposed {
+impl MuteOutcome {
     /// Creates an answer.
     #[must_use]
     pub fn new(mute: Option<Mute>, by_this: bool, lengthened: bool) -> Self {

@@ -78,7 +78,7 @@ impl PolicyHandle {
                 to: policy.name.as_ref().to_owned(),
             });
         }
-        policy.window_name = old.window_name.clone();
+        policy.log_name = old.log_name.clone();
         self.0.store(Arc::new(policy));
         Ok(())
     }
@@ -148,8 +148,8 @@ mod tests {
         for policy in ["3/60s".parse().unwrap(), Policy::new("default").quota(Quota::per_second(1))]
         {
             handle.set(policy).unwrap();
-            assert!(before.shares_windows_with(&handle.get()));
-            assert!(before.shares_windows_with(&before.merged(&handle.get())));
+            assert!(before.shares_logs_with(&handle.get()));
+            assert!(before.shares_logs_with(&before.merged(&handle.get())));
         }
     }
 }

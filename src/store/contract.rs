@@ -38,6 +38,8 @@
 mod generate;
 mod model;
 mod player;
+#[cfg(all(test, feature = "redis"))]
+mod random;
 mod step;
 #[cfg(all(test, feature = "memory"))]
 mod tests;
@@ -49,13 +51,14 @@ use std::time::Duration;
 use fastrand::Rng;
 use uuid::Uuid;
 
-use super::{Check, Partition, Store};
+use super::{Check, LogId, Store};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::Policy;
 use crate::quota::Quota;
+use crate::time::micros;
 pub(in crate::store) use player::Player;
-pub(in crate::store) use step::HORIZON_US;
+pub(in crate::store) use step::LONGEST_WINDOW_US;
 #[cfg(all(test, feature = "redis"))]
 pub(in crate::store) use step::Step;
 
@@ -138,18 +141,19 @@ async fn play(
 
 /// Returns what the store's clock shows.
 async fn now_us(store: &dyn Store, run: Uuid) -> Result<u64, String> {
-    let policy = Policy::new("user").quota(Quota::new(1, Duration::from_micros(HORIZON_US)));
-    let mut check = Check::new([Partition::new(Arc::new(policy), format!("{run}-clock"))]);
-    check.wants_stamp = true;
+    let policy = Policy::new("user").quota(Quota::new(1, Duration::from_micros(LONGEST_WINDOW_US)));
+    let mut check = Check::new([LogId::new(Arc::new(policy), format!("{run}-clock"))]);
+    check.wants_timestamp = true;
     let outcome = store.peek(&Arc::new(check)).await;
     let outcome = outcome.map_err(|error| format!("the first peek failed: {error}"))?;
-    outcome.at_us.ok_or_else(|| "the first peek asked for the time, and got none".to_owned())
+    let timestamp = outcome.timestamp.map(micros);
+    timestamp.ok_or_else(|| "the first peek asked for the time, and got none".to_owned())
 }
 
 async fn refuses_penalties(store: &dyn Store) -> Result<(), String> {
-    let quota = Quota::new(1, Duration::from_micros(HORIZON_US));
+    let quota = Quota::new(1, Duration::from_micros(LONGEST_WINDOW_US));
     let policy = Policy::new("user").quota(quota).penalty(player::penalty());
-    let log = Partition::new(Arc::new(policy), format!("{}-banned", Uuid::new_v4()));
+    let log = LogId::new(Arc::new(policy), format!("{}-banned", Uuid::new_v4()));
     match store.admit(&Arc::new(Check::new([log]))).await {
         Err(StoreError::Unsupported { .. }) => Ok(()),
         other => Err(format!("a check with a penalty: expected `Unsupported`, got {other:?}")),

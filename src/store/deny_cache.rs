@@ -11,13 +11,10 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::verdict::Rollback;
-use super::{
-    BanState, Check, KnownLog, Partition, QuotaState, Restored, Store, StoreFuture, Struck, Verdict,
-};
+use super::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::policy::Policy;
-use crate::quota::Quota;
-use crate::window::micros;
+use crate::time::micros;
+use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, Rollback, Strike};
 
 /// How many denials are remembered unless told otherwise.
 const DEFAULT_CAPACITY: usize = 65_536;
@@ -50,7 +47,7 @@ const CHANGE_COUNTERS: usize = 1024;
 ///   it admitted, cancelled, restored or rolled back through a clone of this store.
 /// - Of a request under several policies, each full window is remembered by itself. The answer
 ///   from memory knows of those, and only those: it does not name another that has filled since.
-/// - Requests of a weight other than 1 are always put to the store.
+/// - Requests of a cost other than 1 are always put to the store.
 /// - Bounded: at its capacity it forgets what was used least, which costs the store a question.
 ///
 /// ```
@@ -95,47 +92,47 @@ impl<S: Store> DenyCache<S> {
 }
 
 impl<S: Store> Store for DenyCache<S> {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         // What a heavier request waits for may change when a lighter one is admitted, and a repeated
         // one may have been admitted before.
         if check.cost != 1 || check.repeated {
             let (denials, asked) = (self.denials.clone(), check.clone());
-            let notice = move |verdict: &Verdict| denials.notice(&asked.partitions, verdict);
+            let notice = move |outcome: &Outcome| denials.notice(&asked.logs, outcome);
             return self.store.admit(check).inspect(notice);
         }
         let sent = Instant::now();
-        if let Some(verdict) = self.denials.answer(check, sent) {
-            return StoreFuture::ready(Ok(verdict));
+        if let Some(outcome) = self.denials.answer(check, sent) {
+            return StoreFuture::ready(Ok(outcome));
         }
         let changes: SmallVec<[u64; 2]> =
-            check.partitions.iter().map(|window| self.denials.changes(window)).collect();
+            check.logs.iter().map(|window| self.denials.changes(window)).collect();
         let (denials, max_age) = (self.denials.clone(), self.max_age);
         let asked = check.clone();
-        self.store.admit(check).inspect(move |verdict| {
-            if !verdict.admitted {
-                denials.remember(&asked.partitions, verdict, sent, max_age, &changes);
+        self.store.admit(check).inspect(move |outcome| {
+            if !outcome.admitted {
+                denials.remember(&asked.logs, outcome, sent, max_age, &changes);
             }
-            denials.notice(&asked.partitions, verdict);
+            denials.notice(&asked.logs, outcome);
         })
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         self.store.peek(check)
     }
 
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        let changed = Changed::new(&self.denials, &check.partitions);
+        let changed = Changed::new(&self.denials, &check.logs);
         self.store.cancel(check).inspect(move |_| drop(changed))
     }
 
-    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
         let changed = Changed::new(&self.denials, std::slice::from_ref(log));
         self.store.restore(log, known).inspect(move |_| drop(changed))
     }
 
-    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
-        let changed = Changed::new(&self.denials, partitions);
-        self.store.reset(partitions).inspect(move |()| drop(changed))
+    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
+        let changed = Changed::new(&self.denials, logs);
+        self.store.reset(logs).inspect(move |()| drop(changed))
     }
 }
 
@@ -151,22 +148,21 @@ impl<S: fmt::Debug> fmt::Debug for DenyCache<S> {
 
 /// The denials by window.
 struct Denials {
-    cache: Cache<Partition, Arc<Denial>, UnitWeighter, RandomState>,
+    cache: Cache<LogId, Arc<Denial>, UnitWeighter, RandomState>,
     hasher: RandomState,
     changes: Box<[AtomicU64]>,
 }
 
-/// What the store said about one window.
+/// What the store said of one log.
 struct Denial {
-    /// By what it was decided: it may have been replaced since.
+    /// The policy it was decided by, which may have been replaced since.
     policy: Arc<Policy>,
-    at_us: Option<u64>,
-    states: SmallVec<[QuotaState; 2]>,
-    /// How long the key is banned.
-    ban_us: u64,
+    timestamp: Option<Duration>,
+    outcome: LogOutcome,
     /// Until when it is believed.
     until: Instant,
-    /// From when on one request is put to the store to renew it, for the store will deny longer.
+    /// From when on one request is sent to the store to renew it, because the store will deny for
+    /// longer.
     renew: Option<Instant>,
     is_renewed: AtomicBool,
     received: Instant,
@@ -177,6 +173,17 @@ impl Denial {
     fn is_to_be_renewed(&self, now: Instant) -> bool {
         self.renew.is_some_and(|renew| renew <= now)
             && !self.is_renewed.swap(true, Ordering::Relaxed)
+    }
+
+    /// Returns what the store said, as much later as has passed since.
+    fn outcome(&self, elapsed_us: u64) -> LogOutcome {
+        let mut outcome = self.outcome.clone();
+        for state in outcome.states_mut() {
+            *state = state.after(elapsed_us);
+        }
+        let remaining_us = self.outcome.ban().remaining_us.saturating_sub(elapsed_us);
+        outcome.set_ban(BanState { remaining_us, strike: Strike::None });
+        outcome
     }
 }
 
@@ -197,27 +204,27 @@ impl Denials {
     }
 
     /// Returns how often windows that count with this one were changed.
-    fn changes(&self, partition: &Partition) -> u64 {
-        self.change_counter(partition).load(Ordering::SeqCst)
+    fn changes(&self, log: &LogId) -> u64 {
+        self.change_counter(log).load(Ordering::SeqCst)
     }
 
-    fn change_counter(&self, partition: &Partition) -> &AtomicU64 {
-        &self.changes[self.hasher.hash_one(partition) as usize % CHANGE_COUNTERS]
+    fn change_counter(&self, log: &LogId) -> &AtomicU64 {
+        &self.changes[self.hasher.hash_one(log) as usize % CHANGE_COUNTERS]
     }
 
     /// Denies if it is certain that the store would.
-    fn answer(&self, check: &Check, now: Instant) -> Option<Verdict> {
+    fn answer(&self, check: &Check, now: Instant) -> Option<Outcome> {
         let mut known = SmallVec::<[Option<Arc<Denial>>; 1]>::new();
-        for partition in &check.partitions {
+        for log in &check.logs {
             let holds = |denial: &Arc<Denial>| {
                 denial.until > now
-                    && (denial.at_us.is_some() || !check.wants_stamp)
-                    && denial.policy == partition.policy
+                    && (denial.timestamp.is_some() || !check.wants_timestamp)
+                    && denial.policy == log.policy
             };
-            let denial = self.cache.get(partition);
-            if denial.as_ref().is_some_and(|denial| denial.policy != partition.policy) {
+            let denial = self.cache.get(log);
+            if denial.as_ref().is_some_and(|denial| denial.policy != log.policy) {
                 // Under another policy the log may change, and this one may come back.
-                self.cache.remove(partition);
+                self.cache.remove(log);
             }
             let denial = denial.filter(holds);
             if denial.as_ref().is_some_and(|denial| denial.is_to_be_renewed(now)) {
@@ -228,85 +235,63 @@ impl Denials {
         if known.iter().all(Option::is_none) {
             return None;
         }
-        let mut verdict = Verdict::new(false, None, SmallVec::new());
-        verdict.remembered = true;
-        for (place, (partition, denial)) in check.partitions.iter().zip(known).enumerate() {
-            let Some(denial) = denial else {
-                let unknown =
-                    |quota: Quota| QuotaState { remaining: quota.limit(), ..QuotaState::default() };
-                verdict.states.extend(partition.policy.judged().map(unknown));
-                continue;
-            };
-            let elapsed_us = micros(now.saturating_duration_since(denial.received));
-            let ban_us = denial.ban_us.saturating_sub(elapsed_us);
-            if ban_us > 0 {
-                verdict.bans.push(BanState::new(place, ban_us, Struck::No));
-            }
-            verdict.at_us = denial.at_us.map(|at_us| at_us + elapsed_us);
-            for state in &denial.states {
-                verdict.states.push(QuotaState {
-                    remaining: state.remaining,
-                    wait_us: state.wait_us.saturating_sub(elapsed_us),
-                    reset_us: state.reset_us.saturating_sub(elapsed_us),
-                });
-            }
-        }
-        Some(verdict)
+        let mut timestamp = None;
+        let logs = check.logs.iter().zip(known).map(|(log, denial)| {
+            let Some(denial) = denial else { return LogOutcome::empty(&log.policy) };
+            let elapsed = now.saturating_duration_since(denial.received);
+            timestamp = denial.timestamp.map(|timestamp| timestamp + elapsed);
+            denial.outcome(micros(elapsed))
+        });
+        let mut outcome = Outcome::new(false, logs);
+        (outcome.timestamp, outcome.remembered) = (timestamp, true);
+        Some(outcome)
     }
 
     fn remember(
         &self,
-        partitions: &[Partition],
-        verdict: &Verdict,
+        logs: &[LogId],
+        outcome: &Outcome,
         sent: Instant,
         max_age: Duration,
         changes: &[u64],
     ) {
         let received = Instant::now();
-        let mut states = &verdict.states[..];
-        for (place, (partition, changes)) in partitions.iter().zip(changes).enumerate() {
-            let (own, rest) = states.split_at(partition.policy.judged().len());
-            states = rest;
-            let enforced = &own[..partition.policy.quotas().len()];
-            let wait_us = enforced.iter().map(|state| state.wait_us).max().unwrap_or(0);
-            let ban = verdict.bans.iter().find(|ban| ban.partition == place);
-            let ban_us = ban.map_or(0, |ban| ban.wait_us);
-            let wait = Duration::from_micros(wait_us.max(ban_us));
+        for ((log, of_log), changes) in logs.iter().zip(outcome.logs()).zip(changes) {
+            let wait = Duration::from_micros(of_log.wait_us());
             let believed = wait.min(max_age);
             if believed.is_zero() {
                 continue;
             }
             let denial = Denial {
-                policy: partition.policy.clone(),
-                at_us: verdict.at_us,
-                states: own.into(),
-                ban_us,
+                policy: log.policy.clone(),
+                timestamp: outcome.timestamp,
+                outcome: of_log.clone(),
                 until: sent + believed,
                 renew: (believed < wait).then(|| sent + believed.mul_f64(RENEWED_AT)),
                 is_renewed: AtomicBool::new(false),
                 received,
             };
-            self.cache.insert(partition.clone(), Arc::new(denial));
-            // A reset while the answer was under way has found nothing to drop.
-            if self.changes(partition) != *changes {
-                self.cache.remove(partition);
+            self.cache.insert(log.clone(), Arc::new(denial));
+            // A reset while the reply was under way has found nothing to drop.
+            if self.changes(log) != *changes {
+                self.cache.remove(log);
             }
         }
     }
 
     /// Forgets what a decision has changed: an admission takes a place later than those that a
     /// denial before it waited for, and a rollback gives one back.
-    fn notice(&self, partitions: &[Partition], verdict: &Verdict) {
-        if verdict.rollback != Rollback::NotNeeded {
-            partitions.iter().for_each(|partition| self.forget(partition));
-        } else if verdict.admitted {
-            partitions.iter().for_each(|partition| drop(self.cache.remove(partition)));
+    fn notice(&self, logs: &[LogId], outcome: &Outcome) {
+        if outcome.rollback != Rollback::NotNeeded {
+            logs.iter().for_each(|log| self.forget(log));
+        } else if outcome.admitted {
+            logs.iter().for_each(|log| drop(self.cache.remove(log)));
         }
     }
 
-    fn forget(&self, partition: &Partition) {
-        self.change_counter(partition).fetch_add(1, Ordering::SeqCst);
-        self.cache.remove(partition);
+    fn forget(&self, log: &LogId) {
+        self.change_counter(log).fetch_add(1, Ordering::SeqCst);
+        self.cache.remove(log);
     }
 }
 
@@ -314,18 +299,18 @@ impl Denials {
 /// or given up, for a denial from before it may have arrived in between.
 struct Changed {
     denials: Arc<Denials>,
-    partitions: SmallVec<[Partition; 1]>,
+    logs: SmallVec<[LogId; 1]>,
 }
 
 impl Changed {
-    fn new(denials: &Arc<Denials>, partitions: &[Partition]) -> Self {
-        partitions.iter().for_each(|partition| denials.forget(partition));
-        Self { denials: denials.clone(), partitions: partitions.into() }
+    fn new(denials: &Arc<Denials>, logs: &[LogId]) -> Self {
+        logs.iter().for_each(|log| denials.forget(log));
+        Self { denials: denials.clone(), logs: logs.into() }
     }
 }
 
 impl Drop for Changed {
     fn drop(&mut self) {
-        self.partitions.iter().for_each(|partition| self.denials.forget(partition));
+        self.logs.iter().for_each(|log| self.denials.forget(log));
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::error::StoreError;
 use crate::key::Key;
-use crate::window::micros;
+use crate::time::micros;
 
 /// How many values that are over one update drops at the most.
 const DROPPED_PER_UPDATE: usize = 2;
@@ -142,7 +142,7 @@ impl<V: Kept> Expiring<V> {
     ) -> Result<R, StoreError> {
         let hash = self.hasher.hash_one(key);
         let mut values = self.lock();
-        // Read under the lock, so that the stamps of one value never run backwards.
+        // Read under the lock, so that the timestamps of one value never run backwards.
         let now_us = self.now_us();
         values.drop_over(now_us, DROPPED_PER_UPDATE, &self.hasher);
         if self.room(&values) < LITTLE_ROOM {

@@ -2,7 +2,6 @@
 //! be told afterwards.
 
 mod journal;
-mod outage;
 mod settle;
 #[cfg(test)]
 mod tests;
@@ -14,10 +13,11 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use self::journal::{ChangeKind, SharedJournal};
-pub(super) use self::outage::Outage;
-use super::{Check, KnownLog, MemoryStore, Partition, Restored, Store, StoreFuture, Verdict};
+use super::{LogSnapshot, MemoryStore, Restored, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
+use crate::redis::Outage;
+use crate::window::{Check, LogId, Outcome};
 
 /// A store that goes on deciding while another one, which it stands in front of, does not answer.
 ///
@@ -51,7 +51,7 @@ struct Inner<S> {
     outage: Outage,
 }
 
-type Decided = Result<Verdict, StoreError>;
+type Decided = Result<Outcome, StoreError>;
 
 impl<S: Store> Failover<S> {
     /// Puts local logs, and as many unwritten changes as there may be of them, in front of a store.
@@ -69,7 +69,7 @@ impl<S: Store> Failover<S> {
     }
 
     /// Has the store told all that is known here about some logs.
-    fn survey(&self, logs: &[Partition], always: bool) {
+    fn survey(&self, logs: &[LogId], always: bool) {
         let reconnections = self.0.outage.reconnections();
         let mut journal = self.0.journal.lock();
         logs.iter().for_each(|log| journal.survey(log, reconnections, always));
@@ -78,7 +78,7 @@ impl<S: Store> Failover<S> {
 
     /// Tells whether requests of these logs were decided on without the store, and sees to it that the
     /// store is told of them and of all others: the runtime of the task that did so may have ended.
-    fn has_changes(&self, logs: &[Partition]) -> bool {
+    fn has_changes(&self, logs: &[LogId]) -> bool {
         if self.0.journal.is_empty() {
             return false;
         }
@@ -108,8 +108,8 @@ fn is_local(check: &Check) -> bool {
 }
 
 impl<S: Store> Store for Failover<S> {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
-        if self.has_changes(&check.partitions) {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+        if self.has_changes(&check.logs) {
             let (this, check) = (self.clone(), check.clone());
             return StoreFuture::later(async move { this.admit_after_changes(&check).await });
         }
@@ -130,10 +130,10 @@ impl<S: Store> Store for Failover<S> {
         }
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
-            let told = this.tell_changes(&check.partitions).await;
+            let told = this.tell_changes(&check.logs).await;
             let answer = match told {
                 Ok(()) => this.0.store.peek(&check).await,
                 Err(error) => Err(error),
@@ -150,7 +150,7 @@ impl<S: Store> Store for Failover<S> {
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         // Here first: what is told about a log from now on does not hold the request.
         let was_here = now(self.0.local.cancel(check));
-        if self.0.journal.concerns(&check.partitions) {
+        if self.0.journal.concerns(&check.logs) {
             // After what is being told about these logs, which may hold the request.
             let noted = self.note(check, ChangeKind::Cancel);
             return match is_local(check) {
@@ -171,15 +171,15 @@ impl<S: Store> Store for Failover<S> {
         })
     }
 
-    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
         let _ = now(self.0.local.restore(log, known));
         self.0.store.restore(log, known)
     }
 
-    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
-        let _ = now(self.0.local.reset(partitions));
-        self.0.journal.lock().forget(partitions);
-        self.0.store.reset(partitions)
+    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
+        let _ = now(self.0.local.reset(logs));
+        self.0.journal.lock().forget(logs);
+        self.0.store.reset(logs)
     }
 }
 
@@ -194,7 +194,7 @@ impl<S: Store> Failover<S> {
         StoreFuture::later(async move {
             noted?;
             let was_there = this.0.store.cancel(&check).await;
-            this.tell_changes(&check.partitions).await?;
+            this.tell_changes(&check.logs).await?;
             was_there
         })
     }

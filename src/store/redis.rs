@@ -1,16 +1,10 @@
 //! [`RedisStore`]: the windows of a fleet.
 
 mod bans;
-mod calls;
-mod commands;
-mod connection;
 #[cfg(feature = "cluster")]
-mod in_turn;
-mod keys;
-mod link;
+mod cross_slot;
+mod direct;
 mod reply;
-mod script;
-mod servers;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,19 +12,15 @@ use std::time::Duration;
 
 use redis::aio::ConnectionManager;
 
-pub(crate) use self::calls::Calls;
-use self::commands::Commands;
-use self::connection::{Connection, Connector};
-use self::keys::Keys;
-use self::link::Link;
-pub(crate) use self::reply::read;
-pub(crate) use self::script::Script;
-pub use self::servers::RedisServers;
-use super::failover::{Failover, Outage};
-use super::{
-    Check, DenyCache, KnownLog, MemoryStore, Partition, Restored, Store, StoreFuture, Verdict,
-};
+#[cfg(test)]
+pub(crate) use self::direct::DirectStore;
+#[cfg(not(test))]
+use self::direct::DirectStore;
+use super::failover::Failover;
+use super::{DenyCache, LogSnapshot, MemoryStore, Restored, Store, StoreFuture};
 use crate::error::StoreError;
+use crate::redis::{CircuitBreaker, Client, Connection, Connector, Keys, Outage, RedisServers};
+use crate::window::{Check, LogId, Outcome};
 
 /// What the Redis keys begin with unless told otherwise.
 const DEFAULT_PREFIX: &str = "tsw";
@@ -55,7 +45,7 @@ const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
 ///   `PREFIX:{=KEY}:POLICY`, `%` and `}` in the key written as `%25` and `%7D`; a policy without a
 ///   name stands there as `default:QUOTAS`. Beside it there may be `:ban` and `:strikes`, and the marks
 ///   `:reset` and `:lifted`, which tell other processes what was reset or lifted.
-/// - Commands of concurrent requests share one connection. When it breaks, or five answers in a row
+/// - DirectStore of concurrent requests share one connection. When it breaks, or five answers in a row
 ///   fail to come, it is given up and made again in the background, one attempt at a time, after
 ///   pauses of up to half a second. Until then no request waits for Redis.
 /// - What Redis can't answer is for the [`FailurePolicy`](crate::FailurePolicy) to decide. With
@@ -85,10 +75,10 @@ const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
 /// ```
 #[derive(Clone)]
 pub struct RedisStore {
-    windows: Arc<dyn Store>,
+    logs: Arc<dyn Store>,
     /// Those in this process.
     local: MemoryStore,
-    calls: Calls,
+    client: Client,
 }
 
 impl RedisStore {
@@ -122,9 +112,10 @@ impl RedisStore {
         Self::builder().connect_lazy(servers)
     }
 
-    /// Returns what other things than windows are kept by.
-    pub(crate) fn calls(&self) -> &Calls {
-        &self.calls
+    /// Returns what other parts of the crate keep their own data with.
+    #[cfg(any(feature = "storm", feature = "moderation"))]
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
     }
 
     /// Starts from settings other than the defaults.
@@ -139,25 +130,34 @@ impl RedisStore {
     }
 }
 
+#[cfg(all(test, any(feature = "storm", feature = "moderation")))]
+impl RedisStore {
+    /// Replaces the clock of the scripts about storms and speech, see [`Client::with_clock`].
+    pub(crate) fn with_clock(mut self, clock: &str) -> Self {
+        self.client = self.client.with_clock(clock);
+        self
+    }
+}
+
 impl Store for RedisStore {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
-        self.windows.admit(check)
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+        self.logs.admit(check)
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
-        self.windows.peek(check)
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+        self.logs.peek(check)
     }
 
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        self.windows.cancel(check)
+        self.logs.cancel(check)
     }
 
-    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
-        self.windows.restore(log, known)
+    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
+        self.logs.restore(log, known)
     }
 
-    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
-        self.windows.reset(partitions)
+    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
+        self.logs.reset(logs)
     }
 }
 
@@ -275,8 +275,8 @@ impl RedisStoreBuilder {
         T: TryInto<RedisServers>,
         StoreError: From<T::Error>,
     {
-        let (store, link) = self.build(servers.try_into()?)?;
-        link.connect().await?;
+        let (store, breaker) = self.build(servers.try_into()?)?;
+        breaker.connect().await?;
         Ok(store)
     }
 
@@ -290,8 +290,8 @@ impl RedisStoreBuilder {
         T: TryInto<RedisServers>,
         StoreError: From<T::Error>,
     {
-        let (store, link) = self.build(servers.try_into()?)?;
-        link.connect_soon();
+        let (store, breaker) = self.build(servers.try_into()?)?;
+        breaker.connect_soon();
         Ok(store)
     }
 
@@ -301,34 +301,33 @@ impl RedisStoreBuilder {
         let outage = Outage::new();
         outage.may_be_unseen();
         let connector = Connector::Managed(connection.clone());
-        let link = Link::idle(connector, self.response_timeout, outage.clone());
-        link.ready(Connection::Managed(connection));
-        let calls = Calls::new(link, Keys::new(self.prefix.clone()));
-        let commands = Commands::new(calls.clone(), Keys::new(self.prefix.clone()));
-        self.store(commands, outage, calls)
+        let breaker = CircuitBreaker::idle(connector, self.response_timeout, outage.clone());
+        breaker.ready(Connection::Managed(connection));
+        let client = Client::new(breaker, Keys::new(self.prefix.clone()));
+        self.store(DirectStore::new(client.clone()), outage, client)
     }
 
-    fn build(self, servers: RedisServers) -> Result<(RedisStore, Link), StoreError> {
+    fn build(self, servers: RedisServers) -> Result<(RedisStore, CircuitBreaker), StoreError> {
         let outage = Outage::new();
         #[cfg(feature = "cluster")]
         let is_cluster = servers.is_cluster();
         let connector = servers.connector(self.response_timeout, &outage)?;
-        let link = Link::idle(connector, self.response_timeout, outage.clone());
-        let calls = Calls::new(link.clone(), Keys::new(self.prefix.clone()));
-        let commands = Commands::new(calls.clone(), Keys::new(self.prefix.clone()));
+        let breaker = CircuitBreaker::idle(connector, self.response_timeout, outage.clone());
+        let client = Client::new(breaker.clone(), Keys::new(self.prefix.clone()));
+        let direct = DirectStore::new(client.clone());
         #[cfg(feature = "cluster")]
         if is_cluster {
-            let in_turn = in_turn::InTurn::new(commands.sent_twice());
-            return Ok((self.store(in_turn, outage, calls), link));
+            let cross_slot = cross_slot::CrossSlot::new(direct.sent_twice());
+            return Ok((self.store(cross_slot, outage, client), breaker));
         }
-        Ok((self.store(commands, outage, calls), link))
+        Ok((self.store(direct, outage, client), breaker))
     }
 
-    fn store(self, store: impl Store, outage: Outage, calls: Calls) -> RedisStore {
+    fn store(self, store: impl Store, outage: Outage, client: Client) -> RedisStore {
         let local = MemoryStore::with_capacity(self.local_capacity);
         if !self.deny_cache {
-            let windows = Arc::new(Failover::new(store, local.clone(), outage));
-            return RedisStore { windows, local, calls };
+            let logs = Arc::new(Failover::new(store, local.clone(), outage));
+            return RedisStore { logs, local, client };
         }
         let mut cache = DenyCache::new(store);
         if let Some(capacity) = self.deny_cache_capacity {
@@ -337,30 +336,7 @@ impl RedisStoreBuilder {
         if let Some(max_age) = self.deny_cache_max_age {
             cache = cache.max_age(max_age);
         }
-        let windows = Arc::new(Failover::new(cache, local.clone(), outage));
-        RedisStore { windows, local, calls }
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use redis::Client;
-    use redis::aio::ConnectionManagerConfig;
-    use redis_test::server::RedisServer;
-
-    use super::*;
-
-    /// The store that a test gives a clock, without the cache that has a clock of its own.
-    pub(in crate::store) use super::commands::Commands;
-
-    /// Connects to a server that has just been started.
-    pub(crate) async fn connect(server: &RedisServer) -> ConnectionManager {
-        let config = ConnectionManagerConfig::new()
-            .set_response_timeout(Some(Duration::from_secs(10)))
-            .set_min_delay(Duration::from_millis(10))
-            .set_max_delay(Duration::from_millis(50))
-            .set_number_of_retries(200);
-        let client = Client::open(server.connection_info()).unwrap();
-        ConnectionManager::new_with_config(client, config).await.unwrap()
+        let logs = Arc::new(Failover::new(cache, local.clone(), outage));
+        RedisStore { logs, local, client }
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::reading::StormEvent;
 use crate::hook::Hook;
-use crate::report;
+use crate::telemetry;
 
 /// How many events may wait for the hook.
 const WAITING: usize = 1024;
@@ -29,7 +29,7 @@ enum Job {
 
 impl Alerts {
     pub(super) fn new(hook: impl Fn(&StormEvent) + Send + Sync + 'static) -> Self {
-        let hook = Hook::new(hook, report::storm_hook_panicked);
+        let hook = Hook::new(hook, telemetry::storm_hook_panicked);
         Self { hook, jobs: OnceLock::new(), shed: AtomicU64::new(0) }
     }
 
@@ -40,7 +40,7 @@ impl Alerts {
             jobs.as_ref().is_some_and(|jobs| jobs.try_send(Job::Tell(event.clone())).is_ok());
         if !told {
             self.shed.fetch_add(1, Ordering::Relaxed);
-            report::storm_alert_shed();
+            telemetry::storm_event_shed();
         }
     }
 

@@ -9,12 +9,11 @@ use tokio::sync::Notify;
 use super::alerts::Alerts;
 use super::reading::{Profile, ProfileError, Reading, StormEvent};
 use super::rule::{StormRule, StormRuleError};
-use super::store::{Sighted, Sighting, StormStore};
+use super::store::{StormCheck, StormOutcome, StormStore};
 use super::watch::{Look, Watch};
 use crate::error::StoreError;
 use crate::key::Key;
-use crate::report;
-use crate::window::micros;
+use crate::time::micros;
 
 /// How many steps of a profile are counted at once.
 const MOST_STEPS: u64 = 1_000;
@@ -122,7 +121,7 @@ impl StormDetector {
         }
         let step = Duration::from_micros(step_us);
         let counts = self.0.store.profile(rule, &group.into(), step).await;
-        let counts = counts.inspect_err(report::store_error)?;
+        let counts = counts.inspect_err(StoreError::report)?;
         Ok(Profile { counts, step, cap: rule.cap_per_group() })
     }
 
@@ -133,7 +132,7 @@ impl StormDetector {
         }
     }
 
-    /// Waits until no storm that this process knows of goes on, and all calls whose answer was lost
+    /// Waits until no storm that this process knows of goes on, and all client whose answer was lost
     /// have been asked about.
     pub async fn settled(&self) {
         loop {
@@ -180,15 +179,15 @@ impl Shared {
         group: Key,
         message: Option<Key>,
     ) -> Result<Reading, StoreError> {
-        let sighting = Sighting::new(self.rule.clone(), group, message);
-        let mut unanswered = Unanswered { shared: self, sighting: &sighting, is_so: true };
-        let sighted = self.store.sight(&sighting).await;
-        unanswered.is_so = sighted.as_ref().is_err_and(StoreError::may_have_counted);
+        let check = StormCheck::new(self.rule.clone(), group, message);
+        let mut unanswered = Unanswered { shared: self, check: &check, is_so: true };
+        let outcome = self.store.check(&check).await;
+        unanswered.is_so = outcome.as_ref().is_err_and(StoreError::may_have_counted);
         drop(unanswered);
-        match sighted {
-            Ok(sighted) => Ok(self.note(&sighting.group, sighted)),
+        match outcome {
+            Ok(outcome) => Ok(self.note(&check.group, outcome)),
             Err(error) => {
-                report::store_error(&error);
+                error.report();
                 Err(error)
             }
         }
@@ -196,23 +195,23 @@ impl Shared {
 
     /// Takes a look.
     pub(super) async fn take(self: &Arc<Self>, look: Look) {
-        let mut sighting = Sighting::new(self.rule.clone(), look.group.clone(), None);
-        sighting.call = look.call;
-        match self.store.sight(&sighting).await {
-            Ok(sighted) => drop(self.note(&look.group, sighted)),
+        let mut check = StormCheck::new(self.rule.clone(), look.group.clone(), None);
+        check.call = look.call;
+        match self.store.check(&check).await {
+            Ok(outcome) => drop(self.note(&look.group, outcome)),
             Err(error) => {
-                report::store_error(&error);
+                error.report();
                 self.watch().again(look);
             }
         }
     }
 
     /// Tells what was decided, and remembers when to look at the group.
-    fn note(self: &Arc<Self>, group: &Key, sighted: Sighted) -> Reading {
-        let look_us = sighted.look_us;
-        let reading = Reading::new(sighted, &self.rule, group);
+    fn note(self: &Arc<Self>, group: &Key, outcome: StormOutcome) -> Reading {
+        let look_us = outcome.look_us;
+        let reading = Reading::new(outcome, &self.rule, group);
         for event in reading.events() {
-            report::storm_event(event);
+            event.report();
             if let Some(alerts) = &self.alerts {
                 alerts.tell(event);
             }
@@ -237,7 +236,7 @@ impl Shared {
 /// ended a storm, and nobody else is told.
 struct Unanswered<'a> {
     shared: &'a Arc<Shared>,
-    sighting: &'a Sighting,
+    check: &'a StormCheck,
     is_so: bool,
 }
 
@@ -245,7 +244,7 @@ impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         if self.is_so {
             let mut watch = self.shared.watch();
-            watch.unanswered(&self.sighting.group, self.sighting.call);
+            watch.unanswered(&self.check.group, self.check.call);
             watch.start(self.shared);
             drop(watch);
             self.shared.changed.notify_one();

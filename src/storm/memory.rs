@@ -8,17 +8,13 @@ use ahash::RandomState;
 use uuid::Uuid;
 
 use super::rule::StormRule;
-use super::store::{Ended, Sighted, Sighting, Started, StormStore};
+use super::store::{Ended, Started, StormCheck, StormOutcome, StormStore};
 use crate::key::Key;
-use crate::store::expiring::{Expiring, Keep, Kept, heap_bytes_of};
-use crate::store::{MemoryStore, StoreFuture};
-use crate::window::micros;
+use crate::store::{Keep, Kept, MemoryStore, StoreFuture, heap_bytes_of};
+use crate::time::micros;
 
 /// How long a storm waits for somebody to notice that it is over.
 const UNNOTICED_US: u64 = 24 * 3600 * 1_000_000;
-
-/// What is kept of each group.
-pub(crate) type Groups = Expiring<Group>;
 
 /// What is kept of one group.
 #[derive(Default)]
@@ -30,7 +26,7 @@ pub(crate) struct Group {
     last: Option<Last>,
 }
 
-/// Messages with their stamps, oldest first, and those of one stamp in the order of their ids.
+/// Messages with their timestamps, oldest first, and those of one timestamp in the order of their ids.
 #[derive(Default)]
 struct Log {
     entries: VecDeque<(u64, Key)>,
@@ -135,8 +131,8 @@ fn set_bytes(places: usize) -> usize {
 
 impl Group {
     /// Does what `record.lua` does, on a clock that never steps back.
-    pub(super) fn sight(&mut self, sighting: &Sighting, now_us: u64) -> Sighted {
-        let Sighting { call, rule, message, .. } = sighting;
+    pub(super) fn check(&mut self, check: &StormCheck, now_us: u64) -> StormOutcome {
+        let StormCheck { call, rule, message, .. } = check;
         let (window_us, ends_below) = (rule.window_us(), rule.end_threshold());
 
         // Nothing but time can have ended a storm since the last call: look before anything is
@@ -164,7 +160,7 @@ impl Group {
             self.current =
                 Some(Current { active, since_us, began, call, peak, below_us, quiet_us });
         }
-        let mut sighted = Sighted::new(SystemTime::now(), count, message.is_some() && !added);
+        let mut outcome = StormOutcome::new(SystemTime::now(), count, message.is_some() && !added);
         if let Some(current) = self.current.as_mut().filter(|it| it.active) {
             let below_at = self.log.below_at(ends_below, window_us);
             if added || starts {
@@ -172,21 +168,21 @@ impl Group {
                 current.peak = current.peak.max(count);
                 current.quiet_us = self.log.newest_us().unwrap_or(now_us) + window_us;
             }
-            sighted.look_us = below_at.map_or(1, |at_us| at_us - now_us);
-            sighted.storm = Some((now_us - current.since_us, current.peak));
+            outcome.look_us = below_at.map_or(1, |at_us| at_us - now_us);
+            outcome.storm = Some((now_us - current.since_us, current.peak));
         } else if count > rule.threshold().limit() {
-            sighted.look_us = cool_us;
+            outcome.look_us = cool_us;
         }
         let started = self.current.as_ref().filter(|it| it.call == *call);
-        sighted.started =
+        outcome.started =
             started.map(|it| Started { ago_us: now_us - it.since_us, count: it.began });
         let ended = self.last.as_ref().filter(|it| it.call == *call);
-        sighted.ended = ended.map(|it| Ended {
+        outcome.ended = ended.map(|it| Ended {
             ago_us: now_us - it.until_us,
             lasted_us: it.until_us - it.since_us,
             peak: it.peak,
         });
-        sighted
+        outcome
     }
 
     fn is_active(&self) -> bool {
@@ -225,7 +221,7 @@ impl Group {
         self.log.newest_us().unwrap_or(0)
     }
 
-    /// Returns the latest stamp of anything here.
+    /// Returns the latest timestamp of anything here.
     pub(super) fn latest_us(&self) -> u64 {
         let since_us = self.current.as_ref().map_or(0, |it| it.since_us);
         let until_us = self.last.as_ref().map_or(0, |it| it.until_us);
@@ -244,24 +240,47 @@ impl Kept for Group {
     }
 }
 
+impl MemoryStore {
+    /// Sets how many bytes may be taken by what a [`StormDetector`](crate::StormDetector) keeps of
+    /// groups, in this store and all clones of it. Defaults to 256 MiB.
+    ///
+    /// A group takes about 300 bytes, and each message of the last window 115 to 230 bytes, and 256
+    /// more if its id is longer than 40 bytes. So 256 MiB are room for more than a million messages.
+    ///
+    /// When the bytes are used up, what is over is dropped first, and what is live never is. A message
+    /// that finds no room is not counted, and the detector returns [`StoreError::TooManyBytes`](crate::StoreError::TooManyBytes). Storms
+    /// that go on end as ever.
+    #[must_use]
+    pub fn storm_bytes(self, bytes: usize) -> Self {
+        self.table::<Group>().set_budget(bytes);
+        self
+    }
+
+    /// Returns how many bytes what is kept of groups takes, some of which may be over.
+    #[must_use]
+    pub fn storm_bytes_used(&self) -> usize {
+        self.table::<Group>().bytes()
+    }
+}
+
 impl StormStore for MemoryStore {
-    fn sight(&self, sighting: &Sighting) -> StoreFuture<Sighted> {
-        let Sighting { rule, group, .. } = sighting;
-        let groups = self.groups();
-        let sighted = groups.update_within(&group_key(rule, group), |group, now_us, room| {
+    fn check(&self, check: &StormCheck) -> StoreFuture<StormOutcome> {
+        let StormCheck { rule, group, .. } = check;
+        let groups = self.table::<Group>();
+        let outcome = groups.update_within(&group_key(rule, group), |group, now_us, room| {
             let growth = |id| group.log.growth(now_us, id, rule.window_us());
-            if sighting.message.as_ref().map_or(0, growth) > room {
+            if check.message.as_ref().map_or(0, growth) > room {
                 return (Err(groups.too_many_bytes()), Keep::AtLeastUntil(0));
             }
-            let sighted = group.sight(sighting, now_us);
-            (Ok(sighted), group.keep(rule, now_us))
+            let outcome = group.check(check, now_us);
+            (Ok(outcome), group.keep(rule, now_us))
         });
-        StoreFuture::ready(sighted.flatten())
+        StoreFuture::ready(outcome.flatten())
     }
 
     fn profile(&self, rule: &Arc<StormRule>, group: &Key, step: Duration) -> StoreFuture<Vec<u32>> {
         let (window_us, step_us) = (rule.window_us(), micros(step).max(1));
-        let counts = self.groups().update(&group_key(rule, group), |group, now_us| {
+        let counts = self.table::<Group>().update(&group_key(rule, group), |group, now_us| {
             (group.profile(window_us, step_us, now_us), group.keep(rule, now_us))
         });
         StoreFuture::ready(counts)

@@ -3,48 +3,49 @@
 use std::time::{Duration, SystemTime};
 
 use super::rule::StormRule;
-use super::store::Sighted;
+use super::store::StormOutcome;
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::quota::Quota;
+use crate::telemetry;
 
 /// How a group stands, with the message that was recorded.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    sighted: Sighted,
+    outcome: StormOutcome,
     cap: u32,
     events: Vec<StormEvent>,
 }
 
 impl Reading {
-    pub(super) fn new(sighted: Sighted, rule: &StormRule, group: &Key) -> Self {
-        let events = events(&sighted, rule, group);
-        Self { sighted, cap: rule.cap_per_group(), events }
+    pub(super) fn new(outcome: StormOutcome, rule: &StormRule, group: &Key) -> Self {
+        let events = events(&outcome, rule, group);
+        Self { outcome, cap: rule.cap_per_group(), events }
     }
 
     /// Returns how many messages the group's window holds, at most the rule's
     /// [`cap`](StormRule::cap).
     #[must_use]
     pub const fn count(&self) -> u32 {
-        self.sighted.count
+        self.outcome.count
     }
 
     /// Tells whether the count has reached the cap, so that there may have been more messages.
     #[must_use]
     pub const fn is_saturated(&self) -> bool {
-        self.sighted.count >= self.cap
+        self.outcome.count >= self.cap
     }
 
     /// Tells whether the message was in the window already, and so was not counted again.
     #[must_use]
     pub const fn is_repeated(&self) -> bool {
-        self.sighted.is_repeated
+        self.outcome.is_repeated
     }
 
     /// Returns the storm that goes on.
     #[must_use]
     pub fn storm(&self) -> Option<Storm> {
-        let storm = self.sighted.storm?;
+        let storm = self.outcome.storm?;
         let (lasted, peak) = (Duration::from_micros(storm.0), storm.1);
         Some(Storm { lasted, peak, is_saturated: peak >= self.cap })
     }
@@ -140,18 +141,28 @@ impl StormEvent {
     pub const fn is_start(&self) -> bool {
         matches!(self, Self::Started { .. })
     }
+
+    /// Reports the event through metrics and tracing.
+    pub(super) fn report(&self) {
+        match self {
+            Self::Started { name, count, threshold, .. } => {
+                telemetry::storm_started(name, *count, threshold);
+            }
+            Self::Ended { name, peak, lasted, .. } => telemetry::storm_ended(name, *peak, *lasted),
+        }
+    }
 }
 
 /// Returns what was decided, in the order in which it happened.
-fn events(sighted: &Sighted, rule: &StormRule, group: &Key) -> Vec<StormEvent> {
-    let ago = |us| sighted.at.checked_sub(Duration::from_micros(us)).unwrap_or(sighted.at);
+fn events(outcome: &StormOutcome, rule: &StormRule, group: &Key) -> Vec<StormEvent> {
+    let ago = |us| outcome.at.checked_sub(Duration::from_micros(us)).unwrap_or(outcome.at);
     let name = || rule.name().to_owned();
     let (threshold, cap) = (rule.threshold(), rule.cap_per_group());
-    let started = sighted.started.map(|it| {
+    let started = outcome.started.map(|it| {
         let (name, group, count, at) = (name(), group.clone(), it.count, ago(it.ago_us));
         (it.ago_us, StormEvent::Started { name, group, count, cap, threshold, at })
     });
-    let ended = sighted.ended.map(|it| {
+    let ended = outcome.ended.map(|it| {
         let (name, group, peak, at) = (name(), group.clone(), it.peak, ago(it.ago_us));
         let lasted = Duration::from_micros(it.lasted_us);
         (it.ago_us, StormEvent::Ended { name, group, peak, cap, threshold, lasted, at })

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::policy::is_name;
 use crate::quota::{LONGEST_WINDOW_US, Quota};
-use crate::window::micros;
+use crate::time::micros;
 
 /// The highest cap: that many messages of one group take about 100 MB in Redis.
 const HIGHEST_CAP: u32 = 1_000_000;

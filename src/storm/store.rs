@@ -24,7 +24,7 @@ pub trait StormStore: Send + Sync + 'static {
     ///
     /// A message that is recorded already is not recorded again. What a call has decided it is told
     /// again if it is repeated, and nobody else is.
-    fn sight(&self, sighting: &Sighting) -> StoreFuture<Sighted>;
+    fn check(&self, check: &StormCheck) -> StoreFuture<StormOutcome>;
 
     /// Counts the messages of a group in each step of the window, the oldest first.
     ///
@@ -33,8 +33,8 @@ pub trait StormStore: Send + Sync + 'static {
 }
 
 impl<S: StormStore + ?Sized> StormStore for Arc<S> {
-    fn sight(&self, sighting: &Sighting) -> StoreFuture<Sighted> {
-        (**self).sight(sighting)
+    fn check(&self, check: &StormCheck) -> StoreFuture<StormOutcome> {
+        (**self).check(check)
     }
 
     fn profile(&self, rule: &Arc<StormRule>, group: &Key, step: Duration) -> StoreFuture<Vec<u32>> {
@@ -45,7 +45,7 @@ impl<S: StormStore + ?Sized> StormStore for Arc<S> {
 /// A message to be recorded, or a look at a group.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Sighting {
+pub struct StormCheck {
     /// The identity of the call, the same if it is repeated because its answer was lost.
     pub call: Uuid,
     /// When storms start and end.
@@ -56,18 +56,18 @@ pub struct Sighting {
     pub message: Option<Key>,
 }
 
-impl Sighting {
-    /// Creates the sighting of a message, or a look if there is none.
+impl StormCheck {
+    /// Creates the check of a message, or a look if there is none.
     #[must_use]
     pub fn new(rule: Arc<StormRule>, group: Key, message: Option<Key>) -> Self {
         Self { call: Uuid::new_v4(), rule, group, message }
     }
 }
 
-/// How a group stands after a [`Sighting`], and what that has decided.
+/// How a group stands after a [`StormCheck`], and what that has decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Sighted {
+pub struct StormOutcome {
     /// When, on the store's clock. For people to read.
     pub at: SystemTime,
     /// How many messages the window holds, at most the rule's cap.
@@ -85,7 +85,7 @@ pub struct Sighted {
     pub ended: Option<Ended>,
 }
 
-impl Sighted {
+impl StormOutcome {
     /// Creates an answer that tells of a count, and of no storm.
     #[must_use]
     pub const fn new(at: SystemTime, count: u32, is_repeated: bool) -> Self {

@@ -23,7 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// Looks that are to be taken, each at its time: at groups in a storm, which nothing but time may
-/// end, and for calls whose answer was lost, which may have started or ended one.
+/// end, and for client whose answer was lost, which may have started or ended one.
 #[derive(Default)]
 pub(super) struct Watch {
     looks: BTreeMap<(Instant, u64), Look>,

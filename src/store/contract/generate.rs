@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-use super::step::{HORIZON_US, Step};
+use super::step::{LONGEST_WINDOW_US, Step};
 
 /// Returns a history of the given number of steps.
 pub(super) fn history(random: &mut Rng, steps: usize) -> Vec<Step> {
@@ -18,17 +18,17 @@ fn step(random: &mut Rng) -> Step {
         18..20 => Step::Cancel(random.usize(..1 << 16)),
         20 => Step::Reset(random.usize(0..2), random.usize(0..2)),
         21 => Step::Restore {
-            age_us: random.u64(0..HORIZON_US * 5 / 4),
+            age_us: random.u64(0..LONGEST_WINDOW_US * 5 / 4),
             cost: random.u32(1..4),
             confirmed: random.bool(),
             windows: windows(random),
         },
         22 => {
-            let (place, age_us) = (random.usize(..1 << 16), random.u64(0..HORIZON_US));
+            let (place, age_us) = (random.usize(..1 << 16), random.u64(0..LONGEST_WINDOW_US));
             Step::RestoreKnown(place, age_us, random.bool())
         }
         23 => Step::RestoreBan {
-            remaining_us: random.u64(0..HORIZON_US),
+            remaining_us: random.u64(0..LONGEST_WINDOW_US),
             window: (random.usize(0..2), random.usize(0..2)),
         },
         _ => {
@@ -51,12 +51,12 @@ fn windows(random: &mut Rng) -> Vec<(usize, usize)> {
 /// Returns how far the clock moves: often exactly a window's length, or one microsecond beside it.
 fn advance_us(random: &mut Rng) -> u64 {
     match random.u8(0..8) {
-        0..3 => random.u64(0..HORIZON_US / 3),
+        0..3 => random.u64(0..LONGEST_WINDOW_US / 3),
         3..5 => random.u64(0..2_000_000),
         5..7 => {
             let beside = random.u64(0..3);
-            (random.u64(0..4) * HORIZON_US / 4 + beside).saturating_sub(1)
+            (random.u64(0..4) * LONGEST_WINDOW_US / 4 + beside).saturating_sub(1)
         }
-        _ => random.u64(1..HORIZON_US),
+        _ => random.u64(1..LONGEST_WINDOW_US),
     }
 }

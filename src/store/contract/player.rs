@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::model::Model;
-use super::step::{HORIZON_US, Step};
+use super::step::{LONGEST_WINDOW_US, Step};
 use crate::error::StoreError;
 use crate::key::Key;
-use crate::penalty::Penalty;
-use crate::policy::Policy;
+use crate::policy::{Penalty, Policy};
 use crate::quota::Quota;
-use crate::store::{Admission, Check, KnownBan, KnownLog, Partition, Store, Verdict};
-use crate::window::Log;
+use crate::store::{Admission, BanSnapshot, LogSnapshot, Store};
+use crate::window::{Check, Log, LogId, LogOutcome, Outcome};
 
 /// Plays a history to a store and to the model.
 pub(in crate::store) struct Player<'a> {
@@ -125,8 +124,8 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    fn log(&self, at: usize, key: usize) -> Partition {
-        Partition::new(self.policies[at].clone(), self.keys[key].clone())
+    fn log(&self, at: usize, key: usize) -> LogId {
+        LogId::new(self.policies[at].clone(), self.keys[key].clone())
     }
 
     fn check(&self, cost: u32, windows: &[(usize, usize)]) -> Arc<Check> {
@@ -134,9 +133,9 @@ impl<'a> Player<'a> {
         // These Redis decides with its shorter script.
         let policy = &self.policies[windows[0].0];
         let plain = windows.len() == 1
-            && policy.judged().len() == 1
+            && policy.quotas_and_candidates().len() == 1
             && policy.penalty_for_strikes().is_none();
-        (check.cost, check.wants_reset, check.wants_stamp) = (cost, !plain, !plain);
+        (check.cost, check.wants_reset, check.wants_timestamp) = (cost, !plain, !plain);
         Arc::new(check)
     }
 
@@ -173,8 +172,8 @@ impl<'a> Player<'a> {
         let age = Duration::from_micros(age_us);
         let admission = Admission { confirmed, ..Admission::new(check.id, check.cost, age) };
         let mut added = Ok(0);
-        for log in &check.partitions {
-            let restored = self.store.restore(log, &KnownLog::new(vec![admission])).await;
+        for log in &check.logs {
+            let restored = self.store.restore(log, &LogSnapshot::new(vec![admission])).await;
             added = added.and_then(|added| Ok(added + restored?.added));
         }
         same(self.model.restore(&check, age_us, !confirmed), added)?;
@@ -183,24 +182,24 @@ impl<'a> Player<'a> {
     }
 
     /// Tells the store and the model of a ban that was imposed elsewhere.
-    async fn restore_ban(&mut self, log: &Partition, remaining_us: u64) -> Result<(), String> {
-        let ban = KnownBan {
+    async fn restore_ban(&mut self, log: &LogId, remaining_us: u64) -> Result<(), String> {
+        let ban = BanSnapshot {
             remaining: Duration::from_micros(remaining_us),
             reason: "imposed elsewhere".to_owned(),
             seen: Duration::ZERO,
             seen_there: None,
         };
         self.model.restore_ban(log, &ban);
-        let known = KnownLog { admissions: Vec::new(), ban: Some(ban) };
+        let known = LogSnapshot { admissions: Vec::new(), ban: Some(ban) };
         same(0, self.store.restore(log, &known).await.map(|restored| restored.added))
     }
 }
 
 /// Returns the policy at a place, with limits and the length of its shorter windows.
 fn policy(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) -> Arc<Policy> {
-    let short = Quota::new(short, Duration::from_micros(HORIZON_US / 4 * quarters - 1));
-    let long = Quota::new(long, Duration::from_micros(HORIZON_US));
-    let candidate = Quota::new(3, Duration::from_micros(HORIZON_US / 4 * quarters));
+    let short = Quota::new(short, Duration::from_micros(LONGEST_WINDOW_US / 4 * quarters - 1));
+    let long = Quota::new(long, Duration::from_micros(LONGEST_WINDOW_US));
+    let candidate = Quota::new(3, Duration::from_micros(LONGEST_WINDOW_US / 4 * quarters));
     let policy = Policy::new(["user", "ip"][at]).quota(long);
     Arc::new(match quarters {
         1 => policy.quota(short).candidate(candidate),
@@ -212,17 +211,18 @@ fn policy(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) ->
 
 /// Returns the penalty of the histories.
 pub(super) fn penalty() -> Penalty {
-    let strikes = Quota::new(2, Duration::from_micros(HORIZON_US * 2));
-    let ladder = [HORIZON_US / 2, HORIZON_US * 3].map(Duration::from_micros);
-    let penalty = Penalty::new(strikes, ladder).expect("the rungs ascend");
-    penalty.decay(Duration::from_micros(HORIZON_US * 4)).jitter(20)
+    let strikes = Quota::new(2, Duration::from_micros(LONGEST_WINDOW_US * 2));
+    let levels = [LONGEST_WINDOW_US / 2, LONGEST_WINDOW_US * 3].map(Duration::from_micros);
+    let penalty = Penalty::new(strikes, levels).expect("the levels ascend");
+    penalty.decay(Duration::from_micros(LONGEST_WINDOW_US * 4)).jitter(20)
 }
 
 /// Returns what a store has to say of an outcome: it may say more.
-fn wanted(check: &Check, mut outcome: Verdict) -> Verdict {
-    outcome.at_us = outcome.at_us.filter(|_| check.wants_stamp);
+fn wanted(check: &Check, mut outcome: Outcome) -> Outcome {
+    outcome.timestamp = outcome.timestamp.filter(|_| check.wants_timestamp);
     if !check.wants_reset {
-        outcome.states.iter_mut().for_each(|state| state.reset_us = 0);
+        let logs = outcome.logs_mut().iter_mut();
+        logs.flat_map(LogOutcome::states_mut).for_each(|state| state.reset_us = 0);
     }
     outcome
 }

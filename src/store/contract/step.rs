@@ -2,7 +2,7 @@
 
 /// The longest window of every policy. The TTLs of Redis keys run on the server's own clock, so it
 /// is far longer than a test takes.
-pub(in crate::store) const HORIZON_US: u64 = 1_000_000_000;
+pub(in crate::store) const LONGEST_WINDOW_US: u64 = 1_000_000_000;
 
 /// A step of a history. Logs are given as policy and key, earlier checks by their place.
 #[derive(Clone, Debug)]

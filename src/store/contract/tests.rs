@@ -1,7 +1,7 @@
 //! The contract test passes what holds it, and finds what does not.
 
 use super::*;
-use crate::store::{KnownLog, MemoryStore, Restored, StoreFuture, Verdict};
+use crate::store::{LogSnapshot, MemoryStore, Outcome, Restored, StoreFuture};
 
 /// What a store does wrong.
 #[derive(Clone, Copy, PartialEq)]
@@ -35,13 +35,13 @@ impl Wrong {
     }
 
     fn refuses(&self, check: &Check) -> bool {
-        let has_penalty = |log: &Partition| log.policy.penalty_for_strikes().is_some();
-        self.has(Fault::RefusesPenalties) && check.partitions.iter().any(has_penalty)
+        let has_penalty = |log: &LogId| log.policy.penalty_for_strikes().is_some();
+        self.has(Fault::RefusesPenalties) && check.logs.iter().any(has_penalty)
     }
 }
 
 impl Store for Wrong {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         if self.refuses(check) {
             return StoreFuture::ready(Err(StoreError::Unsupported { what: "penalties" }));
         }
@@ -51,15 +51,15 @@ impl Store for Wrong {
             let outcome = store.admit(&heard).await?;
             if records_denials && !outcome.admitted {
                 let admission = crate::store::Admission::new(heard.id, heard.cost, Duration::ZERO);
-                for log in &heard.partitions {
-                    store.restore(log, &KnownLog::new(vec![admission])).await?;
+                for log in &heard.logs {
+                    store.restore(log, &LogSnapshot::new(vec![admission])).await?;
                 }
             }
             Ok(outcome)
         })
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         self.0.peek(&self.heard(check))
     }
 
@@ -70,7 +70,7 @@ impl Store for Wrong {
         self.0.cancel(check)
     }
 
-    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
         let mut known = known.clone();
         if self.has(Fault::IgnoresConfirmed) {
             known.admissions.iter_mut().for_each(|admission| admission.confirmed = true);
@@ -81,11 +81,11 @@ impl Store for Wrong {
         self.0.restore(log, &known)
     }
 
-    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
+    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
         if self.has(Fault::ForgetsResets) {
             return StoreFuture::ready(Ok(()));
         }
-        self.0.reset(partitions)
+        self.0.reset(logs)
     }
 }
 
@@ -126,11 +126,11 @@ async fn wrong_stores_are_found() {
     for (fault, step) in [
         (Fault::IgnoresRepeated, "Repeat("),
         (Fault::IgnoresCost, "cost: "),
-        (Fault::RecordsDenials, "expected Verdict"),
+        (Fault::RecordsDenials, "expected Outcome"),
         (Fault::ForgetsCancels, ""),
-        (Fault::ForgetsResets, "expected Verdict"),
-        (Fault::IgnoresConfirmed, "expected Verdict"),
-        (Fault::IgnoresBans, "bans: [BanState"),
+        (Fault::ForgetsResets, "expected Outcome"),
+        (Fault::IgnoresConfirmed, "expected Outcome"),
+        (Fault::IgnoresBans, "ban: BanState"),
         (Fault::RefusesPenalties, "got the error: the store can't do this: penalties"),
     ] {
         let difference = found(fault).await;

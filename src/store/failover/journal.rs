@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use self::backlog::Backlog;
 pub(super) use self::backlog::{Change, ChangeKind, Lead, Turn};
 use crate::error::StoreError;
-use crate::store::{Check, Partition};
+use crate::store::{Check, LogId};
 
 /// Of how many logs it is remembered that they were surveyed since the last reconnection.
 const MOST_SURVEYED: usize = 65_536;
@@ -47,7 +47,7 @@ impl SharedJournal {
     }
 
     /// Tells whether anything is to be told about these logs.
-    pub(super) fn concerns(&self, logs: &[Partition]) -> bool {
+    pub(super) fn concerns(&self, logs: &[LogId]) -> bool {
         // Locked in any case: something may be about to be noted.
         let journal = self.lock();
         logs.iter().any(|log| journal.backlogs.contains_key(log))
@@ -83,17 +83,17 @@ impl Drop for Locked<'_> {
 /// What is to be told about each log.
 #[derive(Debug)]
 pub(super) struct Journal {
-    backlogs: HashMap<Partition, Backlog, RandomState>,
+    backlogs: HashMap<LogId, Backlog, RandomState>,
     /// The logs in the order in which the store is told of them, and the numbers of their backlogs,
     /// beside some that are done.
-    order: VecDeque<(Partition, u64)>,
+    order: VecDeque<(LogId, u64)>,
     /// How many changes there are, of all logs.
     changes: usize,
     capacity: usize,
     next_number: u64,
     cleared_at: Option<Instant>,
     /// The logs that were surveyed since this many reconnections.
-    surveyed: (u64, HashSet<Partition, RandomState>),
+    surveyed: (u64, HashSet<LogId, RandomState>),
     /// How often the connection was made again, and when that was seen last.
     reconnected: (u64, Option<Instant>),
     /// Held by the task that tells the store, and let go if a runtime that ends has dropped that.
@@ -131,22 +131,17 @@ impl Journal {
     }
 
     /// Returns how many changes there are of some logs.
-    pub(super) fn changes(&self, logs: &[Partition]) -> usize {
+    pub(super) fn changes(&self, logs: &[LogId]) -> usize {
         logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::changes).sum()
     }
 
     /// Returns how many places the changes of some logs take.
-    pub(super) fn places(&self, logs: &[Partition]) -> usize {
+    pub(super) fn places(&self, logs: &[LogId]) -> usize {
         logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::places).sum()
     }
 
     /// Tells whether no check is to wait until the store is told of one of these logs.
-    pub(super) fn is_stalled(
-        &mut self,
-        logs: &[Partition],
-        now: Instant,
-        connections: u64,
-    ) -> bool {
+    pub(super) fn is_stalled(&mut self, logs: &[LogId], now: Instant, connections: u64) -> bool {
         if self.reconnected.0 != connections {
             self.reconnected = (connections, Some(now));
         }
@@ -160,12 +155,12 @@ impl Journal {
     }
 
     /// Tells whether the store has yet to be told of a change up to this number.
-    pub(super) fn has_until(&self, log: &Partition, number: u64) -> bool {
+    pub(super) fn has_until(&self, log: &LogId, number: u64) -> bool {
         self.backlogs.get(log).is_some_and(|backlog| backlog.has_until(number))
     }
 
     /// Tells whether the store is to be told all that is known here of a log.
-    pub(super) fn is_surveyed(&self, log: &Partition) -> bool {
+    pub(super) fn is_surveyed(&self, log: &LogId) -> bool {
         self.backlogs.get(log).is_some_and(Backlog::is_surveyed)
     }
 
@@ -180,12 +175,12 @@ impl Journal {
         kind: ChangeKind,
         at: Instant,
     ) -> Result<(), StoreError> {
-        let is_new = |log: &&Partition| self.backlogs.get(*log).is_none_or(|it| !it.has(check.id));
-        let more = check.partitions.iter().filter(is_new).count();
+        let is_new = |log: &&LogId| self.backlogs.get(*log).is_none_or(|it| !it.has(check.id));
+        let more = check.logs.iter().filter(is_new).count();
         if more > 0 && !self.has_room(more, at) {
             return Err(StoreError::Full { capacity: self.capacity });
         }
-        for log in &check.partitions {
+        for log in &check.logs {
             self.next_number += 1;
             let number = self.next_number;
             let change = Change { id: check.id, kind, cost: check.cost, at, number };
@@ -200,7 +195,7 @@ impl Journal {
     ///
     /// Without `always` that is done once after each reconnection: a log in constant use may look
     /// incomplete only because two replies overtook one another.
-    pub(super) fn survey(&mut self, log: &Partition, reconnections: u64, always: bool) {
+    pub(super) fn survey(&mut self, log: &LogId, reconnections: u64, always: bool) {
         if self.surveyed.0 != reconnections || self.surveyed.1.len() >= MOST_SURVEYED {
             self.surveyed = (reconnections, HashSet::default());
         }
@@ -209,7 +204,7 @@ impl Journal {
         }
     }
 
-    fn backlog(&mut self, log: &Partition) -> &mut Backlog {
+    fn backlog(&mut self, log: &LogId) -> &mut Backlog {
         match self.backlogs.entry(log.clone()) {
             Entry::Occupied(known) => {
                 let backlog = known.into_mut();
@@ -235,7 +230,7 @@ impl Journal {
 
     /// Says whose turn it is to tell the store about a log, and of what: of changes that take
     /// up to `most` places.
-    pub(super) fn turn(&mut self, log: &Partition, most: usize, now: Instant) -> Turn {
+    pub(super) fn turn(&mut self, log: &LogId, most: usize, now: Instant) -> Turn {
         let Some(backlog) = self.backlogs.get_mut(log) else { return Turn::Nothing };
         backlog.lengthen(log);
         self.changes -= backlog.drop_over(now);
@@ -261,7 +256,7 @@ impl Journal {
     }
 
     /// Forgets what was to be told about some logs.
-    pub(super) fn forget(&mut self, logs: &[Partition]) {
+    pub(super) fn forget(&mut self, logs: &[LogId]) {
         for log in logs {
             if let Some(backlog) = self.backlogs.get_mut(log) {
                 self.changes -= backlog.forget();
@@ -272,7 +267,7 @@ impl Journal {
 
     /// Returns up to `most` logs that the store is to be told about. Those that were not returned
     /// lately come first, so that one that can't be told holds up no other.
-    pub(super) fn next(&mut self, most: usize) -> Vec<Partition> {
+    pub(super) fn next(&mut self, most: usize) -> Vec<LogId> {
         let mut logs = Vec::new();
         for _ in 0..self.order.len() {
             if logs.len() == most {
@@ -304,7 +299,7 @@ impl Journal {
         self.changes + more <= self.capacity
     }
 
-    fn drop_if_empty(&mut self, log: &Partition) {
+    fn drop_if_empty(&mut self, log: &LogId) {
         if self.backlogs.get(log).is_some_and(Backlog::is_empty) {
             // Its place in the order is passed over when its turn comes.
             self.backlogs.remove(log);
@@ -314,10 +309,6 @@ impl Journal {
 }
 
 /// Tells whether a place in the order is that of a backlog.
-fn is_current(
-    backlogs: &HashMap<Partition, Backlog, RandomState>,
-    log: &Partition,
-    number: u64,
-) -> bool {
+fn is_current(backlogs: &HashMap<LogId, Backlog, RandomState>, log: &LogId, number: u64) -> bool {
     backlogs.get(log).is_some_and(|backlog| backlog.number() == number)
 }

@@ -9,10 +9,8 @@ use super::journal::ChangeKind;
 use super::{Decided, Failover, is_local, now};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
-use crate::penalty::REASON;
-use crate::report;
-use crate::store::verdict::Rollback;
-use crate::store::{BanStore, Check, DecidedBy, Partition, Store, Verdict};
+use crate::store::{BanStore, Store};
+use crate::window::{Check, DecidedBy, LogId, LogOutcome, Outcome, REASON, Rollback};
 
 /// How often the store is asked again about an admission that looks one too many. Once is enough,
 /// unless a request that is decided here at the same time takes the place.
@@ -56,8 +54,8 @@ impl<S: Store> Failover<S> {
         answer: Decided,
     ) -> Result<Decided, Doubt> {
         match answer {
-            Ok(verdict) if verdict.admitted => self.admitted(check, sent, verdict).map(Ok),
-            Ok(verdict) => Ok(Ok(self.denied(check, sent, verdict))),
+            Ok(outcome) if outcome.admitted => self.admitted(check, sent, outcome).map(Ok),
+            Ok(outcome) => Ok(Ok(self.denied(check, sent, outcome))),
             Err(error) if error.is_impossible() => Ok(Err(error)),
             Err(error) => Ok(self.without_the_store(check, error)),
         }
@@ -69,10 +67,10 @@ impl<S: Store> Failover<S> {
         &self,
         check: &Arc<Check>,
         sent: Option<Instant>,
-        verdict: Verdict,
-    ) -> Result<Verdict, Doubt> {
+        outcome: Outcome,
+    ) -> Result<Outcome, Doubt> {
         if !is_local(check) {
-            return Ok(verdict);
+            return Ok(outcome);
         }
         // The store has counted the request after it was sent: its entry leaves here no later than
         // there, so that a client that has waited as long as it was told is not denied here.
@@ -81,13 +79,13 @@ impl<S: Store> Failover<S> {
         let _ = self.0.local.record(check, age_of(sent));
         if !self.0.outage.matters_to(check) {
             self.forget_bans(check);
-            return Ok(verdict);
+            return Ok(outcome);
         }
-        match self.compare(check, &verdict) {
-            Comparison::Agrees => Ok(verdict),
+        match self.compare(check, &outcome) {
+            Comparison::Agrees => Ok(outcome),
             Comparison::StoreLacks => {
-                self.survey(&check.partitions, false);
-                Ok(verdict)
+                self.survey(&check.logs, false);
+                Ok(outcome)
             }
             Comparison::Contradicts => Err(Doubt),
         }
@@ -99,19 +97,20 @@ impl<S: Store> Failover<S> {
     /// later than the store's. So they never hold more than a store that has lost nothing: what they
     /// hold now lies in one window of the store's own clock. Only the number of places left may
     /// differ without a loss, if a reply has overtaken another one.
-    fn compare(&self, check: &Arc<Check>, verdict: &Verdict) -> Comparison {
-        let is_banned = |log: &Partition| self.0.local.known_ban(log).is_some();
-        if check.partitions.iter().any(is_banned) {
+    fn compare(&self, check: &Arc<Check>, outcome: &Outcome) -> Comparison {
+        let is_banned = |log: &LogId| self.0.local.ban_snapshot(log).is_some();
+        if check.logs.iter().any(is_banned) {
             return Comparison::Contradicts;
         }
         let costless = Arc::new(Check { cost: 0, ..Check::clone(check) });
         let Ok(held) = now(self.0.local.peek(&costless)) else { return Comparison::Agrees };
         // Above the limit nothing remains, however much is above it: so that is looked at first.
-        if !costless.fits(&held.states) {
+        if held.logs().iter().any(LogOutcome::is_full) {
             return Comparison::Contradicts;
         }
-        let mut states = held.states.iter().zip(&verdict.states);
-        if states.any(|(here, there)| here.remaining < there.remaining) {
+        let here = held.logs().iter().flat_map(LogOutcome::states);
+        let there = outcome.logs().iter().flat_map(LogOutcome::states);
+        if here.zip(there).any(|(here, there)| here.remaining < there.remaining) {
             return Comparison::StoreLacks;
         }
         Comparison::Agrees
@@ -129,11 +128,9 @@ impl<S: Store> Failover<S> {
     pub(super) async fn resolve(&self, check: &Arc<Check>, _doubt: Doubt) -> Decided {
         for _ in 0..MOST_ATTEMPTS {
             let _ = now(self.0.local.cancel(check));
-            self.survey(&check.partitions, true);
+            self.survey(&check.logs, true);
             self.note(check, ChangeKind::Cancel)?;
-            if self.is_long(&check.partitions)
-                || self.tell_everything(&check.partitions).await.is_err()
-            {
+            if self.is_long(&check.logs) || self.tell_everything(&check.logs).await.is_err() {
                 break;
             }
             let sent = Instant::now();
@@ -149,10 +146,10 @@ impl<S: Store> Failover<S> {
 
     /// Decides on a request of logs that the store has yet to be told about.
     pub(super) async fn admit_after_changes(&self, check: &Arc<Check>) -> Decided {
-        if is_local(check) && self.is_not_worth_waiting(&check.partitions) {
+        if is_local(check) && self.is_not_worth_waiting(&check.logs) {
             return self.decide_here(check, &StoreError::Unavailable);
         }
-        if self.tell_changes(&check.partitions).await.is_err() {
+        if self.tell_changes(&check.logs).await.is_err() {
             // What failed was not this request, which the store has not seen.
             return self.without_the_store(check, StoreError::Unavailable);
         }
@@ -162,35 +159,35 @@ impl<S: Store> Failover<S> {
         self.conclude(check, sent, answer).await
     }
 
-    fn denied(&self, check: &Arc<Check>, sent: Option<Instant>, verdict: Verdict) -> Verdict {
-        if verdict.rollback == Rollback::Unfinished {
+    fn denied(&self, check: &Arc<Check>, sent: Option<Instant>, outcome: Outcome) -> Outcome {
+        if outcome.rollback == Rollback::Unfinished {
             // The denial stands: another log is full, whatever becomes of this one.
             let _ = self.note(check, ChangeKind::Cancel);
         }
-        self.remember_bans(check, sent, &verdict);
-        verdict
+        self.remember_bans(check, sent, &outcome);
+        outcome
     }
 
     /// Bans here the keys that are banned there, for when the store does not answer.
     ///
     /// A ban ends here no later than there, so that a client that has waited as long as it was told
     /// is not banned again.
-    fn remember_bans(&self, check: &Arc<Check>, sent: Option<Instant>, verdict: &Verdict) {
-        if !is_local(check) || verdict.remembered {
+    fn remember_bans(&self, check: &Arc<Check>, sent: Option<Instant>, outcome: &Outcome) {
+        if !is_local(check) || outcome.remembered {
             return;
         }
-        for ban in verdict.bans.iter().filter(|ban| ban.wait_us > 0) {
-            if let Some(partition) = check.partitions.get(ban.partition) {
-                let length = Duration::from_micros(ban.wait_us).saturating_sub(age_of(sent));
-                let _ = self.0.local.impose_seen(partition, length, REASON, verdict.at_us);
+        for (log, of_log) in check.logs.iter().zip(outcome.logs()) {
+            if of_log.ban().is_banned() {
+                let length = of_log.ban().remaining().saturating_sub(age_of(sent));
+                let _ = self.0.local.impose_seen(log, length, REASON, outcome.timestamp);
             }
         }
     }
 
     /// Lifts here what was lifted there, now that the store has let a request pass.
     fn forget_bans(&self, check: &Arc<Check>) {
-        for log in &check.partitions {
-            if self.0.local.known_ban(log).is_some() {
+        for log in &check.logs {
+            if self.0.local.ban_snapshot(log).is_some() {
                 let _ = now(self.0.local.lift(log));
             }
         }
@@ -199,7 +196,7 @@ impl<S: Store> Failover<S> {
     pub(super) fn without_the_store(&self, check: &Arc<Check>, error: StoreError) -> Decided {
         self.0.outage.mark();
         let decided = self.decide_here(check, &error);
-        if error.may_have_counted() && !matches!(&decided, Ok(verdict) if verdict.admitted) {
+        if error.may_have_counted() && !matches!(&decided, Ok(outcome) if outcome.admitted) {
             // An open policy lets the request pass: then it is counted rightly.
             if check.on_failure != FailurePolicy::Open {
                 let _ = self.note(check, ChangeKind::Cancel);
@@ -216,16 +213,16 @@ impl<S: Store> Failover<S> {
         };
         // A request of more places than this process has is for the whole fleet to decide.
         let Some(share) = check.shared_among(instances) else { return Err(error.clone()) };
-        let mut verdict = now(self.0.local.admit(&share))?;
-        if verdict.admitted && check.cost > 0 {
+        let mut outcome = now(self.0.local.admit(&share))?;
+        if outcome.admitted && check.cost > 0 {
             self.note(check, ChangeKind::Restore).inspect_err(|_| {
                 let _ = now(self.0.local.cancel(check));
             })?;
         }
         // The caller gets an answer, and will not report the error.
-        report::store_error(error);
-        verdict.decided_by = DecidedBy::LocalWindow;
-        Ok(verdict)
+        error.report();
+        outcome.decided_by = DecidedBy::LocalLog;
+        Ok(outcome)
     }
 
     pub(super) fn peek_here(&self, check: &Arc<Check>, error: &StoreError) -> Decided {
@@ -233,9 +230,9 @@ impl<S: Store> Failover<S> {
             return Err(error.clone());
         };
         let Some(share) = check.shared_among(instances) else { return Err(error.clone()) };
-        let mut verdict = now(self.0.local.peek(&share))?;
-        verdict.decided_by = DecidedBy::LocalWindow;
-        Ok(verdict)
+        let mut outcome = now(self.0.local.peek(&share))?;
+        outcome.decided_by = DecidedBy::LocalLog;
+        Ok(outcome)
     }
 }
 

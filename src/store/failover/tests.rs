@@ -14,9 +14,9 @@ use crate::quota::Quota;
 
 const LIMIT: u32 = 5;
 
-fn partition(name: &str, key: u64) -> Partition {
+fn log(name: &str, key: u64) -> LogId {
     let policy = Policy::new(name).quota(Quota::per_hour(LIMIT));
-    Partition::new(Arc::new(policy), key.to_string())
+    LogId::new(Arc::new(policy), key.to_string())
 }
 
 fn runtime() -> Runtime {
@@ -37,7 +37,7 @@ fn of_requests_that_come_together_no_more_pass_than_fit() {
     failover.0.outage.mark();
     let together = Barrier::new(THREADS as usize);
     for round in 0..5_000 {
-        let window = partition("user", round);
+        let window = log("user", round);
         let check = || Arc::new(Check::new([window.clone()]));
         for _ in 1..LIMIT {
             assert!(admit(check()));
@@ -62,7 +62,7 @@ fn what_is_cancelled_while_the_store_is_told_what_it_lacks_stays_cancelled() {
         let (failover, store) = failover();
         let admit = |check: &Arc<Check>| runtime.block_on(failover.admit(check)).unwrap().admitted;
         failover.0.outage.mark();
-        let window = partition("user", round);
+        let window = log("user", round);
         let cancelled = Arc::new(Check::new([window.clone()]));
         assert!(admit(&cancelled));
         now(store.reset(std::slice::from_ref(&window))).unwrap();
@@ -77,7 +77,7 @@ fn what_is_cancelled_while_the_store_is_told_what_it_lacks_stays_cancelled() {
         });
         runtime.block_on(failover.tell_everything(std::slice::from_ref(&window))).unwrap();
         let repeated = Check { repeated: true, cost: 0, ..Check::clone(&cancelled) };
-        let held = now(store.peek(&Arc::new(repeated))).unwrap().states[0].remaining;
+        let held = now(store.peek(&Arc::new(repeated))).unwrap().logs()[0].quotas()[0].remaining;
         assert_eq!(held, LIMIT - 1, "only the other request is there, in round {round}");
     }
 }
@@ -88,17 +88,17 @@ async fn what_a_forgetful_store_admits_is_taken_back_until_there_is_room_and_not
     let (forgetful, outage) = (MemoryStore::new(), Outage::new());
     let store = Failover::new(forgetful.clone(), MemoryStore::new(), outage.clone());
     let policy = Arc::new(Policy::new("user").quota(Quota::new(1, window)));
-    let partitions = [Partition { policy, key: "alice".into() }];
+    let logs = [LogId { policy, key: "alice".into() }];
 
     let (mut last, mut admissions) = (None, 0);
     while admissions < 2_000 {
         outage.mark();
-        now(forgetful.reset(&partitions)).unwrap();
+        now(forgetful.reset(&logs)).unwrap();
         let sent = Instant::now();
-        let verdict = store.admit(&Arc::new(Check::new(partitions.clone()))).await.unwrap();
+        let outcome = store.admit(&Arc::new(Check::new(logs.clone()))).await.unwrap();
         // Nor is it written back: the outage goes on.
-        store.0.journal.lock().forget(&partitions);
-        if verdict.admitted {
+        store.0.journal.lock().forget(&logs);
+        if outcome.admitted {
             let after = last.map(|last| Instant::now() - last);
             assert!(after.is_none_or(|after| after >= window), "{after:?} after another");
             (last, admissions) = (Some(sent), admissions + 1);
@@ -110,16 +110,16 @@ async fn what_a_forgetful_store_admits_is_taken_back_until_there_is_room_and_not
 struct Late(MemoryStore, std::sync::Mutex<Vec<Duration>>);
 
 impl Store for Late {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
-        let verdict = self.0.admit(check);
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+        let outcome = self.0.admit(check);
         let delay = self.1.lock().unwrap().pop().unwrap_or_default();
         StoreFuture::later(async move {
             tokio::time::sleep(delay).await;
-            verdict.await
+            outcome.await
         })
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         self.0.peek(check)
     }
 
@@ -127,12 +127,12 @@ impl Store for Late {
         self.0.cancel(check)
     }
 
-    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
         self.0.restore(log, known)
     }
 
-    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
-        self.0.reset(partitions)
+    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
+        self.0.reset(logs)
     }
 }
 
@@ -142,13 +142,13 @@ async fn a_wait_told_before_an_outage_is_honest_after_it() {
     let outage = Outage::new();
     let store = Failover::new(late, MemoryStore::new(), outage.clone());
     let policy = Arc::new(Policy::new("user").quota(Quota::per_minute(1)));
-    let check = || Arc::new(Check::new([Partition { policy: policy.clone(), key: "a".into() }]));
+    let check = || Arc::new(Check::new([LogId { policy: policy.clone(), key: "a".into() }]));
     assert!(store.admit(&check()).await.unwrap().admitted);
-    let told = store.admit(&check()).await.unwrap().states[0].wait_us;
+    let told = store.admit(&check()).await.unwrap().logs()[0].quotas()[0].wait_us;
     outage.mark_reconnection();
     tokio::time::advance(Duration::from_micros(told)).await;
-    let verdict = store.admit(&check()).await.unwrap();
-    assert!(verdict.admitted, "the local entry leaves no later than the store's");
+    let outcome = store.admit(&check()).await.unwrap();
+    assert!(outcome.admitted, "the local entry leaves no later than the store's");
 }
 
 /// A repeated check alone looks whether it is there already.
@@ -156,7 +156,7 @@ async fn a_wait_told_before_an_outage_is_honest_after_it() {
 fn recording_does_not_look_through_the_log() {
     let policy = Arc::new(Policy::new("all").quota(Quota::per_hour(1_000_000)));
     let local = MemoryStore::new();
-    let check = |key: &str| Check::new([Partition { policy: policy.clone(), key: key.into() }]);
+    let check = |key: &str| Check::new([LogId { policy: policy.clone(), key: key.into() }]);
     let record = |key: &str, count: u32| {
         let began = std::time::Instant::now();
         (0..count).for_each(|_| local.record(&check(key), Duration::ZERO).unwrap());

@@ -12,10 +12,10 @@ use uuid::Uuid;
 
 use super::Failover;
 use super::journal::{Change, ChangeKind, Lead, Turn};
-use crate::backoff::Backoff;
 use crate::error::StoreError;
-use crate::report;
-use crate::store::{Admission, BanStore, Check, KnownLog, Partition, Restored, Store, StoreFuture};
+use crate::redis::Backoff;
+use crate::store::{Admission, BanStore, Check, LogId, LogSnapshot, Restored, Store, StoreFuture};
+use crate::telemetry;
 
 /// How many logs the store is told about at once in the background.
 const LOGS_AT_ONCE: usize = 128;
@@ -60,21 +60,21 @@ impl<S: Store> Failover<S> {
 
     /// Tells whether no check is to wait until the store is told of some logs: their changes take more
     /// than a call, or the store has just failed to take them.
-    pub(super) fn is_not_worth_waiting(&self, logs: &[Partition]) -> bool {
+    pub(super) fn is_not_worth_waiting(&self, logs: &[LogId]) -> bool {
         let (now, connections) = (Instant::now(), self.0.outage.connections());
         let mut journal = self.0.journal.lock();
         journal.places(logs) > PLACES_AT_ONCE || journal.is_stalled(logs, now, connections)
     }
 
-    /// Tells whether one of some local logs takes more than a few calls.
-    pub(super) fn is_long(&self, logs: &[Partition]) -> bool {
+    /// Tells whether one of some local logs takes more than a few client.
+    pub(super) fn is_long(&self, logs: &[LogId]) -> bool {
         logs.iter().any(|log| self.0.local.log_len(log) > 4 * PLACES_AT_ONCE)
     }
 
     /// Tells the store what was decided on some logs without it until now.
     ///
     /// What is noted meanwhile is for others to tell: there may be more of it without end.
-    pub(super) async fn tell_changes(&self, logs: &[Partition]) -> Result<(), StoreError> {
+    pub(super) async fn tell_changes(&self, logs: &[LogId]) -> Result<(), StoreError> {
         if !self.has_changes(logs) {
             return Ok(());
         }
@@ -88,9 +88,9 @@ impl<S: Store> Failover<S> {
     }
 
     /// Tells the store all that is to be told about some logs until now.
-    pub(super) async fn tell_everything(&self, logs: &[Partition]) -> Result<(), StoreError> {
+    pub(super) async fn tell_everything(&self, logs: &[LogId]) -> Result<(), StoreError> {
         let last = self.0.journal.lock().last_number();
-        let is_left = |log: &Partition| {
+        let is_left = |log: &LogId| {
             let journal = self.0.journal.lock();
             journal.is_surveyed(log) || journal.has_until(log, last)
         };
@@ -107,7 +107,7 @@ impl<S: Store> Failover<S> {
     /// If the leader's task is dropped, by a runtime that ends, the others find its end of the
     /// channel closed, and one of them takes the turn. What it had sent may still run: all of it can
     /// be done twice.
-    async fn take_turn(&self, log: &Partition) -> Result<(), StoreError> {
+    async fn take_turn(&self, log: &LogId) -> Result<(), StoreError> {
         let turn = self.0.journal.lock().turn(log, PLACES_AT_ONCE, Instant::now());
         match turn {
             Turn::Nothing => Ok(()),
@@ -134,7 +134,7 @@ impl<S: Store> Failover<S> {
             Ok(surveyed_until_us) => (Ok(()), surveyed_until_us),
             // No other log is told so: the rest is not held up.
             Err(error) if error.concerns_one_window() => {
-                report::write_back_lost(&error);
+                telemetry::write_back_lost(&error);
                 (Ok(()), None)
             }
             Err(error) => (Err(error), None),
@@ -150,7 +150,7 @@ impl<S: Store> Failover<S> {
             // Before the changes: a request that was cancelled meanwhile is among those.
             let known;
             (known, surveyed_until_us) =
-                self.0.local.known_after(&lead.log, after_us, PLACES_AT_ONCE);
+                self.0.local.snapshot_after(&lead.log, after_us, PLACES_AT_ONCE);
             if !known.is_empty() {
                 self.restore(&lead.log, &known).await?;
             }
@@ -160,16 +160,16 @@ impl<S: Store> Failover<S> {
         let restores = lead.changes.iter().filter(|change| change.kind == ChangeKind::Restore);
         let admission =
             |it: &Change| Admission::new(it.id, it.cost, now.saturating_duration_since(it.at));
-        let known = KnownLog::new(restores.map(admission).collect());
+        let known = LogSnapshot::new(restores.map(admission).collect());
         if !known.is_empty() {
             self.restore(&lead.log, &known).await?;
-            report::written_back(known.admissions.len() as u64);
+            telemetry::written_back(known.admissions.len() as u64);
         }
         cancelled.map(|()| surveyed_until_us)
     }
 
     /// Tells the store what is known of a log, and forgets here what other processes have undone.
-    async fn restore(&self, log: &Partition, known: &KnownLog) -> Result<(), StoreError> {
+    async fn restore(&self, log: &LogId, known: &LogSnapshot) -> Result<(), StoreError> {
         let sent = Instant::now();
         let Restored { reset, lifted, .. } = self.0.store.restore(log, known).await?;
         if let Some(reset_at) = reset.and_then(|reset| Instant::now().checked_sub(reset)) {
@@ -189,8 +189,8 @@ impl<S: Store> Failover<S> {
     /// before the reset. If the order can't be told, the reset has the last word.
     async fn cancel_before(
         &self,
-        log: &Partition,
-        known: &KnownLog,
+        log: &LogId,
+        known: &LogSnapshot,
         sent: Instant,
         reset_at: Instant,
     ) -> Result<(), StoreError> {
@@ -227,7 +227,7 @@ impl<S: Store> Failover<S> {
         match failed {
             Some(error) => Err(error),
             None => {
-                report::written_back(count);
+                telemetry::written_back(count);
                 Ok(())
             }
         }
@@ -235,7 +235,7 @@ impl<S: Store> Failover<S> {
 }
 
 /// Names a request to cancel it in one log.
-fn cancellation(log: &Partition, id: Uuid, cost: u32) -> Arc<Check> {
+fn cancellation(log: &LogId, id: Uuid, cost: u32) -> Arc<Check> {
     let mut check = Check::new([log.clone()]);
     (check.id, check.cost) = (id, cost);
     Arc::new(check)

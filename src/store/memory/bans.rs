@@ -3,95 +3,93 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::expiring::{Keep, Kept};
-use super::{MemoryStore, standing_key};
-use crate::bans::{Ban, BanCursor, BanPage};
+use super::{MemoryStore, ban_record_key};
 use crate::error::StoreError;
 use crate::key::Key;
-use crate::penalty::{Penalty, Standing};
-use crate::policy::Policy;
-use crate::store::{BanStore, Partition, StoreFuture};
-use crate::window::micros;
+use crate::policy::{Penalty, Policy};
+use crate::store::expiring::{Keep, Kept};
+use crate::store::{Ban, BanCursor, BanPage, BanStore, StoreFuture};
+use crate::time::micros;
+use crate::window::{BanRecord, LogId};
 
-impl Kept for Standing {}
+impl Kept for BanRecord {}
 
-fn ban(standing: &Standing, now_us: u64, is_new: bool) -> Option<Ban> {
-    let wait_us = standing.wait_us(now_us);
+fn ban(record: &BanRecord, now_us: u64, is_new: bool) -> Option<Ban> {
+    let wait_us = record.wait_us(now_us);
     let remaining = Duration::from_micros(wait_us);
-    (wait_us > 0).then(|| Ban { remaining, reason: standing.reason.clone(), is_new })
+    (wait_us > 0).then(|| Ban { remaining, reason: record.reason.clone(), is_new })
 }
 
-/// Says for how long a standing is kept after it was changed by hand.
-fn keep(standing: &Standing, now_us: u64, penalty: Option<&Penalty>) -> Keep {
-    match penalty.map(|penalty| standing.over_us(penalty)) {
-        _ if *standing == Standing::default() => Keep::Not,
+/// Says for how long a record is kept after it was changed by hand.
+fn keep(record: &BanRecord, now_us: u64, penalty: Option<&Penalty>) -> Keep {
+    match penalty.map(|penalty| record.over_us(penalty)) {
+        _ if *record == BanRecord::default() => Keep::Not,
         Some(over_us) if over_us > now_us => Keep::Until(over_us),
         Some(_) => Keep::Not,
-        // A policy without a penalty can't tell for how long strikes and rungs matter.
-        None => Keep::AtLeastUntil(standing.until_us),
+        // A policy without a penalty can't tell for how long strikes and levels matter.
+        None => Keep::AtLeastUntil(record.until_us),
     }
 }
 
 impl MemoryStore {
-    pub(super) fn with_standing<T>(
+    pub(super) fn with_ban_record<T>(
         &self,
-        partition: &Partition,
-        change: impl FnOnce(&mut Standing, u64) -> T,
+        log: &LogId,
+        change: impl FnOnce(&mut BanRecord, u64) -> T,
     ) -> Result<T, StoreError> {
-        let key = standing_key(&partition.policy, partition.key.as_bytes());
-        self.0.standings.update(&key, |standing, now_us| {
-            let result = change(standing, now_us);
-            (result, keep(standing, now_us, partition.policy.penalty_for_strikes()))
+        let key = ban_record_key(&log.policy, log.key.as_bytes());
+        self.0.ban_records.update(&key, |record, now_us| {
+            let result = change(record, now_us);
+            (result, keep(record, now_us, log.policy.penalty_for_strikes()))
         })
     }
 
     /// Bans a key that was seen to be banned in another store, then on that store's clock.
-    pub(in crate::store) fn impose_seen(
+    pub(crate) fn impose_seen(
         &self,
-        partition: &Partition,
+        log: &LogId,
         length: Duration,
         reason: &str,
-        there_us: Option<u64>,
+        there: Option<Duration>,
     ) -> Result<(), StoreError> {
-        self.with_standing(partition, |standing, now_us| {
-            let penalty = partition.policy.penalty_for_strikes();
-            standing.impose(now_us, micros(length), reason, penalty);
-            standing.seen_there_us = there_us;
+        self.with_ban_record(log, |record, now_us| {
+            let penalty = log.policy.penalty_for_strikes();
+            record.impose(now_us, micros(length), reason, penalty);
+            record.seen_there_us = there.map(micros);
         })
     }
 }
 
 impl BanStore for MemoryStore {
-    fn ban(&self, partition: &Partition) -> StoreFuture<Option<Ban>> {
-        let key = standing_key(&partition.policy, partition.key.as_bytes());
-        let look = |standing: &Standing, now_us: u64| ban(standing, now_us, false);
-        StoreFuture::ready(Ok(self.0.standings.look(&key, look).flatten()))
+    fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
+        let key = ban_record_key(&log.policy, log.key.as_bytes());
+        let look = |record: &BanRecord, now_us: u64| ban(record, now_us, false);
+        StoreFuture::ready(Ok(self.0.ban_records.look(&key, look).flatten()))
     }
 
-    fn impose(&self, partition: &Partition, duration: Duration, reason: &str) -> StoreFuture<Ban> {
-        let impose = |standing: &mut Standing, now_us: u64| {
-            let penalty = partition.policy.penalty_for_strikes();
-            let is_new = standing.impose(now_us, micros(duration), reason, penalty);
+    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
+        let impose = |record: &mut BanRecord, now_us: u64| {
+            let penalty = log.policy.penalty_for_strikes();
+            let is_new = record.impose(now_us, micros(duration), reason, penalty);
             let none = Ban { remaining: Duration::ZERO, reason: String::new(), is_new };
-            ban(standing, now_us, is_new).unwrap_or(none)
+            ban(record, now_us, is_new).unwrap_or(none)
         };
-        StoreFuture::ready(self.with_standing(partition, impose))
+        StoreFuture::ready(self.with_ban_record(log, impose))
     }
 
-    fn lift(&self, partition: &Partition) -> StoreFuture<bool> {
-        let lift =
-            |standing: &mut Standing, _: u64| std::mem::take(standing) != Standing::default();
-        StoreFuture::ready(self.with_standing(partition, lift))
+    fn lift(&self, log: &LogId) -> StoreFuture<bool> {
+        let lift = |record: &mut BanRecord, _: u64| std::mem::take(record) != BanRecord::default();
+        StoreFuture::ready(self.with_ban_record(log, lift))
     }
 
     fn page(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage> {
-        let prefix = standing_key(policy, b"");
-        let look = |key: &[u8], standing: &Standing, now_us: u64| {
+        let prefix = ban_record_key(policy, b"");
+        let look = |key: &[u8], record: &BanRecord, now_us: u64| {
             let key = key.strip_prefix(&prefix[..])?;
-            Some((Key::kept(key), ban(standing, now_us, false)?))
+            Some((Key::kept(key), ban(record, now_us, false)?))
         };
         let place = usize::try_from(cursor.place()).unwrap_or(usize::MAX);
-        let (bans, next) = self.0.standings.page(place, count, look);
+        let (bans, next) = self.0.ban_records.page(place, count, look);
         StoreFuture::ready(Ok(BanPage::new(bans, next.map(|place| BanCursor::new(place as u64)))))
     }
 }

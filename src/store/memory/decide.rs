@@ -1,108 +1,107 @@
 //! Decisions, all of whose windows are locked meanwhile.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 
 use super::shard::{self, Shard};
-use super::{DROPPED_PER_ADMISSION, Inner, standing_key};
+use super::{DROPPED_PER_ADMISSION, Inner, ban_record_key};
 use crate::error::StoreError;
-use crate::penalty::Standing;
-use crate::report;
+use crate::store::Admission;
 use crate::store::expiring::Keep;
-use crate::store::{Admission, BanState, Check, Partition, Struck, Verdict};
-use crate::window::{Entry, micros};
+use crate::telemetry;
+use crate::time::micros;
+use crate::window::{BanRecord, BanState, Check, Entry, LogId, LogOutcome, Outcome, Strike};
 
 impl Inner {
-    pub(super) fn decide(&self, check: &Check, record: bool) -> Result<Verdict, StoreError> {
-        self.with_room(&check.partitions, || self.try_decide(check, record))
+    pub(super) fn decide(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
+        self.with_room(&check.logs, || self.try_decide(check, record))
     }
 
-    fn try_decide(&self, check: &Check, record: bool) -> Result<Verdict, StoreError> {
+    fn try_decide(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
         let id = check.id;
-        let mut locked = self.lock_all(&check.partitions);
-        // Read under the lock, so that the stamps of one window never run backwards.
+        let mut locked = self.lock_all(&check.logs);
+        // Read under the lock, so that the timestamps of one log never run backwards.
         let now_us = self.now_us();
-
-        let mut known = None;
+        let mut known_us = None;
         let mut slots = SmallVec::<[Option<u32>; 1]>::new();
-        let mut states = SmallVec::new();
-        for (index, partition) in check.partitions.iter().enumerate() {
+        let mut outcomes = SmallVec::<[LogOutcome; 1]>::new();
+        for (index, log) in check.logs.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
-            let slot = shard.find(hash, partition);
+            let slot = shard.find(hash, log);
             slots.push(slot);
-            let log = slot.map_or(&shard::UNUSED, |slot| &shard.window(slot).log);
+            let entries = slot.map_or(&shard::UNUSED, |slot| &shard.log(slot).entries);
             if check.repeated {
-                known = known.or_else(|| log.find(id, now_us, partition.policy.horizon_us()));
+                let longest_window_us = log.policy.longest_window_us();
+                known_us = known_us.or_else(|| entries.find(id, now_us, longest_window_us));
             }
-            for quota in partition.policy.judged() {
-                states.push(log.state(now_us, quota, check.cost));
+            let state = |quota| entries.state(now_us, quota, check.cost);
+            outcomes.push(LogOutcome::of(&log.policy, state));
+        }
+        let timestamp = Duration::from_micros(known_us.unwrap_or(now_us));
+        let mut outcome = Outcome::new(true, outcomes).with_timestamp(timestamp);
+        if known_us.is_some() {
+            for state in outcome.logs_mut().iter_mut().flat_map(LogOutcome::states_mut) {
+                state.wait_us = 0;
             }
+            return Ok(outcome);
         }
-        let mut verdict = Verdict::new(true, Some(now_us), states);
-        if let Some(at_us) = known {
-            verdict.at_us = Some(at_us);
-            verdict.states.iter_mut().for_each(|state| state.wait_us = 0);
-            return Ok(verdict);
-        }
-        verdict.admitted = check.fits(&verdict.states);
-        self.punish(check, &mut verdict, record);
+        self.punish(check, &mut outcome, record);
+        outcome.admitted = outcome.fits();
         if record {
             for (index, slot) in slots.iter().enumerate() {
                 if let Some(slot) = slot {
-                    self.adopt(locked.shard(index).0, *slot, &check.partitions[index].policy);
+                    self.adopt(locked.shard(index).0, *slot, &check.logs[index].policy);
                 }
             }
         }
-        if !verdict.admitted || !record || check.cost == 0 {
-            return Ok(verdict);
+        if !outcome.admitted || !record || check.cost == 0 {
+            return Ok(outcome);
         }
         let absent = slots.iter().filter(|slot| slot.is_none()).count();
         if absent > 0 && !self.reserve(absent) {
             return Err(StoreError::Full { capacity: self.capacity });
         }
-
-        let mut states = verdict.states.iter_mut();
-        for (index, (partition, slot)) in check.partitions.iter().zip(slots).enumerate() {
+        for (index, (log, slot)) in check.logs.iter().zip(slots).enumerate() {
             let (shard, hash) = locked.shard(index);
-            let slot = slot.unwrap_or_else(|| self.insert(shard, hash, partition, now_us));
-            shard.window_mut(slot).add(Entry { at_us: now_us, id }, now_us, check.cost);
-            for (quota, state) in partition.policy.judged().zip(&mut states) {
+            let slot = slot.unwrap_or_else(|| self.insert(shard, hash, log, now_us));
+            shard.log_mut(slot).add(Entry { at_us: now_us, id }, now_us, check.cost);
+            let states = outcome.logs_mut()[index].states_mut();
+            for (quota, state) in log.policy.quotas_and_candidates().zip(states) {
                 state.remaining = state.remaining.saturating_sub(check.cost);
                 if state.reset_us == 0 {
                     state.reset_us = quota.window_us();
                 }
             }
         }
-        // Not before all are recorded: a window about to be used again is not to be dropped.
-        for index in 0..check.partitions.len() {
+        // Not before all are recorded: a log about to be used again is not to be dropped.
+        for index in 0..check.logs.len() {
             self.drop_expired(locked.shard(index).0, now_us, DROPPED_PER_ADMISSION);
         }
-        Ok(verdict)
+        Ok(outcome)
     }
 
-    /// Denies what is banned, and counts a denial by a full quota as a strike if it is to be.
+    /// Looks up the bans, and counts a denial by a full quota as a strike if it is to be.
     ///
     /// A denial stays one where the table of ban records is full: then the strike is not counted.
-    fn punish(&self, check: &Check, verdict: &mut Verdict, count: bool) {
-        for (place, partition) in check.partitions.iter().enumerate() {
-            let Some(penalty) = partition.policy.penalty_for_strikes() else { continue };
-            let full_us = check.longest_full_us(place, &verdict.states);
-            let look = |standing: &mut Standing, now_us: u64| {
-                let mut struck = Struck::No;
-                if standing.wait_us(now_us) > 0 {
-                    verdict.admitted = false;
-                } else if full_us > 0 && count {
-                    let rungs_us = penalty.rungs_us(check.id);
-                    struck = standing.strike(now_us, check.id, full_us, penalty, &rungs_us);
+    fn punish(&self, check: &Check, outcome: &mut Outcome, count: bool) {
+        for (log, of_log) in check.logs.iter().zip(outcome.logs_mut()) {
+            let Some(penalty) = log.policy.penalty_for_strikes() else { continue };
+            let full_us = of_log.longest_full_us(&log.policy);
+            let look = |record: &mut BanRecord, now_us: u64| {
+                let mut strike = Strike::None;
+                if record.wait_us(now_us) == 0 && full_us > 0 && count {
+                    let lengths_us = penalty.level_lengths_us(check.id);
+                    strike = record.strike(now_us, check.id, full_us, penalty, &lengths_us);
                 }
-                let over_us = standing.over_us(penalty);
+                let over_us = record.over_us(penalty);
                 let keep = if over_us > now_us { Keep::Until(over_us) } else { Keep::Not };
-                (BanState::new(place, standing.wait_us(now_us), struck), keep)
+                (BanState { remaining_us: record.wait_us(now_us), strike }, keep)
             };
-            let key = standing_key(&partition.policy, partition.key.as_bytes());
-            match self.standings.update(&key, look) {
-                Ok(ban) if ban.matters() => verdict.bans.push(ban),
-                Ok(_) => {}
-                Err(error) => report::strike_lost(&error),
+            let key = ban_record_key(&log.policy, log.key.as_bytes());
+            match self.ban_records.update(&key, look) {
+                Ok(ban) => of_log.set_ban(ban),
+                Err(error) => telemetry::strike_lost(&error),
             }
         }
     }
@@ -111,19 +110,19 @@ impl Inner {
     ///
     /// Looks for its identity only if it may be there already: that can take as long as the log is.
     pub(super) fn try_record(&self, check: &Check, age_us: u64) -> Result<(), StoreError> {
-        let mut locked = self.lock_all(&check.partitions);
+        let mut locked = self.lock_all(&check.logs);
         let now_us = self.now_us();
         let entry = Entry { at_us: now_us.saturating_sub(age_us), id: check.id };
-        for (index, partition) in check.partitions.iter().enumerate() {
-            if check.cost == 0 || age_us >= partition.policy.horizon_us() {
+        for (index, log) in check.logs.iter().enumerate() {
+            if check.cost == 0 || age_us >= log.policy.longest_window_us() {
                 continue;
             }
             let (shard, hash) = locked.shard(index);
-            let slot = self.find_or_insert(shard, hash, partition, entry.at_us)?;
+            let slot = self.find_or_insert(shard, hash, log, entry.at_us)?;
             if check.repeated {
-                shard.window_mut(slot).restore(entry, now_us, check.cost, true);
+                shard.log_mut(slot).restore(entry, now_us, check.cost, true);
             } else {
-                shard.window_mut(slot).add(entry, now_us, check.cost);
+                shard.log_mut(slot).add(entry, now_us, check.cost);
             }
             self.drop_expired(shard, now_us, DROPPED_PER_ADMISSION);
         }
@@ -133,23 +132,23 @@ impl Inner {
     /// Records what another process knows of a log, and returns how many entries it lacked.
     pub(super) fn try_restore(
         &self,
-        partition: &Partition,
+        log: &LogId,
         admissions: &[Admission],
     ) -> Result<u32, StoreError> {
-        let mut locked = self.lock_all(std::slice::from_ref(partition));
+        let mut locked = self.lock_all(std::slice::from_ref(log));
         let now_us = self.now_us();
         let (shard, hash) = locked.shard(0);
         let mut added = 0;
         for admission in admissions {
             let age_us = micros(admission.age);
-            if admission.cost == 0 || age_us >= partition.policy.horizon_us() {
+            if admission.cost == 0 || age_us >= log.policy.longest_window_us() {
                 continue;
             }
             // What was admitted before there was a store is counted from its creation.
             let entry = Entry { at_us: now_us.saturating_sub(age_us), id: admission.id };
-            let slot = self.find_or_insert(shard, hash, partition, entry.at_us)?;
-            let window = shard.window_mut(slot);
-            added += window.restore(entry, now_us, admission.cost, !admission.confirmed);
+            let slot = self.find_or_insert(shard, hash, log, entry.at_us)?;
+            let stored = shard.log_mut(slot);
+            added += stored.restore(entry, now_us, admission.cost, !admission.confirmed);
         }
         self.drop_expired(shard, now_us, DROPPED_PER_ADMISSION);
         Ok(added)
@@ -160,15 +159,15 @@ impl Inner {
         &self,
         shard: &mut Shard,
         hash: u64,
-        partition: &Partition,
+        log: &LogId,
         at_us: u64,
     ) -> Result<u32, StoreError> {
-        match shard.find(hash, partition) {
+        match shard.find(hash, log) {
             Some(slot) => {
-                self.adopt(shard, slot, &partition.policy);
+                self.adopt(shard, slot, &log.policy);
                 Ok(slot)
             }
-            None if self.reserve(1) => Ok(self.insert(shard, hash, partition, at_us)),
+            None if self.reserve(1) => Ok(self.insert(shard, hash, log, at_us)),
             None => Err(StoreError::Full { capacity: self.capacity }),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::report;
+use crate::telemetry;
 
 /// How full a store is, as far as it was told.
 pub(super) struct Fill {
@@ -31,9 +31,9 @@ impl Fill {
             return;
         }
         if is {
-            report::memory_nearly_full(held, self.capacity);
+            telemetry::memory_nearly_full(held, self.capacity);
         } else {
-            report::memory_has_room();
+            telemetry::memory_has_room();
         }
     }
 }
@@ -41,7 +41,7 @@ impl Fill {
 impl Drop for Fill {
     fn drop(&mut self) {
         if *self.nearly_full.get_mut() {
-            report::memory_has_room();
+            telemetry::memory_has_room();
         }
     }
 }

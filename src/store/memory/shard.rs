@@ -9,16 +9,15 @@ use hashbrown::HashTable;
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::Partition;
 use crate::policy::Policy;
-use crate::window::{Entry, Log};
+use crate::window::{Entry, Log, LogId};
 
 /// What a key that has no window yet is judged by.
 pub(super) static UNUSED: Log = Log::new();
 
 /// The log of one key under one policy.
-pub(super) struct Window {
-    pub(super) log: Log,
+pub(super) struct StoredLog {
+    pub(super) entries: Log,
     /// Inline if it is short: to follow a pointer to it costs as much as the rest.
     key: SmallVec<[u8; 24]>,
     /// As it was at the last decision: it says how long the entries matter.
@@ -27,22 +26,21 @@ pub(super) struct Window {
     due_us: u64,
 }
 
-impl Window {
-    fn is(&self, partition: &Partition) -> bool {
-        self.key[..] == *partition.key.as_bytes()
-            && self.policy.shares_windows_with(&partition.policy)
+impl StoredLog {
+    fn is(&self, log: &LogId) -> bool {
+        self.key[..] == *log.key.as_bytes() && self.policy.shares_logs_with(&log.policy)
     }
 
     /// Records a request.
     pub(super) fn add(&mut self, entry: Entry, now_us: u64, cost: u32) {
-        self.log.forget(now_us, self.policy.horizon_us());
-        self.log.add(entry, cost, highest_limit(&self.policy));
+        self.entries.forget(now_us, self.policy.longest_window_us());
+        self.entries.add(entry, cost, highest_limit(&self.policy));
     }
 
     /// Records a request that may be there already, see [`Log::restore`].
     pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: u32, raises: bool) -> u32 {
-        self.log.forget_all(now_us, self.policy.horizon_us());
-        self.log.restore(entry, cost, highest_limit(&self.policy), raises)
+        self.entries.forget_all(now_us, self.policy.longest_window_us());
+        self.entries.restore(entry, cost, highest_limit(&self.policy), raises)
     }
 
     /// Tells whether no entry matters any longer.
@@ -56,19 +54,19 @@ impl Window {
     }
 
     fn expires_us(&self) -> u64 {
-        self.log.newest_us().map_or(0, |newest| newest + self.policy.horizon_us())
+        self.entries.newest_us().map_or(0, |newest| newest + self.policy.longest_window_us())
     }
 }
 
 fn highest_limit(policy: &Policy) -> u32 {
-    policy.judged().map(|quota| quota.limit()).max().unwrap_or(0)
+    policy.quotas_and_candidates().map(|quota| quota.limit()).max().unwrap_or(0)
 }
 
 /// Windows by hash, and by when they may have run out.
 #[derive(Default)]
 pub(super) struct Shard {
     by_hash: HashTable<u32>,
-    windows: Slab<Window>,
+    logs: Slab<StoredLog>,
     /// One entry a window that is true, besides stale ones of windows removed early. An entry is
     /// not moved when its window is used again, but when it comes due.
     expiries: BinaryHeap<Reverse<(u64, u32)>>,
@@ -76,8 +74,8 @@ pub(super) struct Shard {
 
 impl Shard {
     /// Returns the slot of a window.
-    pub(super) fn find(&self, hash: u64, partition: &Partition) -> Option<u32> {
-        self.by_hash.find(hash, |slot| self.windows[*slot as usize].is(partition)).copied()
+    pub(super) fn find(&self, hash: u64, log: &LogId) -> Option<u32> {
+        self.by_hash.find(hash, |slot| self.logs[*slot as usize].is(log)).copied()
     }
 
     /// Returns an instant before which no window runs out.
@@ -86,30 +84,30 @@ impl Shard {
     }
 
     /// Returns the window in a slot that `find` or `insert` has returned.
-    pub(super) fn window(&self, slot: u32) -> &Window {
-        &self.windows[slot as usize]
+    pub(super) fn log(&self, slot: u32) -> &StoredLog {
+        &self.logs[slot as usize]
     }
 
     /// Returns the window in a slot that `find` or `insert` has returned.
-    pub(super) fn window_mut(&mut self, slot: u32) -> &mut Window {
-        &mut self.windows[slot as usize]
+    pub(super) fn log_mut(&mut self, slot: u32) -> &mut StoredLog {
+        &mut self.logs[slot as usize]
     }
 
-    /// Makes a window to add an entry of that stamp to, and returns its slot.
+    /// Makes a window to add an entry of that timestamp to, and returns its slot.
     pub(super) fn insert(
         &mut self,
         hash: u64,
-        partition: &Partition,
+        log: &LogId,
         at_us: u64,
         hasher: &RandomState,
     ) -> u32 {
-        let policy = partition.policy.clone();
-        let due_us = at_us + policy.horizon_us();
-        let key = SmallVec::from_slice(partition.key.as_bytes());
-        let window = Window { log: Log::new(), key, policy, due_us };
-        let slot = self.windows.insert(window) as u32;
-        let windows = &self.windows;
-        self.by_hash.insert_unique(hash, slot, |slot| hash_of(&windows[*slot as usize], hasher));
+        let policy = log.policy.clone();
+        let due_us = at_us + policy.longest_window_us();
+        let key = SmallVec::from_slice(log.key.as_bytes());
+        let window = StoredLog { entries: Log::new(), key, policy, due_us };
+        let slot = self.logs.insert(window) as u32;
+        let logs = &self.logs;
+        self.by_hash.insert_unique(hash, slot, |slot| hash_of(&logs[*slot as usize], hasher));
         self.expiries.push(Reverse((due_us, slot)));
         slot
     }
@@ -119,7 +117,7 @@ impl Shard {
     /// A denial under a longer window counts on entries that the shorter one would have dropped,
     /// and a window that was shortened is not to keep its place for the old length.
     pub(super) fn adopt(&mut self, slot: u32, policy: &Arc<Policy>) {
-        let window = &mut self.windows[slot as usize];
+        let window = &mut self.logs[slot as usize];
         if Arc::ptr_eq(&window.policy, policy) {
             return;
         }
@@ -133,27 +131,27 @@ impl Shard {
 
     /// Shortens what is kept under an earlier form of a policy to the present one.
     pub(super) fn shorten(&mut self, policy: &Arc<Policy>) {
-        let is_longer = |window: &Window| {
-            window.policy.shares_windows_with(policy)
-                && window.policy.horizon_us() > policy.horizon_us()
+        let is_longer = |window: &StoredLog| {
+            window.policy.shares_logs_with(policy)
+                && window.policy.longest_window_us() > policy.longest_window_us()
         };
-        let windows = self.windows.iter().filter(|(_, window)| is_longer(window));
-        let slots: Vec<u32> = windows.map(|(slot, _)| slot as u32).collect();
+        let logs = self.logs.iter().filter(|(_, window)| is_longer(window));
+        let slots: Vec<u32> = logs.map(|(slot, _)| slot as u32).collect();
         slots.into_iter().for_each(|slot| self.adopt(slot, policy));
     }
 
     /// Forgets a window, and says whether there was one.
-    pub(super) fn remove(&mut self, hash: u64, partition: &Partition) -> bool {
-        let same = |slot: &u32| self.windows[*slot as usize].is(partition);
+    pub(super) fn remove(&mut self, hash: u64, log: &LogId) -> bool {
+        let same = |slot: &u32| self.logs[*slot as usize].is(log);
         let Ok(found) = self.by_hash.find_entry(hash, same) else {
             return false;
         };
         let (slot, _) = found.remove();
-        self.windows.remove(slot as usize);
+        self.logs.remove(slot as usize);
         // The window's expiry stays behind, stale. Half of them stale is enough.
-        if self.expiries.len() > 2 * self.windows.len() + 64 {
-            let due = |(slot, window): (usize, &Window)| Reverse((window.due_us, slot as u32));
-            self.expiries = self.windows.iter().map(due).collect();
+        if self.expiries.len() > 2 * self.logs.len() + 64 {
+            let due = |(slot, window): (usize, &StoredLog)| Reverse((window.due_us, slot as u32));
+            self.expiries = self.logs.iter().map(due).collect();
         }
         true
     }
@@ -167,7 +165,7 @@ impl Shard {
                 break;
             }
             self.expiries.pop();
-            let Some(window) = self.windows.get_mut(slot as usize) else { continue };
+            let Some(window) = self.logs.get_mut(slot as usize) else { continue };
             if window.due_us != due_us {
                 continue;
             }
@@ -181,18 +179,18 @@ impl Shard {
             if let Ok(found) = self.by_hash.find_entry(hash, |other| *other == slot) {
                 found.remove();
             }
-            self.windows.remove(slot as usize);
+            self.logs.remove(slot as usize);
             dropped += 1;
         }
         dropped
     }
 }
 
-fn hash_of(window: &Window, hasher: &RandomState) -> u64 {
+fn hash_of(window: &StoredLog, hasher: &RandomState) -> u64 {
     hash(hasher, &window.policy, &window.key)
 }
 
 /// Hashes what a window is found by.
 pub(super) fn hash(hasher: &RandomState, policy: &Policy, key: &[u8]) -> u64 {
-    hasher.hash_one((policy.window_name(), key))
+    hasher.hash_one((policy.log_name(), key))
 }

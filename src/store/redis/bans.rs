@@ -7,15 +7,14 @@ use std::time::Duration;
 use redis::Pipeline;
 
 use super::RedisStore;
-use super::calls::Calls;
-use super::commands::call_ban;
+use super::direct::call_ban;
 use super::reply::{self, BanOutcome, BanReply};
-use super::script::{BAN, LIFT};
-use crate::bans::{Ban, BanCursor, BanPage};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::Policy;
-use crate::store::{BanStore, Partition, StoreFuture};
+use crate::redis::{Client, read};
+use crate::store::{Ban, BanCursor, BanPage, BanStore, StoreFuture};
+use crate::window::LogId;
 
 /// How many keys one call of SCAN looks at.
 const FEWEST_AT_ONCE: usize = 10;
@@ -25,14 +24,14 @@ const MOST_A_PAGE: usize = 100_000;
 
 /// Imposes a ban, or looks at the one that stands if the duration is zero.
 async fn ban(
-    calls: &Calls,
-    partition: &Partition,
+    client: &Client,
+    log: &LogId,
     duration: Duration,
     reason: &str,
 ) -> Result<BanReply, StoreError> {
     let now = (Duration::ZERO, Duration::ZERO);
-    let command = call_ban(calls.keys(), partition, duration, reason, now);
-    reply::ban(&calls.run(&BAN, &command).await?)
+    let command = call_ban(client, log, duration, reason, now);
+    reply::ban(&client.run(&client.scripts().ban, &command).await?)
 }
 
 impl From<BanReply> for Ban {
@@ -43,62 +42,62 @@ impl From<BanReply> for Ban {
 }
 
 /// Looks at the ban that stands.
-async fn look(calls: &Calls, partition: &Partition) -> Result<Option<Ban>, StoreError> {
-    let reply = ban(calls, partition, Duration::ZERO, "").await?;
+async fn look(client: &Client, log: &LogId) -> Result<Option<Ban>, StoreError> {
+    let reply = ban(client, log, Duration::ZERO, "").await?;
     Ok((!reply.remaining.is_zero()).then(|| reply.into()))
 }
 
 impl BanStore for RedisStore {
-    fn ban(&self, partition: &Partition) -> StoreFuture<Option<Ban>> {
-        let (calls, partition) = (self.calls.clone(), partition.clone());
-        StoreFuture::later(async move { look(&calls, &partition).await })
+    fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
+        let (client, log) = (self.client.clone(), log.clone());
+        StoreFuture::later(async move { look(&client, &log).await })
     }
 
-    fn impose(&self, partition: &Partition, duration: Duration, reason: &str) -> StoreFuture<Ban> {
-        let (calls, partition) = (self.calls.clone(), partition.clone());
+    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
+        let (client, log) = (self.client.clone(), log.clone());
         let (local, reason) = (self.local.clone(), reason.to_owned());
         StoreFuture::later(async move {
-            let ban = ban(&calls, &partition, duration, &reason).await?;
+            let ban = ban(&client, &log, duration, &reason).await?;
             // For when Redis does not answer.
-            let _ = local.impose_seen(&partition, ban.remaining, &ban.reason, Some(ban.at_us));
+            let _ = local.impose_seen(&log, ban.remaining, &ban.reason, Some(ban.timestamp));
             Ok(ban.into())
         })
     }
 
-    fn lift(&self, partition: &Partition) -> StoreFuture<bool> {
-        let (calls, partition) = (self.calls.clone(), partition.clone());
+    fn lift(&self, log: &LogId) -> StoreFuture<bool> {
+        let (client, log) = (self.client.clone(), log.clone());
         let local = self.local.clone();
         StoreFuture::later(async move {
-            let _ = local.lift(&partition).await;
-            let mut command = LIFT.command(3);
-            command.arg(calls.keys().standing(&partition)).arg(calls.keys().strikes(&partition));
-            command.arg(calls.keys().lift_mark(&partition));
-            let penalty = partition.policy.penalty_for_strikes();
+            let _ = local.lift(&log).await;
+            let (keys, script) = (client.keys(), &client.scripts().lift);
+            let mut command = script.command(3);
+            command.arg(keys.ban_record(&log)).arg(keys.strikes(&log)).arg(keys.lift_mark(&log));
+            let penalty = log.policy.penalty_for_strikes();
             command.arg(penalty.map_or(0, |penalty| penalty.longest_us()));
-            let removed: u64 = reply::read(&calls.run(&LIFT, &command).await?)?;
+            let removed: u64 = read(&client.run(script, &command).await?)?;
             Ok(removed > 0)
         })
     }
 
     fn page(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage> {
-        let (calls, policy) = (self.calls.clone(), policy.clone());
+        let (client, policy) = (self.client.clone(), policy.clone());
         StoreFuture::later(async move {
-            if calls.is_cluster() {
+            if client.is_cluster() {
                 return Err(StoreError::Unsupported { what: "listing bans on a Cluster" });
             }
-            page(&calls, &policy, cursor, count).await
+            page(&client, &policy, cursor, count).await
         })
     }
 }
 
 /// Scans from a cursor on until so many bans are found, or so many keys looked at.
 async fn page(
-    calls: &Calls,
+    client: &Client,
     policy: &Policy,
     cursor: BanCursor,
     count: usize,
 ) -> Result<BanPage, StoreError> {
-    let scan = Scan::new(calls, policy);
+    let scan = Scan::new(client, policy);
     let (mut cursor, mut step) = (cursor.place(), count.clamp(FEWEST_AT_ONCE, MOST_AT_ONCE));
     let (mut seen, mut bans, mut looked_at) = (HashSet::new(), Vec::new(), 0);
     loop {
@@ -123,16 +122,16 @@ async fn page(
 
 /// A search for the bans of a policy.
 struct Scan<'a> {
-    calls: &'a Calls,
+    client: &'a Client,
     /// What is kept of a key's ban is kept under this name.
     name: String,
     pattern: String,
 }
 
 impl<'a> Scan<'a> {
-    fn new(calls: &'a Calls, policy: &Policy) -> Self {
-        let name = format!("{}:ban", policy.window_name());
-        Self { calls, pattern: calls.keys().pattern(&name), name }
+    fn new(client: &'a Client, policy: &Policy) -> Self {
+        let name = format!("{}:ban", policy.log_name());
+        Self { client, pattern: client.keys().pattern(&name), name }
     }
 
     /// Looks at about so many keys of the database; returns where to go on, and the names and keys
@@ -140,9 +139,9 @@ impl<'a> Scan<'a> {
     async fn step(&self, cursor: u64, count: usize) -> Result<(u64, Vec<(Name, Key)>), StoreError> {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(count);
-        let (next, found): (u64, Vec<Name>) = reply::read(&self.calls.send(&scan).await?)?;
+        let (next, found): (u64, Vec<Name>) = read(&self.client.send(&scan).await?)?;
         let key = |name: Name| {
-            let key = self.calls.keys().key_of(&name, &self.name)?;
+            let key = self.client.keys().key_of(&name, &self.name)?;
             Some((name, key))
         };
         Ok((next, found.into_iter().filter_map(key).collect()))
@@ -158,12 +157,12 @@ impl<'a> Scan<'a> {
         for (name, _) in &keys {
             ask.cmd("HMGET").arg(name).arg("until").arg("reason");
         }
-        let mut replies = self.calls.send_all(&ask).await?.into_iter();
-        let now_us = replies.next().map_or(Ok((0, 0)), |time| reply::read(&time))?;
+        let mut replies = self.client.send_all(&ask).await?.into_iter();
+        let now_us = replies.next().map_or(Ok((0, 0)), |time| read(&time))?;
         let now_us = now_us.0 * 1_000_000 + now_us.1;
         let mut bans = Vec::with_capacity(keys.len());
         for ((_, key), reply) in keys.into_iter().zip(replies) {
-            let (until_us, reason): (Option<u64>, Option<Vec<u8>>) = reply::read(&reply)?;
+            let (until_us, reason): (Option<u64>, Option<Vec<u8>>) = read(&reply)?;
             let wait_us = until_us.unwrap_or(0).saturating_sub(now_us);
             if wait_us > 0 {
                 let reason = String::from_utf8_lossy(&reason.unwrap_or_default()).into_owned();
@@ -180,7 +179,7 @@ type Name = Vec<u8>;
 
 #[cfg(test)]
 mod tests {
-    use super::super::keys::Keys;
+    use crate::redis::Keys;
 
     #[test]
     fn a_key_is_read_back_from_the_name_of_its_standing() {

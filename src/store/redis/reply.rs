@@ -1,14 +1,13 @@
-//! What Redis's replies mean.
+//! What the scripts about limits and bans reply.
 
 use std::time::Duration;
 
-use redis::{FromRedisValue, RedisError, Value};
+use redis::Value;
 
-use super::{Partition, Verdict};
 use crate::error::StoreError;
-use crate::penalty::Penalty;
-use crate::store::{BanState, Struck};
-use crate::window::QuotaState;
+use crate::policy::Penalty;
+use crate::redis::{malformed, read};
+use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState, Strike};
 
 /// The integers of `admit_all.lua` before those of the quotas.
 const HEAD: usize = 2;
@@ -17,62 +16,61 @@ const PER_QUOTA: usize = 3;
 /// The integers of `admit_all.lua` for each penalty.
 const PER_PENALTY: usize = 2;
 
-/// Reads the reply of `admit.lua`.
-pub(super) fn verdict_of_one(reply: &Value) -> Result<Verdict, StoreError> {
+/// Reads the reply of `admit.lua`: how many places are left, or how long to wait, negative.
+pub(super) fn admit(reply: &Value, check: &Check) -> Result<Outcome, StoreError> {
     let reply: i64 = read(reply)?;
     let state = QuotaState {
         remaining: u32::try_from(reply).unwrap_or(0),
         wait_us: if reply < 0 { reply.unsigned_abs() } else { 0 },
         reset_us: 0,
     };
-    Ok(Verdict::new(reply >= 0, None, smallvec::smallvec![state]))
+    let log = check.logs.iter().take(1).map(|log| LogOutcome::of(&log.policy, |_| state));
+    Ok(Outcome::new(reply >= 0, log))
 }
 
-/// Returns which of some windows have a policy with a penalty, and that penalty.
-pub(super) fn penalties(partitions: &[Partition]) -> impl Iterator<Item = (usize, &Penalty)> {
-    partitions
-        .iter()
-        .enumerate()
-        .filter_map(|(place, it)| Some((place, it.policy.penalty_for_strikes()?)))
+/// Returns which of some logs have a policy with a penalty, and that penalty.
+pub(super) fn penalties(logs: &[LogId]) -> impl Iterator<Item = (usize, &Penalty)> {
+    let logs = logs.iter().enumerate();
+    logs.filter_map(|(place, log)| Some((place, log.policy.penalty_for_strikes()?)))
 }
 
-/// Reads the reply of `admit_all.lua` about some windows.
-pub(super) fn verdict(reply: &Value, partitions: &[Partition]) -> Result<Verdict, StoreError> {
-    let quotas: usize = partitions.iter().map(|it| it.policy.judged().len()).sum();
-    let integers = HEAD + PER_QUOTA * quotas + PER_PENALTY * penalties(partitions).count();
-    let malformed = || StoreError::Protocol {
-        message: format!("expected {integers} integers from admit_all.lua"),
+/// Reads the reply of `admit_all.lua`.
+pub(super) fn admit_all(reply: &Value, check: &Check) -> Result<Outcome, StoreError> {
+    let quotas: usize = check.logs.iter().map(|log| log.policy.quotas_and_candidates().len()).sum();
+    let count = HEAD + PER_QUOTA * quotas + PER_PENALTY * penalties(&check.logs).count();
+    let wrong = || malformed(format!("expected {count} integers from admit_all.lua"));
+    let Value::Array(items) = reply else { return Err(wrong()) };
+    let mut items = items.iter();
+    let mut next = || match items.next() {
+        Some(Value::Int(integer)) => u64::try_from(*integer).map_err(|_| wrong()),
+        _ => Err(wrong()),
     };
-    let Value::Array(items) = reply else { return Err(malformed()) };
-    let mut integers = items.iter().map(|item| match item {
-        Value::Int(integer) => u64::try_from(*integer).map_err(|_| malformed()),
-        _ => Err(malformed()),
-    });
-    let mut next = || integers.next().unwrap_or_else(|| Err(malformed()));
     let (admitted, at_us) = (next()? == 1, next()?);
-    let state = |_| {
-        Ok(QuotaState {
-            remaining: u32::try_from(next()?).unwrap_or(u32::MAX),
-            wait_us: next()?,
-            reset_us: next()?,
-        })
-    };
-    let states = (0..quotas).map(state).collect::<Result<_, StoreError>>()?;
-    let mut verdict = Verdict::new(admitted, Some(at_us), states);
-    for (place, _) in penalties(partitions) {
-        let wait_us = next()?;
-        let struck = match next()? {
-            0 => Struck::No,
-            1 => Struck::Strike,
-            _ => Struck::Banned,
+    let mut logs = smallvec::SmallVec::<[LogOutcome; 1]>::new();
+    for log in &check.logs {
+        let state = |_| {
+            Ok(QuotaState {
+                remaining: u32::try_from(next()?).unwrap_or(u32::MAX),
+                wait_us: next()?,
+                reset_us: next()?,
+            })
         };
-        verdict.bans.push(BanState::new(place, wait_us, struck));
+        let states = log.policy.quotas_and_candidates().map(state);
+        logs.push(LogOutcome::with_states(&log.policy, states.collect::<Result<_, StoreError>>()?));
     }
-    verdict.bans.retain(|ban| ban.matters());
-    Ok(verdict)
+    for (place, _) in penalties(&check.logs) {
+        let remaining_us = next()?;
+        let strike = match next()? {
+            0 => Strike::None,
+            1 => Strike::Counted,
+            _ => Strike::Banned,
+        };
+        logs[place].set_ban(BanState { remaining_us, strike });
+    }
+    Ok(Outcome::new(admitted, logs).with_timestamp(Duration::from_micros(at_us)))
 }
 
-/// What has become of a ban that was put to `ban.lua`.
+/// What became of a ban that `ban.lua` was called with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BanOutcome {
     /// It stands.
@@ -91,7 +89,7 @@ pub(super) struct BanReply {
     /// Why the ban that stands was imposed.
     pub(super) reason: String,
     /// When the reply was given, on Redis's clock.
-    pub(super) at_us: u64,
+    pub(super) timestamp: Duration,
 }
 
 /// Reads the reply of `ban.lua`.
@@ -103,37 +101,6 @@ pub(super) fn ban(reply: &Value) -> Result<BanReply, StoreError> {
         _ => BanOutcome::NotImposed,
     };
     let reason = String::from_utf8_lossy(&reason).into_owned();
-    Ok(BanReply { remaining: Duration::from_micros(wait_us), outcome, reason, at_us })
-}
-
-/// Reads any other reply.
-pub(crate) fn read<T: FromRedisValue>(reply: &Value) -> Result<T, StoreError> {
-    T::from_redis_value_ref(reply)
-        .map_err(|error| StoreError::Protocol { message: error.to_string() })
-}
-
-/// Says what an error of the connection or the server means for the request.
-pub(super) fn error(error: RedisError) -> StoreError {
-    let message = error.to_string();
-    if error.is_timeout() {
-        StoreError::Timeout
-    } else if error.is_connection_refusal() {
-        StoreError::Unreachable { message }
-    } else if error.is_io_error() || error.is_connection_dropped() {
-        StoreError::Disconnected { message }
-    } else {
-        StoreError::Refused { code: code_of(error.code().unwrap_or_default(), &message), message }
-    }
-}
-
-/// Returns the code of a refusal. Redis 6.2 puts that of a command in a script behind an `ERR`:
-/// `Error running script (call to f_7a4e): @user_script:23: WRONGTYPE Operation against ...`.
-fn code_of(code: &str, message: &str) -> String {
-    let of_the_command = || {
-        let (_, after) = message.split_once("@user_script:")?;
-        let word = after.split_once(": ")?.1.split(' ').next()?;
-        word.bytes().all(|byte| byte.is_ascii_uppercase()).then_some(word)
-    };
-    let inner = if code == "ERR" { of_the_command() } else { None };
-    inner.unwrap_or(code).to_owned()
+    let (remaining, timestamp) = (Duration::from_micros(wait_us), Duration::from_micros(at_us));
+    Ok(BanReply { remaining, outcome, reason, timestamp })
 }

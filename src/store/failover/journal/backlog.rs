@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::error::StoreError;
-use crate::store::Partition;
+use crate::store::LogId;
 
 /// How long after a failed turn no check begins another one. The background task tries again sooner,
 /// unless there are very many logs. On a Cluster one node may fail that no circuit breaker stands in
@@ -38,9 +38,9 @@ pub(in crate::store::failover) enum ChangeKind {
 
 impl Change {
     /// Tells whether the request has left all windows of the log, so that nothing is left to do.
-    fn is_over(&self, log: &Partition, now: Instant) -> bool {
+    fn is_over(&self, log: &LogId, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.at);
-        age >= Duration::from_micros(log.policy.horizon_us())
+        age >= Duration::from_micros(log.policy.longest_window_us())
     }
 }
 
@@ -54,7 +54,7 @@ type Outcome = Option<Result<(), StoreError>>;
 pub(super) struct Backlog {
     /// With the longest policy of those that changes were noted under, which says how long they
     /// matter: it may have been replaced meanwhile.
-    log: Partition,
+    log: LogId,
     /// Tells the backlog from an earlier one of the same log.
     number: u64,
     changes: HashMap<Uuid, Change, RandomState>,
@@ -94,7 +94,7 @@ pub(in crate::store::failover) enum Turn {
 /// What the caller whose turn it is has to tell the store about a log.
 #[derive(Debug)]
 pub(in crate::store::failover) struct Lead {
-    pub(in crate::store::failover) log: Partition,
+    pub(in crate::store::failover) log: LogId,
     pub(in crate::store::failover) changes: Vec<Change>,
     /// Whether, and after which timestamp, all that is known here is to be told.
     pub(in crate::store::failover) survey: Option<Option<u64>>,
@@ -109,7 +109,7 @@ impl Lead {
 }
 
 impl Backlog {
-    pub(super) fn new(log: Partition, number: u64) -> Self {
+    pub(super) fn new(log: LogId, number: u64) -> Self {
         Self {
             log,
             number,
@@ -127,13 +127,13 @@ impl Backlog {
         self.number
     }
 
-    pub(super) fn log(&self) -> &Partition {
+    pub(super) fn log(&self) -> &LogId {
         &self.log
     }
 
     /// Has what is noted matter for as long as the policy of `log` says, if that is longer.
-    pub(super) fn lengthen(&mut self, log: &Partition) {
-        if log.policy.horizon_us() > self.log.policy.horizon_us() {
+    pub(super) fn lengthen(&mut self, log: &LogId) {
+        if log.policy.longest_window_us() > self.log.policy.longest_window_us() {
             self.log = log.clone();
         }
     }

@@ -2,17 +2,17 @@ use super::*;
 use crate::policy::Policy;
 use crate::quota::Quota;
 
-fn partition(key: u64) -> Partition {
+fn log(key: u64) -> LogId {
     let policy = Policy::new("user").quota(Quota::per_hour(5));
-    Partition::new(Arc::new(policy), key.to_string())
+    LogId::new(Arc::new(policy), key.to_string())
 }
 
 fn restore_in(journal: &mut Journal, key: u64) -> Result<Check, StoreError> {
-    let check = Check::new([partition(key)]);
+    let check = Check::new([log(key)]);
     journal.note(&check, ChangeKind::Restore, Instant::now()).map(|()| check)
 }
 
-fn lead(journal: &mut Journal, log: &Partition) -> Lead {
+fn lead(journal: &mut Journal, log: &LogId) -> Lead {
     match journal.turn(log, 10, Instant::now()) {
         Turn::Lead(lead) => lead,
         other => panic!("{other:?}"),
@@ -32,7 +32,7 @@ async fn what_has_left_its_windows_makes_room_in_the_journal() {
         restore_in(&mut journal, key).unwrap_or_else(|error| panic!("number {key}: {error}"));
         tokio::time::advance(Duration::from_secs(1200)).await;
     }
-    assert_eq!(journal.changes(&[partition(0)]), 0);
+    assert_eq!(journal.changes(&[log(0)]), 0);
     tokio::time::advance(Duration::from_secs(3600)).await;
     for log in journal.next(10) {
         assert!(matches!(journal.turn(&log, 10, Instant::now()), Turn::Nothing));
@@ -45,7 +45,7 @@ fn a_cancel_replaces_a_restore_without_room() {
     let mut journal = Journal::new(1);
     let check = restore_in(&mut journal, 0).unwrap();
     journal.note(&check, ChangeKind::Cancel, Instant::now()).unwrap();
-    let lead = lead(&mut journal, &partition(0));
+    let lead = lead(&mut journal, &log(0));
     let [change] = lead.changes[..] else { panic!("one change a request") };
     assert_eq!((change.id, change.kind), (check.id, ChangeKind::Cancel));
     restore_in(&mut journal, 0).unwrap_err();
@@ -68,7 +68,7 @@ fn what_can_t_be_done_holds_up_nothing_else() {
 #[test]
 fn a_task_that_was_replaced_while_it_was_under_way_is_still_to_be_done() {
     let mut journal = Journal::new(100);
-    let (log, check) = (partition(0), restore_in(&mut journal, 0).unwrap());
+    let (log, check) = (log(0), restore_in(&mut journal, 0).unwrap());
     let under_way = lead(&mut journal, &log);
     journal.note(&check, ChangeKind::Cancel, Instant::now()).unwrap();
     journal.finish(&under_way, &Ok(()), None);
@@ -81,7 +81,7 @@ fn a_task_that_was_replaced_while_it_was_under_way_is_still_to_be_done() {
 #[tokio::test]
 async fn one_caller_at_a_time_tells_of_a_log() {
     let mut journal = Journal::new(100);
-    let log = partition(0);
+    let log = log(0);
     restore_in(&mut journal, 0).unwrap();
     let first = lead(&mut journal, &log);
     let Turn::Wait(mut outcome) = journal.turn(&log, 10, Instant::now()) else {
@@ -98,7 +98,7 @@ async fn one_caller_at_a_time_tells_of_a_log() {
 #[test]
 fn a_survey_goes_on_where_it_was_until_begun_anew() {
     let mut journal = Journal::new(100);
-    let log = partition(0);
+    let log = log(0);
     journal.survey(&log, 1, false);
     let first = lead(&mut journal, &log);
     assert_eq!(first.survey, Some(None));
@@ -125,7 +125,7 @@ fn order_holds_each_log_once() {
     // One log is told of again and again, by its checks.
     for _ in 0..10_000 {
         restore_in(&mut journal, 0).unwrap();
-        let lead = lead(&mut journal, &partition(0));
+        let lead = lead(&mut journal, &log(0));
         journal.finish(&lead, &Ok(()), None);
     }
     assert!(journal.order.len() < 1_000, "{} places for 200 logs", journal.order.len());
@@ -140,18 +140,18 @@ fn order_holds_each_log_once() {
 #[test]
 fn survey_wanted_in_a_turn_begins_again() {
     let mut journal = Journal::new(10);
-    journal.survey(&partition(0), 1, true);
-    let first = lead(&mut journal, &partition(0));
+    journal.survey(&log(0), 1, true);
+    let first = lead(&mut journal, &log(0));
     // After the leader has looked at what is known here.
-    journal.survey(&partition(0), 1, true);
+    journal.survey(&log(0), 1, true);
     journal.finish(&first, &Ok(()), None);
-    assert_eq!(lead(&mut journal, &partition(0)).survey, Some(None));
+    assert_eq!(lead(&mut journal, &log(0)).survey, Some(None));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_log_that_could_not_be_told_is_not_waited_for() {
     let mut journal = Journal::new(100);
-    let log = [partition(0)];
+    let log = [log(0)];
     restore_in(&mut journal, 0).unwrap();
     let first = lead(&mut journal, &log[0]);
     assert!(!journal.is_stalled(&log, Instant::now(), 0), "the first turn is worth waiting for");

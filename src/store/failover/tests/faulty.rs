@@ -46,12 +46,12 @@ impl Faulty {
 }
 
 impl Store for Faulty {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let check = check.clone();
         self.answer(move |store| store.admit(&check))
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let check = check.clone();
         self.answer(move |store| store.peek(&check))
     }
@@ -61,14 +61,14 @@ impl Store for Faulty {
         self.answer(move |store| store.cancel(&check))
     }
 
-    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
         let (log, known) = (log.clone(), known.clone());
         self.answer(move |store| store.restore(&log, &known))
     }
 
-    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
-        let partitions = partitions.to_vec();
-        self.answer(move |store| store.reset(&partitions))
+    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
+        let logs = logs.to_vec();
+        self.answer(move |store| store.reset(&logs))
     }
 }
 
@@ -84,7 +84,7 @@ fn policy(quota: Quota) -> Arc<Policy> {
 }
 
 fn check(policy: &Arc<Policy>, key: &str) -> Arc<Check> {
-    Arc::new(Check::new([Partition::new(policy.clone(), key)]))
+    Arc::new(Check::new([LogId::new(policy.clone(), key)]))
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,8 +107,8 @@ async fn check_does_not_wait_for_later_changes() {
         }
     });
     let decided = timeout(Duration::from_secs(1), failover.admit(&check(&policy, "all"))).await;
-    let verdict = decided.expect("the store answers in 10 ms").unwrap();
-    assert_eq!(verdict.decided_by, DecidedBy::Store);
+    let outcome = decided.expect("the store answers in 10 ms").unwrap();
+    assert_eq!(outcome.decided_by, DecidedBy::Store);
 }
 
 /// A future that is not polled any more, and not dropped, as in a `select!` that has gone on.
@@ -147,8 +147,8 @@ async fn slow_write_back_admits_no_more() {
     advance(Duration::from_millis(1_100).saturating_sub(admitted_after)).await;
     let mut admitted = 0;
     for _ in 0..2 {
-        let verdict = failover.admit(&check(&policy, "alice")).await.unwrap();
-        admitted += usize::from(verdict.admitted);
+        let outcome = failover.admit(&check(&policy, "alice")).await.unwrap();
+        admitted += usize::from(outcome.admitted);
     }
     assert!(admitted <= 1, "{admitted} and the second one within a second");
 }
@@ -166,7 +166,7 @@ async fn write_back_keeps_to_a_longer_window() {
     store.fail(false);
     sleep(Duration::from_secs(2)).await;
     // As another process asks.
-    let state = now(store.0.store.peek(&check(&long, "alice"))).unwrap().states[0];
+    let state = now(store.0.store.peek(&check(&long, "alice"))).unwrap().logs()[0].quotas()[0];
     assert_eq!(state.remaining, 0, "both were written back");
 }
 
@@ -178,7 +178,7 @@ async fn wait_of_a_ban_is_honest_after_an_outage() {
     let policy = Arc::new(Policy::new("user").quota(quota).penalty(penalty));
     assert!(failover.admit(&check(&policy, "mallory")).await.unwrap().admitted);
     let denied = failover.admit(&check(&policy, "mallory")).await.unwrap();
-    let (told, wait_us) = (Instant::now(), denied.bans[0].wait_us);
+    let (told, wait_us) = (Instant::now(), denied.logs()[0].ban().remaining_us);
     // Another request gets a late reply about the same ban.
     store.answer_after(Duration::from_millis(40));
     failover.admit(&check(&policy, "mallory")).await.unwrap();
@@ -188,8 +188,8 @@ async fn wait_of_a_ban_is_honest_after_an_outage() {
     tokio::time::sleep_until(told + wait - Duration::from_secs(1)).await;
     failover.0.outage.mark_reconnection();
     tokio::time::sleep_until(told + wait).await;
-    let verdict = failover.admit(&check(&policy, "mallory")).await.unwrap();
-    assert!(verdict.admitted, "{verdict:?}");
+    let outcome = failover.admit(&check(&policy, "mallory")).await.unwrap();
+    assert!(outcome.admitted, "{outcome:?}");
 }
 
 #[test]
@@ -209,11 +209,11 @@ fn write_back_outlives_a_runtime() {
         assert!(failover.admit(&check(&policy, "bob")).await.unwrap().admitted);
         sleep(Duration::from_millis(200)).await;
     });
-    let state = now(store.0.store.peek(&check(&policy, "alice"))).unwrap().states[0];
+    let state = now(store.0.store.peek(&check(&policy, "alice"))).unwrap().logs()[0].quotas()[0];
     assert_eq!(state.remaining, 4, "it is written back without another failure");
 }
 
-/// As of a test, or of a program that calls `block_on` now and then.
+/// As of a test, or of a program that client `block_on` now and then.
 #[test]
 fn runtime_left_unpolled_holds_up_nobody() {
     let (failover, store) = faulty();

@@ -1,0 +1,254 @@
+//! [`Key`], whose window a request counts in, and the extractors that take it from a request.
+//!
+//! Any closure `Fn(&Parts) -> Result<Key, KeyError>` is a [`KeyExtractor`]. The ready-made ones:
+//!
+//! | extractor | takes | missing when |
+//! |---|---|---|
+//! | [`header`] | a request header | absent or empty |
+//! | [`bearer`] | what a closure makes of the bearer token | no bearer token, or the closure yields nothing |
+//! | [`cookie`] | a cookie | absent or empty |
+//! | [`query`] | a parameter of the query string, decoded | absent or empty |
+//! | [`extension`] | a value an earlier layer put into the request | not put there |
+//! | [`peer_ip`] | the address at the other end of the connection | never |
+//! | [`client_ip`] | the client's address behind proxies you name | never |
+//! | [`constant`] | one window for all requests | never |
+//! | [`pair`] | two keys as one | either is missing |
+//! | [`first_of`] | the first of several that yields | all are missing |
+//! | [`optional`] | another extractor; without its key the rule does not apply | never |
+#![cfg_attr(
+    feature = "axum",
+    doc = "| [`path_param`] | a parameter of axum's route, decoded | empty, or the path leads to no route |"
+)]
+//!
+//! A key that the client did not send is [`KeyError::Missing`] and answered with 401. One that the
+//! server itself should have provided, such as the address of the peer, is
+//! [`KeyError::NotProvided`]: a mistake in how the server is put together, answered with 500.
+//!
+//! An extractor reads a request as the parsers behind it do: what the application sees as one user
+//! is one key. Where two parsers would read two users, it is [`KeyError::Invalid`].
+
+mod bearer;
+mod combine;
+mod convert;
+mod cookie;
+mod extension;
+mod header;
+mod ip;
+#[cfg(feature = "axum")]
+mod path;
+mod query;
+
+use std::fmt;
+
+use http::request::Parts;
+use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
+
+pub use bearer::bearer;
+pub use combine::{constant, first_of, optional, pair};
+pub use cookie::cookie;
+pub use extension::extension;
+pub use header::header;
+pub use ip::{TrustedProxies, TrustedProxiesError, client_ip, peer_ip};
+#[cfg(feature = "axum")]
+pub use path::path_param;
+pub use query::query;
+
+/// The longest key that is kept as it is, in bytes.
+const LONGEST_KEY: usize = 128;
+/// Up to which length a key needs no allocation of its own: a UUID as text, an address, a hash.
+const INLINE: usize = 40;
+/// What the hash of a longer key begins with. A shorter key that begins so is hashed as well, so
+/// that nobody can name another's window by its hash.
+const HASHED: &[u8] = b"sha256:";
+
+/// Whose window a request counts in: any bytes.
+///
+/// It is made from what an application has at hand:
+///
+/// | from | the key's bytes |
+/// |---|---|
+/// | texts, bytes, and references to them | as they are |
+/// | integers of 16 bits and more | the decimal digits |
+/// | an IPv4 address | the address, such as `203.0.113.7` |
+/// | an IPv6 address | its /64, such as `2001:db8:0:1::/64`; an IPv4-mapped one as the IPv4 address |
+/// | a socket address | those of its IP address, without the port |
+/// | a UUID | its text in lower case with hyphens |
+///
+/// An address is the key that [`key::peer_ip`](peer_ip) and [`key::client_ip`](client_ip) take, so
+/// `bans.lift(address)` and `limiter.peek(address)` find it. For any other bytes there is
+/// [`Key::new`].
+///
+/// Up to 128 bytes are kept as they are; a longer key is replaced by its SHA-256. Keys often
+/// name people, so neither [`Debug`](fmt::Debug) nor any message of this crate shows their
+/// bytes; [`Key::as_bytes`] does.
+///
+/// ```
+/// use tower_sliding_window::Key;
+///
+/// let key = Key::from("receiver-17");
+/// assert_eq!(key.as_bytes(), b"receiver-17");
+/// assert_eq!(format!("{key:?}"), "Key(11 bytes)");
+/// assert_eq!(Key::from(vec![b'x'; 1_000_000]).as_bytes().len(), 39);
+///
+/// let address: std::net::IpAddr = "2001:db8:0:1::7".parse().unwrap();
+/// assert_eq!(Key::from(address), Key::from("2001:db8:0:1::/64"));
+/// assert_eq!(Key::from(17_u64), Key::from("17"));
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(SmallVec<[u8; INLINE]>);
+
+impl Key {
+    /// Creates a key from bytes, hashing them if there are more than 128.
+    #[must_use]
+    pub fn new(bytes: impl AsRef<[u8]>) -> Self {
+        let bytes = bytes.as_ref();
+        if bytes.len() <= LONGEST_KEY && !bytes.starts_with(HASHED) {
+            return Self(SmallVec::from_slice(bytes));
+        }
+        let mut hashed = SmallVec::from_slice(HASHED);
+        hashed.extend_from_slice(&Sha256::digest(bytes));
+        Self(hashed)
+    }
+
+    /// Creates a key from bytes that stand for one already.
+    pub(crate) fn kept(bytes: &[u8]) -> Self {
+        Self(SmallVec::from_slice(bytes))
+    }
+
+    /// Joins two keys into one, so that no other two join into the same.
+    #[must_use]
+    pub fn join(&self, other: &Key) -> Self {
+        let mut joined = Vec::with_capacity(self.0.len() + other.0.len() + 4);
+        joined.extend_from_slice(self.0.len().to_string().as_bytes());
+        joined.push(b':');
+        joined.extend_from_slice(&self.0);
+        joined.extend_from_slice(&other.0);
+        Self::new(joined)
+    }
+
+    /// Returns the key's bytes, or what stands for them if they were too many.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({} bytes)", self.0.len())
+    }
+}
+
+/// Takes the key from the head of a request.
+///
+/// ```
+/// use http::request::Parts;
+/// use tower_sliding_window::{Key, KeyError, KeyExtractor};
+///
+/// fn tenant(parts: &Parts) -> Result<Key, KeyError> {
+///     let host = parts.uri.host().ok_or(KeyError::Missing)?;
+///     Ok(Key::from(host))
+/// }
+///
+/// fn takes_an_extractor(_: impl KeyExtractor) {}
+/// takes_an_extractor(tenant);
+/// takes_an_extractor(|parts: &Parts| Ok(Key::from(parts.method.as_str())));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't take a key from a request",
+    label = "not a key extractor",
+    note = "use one of `tower_sliding_window::key`, such as `key::header(\"x-user-id\")`, or a \
+            closure `|parts: &http::request::Parts| -> Result<Key, KeyError>`; a closure needs \
+            the `&Parts` written out"
+)]
+pub trait KeyExtractor: Send + Sync + 'static {
+    /// Returns the key of the request.
+    ///
+    /// # Errors
+    ///
+    /// A [`KeyError`] that says why there is none.
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError>;
+}
+
+impl<F> KeyExtractor for F
+where
+    F: Fn(&Parts) -> Result<Key, KeyError> + Send + Sync + 'static,
+{
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        self(parts)
+    }
+}
+
+/// Why a request has no key.
+///
+/// Each is counted in `sliding_window_missing_keys_total`, by the rule's policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The client did not send what the key is taken from: 401, unless
+    /// [`on_missing_key`](crate::SlidingWindowLayer::on_missing_key) says otherwise.
+    #[error("the request names no key")]
+    Missing,
+    /// The server did not provide what the key is taken from, such as the address of the peer: 500.
+    ///
+    /// It is a mistake in how the server is put together, which no client can mend. Neither
+    /// [`optional`], [`first_of`] nor [`MissingKey::SkipRule`](crate::MissingKey::SkipRule) hides
+    /// it, for then the rule would limit nothing. The first time, a warning names the rule's policy
+    /// and the fix.
+    #[error("the server did not provide what the key is taken from: {fix}")]
+    NotProvided {
+        /// What to change in the server. No client sees it.
+        fix: &'static str,
+    },
+    /// The request carries it in a form that can't be told from another's, such as twice.
+    #[error("the request names its key ambiguously or malformed")]
+    Invalid,
+    /// The rule is not meant for this request.
+    #[error("the rule does not apply to the request")]
+    NotApplicable,
+}
+
+impl KeyError {
+    /// Returns the kind of error in one word, for a metric's label.
+    pub(crate) const fn reason(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Invalid => "invalid",
+            Self::NotApplicable => "not_applicable",
+            Self::NotProvided { .. } => "not_provided",
+        }
+    }
+}
+
+/// Returns the key, or [`KeyError::Missing`] for no bytes at all.
+fn non_empty(bytes: &[u8]) -> Result<Key, KeyError> {
+    if bytes.is_empty() { Err(KeyError::Missing) } else { Ok(Key::new(bytes)) }
+}
+
+#[cfg(test)]
+pub(crate) fn parts_of(request: http::request::Builder) -> Parts {
+    request.body(()).unwrap().into_parts().0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_key_is_hashed_and_cannot_be_forged() {
+        let long = Key::from("x".repeat(129));
+        assert_eq!(long.as_bytes().len(), HASHED.len() + 32);
+        assert_ne!(long, Key::from("y".repeat(129)));
+        assert_ne!(Key::from(long.as_bytes()), long, "its hash given as a key is another key");
+        assert_eq!(Key::from("x".repeat(128)).as_bytes().len(), 128);
+    }
+
+    #[test]
+    fn joined_keys_are_unambiguous() {
+        let join = |a: &str, b: &str| Key::from(a).join(&Key::from(b));
+        assert_ne!(join("a", "bc"), join("ab", "c"));
+        assert_ne!(join("", "abc"), join("abc", ""));
+        assert_eq!(join("a", "b"), join("a", "b"));
+    }
+}

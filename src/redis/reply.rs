@@ -1,0 +1,42 @@
+//! What replies and errors of Redis mean.
+
+use redis::{FromRedisValue, RedisError, Value};
+
+use crate::error::StoreError;
+
+/// Reads a reply.
+pub(crate) fn read<T: FromRedisValue>(reply: &Value) -> Result<T, StoreError> {
+    T::from_redis_value_ref(reply)
+        .map_err(|error| StoreError::Protocol { message: error.to_string() })
+}
+
+/// Returns the error of a reply that is not what it should be.
+pub(crate) fn malformed(expected: impl Into<String>) -> StoreError {
+    StoreError::Protocol { message: expected.into() }
+}
+
+/// Says what an error of the connection or the server means for the request.
+pub(super) fn error(error: RedisError) -> StoreError {
+    let message = error.to_string();
+    if error.is_timeout() {
+        StoreError::Timeout
+    } else if error.is_connection_refusal() {
+        StoreError::Unreachable { message }
+    } else if error.is_io_error() || error.is_connection_dropped() {
+        StoreError::Disconnected { message }
+    } else {
+        StoreError::Refused { code: code_of(error.code().unwrap_or_default(), &message), message }
+    }
+}
+
+/// Returns the code of a refusal. Redis 6.2 puts that of a command in a script behind an `ERR`:
+/// `Error running script (call to f_7a4e): @user_script:23: WRONGTYPE Operation against ...`.
+fn code_of(code: &str, message: &str) -> String {
+    let of_the_command = || {
+        let (_, after) = message.split_once("@user_script:")?;
+        let word = after.split_once(": ")?.1.split(' ').next()?;
+        word.bytes().all(|byte| byte.is_ascii_uppercase()).then_some(word)
+    };
+    let inner = if code == "ERR" { of_the_command() } else { None };
+    inner.unwrap_or(code).to_owned()
+}

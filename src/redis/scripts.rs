@@ -1,0 +1,135 @@
+//! The Lua scripts, called by hash.
+
+use std::sync::LazyLock;
+
+use redis::aio::ConnectionLike;
+use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+
+/// Declares the table of the scripts, each with its file below `lua/`.
+macro_rules! scripts {
+    ($($(#[$attribute:meta])* $name:ident: $file:literal,)*) => {
+        /// All scripts of the crate. Their files say what each does.
+        pub(crate) struct Scripts {
+            $($(#[$attribute])* pub(crate) $name: Script,)*
+        }
+
+        impl Scripts {
+            fn new(code: impl Fn(&str) -> String) -> Self {
+                Self {
+                    $($(#[$attribute])*
+                    $name: Script::new(code(include_str!(concat!("../../lua/", $file)))),)*
+                }
+            }
+        }
+    };
+}
+
+scripts! {
+    admit: "limit/admit.lua",
+    admit_all: "limit/admit_all.lua",
+    cancel: "limit/cancel.lua",
+    restore: "limit/restore.lua",
+    reset: "limit/reset.lua",
+    ban: "ban/ban.lua",
+    lift: "ban/lift.lua",
+    #[cfg(feature = "storm")]
+    record: "storm/record.lua",
+    #[cfg(feature = "storm")]
+    profile: "storm/profile.lua",
+    #[cfg(feature = "moderation")]
+    say: "moderation/say.lua",
+    #[cfg(feature = "moderation")]
+    mute: "moderation/mute.lua",
+}
+
+impl Scripts {
+    /// Returns the scripts as they are shipped.
+    pub(crate) fn shipped() -> &'static Self {
+        static SHIPPED: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(str::to_owned));
+        &SHIPPED
+    }
+
+    /// Returns the same scripts, which read the hash `clock` (fields `s` and `us`) instead of `TIME`.
+    #[cfg(test)]
+    pub(crate) fn with_clock(clock: &str) -> &'static Self {
+        Box::leak(Box::new(Self::new(|shipped| {
+            let time = "call('TIME')";
+            assert_eq!(shipped.matches(time).count(), 1, "TIME is called once");
+            shipped.replace(time, &format!("call('HMGET', '{clock}', 's', 'us')"))
+        })))
+    }
+
+    /// Loads the scripts that decide on requests, so that the first rush does not find them missing
+    /// a thousand times.
+    ///
+    /// A failure does not matter: a call brings its script along where it is missing.
+    pub(super) async fn load(&self, connection: &mut impl ConnectionLike) {
+        for script in [&self.admit, &self.admit_all, &self.cancel, &self.restore] {
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(&script.code);
+            let _ = load.exec_async(connection).await;
+        }
+    }
+}
+
+/// A script's text and its hash.
+pub(crate) struct Script {
+    code: String,
+    hash: String,
+}
+
+impl Script {
+    pub(crate) fn new(code: String) -> Self {
+        let hash = redis::Script::new(&code).get_hash().to_owned();
+        Self { code, hash }
+    }
+
+    /// Begins a call. The keys, `keys` of them, and then the arguments follow.
+    pub(crate) fn command(&self, keys: usize) -> Cmd {
+        // Unlike `redis::ScriptInvocation`, this keeps all arguments in one buffer.
+        let mut command = Cmd::with_capacity(16, 256);
+        command.arg("EVALSHA").arg(&self.hash).arg(keys);
+        command
+    }
+
+    /// Makes the call. If, and only if, the server has no such script, nothing has run: then the
+    /// call is made again with the script's text, which also loads it.
+    pub(super) async fn run(
+        &self,
+        command: &Cmd,
+        connection: &mut impl ConnectionLike,
+    ) -> RedisResult<Value> {
+        const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
+        match command.query_async(connection).await {
+            // Boxed, so that calls do not carry room for what happens once.
+            Err(error) if error.kind() == NO_SCRIPT => {
+                Box::pin(self.run_and_load(command, connection)).await
+            }
+            reply => reply,
+        }
+    }
+
+    async fn run_and_load(
+        &self,
+        command: &Cmd,
+        connection: &mut impl ConnectionLike,
+    ) -> RedisResult<Value> {
+        // Not SCRIPT LOAD and EVALSHA again: the scripts may be flushed in between.
+        let named = with_argument(command, 0, b"EVAL");
+        with_argument(&named, 1, self.code.as_bytes()).query_async(connection).await
+    }
+}
+
+/// Returns the same command with one argument replaced.
+fn with_argument(command: &Cmd, index: usize, argument: &[u8]) -> Cmd {
+    let mut changed = Cmd::new();
+    for (at, old) in command.args_iter().enumerate() {
+        match old {
+            _ if at == index => changed.arg(argument),
+            Arg::Simple(old) => changed.arg(old),
+            // Only SCAN and similar commands have others.
+            _ => continue,
+        };
+    }
+    changed
+}

@@ -1,0 +1,56 @@
+//! [`Sentinel`]: the servers that say which server is the master.
+
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
+
+/// The Sentinels to ask which server is the master, and how to connect to that server.
+#[derive(Clone)]
+pub(crate) struct Sentinel {
+    pub(super) sentinels: Vec<ConnectionInfo>,
+    pub(super) master: String,
+    pub(super) username: Option<String>,
+    pub(super) password: Option<String>,
+    #[cfg(feature = "tls")]
+    pub(super) certificates: Option<redis::TlsCertificates>,
+}
+
+impl Sentinel {
+    /// Asks for the master, the Sentinels in an order that differs from attempt to attempt: the
+    /// first may be the one that does not answer.
+    pub(super) async fn master(&self, attempt: usize) -> RedisResult<Client> {
+        self.client(attempt)?.async_get_client().await
+    }
+
+    pub(super) fn client(&self, attempt: usize) -> RedisResult<SentinelClient> {
+        let mut addresses: Vec<_> = self.sentinels.iter().map(|info| info.addr().clone()).collect();
+        let first = attempt % addresses.len();
+        addresses.rotate_left(first);
+        let own = self.sentinels[0].redis_settings();
+        let over_tls = matches!(addresses[0], ConnectionAddr::TcpTls { .. });
+
+        let mut builder =
+            SentinelClientBuilder::new(addresses, &self.master, SentinelServerType::Master)?;
+        if let Some(username) = own.username() {
+            builder = builder.set_client_to_sentinel_username(username);
+        }
+        if let Some(password) = own.password() {
+            builder = builder.set_client_to_sentinel_password(password);
+        }
+        if let Some(username) = &self.username {
+            builder = builder.set_client_to_redis_username(username);
+        }
+        if let Some(password) = &self.password {
+            builder = builder.set_client_to_redis_password(password);
+        }
+        if over_tls {
+            builder = builder.set_client_to_redis_tls_mode(redis::TlsMode::Secure);
+        }
+        #[cfg(feature = "tls")]
+        if let Some(certificates) = &self.certificates {
+            builder = builder
+                .set_client_to_sentinel_certificates(certificates.clone())
+                .set_client_to_redis_certificates(certificates.clone());
+        }
+        builder.build()
+    }
+}

@@ -1,0 +1,115 @@
+//! Every store agrees with the pure algorithm, in each decision, remaining and wait, over random
+//! histories of several windows, changing limits, costs, repeats, cancels and clock jumps.
+
+mod history;
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use redis::aio::ConnectionManager;
+use redis_test::server::RedisServer;
+
+use self::history::step;
+use super::{LONGEST_WINDOW_US, Player, Step};
+use crate::redis::tests::connect;
+use crate::store::MemoryStore;
+use crate::store::redis::DirectStore;
+
+/// Where the timestamps of the Redis history begin: as many digits as real ones.
+const ORIGIN_US: u64 = 1_790_000_000_000_000;
+const KEYS: [&str; 2] = ["alice", "b}o\0b%{"];
+
+async fn play_in_memory(steps: &[Step]) -> Result<(), String> {
+    tokio::time::pause();
+    let (store, mut clock_us) = (MemoryStore::new(), 0);
+    let mut move_clock = async |now_us: u64| {
+        tokio::time::advance(Duration::from_micros(now_us - clock_us)).await;
+        clock_us = now_us;
+    };
+    let mut player = Player::new(&store, KEYS.map(Into::into), LONGEST_WINDOW_US);
+    player.play(steps, &mut move_clock).await
+}
+
+async fn play_on_redis(
+    steps: &[Step],
+    connection: &ConnectionManager,
+    prefix: &str,
+) -> Result<(), String> {
+    let store = DirectStore::with_clock(connection.clone(), prefix);
+    let mut move_clock = async |now_us: u64| {
+        redis::cmd("HSET")
+            .arg((prefix, "s", now_us / 1_000_000, "us", now_us % 1_000_000))
+            .exec_async(&mut connection.clone())
+            .await
+            .unwrap();
+    };
+    let mut player = Player::new(&store, KEYS.map(Into::into), ORIGIN_US);
+    player.play(steps, &mut move_clock).await
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn config(name: &'static str) -> ProptestConfig {
+    ProptestConfig {
+        cases: std::env::var("PROPTEST_CASES").map_or(400, |cases| cases.parse().unwrap()),
+        failure_persistence: Some(Box::new(proptest::test_runner::FileFailurePersistence::Direct(
+            name,
+        ))),
+        ..ProptestConfig::default()
+    }
+}
+
+#[test]
+fn the_memory_store_agrees_with_the_algorithm() {
+    let histories = prop::collection::vec(step(false), 1..80);
+    proptest!(config("tests/regressions/memory.txt"), |(steps in histories)| {
+        runtime().block_on(play_in_memory(&steps)).map_err(TestCaseError::fail)?;
+    });
+}
+
+#[test]
+fn the_script_agrees_with_the_algorithm() {
+    let server = RedisServer::new();
+    let runtime = runtime();
+    let connection = runtime.block_on(connect(&server));
+    let history_number = std::cell::Cell::new(0);
+
+    let histories = prop::collection::vec(step(true), 1..80);
+    proptest!(config("tests/regressions/script.txt"), |(steps in histories)| {
+        history_number.set(history_number.get() + 1);
+        let prefix = format!("history-{}", history_number.get());
+        let played = runtime.block_on(play_on_redis(&steps, &connection, &prefix));
+        played.map_err(TestCaseError::fail)?;
+    });
+}
+
+/// Random histories seldom meet a boundary of the shorter script: these go through all of them.
+#[test]
+fn the_shorter_script_agrees_at_its_boundaries() {
+    let server = RedisServer::new();
+    let runtime = runtime();
+    let connection = runtime.block_on(connect(&server));
+    for limit in 1..4 {
+        for offsets in [
+            [0, 1],
+            [1, LONGEST_WINDOW_US - 1],
+            [400_000, 700_000],
+            [2, LONGEST_WINDOW_US - 400_000],
+        ] {
+            let mut steps = vec![Step::SetLimits(0, limit, 1, 3)];
+            for _ in 0..6 {
+                for offset in offsets {
+                    for advance in [offset, 0, LONGEST_WINDOW_US - offset - 1, 1] {
+                        steps.push(Step::Advance(advance));
+                        steps.push(Step::Check { cost: 1, windows: vec![(0, 0)] });
+                        steps.push(Step::Peek { cost: 1, windows: vec![(0, 0)] });
+                    }
+                }
+            }
+            let prefix = format!("{limit}-{}", offsets[1]);
+            runtime.block_on(play_on_redis(&steps, &connection, &prefix)).unwrap();
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What a [`MemoryStore`] that stands in for another store knows of a log.
+
+use std::time::Duration;
+
+use super::{MemoryStore, ban_record_key};
+use crate::error::StoreError;
+use crate::store::{Admission, BanSnapshot, LogSnapshot};
+use crate::time::micros;
+use crate::window::{Check, LogId};
+
+impl MemoryStore {
+    /// Records an admission by another store, so long ago.
+    pub(in crate::store) fn record(&self, check: &Check, age: Duration) -> Result<(), StoreError> {
+        self.0.with_room(&check.logs, || self.0.try_record(check, micros(age)))
+    }
+
+    /// Returns how many entries a log has, some of which may have left its window.
+    pub(in crate::store) fn log_len(&self, log: &LogId) -> usize {
+        let hash = self.0.hash(log);
+        let shard = self.0.lock(super::shard_of(hash));
+        shard.find(hash, log).map_or(0, |slot| shard.log(slot).entries.len())
+    }
+
+    /// Returns the admissions that are known of a log and take about so many places, oldest first,
+    /// and the timestamp from which it goes on if these are not all; with the first of them the ban
+    /// of the log's key.
+    pub(in crate::store) fn snapshot_after(
+        &self,
+        log: &LogId,
+        after_us: Option<u64>,
+        most: usize,
+    ) -> (LogSnapshot, Option<u64>) {
+        let ban = if after_us.is_none() { self.ban_snapshot(log) } else { None };
+        let hash = self.0.hash(log);
+        let shard = self.0.lock(super::shard_of(hash));
+        let now_us = self.0.now_us();
+        let Some(slot) = shard.find(hash, log) else {
+            return (LogSnapshot { admissions: Vec::new(), ban }, None);
+        };
+        let mut entries = shard.log(slot).entries.live(now_us, log.policy.longest_window_us());
+        if let Some(after_us) = after_us {
+            entries = &entries[entries.partition_point(|entry| entry.at_us <= after_us)..];
+        }
+        let mut admissions: Vec<Admission> = Vec::new();
+        let mut last_us = None;
+        for (places, entry) in entries.iter().enumerate() {
+            // All of one instant belong together.
+            if places >= most && last_us != Some(entry.at_us) {
+                return (LogSnapshot { admissions, ban }, last_us);
+            }
+            last_us = Some(entry.at_us);
+            match admissions.last_mut() {
+                // The entries of one request have one timestamp.
+                Some(admission) if admission.id == entry.id => admission.cost += 1,
+                _ => {
+                    let age = Duration::from_micros(now_us.saturating_sub(entry.at_us));
+                    admissions.push(Admission { id: entry.id, cost: 1, age, confirmed: true });
+                }
+            }
+        }
+        (LogSnapshot { admissions, ban }, None)
+    }
+
+    /// Returns the ban of a log's key, if its policy enforces bans.
+    pub(in crate::store) fn ban_snapshot(&self, log: &LogId) -> Option<BanSnapshot> {
+        log.policy.penalty_for_strikes()?;
+        let key = ban_record_key(&log.policy, log.key.as_bytes());
+        self.0.ban_records.look(&key, |record, now_us| {
+            let wait_us = record.wait_us(now_us);
+            (wait_us > 0).then(|| BanSnapshot {
+                remaining: Duration::from_micros(wait_us),
+                reason: record.reason.clone(),
+                seen: Duration::from_micros(now_us.saturating_sub(record.seen_us)),
+                seen_there: record.seen_there_us.map(Duration::from_micros),
+            })
+        })?
+    }
+
+    /// Forgets the admissions of a log that are at least so old: another process has reset it.
+    pub(in crate::store) fn forget_older(&self, log: &LogId, age: Duration) {
+        let hash = self.0.hash(log);
+        let mut shard = self.0.lock(super::shard_of(hash));
+        let until_us = self.0.now_us().saturating_sub(micros(age));
+        if let Some(slot) = shard.find(hash, log) {
+            shard.log_mut(slot).entries.remove_until(until_us);
+        }
+    }
+}

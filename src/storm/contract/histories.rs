@@ -1,0 +1,125 @@
+//! Both stores agree, in every answer, over random histories.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::super::memory::Group;
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Advance(u64),
+    Rewind(u64),
+    Record { group: usize, id: u8 },
+    Repeat(prop::sample::Index),
+    Look { group: usize },
+    Profile { group: usize, step_us: u64 },
+    Rule { limit: u32, ends_below: u32, cap: u32, cool_down: u64 },
+}
+
+const GROUPS: [&str; 2] = ["lobby", "}\0%"];
+
+fn step() -> impl Strategy<Value = Step> {
+    let group = || 0..GROUPS.len();
+    // Often exactly a window's length, or one microsecond beside it.
+    let advance = prop_oneof![
+        3 => 0..4 * SECOND,
+        2 => (0..3_u64, 0..3_u64).prop_map(|(n, off)| (n * 5 * SECOND + off).saturating_sub(1)),
+        1 => 0..40 * SECOND,
+    ];
+    prop_oneof![
+        4 => advance.prop_map(Step::Advance),
+        1 => (1..30 * SECOND).prop_map(Step::Rewind),
+        20 => (group(), any::<u8>()).prop_map(|(group, id)| Step::Record { group, id }),
+        2 => any::<prop::sample::Index>().prop_map(Step::Repeat),
+        3 => group().prop_map(|group| Step::Look { group }),
+        2 => (group(), SECOND / 2..12 * SECOND)
+            .prop_map(|(group, step_us)| Step::Profile { group, step_us }),
+        1 => (2..8_u32, 0..8_u32, 1..6_u32, 0..3_u64).prop_map(|(limit, ends, more, cool)| {
+            let (ends_below, cap) = (1 + ends % limit, limit + more);
+            Step::Rule { limit, ends_below, cap, cool_down: cool * 7 }
+        }),
+    ]
+}
+
+/// A group in process, on a clock that the test keeps.
+#[derive(Default)]
+struct Model {
+    group: Group,
+    /// By how much its timestamps are ahead of the clock, because that has stepped back.
+    offset_us: u64,
+}
+
+impl Model {
+    fn now_us(&mut self, clock_us: u64) -> u64 {
+        let latest_us = self.group.latest_us();
+        self.offset_us = self.offset_us.max(latest_us.saturating_sub(clock_us));
+        clock_us + self.offset_us
+    }
+}
+
+/// What is the same whatever the store.
+fn comparable(outcome: &StormOutcome) -> StormOutcome {
+    StormOutcome { at: std::time::UNIX_EPOCH, ..outcome.clone() }
+}
+
+async fn agree(world: &mut World, steps: &[Step], run: u32) {
+    let rule = |limit| StormRule::new(format!("{limit}/10s").parse().unwrap()).named("same");
+    let mut rule_now = Arc::new(rule(4).cap(7));
+    let mut said: Vec<StormCheck> = Vec::new();
+    let mut models: HashMap<Key, Model> = HashMap::new();
+    let group = |at: usize| Key::from(format!("{run}:{}", GROUPS[at]));
+    for step in steps {
+        let clock_us = world.clock.as_ref().unwrap().now_us;
+        let check = match step {
+            Step::Advance(us) => {
+                world.advance(*us).await;
+                continue;
+            }
+            Step::Rewind(us) => {
+                world.step_back(*us).await;
+                continue;
+            }
+            Step::Rule { limit, ends_below, cap, cool_down } => {
+                let cool_down = Duration::from_secs(*cool_down);
+                rule_now =
+                    Arc::new(rule(*limit).ends_below(*ends_below).cap(*cap).cool_down(cool_down));
+                continue;
+            }
+            Step::Profile { group: at, step_us } => {
+                let (group, step) = (group(*at), Duration::from_micros(*step_us));
+                let counts = world.store.profile(&rule_now, &group, step).await.unwrap();
+                let model = models.entry(group).or_default();
+                let now_us = (clock_us + model.offset_us).max(model.group.newest_us());
+                let own = model.group.profile(rule_now.window_us(), *step_us, now_us);
+                assert_eq!(counts, own, "{step:?} in {steps:?}");
+                continue;
+            }
+            Step::Look { group: at } => StormCheck::new(rule_now.clone(), group(*at), None),
+            Step::Record { group: at, id } => {
+                StormCheck::new(rule_now.clone(), group(*at), Some(Key::from([*id])))
+            }
+            Step::Repeat(_) if said.is_empty() => continue,
+            Step::Repeat(at) => said[at.index(said.len())].clone(),
+        };
+        let model = models.entry(check.group.clone()).or_default();
+        let now_us = model.now_us(clock_us);
+        let own = model.group.check(&check, now_us);
+        let answer = world.check(&check).await;
+        assert_eq!(comparable(&answer), comparable(&own), "{step:?} in {steps:?}");
+        said.push(check);
+    }
+}
+
+#[test]
+fn both_stores_agree_over_random_histories() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let world = RefCell::new(runtime.block_on(World::on_redis()));
+    let run = Cell::new(0);
+    proptest!(ProptestConfig::with_cases(150), |(steps in prop::collection::vec(step(), 1..120))| {
+        run.set(run.get() + 1);
+        runtime.block_on(agree(&mut world.borrow_mut(), &steps, run.get()));
+    });
+}

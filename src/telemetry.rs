@@ -1,0 +1,244 @@
+//! What the features `metrics` and `tracing` report: names and numbers, and never a key.
+//!
+//! The documentation of the crate lists the metrics. A test compares that list with this file.
+
+#![cfg_attr(
+    not(all(feature = "metrics", feature = "tracing")),
+    allow(unused_variables, reason = "each feature reports its own part")
+)]
+
+use std::fmt::Display;
+use std::time::Duration;
+
+/// Whether anything is reported at all.
+pub(crate) const IS_ON: bool = cfg!(any(feature = "metrics", feature = "tracing"));
+
+macro_rules! count {
+    ($name:literal $(, $label:literal => $value:expr)*) => {
+        count!($name $(, $label => $value)*; 1)
+    };
+    ($name:literal $(, $label:literal => $value:expr)*; $by:expr) => {
+        #[cfg(feature = "metrics")]
+        metrics::counter!($name $(, $label => $value)*).increment($by);
+    };
+}
+
+macro_rules! event {
+    ($level:ident, $($fields:tt)*) => {
+        #[cfg(feature = "tracing")]
+        tracing::$level!($($fields)*);
+    };
+}
+
+/// Counts what a decision was for one policy.
+pub(crate) fn decision(policy: &str, outcome: &'static str) {
+    count!("sliding_window_decisions_total", "policy" => policy.to_owned(), "outcome" => outcome);
+}
+
+/// Reports a denial, whose policies are looked up only if the event is wanted.
+pub(crate) fn denied<'a>(policies: impl Fn() -> Vec<&'a str>, retry_after: Duration, shadow: bool) {
+    event!(debug, policies = ?policies(), ?retry_after, shadow, "denied");
+}
+
+/// Counts a decision that was made without the store.
+pub(crate) fn fallback(failure_policy: &'static str, outcome: &'static str) {
+    count!(
+        "sliding_window_fallback_decisions_total",
+        "failure_policy" => failure_policy, "outcome" => outcome
+    );
+}
+
+/// Counts a request that a candidate quota would have denied.
+pub(crate) fn candidate_denial(policy: &str, quota: impl Display) {
+    count!(
+        "sliding_window_candidate_denials_total",
+        "policy" => policy.to_owned(), "quota" => quota.to_string()
+    );
+}
+
+/// Counts a strike.
+pub(crate) fn strike(policy: &str) {
+    count!("sliding_window_strikes_total", "policy" => policy.to_owned());
+}
+
+/// Reports a ban that a strike has brought.
+pub(crate) fn banned(policy: &str, length: Duration) {
+    count!("sliding_window_bans_total", "policy" => policy.to_owned());
+    event!(info, policy, ?length, "banned");
+}
+
+/// Reports a strike that is not counted, because the table of ban records is full.
+#[cfg(feature = "memory")]
+pub(crate) fn strike_lost(error: impl Display) {
+    count!("sliding_window_strikes_lost_total");
+    event!(warn, %error, "a strike is not counted");
+}
+
+/// Reports a check that the store did not decide on.
+pub(crate) fn store_error(kind: &'static str, error: impl Display) {
+    count!("sliding_window_store_errors_total", "kind" => kind);
+    event!(debug, %error, "the store could not decide");
+}
+
+/// Reports a request that no store could admit.
+pub(crate) fn impossible_request(kind: &'static str, error: impl Display) {
+    count!("sliding_window_impossible_requests_total", "kind" => kind);
+    event!(debug, %error, "no store could admit the request");
+}
+
+/// Reports that there is no connection to the store any longer.
+#[cfg(feature = "redis")]
+pub(crate) fn store_lost(error: impl Display) {
+    #[cfg(feature = "metrics")]
+    metrics::gauge!("sliding_window_store_available").set(0.0);
+    event!(warn, %error, "the store does not answer: the failure policy decides");
+}
+
+/// Reports a connection to the store, the first one or a new one.
+#[cfg(feature = "redis")]
+pub(crate) fn store_found() {
+    #[cfg(feature = "metrics")]
+    metrics::gauge!("sliding_window_store_available").set(1.0);
+    event!(info, "the store answers");
+}
+
+/// Reports requests that were written back to the store.
+#[cfg(feature = "redis")]
+pub(crate) fn written_back(requests: u64) {
+    if requests > 0 {
+        count!("sliding_window_written_back_total"; requests);
+        event!(debug, requests, "wrote requests back to the store");
+    }
+}
+
+/// Reports a request that can't be written back to the store.
+#[cfg(feature = "redis")]
+pub(crate) fn write_back_lost(error: impl Display) {
+    count!("sliding_window_write_back_lost_total");
+    event!(warn, %error, "a request can't be written back to the store");
+}
+
+/// Reports an in-process store that holds 80 % of the logs it may.
+#[cfg(feature = "memory")]
+pub(crate) fn memory_nearly_full(held: usize, capacity: usize) {
+    #[cfg(feature = "metrics")]
+    metrics::gauge!("sliding_window_memory_nearly_full").increment(1.0);
+    event!(
+        warn,
+        held,
+        capacity,
+        "an in-process store is nearly full: at its capacity it refuses keys that have no log; put \
+         a rule by address beside the rule by user, or raise the capacity"
+    );
+}
+
+/// Reports an in-process store that was nearly full and is not any more.
+#[cfg(feature = "memory")]
+pub(crate) fn memory_has_room() {
+    #[cfg(feature = "metrics")]
+    metrics::gauge!("sliding_window_memory_nearly_full").decrement(1.0);
+}
+
+/// Counts a request that an in-process store had no room for.
+#[cfg(feature = "memory")]
+pub(crate) fn memory_full() {
+    count!("sliding_window_memory_full_total");
+}
+
+/// Counts a request without the key of a rule.
+pub(crate) fn no_key(policy: &str, reason: &'static str) {
+    count!(
+        "sliding_window_missing_keys_total",
+        "policy" => policy.to_owned(), "reason" => reason
+    );
+}
+
+/// Reports a rule whose key the server does not provide. Called once for each rule.
+pub(crate) fn key_not_provided(policy: &str, fix: &'static str) {
+    event!(
+        warn,
+        policy,
+        fix,
+        "the server does not provide the key of a rule: its requests are answered with 500"
+    );
+}
+
+/// Reports a rule that has never found its key. Called once for each rule.
+pub(crate) fn key_never_found(policy: &str, requests: u32) {
+    event!(
+        warn,
+        policy,
+        requests,
+        "a rule has not found its key in any request: check the name that its extractor looks for, \
+         and that the layer which provides it comes before this one"
+    );
+}
+
+/// Reports a request that two layers count in the same log.
+pub(crate) fn counted_twice(policy: &str, is_first: bool) {
+    count!("sliding_window_counted_twice_total", "policy" => policy.to_owned());
+    if is_first {
+        event!(
+            warn,
+            policy,
+            "two layers count a request under the same policy and key: remove one of them, or name \
+             their policies differently if both are meant"
+        );
+    }
+}
+
+/// Reports the start of a storm.
+#[cfg(feature = "storm")]
+pub(crate) fn storm_started(name: &str, count: u32, threshold: impl Display) {
+    count!("sliding_window_storms_total", "name" => name.to_owned(), "event" => "start");
+    event!(info, name, count, %threshold, "a storm has started");
+}
+
+/// Reports the end of a storm.
+#[cfg(feature = "storm")]
+pub(crate) fn storm_ended(name: &str, peak: u32, lasted: Duration) {
+    count!("sliding_window_storms_total", "name" => name.to_owned(), "event" => "end");
+    event!(info, name, peak, ?lasted, "a storm has ended");
+}
+
+/// Reports a start or end that the hook does not get, because too many events wait.
+#[cfg(feature = "storm")]
+pub(crate) fn storm_event_shed() {
+    count!("sliding_window_storm_alerts_shed_total");
+    event!(warn, "the hook does not get a storm's event, because too many events wait");
+}
+
+/// Reports a panic of the hook for storms.
+#[cfg(feature = "storm")]
+pub(crate) fn storm_hook_panicked() {
+    count!("sliding_window_storm_alert_panics_total");
+    event!(error, "the hook for storms has panicked");
+}
+
+/// Reports a sender who was muted, or muted for longer.
+#[cfg(feature = "moderation")]
+pub(crate) fn muted(rule: impl Display) {
+    count!("sliding_window_mutes_total", "rule" => rule.to_string());
+    event!(info, %rule, "a sender is muted");
+}
+
+/// Reports a panic of the hook for mutes.
+#[cfg(feature = "moderation")]
+pub(crate) fn mute_hook_panicked() {
+    count!("sliding_window_mute_hook_panics_total");
+    event!(error, "the hook for mutes has panicked");
+}
+
+/// Reports a lost reply that may have held a mute, and that the monitor does not ask for again.
+#[cfg(feature = "moderation")]
+pub(crate) fn mute_event_lost() {
+    count!("sliding_window_mute_events_lost_total");
+    event!(warn, "the hook may not get a mute: the reply of the store was lost");
+}
+
+/// Reports a message that is not judged, because too many wait.
+#[cfg(feature = "moderation")]
+pub(crate) fn message_shed() {
+    count!("sliding_window_messages_shed_total");
+    event!(debug, "a message is not judged, because too many wait");
+}
