@@ -33,7 +33,7 @@
 //! A [`Rule`] is a count within a window, of messages, of private-chat peers or of messages that are
 //! alike, and how long it mutes. The message that reaches the count completes the rule, and is the
 //! first that is not delivered. Windows are those of the rest of the crate: at the instant `t` one
-//! holds what was message in `(t - window, t]`, to the microsecond. [`Rule::recommended`] are four
+//! holds what was said in `(t - window, t]`, to the microsecond. [`Rule::recommended`] are four
 //! rules to begin with.
 //!
 //! # Similar messages
@@ -43,7 +43,7 @@
 //!
 //! **The similarity rate of n messages is the lowest similarity of the newest to any of the others.**
 //! A rule of `5/5m 90%` is completed by a message if four others of the sender's last five minutes
-//! are each at least 90 % like it, whatever else was message in between.
+//! are each at least 90 % like it, whatever else was said in between.
 //!
 //! So it is a rate of pairs, those that the newest message is in, and not of neighbours or of all
 //! pairs:
@@ -70,7 +70,7 @@
 //!   may complete a rule with a longer mute. The rule that they are muted by, and any with a mute no
 //!   longer, changes nothing however often it is completed, not even by the milliseconds between two
 //!   messages: a mute is lengthened at most once by each rule.
-//! - When a mute is over, what was message within the windows before it ended still counts: who has
+//! - When a mute is over, what was said within the windows before it ended still counts: who has
 //!   never stopped is muted again at once. So a mute that is shorter than the window of its rule is
 //!   imposed again by the next message, for as long as the window holds the rule's count.
 //! - Each mute is told once to [`SpeechMonitor::on_mute`], and once each time it is lengthened. If the
@@ -120,6 +120,7 @@ mod audit;
 mod contract;
 mod decision;
 mod entries;
+mod judge;
 mod memory;
 mod message;
 mod monitor;

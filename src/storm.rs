@@ -9,7 +9,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = MemoryStore::new(); // or RedisStore::connect("redis://127.0.0.1:6379").await?
 //! let rule = StormRule::new(Quota::per_minute(100)).ends_below(20);
-//! let detector = StormDetector::new(rule, store)?.on_event(|event| match event {
+//! let detector = StormDetector::new(rule, store).on_event(|event| match event {
 //!     StormEvent::Started { count, .. } => println!("a storm: {count} messages"),
 //!     StormEvent::Ended { peak, lasted, .. } => println!("over after {lasted:?}, peak {peak}"),
 //!     _ => {}
@@ -106,6 +106,7 @@ mod reading;
 #[cfg(feature = "redis")]
 mod redis;
 mod rule;
+mod shared;
 pub mod store;
 mod watch;
 

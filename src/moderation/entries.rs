@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
 use crate::key::Key;
 use crate::store::heap_bytes_of;
+use crate::time::micros;
 
 /// Entries with their timestamps, oldest first.
 pub(super) struct Entries<T> {
@@ -60,8 +62,8 @@ impl<T: Entry> Entries<T> {
     }
 
     /// Drops what is as old as the horizon, if anybody says how far that is.
-    pub(super) fn forget(&mut self, now_us: u64, (longest_window_us, kept): (u64, u32)) {
-        let is_old = |at_us: u64| now_us - at_us >= longest_window_us;
+    pub(super) fn forget(&mut self, now_us: u64, (longest_window, kept): (Duration, u32)) {
+        let is_old = |at_us: u64| now_us - at_us >= micros(longest_window);
         while kept > 0 && self.entries.front().is_some_and(|(at_us, _)| is_old(*at_us)) {
             self.drop_oldest();
         }

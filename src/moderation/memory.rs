@@ -1,4 +1,4 @@
-//! What senders message, in the memory of this process.
+//! What senders said, in the memory of this process.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,6 +12,7 @@ use super::rules::Log;
 use super::store::{History, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore};
 use crate::key::Key;
 use crate::store::{Keep, Kept, MemoryStore, StoreFuture};
+use crate::time::micros;
 
 /// What is kept of one sender.
 #[derive(Default)]
@@ -44,7 +45,7 @@ impl Speech {
             self.keep(message, &news, now_us);
         }
         let (counts, texts) = self.needed(message, &news, is_kept, now_us);
-        (History::new(now_us, counts, texts, self.mute(now_us)), is_kept)
+        (History::new(Duration::from_micros(now_us), counts, texts, self.mute(now_us)), is_kept)
     }
 
     /// Drops what the rules no longer need.
@@ -66,9 +67,9 @@ impl Speech {
         if let (true, Some(text)) = (news.text, &message.text) {
             self.texts.add(now_us, (message.id, text.clone()), kept(Log::Texts));
         }
-        for (longest_window_us, kept) in Log::ALL.map(|log| message.needs(log)) {
+        for (longest_window, kept) in Log::ALL.map(|log| message.needs(log)) {
             if kept > 0 {
-                self.logs_over_us = self.logs_over_us.max(now_us + longest_window_us);
+                self.logs_over_us = self.logs_over_us.max(now_us + micros(longest_window));
             }
         }
     }
@@ -81,7 +82,7 @@ impl Speech {
         news: &News,
         is_kept: bool,
         now_us: u64,
-    ) -> (Vec<u32>, Vec<(u64, Arc<str>)>) {
+    ) -> (Vec<u32>, Vec<(Duration, Arc<str>)>) {
         let stands_us =
             self.active_mute(now_us).map_or(0, |active_mute| active_mute.reason.rule.mute_us());
         let more = |is_new: bool| usize::from(is_new && !is_kept);
@@ -106,15 +107,17 @@ impl Speech {
         let mut texts = Vec::new();
         if rules.iter().zip(&counts).any(is_complete) {
             let others = self.texts.iter().filter(|(_, (id, _))| *id != message.id);
-            texts = others.map(|(at_us, (_, text))| (now_us - at_us, text.clone())).collect();
+            texts = others
+                .map(|(at_us, (_, text))| (Duration::from_micros(now_us - at_us), text.clone()))
+                .collect();
         }
         (counts, texts)
     }
 
     fn impose(&mut self, request: &MuteRequest, now_us: u64) -> MuteOutcome {
-        let MuteRequest { id, at_us, reason, .. } = *request;
+        let MuteRequest { id, timestamp, reason, .. } = *request;
         let mute_us = reason.rule.mute_us();
-        let until_us = at_us + mute_us;
+        let until_us = micros(timestamp) + mute_us;
         let active_mute = self.active_mute(now_us);
         let is_longer = active_mute.is_none_or(|active_mute| {
             mute_us > active_mute.reason.rule.mute_us() && until_us > active_mute.until_us

@@ -29,7 +29,7 @@ pub struct SpeechMonitor {
 impl SpeechMonitor {
     /// Creates a monitor that mutes by these rules, such as [`Rule::recommended`].
     ///
-    /// Monitors on one store share what senders message and their mutes, and should have the same
+    /// Monitors on one store share what senders said and their mutes, and should have the same
     /// rules: what is kept is kept for as long as the one that was asked last needs it. Without a
     /// rule a monitor mutes nobody, and heeds the mutes of others.
     #[must_use]
@@ -116,7 +116,9 @@ impl SpeechMonitor {
             },
             Some(reason) => {
                 let RecordedMessage { id, sender, .. } = message;
-                self.audit.impose(MuteRequest { id, at_us: history.at_us, sender, reason }).await?
+                self.audit
+                    .impose(MuteRequest { id, timestamp: history.timestamp, sender, reason })
+                    .await?
             }
         };
         Ok(mute.map_or(SpeechDecision::Delivered, SpeechDecision::Muted))
@@ -131,7 +133,7 @@ impl SpeechMonitor {
         self.store.mute_of(&sender.into()).await
     }
 
-    /// Lifts the mute of a sender, and forgets what they message, which would mute them again.
+    /// Lifts the mute of a sender, and forgets what they said, which would mute them again.
     ///
     /// # Errors
     ///

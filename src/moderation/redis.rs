@@ -12,6 +12,7 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::redis::{Client, malformed, read};
 use crate::store::{RedisStore, StoreFuture};
+use crate::time::micros;
 
 /// What is kept of a sender: the logs in the order of [`Log::ALL`], and the mute.
 const NAMES: [&str; 4] = ["speech:messages", "speech:peers", "speech:texts", "speech:mute"];
@@ -51,8 +52,8 @@ impl SpeechStore for RedisStore {
         command.arg(message.peer.as_ref().map_or(&[][..], Key::as_bytes));
         command.arg(message.text.as_deref().unwrap_or_default());
         for log in Log::ALL {
-            let (longest_window_us, kept) = message.needs(log);
-            command.arg(kept).arg(longest_window_us);
+            let (longest_window, kept) = message.needs(log);
+            command.arg(kept).arg(micros(longest_window));
         }
         for rule in message.rules.as_slice() {
             let log = Log::ALL.iter().position(|log| *log == Log::of(rule)).map_or(0, |at| at + 1);
@@ -62,15 +63,20 @@ impl SpeechStore for RedisStore {
             type Reply = (u64, u64, Vec<String>, Vec<u32>, Vec<u64>, Vec<String>);
             let reply = client.run_idempotent(script, &command).await?;
             let (now_us, until_us, mute, counts, ages_us, texts): Reply = read(&reply)?;
-            let texts = ages_us.into_iter().zip(texts.into_iter().map(Arc::from)).collect();
-            Ok(History::new(now_us, counts, texts, active_mute(now_us, until_us, &mute)?))
+            let texts = ages_us
+                .into_iter()
+                .map(Duration::from_micros)
+                .zip(texts.into_iter().map(Arc::from))
+                .collect();
+            let timestamp = Duration::from_micros(now_us);
+            Ok(History::new(timestamp, counts, texts, active_mute(now_us, until_us, &mute)?))
         })
     }
 
     fn mute(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome> {
-        let MuteRequest { id, at_us, reason, .. } = request;
+        let MuteRequest { id, timestamp, reason, .. } = request;
         let mut command = call_mute(self.client(), &request.sender);
-        command.arg(id.as_bytes()).arg(at_us).arg(reason.rule.mute_us());
+        command.arg(id.as_bytes()).arg(micros(*timestamp)).arg(reason.rule.mute_us());
         command.arg(reason.rule.to_string()).arg(reason.count).arg(reason.percent);
         mute(self.client().clone(), command)
     }

@@ -1,9 +1,10 @@
-//! [`SpeechStore`]: where what senders message, and their mutes, are kept.
+//! [`SpeechStore`]: where what senders said, and their mutes, are kept.
 //!
 //! Applications hand a [`MemoryStore`](crate::MemoryStore) or a `RedisStore` to a
 //! [`SpeechMonitor`](super::SpeechMonitor); only who writes a store needs this.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -14,7 +15,7 @@ use crate::store::StoreFuture;
 
 pub use super::rules::{Log, Rules};
 
-/// Keeps what senders message for as long as the rules look back, and their mutes.
+/// Keeps what senders said for as long as the rules look back, and their mutes.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store of messages",
     label = "not a store",
@@ -35,7 +36,7 @@ pub trait SpeechStore: Send + Sync + 'static {
     /// Returns the mute of a sender that stands.
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>>;
 
-    /// Forgets all that is kept of a sender: what they message, and their mute.
+    /// Forgets all that is kept of a sender: what they said, and their mute.
     fn forget(&self, sender: &Key) -> StoreFuture<()>;
 }
 
@@ -78,13 +79,13 @@ pub struct RecordedMessage {
 }
 
 impl RecordedMessage {
-    /// Returns how far back a log is needed for this message, in microseconds, and how many of its
-    /// newest entries. None are if the message has no place in it.
+    /// Returns how far back a log is needed for this message, and how many of its newest entries.
+    /// None are if the message has no place in it.
     #[must_use]
-    pub fn needs(&self, log: Log) -> (u64, u32) {
+    pub fn needs(&self, log: Log) -> (Duration, u32) {
         match log {
-            Log::Peers if self.peer.is_none() => (0, 0),
-            Log::Texts if self.text.is_none() => (0, 0),
+            Log::Peers if self.peer.is_none() => (Duration::ZERO, 0),
+            Log::Texts if self.text.is_none() => (Duration::ZERO, 0),
             log => self.rules.needs(log),
         }
     }
@@ -94,14 +95,14 @@ impl RecordedMessage {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct History {
-    /// When the message was recorded, on the store's clock, in microseconds since its epoch.
-    pub at_us: u64,
+    /// When the message was recorded, on the store's clock, since its epoch.
+    pub timestamp: Duration,
     /// For each rule, how many its window holds, the message among them. It may be 0 for a rule
     /// whose mute is not longer than the one that stands.
     pub counts: Vec<u32>,
-    /// The ages in microseconds and the texts of the sender's other messages. It may be empty if no
-    /// rule about similar messages has its count.
-    pub texts: Vec<(u64, Arc<str>)>,
+    /// The ages and the texts of the sender's other messages. It may be empty if no rule about
+    /// similar messages has its count.
+    pub texts: Vec<(Duration, Arc<str>)>,
     /// The sender's mute that stands.
     pub mute: Option<Mute>,
     /// Why the store has not kept the message, if it has not. It is judged all the same, by what the
@@ -114,12 +115,12 @@ impl History {
     /// Creates an answer about a message that is kept.
     #[must_use]
     pub fn new(
-        at_us: u64,
+        timestamp: Duration,
         counts: Vec<u32>,
-        texts: Vec<(u64, Arc<str>)>,
+        texts: Vec<(Duration, Arc<str>)>,
         mute: Option<Mute>,
     ) -> Self {
-        Self { at_us, counts, texts, mute, unkept: None }
+        Self { timestamp, counts, texts, mute, unkept: None }
     }
 }
 
@@ -129,8 +130,8 @@ impl History {
 pub struct MuteRequest {
     /// The identity of the message that completed the rule.
     pub id: Uuid,
-    /// When it was recorded: the mute counts from then.
-    pub at_us: u64,
+    /// When it was recorded, on the store's clock: the mute counts from then.
+    pub timestamp: Duration,
     /// Who is to be muted.
     pub sender: Key,
     /// The rule, which says for how long, and what completed it.

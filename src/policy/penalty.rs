@@ -50,14 +50,28 @@ pub struct Penalty {
 }
 
 impl Penalty {
-    /// Creates a penalty: a ban when `strikes.limit()` strikes lie within `strikes.window()`, as
-    /// long as the levels of the levels, one after the other; the last one repeats.
+    /// Creates a penalty: a ban when `strikes.limit()` strikes lie within `strikes.window()`. The
+    /// first ban is as long as the first level, the next as the second, and so on; the last repeats.
+    ///
+    /// # Panics
+    ///
+    /// Where [`Penalty::try_new`] returns an error.
+    #[must_use]
+    #[track_caller]
+    pub fn new(strikes: Quota, levels: impl IntoIterator<Item = Duration>) -> Self {
+        match Self::try_new(strikes, levels) {
+            Ok(penalty) => penalty,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Creates a penalty, or says what is wrong with it.
     ///
     /// # Errors
     ///
     /// [`ParsePenaltyError`] if there are more than 100 strikes or levels, no level, or a level that
     /// is shorter than a second, longer than a year or shorter than the one before it.
-    pub fn new(
+    pub fn try_new(
         strikes: Quota,
         levels: impl IntoIterator<Item = Duration>,
     ) -> Result<Self, ParsePenaltyError> {
@@ -198,7 +212,7 @@ impl FromStr for Penalty {
         };
         let levels: Vec<Duration> =
             levels.split(',').enumerate().map(level).collect::<Result<_, _>>()?;
-        Self::new(strikes, levels)
+        Self::try_new(strikes, levels)
     }
 }
 

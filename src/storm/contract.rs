@@ -119,3 +119,16 @@ impl RedisClock {
         set.arg(("clock", "s", s, "us", us)).exec_async(&mut self.connection).await.unwrap();
     }
 }
+
+/// A length of time in microseconds.
+fn us(us: u64) -> Duration {
+    Duration::from_micros(us)
+}
+
+fn look_us(outcome: &StormOutcome) -> u64 {
+    outcome.next_look.map_or(0, crate::time::micros)
+}
+
+fn storm_us(outcome: &StormOutcome) -> Option<(u64, u32)> {
+    outcome.storm.map(|(lasted, peak)| (crate::time::micros(lasted), peak))
+}

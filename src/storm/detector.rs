@@ -1,16 +1,14 @@
-//! [`StormDetector`]: records every message, and tells when a group has too many.
+//! [`StormDetector`]: records every message, and reports when a group has too many.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::sync::Notify;
 
 use super::alerts::Alerts;
 use super::reading::{Profile, ProfileError, Reading, StormEvent};
 use super::rule::{StormRule, StormRuleError};
-use super::store::{StormCheck, StormOutcome, StormStore};
-use super::watch::{Look, Watch};
+use super::shared::Shared;
+use super::store::StormStore;
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::time::micros;
@@ -25,25 +23,30 @@ const MOST_STEPS: u64 = 1_000;
 #[derive(Clone)]
 pub struct StormDetector(Arc<Shared>);
 
-/// What the handles and the task that takes looks share.
-pub(super) struct Shared {
-    rule: Arc<StormRule>,
-    store: Arc<dyn StormStore>,
-    alerts: Option<Alerts>,
-    watch: Mutex<Watch>,
-    /// Tells the task that there is something to do.
-    pub(super) changed: Arc<Notify>,
-    /// Tells that a look was taken.
-    pub(super) settled: Notify,
-}
-
 impl StormDetector {
-    /// Creates a detector of storms by a rule, or by a threshold and what goes with it by default.
+    /// Creates a detector of storms by a rule, or by a threshold and the defaults for the rest.
+    ///
+    /// # Panics
+    ///
+    /// Where [`StormDetector::try_new`] returns an error.
+    #[must_use]
+    #[track_caller]
+    pub fn new(rule: impl Into<StormRule>, store: impl StormStore) -> Self {
+        match Self::try_new(rule, store) {
+            Ok(detector) => detector,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Creates a detector of storms, or says what is wrong with the rule.
     ///
     /// # Errors
     ///
-    /// A [`StormRuleError`] that says what is wrong with the rule.
-    pub fn new(rule: impl Into<StormRule>, store: impl StormStore) -> Result<Self, StormRuleError> {
+    /// A [`StormRuleError`] that names the part.
+    pub fn try_new(
+        rule: impl Into<StormRule>,
+        store: impl StormStore,
+    ) -> Result<Self, StormRuleError> {
         let rule = rule.into();
         rule.validate()?;
         Ok(Self(Arc::new(Shared::new(Arc::new(rule), Arc::new(store), None))))
@@ -85,7 +88,7 @@ impl StormDetector {
         group: impl Into<Key>,
         message: impl Into<Key>,
     ) -> Result<Reading, StoreError> {
-        self.0.ask(group.into(), Some(message.into())).await
+        self.0.send(group.into(), Some(message.into())).await
     }
 
     /// Says how a group stands, and records nothing.
@@ -96,7 +99,7 @@ impl StormDetector {
     ///
     /// A [`StoreError`] if the store could not answer in time.
     pub async fn look(&self, group: impl Into<Key>) -> Result<Reading, StoreError> {
-        self.0.ask(group.into(), None).await
+        self.0.send(group.into(), None).await
     }
 
     /// Counts the messages of a group in each step of the window, for a graph. One call of the store.
@@ -160,101 +163,6 @@ impl StormDetector {
     #[must_use]
     pub fn panicked(&self) -> u64 {
         self.0.alerts.as_ref().map_or(0, Alerts::panicked)
-    }
-}
-
-impl Shared {
-    fn new(rule: Arc<StormRule>, store: Arc<dyn StormStore>, alerts: Option<Alerts>) -> Self {
-        let (watch, changed, settled) = (Mutex::default(), Arc::default(), Notify::new());
-        Self { rule, store, alerts, watch, changed, settled }
-    }
-
-    pub(super) fn watch(&self) -> MutexGuard<'_, Watch> {
-        // No code under the lock leaves it half changed, so a poisoned one is still whole.
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn ask(
-        self: &Arc<Self>,
-        group: Key,
-        message: Option<Key>,
-    ) -> Result<Reading, StoreError> {
-        let check = StormCheck::new(self.rule.clone(), group, message);
-        let mut unanswered = Unanswered { shared: self, check: &check, is_so: true };
-        let outcome = self.store.check(&check).await;
-        unanswered.is_so = outcome.as_ref().is_err_and(StoreError::may_have_counted);
-        drop(unanswered);
-        match outcome {
-            Ok(outcome) => Ok(self.note(&check.group, outcome)),
-            Err(error) => {
-                error.report();
-                Err(error)
-            }
-        }
-    }
-
-    /// Takes a look.
-    pub(super) async fn take(self: &Arc<Self>, look: Look) {
-        let mut check = StormCheck::new(self.rule.clone(), look.group.clone(), None);
-        check.call = look.call;
-        match self.store.check(&check).await {
-            Ok(outcome) => drop(self.note(&look.group, outcome)),
-            Err(error) => {
-                error.report();
-                self.watch().again(look);
-            }
-        }
-    }
-
-    /// Tells what was decided, and remembers when to look at the group.
-    fn note(self: &Arc<Self>, group: &Key, outcome: StormOutcome) -> Reading {
-        let look_us = outcome.look_us;
-        let reading = Reading::new(outcome, &self.rule, group);
-        for event in reading.events() {
-            event.report();
-            if let Some(alerts) = &self.alerts {
-                alerts.tell(event);
-            }
-        }
-        let mut watch = self.watch();
-        if look_us > 0 {
-            let changed = watch.storm(group, Duration::from_micros(look_us));
-            watch.start(self);
-            drop(watch);
-            if changed {
-                self.changed.notify_one();
-            }
-        } else if watch.calm(group) {
-            drop(watch);
-            self.settled.notify_waiters();
-        }
-        reading
-    }
-}
-
-/// A call under way. If it ends without an answer, it is asked about later: it may have started or
-/// ended a storm, and nobody else is told.
-struct Unanswered<'a> {
-    shared: &'a Arc<Shared>,
-    check: &'a StormCheck,
-    is_so: bool,
-}
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        if self.is_so {
-            let mut watch = self.shared.watch();
-            watch.unanswered(&self.check.group, self.check.call);
-            watch.start(self.shared);
-            drop(watch);
-            self.shared.changed.notify_one();
-        }
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.changed.notify_one();
     }
 }
 

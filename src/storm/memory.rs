@@ -168,18 +168,21 @@ impl Group {
                 current.peak = current.peak.max(count);
                 current.quiet_us = self.log.newest_us().unwrap_or(now_us) + window_us;
             }
-            outcome.look_us = below_at.map_or(1, |at_us| at_us - now_us);
-            outcome.storm = Some((now_us - current.since_us, current.peak));
+            outcome.next_look =
+                Some(Duration::from_micros(below_at.map_or(1, |at_us| at_us - now_us)));
+            outcome.storm = Some((Duration::from_micros(now_us - current.since_us), current.peak));
         } else if count > rule.threshold().limit() {
-            outcome.look_us = cool_us;
+            outcome.next_look = Some(Duration::from_micros(cool_us)).filter(|look| !look.is_zero());
         }
         let started = self.current.as_ref().filter(|it| it.call == *call);
-        outcome.started =
-            started.map(|it| Started { ago_us: now_us - it.since_us, count: it.began });
+        outcome.started = started.map(|it| Started {
+            ago: Duration::from_micros(now_us - it.since_us),
+            count: it.began,
+        });
         let ended = self.last.as_ref().filter(|it| it.call == *call);
         outcome.ended = ended.map(|it| Ended {
-            ago_us: now_us - it.until_us,
-            lasted_us: it.until_us - it.since_us,
+            ago: Duration::from_micros(now_us - it.until_us),
+            lasted: Duration::from_micros(it.until_us - it.since_us),
             peak: it.peak,
         });
         outcome

@@ -46,7 +46,7 @@ impl Reading {
     #[must_use]
     pub fn storm(&self) -> Option<Storm> {
         let storm = self.outcome.storm?;
-        let (lasted, peak) = (Duration::from_micros(storm.0), storm.1);
+        let (lasted, peak) = storm;
         Some(Storm { lasted, peak, is_saturated: peak >= self.cap })
     }
 
@@ -155,20 +155,20 @@ impl StormEvent {
 
 /// Returns what was decided, in the order in which it happened.
 fn events(outcome: &StormOutcome, rule: &StormRule, group: &Key) -> Vec<StormEvent> {
-    let ago = |us| outcome.at.checked_sub(Duration::from_micros(us)).unwrap_or(outcome.at);
+    let ago = |ago| outcome.at.checked_sub(ago).unwrap_or(outcome.at);
     let name = || rule.name().to_owned();
     let (threshold, cap) = (rule.threshold(), rule.cap_per_group());
     let started = outcome.started.map(|it| {
-        let (name, group, count, at) = (name(), group.clone(), it.count, ago(it.ago_us));
-        (it.ago_us, StormEvent::Started { name, group, count, cap, threshold, at })
+        let (name, group, count, at) = (name(), group.clone(), it.count, ago(it.ago));
+        (it.ago, StormEvent::Started { name, group, count, cap, threshold, at })
     });
     let ended = outcome.ended.map(|it| {
-        let (name, group, peak, at) = (name(), group.clone(), it.peak, ago(it.ago_us));
-        let lasted = Duration::from_micros(it.lasted_us);
-        (it.ago_us, StormEvent::Ended { name, group, peak, cap, threshold, lasted, at })
+        let (name, group, peak, at) = (name(), group.clone(), it.peak, ago(it.ago));
+        let lasted = it.lasted;
+        (it.ago, StormEvent::Ended { name, group, peak, cap, threshold, lasted, at })
     });
     let mut events: Vec<_> = started.into_iter().chain(ended).collect();
-    events.sort_by_key(|(ago_us, _)| std::cmp::Reverse(*ago_us));
+    events.sort_by_key(|(ago, _)| std::cmp::Reverse(*ago));
     events.into_iter().map(|(_, event)| event).collect()
 }
 

@@ -40,13 +40,16 @@ impl StormStore for RedisStore {
             let (now_us, count, is_repeated, look_us, storm, started, ended): Reply = read(&reply)?;
             let at = SystemTime::UNIX_EPOCH + Duration::from_micros(now_us);
             let mut outcome = StormOutcome::new(at, count, is_repeated);
-            outcome.look_us = look_us;
-            outcome.storm = numbers(&storm)?.map(|[lasted_us, peak]| (lasted_us, narrow(peak)));
-            outcome.started =
-                numbers(&started)?.map(|[ago_us, count]| Started { ago_us, count: narrow(count) });
+            outcome.next_look = Some(Duration::from_micros(look_us)).filter(|look| !look.is_zero());
+            outcome.storm = numbers(&storm)?
+                .map(|[lasted_us, peak]| (Duration::from_micros(lasted_us), narrow(peak)));
+            outcome.started = numbers(&started)?.map(|[ago_us, count]| Started {
+                ago: Duration::from_micros(ago_us),
+                count: narrow(count),
+            });
             outcome.ended = numbers(&ended)?.map(|[ago_us, lasted_us, peak]| Ended {
-                ago_us,
-                lasted_us,
+                ago: Duration::from_micros(ago_us),
+                lasted: Duration::from_micros(lasted_us),
                 peak: narrow(peak),
             });
             Ok(outcome)

@@ -74,30 +74,29 @@ pub struct StormOutcome {
     pub count: u32,
     /// Whether the message was recorded already.
     pub is_repeated: bool,
-    /// After how long a storm could start or end if no message comes, in microseconds; 0 if none
-    /// could.
-    pub look_us: u64,
-    /// How long the storm that goes on has lasted, in microseconds, and the highest count in it.
-    pub storm: Option<(u64, u32)>,
-    /// If this call has started a storm, that.
+    /// After how long a storm could start or end if no message comes. None if none could.
+    pub next_look: Option<Duration>,
+    /// How long the storm that goes on has lasted, and the highest count in it.
+    pub storm: Option<(Duration, u32)>,
+    /// The storm that this call has started.
     pub started: Option<Started>,
-    /// If this call has ended a storm, that.
+    /// The storm that this call has ended.
     pub ended: Option<Ended>,
 }
 
 impl StormOutcome {
-    /// Creates an answer that tells of a count, and of no storm.
+    /// Creates an outcome with a count and no storm.
     #[must_use]
     pub const fn new(at: SystemTime, count: u32, is_repeated: bool) -> Self {
-        Self { at, count, is_repeated, look_us: 0, storm: None, started: None, ended: None }
+        Self { at, count, is_repeated, next_look: None, storm: None, started: None, ended: None }
     }
 }
 
 /// The start of a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Started {
-    /// How long ago it was, in microseconds.
-    pub ago_us: u64,
+    /// How long ago it was.
+    pub ago: Duration,
     /// How many messages the window held then.
     pub count: u32,
 }
@@ -105,10 +104,10 @@ pub struct Started {
 /// The end of a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// How long ago it was, in microseconds: the count fell then, and now somebody has looked.
-    pub ago_us: u64,
-    /// How long the storm lasted, in microseconds.
-    pub lasted_us: u64,
+    /// How long ago it was: the count fell then, which this call has noticed.
+    pub ago: Duration,
+    /// How long the storm lasted.
+    pub lasted: Duration,
     /// The highest count in it.
     pub peak: u32,
 }

@@ -1,17 +1,13 @@
 //! [`Watch`]: when to look at groups of which no message may come any more.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ahash::RandomState;
-use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::detector::Shared;
 use crate::key::Key;
 
 /// How many looks are kept in mind.
@@ -31,8 +27,9 @@ pub(super) struct Watch {
     storms: HashMap<Key, (Instant, u64), RandomState>,
     number: u64,
     /// Whether a look is being taken.
-    busy: bool,
-    task: Option<JoinHandle<()>>,
+    pub(super) busy: bool,
+    /// The task that takes looks.
+    pub(super) task: Option<JoinHandle<()>>,
 }
 
 /// A look at a group.
@@ -44,7 +41,7 @@ pub(super) struct Look {
 }
 
 /// What there is to do.
-enum Next {
+pub(super) enum Next {
     Look(Look),
     At(Instant),
     Nothing,
@@ -104,7 +101,7 @@ impl Watch {
         self.looks.insert(place, look);
     }
 
-    fn next(&mut self) -> Next {
+    pub(super) fn next(&mut self) -> Next {
         let Some(first) = self.looks.first_entry() else { return Next::Nothing };
         let (due, _) = *first.key();
         if due > Instant::now() {
@@ -118,7 +115,12 @@ impl Watch {
         Next::Look(look)
     }
 
-    /// Tells whether there is nothing to look at.
+    /// Tells whether no look is to be taken.
+    pub(super) fn is_empty(&self) -> bool {
+        self.looks.is_empty()
+    }
+
+    /// Tells whether no look is to be taken, and none is being taken.
     pub(super) fn is_idle(&self) -> bool {
         self.looks.is_empty() && !self.busy
     }
@@ -126,42 +128,6 @@ impl Watch {
     /// Returns how many groups in a storm are looked at.
     pub(super) fn storms(&self) -> usize {
         self.storms.len()
-    }
-
-    /// Starts to take looks if nobody does. Without a runtime nobody will.
-    pub(super) fn start(&mut self, shared: &Arc<Shared>) {
-        if self.looks.is_empty() || self.task.as_ref().is_some_and(|task| !task.is_finished()) {
-            return;
-        }
-        if let Ok(runtime) = Handle::try_current() {
-            // The look that another runtime took with it is not coming back.
-            self.busy = false;
-            let (weak, changed) = (Arc::downgrade(shared), shared.changed.clone());
-            self.task = Some(runtime.spawn(take_looks(weak, changed)));
-        }
-    }
-}
-
-/// Takes looks until the last handle of the detector is gone.
-async fn take_looks(shared: Weak<Shared>, changed: Arc<Notify>) {
-    loop {
-        let Some(strong) = shared.upgrade() else { return };
-        let next = strong.watch().next();
-        match next {
-            Next::Look(look) => {
-                strong.take(look).await;
-                strong.watch().busy = false;
-                strong.settled.notify_waiters();
-            }
-            Next::At(due) => {
-                drop(strong);
-                let _ = timeout_at(due, changed.notified()).await;
-            }
-            Next::Nothing => {
-                drop(strong);
-                changed.notified().await;
-            }
-        }
     }
 }
 

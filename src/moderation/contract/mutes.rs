@@ -107,7 +107,7 @@ async fn whoever_is_unmuted_begins_anew(world: World) {
     assert!(chat.mute().await.is_some());
     chat.monitor.unmute("alice").await.unwrap();
     assert_eq!(chat.mute().await, None);
-    assert_eq!(chat.says("buy gold").await, None, "what was message before is forgotten");
+    assert_eq!(chat.says("buy gold").await, None, "what was said before is forgotten");
     assert_eq!(chat.says("buy gold").await, None);
     assert!(chat.says("buy gold").await.is_some());
     chat.monitor.unmute("bob").await.unwrap();

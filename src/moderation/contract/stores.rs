@@ -31,7 +31,12 @@ fn message(rules: &[&str], text: &str) -> RecordedMessage {
 
 fn request(message: &RecordedMessage, history: &History, rule: &str) -> MuteRequest {
     let reason = Reason::new(rule.parse().unwrap(), 3, 0);
-    MuteRequest { id: message.id, at_us: history.at_us, sender: message.sender.clone(), reason }
+    MuteRequest {
+        id: message.id,
+        timestamp: history.timestamp,
+        sender: message.sender.clone(),
+        reason,
+    }
 }
 
 fn outcome(imposed: &MuteOutcome) -> (bool, bool) {
@@ -51,7 +56,7 @@ async fn a_message_told_of_twice_counts_once(mut world: World) {
     assert_eq!(history.counts, [2, 1, 2]);
     assert_eq!(
         history.texts,
-        [(3_000_000, Arc::from("one"))],
+        [(Duration::from_secs(3), Arc::from("one"))],
         "the timestamp is that of the first"
     );
 }

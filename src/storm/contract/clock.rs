@@ -30,15 +30,15 @@ async fn a_storm_is_neither_lost_nor_longer() {
     world.record_all(6).await;
     world.step_back(HOUR).await;
     let seventh = world.record().await;
-    assert_eq!((seventh.storm, seventh.started), (Some((0, 7)), None));
+    assert_eq!((storm_us(&seventh), seventh.started), (Some((0, 7)), None));
     world.advance(10 * SECOND).await;
     let look = world.look().await;
-    assert_eq!(look.ended, Some(Ended { ago_us: 0, lasted_us: 10 * SECOND, peak: 7 }));
+    assert_eq!(look.ended, Some(Ended { ago: us(0), lasted: us(10 * SECOND), peak: 7 }));
 
     // The log is empty, and the cool-down is still to be as long as it is.
     world.step_back(HOUR).await;
     let last = world.record_all(9).await;
-    assert_eq!((last.started, last.look_us), (None, 60 * SECOND));
+    assert_eq!((last.started, look_us(&last)), (None, 60 * SECOND));
     world.advance(60 * SECOND).await;
     assert!(world.record_all(6).await.started.is_some());
 }
@@ -55,7 +55,7 @@ async fn an_end_is_known_after_the_log_expired() {
     let mut expire = redis::cmd("DEL");
     expire.arg("tsw:{=lobby}:default:5/10s:storm:log");
     expire.exec_async(&mut clock.connection).await.unwrap();
-    let ended = Ended { ago_us: 3_594 * SECOND, lasted_us: 10 * SECOND, peak: 7 };
+    let ended = Ended { ago: us(3_594 * SECOND), lasted: us(10 * SECOND), peak: 7 };
     assert_eq!(world.record().await.ended, Some(ended));
     let last = world.record_all(5).await;
     assert_eq!(last.started.map(|it| it.count), Some(6), "the cool-down is long over");

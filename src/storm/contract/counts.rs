@@ -86,7 +86,7 @@ async fn groups_and_rules_do_not_share_anything(mut world: World) {
 async fn a_look_records_nothing(mut world: World) {
     for _ in 0..20 {
         let look = world.look().await;
-        assert_eq!((look.count, look.is_repeated, look.look_us), (0, false, 0));
+        assert_eq!((look.count, look.is_repeated, look_us(&look)), (0, false, 0));
         assert_eq!((look.started, look.ended, look.storm), (None, None, None));
     }
     assert_eq!(world.record().await.count, 1);

@@ -30,37 +30,37 @@ fn nothing(outcome: &StormOutcome) -> bool {
 async fn a_storm_starts_above_the_threshold_and_ends_below_the_second_one(mut world: World) {
     for number in 1..=5 {
         let outcome = world.record().await;
-        assert_eq!((outcome.count, outcome.storm), (number, None));
-        assert!(nothing(&outcome) && outcome.look_us == 0);
+        assert_eq!((outcome.count, storm_us(&outcome)), (number, None));
+        assert!(nothing(&outcome) && look_us(&outcome) == 0);
         world.advance(SECOND).await;
     }
     let sixth = world.record().await;
-    assert_eq!(sixth.started, Some(Started { ago_us: 0, count: 6 }));
-    assert_eq!((sixth.count, sixth.storm, sixth.ended), (6, Some((0, 6)), None));
+    assert_eq!(sixth.started, Some(Started { ago: us(0), count: 6 }));
+    assert_eq!((sixth.count, storm_us(&sixth), sixth.ended), (6, Some((0, 6)), None));
     // Below three when the fourth has left, which came at second 3.
-    assert_eq!(sixth.look_us, 8 * SECOND);
+    assert_eq!(look_us(&sixth), 8 * SECOND);
     world.advance(SECOND).await;
     let seventh = world.record().await;
     assert!(nothing(&seventh), "it has started already");
-    assert_eq!((seventh.storm, seventh.look_us), (Some((SECOND, 7)), 8 * SECOND));
+    assert_eq!((storm_us(&seventh), look_us(&seventh)), (Some((SECOND, 7)), 8 * SECOND));
     world.advance(8 * SECOND).await;
     let look = world.look().await;
-    let ended = Ended { ago_us: 0, lasted_us: 9 * SECOND, peak: 7 };
+    let ended = Ended { ago: us(0), lasted: us(9 * SECOND), peak: 7 };
     assert_eq!((look.ended, look.count, look.storm), (Some(ended), 2, None));
     assert!(nothing(&world.look().await), "it has ended already");
 }
 
 async fn a_storm_ends_to_the_microsecond(mut world: World) {
     let last = world.record_all(6).await;
-    assert_eq!((started(&last), last.look_us), (Some(6), 10 * SECOND));
+    assert_eq!((started(&last), look_us(&last)), (Some(6), 10 * SECOND));
     world.advance(10 * SECOND - 1).await;
     let look = world.look().await;
     assert!(nothing(&look));
-    assert_eq!((look.count, look.look_us), (6, 1));
+    assert_eq!((look.count, look_us(&look)), (6, 1));
     world.advance(1).await;
     let look = world.look().await;
-    assert_eq!(look.ended, Some(Ended { ago_us: 0, lasted_us: 10 * SECOND, peak: 6 }));
-    assert_eq!((look.count, look.look_us), (0, 0));
+    assert_eq!(look.ended, Some(Ended { ago: us(0), lasted: us(10 * SECOND), peak: 6 }));
+    assert_eq!((look.count, look_us(&look)), (0, 0));
 }
 
 async fn an_end_that_nobody_has_looked_for_is_told_by_the_next_message(mut world: World) {
@@ -68,7 +68,7 @@ async fn an_end_that_nobody_has_looked_for_is_told_by_the_next_message(mut world
         assert_eq!(started(&world.record_all(6).await), Some(6), "after {wait} us");
         world.advance(10 * SECOND + wait).await;
         let next = world.record().await;
-        let ended = Ended { ago_us: wait, lasted_us: 10 * SECOND, peak: 6 };
+        let ended = Ended { ago: us(wait), lasted: us(10 * SECOND), peak: 6 };
         assert_eq!((next.ended, next.started, next.count), (Some(ended), None, 1));
         world.advance(20 * SECOND).await;
     }
@@ -112,7 +112,7 @@ async fn a_call_that_is_repeated_is_told_again_and_no_other_is(mut world: World)
     assert_eq!((started(&first), first.is_repeated), (Some(6), false));
     world.advance(SECOND).await;
     let again = world.check(&sixth).await;
-    assert_eq!(again.started, Some(Started { ago_us: SECOND, count: 6 }));
+    assert_eq!(again.started, Some(Started { ago: us(SECOND), count: 6 }));
     assert_eq!((again.count, again.is_repeated), (6, true), "it counts once");
     assert!(nothing(&world.record().await));
     assert!(nothing(&world.look().await));
@@ -139,7 +139,7 @@ async fn a_start_whose_answer_was_lost_is_told_after_the_end(mut world: World) {
     asked.call = sixth.call;
     let late = world.check(&asked).await;
     if world.clock.is_some() {
-        assert_eq!(late.started, Some(Started { ago_us: 30 * SECOND, count: 6 }));
+        assert_eq!(late.started, Some(Started { ago: us(30 * SECOND), count: 6 }));
     }
     assert_eq!((late.ended, late.count), (None, 0), "the end was told to another");
 }
@@ -149,11 +149,11 @@ async fn an_end_whose_answer_was_lost_is_told_in_the_next_storm(mut world: World
     world.advance(12 * SECOND).await;
     let first_of_next = world.message("lobby", "first of the next");
     let ended = world.check(&first_of_next).await.ended;
-    assert_eq!(ended, Some(Ended { ago_us: 2 * SECOND, lasted_us: 10 * SECOND, peak: 6 }));
+    assert_eq!(ended, Some(Ended { ago: us(2 * SECOND), lasted: us(10 * SECOND), peak: 6 }));
     assert_eq!(started(&world.record_all(5).await), Some(6));
     world.advance(SECOND).await;
     let again = world.check(&first_of_next).await;
-    assert_eq!(again.ended, Some(Ended { ago_us: 3 * SECOND, lasted_us: 10 * SECOND, peak: 6 }));
+    assert_eq!(again.ended, Some(Ended { ago: us(3 * SECOND), lasted: us(10 * SECOND), peak: 6 }));
     assert_eq!(again.started, None, "the start was told to another");
 }
 
@@ -173,7 +173,7 @@ async fn in_the_cool_down_no_storm_starts(world: World) {
     world.advance(30 * SECOND).await;
     let last = world.record_all(9).await;
     assert!(nothing(&last) && last.storm.is_none());
-    assert_eq!((last.count, last.look_us), (9, 30 * SECOND), "it is worth looking again");
+    assert_eq!((last.count, look_us(&last)), (9, 30 * SECOND), "it is worth looking again");
     world.advance(30 * SECOND).await;
     assert!(nothing(&world.look().await), "it was over before the cool-down was");
     assert_eq!(started(&world.record_all(6).await), Some(6));
@@ -191,17 +191,17 @@ async fn a_storm_that_waits_for_the_cool_down_starts_if_it_still_is_one(world: W
         world.advance(5 * SECOND - 1).await;
         let early = world.look().await;
         assert!(nothing(&early));
-        assert_eq!(early.look_us, 1);
+        assert_eq!(look_us(&early), 1);
         world.advance(1).await;
         let outcome = if by_message { world.record().await } else { world.look().await };
         let count = if by_message { 9 } else { 8 };
-        assert_eq!(outcome.started, Some(Started { ago_us: 0, count }));
-        assert_eq!((outcome.storm, outcome.look_us), (Some((0, count)), 5 * SECOND));
+        assert_eq!(outcome.started, Some(Started { ago: us(0), count }));
+        assert_eq!((storm_us(&outcome), look_us(&outcome)), (Some((0, count)), 5 * SECOND));
         world.advance(5 * SECOND).await;
         let over = world.look().await;
         // The one that came last may still be in the window.
         assert_eq!(over.count, u32::from(by_message));
-        let ended = Ended { ago_us: 0, lasted_us: 5 * SECOND, peak: count };
+        let ended = Ended { ago: us(0), lasted: us(5 * SECOND), peak: count };
         assert_eq!(over.ended, Some(ended));
     }
 }
@@ -216,7 +216,7 @@ async fn a_storm_that_ends_below_one_ends_when_the_last_message_leaves(world: Wo
     }
     world.advance(10 * SECOND + 7).await;
     let next = world.record().await;
-    assert_eq!((next.ended.map(|it| it.ago_us), next.count), (Some(7), 1));
+    assert_eq!((next.ended.map(|it| it.ago.as_micros()), next.count), (Some(7), 1));
 }
 
 async fn a_lowered_threshold_holds_from_the_next_message_on(mut world: World) {
@@ -234,6 +234,6 @@ async fn a_raised_threshold_ends_the_storm(world: World) {
     world.advance(SECOND).await;
     world.rule = Arc::new(StormRule::new("20/10s".parse().unwrap()).named("same"));
     let look = world.look().await;
-    assert_eq!(look.ended, Some(Ended { ago_us: 0, lasted_us: SECOND, peak: 6 }));
+    assert_eq!(look.ended, Some(Ended { ago: us(0), lasted: us(SECOND), peak: 6 }));
     assert_eq!(look.count, 6);
 }
