@@ -21,16 +21,16 @@ use tokio::time::Instant;
 
 use self::fill::Fill;
 use self::locked::Locked;
-use self::shard::Shard;
+use self::shard::{SHARDS, Shard, shard_of};
 #[cfg(any(feature = "storm", feature = "moderation"))]
 use self::tables::Tables;
 use super::expiring::Expiring;
+#[cfg(any(feature = "storm", feature = "moderation"))]
+use super::expiring::Kept;
 use super::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::policy::Policy;
 use crate::window::{BanRecord, Check, LogId, Outcome};
 
-/// How many locks the windows are spread over.
-const SHARDS: usize = 64;
 /// How many windows a store holds unless told otherwise.
 const DEFAULT_CAPACITY: usize = 1_000_000;
 /// How many windows that have run out one admission drops at the most, so that each pays for
@@ -134,7 +134,14 @@ impl MemoryStore {
         }))
     }
 
-    /// Returns how many windows the store may hold.
+    /// Returns the table of a type of value, which all clones of this store share. It has as many
+    /// places as the store has logs, and a budget of 256 MiB until that is set.
+    #[cfg(any(feature = "storm", feature = "moderation"))]
+    pub(crate) fn table<V: Kept + Send + 'static>(&self) -> Arc<Expiring<V>> {
+        self.0.tables.get(self.0.capacity)
+    }
+
+    /// Returns how many logs the store may hold.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.0.capacity
@@ -183,11 +190,6 @@ impl Inner {
 /// What a record is found by: no policy's name has a zero byte.
 fn ban_record_key(policy: &Policy, key: &[u8]) -> Vec<u8> {
     [policy.log_name().as_bytes(), b"\0", key].concat()
-}
-
-/// The table inside a shard uses a hash's low and top bits; these are between them.
-fn shard_of(hash: u64) -> usize {
-    (hash >> 40) as usize % SHARDS
 }
 
 impl Store for MemoryStore {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use redis::aio::ConnectionManager;
 use redis_test::server::RedisServer;
 
-use self::history::step;
+use self::history::{KEYS, step};
 use super::{LONGEST_WINDOW_US, Player, Step};
 use crate::redis::tests::connect;
 use crate::store::MemoryStore;
@@ -17,8 +17,6 @@ use crate::store::redis::DirectStore;
 
 /// Where the timestamps of the Redis history begin: as many digits as real ones.
 const ORIGIN_US: u64 = 1_790_000_000_000_000;
-const KEYS: [&str; 2] = ["alice", "b}o\0b%{"];
-
 async fn play_in_memory(steps: &[Step]) -> Result<(), String> {
     tokio::time::pause();
     let (store, mut clock_us) = (MemoryStore::new(), 0);

@@ -3,7 +3,7 @@
 use std::sync::MutexGuard;
 
 use super::shard::Shard;
-use super::shard_of;
+use super::shard::shard_of;
 
 /// The shards of one decision, locked, and the hashes of its windows.
 pub(super) enum Locked<'a> {

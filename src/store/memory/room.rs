@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError};
 
 use ahash::RandomState;
 
-use super::shard::Shard;
-use super::{Inner, SHARDS};
+use super::Inner;
+use super::shard::{SHARDS, Shard};
 use crate::error::StoreError;
 use crate::policy::Policy;
 use crate::telemetry;

@@ -12,6 +12,9 @@ use smallvec::SmallVec;
 use crate::policy::Policy;
 use crate::window::{Entry, Log, LogId};
 
+/// How many locks the logs are spread over.
+pub(super) const SHARDS: usize = 64;
+
 /// What a key that has no window yet is judged by.
 pub(super) static UNUSED: Log = Log::new();
 
@@ -188,6 +191,11 @@ impl Shard {
 
 fn hash_of(window: &StoredLog, hasher: &RandomState) -> u64 {
     hash(hasher, &window.policy, &window.key)
+}
+
+/// The table inside a shard uses a hash's low and top bits; these are between them.
+pub(super) fn shard_of(hash: u64) -> usize {
+    (hash >> 40) as usize % SHARDS
 }
 
 /// Hashes what a window is found by.

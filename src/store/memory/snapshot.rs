@@ -17,7 +17,7 @@ impl MemoryStore {
     /// Returns how many entries a log has, some of which may have left its window.
     pub(in crate::store) fn log_len(&self, log: &LogId) -> usize {
         let hash = self.0.hash(log);
-        let shard = self.0.lock(super::shard_of(hash));
+        let shard = self.0.lock(super::shard::shard_of(hash));
         shard.find(hash, log).map_or(0, |slot| shard.log(slot).entries.len())
     }
 
@@ -32,7 +32,7 @@ impl MemoryStore {
     ) -> (LogSnapshot, Option<u64>) {
         let ban = if after_us.is_none() { self.ban_snapshot(log) } else { None };
         let hash = self.0.hash(log);
-        let shard = self.0.lock(super::shard_of(hash));
+        let shard = self.0.lock(super::shard::shard_of(hash));
         let now_us = self.0.now_us();
         let Some(slot) = shard.find(hash, log) else {
             return (LogSnapshot { admissions: Vec::new(), ban }, None);
@@ -79,7 +79,7 @@ impl MemoryStore {
     /// Forgets the admissions of a log that are at least so old: another process has reset it.
     pub(in crate::store) fn forget_older(&self, log: &LogId, age: Duration) {
         let hash = self.0.hash(log);
-        let mut shard = self.0.lock(super::shard_of(hash));
+        let mut shard = self.0.lock(super::shard::shard_of(hash));
         let until_us = self.0.now_us().saturating_sub(micros(age));
         if let Some(slot) = shard.find(hash, log) {
             shard.log_mut(slot).entries.remove_until(until_us);

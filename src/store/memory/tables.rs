@@ -6,7 +6,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use ahash::RandomState;
 
-use super::MemoryStore;
 use crate::store::expiring::{Expiring, Kept};
 
 /// How many bytes a table may take unless told otherwise.
@@ -17,7 +16,8 @@ const DEFAULT_BYTES: usize = 256 << 20;
 pub(super) struct Tables(RwLock<HashMap<TypeId, Arc<dyn Any + Send + Sync>, RandomState>>);
 
 impl Tables {
-    fn get<V: Kept + Send + 'static>(&self, capacity: usize) -> Arc<Expiring<V>> {
+    /// Returns the table of a type of value, with so many places.
+    pub(super) fn get<V: Kept + Send + 'static>(&self, capacity: usize) -> Arc<Expiring<V>> {
         let id = TypeId::of::<V>();
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
         let table = known.unwrap_or_else(|| {
@@ -31,13 +31,5 @@ impl Tables {
         });
         // A table is found by its own type, so this is the one of `V`.
         table.downcast().unwrap_or_else(|_| Arc::new(Expiring::new(capacity)))
-    }
-}
-
-impl MemoryStore {
-    /// Returns the table of a type of value, which all clones of this store share. It has as many
-    /// places as the store has logs, and a budget of 256 MiB until that is set.
-    pub(crate) fn table<V: Kept + Send + 'static>(&self) -> Arc<Expiring<V>> {
-        self.0.tables.get(self.0.capacity)
     }
 }

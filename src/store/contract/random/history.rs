@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::KEYS;
 use crate::store::contract::{LONGEST_WINDOW_US, Step};
+
+pub(super) const KEYS: [&str; 2] = ["alice", "b}o\0b%{"];
 
 pub(super) fn step(clock_may_step_back: bool) -> impl Strategy<Value = Step> {
     let windows = || prop::collection::vec((0..2_usize, 0..KEYS.len()), 1..4);

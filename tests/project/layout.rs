@@ -1,0 +1,192 @@
+//! Imports run one way: no layer uses a higher one, and no two files use each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use syn::{Item, ItemUse, UseTree, Visibility};
+
+/// The folders and files of `src`, each of which may use those of an earlier row.
+const LAYERS: &[&[&str]] = &[
+    &["time", "telemetry", "quota", "failure", "hook", "contract_tests"],
+    &["error"],
+    &["key", "policy"],
+    &["window"],
+    &["redis"],
+    &["store"],
+    &["limiter", "bans", "http", "storm", "moderation"],
+];
+
+/// A source file by its module path, such as `store::memory`, with what it imports.
+struct File {
+    imports: Vec<Vec<String>>,
+    /// The names that the file re-exports, each with the full path that it takes them from.
+    re_exports: BTreeMap<String, Vec<String>>,
+}
+
+type Files = BTreeMap<String, File>;
+
+fn files() -> Files {
+    let mut files = Files::new();
+    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &[], &mut files);
+    assert!(files.len() > 80, "the files are found");
+    files
+}
+
+fn collect(folder: &Path, module: &[String], files: &mut Files) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let module: Vec<String> = module.iter().cloned().chain([name.clone()]).collect();
+        if path.is_dir() {
+            collect(&path, &module, files);
+        } else if path.extension() == Some("rs".as_ref()) && name != "lib" && name != "tests" {
+            files.insert(module.join("::"), parse(&path, &module));
+        }
+    }
+}
+
+fn parse(path: &Path, module: &[String]) -> File {
+    let syntax = syn::parse_file(&fs::read_to_string(path).unwrap()).unwrap();
+    let mut file = File { imports: Vec::new(), re_exports: BTreeMap::new() };
+    for item in &syntax.items {
+        let Item::Use(item) = item else { continue };
+        if is_for_tests(item) {
+            continue;
+        }
+        let mut paths = Vec::new();
+        flatten(&item.tree, &mut Vec::new(), &mut paths);
+        for path in paths.iter().filter_map(|path| absolute(path, module)) {
+            if matches!(item.vis, Visibility::Inherited) {
+                file.imports.push(path);
+            } else {
+                file.re_exports.insert(path.last().unwrap().clone(), path);
+            }
+        }
+    }
+    file
+}
+
+fn is_for_tests(item: &ItemUse) -> bool {
+    item.attrs.iter().any(|attribute| match &attribute.meta {
+        syn::Meta::List(list) => {
+            let tokens = list.tokens.to_string();
+            list.path.is_ident("cfg") && tokens.contains("test") && !tokens.contains("not (test)")
+        }
+        _ => false,
+    })
+}
+
+fn flatten(tree: &UseTree, before: &mut Vec<String>, paths: &mut Vec<Vec<String>>) {
+    match tree {
+        UseTree::Path(path) => {
+            before.push(path.ident.to_string());
+            flatten(&path.tree, before, paths);
+            before.pop();
+        }
+        UseTree::Group(group) => {
+            group.items.iter().for_each(|item| flatten(item, before, paths));
+        }
+        UseTree::Name(name) if name.ident == "self" => paths.push(before.clone()),
+        UseTree::Name(name) => paths.push([&before[..], &[name.ident.to_string()]].concat()),
+        UseTree::Rename(name) => paths.push([&before[..], &[name.ident.to_string()]].concat()),
+        UseTree::Glob(_) => paths.push(before.clone()),
+    }
+}
+
+/// Returns a path from the crate's root, or none if it leads into another crate.
+fn absolute(path: &[String], module: &[String]) -> Option<Vec<String>> {
+    let ups = path.iter().take_while(|part| *part == "super").count();
+    match path[0].as_str() {
+        "crate" => Some(path[1..].to_vec()),
+        "self" => Some([module, &path[1..]].concat()),
+        "super" => Some([&module[..module.len() - ups], &path[ups..]].concat()),
+        _ => None,
+    }
+}
+
+/// Returns the file that defines what a path names, through all re-exports.
+fn defined_in(path: &[String], files: &Files) -> Option<String> {
+    let depth =
+        (1..=path.len()).rev().find(|depth| files.contains_key(&path[..*depth].join("::")))?;
+    let module = path[..depth].join("::");
+    match path.get(depth).and_then(|name| files[&module].re_exports.get(name)) {
+        Some(further) => defined_in(further, files),
+        None => Some(module),
+    }
+}
+
+/// Returns the files that each file uses.
+fn uses(files: &Files) -> BTreeMap<String, BTreeSet<String>> {
+    let used = |name: &String, file: &File| {
+        let used = file.imports.iter().filter_map(|path| defined_in(path, files));
+        used.filter(|used| used != name).collect()
+    };
+    files.iter().map(|(name, file)| (name.clone(), used(name, file))).collect()
+}
+
+fn layer(module: &str) -> usize {
+    let top = module.split("::").next().unwrap();
+    let layer = LAYERS.iter().position(|layer| layer.contains(&top));
+    layer.unwrap_or_else(|| panic!("`{top}` has no layer: give it one in LAYERS"))
+}
+
+#[test]
+fn no_layer_uses_a_higher_one() {
+    let mut wrong = Vec::new();
+    for (name, used) in uses(&files()) {
+        for used in used {
+            let same = name.split("::").next() == used.split("::").next();
+            if !same && layer(&used) >= layer(&name) {
+                wrong.push(format!("{name} uses {used}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn no_files_use_each_other_in_a_circle() {
+    let uses = uses(&files());
+    let mut circles = BTreeSet::new();
+    for start in uses.keys() {
+        let (mut reached, mut next) = (BTreeSet::new(), vec![start]);
+        while let Some(name) = next.pop() {
+            next.extend(uses[name].iter().filter(|used| reached.insert(*used)));
+        }
+        if reached.contains(start) {
+            let back = reached.iter().filter(|used| uses[**used].contains(start));
+            circles.extend(back.map(|used| format!("{start} <- {used}")));
+        }
+    }
+    assert!(circles.is_empty(), "{circles:#?}");
+}
+
+#[test]
+fn telemetry_takes_names_and_numbers_only() {
+    let files = files();
+    assert!(files["telemetry"].imports.is_empty(), "{:?}", files["telemetry"].imports);
+}
+
+#[test]
+fn stores_name_no_feature_above_them() {
+    // Also in paths within the code, which are no imports.
+    for file in ["src/store.rs", "src/store", "src/redis.rs", "src/redis", "src/window"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        for text in texts(&path) {
+            for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+                for above in LAYERS.last().unwrap().iter() {
+                    assert!(!line.contains(&format!("crate::{above}::")), "{file}: {line}");
+                }
+            }
+        }
+    }
+}
+
+fn texts(path: &Path) -> Vec<String> {
+    if path.is_dir() {
+        let entries = fs::read_dir(path).unwrap();
+        return entries.flat_map(|entry| texts(&entry.unwrap().path())).collect();
+    }
+    vec![fs::read_to_string(path).unwrap()]
+}
