@@ -6,7 +6,6 @@ use std::io::Write;
 use std::process::Stdio;
 
 use test_support::Redis;
-use test_support::Redis;
 use test_support::line_program::{LineProgram, on_both};
 use test_support::program::Program;
 

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::process::Stdio;
 
 use test_support::Redis;
-use test_support::Redis;
 use test_support::line_program::{LineProgram, on_both};
 
 const EXAMPLE: LineProgram = LineProgram("message_storm");

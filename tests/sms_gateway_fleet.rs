@@ -7,7 +7,6 @@ mod sms;
 use serde_json::{Value, json};
 use sms::{policies_until, put, sent_by_both, sms, start, until, violated};
 use test_support::Redis;
-use test_support::Redis;
 use test_support::server_process::{Server, run};
 
 const ALICE: &str = "+491701234567";

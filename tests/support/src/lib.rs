@@ -5,6 +5,7 @@
 
 pub mod acl;
 mod cluster;
+mod every_store;
 pub mod fault;
 pub mod line_program;
 pub mod load;

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use test_support::Redis;
-use test_support::Redis;
 use test_support::requests::{from_user, ok, send, status};
-use test_support::strikes::{policy, promises, provoke, run_into};
+use test_support::strikes::{policy, provoke, run_into};
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::{BanStore, Partition, Store, Struck};
@@ -18,7 +17,7 @@ use tower_sliding_window::{
     Penalty, Policy, PolicyHandle, Quota, RedisStore, SlidingWindowLayer, key,
 };
 
-promises!(
+test_support::on_every_store!(
     a_ban_by_hand_only_lengthens_and_can_be_lifted,
     a_banned_request_leaves_no_trace_in_other_windows,
     a_short_ban_by_hand_does_not_end_an_episode,

@@ -1,40 +1,23 @@
-//! The promises that hold on both stores, in process under paused time and on a real Redis.
+//! The laws that hold on every store, in process under paused time and on a real Redis.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use test_support::Redis;
+use test_support::acl::{May, make_user};
+use test_support::tls::{self, Certificates};
+use test_support::{Cluster, Redis, Sentinels, free_port};
 use tower_sliding_window::store::{RedisServers, Store};
 use tower_sliding_window::{
-    Decision, Key, Limiter, MemoryStore, Policy, PolicyHandle, Quota, RedisStore, StoreError,
+    Decision, Key, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
 };
 
-/// Runs promises on a store.
-macro_rules! promises {
+/// Runs the laws on every store, and on servers that need a connection of their own kind.
+macro_rules! laws {
     ($($name:ident),* $(,)?) => {
-        mod in_process {
-            $(#[tokio::test(start_paused = true)]
-            async fn $name() {
-                super::$name(super::MemoryStore::new()).await;
-            })*
-        }
-        mod on_redis {
-            $(#[tokio::test]
-            async fn $name() {
-                let redis = super::Redis::start().await;
-                super::$name(redis.store_without_deny_cache().await).await;
-            })*
-        }
-        mod on_redis_behind_the_deny_cache {
-            $(#[tokio::test]
-            async fn $name() {
-                let redis = super::Redis::start().await;
-                super::$name(redis.store().await).await;
-            })*
-        }
+        test_support::on_every_store!($($name),*);
 
-        /// Runs all promises on the same servers, each with keys of its own.
-        async fn all_promises(servers: RedisServers) {
+        /// Runs all laws on the same servers, each with keys of its own.
+        async fn all_laws(servers: RedisServers) {
             $(
                 println!("{}", stringify!($name));
                 let builder = RedisStore::builder().prefix(concat!("limiter:", stringify!($name)));
@@ -48,36 +31,35 @@ macro_rules! promises {
 
 #[tokio::test]
 async fn on_a_cluster() {
-    let cluster = test_support::Cluster::start().await;
-    all_promises(cluster.servers()).await;
+    let cluster = Cluster::start().await;
+    all_laws(cluster.servers()).await;
 }
 
 #[tokio::test]
 async fn on_the_master_that_sentinels_name() {
-    let watched = test_support::Sentinels::start().await;
-    all_promises(watched.servers()).await;
+    let watched = Sentinels::start().await;
+    all_laws(watched.servers()).await;
 }
 
 #[tokio::test]
 async fn as_a_user_who_may_do_no_more_than_the_scripts_need() {
-    let redis = test_support::Redis::start().await;
-    let url = test_support::acl::make_user(&redis, test_support::acl::May::KeepWindows).await;
-    all_promises(url.try_into().unwrap()).await;
+    let redis = Redis::start().await;
+    let url = make_user(&redis, May::KeepWindows).await;
+    all_laws(url.try_into().unwrap()).await;
 }
 
 #[tokio::test]
 async fn over_tls() {
-    let directory = tempfile::tempdir().unwrap();
-    let files = redis_test::utils::build_keys_and_certs_for_tls(&directory);
-    let (certificate, key, authority) = (&files.redis_crt, &files.redis_key, &files.ca_crt);
-    let plain = test_support::Redis::start().await;
+    let files = Certificates::make();
+    let (certificate, key, authority) = (&files.certificate, &files.key, &files.authority);
+    let plain = Redis::start().await;
     let setting: Vec<String> = plain.run(&["CONFIG", "GET", "tls-port"]).await;
     let (port, _redis) = if setting.is_empty() {
         println!("this redis-server is built without TLS: a proxy speaks it");
-        (test_support::tls::in_front_of(plain.port(), certificate, key, authority).await, plain)
+        (tls::in_front_of(plain.port(), certificate, key, authority).await, plain)
     } else {
         drop(plain);
-        let port = test_support::free_port();
+        let port = free_port();
         let mut arguments = vec!["--tls-port".to_owned(), port.to_string()];
         for (flag, file) in [
             ("--tls-cert-file", certificate),
@@ -87,7 +69,7 @@ async fn over_tls() {
             arguments.extend([flag.to_owned(), file.to_str().unwrap().to_owned()]);
         }
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        (port, test_support::Redis::start_with(&arguments).await)
+        (port, Redis::start_with(&arguments).await)
     };
     let url = format!("rediss://127.0.0.1:{port}");
     RedisStore::connect(url.clone()).await.expect_err("a certificate that nobody vouches for");
@@ -97,10 +79,10 @@ async fn over_tls() {
     RedisStore::connect(trusting.clone()).await.expect_err("a client that nobody vouches for");
     let known = trusting
         .client_certificate(std::fs::read(certificate).unwrap(), std::fs::read(key).unwrap());
-    all_promises(known).await;
+    all_laws(known).await;
 }
 
-promises!(
+laws!(
     exactly_the_limit_is_admitted,
     a_window_slides_and_has_no_boundary_to_burst_across,
     a_denial_leaves_no_trace,

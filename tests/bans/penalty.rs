@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use test_support::strikes::{policy, promises, provoke, run_into};
+use test_support::strikes::{policy, provoke, run_into};
 use tokio::time::sleep;
 use tower_sliding_window::store::{Check, DenyCache, Partition, Store, Struck};
 use tower_sliding_window::{Decision, Limiter, MemoryStore, Penalty, Policy, Quota};
 
-promises!(
+test_support::on_every_store!(
     hammering_for_a_window_is_one_strike_and_the_next_window_s_brings_a_ban,
     a_ban_holds_whatever_room_the_window_has_and_ends_when_told,
     the_second_ban_is_longer_and_hammering_does_not_lengthen_one,

@@ -22,7 +22,7 @@ fn of_memory(warnings: &Warnings) -> usize {
 #[tokio::test]
 async fn an_outage_is_counted_from_its_first_error_to_the_last_request_written_back() {
     let told = RecordedMetrics::default();
-    metrics::set_global_recorder(told.clone()).map_err(|_| "another recorder").unwrap();
+    let _recorder = metrics::set_default_local_recorder(&told);
 
     let mut redis = Redis::start().await;
     let store = RedisStore::connect(redis.url()).await.unwrap();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use test_support::Redis;
+use test_support::{Redis, Worker};
 use tower_sliding_window::store::{Admission, Check, KnownLog, Partition, Store};
 use tower_sliding_window::{
     FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
@@ -41,12 +41,11 @@ async fn worker_process() {
 #[tokio::test]
 async fn two_processes_at_once_are_admitted_exactly_to_the_limit() {
     let redis = Redis::start().await;
-    let workers = [redis.spawn_worker(), redis.spawn_worker()];
+    let workers = [(); 2].map(|()| Worker::start("redis::worker_process", &redis));
     let admitted = workers.map(|worker| {
-        let output = worker.wait_with_output().unwrap();
-        let output = String::from_utf8(output.stdout).unwrap();
-        let count = output.lines().find_map(|line| line.split_once("admitted="));
-        count.unwrap_or_else(|| panic!("{output}")).1.parse::<usize>().unwrap()
+        let lines = worker.lines();
+        let count = lines.iter().find_map(|line| line.split_once("admitted="));
+        count.unwrap_or_else(|| panic!("{lines:?}")).1.parse::<usize>().unwrap()
     });
     assert_eq!(admitted.iter().sum::<usize>(), 137, "{admitted:?}");
     assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=hot}:default:137/60s"]).await, 137);

@@ -6,10 +6,10 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use test_support::Redis;
 use test_support::fault::Fault;
 use test_support::load::{LIMIT, Load, WINDOW};
 use test_support::proxy::Proxy;
+use test_support::{Redis, Worker};
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{FailurePolicy, MemoryStore, RedisStore};
 
@@ -315,14 +315,7 @@ async fn the_server_becomes_a_replica() {
 async fn no_file_descriptor_is_left() {
     let redis = Redis::start().await;
     // A limit is for a whole process.
-    let worker = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "worker_process", "--ignored", "--nocapture"])
-        .env("WORKER_REDIS_URL", redis.url())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&worker.stdout);
-    println!("{said}");
-    assert!(worker.status.success(), "{said}\n{}", String::from_utf8_lossy(&worker.stderr));
+    println!("{}", Worker::start("faults::worker_process", &redis).lines().join("\n"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use test_support::Redis;
+use test_support::{Redis, Worker};
 use tokio::task::JoinSet;
 use tower_sliding_window::moderation::{Counted, Message, Rule, SpeechMonitor};
 use tower_sliding_window::{MemoryStore, Quota, RedisStore, StoreError};
@@ -44,12 +44,11 @@ fn name(key: &[u8]) -> &str {
 #[tokio::test]
 async fn messages_of_one_sender_to_several_processes_make_one_mute_and_one_audit_event() {
     let redis = Redis::start().await;
-    let workers: Vec<_> = (0..PROCESSES).map(|_| redis.spawn_worker()).collect();
+    let workers: Vec<_> =
+        (0..PROCESSES).map(|_| Worker::start("monitor::worker_process", &redis)).collect();
     let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
     for worker in workers {
-        let output = worker.wait_with_output().unwrap();
-        assert!(output.status.success());
-        for line in String::from_utf8(output.stdout).unwrap().lines() {
+        for line in worker.lines() {
             let ["log", what, sender] = line.split(' ').collect::<Vec<_>>()[..] else { continue };
             *counts.entry((sender.to_owned(), what.to_owned())).or_default() += 1;
         }

@@ -1,13 +1,12 @@
 //! Redis's clock steps back and forward: nobody is admitted too often because of a step back, and
 //! a step forward is as if the time had passed.
-#![cfg(target_os = "linux")]
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
+use tempfile::TempDir;
+use test_support::Redis;
 use test_support::fault::Fault;
-use test_support::{Redis, free_port};
 use tower_sliding_window::{Decision, FailurePolicy, Limiter, Policy, Quota, RedisStore};
 
 const MINUTE: i64 = 60_000_000;
@@ -15,31 +14,26 @@ const MINUTE: i64 = 60_000_000;
 const SECOND: i64 = 1_000_000;
 
 /// A server whose clock the test sets.
-struct Redis {
+struct ClockedRedis {
     process: Redis,
-    offset: PathBuf,
+    files: TempDir,
 }
 
-impl Redis {
+impl ClockedRedis {
     async fn start() -> Self {
-        let library = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("clock.so");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/clock.c");
-        let built = library.with_extension(format!("{}-{}", std::process::id(), free_port()));
+        let files = tempfile::tempdir().unwrap();
+        let (library, offset) = (files.path().join("clock.so"), files.path().join("offset"));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/failover/clock.c");
         let arguments = ["-shared", "-fPIC", "-O2", source, "-o"];
-        let status = Command::new("cc").args(arguments).arg(&built).status();
+        let status = Command::new("cc").args(arguments).arg(&library).status();
         assert!(status.expect("cc, which links Rust programs").success());
-        // Another test may be using it.
-        std::fs::rename(&built, &library).unwrap();
-
-        let port = free_port();
-        let offset = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("clock-{port}"));
         std::fs::write(&offset, "0\n").unwrap();
         let environment = [
             ("LD_PRELOAD", library.to_str().unwrap()),
             ("CLOCK_OFFSET_FILE", offset.to_str().unwrap()),
         ];
-        let process = Redis::start_in(port, "redis-server", &[], &environment).await;
-        let redis = Self { process, offset };
+        let process = Redis::start_in(&environment, &[]).await;
+        let redis = Self { process, files };
         redis.set(-MINUTE).await;
         redis.set(0).await;
         redis
@@ -55,7 +49,7 @@ impl Redis {
     /// Valkey 9.1 looks at the clock only when a millisecond has passed without a command, and
     /// counts on from there by the processor's clock.
     async fn set(&self, offset_us: i64) {
-        std::fs::write(&self.offset, format!("{offset_us}\n")).unwrap();
+        std::fs::write(self.files.path().join("offset"), format!("{offset_us}\n")).unwrap();
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -81,12 +75,6 @@ fn wall_clock_us() -> i64 {
     i64::try_from(since_1970.as_micros()).unwrap()
 }
 
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.offset);
-    }
-}
-
 /// Checks until denied; returns how many passed and how long the wait is.
 async fn fill(limiter: &Limiter) -> (u32, Duration) {
     let mut passed = 0;
@@ -106,7 +94,7 @@ fn policies() -> [Policy; 2] {
 
 #[tokio::test]
 async fn a_step_back_admits_nobody_too_often_and_the_wait_is_honest() {
-    let redis = Redis::start().await;
+    let redis = ClockedRedis::start().await;
     for policy in policies() {
         redis.set(0).await;
         let limiter = redis.limiter(policy).await;
@@ -133,7 +121,7 @@ async fn a_step_back_admits_nobody_too_often_and_the_wait_is_honest() {
 
 #[tokio::test]
 async fn a_step_back_and_forward_again_forgets_nobody() {
-    let redis = Redis::start().await;
+    let redis = ClockedRedis::start().await;
     for policy in policies() {
         redis.set(0).await;
         let limiter = redis.limiter(policy).await;
@@ -151,7 +139,7 @@ async fn a_step_back_and_forward_again_forgets_nobody() {
 
 #[tokio::test]
 async fn a_step_forward_is_as_if_the_time_had_passed() {
-    let redis = Redis::start().await;
+    let redis = ClockedRedis::start().await;
     for policy in policies() {
         redis.set(0).await;
         let limiter = redis.limiter(policy).await;
@@ -180,7 +168,7 @@ async fn the_shorter_script_keeps_to_the_same() {
     use tower::{Layer, ServiceExt, service_fn};
     use tower_sliding_window::{SlidingWindowLayer, key};
 
-    let redis = Redis::start().await;
+    let redis = ClockedRedis::start().await;
     let builder = RedisStore::builder().deny_cache(false);
     let store = builder.response_timeout(Duration::from_secs(10));
     let store = store.connect(redis.process.url()).await.unwrap();

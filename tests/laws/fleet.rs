@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use test_support::Redis;
+use test_support::{Redis, Worker};
 use tower_sliding_window::{Decision, Limiter, Quota, RedisStore};
 
 const LIMIT: u32 = 10;
@@ -56,14 +56,13 @@ async fn work(limiter: Limiter, key: usize) -> Vec<String> {
 #[tokio::test]
 async fn no_window_holds_too_many_and_no_denial_was_needless() {
     let redis = Redis::start().await;
-    let workers: Vec<_> = (0..PROCESSES).map(|_| redis.spawn_worker()).collect();
+    let workers: Vec<_> =
+        (0..PROCESSES).map(|_| Worker::start("fleet::worker_process", &redis)).collect();
 
     let mut admissions: BTreeMap<String, Vec<u128>> = BTreeMap::new();
     let mut denials: BTreeMap<String, Vec<u128>> = BTreeMap::new();
     for worker in workers {
-        let output = worker.wait_with_output().unwrap();
-        assert!(output.status.success());
-        for line in String::from_utf8(output.stdout).unwrap().lines() {
+        for line in worker.lines() {
             let ["log", kind, key, stamp, _] = line.split(' ').collect::<Vec<_>>()[..] else {
                 continue;
             };

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use test_support::Cluster;
-use test_support::Redis;
-use test_support::Redis;
+use test_support::{Redis, Worker};
 use tokio::task::JoinSet;
 use tower_sliding_window::storm::StormRule;
 use tower_sliding_window::{MemoryStore, RedisStore, StoreError, StormDetector, StormEvent};
@@ -89,12 +88,11 @@ async fn all_are_there(url: &str) -> usize {
 #[tokio::test]
 async fn a_storm_across_processes_has_one_start_and_one_end() {
     let redis = Redis::start().await;
-    let workers: Vec<_> = (0..PROCESSES).map(|_| redis.spawn_worker()).collect();
+    let workers: Vec<_> =
+        (0..PROCESSES).map(|_| Worker::start("detector::worker_process", &redis)).collect();
     let mut told: BTreeMap<(String, String), Vec<u32>> = BTreeMap::new();
     for worker in workers {
-        let output = worker.wait_with_output().unwrap();
-        assert!(output.status.success());
-        for line in String::from_utf8(output.stdout).unwrap().lines() {
+        for line in worker.lines() {
             if let ["log", what, group, count] = line.split(' ').collect::<Vec<_>>()[..] {
                 let counts = told.entry((group.to_owned(), what.to_owned())).or_default();
                 counts.push(count.parse().unwrap());

@@ -1,0 +1,5 @@
+//! What the documentation and the scripts promise.
+
+mod guide;
+mod lua;
+mod metrics;

@@ -1,0 +1,6 @@
+//! The stores: Redis, in process, and the deny cache.
+
+mod acl;
+mod deny_cache;
+mod memory;
+mod redis;
