@@ -1,4 +1,4 @@
-//! Strikes: who keeps running into a quota is sent away, for longer each time.
+//! Strikes: a key that keeps running into a quota is banned, for longer each time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +9,14 @@ use tower_sliding_window::store::{Check, DenyCache, Partition, Store, Struck};
 use tower_sliding_window::{Decision, Limiter, MemoryStore, Penalty, Policy, Quota};
 
 test_support::on_every_store!(
-    hammering_for_a_window_is_one_strike_and_the_next_window_s_brings_a_ban,
-    a_ban_holds_whatever_room_the_window_has_and_ends_when_told,
-    the_second_ban_is_longer_and_hammering_does_not_lengthen_one,
+    each_window_of_denials_is_one_strike,
+    ban_outlasts_the_window_and_ends_on_time,
+    second_ban_is_longer,
     peeking_is_no_strike,
-    who_stays_out_of_bans_comes_down_the_ladder,
+    quiet_time_lowers_the_ban_level,
 );
 
-async fn hammering_for_a_window_is_one_strike_and_the_next_window_s_brings_a_ban(
-    store: impl Store,
-) {
+async fn each_window_of_denials_is_one_strike(store: impl Store) {
     let limiter = Limiter::new(policy(), store);
     assert_eq!(run_into(&limiter).await, (Struck::Strike, None));
     for _ in 0..50 {
@@ -30,7 +28,7 @@ async fn hammering_for_a_window_is_one_strike_and_the_next_window_s_brings_a_ban
     assert!(banned.unwrap() > Duration::from_millis(1_500));
 }
 
-async fn a_ban_holds_whatever_room_the_window_has_and_ends_when_told(store: impl Store) {
+async fn ban_outlasts_the_window_and_ends_on_time(store: impl Store) {
     let limiter = Limiter::new(policy(), store);
     let ban = provoke(&limiter).await;
     sleep(Duration::from_millis(1_100)).await;
@@ -45,7 +43,7 @@ async fn a_ban_holds_whatever_room_the_window_has_and_ends_when_told(store: impl
     assert!(limiter.check("mallory").await.unwrap().is_admitted(), "as told");
 }
 
-async fn the_second_ban_is_longer_and_hammering_does_not_lengthen_one(store: impl Store) {
+async fn second_ban_is_longer(store: impl Store) {
     let limiter = Limiter::new(policy(), store);
     let first = provoke(&limiter).await;
     assert!(first <= Duration::from_secs(2) && first > Duration::from_millis(1_500), "{first:?}");
@@ -76,7 +74,7 @@ async fn peeking_is_no_strike(store: impl Store) {
     assert_eq!(run_into(&limiter).await.0, Struck::Strike, "the first denial is the first strike");
 }
 
-async fn who_stays_out_of_bans_comes_down_the_ladder(store: impl Store) {
+async fn quiet_time_lowers_the_ban_level(store: impl Store) {
     let second = Duration::from_secs(1);
     let penalty: Penalty = "1/1m:1s,1s,1h".parse().unwrap();
     let policy = Policy::new("user").quota(Quota::per_second(2)).penalty(penalty.decay(second * 2));
@@ -84,13 +82,13 @@ async fn who_stays_out_of_bans_comes_down_the_ladder(store: impl Store) {
     for quiet in [0, 2, 0] {
         let (struck, banned) = run_into(&limiter).await;
         assert_eq!(struck, Struck::Banned);
-        assert!(banned.unwrap() <= second, "an hour comes only to who was banned twice lately");
+        assert!(banned.unwrap() <= second, "an hour is only for a third ban in short time");
         sleep(second * (1 + quiet) + second / 20).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn hammering_is_a_strike_a_window_behind_a_deny_cache_too() {
+async fn deny_cache_counts_strikes_too() {
     let policy = Policy::new("user").quota(Quota::per_minute(5));
     let policy = policy.penalty("100/24h:1h".parse().unwrap());
     let strikes = async |store: Arc<dyn Store>| {
@@ -116,7 +114,7 @@ async fn hammering_is_a_strike_a_window_behind_a_deny_cache_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wait_of_a_remembered_ban_goes_by() {
+async fn cached_ban_gets_shorter() {
     let limiter = Limiter::new(policy(), DenyCache::new(MemoryStore::new()));
     let ban = provoke(&limiter).await;
     let half = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! Who is banned when Redis does not answer.
+//! Bans while Redis does not answer.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn passes_without_redis(limiter: &Limiter, key: &str) -> bool {
 }
 
 #[tokio::test]
-async fn who_was_banned_before_an_outage_is_banned_in_it() {
+async fn ban_holds_in_an_outage() {
     let mut redis = Redis::start().await;
     let ((ours, our_bans), (_, their_bans)) = (process(&redis).await, process(&redis).await);
     our_bans.impose("mallory", HOUR, "by hand").await.unwrap();
@@ -35,7 +35,7 @@ async fn who_was_banned_before_an_outage_is_banned_in_it() {
 }
 
 #[tokio::test]
-async fn whose_ban_was_lifted_before_an_outage_is_not_banned_in_it() {
+async fn ban_lifted_before_an_outage_stays_lifted() {
     let mut redis = Redis::start().await;
     let ((ours, our_bans), (_, their_bans)) = (process(&redis).await, process(&redis).await);
     for user in ["mallory", "trudy"] {
@@ -51,7 +51,7 @@ async fn whose_ban_was_lifted_before_an_outage_is_not_banned_in_it() {
 }
 
 #[tokio::test]
-async fn whose_ban_is_lifted_after_an_outage_is_banned_no_longer() {
+async fn ban_lifted_after_an_outage_is_gone() {
     let mut redis = Redis::start_with(&["--appendonly", "yes"]).await;
     let (ours, bans) = process(&redis).await;
     bans.impose("mallory", HOUR, "by mistake").await.unwrap();

@@ -1,13 +1,16 @@
-//! Redis's clock steps back and forward: nobody is admitted too often because of a step back, and
-//! a step forward is as if the time had passed.
+//! Redis's clock steps: a step back never over-admits, and a step forward counts as time.
 
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
-use test_support::Redis;
 use test_support::fault::Fault;
-use tower_sliding_window::{Decision, FailurePolicy, Limiter, Policy, Quota, RedisStore};
+use test_support::requests::{ok, request, send};
+use test_support::{Redis, patient};
+use tower::{Layer, service_fn};
+use tower_sliding_window::{
+    Decision, FailurePolicy, Limiter, Policy, Quota, SlidingWindowLayer, key,
+};
 
 const MINUTE: i64 = 60_000_000;
 /// How near the server's clock must be to what the test has set.
@@ -62,11 +65,9 @@ impl ClockedRedis {
     }
 
     async fn limiter(&self, policy: Policy) -> Limiter {
-        let builder = RedisStore::builder().deny_cache(false);
-        let store = builder.response_timeout(Duration::from_secs(10));
+        let store = patient().deny_cache(false).connect(self.process.url()).await.unwrap();
         // What this process knows of its own admissions must not help.
-        Limiter::new(policy, store.connect(self.process.url()).await.unwrap())
-            .failure_policy(FailurePolicy::Closed)
+        Limiter::new(policy, store).failure_policy(FailurePolicy::Closed)
     }
 }
 
@@ -93,7 +94,7 @@ fn policies() -> [Policy; 2] {
 }
 
 #[tokio::test]
-async fn a_step_back_admits_nobody_too_often_and_the_wait_is_honest() {
+async fn clock_step_back_never_over_admits() {
     let redis = ClockedRedis::start().await;
     for policy in policies() {
         redis.set(0).await;
@@ -110,7 +111,7 @@ async fn a_step_back_admits_nobody_too_often_and_the_wait_is_honest() {
     Fault {
         number: 18,
         name: "Redis's clock steps back, and forward again later",
-        test: "a_step_back_admits_nobody_too_often_and_the_wait_is_honest",
+        test: "clock_step_back_never_over_admits",
         client_sees: "what was admitted before stays in the window until the clock gets there; the \
                       wait says so",
         added_latency: "none",
@@ -120,7 +121,7 @@ async fn a_step_back_admits_nobody_too_often_and_the_wait_is_honest() {
 }
 
 #[tokio::test]
-async fn a_step_back_and_forward_again_forgets_nobody() {
+async fn clock_steps_forget_no_admission() {
     let redis = ClockedRedis::start().await;
     for policy in policies() {
         redis.set(0).await;
@@ -138,7 +139,7 @@ async fn a_step_back_and_forward_again_forgets_nobody() {
 }
 
 #[tokio::test]
-async fn a_step_forward_is_as_if_the_time_had_passed() {
+async fn clock_step_forward_counts_as_time() {
     let redis = ClockedRedis::start().await;
     for policy in policies() {
         redis.set(0).await;
@@ -154,7 +155,7 @@ async fn a_step_forward_is_as_if_the_time_had_passed() {
     Fault {
         number: 19,
         name: "Redis's clock steps forward by itself",
-        test: "a_step_forward_is_as_if_the_time_had_passed",
+        test: "clock_step_forward_counts_as_time",
         client_sees: "new windows, as far as the step goes",
         added_latency: "none",
         ..Fault::default()
@@ -164,27 +165,16 @@ async fn a_step_forward_is_as_if_the_time_had_passed() {
 
 /// The layer asks for no stamp, so its commonest requests go through the shorter script.
 #[tokio::test]
-async fn the_shorter_script_keeps_to_the_same() {
-    use tower::{Layer, ServiceExt, service_fn};
-    use tower_sliding_window::{SlidingWindowLayer, key};
-
+async fn short_script_obeys_the_clock_too() {
     let redis = ClockedRedis::start().await;
-    let builder = RedisStore::builder().deny_cache(false);
-    let store = builder.response_timeout(Duration::from_secs(10));
-    let store = store.connect(redis.process.url()).await.unwrap();
-    let ok = async |_: http::Request<()>| {
-        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
-    };
+    let store = patient().deny_cache(false).connect(redis.process.url()).await.unwrap();
     let service = SlidingWindowLayer::new(Quota::per_minute(5), key::constant("all"), store)
         .failure_policy(FailurePolicy::Closed)
         .layer(service_fn(ok));
     let fill = async || {
         let mut passed = 0;
-        while service.clone().oneshot(http::Request::new(())).await.unwrap().status() == 200 {
+        while passed < 3 && send(&service, request(&[])).await.status == 200 {
             passed += 1;
-            if passed == 3 {
-                break;
-            }
         }
         passed
     };

@@ -6,9 +6,9 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use test_support::fault::Fault;
+use test_support::fault::{Fault, TIMEOUT};
 use test_support::load::{LIMIT, Load, WINDOW};
-use test_support::proxy::Proxy;
+use test_support::proxy::{self, Proxy};
 use test_support::{Redis, Worker};
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{FailurePolicy, MemoryStore, RedisStore};
@@ -53,7 +53,7 @@ async fn redis_is_killed_and_comes_back_empty() {
              load on a `MemoryStore` {:.2} ms",
             answers.over_admitted(),
             outage.0.len(),
-            outage.slower_than(test_support::fault::TIMEOUT),
+            outage.slower_than(TIMEOUT),
             outage.p99().as_secs_f64() * 1e3,
             in_process.p99().as_secs_f64() * 1e3,
         ),
@@ -102,7 +102,7 @@ async fn everything_is_flushed() {
         number: 5,
         name: "FLUSHALL",
         test: "everything_is_flushed",
-        client_sees: "new windows, as after a reset of every key: somebody has asked for that",
+        client_sees: "new windows, as after a reset of every key, which FLUSHALL asks for",
         added_latency: "none",
         over_admission: LIMIT as usize,
         decided_here: false,
@@ -113,12 +113,12 @@ async fn everything_is_flushed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_script_of_somebody_else_keeps_redis_busy() {
+async fn foreign_script_keeps_redis_busy() {
     let redis = Redis::start_with(&["--lua-time-limit", "20"]).await;
     let fault = Fault {
         number: 6,
         name: "a script that runs for ever (BUSY), and SCRIPT KILL",
-        test: "a_script_of_somebody_else_keeps_redis_busy",
+        test: "foreign_script_keeps_redis_busy",
         added_latency: "the response timeout, for what is under way when it begins",
         ..Fault::default()
     };
@@ -136,12 +136,12 @@ async fn a_script_of_somebody_else_keeps_redis_busy() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_connections_are_killed_again_and_again() {
+async fn connections_are_killed_again_and_again() {
     let redis = Redis::start().await;
     let fault = Fault {
         number: 7,
         name: "CLIENT KILL of all connections, 50 times",
-        test: "the_connections_are_killed_again_and_again",
+        test: "connections_are_killed_again_and_again",
         client_sees: "nothing: what was under way is asked again under its own identity",
         added_latency: "a new connection and one round trip",
         decided_here: false,
@@ -157,35 +157,35 @@ async fn the_connections_are_killed_again_and_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_answer_comes_200_ms_late() {
+async fn every_reply_is_200_ms_late() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
     let fault = Fault {
         number: 9,
         name: "every answer 200 ms late",
-        test: "every_answer_comes_200_ms_late",
+        test: "every_reply_is_200_ms_late",
         added_latency: "twice the response timeout, for five requests; no new connection answers \
                         in time either",
         ..Fault::default()
     };
-    let delay = async || proxy.set(test_support::proxy::Fault::Delay(Duration::from_millis(200)));
-    let none = async || proxy.set(test_support::proxy::Fault::None);
+    let delay = async || proxy.set(proxy::Fault::Delay(Duration::from_millis(200)));
+    let none = async || proxy.set(proxy::Fault::None);
     fault.strikes(store(proxy.url()).await, delay, none).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_network_swallows_everything() {
+async fn network_passes_nothing_on() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
     let fault = Fault {
         number: 10,
         name: "a network that keeps connections and passes nothing on",
-        test: "the_network_swallows_everything",
+        test: "network_passes_nothing_on",
         added_latency: "twice the response timeout, for what is under way when it begins",
         ..Fault::default()
     };
-    let stall = async || proxy.set(test_support::proxy::Fault::Stall);
-    let none = async || proxy.set(test_support::proxy::Fault::None);
+    let stall = async || proxy.set(proxy::Fault::Stall);
+    let none = async || proxy.set(proxy::Fault::None);
     fault.strikes(store(proxy.url()).await, stall, none).await;
 }
 
@@ -212,12 +212,12 @@ async fn redis_has_no_memory_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_window_s_key_has_another_type() {
+async fn log_key_has_another_type() {
     let redis = Redis::start().await;
     let fault = Fault {
         number: 12,
         name: "WRONGTYPE on one user's window",
-        test: "a_window_s_key_has_another_type",
+        test: "log_key_has_another_type",
         client_sees: "the same as ever: that user's requests are decided in the process, all \
                       others in Redis",
         added_latency: "one round trip for that user",
@@ -229,12 +229,12 @@ async fn a_window_s_key_has_another_type() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_user_may_no_longer_call_scripts() {
+async fn user_may_no_longer_call_scripts() {
     let redis = Redis::start().await;
     let fault = Fault {
         number: 13,
         name: "NOPERM: the user may no longer call scripts",
-        test: "the_user_may_no_longer_call_scripts",
+        test: "user_may_no_longer_call_scripts",
         added_latency: "one round trip for a key that Redis refuses for the first time",
         ..Fault::default()
     };
@@ -246,12 +246,12 @@ async fn the_user_may_no_longer_call_scripts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_wants_a_password_all_of_a_sudden() {
+async fn redis_suddenly_wants_a_password() {
     let redis = Redis::start().await;
     let fault = Fault {
         number: 14,
-        name: "NOAUTH: Redis wants a password that nobody has told",
-        test: "redis_wants_a_password_all_of_a_sudden",
+        name: "NOAUTH: Redis wants a password that the store does not have",
+        test: "redis_suddenly_wants_a_password",
         ..Fault::default()
     };
     let client = redis::Client::open(redis.url()).unwrap();

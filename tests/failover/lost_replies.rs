@@ -1,10 +1,10 @@
-//! A check whose answer is lost is asked again under its own identity and counts once.
+//! A check whose reply is lost is sent again under its own identity and counts once.
 
 use std::time::Duration;
 
 use test_support::Redis;
 use test_support::fault::Fault;
-use test_support::proxy::Proxy;
+use test_support::proxy::{self, Proxy};
 use tokio::time::Instant;
 use tower_sliding_window::{FailurePolicy, Limiter, Quota, RedisStore};
 
@@ -13,19 +13,15 @@ async fn behind(proxy: &Proxy, timeout: Duration) -> RedisStore {
     builder.connect(proxy.url()).await.unwrap()
 }
 
-fn port(redis: &Redis) -> u16 {
-    redis.url().rsplit(':').next().unwrap().parse().unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reply_lost_after_the_commit_counts_once() {
+async fn lost_reply_counts_once() {
     const TASKS: u32 = 4;
     const LOSSES: u32 = 2_500;
     let redis = Redis::start().await;
     let started = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..TASKS {
-        let proxy = Proxy::to(port(&redis)).await;
+        let proxy = Proxy::to(redis.port()).await;
         let store = behind(&proxy, Duration::from_secs(10)).await;
         tasks.spawn(async move {
             let limiter = Limiter::new(Quota::per_hour(LOSSES + 1), store);
@@ -47,7 +43,7 @@ async fn a_reply_lost_after_the_commit_counts_once() {
     Fault {
         number: 8,
         name: "a reply lost after the script has run, 10,000 times",
-        test: "a_reply_lost_after_the_commit_counts_once",
+        test: "lost_reply_counts_once",
         client_sees: "nothing: the request is asked again under its own identity",
         added_latency: "a new connection and one round trip",
         ..Fault::default()
@@ -63,9 +59,9 @@ async fn a_reply_lost_after_the_commit_counts_once() {
 }
 
 #[tokio::test]
-async fn a_lost_denial_is_still_a_denial() {
+async fn denial_survives_a_lost_reply() {
     let redis = Redis::start().await;
-    let proxy = Proxy::to(port(&redis)).await;
+    let proxy = Proxy::to(redis.port()).await;
     let store = behind(&proxy, Duration::from_secs(10)).await;
     let limiter = Limiter::new(Quota::per_hour(1), store);
     assert!(limiter.check("alice").await.unwrap().is_admitted());
@@ -75,9 +71,9 @@ async fn a_lost_denial_is_still_a_denial() {
 }
 
 #[tokio::test]
-async fn an_admission_repeated_when_the_window_is_full_is_still_admitted() {
+async fn repeated_check_stays_admitted_when_full() {
     let redis = Redis::start().await;
-    let proxy = Proxy::to(port(&redis)).await;
+    let proxy = Proxy::to(redis.port()).await;
     let store = behind(&proxy, Duration::from_secs(10)).await;
     let limiter = Limiter::new(Quota::per_hour(1), store);
     let _ = limiter.check("load the script").await.unwrap();
@@ -89,42 +85,42 @@ async fn an_admission_repeated_when_the_window_is_full_is_still_admitted() {
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_too_late_counts_once() {
+async fn late_reply_counts_once() {
     let redis = Redis::start().await;
-    let proxy = Proxy::to(port(&redis)).await;
+    let proxy = Proxy::to(redis.port()).await;
     let store = behind(&proxy, Duration::from_millis(400)).await;
     let limiter = Limiter::new(Quota::per_hour(10), store);
     let _ = limiter.check("load the script").await.unwrap();
 
-    proxy.set(test_support::proxy::Fault::Stall);
+    proxy.set(proxy::Fault::Stall);
     let check = tokio::spawn({
         let limiter = limiter.clone();
         async move { limiter.check("alice").await }
     });
     // Longer than the timeout of the first asking, shorter than that of both.
     tokio::time::sleep(Duration::from_millis(600)).await;
-    proxy.set(test_support::proxy::Fault::None);
+    proxy.set(proxy::Fault::None);
     let decision = check.await.unwrap().unwrap();
     assert_eq!(decision.admitted().unwrap().remaining(), 9);
     assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:default:10/1h"]).await, 1);
 }
 
 #[tokio::test]
-async fn a_check_that_fails_though_it_was_counted_is_taken_back() {
+async fn failed_but_counted_check_is_cancelled() {
     let redis = Redis::start().await;
-    let proxy = Proxy::to(port(&redis)).await;
+    let proxy = Proxy::to(redis.port()).await;
     let limiter =
         Limiter::new(Quota::per_hour(3), behind(&proxy, Duration::from_millis(200)).await)
             .failure_policy(FailurePolicy::Closed);
     let _ = limiter.check("load the script").await.unwrap();
 
-    proxy.set(test_support::proxy::Fault::Stall);
+    proxy.set(proxy::Fault::Stall);
     let error = limiter.check("alice").await.unwrap_err();
     assert!(error.may_have_counted(), "{error}");
     for _ in 0..2 {
         limiter.check("alice").await.unwrap_err();
     }
-    proxy.set(test_support::proxy::Fault::None); // and all that was asked is executed, late
+    proxy.set(proxy::Fault::None); // and all that was asked is executed, late
     let truth = Limiter::new(Quota::per_hour(3), redis.store().await);
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     let mut seen = Vec::new();
@@ -139,14 +135,11 @@ async fn a_check_that_fails_though_it_was_counted_is_taken_back() {
 }
 
 #[tokio::test]
-async fn only_the_repeat_pays_for_looking_the_request_up() {
+async fn only_a_repeat_looks_the_request_up() {
     let redis = Redis::start().await;
-    let proxy = Proxy::to(port(&redis)).await;
+    let proxy = Proxy::to(redis.port()).await;
     let limiter = Limiter::new(Quota::per_hour(100), behind(&proxy, Duration::from_secs(10)).await);
-    let lookups = async || {
-        let stats: String = redis.run(&["INFO", "commandstats"]).await;
-        stats.lines().filter(|line| line.starts_with("cmdstat_zscore:calls=1,")).count()
-    };
+    let lookups = async || redis.calls("zscore").await;
     for _ in 0..10 {
         let _ = limiter.check("alice").await.unwrap();
     }

@@ -1,12 +1,9 @@
 //! What happens to requests when one of several Redis servers fails: one test a fault, under load
 //! before, during and after it.
 
-use std::time::Duration;
-
-use test_support::Cluster;
-use test_support::Sentinels;
 use test_support::fault::Fault;
-use test_support::load::{Load, USERS, WINDOW};
+use test_support::load::{LIMIT, Load, USERS, WINDOW};
+use test_support::{Cluster, Redis, Sentinels, eventually};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::store::RedisServers;
@@ -20,22 +17,18 @@ async fn store(servers: RedisServers) -> RedisStore {
 }
 
 /// Waits until a replica has become a master.
-async fn is_promoted(replica: &test_support::Redis) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
+async fn is_promoted(replica: &Redis) {
+    eventually("a replica is promoted", async || {
         let info: String = replica.run(&["INFO", "replication"]).await;
-        if info.contains("role:master") {
-            return;
-        }
-        assert!(Instant::now() < deadline, "no replica is promoted");
-        sleep(Duration::from_millis(50)).await;
-    }
+        info.contains("role:master")
+    })
+    .await;
 }
 
 /// Two processes as one: each has connections, windows and a journal of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_instances_lose_their_redis() {
-    let mut redis = test_support::Redis::start().await;
+    let mut redis = Redis::start().await;
     let start = async || {
         let store = store(RedisServers::one(redis.url()).unwrap()).await;
         Load::start(store, FailurePolicy::local(2))
@@ -64,7 +57,7 @@ async fn two_instances_lose_their_redis() {
         name: "the same with two instances, `local:2`",
         test: "two_instances_lose_their_redis",
         client_sees: "half the quota at each instance",
-        over_admission: test_support::load::LIMIT as usize,
+        over_admission: LIMIT as usize,
         ..Fault::default()
     };
     let over = answers.over_admitted();
@@ -73,13 +66,13 @@ async fn two_instances_lose_their_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sentinel_names_another_master() {
+async fn sentinel_names_another_master() {
     let watched = Mutex::new(Sentinels::start().await);
     let store = store(watched.lock().await.servers()).await;
     let fault = Fault {
         number: 20,
         name: "Sentinel: the master is killed, its replica is promoted",
-        test: "a_sentinel_names_another_master",
+        test: "sentinel_names_another_master",
         ..Fault::default()
     };
     let kill = async || watched.lock().await.master.kill();
@@ -88,13 +81,13 @@ async fn a_sentinel_names_another_master() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_of_a_cluster_is_killed() {
+async fn cluster_primary_is_killed() {
     let cluster = Mutex::new(Cluster::with_replicas(1).await);
     let store = store(cluster.lock().await.servers()).await;
     let fault = Fault {
         number: 21,
         name: "Cluster: a primary is killed, its replica is promoted",
-        test: "a_primary_of_a_cluster_is_killed",
+        test: "cluster_primary_is_killed",
         client_sees: "the same as ever: the keys of its slots are decided in the process, all \
                       others in Redis",
         added_latency: "twice the response timeout",
@@ -110,13 +103,13 @@ async fn a_primary_of_a_cluster_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_has_lost_its_majority() {
+async fn cluster_loses_its_majority() {
     let cluster = Mutex::new(Cluster::start().await);
     let store = store(cluster.lock().await.servers()).await;
     let fault = Fault {
         number: 22,
         name: "Cluster: the majority is killed, and comes back",
-        test: "a_cluster_has_lost_its_majority",
+        test: "cluster_loses_its_majority",
         added_latency: "twice the response timeout",
         ..Fault::default()
     };
@@ -140,7 +133,7 @@ async fn a_cluster_has_lost_its_majority() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_move_from_node_to_node() {
     let cluster = Cluster::start().await;
-    let policy = Policy::new("user").quota(Quota::new(test_support::load::LIMIT, WINDOW));
+    let policy = Policy::new("user").quota(Quota::new(LIMIT, WINDOW));
     // Two windows of one key, so that a slot is half here and half there while it moves.
     let second = Policy::new("second").quota(Quota::new(1000, WINDOW));
     let layer =

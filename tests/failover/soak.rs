@@ -206,5 +206,5 @@ async fn faults_at_random() {
     println!("most held in the first fifth {early:?}, later {late:?}: (KiB, descriptors)");
     assert!(late.0 <= early.0 * 5 / 4 + 8 * 1024, "memory grows, with seed {seed}");
     assert!(late.1 <= early.1 + 8, "descriptors are lost, with seed {seed}");
-    println!("{faults} faults, {asked} requests, {here} admitted here, nobody above the limit");
+    println!("{faults} faults, {asked} requests, {here} admitted here, none above the limit");
 }

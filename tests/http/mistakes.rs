@@ -28,7 +28,7 @@ fn missing(told: &RecordedMetrics, policy: &str, reason: &str) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_not_provided_is_500_and_told_once() {
+async fn key_not_provided_is_500_and_warns_once() {
     let (told, warnings) = (RecordedMetrics::default(), Warnings::default());
     let _recorder = metrics::set_default_local_recorder(&told);
     let _subscriber = warnings.listen();
@@ -70,7 +70,7 @@ async fn each_reason_has_a_label() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_that_never_finds_its_key_is_told() {
+async fn rule_that_never_finds_its_key_warns() {
     for (skips, found_first) in [(false, false), (true, false), (false, true)] {
         let warnings = Warnings::default();
         let _subscriber = warnings.listen();
@@ -93,7 +93,7 @@ async fn a_rule_that_never_finds_its_key_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_layer_applied_twice_is_told() {
+async fn layer_applied_twice_warns() {
     let (told, warnings) = (RecordedMetrics::default(), Warnings::default());
     let _recorder = metrics::set_default_local_recorder(&told);
     let _subscriber = warnings.listen();
@@ -135,7 +135,7 @@ async fn layers_of_two_policies_are_no_mistake() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_never_pass_is_no_store_failure() {
+async fn impossible_request_is_no_store_failure() {
     let told = RecordedMetrics::default();
     let _recorder = metrics::set_default_local_recorder(&told);
     let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new());
@@ -218,7 +218,7 @@ fn a_constructor_panics_at_its_caller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_are_made_from_what_a_person_has() {
+async fn keys_are_made_from_common_types() {
     let store = MemoryStore::new();
     let ip: IpAddr = "2001:db8::7".parse().unwrap();
     let limiter = Limiter::new(policy("ip"), store.clone());
@@ -238,7 +238,7 @@ async fn keys_are_made_from_what_a_person_has() {
 }
 
 #[tokio::test]
-async fn a_redis_that_was_never_up_is_told_once() {
+async fn redis_never_up_warns_once() {
     let (told, warnings) = (RecordedMetrics::default(), Warnings::default());
     let _recorder = metrics::set_default_local_recorder(&told);
     let _subscriber = warnings.listen();

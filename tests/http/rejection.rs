@@ -29,7 +29,7 @@ fn per_user(limit: u32, store: impl Store) -> SlidingWindowLayer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_says_in_every_field_what_was_exceeded_and_when_to_come_back() {
+async fn denial_fills_every_field() {
     let service = per_user(1, MemoryStore::new()).layer(service_fn(ok));
     assert_eq!(status(&service, "alice").await, OK);
     advance(Duration::from_millis(23_500)).await;
@@ -51,7 +51,7 @@ async fn a_denial_says_in_every_field_what_was_exceeded_and_when_to_come_back() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_success_tells_what_is_left_only_if_asked_to() {
+async fn ratelimit_header_on_success_is_opt_in() {
     let silent = per_user(2, MemoryStore::new()).layer(service_fn(ok));
     let answer = send(&silent, from_user("alice")).await;
     assert_eq!((answer.header("ratelimit"), answer.header("ratelimit-policy")), (None, None));
@@ -69,7 +69,7 @@ async fn a_success_tells_what_is_left_only_if_asked_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_given_back_is_not_told_as_taken() {
+async fn cancelled_place_counts_as_remaining() {
     let layer = per_user(2, MemoryStore::new()).headers_on_success(true).cancel_if(|_| true);
     let service = layer.layer(service_fn(ok));
     for _ in 0..3 {
@@ -79,7 +79,7 @@ async fn a_place_given_back_is_not_told_as_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_exactly_a_window_old_is_no_longer_counted_against_what_is_left() {
+async fn remaining_excludes_entries_a_window_old() {
     let policy = Policy::new("user").quota(Quota::per_second(3)).quota(Quota::per_minute(100));
     let service = SlidingWindowLayer::new(policy, key::constant("all"), MemoryStore::new())
         .headers_on_success(true)
@@ -91,7 +91,7 @@ async fn what_is_exactly_a_window_old_is_no_longer_counted_against_what_is_left(
 }
 
 #[tokio::test(start_paused = true)]
-async fn fields_that_the_inner_service_set_itself_stay() {
+async fn fields_of_the_inner_service_stay() {
     let inner = |_: Request<String>| async {
         let response = Response::builder().header("ratelimit", "own").body(String::new());
         Ok::<_, std::convert::Infallible>(response.unwrap())
@@ -103,7 +103,7 @@ async fn fields_that_the_inner_service_set_itself_stay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_response_can_be_replaced_and_still_says_when_to_come_back() {
+async fn custom_rejection_keeps_retry_after() {
     let service = per_user(1, MemoryStore::new())
         .on_rejection(|rejection| {
             let said = match rejection {
@@ -130,7 +130,7 @@ async fn the_response_can_be_replaced_and_still_says_when_to_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn headers_of_a_replaced_response_are_kept() {
+async fn headers_of_a_custom_rejection_stay() {
     let service = per_user(1, MemoryStore::new())
         .on_rejection(|_| {
             let response = Response::builder().status(503).header("retry-after", "7");
@@ -144,7 +144,7 @@ async fn headers_of_a_replaced_response_are_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_default_response_can_be_amended() {
+async fn default_rejection_can_be_amended() {
     let service = per_user(1, MemoryStore::new())
         .on_rejection(|rejection| {
             let mut response = rejection.to_response();
@@ -159,7 +159,7 @@ async fn the_default_response_can_be_amended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_new_keys_is_turned_away_and_washes_nobody_out() {
+async fn flood_of_new_keys_evicts_no_log() {
     let store = MemoryStore::with_capacity(2);
     let service = per_user(1, store.clone()).layer(service_fn(ok));
     assert_eq!(status(&service, "alice").await, OK);
@@ -213,7 +213,7 @@ impl Store for Broken {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_is_503_and_never_a_false_429() {
+async fn failing_store_is_503_never_429() {
     let service = per_user(1, Broken).layer(service_fn(ok));
     let answer = send(&service, from_user("alice")).await;
     assert_eq!(answer.status, FULL);

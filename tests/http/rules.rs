@@ -35,7 +35,7 @@ fn from(user: &str, ip: &str) -> Request<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_denied_by_the_second_rule_leaves_the_window_of_the_first_untouched() {
+async fn denial_by_second_rule_leaves_no_trace() {
     let store = MemoryStore::new();
     let service = user_and_ip(user(3), ip(2), &store).layer(service_fn(ok));
     let users = Limiter::new(user(3), store);
@@ -50,7 +50,7 @@ async fn a_request_denied_by_the_second_rule_leaves_the_window_of_the_first_unto
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_denied_by_the_first_rule_leaves_the_window_of_the_second_untouched() {
+async fn denial_by_first_rule_leaves_no_trace() {
     let store = MemoryStore::new();
     let service = user_and_ip(user(1), ip(2), &store).layer(service_fn(ok));
     let ips = Limiter::new(ip(2), store);
@@ -64,7 +64,7 @@ async fn a_request_denied_by_the_first_rule_leaves_the_window_of_the_second_unto
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_answer_names_every_violated_policy_and_the_longest_wait() {
+async fn denial_names_every_policy_and_longest_wait() {
     let roomy = Policy::new("site").quota(Quota::per_second(1000));
     let service = user_and_ip(user(1), ip(1), &MemoryStore::new())
         .rule(roomy, key::constant("all"))
@@ -88,7 +88,7 @@ async fn the_answer_names_every_violated_policy_and_the_longest_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_weight_above_the_limit_of_any_rule_is_counted_by_none() {
+async fn cost_above_any_limit_is_not_counted() {
     let store = MemoryStore::new();
     let service = user_and_ip(user(5), ip(2), &store).cost(|_| 3).layer(service_fn(ok));
     assert_eq!(send(&service, from("alice", "1")).await.status, TOO_MANY);
@@ -96,7 +96,7 @@ async fn a_weight_above_the_limit_of_any_rule_is_counted_by_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_without_a_key_is_answered_401_and_counted_by_no_rule() {
+async fn missing_key_is_401_and_uncounted() {
     let store = MemoryStore::new();
     let service = user_and_ip(user(1), ip(1), &store).layer(service_fn(ok));
     for headers in [&[][..], &[("x-ip", "1")], &[("x-user-id", "alice")], &[("x-user-id", "")]] {
@@ -109,7 +109,7 @@ async fn a_request_without_a_key_is_answered_401_and_counted_by_no_rule() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_key_can_be_answered_with_another_status() {
+async fn missing_key_status_can_be_changed() {
     let service = user_and_ip(user(1), ip(1), &MemoryStore::new())
         .on_missing_key(MissingKey::Reject(StatusCode::FORBIDDEN))
         .layer(service_fn(ok));
@@ -135,7 +135,7 @@ async fn a_missing_key_can_skip_its_rule_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_optional_key_skips_its_own_rule_while_others_still_want_theirs() {
+async fn optional_key_skips_only_its_own_rule() {
     let layer = SlidingWindowLayer::new(ip(3), key::header("x-ip"), MemoryStore::new())
         .rule(user(1), key::optional(key::header("x-user-id")));
     let service = layer.layer(service_fn(ok));
@@ -149,7 +149,7 @@ async fn an_optional_key_skips_its_own_rule_while_others_still_want_theirs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ambiguous_key_is_answered_400_however_missing_ones_are_treated() {
+async fn ambiguous_key_is_always_400() {
     let store = MemoryStore::new();
     let rule = || SlidingWindowLayer::new(user(1), key::header("x-user-id"), store.clone());
     let optional = key::optional(key::header("x-user-id"));
@@ -168,7 +168,7 @@ async fn an_ambiguous_key_is_answered_400_however_missing_ones_are_treated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rules_with_the_same_key_keep_windows_of_their_own() {
+async fn rules_of_one_key_keep_separate_logs() {
     let burst = Policy::new("burst").quota(Quota::per_second(1));
     let service = SlidingWindowLayer::new(user(2), key::header("x-user-id"), MemoryStore::new())
         .rule(burst, key::header("x-user-id"))

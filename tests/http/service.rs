@@ -37,7 +37,7 @@ fn reply(text: &'static str) -> Reply {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_service_is_ready_exactly_when_the_inner_one_is() {
+async fn readiness_is_that_of_the_inner_service() {
     let (mut service, mut handle) = mocked(9, MemoryStore::new());
     handle.allow(0);
     assert_pending!(service.poll_ready::<Call>());
@@ -52,7 +52,7 @@ async fn the_service_is_ready_exactly_when_the_inner_one_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_instance_that_was_polled_ready_is_the_one_that_is_called() {
+async fn ready_instance_is_the_one_called() {
     let (mut service, mut handle) = mocked(9, MemoryStore::new());
     for user in ["alice", "bob"] {
         handle.allow(1);
@@ -69,7 +69,7 @@ async fn the_instance_that_was_polled_ready_is_the_one_that_is_called() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_skipped_request_calls_the_instance_that_was_ready_as_well() {
+async fn skipped_request_calls_the_ready_instance() {
     let (mut service, mut handle) = mocked(9, MemoryStore::new());
     handle.allow(1);
     assert_ready_ok!(service.poll_ready::<Call>());
@@ -83,7 +83,7 @@ async fn a_skipped_request_calls_the_instance_that_was_ready_as_well() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_inner_service_is_not_called_on_a_denial_nor_without_a_key() {
+async fn denied_or_keyless_request_skips_inner() {
     let (mut service, mut handle) = mocked(1, MemoryStore::new());
     handle.allow(10);
     assert_ready_ok!(service.poll_ready::<Call>());
@@ -138,7 +138,7 @@ impl Store for Held {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_inner_service_is_not_called_before_the_verdict() {
+async fn inner_waits_for_the_outcome() {
     let store = Held::default();
     let (mut service, mut handle) = mocked(1, store.clone());
     handle.allow(2);
@@ -160,7 +160,7 @@ async fn the_inner_service_is_not_called_before_the_verdict() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_given_up_before_the_verdict_never_reaches_the_inner_service() {
+async fn dropped_request_never_calls_inner() {
     let store = Held::default();
     let (mut service, mut handle) = mocked(1, store.clone());
     handle.allow(1);
@@ -173,7 +173,7 @@ async fn a_request_given_up_before_the_verdict_never_reaches_the_inner_service()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_the_inner_service_arrives_as_it_was_and_has_been_counted() {
+async fn inner_error_passes_and_counts() {
     #[derive(Debug, PartialEq)]
     struct SoldOut(u32);
 

@@ -26,7 +26,7 @@ fn layer(limit: u32) -> SlidingWindowLayer {
     SlidingWindowLayer::new(Quota::per_minute(limit), key::header("x-user-id"), store)
 }
 
-/// An error that is nobody else's.
+/// An error type of this test alone.
 #[derive(Debug, PartialEq)]
 struct Status(u32);
 
@@ -65,7 +65,7 @@ impl Body for Stream {
 }
 
 #[tokio::test(start_paused = true)]
-async fn frames_trailers_and_errors_of_a_foreign_body_pass_unchanged() {
+async fn body_frames_and_errors_pass_unchanged() {
     let inner = service_fn(|_: Request<()>| async {
         let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), 0.into())]);
         let polls = VecDeque::from([
@@ -94,7 +94,7 @@ async fn frames_trailers_and_errors_of_a_foreign_body_pass_unchanged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_response_waits_for_no_frame_of_the_body() {
+async fn response_waits_for_no_body_frame() {
     let polled = Rc::new(Cell::new(0));
     let inner = service_fn({
         let polled = polled.clone();
@@ -109,7 +109,7 @@ async fn the_response_waits_for_no_frame_of_the_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rejection_says_how_long_its_body_is() {
+async fn rejection_knows_its_body_length() {
     let service = layer(1).layer(service_fn(ok));
     assert_eq!(status(&service, "alice").await, OK);
     let mut body = service.oneshot(from_user("alice")).await.unwrap().into_body();
@@ -123,7 +123,7 @@ async fn a_rejection_says_how_long_its_body_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_rejection_has_ended_from_the_start() {
+async fn empty_rejection_ends_at_once() {
     let service = layer(1).on_rejection(|_| Response::new(Bytes::new())).layer(service_fn(ok));
     assert_eq!(status(&service, "alice").await, OK);
     let mut body = service.oneshot(from_user("alice")).await.unwrap().into_body();
@@ -133,7 +133,7 @@ async fn an_empty_rejection_has_ended_from_the_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_and_service_need_neither_be_send_nor_a_body() {
+async fn requests_need_not_be_send() {
     let seen = Rc::new(Cell::new(0));
     let inner = service_fn({
         let seen = seen.clone();
@@ -167,7 +167,7 @@ async fn what_is_send_stays_send() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denied_request_gives_its_place_in_an_inner_concurrency_limit_back() {
+async fn denial_frees_an_inner_concurrency_limit() {
     let service = ServiceBuilder::new().layer(layer(1)).concurrency_limit(1).service_fn(ok);
     // Polled by hand, for a place that is not given back would be waited for without end.
     let now = |user| assert_ready_ok!(task::spawn(service.clone().oneshot(from_user(user))).poll());
@@ -201,7 +201,7 @@ async fn it_works_inside_and_outside_a_buffer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_layers_stack_and_each_answers_for_itself() {
+async fn two_layers_stack() {
     let service = ServiceBuilder::new().layer(layer(3)).layer(layer(1)).service_fn(ok);
     assert_eq!(status(&service, "alice").await, OK);
     let inner = send(&service, from_user("alice")).await;

@@ -5,13 +5,11 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use redis::aio::ConnectionManager;
-use test_support::Redis;
+use test_support::{Redis, patient};
 use tokio::task::JoinSet;
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    Limiter, MemoryStore, Policy, Quota, RedisStore, SlidingWindowLayer, key,
-};
+use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer, key};
 
 use test_support::requests::{ok, status};
 
@@ -99,11 +97,10 @@ async fn no_two_keys_share_a_window_in_process() {
 }
 
 #[tokio::test]
-async fn no_two_keys_share_a_window_and_none_leaves_its_prefix_on_redis() {
+async fn keys_share_no_log_and_keep_their_prefix() {
     let (redis, keys) = (Redis::start().await, hostile_keys());
     let store = async |prefix: &str| {
-        let builder = RedisStore::builder().response_timeout(Duration::from_secs(10));
-        builder.prefix(prefix).deny_cache(false).connection(redis.connection().await)
+        patient().prefix(prefix).deny_cache(false).connection(redis.connection().await)
     };
     each_has_its_own_window(store("tsw").await, &keys).await;
     let mut connection = redis.connection().await;
@@ -128,7 +125,7 @@ async fn no_two_keys_share_a_window_and_none_leaves_its_prefix_on_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_keys_leaves_nothing_that_does_not_run_out() {
+async fn flood_of_keys_leaves_only_expiring_data() {
     const KEYS: u64 = 200_000;
     let redis = Redis::start().await;
     let store = redis.store().await;
@@ -167,7 +164,7 @@ async fn a_flood_of_keys_leaves_nothing_that_does_not_run_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_their_windows_have_run_out_a_flood_of_keys_is_gone() {
+async fn flood_of_keys_expires() {
     const KEYS: u64 = 50_000;
     let redis = Redis::start().await;
     let limiter = Limiter::new(Quota::new(1, Duration::from_millis(100)), redis.store().await);

@@ -58,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn the_errors_of_a_penalty_name_the_part_that_is_wrong(
+    fn penalty_errors_name_the_wrong_part(
         penalty in penalty(),
         (wrong, place) in (WRONG, any::<prop::sample::Index>()),
     ) {
@@ -79,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_in_which_quotas_are_given_does_not_matter(
+    fn order_of_quotas_does_not_matter(
         (quotas, shuffled) in vec((1_u32..4, 1_u64..4), 0..6)
             .prop_flat_map(|it| (Just(it.clone()), Just(it).prop_shuffle())),
     ) {
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn errors_name_the_part_that_is_wrong_and_no_other(
+    fn errors_name_the_wrong_part_only(
         quotas in vec(quota(), 0..4),
         (wrong, place) in (WRONG, any::<prop::sample::Index>()),
         proxies in vec(any::<IpAddr>(), 0..4),
@@ -139,7 +139,7 @@ proptest! {
     }
 
     #[test]
-    fn a_url_that_is_none_is_an_error_that_keeps_the_password_to_itself(
+    fn bad_url_error_hides_the_password(
         scheme in "[a-z]{0,8}|redis|rediss|unix",
         rest in "\\PC{0,20}|[/@:?#\\[\\]%0-9a-z.]{0,30}",
     ) {

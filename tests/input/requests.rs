@@ -1,5 +1,5 @@
-//! The layer against requests that nobody honest sends: each is counted in the window it should
-//! be, or turned away with the status it should be, and then nothing is kept of it.
+//! The layer against hostile requests: each is counted in the right log, or refused with the right
+//! status, and then nothing of it is kept.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -280,7 +280,7 @@ async fn windows(addresses: impl Iterator<Item = IpAddr> + Clone) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_rotates_through_a_64_stays_in_one_window() {
+async fn ipv6_slash_64_has_one_log() {
     let address = |net: u16, host: u64| {
         let net = u128::from(Ipv6Addr::new(0x2a00, 1, 2, net, 0, 0, 0, 0));
         IpAddr::V6((net | u128::from(host)).into())
@@ -292,7 +292,7 @@ async fn who_rotates_through_a_64_stays_in_one_window() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_of_ipv4_has_one_window_however_it_is_written() {
+async fn ipv4_address_has_one_log() {
     let both = (0..200).flat_map(|last| {
         let address = Ipv4Addr::new(203, 0, 113, last);
         [IpAddr::from(address), IpAddr::from(address.to_ipv6_mapped())]
@@ -301,7 +301,7 @@ async fn an_address_of_ipv4_has_one_window_however_it_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_address_has_the_window_of_one_of_the_other_kind() {
+async fn ipv4_and_ipv6_share_no_log() {
     let twins = (0..=255_u8).flat_map(|it| {
         let eight = u128::from_be_bytes([it; 16]);
         [IpAddr::from([it; 4]), IpAddr::from(Ipv6Addr::from(eight))]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use test_support::acl::{May, make_user};
 use test_support::tls::{self, Certificates};
-use test_support::{Cluster, Redis, Sentinels, free_port};
+use test_support::{Cluster, Redis, Sentinels, free_port, patient};
 use tower_sliding_window::store::{RedisServers, Store};
 use tower_sliding_window::{
     Decision, Key, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
@@ -20,8 +20,7 @@ macro_rules! laws {
         async fn all_laws(servers: RedisServers) {
             $(
                 println!("{}", stringify!($name));
-                let builder = RedisStore::builder().prefix(concat!("limiter:", stringify!($name)));
-                let builder = builder.response_timeout(Duration::from_secs(10));
+                let builder = patient().prefix(concat!("limiter:", stringify!($name)));
                 let store = builder.deny_cache(false).connect(servers.clone()).await.unwrap();
                 $name(store).await;
             )*
@@ -42,7 +41,7 @@ async fn on_the_master_that_sentinels_name() {
 }
 
 #[tokio::test]
-async fn as_a_user_who_may_do_no_more_than_the_scripts_need() {
+async fn with_the_least_acl_rights() {
     let redis = Redis::start().await;
     let url = make_user(&redis, May::KeepWindows).await;
     all_laws(url.try_into().unwrap()).await;
@@ -72,33 +71,33 @@ async fn over_tls() {
         (port, Redis::start_with(&arguments).await)
     };
     let url = format!("rediss://127.0.0.1:{port}");
-    RedisStore::connect(url.clone()).await.expect_err("a certificate that nobody vouches for");
+    RedisStore::connect(url.clone()).await.expect_err("a certificate of an unknown authority");
     let servers = RedisServers::one(url).unwrap();
     // The server wants to know its clients too.
     let trusting = servers.clone().root_certificate(std::fs::read(authority).unwrap());
-    RedisStore::connect(trusting.clone()).await.expect_err("a client that nobody vouches for");
+    RedisStore::connect(trusting.clone()).await.expect_err("a client without a certificate");
     let known = trusting
         .client_certificate(std::fs::read(certificate).unwrap(), std::fs::read(key).unwrap());
     all_laws(known).await;
 }
 
 laws!(
-    exactly_the_limit_is_admitted,
-    a_window_slides_and_has_no_boundary_to_burst_across,
-    a_denial_leaves_no_trace,
-    whoever_waits_as_long_as_told_is_admitted,
-    the_wait_is_right_after_the_limit_was_lowered,
-    several_quotas_record_all_or_nothing,
-    several_policies_record_all_or_nothing,
-    the_same_window_twice_counts_once,
+    admits_exactly_the_limit,
+    window_slides_without_boundary,
+    denial_leaves_no_trace,
+    waiting_retry_after_gets_admitted,
+    wait_is_right_after_lowering_the_limit,
+    quotas_record_all_or_nothing,
+    policies_record_all_or_nothing,
+    same_log_twice_counts_once,
     rules_of_one_name_and_key_all_hold,
-    cancelling_removes_that_very_entry,
-    a_weight_takes_its_places_or_none,
-    resetting_one_key_leaves_the_others,
-    policies_of_different_names_do_not_share_windows,
+    cancel_removes_that_very_entry,
+    cost_takes_all_its_places_or_none,
+    reset_of_one_key_leaves_others,
+    policies_share_logs_by_name_only,
     keys_may_hold_any_bytes,
-    an_impossible_weight_is_an_error_and_counts_nothing,
-    a_huge_weight_is_refused_before_it_costs_anything,
+    cost_above_the_limit_is_an_error,
+    huge_cost_is_refused_early,
 );
 
 fn admitted(decision: &Decision) -> bool {
@@ -116,7 +115,7 @@ async fn retry_after(limiter: &Limiter, key: &str) -> Duration {
     }
 }
 
-async fn exactly_the_limit_is_admitted(store: impl Store) {
+async fn admits_exactly_the_limit(store: impl Store) {
     let limiter = Limiter::new(Quota::per_minute(5), store);
     let mut remaining = Vec::new();
     for _ in 0..5 {
@@ -130,7 +129,7 @@ async fn exactly_the_limit_is_admitted(store: impl Store) {
     assert!(admit(&limiter, "bob").await, "another key has a window of its own");
 }
 
-async fn a_window_slides_and_has_no_boundary_to_burst_across(store: impl Store) {
+async fn window_slides_without_boundary(store: impl Store) {
     let limiter = Limiter::new(Quota::new(4, Duration::from_millis(2500)), store);
     assert!(admit(&limiter, "alice").await);
     tokio::time::sleep(Duration::from_millis(1000)).await;
@@ -143,7 +142,7 @@ async fn a_window_slides_and_has_no_boundary_to_burst_across(store: impl Store) 
     assert!(!admit(&limiter, "alice").await);
 }
 
-async fn a_denial_leaves_no_trace(store: impl Store) {
+async fn denial_leaves_no_trace(store: impl Store) {
     let limiter = Limiter::new(Quota::new(2, Duration::from_millis(1500)), store);
     assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
     let mut last = Duration::MAX;
@@ -156,7 +155,7 @@ async fn a_denial_leaves_no_trace(store: impl Store) {
     assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 2);
 }
 
-async fn whoever_waits_as_long_as_told_is_admitted(store: impl Store) {
+async fn waiting_retry_after_gets_admitted(store: impl Store) {
     let limiter = Limiter::new(Quota::new(2, Duration::from_millis(300)), store);
     for _ in 0..5 {
         let wait = loop {
@@ -170,7 +169,7 @@ async fn whoever_waits_as_long_as_told_is_admitted(store: impl Store) {
     }
 }
 
-async fn the_wait_is_right_after_the_limit_was_lowered(store: impl Store) {
+async fn wait_is_right_after_lowering_the_limit(store: impl Store) {
     let policy = PolicyHandle::new(Quota::new(4, Duration::from_millis(2500)));
     let limiter = Limiter::new(policy.clone(), store);
     for _ in 0..2 {
@@ -188,7 +187,7 @@ async fn the_wait_is_right_after_the_limit_was_lowered(store: impl Store) {
     assert!(admit(&limiter, "alice").await);
 }
 
-async fn several_quotas_record_all_or_nothing(store: impl Store) {
+async fn quotas_record_all_or_nothing(store: impl Store) {
     let policy = Policy::new("user").quota(Quota::new(2, Duration::from_millis(1500)));
     let limiter = Limiter::new(policy.quota(Quota::per_minute(3)), store);
     assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
@@ -200,7 +199,7 @@ async fn several_quotas_record_all_or_nothing(store: impl Store) {
     assert!(wait > Duration::from_secs(50), "now the long one is: {wait:?}");
 }
 
-async fn several_policies_record_all_or_nothing(store: impl Store) {
+async fn policies_record_all_or_nothing(store: impl Store) {
     let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(3)));
     let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_hour(1)));
     let limiter = Limiter::new(&user, store);
@@ -223,7 +222,7 @@ async fn several_policies_record_all_or_nothing(store: impl Store) {
     assert!(denied.retry_after() > Duration::from_secs(3500), "the longest wait");
 }
 
-async fn the_same_window_twice_counts_once(store: impl Store) {
+async fn same_log_twice_counts_once(store: impl Store) {
     let policy = PolicyHandle::new(Quota::per_minute(3));
     let limiter = Limiter::new(&policy, store);
     let decision = limiter.check_all([(&policy, "alice"), (&policy, "alice")]).await.unwrap();
@@ -246,7 +245,7 @@ async fn rules_of_one_name_and_key_all_hold(store: impl Store) {
     assert_eq!(passed, 2, "the second rule's quota holds too");
 }
 
-async fn cancelling_removes_that_very_entry(store: impl Store) {
+async fn cancel_removes_that_very_entry(store: impl Store) {
     let limiter = Limiter::new(Quota::per_minute(3), store);
     let mut ids = BTreeSet::new();
     let mut decisions = Vec::new();
@@ -264,7 +263,7 @@ async fn cancelling_removes_that_very_entry(store: impl Store) {
     assert!(!admit(&limiter, "alice").await);
 }
 
-async fn a_weight_takes_its_places_or_none(store: impl Store) {
+async fn cost_takes_all_its_places_or_none(store: impl Store) {
     let limiter = Limiter::new(Quota::new(5, Duration::from_millis(2000)), store);
     let heavy = limiter.check_cost("alice", 3).await.unwrap();
     assert_eq!(heavy.admitted().unwrap().remaining(), 2);
@@ -282,7 +281,7 @@ async fn a_weight_takes_its_places_or_none(store: impl Store) {
     assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 4, "all of its places are back");
 }
 
-async fn resetting_one_key_leaves_the_others(store: impl Store) {
+async fn reset_of_one_key_leaves_others(store: impl Store) {
     let limiter = Limiter::new(Quota::per_minute(1), store);
     assert!(admit(&limiter, "alice").await && admit(&limiter, "bob").await);
     limiter.reset("alice").await.unwrap();
@@ -290,7 +289,7 @@ async fn resetting_one_key_leaves_the_others(store: impl Store) {
     assert!(!admit(&limiter, "bob").await);
 }
 
-async fn policies_of_different_names_do_not_share_windows(store: impl Store) {
+async fn policies_share_logs_by_name_only(store: impl Store) {
     let store = std::sync::Arc::new(store);
     let one = Limiter::new(Policy::new("one").quota(Quota::per_minute(1)), store.clone());
     let two = Limiter::new(Policy::new("two").quota(Quota::per_minute(1)), store.clone());
@@ -329,14 +328,14 @@ async fn keys_may_hold_any_bytes(store: impl Store) {
     assert!(admitted(&limiter.check(hash.as_bytes()).await.unwrap()), "not by its hash alone");
 }
 
-async fn an_impossible_weight_is_an_error_and_counts_nothing(store: impl Store) {
+async fn cost_above_the_limit_is_an_error(store: impl Store) {
     let limiter = Limiter::new(Quota::per_minute(5), store);
     let error = limiter.check_cost("alice", 6).await.unwrap_err();
     assert!(matches!(error, StoreError::CostAboveLimit { cost: 6, limit: 5, .. }), "{error}");
     assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 5);
 }
 
-async fn a_huge_weight_is_refused_before_it_costs_anything(store: impl Store) {
+async fn huge_cost_is_refused_early(store: impl Store) {
     let limiter = Limiter::new(Quota::per_minute(u32::MAX), store);
     let error = limiter.check_cost("alice", u32::MAX).await.unwrap_err();
     assert!(matches!(error, StoreError::CostTooHigh { most: 1024, .. }), "{error}");

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use test_support::{Redis, Worker};
-use tower_sliding_window::{Decision, Limiter, Quota, RedisStore};
+use test_support::{Redis, Worker, patient_store};
+use tower_sliding_window::{Decision, Limiter, Quota};
 
 const LIMIT: u32 = 10;
 const WINDOW: Duration = Duration::from_millis(200);
@@ -21,8 +21,7 @@ async fn worker_process() {
     let url = std::env::var("WORKER_REDIS_URL").expect("the test below sets it");
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..2 {
-        let store = RedisStore::builder().response_timeout(Duration::from_secs(10));
-        let limiter = Limiter::new(QUOTA, store.connect(url.as_str()).await.unwrap());
+        let limiter = Limiter::new(QUOTA, patient_store(url.as_str()).await);
         for client in 0..KEYS * 2 {
             clients.spawn(work(limiter.clone(), client % KEYS));
         }
@@ -54,7 +53,7 @@ async fn work(limiter: Limiter, key: usize) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn no_window_holds_too_many_and_no_denial_was_needless() {
+async fn fleet_admits_and_denies_exactly() {
     let redis = Redis::start().await;
     let workers: Vec<_> =
         (0..PROCESSES).map(|_| Worker::start("fleet::worker_process", &redis)).collect();

@@ -34,7 +34,7 @@ fn most_in_a_window(at: &[Duration], passed: &[bool], window: Duration) -> usize
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fixed_window_passes_twice_the_limit_across_its_boundary() {
+async fn fixed_window_admits_twice_the_limit() {
     // A hundred requests at 00:59 and a hundred more at 01:01.
     let at: Vec<_> = [59, 61].iter().flat_map(|s| [Duration::from_secs(*s); 100]).collect();
 
@@ -53,7 +53,7 @@ async fn a_fixed_window_passes_twice_the_limit_across_its_boundary() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_counter_with_a_fixed_ttl_forgets_what_came_just_before_it_ran_out() {
+async fn fixed_ttl_counter_forgets_recent_requests() {
     let (limit, window) = (2, 10 * MINUTE);
     let at = minutes([0, 7, 11, 12]);
 
@@ -78,7 +78,7 @@ async fn a_counter_with_a_fixed_ttl_forgets_what_came_just_before_it_ran_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_counter_whose_ttl_is_renewed_never_forgets() {
+async fn renewed_ttl_counter_never_forgets() {
     let (limit, window) = (2, 10 * MINUTE);
     let at = minutes([0, 7, 11]);
 
@@ -103,7 +103,7 @@ async fn a_counter_whose_ttl_is_renewed_never_forgets() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stamp_as_member_makes_one_of_two_requests_in_a_tick() {
+async fn timestamp_member_merges_requests() {
     let at = [Duration::ZERO; 4];
 
     let mut members = BTreeSet::new();
@@ -118,7 +118,7 @@ async fn a_stamp_as_member_makes_one_of_two_requests_in_a_tick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whole_seconds_as_stamps_make_the_boundary_a_second_wide() {
+async fn scores_in_seconds_blur_the_boundary() {
     let at = [0, 900, 1_850, 2_000].map(Duration::from_millis);
 
     let mut log: Vec<u64> = Vec::new();
@@ -142,7 +142,7 @@ async fn whole_seconds_as_stamps_make_the_boundary_a_second_wide() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn counting_refused_requests_locks_out_whoever_keeps_asking() {
+async fn counting_denials_locks_clients_out() {
     let at: Vec<_> = (0..130).map(Duration::from_secs).collect();
 
     let mut log: Vec<Duration> = Vec::new();

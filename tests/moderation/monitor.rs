@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use test_support::{Redis, Worker};
+use test_support::{Redis, Worker, patient_store};
 use tokio::task::JoinSet;
 use tower_sliding_window::moderation::{Counted, Message, Rule, SpeechMonitor};
 use tower_sliding_window::{MemoryStore, Quota, RedisStore, StoreError};
@@ -20,9 +20,8 @@ const MESSAGES: usize = 8;
 #[ignore = "run as a process of its own by the test below"]
 async fn worker_process() {
     let url = std::env::var("WORKER_REDIS_URL").expect("the test below sets it");
-    let store = RedisStore::builder().response_timeout(Duration::from_secs(10));
     let rules: [Rule; 1] = ["similar 5/5m 90% mute 12h".parse().unwrap()];
-    let monitor = SpeechMonitor::new(rules, store.connect(url.as_str()).await.unwrap())
+    let monitor = SpeechMonitor::new(rules, patient_store(url.as_str()).await)
         .on_mute(|event| println!("\nlog muted {}", name(event.sender.as_bytes())));
     let mut messages = JoinSet::new();
     for number in 0..SENDERS * MESSAGES {
@@ -42,7 +41,7 @@ fn name(key: &[u8]) -> &str {
 }
 
 #[tokio::test]
-async fn messages_of_one_sender_to_several_processes_make_one_mute_and_one_audit_event() {
+async fn processes_share_one_mute_and_one_event() {
     let redis = Redis::start().await;
     let workers: Vec<_> =
         (0..PROCESSES).map(|_| Worker::start("monitor::worker_process", &redis)).collect();
@@ -76,7 +75,7 @@ fn noise(number: u32) -> String {
 }
 
 #[tokio::test]
-async fn a_mute_is_seen_and_lifted_by_every_process() {
+async fn mute_is_shared_by_all_processes() {
     let redis = Redis::start().await;
     let [one, two] = [monitor(&redis).await, monitor(&redis).await];
     for number in 0..3 {
@@ -95,7 +94,7 @@ async fn a_mute_is_seen_and_lifted_by_every_process() {
 }
 
 #[tokio::test]
-async fn every_key_expires_and_holds_only_what_the_rules_need() {
+async fn every_key_expires_and_keeps_little() {
     let redis = Redis::start().await;
     let monitor = monitor(&redis).await;
     for number in 0..300 {
@@ -131,7 +130,7 @@ async fn a_rule_that_is_not_there_costs_no_key() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_is_an_error_and_no_verdict() {
+async fn failing_store_is_an_error() {
     let redis = Redis::start().await;
     let monitor = SpeechMonitor::new(Rule::recommended(), redis.store().await);
     redis.run::<()>(&["SET", "tsw:{=alice}:speech:texts", "not a log"]).await;
@@ -151,7 +150,7 @@ async fn a_store_that_fails_is_an_error_and_no_verdict() {
 }
 
 #[tokio::test]
-async fn a_store_in_process_that_is_full_says_so_and_drops_nobody() {
+async fn full_memory_store_keeps_its_mutes() {
     let monitor = SpeechMonitor::new(Rule::recommended(), MemoryStore::with_capacity(1));
     for _ in 0..3 {
         let _ = monitor.check(&Message::from("alice").text("buy gold")).await.unwrap();
@@ -163,7 +162,7 @@ async fn a_store_in_process_that_is_full_says_so_and_drops_nobody() {
 }
 
 #[tokio::test]
-async fn scripts_that_redis_has_forgotten_are_brought_again() {
+async fn forgotten_scripts_are_loaded_again() {
     let redis = Redis::start().await;
     let monitor = SpeechMonitor::new(Rule::recommended(), redis.store().await);
     for number in 0..3 {
@@ -174,7 +173,7 @@ async fn scripts_that_redis_has_forgotten_are_brought_again() {
 }
 
 #[test]
-fn nothing_that_is_printed_names_a_person_or_what_they_say() {
+fn debug_shows_no_sender_or_text() {
     let message = Message::from("alice").to("bob").text("a secret");
     let monitor = SpeechMonitor::new(Rule::recommended(), MemoryStore::new());
     let heard = std::sync::Arc::new(AtomicUsize::new(0));
@@ -278,7 +277,7 @@ async fn a_store_without_room_still_mutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_muted_senders_texts_go_with_the_window() {
+async fn texts_of_a_muted_sender_expire() {
     let store = MemoryStore::new();
     let monitor = SpeechMonitor::new(Rule::recommended(), store.clone());
     for _ in 0..10 {

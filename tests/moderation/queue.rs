@@ -1,4 +1,4 @@
-//! Messages judged in the background: nobody waits, and what finds no room is shed.
+//! Messages judged in the background: the caller does not wait, and a full queue sheds.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
@@ -88,7 +88,7 @@ async fn what_is_queued_is_judged_and_mutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_message_that_finds_the_queue_full_is_shed_and_no_other() {
+async fn only_a_full_queue_sheds() {
     let held = Held::new();
     let queue = SpeechMonitor::new(Rule::recommended(), held.clone()).spawn(places(3));
     assert_eq!(queue.submit(says("1")), Submitted::Queued);
@@ -109,7 +109,7 @@ async fn the_message_that_finds_the_queue_full_is_shed_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_fails_is_counted_and_the_next_is_judged() {
+async fn failed_message_does_not_stop_the_queue() {
     let held = Held::new();
     held.lets.add_permits(100);
     let queue = SpeechMonitor::new(Rule::recommended(), held.clone()).spawn(places(10));
@@ -122,7 +122,7 @@ async fn a_message_that_fails_is_counted_and_the_next_is_judged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_is_judged_although_the_last_handle_is_gone() {
+async fn queue_drains_after_the_last_handle() {
     let held = Held::new();
     let queue = SpeechMonitor::new(Rule::recommended(), held.clone()).spawn(places(10));
     for text in ["one", "two", "three"] {

@@ -20,7 +20,7 @@ fn same_byte_at_same_position(one: &str, other: &str) -> f64 {
 }
 
 #[test]
-fn bytes_at_the_same_position_are_no_similarity() {
+fn equal_bytes_at_positions_miss_copies() {
     let wrong = same_byte_at_same_position;
     assert_eq!(wrong("a", "abc"), 1.0, "the wrong design: a prefix is the same");
     assert_eq!(similarity("a", "abc"), 33);
@@ -42,7 +42,7 @@ fn bytes_at_the_same_position_are_no_similarity() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_later_shorter_mute_does_not_overwrite_a_longer_one() {
+async fn shorter_mute_does_not_replace_a_longer_one() {
     let hour = Duration::from_secs(3600);
     let start = Instant::now();
     // SETEX: the last one to be written stands.

@@ -1,7 +1,7 @@
 //! Each script keeps to the header it begins with, and to the conventions of all.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 struct Script {
     name: String,
@@ -9,13 +9,16 @@ struct Script {
     body: String,
 }
 
+/// Returns all files below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
 fn scripts() -> Vec<Script> {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let folders = ["lua", "examples/seckill", "examples/sms_gateway"];
-    let files = folders.iter().flat_map(|folder| std::fs::read_dir(root.join(folder)).unwrap());
-    let lua = files
-        .map(|file| file.unwrap().path())
-        .filter(|path| path.extension() == Some("lua".as_ref()));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = ["lua", "examples"].iter().flat_map(|folder| files(&root.join(folder)));
+    let lua = files.filter(|path| path.extension() == Some("lua".as_ref()));
     let scripts: Vec<_> = lua
         .map(|path| {
             let text = std::fs::read_to_string(&path).unwrap();
@@ -58,7 +61,7 @@ fn headers_have_every_part_once_and_in_order() {
 }
 
 #[test]
-fn headers_name_every_argument_the_script_reads_and_no_other() {
+fn headers_name_exactly_the_arguments() {
     for script in scripts() {
         for name in ["KEYS", "ARGV"] {
             let lines = script.header.iter().filter(|line| line.starts_with(name));

@@ -1,10 +1,9 @@
-//! What the Redis user of the README may do, beside keeping windows as `laws.rs` has it: all that the
-//! crate does, and nothing else.
+//! The Redis user of the README has the rights for all that the crate does, and no others.
 
 use std::time::Duration;
 
-use test_support::Redis;
 use test_support::acl::{May, make_user};
+use test_support::{Cluster, Redis};
 use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor};
 use tower_sliding_window::store::{Admission, Check, KnownLog, Partition, RedisServers, Store};
 use tower_sliding_window::{
@@ -66,7 +65,7 @@ async fn on_one_server() {
 
 #[tokio::test]
 async fn on_a_cluster() {
-    let cluster = test_support::Cluster::start().await;
+    let cluster = Cluster::start().await;
     let mut urls = Vec::new();
     for node in &cluster.nodes {
         urls.push(make_user(node, May::DoAllOnACluster).await);

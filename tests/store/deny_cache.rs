@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use test_support::Redis;
+use test_support::{Redis, patient_store};
 use tokio::sync::Notify;
 use tokio::time::advance;
 use tower::{Layer, Service, ServiceExt};
@@ -13,8 +13,7 @@ use tower_sliding_window::store::{
     Admission, Check, DenyCache, KnownLog, Partition, Restored, Store, StoreFuture, Verdict,
 };
 use tower_sliding_window::{
-    Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, RedisStore, SlidingWindowLayer,
-    key,
+    Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, SlidingWindowLayer, key,
 };
 use uuid::Uuid;
 
@@ -90,7 +89,7 @@ async fn denied_for(limiter: &Limiter, key: &str) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denied_key_is_asked_about_once_until_it_could_be_admitted() {
+async fn denied_key_costs_one_check_until_free() {
     let store = Counting::default();
     let limiter = Limiter::new(Quota::per_minute(2), cached(&store));
     assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
@@ -103,7 +102,7 @@ async fn a_denied_key_is_asked_about_once_until_it_could_be_admitted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_never_denies_what_the_store_would_admit_however_slow_the_answer() {
+async fn slow_reply_causes_no_false_denial() {
     let slow = Duration::from_millis(300);
     for (before, after) in [(slow, Duration::ZERO), (Duration::ZERO, slow), (slow, slow)] {
         let store = Counting { before, after, ..Counting::default() };
@@ -132,7 +131,7 @@ async fn it_never_denies_what_the_store_would_admit_however_slow_the_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_window_is_remembered_to_the_tick() {
+async fn denial_is_cached_to_the_microsecond() {
     let store = Counting::default();
     let limiter = Limiter::new(Quota::per_second(1), cached(&store));
     assert!(admit(&limiter, "alice").await);
@@ -145,7 +144,7 @@ async fn each_window_is_remembered_to_the_tick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_policies_it_remembers_which_one_denied() {
+async fn cache_knows_which_policy_denied() {
     let store = Counting::default();
     let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(1)));
     let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_minute(9)));
@@ -166,7 +165,7 @@ async fn of_several_policies_it_remembers_which_one_denied() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_policy_a_reset_and_a_cancellation_are_heard_at_once() {
+async fn cache_follows_policy_reset_and_cancel() {
     let store = Counting::default();
     let policy = PolicyHandle::new(Quota::per_minute(1));
     let limiter = Limiter::new(&policy, cached(&store));
@@ -186,7 +185,7 @@ async fn a_new_policy_a_reset_and_a_cancellation_are_heard_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_that_a_reset_overtakes_is_not_remembered() {
+async fn denial_overtaken_by_a_reset_is_not_cached() {
     let hold = Arc::new(Notify::new());
     let mut store = Counting::default();
     let direct = Limiter::new(Quota::per_minute(1), store.clone());
@@ -208,7 +207,7 @@ async fn a_denial_that_a_reset_overtakes_is_not_remembered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lighter_request_is_not_denied_for_a_heavier_one() {
+async fn lower_cost_is_not_denied_for_a_higher_one() {
     let store = Counting::default();
     let limiter = Limiter::new(Quota::per_minute(5), cached(&store));
     assert!(limiter.check_cost("alice", 3).await.unwrap().is_admitted());
@@ -217,7 +216,7 @@ async fn a_lighter_request_is_not_denied_for_a_heavier_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_is_believed_for_a_second_at_most() {
+async fn denial_is_cached_for_a_second_at_most() {
     let store = Counting::default();
     let here = Limiter::new(Quota::per_minute(1), DenyCache::new(store.clone()));
     let there = Limiter::new(Quota::per_minute(1), DenyCache::new(store.clone()));
@@ -230,9 +229,9 @@ async fn a_denial_is_believed_for_a_second_at_most() {
     assert!(admit(&here, "alice").await);
 }
 
-/// Of a layer too, whose requests nobody cancels: another process may reset the log.
+/// Also for a layer whose requests are never cancelled: another process may reset the log.
 #[tokio::test(start_paused = true)]
-async fn a_reset_elsewhere_is_heard_within_a_second() {
+async fn remote_reset_is_seen_within_a_second() {
     let store = Counting::default();
     let cache = DenyCache::new(store.clone());
     let layer = SlidingWindowLayer::new(
@@ -250,7 +249,7 @@ async fn a_reset_elsewhere_is_heard_within_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_key_costs_one_check_at_a_time() {
+async fn busy_key_costs_one_check_at_a_time() {
     let store = Counting { after: Duration::from_millis(20), ..Counting::default() };
     let limiter = Limiter::new(Quota::per_hour(1), DenyCache::new(store.clone()));
     assert!(admit(&limiter, "alice").await);
@@ -270,7 +269,7 @@ async fn a_busy_key_costs_one_check_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_old_denial_does_not_come_back_with_its_policy() {
+async fn old_denial_stays_gone_with_its_policy() {
     let store = Counting::default();
     let policy = PolicyHandle::new("2/10s".parse::<Policy>().unwrap());
     let limiter = Limiter::new(&policy, cached(&store));
@@ -288,7 +287,7 @@ async fn an_old_denial_does_not_come_back_with_its_policy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_admission_ends_the_denial_before_it() {
+async fn admission_ends_the_cached_denial() {
     let store = Counting::default();
     let limiter = Limiter::new("2/10s".parse::<Policy>().unwrap(), cached(&store));
     let elsewhere = Limiter::new("2/10s".parse::<Policy>().unwrap(), store);
@@ -304,7 +303,7 @@ async fn an_admission_ends_the_denial_before_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_is_remembered_where_responses_may_cancel() {
+async fn denial_is_cached_with_cancel_if() {
     let store = Counting::default();
     let layer = SlidingWindowLayer::new(Quota::per_minute(1), key::constant("all"), cached(&store))
         .cancel_if(|_| false);
@@ -317,7 +316,7 @@ async fn a_denial_is_remembered_where_responses_may_cancel() {
 }
 
 #[tokio::test]
-async fn a_denial_without_a_stamp_is_no_answer_for_who_wants_one() {
+async fn cached_denial_has_no_timestamp_to_give() {
     let redis = Redis::start().await;
     let store = redis.store().await;
     let policy = Arc::new(Policy::new("user").quota(Quota::per_hour(1)));
@@ -331,7 +330,7 @@ async fn a_denial_without_a_stamp_is_no_answer_for_who_wants_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_forgets_denials_beyond_its_capacity_and_never_invents_one() {
+async fn cache_keeps_to_its_capacity() {
     let store = Counting::default();
     let limiter = Limiter::new(Quota::per_minute(1), cached(&store).capacity(100));
     for key in 0..1000 {
@@ -349,16 +348,12 @@ async fn it_forgets_denials_beyond_its_capacity_and_never_invents_one() {
 /// 64 connections in flight, 200,000 requests of one user: Redis hears of it when the window
 /// fills, and then no more.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_one_user_costs_redis_a_call_for_each_connection() {
+async fn flood_of_one_user_costs_few_calls() {
     let redis = Redis::start().await;
     let layer = SlidingWindowLayer::new(
         Quota::per_hour(5),
         key::header("x-user-id"),
-        RedisStore::builder()
-            .response_timeout(Duration::from_secs(10))
-            .connect(redis.url())
-            .await
-            .unwrap(),
+        patient_store(redis.url()).await,
     );
     let service = layer.layer(tower::service_fn(empty));
     let mut clients = tokio::task::JoinSet::new();
@@ -377,14 +372,8 @@ async fn a_flood_of_one_user_costs_redis_a_call_for_each_connection() {
         });
     }
     assert_eq!(clients.join_all().await.into_iter().sum::<usize>(), 5);
-    let stats: String = redis.run(&["INFO", "commandstats"]).await;
-    let calls = |command: &str| -> usize {
-        let line =
-            stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
-    };
-    let calls = calls("evalsha") + calls("eval");
-    assert!(calls <= 130, "{calls} script calls: {stats}");
+    let calls = redis.calls("evalsha").await + redis.calls("eval").await;
+    assert!(calls <= 130, "{calls} script calls");
 }
 
 #[tokio::test(start_paused = true)]

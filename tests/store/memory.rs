@@ -21,7 +21,7 @@ async fn admit(limiter: &Limiter, key: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_microsecond_early_is_denied_and_on_time_admitted() {
+async fn retry_after_is_exact_to_the_microsecond() {
     let policy = Policy::new("user").quota("2/1s".parse().unwrap()).quota("3/60s".parse().unwrap());
     let limiter = Limiter::new(policy, MemoryStore::new());
     for expected in [1_000_000 - 2 * 123_457, 59_000_000] {
@@ -44,17 +44,7 @@ async fn one_microsecond_early_is_denied_and_on_time_admitted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_exactly_one_window_old_is_out() {
-    let limiter = Limiter::new(Quota::per_minute(1), MemoryStore::new());
-    assert!(admit(&limiter, "alice").await);
-    advance(Duration::from_secs(60) - TICK).await;
-    assert!(!admit(&limiter, "alice").await);
-    advance(TICK).await;
-    assert!(admit(&limiter, "alice").await);
-}
-
-#[tokio::test(start_paused = true)]
-async fn at_the_cap_new_keys_fail_and_live_windows_stay() {
+async fn live_logs_stay_at_the_cap() {
     let store = MemoryStore::with_capacity(3);
     let minute = Limiter::new(Policy::new("minute").quota(Quota::per_minute(1)), store.clone());
     let second = Limiter::new(Policy::new("second").quota(Quota::per_second(1)), store.clone());
@@ -74,7 +64,7 @@ async fn at_the_cap_new_keys_fail_and_live_windows_stay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_cap_room_is_found_at_the_very_instant_a_window_runs_out() {
+async fn expired_log_makes_room_at_once() {
     let store = MemoryStore::with_capacity(3);
     let policy = |name: &str, ms| Policy::new(name).quota(Quota::new(1, Duration::from_millis(ms)));
     let long = Limiter::new(policy("long", 60_000), store.clone());
@@ -91,7 +81,7 @@ async fn at_the_cap_room_is_found_at_the_very_instant_a_window_runs_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_cap_windows_that_run_out_one_after_the_other_make_room_one_after_the_other() {
+async fn expired_logs_make_room_one_by_one() {
     let store = MemoryStore::with_capacity(20);
     let limiter = |name: String, ms| {
         let quota = Quota::new(1, Duration::from_millis(ms));
@@ -111,7 +101,7 @@ async fn at_the_cap_windows_that_run_out_one_after_the_other_make_room_one_after
 
 /// One thread makes room for all: the others must not be told that there is none.
 #[tokio::test(start_paused = true)]
-async fn threads_at_the_cap_all_find_the_room_that_has_come() {
+async fn threads_all_find_freed_room_at_the_cap() {
     const THREADS: usize = 8;
     let runtime = Handle::current();
     for round in 0..500 {
@@ -139,7 +129,7 @@ async fn threads_at_the_cap_all_find_the_room_that_has_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelled_windows_give_their_room_back() {
+async fn cancelled_logs_free_their_room() {
     let store = MemoryStore::with_capacity(1);
     let limiter = Limiter::new(Quota::per_minute(1), store.clone());
     for key in 0..1000 {
@@ -150,7 +140,7 @@ async fn cancelled_windows_give_their_room_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn windows_that_have_run_out_are_dropped_as_others_come() {
+async fn new_keys_drop_expired_logs() {
     let store = MemoryStore::new();
     let limiter = Limiter::new(Quota::per_second(1), store.clone());
     for key in 0..10_000 {
@@ -162,7 +152,7 @@ async fn windows_that_have_run_out_are_dropped_as_others_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denied_check_of_many_windows_creates_none() {
+async fn denied_check_creates_no_log() {
     let store = MemoryStore::new();
     let full = Policy::new("full").quota(Quota::per_minute(1));
     let limiter = Limiter::new(full.clone(), store.clone());
@@ -177,7 +167,7 @@ async fn a_denied_check_of_many_windows_creates_none() {
 
 /// Checking a length and adding in two steps admits too many here.
 #[test]
-fn threads_on_one_key_never_admit_too_many() {
+fn threads_on_one_key_never_over_admit() {
     for _ in 0..20 {
         let limiter = Limiter::new(Quota::per_hour(100), MemoryStore::new());
         let passed = AtomicUsize::new(0);
@@ -198,7 +188,7 @@ fn threads_on_one_key_never_admit_too_many() {
 
 /// Two windows locked in different orders by different threads would stop here for ever.
 #[test]
-fn threads_on_several_windows_neither_deadlock_nor_lose_count() {
+fn threads_on_several_logs_never_deadlock() {
     let store = MemoryStore::new();
     let policy = |name: &str| Policy::new(name).quota(Quota::per_hour(1000));
     let limiter = Limiter::new(policy("a"), store);
@@ -222,7 +212,7 @@ fn threads_on_several_windows_neither_deadlock_nor_lose_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_longer_window_keeps_what_it_denies_for() {
+async fn longer_window_keeps_old_entries() {
     let policy = PolicyHandle::new("1/100ms".parse::<Policy>().unwrap());
     let limiter = Limiter::new(&policy, MemoryStore::new());
     assert!(admit(&limiter, "alice").await);
@@ -243,7 +233,7 @@ async fn a_longer_window_keeps_what_it_denies_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shorter_window_makes_room_at_the_cap() {
+async fn shorter_window_makes_room_at_the_cap() {
     let store = MemoryStore::with_capacity(3);
     let policy = PolicyHandle::new(Policy::new("user").quota(Quota::per_hour(1)));
     let limiter = Limiter::new(&policy, store);
@@ -260,7 +250,7 @@ async fn a_shorter_window_makes_room_at_the_cap() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_log_keeps_no_place_at_the_cap() {
+async fn cancelled_log_makes_room_at_the_cap() {
     let limiter = Limiter::new("2/10s".parse::<Policy>().unwrap(), MemoryStore::with_capacity(1));
     assert!(admit(&limiter, "a").await);
     advance(Duration::from_secs(9)).await;
@@ -272,7 +262,7 @@ async fn a_cancelled_log_keeps_no_place_at_the_cap() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_one_window_old_can_t_be_cancelled() {
+async fn entry_one_window_old_cannot_be_cancelled() {
     let limiter = Limiter::new(Quota::per_second(1), MemoryStore::new());
     for (age, was_there) in [(Duration::from_secs(1) - TICK, true), (Duration::from_secs(1), false)]
     {
@@ -283,7 +273,7 @@ async fn an_entry_one_window_old_can_t_be_cancelled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_violated_by_two_keys_is_named_once() {
+async fn policy_violated_twice_is_named_once() {
     let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(1)));
     let limiter = Limiter::new(&user, MemoryStore::new());
     let both = async || limiter.check_all([(&user, "alice"), (&user, "bob")]).await.unwrap();

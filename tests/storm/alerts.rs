@@ -24,7 +24,7 @@ async fn storms(detector: &StormDetector, groups: std::ops::Range<usize>) {
 }
 
 #[tokio::test]
-async fn a_hook_that_blocks_holds_nobody_up_and_what_is_too_much_is_shed() {
+async fn blocking_hook_delays_no_check() {
     let (let_go, wait) = mpsc::channel::<()>();
     let (wait, told) = (Mutex::new(wait), Arc::new(AtomicUsize::new(0)));
     let heard = told.clone();
@@ -43,7 +43,7 @@ async fn a_hook_that_blocks_holds_nobody_up_and_what_is_too_much_is_shed() {
 }
 
 #[test]
-fn a_hook_that_never_returns_does_not_keep_the_runtime_from_ending() {
+fn stuck_hook_lets_the_runtime_end() {
     let (entered, at_hook) = mpsc::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -60,7 +60,7 @@ fn a_hook_that_never_returns_does_not_keep_the_runtime_from_ending() {
 }
 
 #[tokio::test]
-async fn a_hook_that_panics_is_told_of_the_next() {
+async fn panicking_hook_gets_the_next_event() {
     let told = Arc::new(AtomicUsize::new(0));
     let heard = told.clone();
     let detector = detector("1/1h").on_event(move |event| {
@@ -73,7 +73,7 @@ async fn a_hook_that_panics_is_told_of_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_storm_that_goes_silent_ends_by_itself_and_on_time() {
+async fn silent_storm_ends_on_time() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let heard = told.clone();
     let detector =
@@ -99,7 +99,7 @@ async fn a_storm_that_goes_silent_ends_by_itself_and_on_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_storm_that_waits_for_the_cool_down_starts_without_another_message() {
+async fn storm_starts_when_the_cool_down_ends() {
     let rule = StormRule::new("10/60s".parse().unwrap()).cool_down(Duration::from_secs(30));
     let detector = StormDetector::new(rule, MemoryStore::new()).unwrap();
     let start = Instant::now();
@@ -119,7 +119,7 @@ async fn a_storm_that_waits_for_the_cool_down_starts_without_another_message() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detector_that_is_dropped_looks_no_more() {
+async fn dropped_detector_stops_looking() {
     let told = Arc::new(AtomicUsize::new(0));
     let heard = told.clone();
     let one = detector("1/10s").on_event(move |_| {
@@ -141,7 +141,7 @@ async fn a_detector_that_is_dropped_looks_no_more() {
 }
 
 #[test]
-fn without_a_runtime_the_next_message_ends_a_storm() {
+fn message_ends_a_storm_without_a_runtime() {
     let detector = detector("1/1ms");
     let record = |id: &str| tokio_test::block_on(detector.record("lobby", id)).unwrap();
     record("1");

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use test_support::Cluster;
-use test_support::{Redis, Worker};
+use test_support::{Cluster, Redis, Worker, patient_store};
 use tokio::task::JoinSet;
 use tower_sliding_window::storm::StormRule;
 use tower_sliding_window::{MemoryStore, RedisStore, StoreError, StormDetector, StormEvent};
@@ -15,9 +14,9 @@ const GROUPS: usize = 8;
 const PROCESSES: usize = 3;
 const MESSAGES: usize = 120;
 
-/// The log of a storm that no process looks at expires before somebody looks.
+/// The log of a storm expires while no process looks at it.
 #[tokio::test]
-async fn a_late_look_knows_when_a_storm_ended() {
+async fn late_look_knows_when_a_storm_ended() {
     let redis = Redis::start().await;
     let rule = || rule("3/1s").ends_below(2);
     let first = StormDetector::new(rule(), redis.store().await).unwrap();
@@ -44,8 +43,7 @@ async fn a_late_look_knows_when_a_storm_ended() {
 #[ignore = "run as a process of its own by the test below"]
 async fn worker_process() {
     let url = std::env::var("WORKER_REDIS_URL").expect("the test below sets it");
-    let store = RedisStore::builder().response_timeout(Duration::from_secs(10));
-    let store = store.connect(url.as_str()).await.unwrap();
+    let store = patient_store(url.as_str()).await;
     let detector = StormDetector::new(rule("50/5s"), store).unwrap().on_event(|event| {
         let group = std::str::from_utf8(event.group().as_bytes()).unwrap();
         match event {
@@ -86,7 +84,7 @@ async fn all_are_there(url: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_storm_across_processes_has_one_start_and_one_end() {
+async fn processes_share_one_start_and_end() {
     let redis = Redis::start().await;
     let workers: Vec<_> =
         (0..PROCESSES).map(|_| Worker::start("detector::worker_process", &redis)).collect();
@@ -112,12 +110,12 @@ fn rule(threshold: &str) -> StormRule {
 }
 
 /// A detector, and what its hook is told.
-struct Sentinels {
+struct Watched {
     detector: StormDetector,
     told: Arc<Mutex<Vec<StormEvent>>>,
 }
 
-impl Sentinels {
+impl Watched {
     fn on(store: RedisStore, threshold: &str) -> Self {
         let told = Arc::new(Mutex::new(Vec::new()));
         let heard = told.clone();
@@ -142,10 +140,10 @@ impl Sentinels {
 }
 
 #[tokio::test]
-async fn a_storm_that_goes_silent_ends_once_for_all_who_saw_it() {
+async fn silent_storm_ends_once_for_all() {
     let redis = Redis::start().await;
     let [one, two] =
-        [Sentinels::on(redis.store().await, "10/1s"), Sentinels::on(redis.store().await, "10/1s")];
+        [Watched::on(redis.store().await, "10/1s"), Watched::on(redis.store().await, "10/1s")];
     one.record("lobby", 0..11).await;
     two.record("lobby", 11..14).await;
     assert_eq!((one.detector.watched(), two.detector.watched()), (1, 1));
@@ -156,11 +154,11 @@ async fn a_storm_that_goes_silent_ends_once_for_all_who_saw_it() {
 }
 
 #[tokio::test]
-async fn if_the_process_that_saw_the_start_is_gone_another_tells_the_end() {
+async fn another_process_reports_the_end() {
     let redis = Redis::start().await;
-    let two = Sentinels::on(redis.store().await, "10/1s");
+    let two = Watched::on(redis.store().await, "10/1s");
     {
-        let one = Sentinels::on(redis.store().await, "10/1s");
+        let one = Watched::on(redis.store().await, "10/1s");
         one.record("lobby", 0..11).await;
         one.detector.flush().await;
         assert_eq!(one.told.lock().unwrap().len(), 1);
@@ -170,7 +168,7 @@ async fn if_the_process_that_saw_the_start_is_gone_another_tells_the_end() {
 }
 
 #[tokio::test]
-async fn every_key_expires_and_holds_no_more_than_the_cap() {
+async fn every_key_expires_and_keeps_to_the_cap() {
     let redis = Redis::start().await;
     let rule = rule("10/60s").cap(20).cool_down(Duration::from_secs(300)).named("chat");
     let detector = StormDetector::new(rule, redis.store().await).unwrap();
@@ -195,11 +193,10 @@ async fn every_key_expires_and_holds_no_more_than_the_cap() {
 }
 
 #[tokio::test]
-async fn on_a_cluster_each_group_is_on_one_server() {
+async fn cluster_keeps_each_group_on_one_server() {
     let cluster = Cluster::start().await;
-    let builder = RedisStore::builder().response_timeout(Duration::from_secs(10));
-    let store = builder.connect(cluster.servers()).await.unwrap();
-    let watched = Sentinels::on(store, "10/2s");
+    let store = patient_store(cluster.servers()).await;
+    let watched = Watched::on(store, "10/2s");
     for group in 0..20 {
         watched.record(&format!("group-{group}"), 0..11).await;
     }
@@ -211,10 +208,10 @@ async fn on_a_cluster_each_group_is_on_one_server() {
 }
 
 #[tokio::test]
-async fn without_redis_a_message_is_an_error_at_once_and_a_storm_ends_when_it_is_back() {
+async fn outage_is_an_error_and_storm_ends_later() {
     let mut redis = Redis::start_with(&["--appendonly", "yes"]).await;
     let store = RedisStore::connect(redis.url()).await.unwrap();
-    let watched = Sentinels::on(store, "10/2s");
+    let watched = Watched::on(store, "10/2s");
     watched.record("lobby", 0..11).await;
     redis.kill();
     for id in 11..100 {
@@ -225,11 +222,11 @@ async fn without_redis_a_message_is_an_error_at_once_and_a_storm_ends_when_it_is
     assert!(matches!(error, StoreError::Unavailable), "{error}");
     assert!(watched.detector.profile("lobby", Duration::from_secs(1)).await.is_err());
     redis.start_again();
-    assert_eq!(watched.told().await, [true, false], "the one that is waited for by nobody else");
+    assert_eq!(watched.told().await, [true, false], "the end that no message causes");
 }
 
 #[tokio::test]
-async fn what_redis_refuses_is_an_error_and_names_nobody() {
+async fn refusal_by_redis_names_no_group() {
     let redis = Redis::start().await;
     let detector = StormDetector::new(rule("10/60s"), redis.store().await).unwrap();
     redis.run::<()>(&["SET", "tsw:{=lobby}:default:10/60s:storm:log", "not a log"]).await;
@@ -243,7 +240,7 @@ async fn what_redis_refuses_is_an_error_and_names_nobody() {
 }
 
 #[tokio::test]
-async fn a_store_in_process_that_is_full_says_so_and_drops_nobody() {
+async fn full_memory_store_keeps_its_storms() {
     let detector = StormDetector::new(rule("1/60s"), MemoryStore::with_capacity(1)).unwrap();
     detector.record("lobby", "1").await.unwrap();
     let error = detector.record("other", "1").await.unwrap_err();
@@ -265,7 +262,7 @@ async fn a_profile_has_a_bounded_number_of_steps() {
 }
 
 #[tokio::test]
-async fn nothing_that_is_printed_names_a_group_or_a_message() {
+async fn debug_shows_no_group_or_message() {
     let watched = StormDetector::new(rule("1/60s"), MemoryStore::new()).unwrap();
     watched.record("lobby", "secret").await.unwrap();
     let reading = watched.record("lobby", "secret too").await.unwrap();

@@ -1,12 +1,12 @@
-//! A storm is told of once, also if the answer that tells of it is lost, or nobody waits for it.
+//! A storm is reported once, also if its reply is lost or its caller has hung up.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use test_support::Redis;
 use test_support::proxy::{Fault, Proxy};
+use test_support::{Redis, eventually, patient_store};
 use tower_sliding_window::storm::StormRule;
-use tower_sliding_window::{RedisStore, StormDetector, StormEvent};
+use tower_sliding_window::{StormDetector, StormEvent};
 
 /// A detector behind a proxy, and what its hook is told.
 struct Behind {
@@ -19,9 +19,8 @@ struct Behind {
 impl Behind {
     async fn start(threshold: &str) -> Self {
         let redis = Redis::start().await;
-        let proxy = Proxy::to(redis.url().rsplit(':').next().unwrap().parse().unwrap()).await;
-        let builder = RedisStore::builder().response_timeout(Duration::from_secs(10));
-        let store = builder.connect(proxy.url()).await.unwrap();
+        let proxy = Proxy::to(redis.port()).await;
+        let store = patient_store(proxy.url()).await;
         let (told, rule) =
             (Arc::new(Mutex::new(Vec::new())), StormRule::new(threshold.parse().unwrap()));
         let heard = told.clone();
@@ -41,16 +40,8 @@ impl Behind {
 
     /// Waits until so many events have been told; returns for each whether it was a start.
     async fn told(&self, count: usize) -> Vec<bool> {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
-        loop {
-            let told: Vec<bool> =
-                self.told.lock().unwrap().iter().map(StormEvent::is_start).collect();
-            if told.len() >= count {
-                return told;
-            }
-            assert!(tokio::time::Instant::now() < deadline, "only {told:?} was told");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        eventually("the events come", async || self.told.lock().unwrap().len() >= count).await;
+        self.told.lock().unwrap().iter().map(StormEvent::is_start).collect()
     }
 
     async fn counted(&self) -> u32 {
@@ -59,7 +50,7 @@ impl Behind {
 }
 
 #[tokio::test]
-async fn a_start_whose_answer_is_lost_is_told_once() {
+async fn lost_start_reply_is_reported_once() {
     let behind = Behind::start("5/1h").await;
     behind.record(0..5).await;
     behind.proxy.drop_replies(1);
@@ -72,14 +63,14 @@ async fn a_start_whose_answer_is_lost_is_told_once() {
 }
 
 #[tokio::test]
-async fn a_start_whose_second_answer_is_lost_too_is_asked_for_later() {
+async fn start_is_reported_after_two_lost_replies() {
     let behind = Behind::start("5/1h").await;
     behind.record(0..5).await;
     behind.proxy.drop_replies(2);
     let error = behind.detector.record("lobby", "5").await.unwrap_err();
     assert!(error.may_have_counted(), "{error}");
     assert_eq!(behind.told(1).await, [true]);
-    // Delivered again, as a queue would: it is told to nobody else.
+    // Delivered again, as a queue would: it is not reported again.
     let again = behind.detector.record("lobby", "5").await.unwrap();
     assert_eq!((again.count(), again.is_repeated(), again.events().len()), (6, true, 0));
     behind.detector.flush().await;
@@ -87,7 +78,7 @@ async fn a_start_whose_second_answer_is_lost_too_is_asked_for_later() {
 }
 
 #[tokio::test]
-async fn a_start_whose_caller_has_left_is_told_all_the_same() {
+async fn start_is_reported_after_a_hang_up() {
     let behind = Behind::start("5/1h").await;
     behind.record(0..5).await;
     behind.proxy.set(Fault::Delay(Duration::from_millis(300)));
@@ -102,7 +93,7 @@ async fn a_start_whose_caller_has_left_is_told_all_the_same() {
 }
 
 #[tokio::test]
-async fn an_end_whose_answer_is_lost_is_told_once() {
+async fn lost_end_reply_is_reported_once() {
     let behind = Behind::start("5/500ms").await;
     behind.record(0..6).await;
     assert_eq!(behind.told(1).await, [true]);

@@ -15,7 +15,7 @@ fn detector() -> StormDetector {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_of_one_tick_are_not_one() {
+async fn timestamp_member_merges_messages() {
     // A timestamp as the member of the set: 150 messages, ten in each millisecond.
     let mut wrong = BTreeSet::new();
     let (detector, start, mut starts) = (detector(), Instant::now(), 0);
@@ -32,7 +32,7 @@ async fn messages_of_one_tick_are_not_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_is_delivered_twice_is_not_two() {
+async fn random_member_counts_a_message_twice() {
     // A random member for each delivery, as a limiter has it.
     let mut wrong = 0;
     let detector = detector();
@@ -46,7 +46,7 @@ async fn a_message_that_is_delivered_twice_is_not_two() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_does_not_know_how_much_is_too_much() {
+async fn limiter_cannot_count_above_its_limit() {
     let (limiter, detector) = (Limiter::new(THRESHOLD, MemoryStore::new()), detector());
     let mut wrong = 0;
     for id in 0..500_u32 {
@@ -58,7 +58,7 @@ async fn a_limiter_does_not_know_how_much_is_too_much() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_around_the_threshold_is_not_a_storm_after_the_other() {
+async fn one_storm_around_the_threshold() {
     let (threshold, mut wrong, mut right) = (Quota::per_minute(98), 0, 0);
     let detector = StormDetector::new(threshold, MemoryStore::new()).unwrap();
     let mut above = false;
@@ -82,7 +82,7 @@ async fn a_group_around_the_threshold_is_not_a_storm_after_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_storm_across_the_boundary_of_a_minute_is_one() {
+async fn storm_across_a_minute_boundary_is_one() {
     // A counter for each minute by the clock.
     let (mut wrong, mut starts) = (BTreeMap::<u64, u32>::new(), 0);
     let (detector, start) = (detector(), Instant::now());
@@ -102,7 +102,7 @@ async fn a_storm_across_the_boundary_of_a_minute_is_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_storm_of_many_messages_is_two_alerts() {
+async fn storm_of_many_messages_is_one_alert() {
     let rule = StormRule::new(THRESHOLD);
     let detector = StormDetector::new(rule, MemoryStore::new()).unwrap();
     let (mut wrong, mut right) = (0, 0);
