@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use test_support::Redis;
-use test_support::requests::{from_user, ok, send, status};
+use test_support::requests::{by_user, from_user, ok, send, status};
 use test_support::strikes::{policy, provoke, run_into};
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::{BanStore, Partition, Store, Struck};
 use tower_sliding_window::{
     BanCursor, BanEvent, Bans, DecidedBy, FailurePolicy, Limiter, MemoryStore, Muted, OnBan,
-    Penalty, Policy, PolicyHandle, Quota, RedisStore, SlidingWindowLayer, key,
+    Penalty, Policy, PolicyHandle, Quota, RedisStore, key,
 };
 
 test_support::on_every_store!(
@@ -64,8 +64,8 @@ async fn manual_ban_only_lengthens_until_lifted(store: impl Store + BanStore + C
     assert_eq!(bans.list().await.unwrap().len(), 1);
     sleep(Duration::from_millis(1_050)).await; // as long as another process may remember it
     assert!(limiter.check("mallory").await.unwrap().is_admitted());
-    let told: Vec<_> = events.lock().unwrap().iter().map(std::mem::discriminant).collect();
-    assert_eq!(told.len(), 4, "two that lengthened, a stranger's, and a lifted one");
+    let reported: Vec<_> = events.lock().unwrap().iter().map(std::mem::discriminant).collect();
+    assert_eq!(reported.len(), 4, "two that lengthened, a stranger's, and a lifted one");
     assert!(matches!(events.lock().unwrap()[3], BanEvent::Lifted { .. }));
 }
 
@@ -283,7 +283,7 @@ async fn http_ban_status_and_retry_after() {
     {
         let store = MemoryStore::new();
         let bans = Bans::new(policy(), store.clone());
-        let mut layer = SlidingWindowLayer::new(policy(), key::header("x-user-id"), store);
+        let mut layer = by_user(policy(), store);
         if let Some(on_ban) = on_ban {
             layer = layer.on_ban(on_ban);
         }
@@ -306,9 +306,7 @@ async fn http_ban_status_and_retry_after() {
 async fn muted_request_passes_uncounted() {
     let store = MemoryStore::new();
     let bans = Bans::new(policy(), store.clone());
-    let service = SlidingWindowLayer::new(policy(), key::header("x-user-id"), store.clone())
-        .on_ban(OnBan::Mute)
-        .layer(service_fn(muted));
+    let service = by_user(policy(), store.clone()).on_ban(OnBan::Mute).layer(service_fn(muted));
     assert_eq!(send(&service, from_user("mallory")).await.body, "heard");
     bans.impose("mallory", Duration::from_secs(60), "spam").await.unwrap();
     for _ in 0..10 {
@@ -326,7 +324,7 @@ async fn a_muted_request_is_held_to_the_other_rules(store: impl Store + BanStore
     let all = || Policy::new("all").quota(Quota::per_hour(3));
     let bans = Bans::new(policy(), store.clone());
     bans.impose("mallory", Duration::from_secs(600), "spam").await.unwrap();
-    let service = SlidingWindowLayer::new(policy(), key::header("x-user-id"), store.clone())
+    let service = by_user(policy(), store.clone())
         .rule(all(), key::constant("everybody"))
         .on_ban(OnBan::Mute)
         .layer(service_fn(muted));
@@ -359,7 +357,7 @@ async fn a_mute_counts_one_strike_a_request(store: impl Store + BanStore + Clone
         .unwrap();
     let strikes = Arc::new(Mutex::new(Vec::new()));
     let seen = strikes.clone();
-    let service = SlidingWindowLayer::new(policy(), key::header("x-user-id"), store)
+    let service = by_user(policy(), store)
         .rule(strict(), key::constant("everybody"))
         .on_ban(OnBan::Mute)
         .on_decision(move |decision| {

@@ -40,7 +40,7 @@ async fn ban_outlasts_the_window_and_ends_on_time(store: impl Store) {
     assert!(left < ban && left > Duration::from_millis(400), "{left:?} of {ban:?}");
     assert!(limiter.check("alice").await.unwrap().is_admitted(), "others are not banned");
     sleep(left).await;
-    assert!(limiter.check("mallory").await.unwrap().is_admitted(), "as told");
+    assert!(limiter.check("mallory").await.unwrap().is_admitted(), "as promised");
 }
 
 async fn second_ban_is_longer(store: impl Store) {
@@ -102,8 +102,8 @@ async fn deny_cache_counts_strikes_too() {
             };
             for _ in 0..requests {
                 let window = Partition::new(Arc::new(policy.clone()), "mallory");
-                let verdict = store.admit(&Arc::new(Check::new([window]))).await.unwrap();
-                strikes += verdict.bans.iter().filter(|it| it.struck == Struck::Strike).count();
+                let outcome = store.admit(&Arc::new(Check::new([window]))).await.unwrap();
+                strikes += outcome.bans.iter().filter(|it| it.struck == Struck::Strike).count();
             }
             sleep(Duration::from_millis(100)).await;
         }

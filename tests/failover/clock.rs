@@ -87,7 +87,7 @@ async fn fill(limiter: &Limiter) -> (u32, Duration) {
     }
 }
 
-/// One quota, which the shorter script decides if no stamp is wanted, and several.
+/// One quota, which the shorter script decides if no timestamp is wanted, and several.
 fn policies() -> [Policy; 2] {
     let user = Policy::new("user").quota(Quota::per_minute(5));
     [user.clone(), Policy::new("users").quota(Quota::per_second(100)).quota(Quota::per_minute(5))]
@@ -163,7 +163,7 @@ async fn clock_step_forward_counts_as_time() {
     .write_row("the limit", "5 too many in the minute before and after a step of a minute");
 }
 
-/// The layer asks for no stamp, so its commonest requests go through the shorter script.
+/// The layer wants no timestamp, so its commonest requests go through the shorter script.
 #[tokio::test]
 async fn short_script_obeys_the_clock_too() {
     let redis = ClockedRedis::start().await;

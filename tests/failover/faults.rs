@@ -13,7 +13,7 @@ use test_support::{Redis, Worker};
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{FailurePolicy, MemoryStore, RedisStore};
 
-/// A store that asks Redis about every request, so that each meets the fault.
+/// A store without the deny cache, so that each request meets the fault.
 async fn store(url: String) -> RedisStore {
     RedisStore::builder().deny_cache(false).connect(url).await.unwrap()
 }
@@ -142,7 +142,7 @@ async fn connections_are_killed_again_and_again() {
         number: 7,
         name: "CLIENT KILL of all connections, 50 times",
         test: "connections_are_killed_again_and_again",
-        client_sees: "nothing: what was under way is asked again under its own identity",
+        client_sees: "nothing: what was under way is sent again under its own identity",
         added_latency: "a new connection and one round trip",
         decided_here: false,
         ..Fault::default()

@@ -44,7 +44,7 @@ async fn lost_reply_counts_once() {
         number: 8,
         name: "a reply lost after the script has run, 10,000 times",
         test: "lost_reply_counts_once",
-        client_sees: "nothing: the request is asked again under its own identity",
+        client_sees: "nothing: the request is sent again under its own identity",
         added_latency: "a new connection and one round trip",
         ..Fault::default()
     }
@@ -78,7 +78,7 @@ async fn repeated_check_stays_admitted_when_full() {
     let limiter = Limiter::new(Quota::per_hour(1), store);
     let _ = limiter.check("load the script").await.unwrap();
     proxy.drop_replies(1);
-    // Its first asking has filled the window: asked as a new request it would be denied.
+    // Its first call has filled the window: sent as a new request it would be denied.
     assert!(limiter.check("alice").await.unwrap().is_admitted());
     assert_eq!(proxy.dropped(), 1);
     assert!(!limiter.check("alice").await.unwrap().is_admitted());
@@ -97,7 +97,7 @@ async fn late_reply_counts_once() {
         let limiter = limiter.clone();
         async move { limiter.check("alice").await }
     });
-    // Longer than the timeout of the first asking, shorter than that of both.
+    // Longer than the timeout of the first call, shorter than that of both.
     tokio::time::sleep(Duration::from_millis(600)).await;
     proxy.set(proxy::Fault::None);
     let decision = check.await.unwrap().unwrap();
@@ -120,7 +120,7 @@ async fn failed_but_counted_check_is_cancelled() {
     for _ in 0..2 {
         limiter.check("alice").await.unwrap_err();
     }
-    proxy.set(proxy::Fault::None); // and all that was asked is executed, late
+    proxy.set(proxy::Fault::None); // and everything sent is executed, late
     let truth = Limiter::new(Quota::per_hour(3), redis.store().await);
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     let mut seen = Vec::new();

@@ -3,15 +3,14 @@
 
 use test_support::fault::Fault;
 use test_support::load::{LIMIT, Load, USERS, WINDOW};
+use test_support::requests::by_user;
 use test_support::{Cluster, Redis, Sentinels, eventually};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::store::RedisServers;
-use tower_sliding_window::{
-    DecidedBy, FailurePolicy, Policy, Quota, RedisStore, SlidingWindowLayer, key,
-};
+use tower_sliding_window::{DecidedBy, FailurePolicy, Policy, Quota, RedisStore, key};
 
-/// A store that asks Redis about every request, so that each meets the fault.
+/// A store without the deny cache, so that each request meets the fault.
 async fn store(servers: RedisServers) -> RedisStore {
     RedisStore::builder().deny_cache(false).connect(servers).await.unwrap()
 }
@@ -137,8 +136,7 @@ async fn slots_move_from_node_to_node() {
     // Two windows of one key, so that a slot is half here and half there while it moves.
     let second = Policy::new("second").quota(Quota::new(1000, WINDOW));
     let layer =
-        SlidingWindowLayer::new(policy, key::header("x-user-id"), store(cluster.servers()).await)
-            .rule(second, key::header("x-user-id"));
+        by_user(policy, store(cluster.servers()).await).rule(second, key::header("x-user-id"));
     let load = Load::through(layer.failure_policy(FailurePolicy::default()));
     load.until_the_store_decides().await;
     sleep(WINDOW / 4).await;
@@ -156,7 +154,7 @@ async fn slots_move_from_node_to_node() {
     sleep(WINDOW * 5 / 4).await;
     let answers = load.stop().await;
     answers.statuses(&[200, 429]);
-    answers.nobody_starved();
+    answers.no_user_starves();
     assert_eq!(answers.over_admitted(), 0);
     let fault = Fault {
         number: 23,

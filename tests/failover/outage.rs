@@ -1,16 +1,16 @@
-//! What the failure policies decide, and what Redis is told afterwards.
+//! What the failure policies decide, and what is written back afterwards.
 
 use std::time::Duration;
 
 use test_support::proxy::{Fault, Proxy};
-use test_support::requests::{from_user, ok, send};
+use test_support::requests::{by_user, from_user, ok, send};
 use test_support::{Redis, eventually, free_port, patient};
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
     Admitted, DecidedBy, Decision, FailurePolicy, Limiter, MemoryStore, Policy, PolicyHandle,
-    Quota, RedisStore, SlidingWindowLayer, StoreError, key,
+    Quota, RedisStore, StoreError,
 };
 
 const WINDOW: &str = "tsw:{=alice}:user";
@@ -64,7 +64,10 @@ async fn outage_admissions_are_written_back() {
     for (id, (member, score)) in ids.iter().zip(&entries) {
         assert_eq!(&member[..], id, "the request's own identity, in the order they came");
         let late = score / 1e6 - since_epoch;
-        assert!((-0.05..0.25).contains(&late), "the stamp is of the outage, not of now: {late} s");
+        assert!(
+            (-0.05..0.25).contains(&late),
+            "the timestamp is of the outage, not of the write-back: {late} s"
+        );
     }
     let ttl_ms = redis.run::<i64>(&["PTTL", WINDOW]).await;
     assert!((3_590_000..=3_601_000).contains(&ttl_ms), "{ttl_ms}");
@@ -122,7 +125,7 @@ async fn quiet_restart_never_over_admits() {
     redis.kill();
     redis.start_again();
     redis.answers().await;
-    // No request fails: the first is asked again on a new connection.
+    // No request fails: the first is sent again on a new connection.
     for _ in 0..3 {
         assert!(!ours.check("alice").await.unwrap().is_admitted());
     }
@@ -172,7 +175,7 @@ async fn open_policy_admits_without_counting() {
     let mut redis = Redis::start().await;
     let store = RedisStore::connect(redis.url()).await.unwrap();
     let ours = limiter(1, store.clone()).failure_policy(FailurePolicy::Open);
-    let service = SlidingWindowLayer::new(per_hour(1), key::header("x-user-id"), store)
+    let service = by_user(per_hour(1), store)
         .headers_on_success(true)
         .failure_policy(FailurePolicy::Open)
         .layer(service_fn(ok));
@@ -199,9 +202,8 @@ async fn closed_policy_answers_503_never_429() {
     let mut redis = Redis::start().await;
     let store = RedisStore::connect(redis.url()).await.unwrap();
     let ours = limiter(1, store.clone()).failure_policy(FailurePolicy::Closed);
-    let service = SlidingWindowLayer::new(per_hour(1), key::header("x-user-id"), store)
-        .failure_policy(FailurePolicy::Closed)
-        .layer(service_fn(ok));
+    let service =
+        by_user(per_hour(1), store).failure_policy(FailurePolicy::Closed).layer(service_fn(ok));
     redis.kill();
     for _ in 0..10 {
         ours.check("alice").await.unwrap_err();
@@ -242,21 +244,6 @@ async fn cancellation_in_an_outage_is_kept() {
 }
 
 #[tokio::test]
-async fn reset_in_outage_drops_the_write_back() {
-    let mut redis = Redis::start().await;
-    let ours = limiter(2, RedisStore::connect(redis.url()).await.unwrap());
-    redis.kill();
-    admitted(&ours).await;
-    admitted(&ours).await;
-    ours.reset("alice").await.unwrap_err();
-    assert_eq!(ours.peek("alice").await.unwrap().remaining(), 2, "here it has worked");
-    redis.start_again();
-    until_redis_decides(&ours).await;
-    sleep(Duration::from_millis(300)).await;
-    assert_eq!(redis.run::<usize>(&["EXISTS", WINDOW]).await, 0);
-}
-
-#[tokio::test]
 async fn service_can_start_before_redis() {
     let port = free_port();
     let url = format!("redis://127.0.0.1:{port}");
@@ -269,7 +256,8 @@ async fn service_can_start_before_redis() {
     assert_eq!(first.decided_by(), DecidedBy::LocalWindow);
     let redis = Redis::start_on(port).await;
     until_redis_decides(&ours).await;
-    eventually("Redis is told", async || redis.run::<usize>(&["ZCARD", WINDOW]).await == 1).await;
+    eventually("it is written back", async || redis.run::<usize>(&["ZCARD", WINDOW]).await == 1)
+        .await;
     let second = ours.check("alice").await.unwrap();
     assert_eq!((second.decided_by(), second.usage().remaining()), (DecidedBy::Store, 1));
 }
@@ -288,7 +276,8 @@ async fn few_requests_wait_for_a_stalled_redis() {
             _ => waited += 1,
         }
     }
-    // Five askings in a row, two for a request, or fewer where a cancellation has failed as well.
+    // Five failures in a row open the circuit breaker: two for a request, and more if its cancellation
+    // fails as well.
     assert!((1..=3).contains(&waited), "{waited}");
     proxy.set(Fault::None);
     until_redis_decides(&ours).await;
@@ -316,9 +305,7 @@ async fn outage_refuses_new_keys_at_the_local_cap() {
 async fn full_memory_store_follows_failure_policy() {
     let store = MemoryStore::with_capacity(1);
     let service = |on_failure| {
-        SlidingWindowLayer::new(per_hour(1), key::header("x-user-id"), store.clone())
-            .failure_policy(on_failure)
-            .layer(service_fn(ok))
+        by_user(per_hour(1), store.clone()).failure_policy(on_failure).layer(service_fn(ok))
     };
     assert_eq!(send(&service(FailurePolicy::Open), from_user("alice")).await.status, 200);
     for (on_failure, status) in
@@ -365,6 +352,7 @@ async fn reset_in_outage_forgets_that_log_only() {
         assert!(decision.await.unwrap().is_admitted());
     }
     ours.reset("alice").await.unwrap_err();
+    assert_eq!(ours.peek("alice").await.unwrap().remaining(), 2, "here it has worked");
     redis.start_again();
     until_redis_decides(&ours).await;
     let of_ip = "tsw:{=192.0.2.7}:ip";

@@ -13,16 +13,14 @@ use tokio::runtime::Handle;
 use tokio::time::advance;
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::{Check, Partition, Store};
-use tower_sliding_window::{
-    MemoryStore, Policy, PolicyHandle, Quota, SlidingWindowLayer, StoreError, key,
-};
+use tower_sliding_window::{MemoryStore, Policy, PolicyHandle, Quota, StoreError};
 
 use test_support::Worker;
-use test_support::requests::{from_user, ok, send, status};
+use test_support::requests::{by_user, from_user, ok, send, status};
 
 const KEYS: u64 = 10_000_000;
 const THREADS: u64 = 2;
-/// What the store may take a window, all told, whose key is as long as keys get.
+/// What the store may take for a log whose key is as long as keys get.
 const BYTES_A_WINDOW: usize = 320;
 /// What the process may take besides.
 const BYTES_BESIDES: usize = 32 << 20;
@@ -37,14 +35,14 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
 
 /// Returns the most memory that this process has ever had, in bytes.
 fn high_water_mark() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells of a process");
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has this file");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a mark");
     let kilobytes: usize = line.trim_end_matches("kB").trim().parse().expect("a number");
     kilobytes * 1024
 }
 
 #[test]
-#[cfg_attr(not(target_os = "linux"), ignore = "only Linux tells what memory a process has")]
+#[cfg_attr(not(target_os = "linux"), ignore = "only Linux has the memory of a process in a file")]
 fn ten_million_keys_fit_in_bounded_memory() {
     Worker::start_in("flood::worker_process", &[]).lines();
 }
@@ -55,7 +53,7 @@ async fn worker_process() {
     let policy = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(2)));
     let store = MemoryStore::new();
     let capacity = store.capacity();
-    let layer = SlidingWindowLayer::new(&policy, key::header("x-user-id"), store.clone());
+    let layer = by_user(&policy, store.clone());
     let service = layer.layer(service_fn(ok));
     for expected in [StatusCode::OK, StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
         assert_eq!(status(&service, "limited").await, expected);
@@ -76,8 +74,8 @@ async fn worker_process() {
             let length = if number < 2 * capacity as u64 { 128 } else { 8 };
             Arc::make_mut(&mut check).partitions[0].key = bytes[..length].into();
             match at_once(store.admit(&check)) {
-                Ok(verdict) => {
-                    assert!(verdict.admitted, "a new key is never denied");
+                Ok(outcome) => {
+                    assert!(outcome.admitted, "a new key is never denied");
                     admitted.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(error) => {
@@ -87,8 +85,8 @@ async fn worker_process() {
             }
             if number % 4096 == thread {
                 Arc::make_mut(&mut limited).id = uuid::Uuid::new_v4();
-                let verdict = at_once(store.admit(&limited)).expect("a window that is live");
-                assert!(!verdict.admitted, "washed out by {number} keys");
+                let outcome = at_once(store.admit(&limited)).expect("a window that is live");
+                assert!(!outcome.admitted, "evicted by {number} keys");
                 assert!(store.len() <= capacity);
             }
         }

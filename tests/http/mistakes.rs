@@ -1,4 +1,4 @@
-//! Mistakes that would limit nothing, or everybody, are told of: where the rule is made, by one
+//! Mistakes that would limit nothing, or every request, are reported: by a panic at the caller, by one
 //! warning, and by a metric.
 
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use test_support::recorder::RecordedMetrics;
-use test_support::requests::{from_user, ok, request, send, status};
+use test_support::requests::{by_user, from_user, ok, request, send, status};
 use test_support::warnings::Warnings;
 use tower::{Layer, ServiceBuilder, service_fn};
 use tower_sliding_window::{
@@ -22,15 +22,15 @@ fn policy(name: &str) -> Policy {
     Policy::new(name).quota(Quota::per_minute(1_000))
 }
 
-fn missing(told: &RecordedMetrics, policy: &str, reason: &str) -> u64 {
+fn missing(recorded: &RecordedMetrics, policy: &str, reason: &str) -> u64 {
     let labels = format!("{{policy={policy},reason={reason}}}");
-    told.count(&format!("sliding_window_missing_keys_total{labels}"))
+    recorded.count(&format!("sliding_window_missing_keys_total{labels}"))
 }
 
 #[tokio::test(start_paused = true)]
 async fn key_not_provided_is_500_and_warns_once() {
-    let (told, warnings) = (RecordedMetrics::default(), Warnings::default());
-    let _recorder = metrics::set_default_local_recorder(&told);
+    let (recorded, warnings) = (RecordedMetrics::default(), Warnings::default());
+    let _recorder = metrics::set_default_local_recorder(&recorded);
     let _subscriber = warnings.listen();
     let layer = || SlidingWindowLayer::new(policy("ip"), key::peer_ip(), MemoryStore::new());
     let service = layer().layer(service_fn(ok));
@@ -40,7 +40,7 @@ async fn key_not_provided_is_500_and_warns_once() {
         assert_eq!(answer.problem()["status"], 500);
         assert_eq!((answer.retry_after(), answer.body.contains("serve")), (None, false));
     }
-    assert_eq!(missing(&told, "ip", "not_provided"), 3);
+    assert_eq!(missing(&recorded, "ip", "not_provided"), 3);
     let lines = warnings.lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("policy=\"ip\""), "{lines:?}");
@@ -50,13 +50,13 @@ async fn key_not_provided_is_500_and_warns_once() {
     assert_eq!(send(&skipping, request(&[])).await.status, StatusCode::INTERNAL_SERVER_ERROR);
     let shadow = layer().shadow(true).layer(service_fn(ok));
     assert_eq!(send(&shadow, request(&[])).await.status, StatusCode::OK);
-    assert_eq!(missing(&told, "ip", "not_provided"), 5, "in shadow mode too");
+    assert_eq!(missing(&recorded, "ip", "not_provided"), 5, "in shadow mode too");
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_reason_has_a_label() {
-    let told = RecordedMetrics::default();
-    let _recorder = metrics::set_default_local_recorder(&told);
+    let recorded = RecordedMetrics::default();
+    let _recorder = metrics::set_default_local_recorder(&recorded);
     let service = SlidingWindowLayer::new(policy("a"), key::header("x-a"), MemoryStore::new())
         .rule(policy("b"), key::optional(key::header("x-b")))
         .layer(service_fn(ok));
@@ -64,9 +64,9 @@ async fn each_reason_has_a_label() {
     let twice = request(&[("x-a", "1"), ("x-a", "2")]);
     assert_eq!(send(&service, twice).await.status, StatusCode::BAD_REQUEST);
     assert_eq!(send(&service, request(&[("x-a", "1")])).await.status, StatusCode::OK);
-    let counts = ["missing", "invalid", "not_provided"].map(|it| missing(&told, "a", it));
+    let counts = ["missing", "invalid", "not_provided"].map(|it| missing(&recorded, "a", it));
     assert_eq!(counts, [1, 1, 0]);
-    assert_eq!(missing(&told, "b", "not_applicable"), 1);
+    assert_eq!(missing(&recorded, "b", "not_applicable"), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,12 +94,11 @@ async fn rule_that_never_finds_its_key_warns() {
 
 #[tokio::test(start_paused = true)]
 async fn layer_applied_twice_warns() {
-    let (told, warnings) = (RecordedMetrics::default(), Warnings::default());
-    let _recorder = metrics::set_default_local_recorder(&told);
+    let (recorded, warnings) = (RecordedMetrics::default(), Warnings::default());
+    let _recorder = metrics::set_default_local_recorder(&recorded);
     let _subscriber = warnings.listen();
     let store = MemoryStore::new();
-    let layer =
-        |name| SlidingWindowLayer::new(policy(name), key::header("x-user-id"), store.clone());
+    let layer = |name| by_user(policy(name), store.clone());
     let user = layer("user");
     // A layer of another policy between the two hides neither of them.
     let service =
@@ -107,8 +106,8 @@ async fn layer_applied_twice_warns() {
     for _ in 0..3 {
         assert_eq!(status(&service, "alice").await, StatusCode::OK);
     }
-    assert_eq!(told.count("sliding_window_counted_twice_total{policy=user}"), 3);
-    assert_eq!(told.count("sliding_window_counted_twice_total{policy=other}"), 0);
+    assert_eq!(recorded.count("sliding_window_counted_twice_total{policy=user}"), 3);
+    assert_eq!(recorded.count("sliding_window_counted_twice_total{policy=other}"), 0);
     let lines = warnings.lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("policy=\"user\""), "{lines:?}");
@@ -116,8 +115,8 @@ async fn layer_applied_twice_warns() {
 
 #[tokio::test(start_paused = true)]
 async fn layers_of_two_policies_are_no_mistake() {
-    let (told, warnings) = (RecordedMetrics::default(), Warnings::default());
-    let _recorder = metrics::set_default_local_recorder(&told);
+    let (recorded, warnings) = (RecordedMetrics::default(), Warnings::default());
+    let _recorder = metrics::set_default_local_recorder(&recorded);
     let _subscriber = warnings.listen();
     let store = MemoryStore::new();
     let by = |name, key| SlidingWindowLayer::new(policy(name), key::header(key), store.clone());
@@ -130,26 +129,25 @@ async fn layers_of_two_policies_are_no_mistake() {
     assert_eq!(send(&service, request(&names)).await.status, StatusCode::OK);
     assert_eq!(warnings.lines(), Vec::<String>::new());
     for name in ["user", "global"] {
-        assert_eq!(told.count(&format!("sliding_window_counted_twice_total{{policy={name}}}")), 0);
+        assert_eq!(
+            recorded.count(&format!("sliding_window_counted_twice_total{{policy={name}}}")),
+            0
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn impossible_request_is_no_store_failure() {
-    let told = RecordedMetrics::default();
-    let _recorder = metrics::set_default_local_recorder(&told);
+    let recorded = RecordedMetrics::default();
+    let _recorder = metrics::set_default_local_recorder(&recorded);
     let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new());
     for (cost, kind) in [(6, "cost_above_limit"), (2_000, "cost_too_high")] {
         let error = limiter.check_cost("alice", cost).await.unwrap_err();
         assert_eq!((error.kind(), error.retry_after()), (kind, None));
-        let layer = SlidingWindowLayer::new(
-            Quota::per_minute(5),
-            key::header("x-user-id"),
-            MemoryStore::new(),
-        );
+        let layer = by_user(Quota::per_minute(5), MemoryStore::new());
         let answer = send(&layer.cost(move |_| cost).layer(service_fn(ok)), from_user("a")).await;
         assert_eq!((answer.status, answer.retry_after()), (StatusCode::TOO_MANY_REQUESTS, None));
-        let count = |name| told.count(&format!("sliding_window_{name}_total{{kind={kind}}}"));
+        let count = |name| recorded.count(&format!("sliding_window_{name}_total{{kind={kind}}}"));
         assert_eq!((count("store_errors"), count("impossible_requests")), (0, 2));
     }
     assert_eq!(StoreError::Unsupported { what: "lists" }.retry_after(), None);
@@ -173,7 +171,7 @@ fn panic_of(act: impl FnOnce()) -> (String, String) {
         }));
     });
     panic::catch_unwind(AssertUnwindSafe(act)).expect_err("a panic");
-    PANICKED.take().expect("told by the hook")
+    PANICKED.take().expect("the hook has run")
 }
 
 #[test]
@@ -239,15 +237,15 @@ async fn keys_are_made_from_common_types() {
 
 #[tokio::test]
 async fn redis_never_up_warns_once() {
-    let (told, warnings) = (RecordedMetrics::default(), Warnings::default());
-    let _recorder = metrics::set_default_local_recorder(&told);
+    let (recorded, warnings) = (RecordedMetrics::default(), Warnings::default());
+    let _recorder = metrics::set_default_local_recorder(&recorded);
     let _subscriber = warnings.listen();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let _store = RedisStore::connect_lazy(format!("redis://127.0.0.1:{port}")).unwrap();
     while warnings.lines().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert!(told.knows("sliding_window_store_available{}") && told.available() == 0.0);
+    assert!(recorded.knows("sliding_window_store_available{}") && recorded.available() == 0.0);
     // A few attempts more.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let lines = warnings.lines();

@@ -1,4 +1,4 @@
-//! What the layer's own answers say, what they keep to themselves, and how to replace them.
+//! The layer's own responses: what they say, what they hide, and how to replace them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tower_sliding_window::{
     MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer, StoreError, key,
 };
 
-use test_support::requests::{from_user, ok, request, send, status};
+use test_support::requests::{by_user, from_user, ok, request, send, status};
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
@@ -25,7 +25,7 @@ const REDUCED: &str = "https://iana.org/assignments/http-problem-types#temporary
 
 fn per_user(limit: u32, store: impl Store) -> SlidingWindowLayer {
     let policy = Policy::new("user").quota(Quota::per_minute(limit));
-    SlidingWindowLayer::new(policy, key::header("x-user-id"), store)
+    by_user(policy, store)
 }
 
 #[tokio::test(start_paused = true)]
@@ -158,29 +158,7 @@ async fn default_rejection_can_be_amended() {
     assert_eq!((answer.header("x-own"), answer.retry_after()), (Some("yes"), Some(60)));
 }
 
-#[tokio::test(start_paused = true)]
-async fn flood_of_new_keys_evicts_no_log() {
-    let store = MemoryStore::with_capacity(2);
-    let service = per_user(1, store.clone()).layer(service_fn(ok));
-    assert_eq!(status(&service, "alice").await, OK);
-    assert_eq!(status(&service, "bob").await, OK);
-    for flood in 0..50 {
-        let answer = send(&service, from_user(&format!("bot-{flood}"))).await;
-        assert_eq!(answer.status, FULL);
-        assert_eq!(answer.retry_after(), Some(1));
-        assert_eq!(answer.problem()["type"], REDUCED);
-        assert_eq!(answer.problem()["status"], 503);
-        assert_eq!(answer.header("ratelimit"), None);
-    }
-    assert_eq!(store.len(), 2);
-    assert_eq!(status(&service, "alice").await, TOO_MANY);
-    assert_eq!(status(&service, "bob").await, TOO_MANY);
-
-    advance(Duration::from_secs(60)).await;
-    assert_eq!(status(&service, "carol").await, OK, "alice's window has run out");
-}
-
-/// Fails, and tells of the key why.
+/// Fails with an error that holds the key.
 struct Broken;
 
 impl Broken {

@@ -12,10 +12,10 @@ use tower_layer::Layer;
 use tower_sliding_window::store::{
     Check, KnownLog, Partition, QuotaState, Restored, Store, StoreFuture, Verdict,
 };
-use tower_sliding_window::{MemoryStore, Quota, SlidingWindow, SlidingWindowLayer, key};
+use tower_sliding_window::{MemoryStore, Quota, SlidingWindow};
 use tower_test::mock::{self, Handle, Mock};
 
-use test_support::requests::{from_user, request};
+use test_support::requests::{by_user, from_user, request};
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
@@ -25,11 +25,7 @@ type Reply = Response<Full<Bytes>>;
 type Mocked = mock::Spawn<SlidingWindow<Mock<Call, Reply>>>;
 
 fn mocked(limit: u32, store: impl Store) -> (Mocked, Handle<Call, Reply>) {
-    mock::spawn_layer(SlidingWindowLayer::new(
-        Quota::per_minute(limit),
-        key::header("x-user-id"),
-        store,
-    ))
+    mock::spawn_layer(by_user(Quota::per_minute(limit), store))
 }
 
 fn reply(text: &'static str) -> Reply {
@@ -107,16 +103,16 @@ impl Held {
     fn answer(&self, admitted: bool) {
         let wait_us = if admitted { 0 } else { 1 };
         let states = [QuotaState::new(0, wait_us, 0)];
-        let verdict = Verdict::new(admitted, None, states.into_iter().collect());
-        let asked = self.0.lock().expect("no panic under the lock").take().expect("a question");
-        let _ = asked.send(verdict);
+        let outcome = Verdict::new(admitted, None, states.into_iter().collect());
+        let reply = self.0.lock().expect("no panic under the lock").take().expect("a check");
+        let _ = reply.send(outcome);
     }
 }
 
 impl Store for Held {
     fn admit(&self, _: &Arc<Check>) -> StoreFuture<Verdict> {
-        let (asked, answer) = oneshot::channel();
-        *self.0.lock().expect("no panic under the lock") = Some(asked);
+        let (reply, answer) = oneshot::channel();
+        *self.0.lock().expect("no panic under the lock") = Some(reply);
         StoreFuture::later(async { Ok(answer.await.expect("an answer")) })
     }
 
@@ -178,8 +174,7 @@ async fn inner_error_passes_and_counts() {
     struct SoldOut(u32);
 
     let store = MemoryStore::new();
-    let layer =
-        SlidingWindowLayer::new(Quota::per_minute(1), key::header("x-user-id"), store.clone());
+    let layer = by_user(Quota::per_minute(1), store.clone());
     let service = layer.layer(service_fn(|_: Call| async { Err::<Reply, _>(SoldOut(17)) }));
     assert_eq!(service.clone().oneshot(from_user("alice")).await.unwrap_err(), SoldOut(17));
     assert_eq!(service.oneshot(from_user("alice")).await.unwrap().status(), TOO_MANY);

@@ -1,4 +1,4 @@
-//! The layer on a bare Tower stack: any body, any neighbour, and no more bounds than needed.
+//! The layer on a bare Tower stack: any body, any other layer, and no bound that is not needed.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -6,24 +6,26 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
-use tokio_test::{assert_pending, assert_ready_ok, task};
-use tower::{ServiceBuilder, ServiceExt, service_fn};
+use tokio::time::timeout;
+use tokio_test::{assert_pending, task};
+use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_layer::Layer;
-use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
+use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer};
 
-use test_support::requests::{from_user, ok, send, status};
+use test_support::requests::{by_user, from_user, ok, send, status};
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
 fn layer(limit: u32) -> SlidingWindowLayer {
     let store = MemoryStore::new();
-    SlidingWindowLayer::new(Quota::per_minute(limit), key::header("x-user-id"), store)
+    by_user(Quota::per_minute(limit), store)
 }
 
 /// An error type of this test alone.
@@ -167,37 +169,26 @@ async fn what_is_send_stays_send() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn denial_frees_an_inner_concurrency_limit() {
-    let service = ServiceBuilder::new().layer(layer(1)).concurrency_limit(1).service_fn(ok);
-    // Polled by hand, for a place that is not given back would be waited for without end.
-    let now = |user| assert_ready_ok!(task::spawn(service.clone().oneshot(from_user(user))).poll());
-    assert_eq!(now("alice").status(), OK);
-    for _ in 0..3 {
-        assert_eq!(now("alice").status(), TOO_MANY);
+async fn works_inside_and_around_other_layers() {
+    let stack = ServiceBuilder::new;
+    // A denial frees the place that its request took in a concurrency limit.
+    check(stack().layer(layer(1)).concurrency_limit(1).service_fn(ok)).await;
+    check(stack().concurrency_limit(1).layer(layer(1)).service_fn(ok)).await;
+    check(stack().buffer(4).layer(layer(1)).service_fn(ok)).await;
+    check(stack().layer(layer(1)).buffer(4).service_fn(ok)).await;
+}
+
+async fn check<S, ResBody>(service: S)
+where
+    S: Service<Request<String>, Response = Response<ResBody>> + Clone,
+    S::Error: std::fmt::Debug,
+    ResBody: Body<Error: std::fmt::Debug>,
+{
+    for (user, expected) in [("alice", OK), ("alice", TOO_MANY), ("alice", TOO_MANY), ("bob", OK)] {
+        // A place that is not freed would be waited for without end.
+        let status = timeout(Duration::from_secs(1), status(&service, user)).await;
+        assert_eq!(status, Ok(expected));
     }
-    assert_eq!(now("bob").status(), OK);
-}
-
-#[tokio::test(start_paused = true)]
-async fn it_works_inside_a_concurrency_limit() {
-    let service = ServiceBuilder::new().concurrency_limit(1).layer(layer(1)).service_fn(ok);
-    let now = |user| assert_ready_ok!(task::spawn(service.clone().oneshot(from_user(user))).poll());
-    assert_eq!(now("alice").status(), OK);
-    assert_eq!(now("alice").status(), TOO_MANY);
-    assert_eq!(now("bob").status(), OK);
-}
-
-#[tokio::test(start_paused = true)]
-async fn it_works_inside_and_outside_a_buffer() {
-    let inside = ServiceBuilder::new().buffer(4).layer(layer(1)).service_fn(ok);
-    assert_eq!(status(&inside, "alice").await, OK);
-    assert_eq!(status(&inside, "alice").await, TOO_MANY);
-    assert_eq!(status(&inside, "bob").await, OK);
-
-    let outside = ServiceBuilder::new().layer(layer(1)).buffer(4).service_fn(ok);
-    assert_eq!(status(&outside, "alice").await, OK);
-    assert_eq!(status(&outside, "alice").await, TOO_MANY);
-    assert_eq!(status(&outside, "bob").await, OK);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,5 @@
-//! Extractors against whatever a client may write.
+//! Extractors against anything that a client may write.
 
-use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use cookie::Cookie;
@@ -263,7 +262,7 @@ proptest! {
     fn a_token_is_the_one_of_the_headers_crate(
         scheme in select(vec!["Bearer", "bearer", "BEARER", "Basic", "Bearerx", ""]),
         gap in select(vec!["", " ", "  ", "\t", " \t"]),
-        token in "[a-c =\\t]{0,4}",
+        token in "[a-c =\\t]{0,4}|[A-Za-z0-9._~+/-]{1,80}=?",
         last in select(vec![&b""[..], b" ", b"\xff"]),
     ) {
         let value = [scheme.as_bytes(), gap.as_bytes(), token.as_bytes(), last].concat();
@@ -299,13 +298,6 @@ proptest! {
         let key = Key::from(ip);
         prop_assert_eq!(of_peer(ip), Ok(key.clone()));
         prop_assert!(key.as_bytes().iter().all(|it| it.is_ascii_graphic()), "printable in Redis");
-    }
-
-    #[test]
-    fn a_bearer_token_reaches_the_closure_unchanged(token in "[A-Za-z0-9._~+/-]{1,80}=?") {
-        let request = Request::builder().header("authorization", format!("Bearer {token}"));
-        let key = key::bearer(|token| Some(Key::from(token))).extract(&parts(request));
-        prop_assert_eq!(key, Ok(Key::from(token)));
     }
 
     #[test]
@@ -383,14 +375,6 @@ proptest! {
         let [one, other] = cuts.map(|cut| text.split_at(cut.index(text.len() + 1)));
         let join = |(a, b): (&[u8], &[u8])| Key::from(a).join(&Key::from(b));
         prop_assert_eq!(join(one) == join(other), one == other);
-    }
-
-    #[test]
-    fn different_pairs_join_differently(pairs in vec(("[0-9:]{0,3}", "[0-9:]{0,3}"), 2..40)) {
-        let pairs: HashSet<_> = pairs.into_iter().collect();
-        let joined: HashSet<_> =
-            pairs.iter().map(|(a, b)| Key::from(a).join(&Key::from(b))).collect();
-        prop_assert_eq!(joined.len(), pairs.len());
     }
 
     #[test]

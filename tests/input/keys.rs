@@ -1,5 +1,5 @@
-//! Keys of any bytes and length, and hundreds of thousands of them, on a real Redis: none leaves
-//! its prefix, no two share a window, and none stays longer than its window.
+//! Keys of any bytes and length, and hundreds of thousands of them, on a real Redis: each keeps its
+//! prefix, has its own log, and expires.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use test_support::{Redis, patient};
 use tokio::task::JoinSet;
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer, key};
+use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
 
-use test_support::requests::{ok, status};
+use test_support::requests::{by_user, ok, status};
 
 /// Bytes that mean something to Redis, to its patterns, to hash tags, or to how keys are named.
 const SPECIAL: &[u8] = b"\0\n\r :={}%257Ds*?[]\\\xff";
@@ -131,8 +131,7 @@ async fn flood_of_keys_leaves_only_expiring_data() {
     let store = redis.store().await;
     // Longer than the flood takes, so that all of it can be looked at.
     let quota = Quota::per_hour(1);
-    let layer =
-        |policy: Policy| SlidingWindowLayer::new(policy, key::header("x-user-id"), store.clone());
+    let layer = |policy: Policy| by_user(policy, store.clone());
     let plain = layer(Policy::new("user").quota(quota)).layer(service_fn(ok));
     // More than admit.lua can decide.
     let both = Policy::new("both").quota(quota).quota(Quota::per_day(2));

@@ -1,4 +1,4 @@
-//! Quotas, policies, networks, failure policies and Redis URLs against whatever an operator may
+//! Quotas, policies, networks, failure policies and Redis URLs against anything that an operator may
 //! write.
 
 use std::net::IpAddr;

@@ -1,9 +1,10 @@
-//! Counting by response: a place is given back exactly when the layer says so, and the
-//! cancellation is not lost with the request.
+//! Counting by response: a place is freed exactly when the layer says so, and a cancellation is not
+//! lost with its request.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use test_support::requests::by_user;
 
 use http::{Request, Response, StatusCode};
 use test_support::{Redis, eventually};
@@ -13,24 +14,21 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sliding_window::store::{
     Check, KnownLog, Partition, QuotaState, Restored, Store, StoreFuture, Verdict,
 };
-use tower_sliding_window::{
-    Decision, Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer, key,
-};
+use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer};
 
 fn limiter(store: impl Store) -> Limiter {
     Limiter::new(Quota::per_minute(3), store)
 }
 
 fn layer(store: impl Store) -> SlidingWindowLayer {
-    SlidingWindowLayer::new(Quota::per_minute(3), key::header("x-user-id"), store)
-        .cancel_if(|response| response.status() == StatusCode::GONE)
+    by_user(Quota::per_minute(3), store).cancel_if(|response| response.status() == StatusCode::GONE)
 }
 
 fn request(wanted: &str) -> Request<String> {
     Request::builder().header("x-user-id", "alice").body(wanted.to_owned()).unwrap()
 }
 
-/// Answers with the status the body asks for, fails on `fail`, and never answers on `hang`.
+/// Answers with the status in the body, fails on `fail`, and never answers on `hang`.
 async fn answer(request: Request<String>) -> Result<Response<String>, &'static str> {
     match request.body().as_str() {
         "fail" => Err("the handler failed"),
@@ -124,9 +122,7 @@ async fn futures_poll<F: Future + Unpin>(future: &mut F) -> bool {
 #[tokio::test(start_paused = true)]
 async fn unanswered_requests_need_no_cancel_if() {
     let store = MemoryStore::new();
-    let layer =
-        SlidingWindowLayer::new(Quota::per_minute(3), key::header("x-user-id"), store.clone())
-            .cancel_unanswered(true);
+    let layer = by_user(Quota::per_minute(3), store.clone()).cancel_unanswered(true);
     let service = layer.layer(service_fn(answer));
     service.clone().oneshot(request("fail")).await.unwrap_err();
     assert_eq!(limiter(store.clone()).peek("alice").await.unwrap().remaining(), 3);
@@ -196,8 +192,7 @@ async fn cancellation_follows_its_admission() {
 #[tokio::test(start_paused = true)]
 async fn hang_up_cancels_nothing_by_default() {
     let store = Slow::default();
-    let layer =
-        SlidingWindowLayer::new(Quota::per_minute(3), key::header("x-user-id"), store.clone());
+    let layer = by_user(Quota::per_minute(3), store.clone());
     let mut pending = Box::pin(layer.layer(service_fn(answer)).oneshot(request("200")));
     assert!(futures_poll(&mut pending).await);
     drop(pending);
@@ -206,7 +201,7 @@ async fn hang_up_cancels_nothing_by_default() {
     assert_eq!(store.done(), Vec::<&str>::new());
 }
 
-/// A client that closes its socket a millisecond after each request, and asks 1,000 times.
+/// A client that closes its socket a millisecond after each request, 1,000 times.
 #[tokio::test]
 async fn hang_up_gives_no_second_run() {
     let ran = Arc::new(AtomicUsize::new(0));
@@ -215,9 +210,8 @@ async fn hang_up_gives_no_second_run() {
         counter.fetch_add(1, Ordering::SeqCst);
         std::future::pending::<()>().await;
     };
-    let layer =
-        SlidingWindowLayer::new(Quota::per_hour(1), key::header("x-user-id"), MemoryStore::new())
-            .cancel_if(|response| response.status() == StatusCode::GONE);
+    let layer = by_user(Quota::per_hour(1), MemoryStore::new())
+        .cancel_if(|response| response.status() == StatusCode::GONE);
     let app = axum::Router::new().route("/", axum::routing::get(handler)).layer(layer);
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -235,8 +229,7 @@ async fn hang_up_gives_no_second_run() {
 #[tokio::test(start_paused = true)]
 async fn every_admission_counts_by_default() {
     let store = MemoryStore::new();
-    let layer =
-        SlidingWindowLayer::new(Quota::per_minute(3), key::header("x-user-id"), store.clone());
+    let layer = by_user(Quota::per_minute(3), store.clone());
     let service = layer.layer(service_fn(answer));
     service.clone().oneshot(request("410")).await.unwrap();
     service.clone().oneshot(request("fail")).await.unwrap_err();
@@ -252,11 +245,9 @@ async fn shadow_mode_only_reports_denials() {
     let denied = Arc::new(AtomicUsize::new(0));
     let counter = denied.clone();
     let layer =
-        SlidingWindowLayer::new(Quota::per_minute(3), key::header("x-user-id"), store.clone())
-            .shadow(true)
-            .on_decision(move |decision| {
-                counter.fetch_add(usize::from(!decision.is_admitted()), Ordering::Relaxed);
-            });
+        by_user(Quota::per_minute(3), store.clone()).shadow(true).on_decision(move |decision| {
+            counter.fetch_add(usize::from(!decision.is_admitted()), Ordering::Relaxed);
+        });
     let mut service = layer.layer(service_fn(async |request: Request<String>| {
         let decision = request.extensions().get::<Decision>();
         let seen =

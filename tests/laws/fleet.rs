@@ -62,28 +62,32 @@ async fn fleet_admits_and_denies_exactly() {
     let mut denials: BTreeMap<String, Vec<u128>> = BTreeMap::new();
     for worker in workers {
         for line in worker.lines() {
-            let ["log", kind, key, stamp, _] = line.split(' ').collect::<Vec<_>>()[..] else {
+            let ["log", kind, key, timestamp, _] = line.split(' ').collect::<Vec<_>>()[..] else {
                 continue;
             };
             let log = if kind == "A" { &mut admissions } else { &mut denials };
-            log.entry(key.to_owned()).or_default().push(stamp.parse().unwrap());
+            log.entry(key.to_owned()).or_default().push(timestamp.parse().unwrap());
         }
     }
 
     let mut checked = (0, 0);
-    for (key, stamps) in &mut admissions {
-        stamps.sort_unstable();
+    for (key, timestamps) in &mut admissions {
+        timestamps.sort_unstable();
         let within = |end: u128| {
-            let after = stamps.partition_point(|stamp| stamp + WINDOW.as_micros() <= end);
-            stamps.partition_point(|stamp| *stamp <= end) - after
+            let after =
+                timestamps.partition_point(|timestamp| timestamp + WINDOW.as_micros() <= end);
+            timestamps.partition_point(|timestamp| *timestamp <= end) - after
         };
-        for stamp in stamps.iter() {
-            assert!(within(*stamp) <= LIMIT as usize, "key {key}: too many up to {stamp}");
+        for timestamp in timestamps.iter() {
+            assert!(within(*timestamp) <= LIMIT as usize, "key {key}: too many up to {timestamp}");
         }
-        for stamp in &denials[key] {
-            assert!(within(*stamp) >= LIMIT as usize, "key {key}: denied at {stamp} without need");
+        for timestamp in &denials[key] {
+            assert!(
+                within(*timestamp) >= LIMIT as usize,
+                "key {key}: denied at {timestamp} without need"
+            );
         }
-        checked = (checked.0 + stamps.len(), checked.1 + denials[key].len());
+        checked = (checked.0 + timestamps.len(), checked.1 + denials[key].len());
     }
     let (admitted, denied) = checked;
     let possible = KEYS * LIMIT as usize * (RUNS_FOR.as_millis() / WINDOW.as_millis()) as usize;

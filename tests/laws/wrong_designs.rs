@@ -1,5 +1,5 @@
-//! Designs known to be wrong, on the timeline that shows it, with this crate's answer beside
-//! each. Time is paused; minutes are real only in name.
+//! Designs known to be wrong, on a timeline that shows it, and the right decisions beside each. Time
+//! is paused.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -107,12 +107,12 @@ async fn timestamp_member_merges_requests() {
     let at = [Duration::ZERO; 4];
 
     let mut members = BTreeSet::new();
-    let stamps = at.map(|at| {
+    let timestamps = at.map(|at| {
         let passes = members.len() < 2;
         members.insert(at);
         passes
     });
-    assert_eq!(stamps, [true; 4], "the wrong design shows its fault");
+    assert_eq!(timestamps, [true; 4], "the wrong design shows its fault");
 
     assert_eq!(ours(Quota::per_minute(2), &at).await, [true, true, false, false]);
 }
@@ -123,7 +123,7 @@ async fn scores_in_seconds_blur_the_boundary() {
 
     let mut log: Vec<u64> = Vec::new();
     let whole_seconds = at.map(|at| {
-        log.retain(|stamp| at.as_secs() - stamp < 1);
+        log.retain(|timestamp| at.as_secs() - timestamp < 1);
         let passes = log.is_empty();
         if passes {
             log.push(at.as_secs());
@@ -147,7 +147,7 @@ async fn counting_denials_locks_clients_out() {
 
     let mut log: Vec<Duration> = Vec::new();
     let counts_refused = at.iter().map(|at| {
-        log.retain(|stamp| *stamp + MINUTE > *at);
+        log.retain(|timestamp| *timestamp + MINUTE > *at);
         log.push(*at);
         log.len() <= 5
     });

@@ -83,29 +83,29 @@ async fn mute_of_lost_reply_is_audited_once() {
     for _ in 0..2 {
         assert!(!behind.check().await.unwrap().is_delivered());
     }
-    assert_eq!((behind.proxy.dropped(), behind.told.load(Ordering::Relaxed)), (1, 1));
+    assert_eq!((behind.proxy.dropped(), behind.reported.load(Ordering::Relaxed)), (1, 1));
 }
 
-/// A monitor whose mutes go through a proxy, and how many of them its audit was told of.
+/// A monitor whose mutes go through a proxy, and how many of them were audited.
 struct Behind {
     redis: Redis,
     proxy: Proxy,
     monitor: SpeechMonitor,
-    told: Arc<AtomicUsize>,
+    reported: Arc<AtomicUsize>,
 }
 
 impl Behind {
     async fn start() -> Self {
         let redis = Redis::start().await;
         let (proxy, mutes) = behind(&redis).await;
-        let told = Arc::new(AtomicUsize::new(0));
-        let heard = told.clone();
+        let reported = Arc::new(AtomicUsize::new(0));
+        let heard = reported.clone();
         let store = TwoWays { messages: redis.store().await, mutes };
         let monitor = SpeechMonitor::new(rules(), store).on_mute(move |_| {
             heard.fetch_add(1, Ordering::Relaxed);
         });
         load(&monitor).await;
-        Self { redis, proxy, monitor, told }
+        Self { redis, proxy, monitor, reported }
     }
 
     async fn says(&self, times: usize) {
@@ -118,10 +118,10 @@ impl Behind {
         self.monitor.check(&Message::from("alice").text("buy gold")).await
     }
 
-    /// Waits until the audit has been told of a mute.
-    async fn told(&self) -> usize {
-        eventually("the audit hears", async || self.told.load(Ordering::Relaxed) > 0).await;
-        self.told.load(Ordering::Relaxed)
+    /// Waits until a mute is audited.
+    async fn reported(&self) -> usize {
+        eventually("the audit hears", async || self.reported.load(Ordering::Relaxed) > 0).await;
+        self.reported.load(Ordering::Relaxed)
     }
 }
 
@@ -133,10 +133,10 @@ async fn a_mute_with_both_replies_lost_is_told() {
     let error = behind.check().await.unwrap_err();
     assert!(error.may_have_counted(), "{error}");
     assert_eq!(behind.redis.run::<usize>(&["EXISTS", "tsw:{=alice}:speech:mute"]).await, 1);
-    assert_eq!(behind.told().await, 1);
+    assert_eq!(behind.reported().await, 1);
     assert!(!behind.check().await.unwrap().is_delivered());
     behind.monitor.settled().await;
-    assert_eq!(behind.told().await, 1, "it is told once");
+    assert_eq!(behind.reported().await, 1, "it is audited once");
 }
 
 #[tokio::test]
@@ -147,7 +147,7 @@ async fn a_mute_whose_caller_hung_up_is_told() {
     let left = tokio::time::timeout(Duration::from_millis(50), behind.check()).await;
     assert!(left.is_err(), "the reply is still under way");
     behind.proxy.set(Fault::None);
-    assert_eq!(behind.told().await, 1);
+    assert_eq!(behind.reported().await, 1);
 }
 
 #[tokio::test]
@@ -159,5 +159,5 @@ async fn a_lost_reply_does_not_undo_an_unmute() {
     behind.monitor.unmute("alice").await.unwrap();
     behind.monitor.settled().await;
     assert_eq!(behind.monitor.mute_of("alice").await.unwrap(), None);
-    assert_eq!(behind.told.load(Ordering::Relaxed), 0);
+    assert_eq!(behind.reported.load(Ordering::Relaxed), 0);
 }

@@ -195,7 +195,7 @@ fn debug_shows_no_sender_or_text() {
 
 #[test]
 fn panics_name_the_callers_line() {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (tell, reported) = std::sync::mpsc::channel();
     let (this, other) = (std::thread::current().id(), std::panic::take_hook());
     std::panic::set_hook(Box::new(move |panic| {
         if std::thread::current().id() == this {
@@ -212,7 +212,7 @@ fn panics_name_the_callers_line() {
         monitor.spawn(NonZeroUsize::MIN)
     };
     assert!(std::panic::catch_unwind(queue).is_err(), "there is no runtime");
-    assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [file!(), file!()]);
+    assert_eq!([reported.recv().unwrap(), reported.recv().unwrap()], [file!(), file!()]);
 }
 
 /// A text of 500 characters, 1,500 bytes, that is like no other.

@@ -136,8 +136,8 @@ async fn queue_drains_after_the_last_handle() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_of_the_audit_ends_nothing() {
-    let (store, told) = (MemoryStore::new(), Arc::new(Mutex::new(0)));
-    let heard = told.clone();
+    let (store, reported) = (MemoryStore::new(), Arc::new(Mutex::new(0)));
+    let heard = reported.clone();
     let monitor = SpeechMonitor::new(Rule::recommended(), store).on_mute(move |event| {
         *heard.lock().unwrap() += 1;
         assert_ne!(event.sender.as_bytes(), b"alice", "a panic of the test's own");
@@ -151,5 +151,5 @@ async fn a_panic_of_the_audit_ends_nothing() {
         queue.flush().await;
         assert!(monitor.mute_of(sender).await.unwrap().is_some(), "{sender} is muted");
     }
-    assert_eq!((queue.shed(), *told.lock().unwrap(), monitor.panicked()), (0, 2, 1));
+    assert_eq!((queue.shed(), *reported.lock().unwrap(), monitor.panicked()), (0, 2, 1));
 }

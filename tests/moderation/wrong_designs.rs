@@ -1,5 +1,4 @@
-//! Designs of a speech monitor known to be wrong, with this crate's answer beside each. Time is
-//! paused; hours are real only in name.
+//! Designs of a speech monitor known to be wrong, and the right decisions beside each. Time is paused.
 
 use std::time::Duration;
 

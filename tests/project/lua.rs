@@ -84,7 +84,7 @@ fn scripts_keep_to_the_conventions() {
     for script in scripts() {
         let count = |text: &str| script.body.matches(text).count();
         assert!(count("'TIME'") <= 1, "{}: one clock, read once", script.name);
-        assert_eq!(count("tostring"), 0, "{}: tostring loses digits of a stamp", script.name);
+        assert_eq!(count("tostring"), 0, "{}: tostring loses digits of a timestamp", script.name);
         assert_eq!(count("math.random"), 0, "{}: repeats itself after a restart", script.name);
         assert_eq!(count("..now_us") + count(".. now_us"), 0, "{}: loses digits", script.name);
     }

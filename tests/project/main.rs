@@ -1,4 +1,4 @@
-//! What the documentation and the scripts promise.
+//! The documentation and the Lua scripts agree with what runs.
 
 mod guide;
 mod lua;

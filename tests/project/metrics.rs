@@ -21,8 +21,8 @@ fn of_memory(warnings: &Warnings) -> usize {
 
 #[tokio::test]
 async fn outage_metrics_from_error_to_write_back() {
-    let told = RecordedMetrics::default();
-    let _recorder = metrics::set_default_local_recorder(&told);
+    let recorded = RecordedMetrics::default();
+    let _recorder = metrics::set_default_local_recorder(&recorded);
 
     let mut redis = Redis::start().await;
     let store = RedisStore::connect(redis.url()).await.unwrap();
@@ -31,9 +31,9 @@ async fn outage_metrics_from_error_to_write_back() {
     let open = local.clone().failure_policy(FailurePolicy::Open);
     let closed = local.clone().failure_policy(FailurePolicy::Closed);
     assert!(local.check("alice").await.unwrap().is_admitted());
-    assert_eq!(told.available(), 1.0);
+    assert_eq!(recorded.available(), 1.0);
     let admitted = "sliding_window_decisions_total{policy=user,outcome=admitted}";
-    assert_eq!(told.count(admitted), 1);
+    assert_eq!(recorded.count(admitted), 1);
 
     redis.kill();
     for admitted in [true, true, false] {
@@ -42,29 +42,34 @@ async fn outage_metrics_from_error_to_write_back() {
     let _ = open.check("alice").await.unwrap();
     closed.check("alice").await.unwrap_err();
     let without_redis = |labels: &str| {
-        told.count(&format!("sliding_window_fallback_decisions_total{{failure_policy={labels}}}"))
+        recorded
+            .count(&format!("sliding_window_fallback_decisions_total{{failure_policy={labels}}}"))
     };
     assert_eq!(without_redis("local,outcome=admitted"), 2);
     assert_eq!(without_redis("local,outcome=denied"), 1);
     assert_eq!(without_redis("open,outcome=admitted"), 1);
     assert_eq!(without_redis("closed,outcome=refused"), 1);
-    assert_eq!(told.count(admitted), 4, "with those of the windows here and of the open policy");
-    assert_eq!(told.available(), 0.0);
+    assert_eq!(
+        recorded.count(admitted),
+        4,
+        "with those of the windows here and of the open policy"
+    );
+    assert_eq!(recorded.available(), 0.0);
     let kinds = ["unreachable", "timeout", "disconnected", "unavailable"];
     let errors =
-        kinds.map(|it| told.count(&format!("sliding_window_store_errors_total{{kind={it}}}")));
+        kinds.map(|it| recorded.count(&format!("sliding_window_store_errors_total{{kind={it}}}")));
     assert_eq!(errors.iter().sum::<u64>(), 5, "one a request: {errors:?}");
 
     redis.start_again();
-    let written = || told.count("sliding_window_written_back_total{}");
+    let written = || recorded.count("sliding_window_written_back_total{}");
     eventually("both are written back", async || written() >= 2).await;
-    assert_eq!(told.available(), 1.0);
+    assert_eq!(recorded.available(), 1.0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn storms_and_shed_alerts_are_counted() {
-    let told = RecordedMetrics::default();
-    let _recorder = metrics::set_default_local_recorder(&told);
+    let recorded = RecordedMetrics::default();
+    let _recorder = metrics::set_default_local_recorder(&recorded);
     let (let_go, wait) = std::sync::mpsc::channel::<()>();
     let wait = Mutex::new(wait);
     let rule = StormRule::new("1/10s".parse().unwrap()).named("chat");
@@ -78,10 +83,10 @@ async fn storms_and_shed_alerts_are_counted() {
     }
     detector.settled().await;
     let storms = |event: &str| {
-        told.count(&format!("sliding_window_storms_total{{name=chat,event={event}}}"))
+        recorded.count(&format!("sliding_window_storms_total{{name=chat,event={event}}}"))
     };
     assert_eq!((storms("start"), storms("end")), (1_100, 1_100));
-    let shed = told.count("sliding_window_storm_alerts_shed_total{}");
+    let shed = recorded.count("sliding_window_storm_alerts_shed_total{}");
     assert!(shed > 1_000 && shed == detector.shed(), "{shed}");
     drop(let_go);
 }
@@ -98,11 +103,11 @@ const NEARLY_FULL: &str = "sliding_window_memory_nearly_full{}";
 
 #[tokio::test(start_paused = true)]
 async fn filling_store_warns_at_80_percent() {
-    let told = RecordedMetrics::default();
-    let _recorder = metrics::set_default_local_recorder(&told);
+    let recorded = RecordedMetrics::default();
+    let _recorder = metrics::set_default_local_recorder(&recorded);
     let warnings = Warnings::default();
     let _subscriber = warnings.listen();
-    let nearly_full = || f64::from_bits(told.count(NEARLY_FULL));
+    let nearly_full = || f64::from_bits(recorded.count(NEARLY_FULL));
     let store = MemoryStore::with_capacity(10);
     fill(&store, 7).await;
     assert_eq!((nearly_full(), of_memory(&warnings)), (0.0, 0));
@@ -113,7 +118,7 @@ async fn filling_store_warns_at_80_percent() {
 
     let other = MemoryStore::with_capacity(10);
     fill(&other, 10).await;
-    assert_eq!((nearly_full(), of_memory(&warnings)), (2.0, 2), "each store is told of");
+    assert_eq!((nearly_full(), of_memory(&warnings)), (2.0, 2), "each store counts");
     drop(other);
     assert_eq!(nearly_full(), 1.0, "a store that is gone is not full");
 
@@ -140,9 +145,9 @@ async fn a_store_around_80_percent_warns_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_store_counts_its_refusals() {
-    let told = RecordedMetrics::default();
-    let _recorder = metrics::set_default_local_recorder(&told);
-    let full = || told.count("sliding_window_memory_full_total{}");
+    let recorded = RecordedMetrics::default();
+    let _recorder = metrics::set_default_local_recorder(&recorded);
+    let full = || recorded.count("sliding_window_memory_full_total{}");
     let store = MemoryStore::with_capacity(10);
     let limiter = Limiter::new(Quota::per_minute(1), store.clone());
     for key in 0..10 {
@@ -174,7 +179,7 @@ fn documentation_lists_every_metric() {
     };
     let listed: String = source("src/lib.rs").lines().filter(|it| it.starts_with("//!")).collect();
     let listed = names(&listed);
-    let told = names(&source("src/report.rs"));
-    assert_eq!(listed.difference(&told).collect::<Vec<_>>(), Vec::<&String>::new());
-    assert_eq!(told.difference(&listed).collect::<Vec<_>>(), Vec::<&String>::new());
+    let recorded = names(&source("src/report.rs"));
+    assert_eq!(listed.difference(&recorded).collect::<Vec<_>>(), Vec::<&String>::new());
+    assert_eq!(recorded.difference(&listed).collect::<Vec<_>>(), Vec::<&String>::new());
 }

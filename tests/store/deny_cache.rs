@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use test_support::requests::by_user;
 
 use test_support::{Redis, patient_store};
 use tokio::sync::Notify;
@@ -19,35 +20,35 @@ use uuid::Uuid;
 
 const TICK: Duration = Duration::from_micros(1);
 
-/// A memory store that counts the questions, and may take its time to answer.
+/// A memory store that counts the checks, and may take its time to reply.
 #[derive(Clone, Default)]
 struct Counting {
     store: MemoryStore,
-    asked: Arc<AtomicUsize>,
+    checks: Arc<AtomicUsize>,
     before: Duration,
     after: Duration,
-    /// If set, answers are held back until it is notified.
+    /// If set, replies are held back until it is notified.
     hold: Option<Arc<Notify>>,
 }
 
 impl Counting {
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::Relaxed)
+    fn checks(&self) -> usize {
+        self.checks.load(Ordering::Relaxed)
     }
 }
 
 impl Store for Counting {
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.checks.fetch_add(1, Ordering::Relaxed);
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
             tokio::time::sleep(this.before).await;
-            let verdict = this.store.admit(&check).await;
+            let outcome = this.store.admit(&check).await;
             if let Some(hold) = &this.hold {
                 hold.notified().await;
             }
             tokio::time::sleep(this.after).await;
-            verdict
+            outcome
         })
     }
 
@@ -97,7 +98,7 @@ async fn denied_key_costs_one_check_until_free() {
         assert_eq!(denied_for(&limiter, "alice").await, Duration::from_secs(60 - second));
         advance(Duration::from_secs(1)).await;
     }
-    assert_eq!(store.asked(), 3, "two admissions and one denial");
+    assert_eq!(store.checks(), 3, "two admissions and one denial");
     assert!(admit(&limiter, "alice").await, "on the very tick");
 }
 
@@ -109,24 +110,24 @@ async fn slow_reply_causes_no_false_denial() {
         let limiter = Limiter::new(Quota::per_second(1), cached(&store));
         let truth = Limiter::new(Quota::per_second(1), store.store.clone());
         assert!(admit(&limiter, "alice").await);
-        let told = denied_for(&limiter, "alice").await;
-        // Denied by the cache for as long as that is certain, told at each step how long yet.
+        let told_wait = denied_for(&limiter, "alice").await;
+        // The cache denies for as long as that is certain, and names the rest of the wait each time.
         let mut waited = Duration::ZERO;
         loop {
-            let asked = store.asked();
+            let checks = store.checks();
             let decision = limiter.check("alice").await.unwrap();
-            if store.asked() > asked {
+            if store.checks() > checks {
                 break;
             }
             let left = decision.denied().expect("the cache only denies").retry_after();
             let truly = truth.peek("alice").await.unwrap().retry_after();
             assert!(!truly.is_zero(), "the store would have admitted it");
-            assert!(truly <= left, "told {left:?}, which is too short: {truly:?}");
-            assert_eq!(left + waited, told, "the wait counts from when the answer arrived");
+            assert!(truly <= left, "told_wait {left:?}, which is too short: {truly:?}");
+            assert_eq!(left + waited, told_wait, "the wait counts from when the reply arrived");
             advance(Duration::from_millis(1)).await;
             waited += Duration::from_millis(1);
         }
-        assert!(waited <= told, "asked the store {waited:?} after being told {told:?}");
+        assert!(waited <= told_wait, "the cache denies for {waited:?} of {told_wait:?}");
     }
 }
 
@@ -138,7 +139,7 @@ async fn denial_is_cached_to_the_microsecond() {
     assert_eq!(denied_for(&limiter, "alice").await, Duration::from_secs(1));
     advance(Duration::from_secs(1) - TICK).await;
     assert_eq!(denied_for(&limiter, "alice").await, TICK);
-    assert_eq!(store.asked(), 2);
+    assert_eq!(store.checks(), 2);
     advance(TICK).await;
     assert!(admit(&limiter, "alice").await);
 }
@@ -154,13 +155,13 @@ async fn cache_knows_which_policy_denied() {
     };
     assert!(check("alice", "here").await.is_admitted());
     assert!(!check("alice", "here").await.is_admitted());
-    let asked = store.asked();
+    let checks = store.checks();
     for address in ["here", "there", "elsewhere"] {
         let decision = check("alice", address).await;
         let names: Vec<_> = decision.denied().unwrap().violated().collect();
         assert_eq!(names, ["user"], "the user's window follows the user");
     }
-    assert_eq!(store.asked(), asked);
+    assert_eq!(store.checks(), checks);
     assert!(check("bob", "here").await.is_admitted(), "the address was never full");
 }
 
@@ -197,13 +198,13 @@ async fn denial_overtaken_by_a_reset_is_not_cached() {
         let limiter = limiter.clone();
         async move { limiter.check("alice").await.unwrap().is_admitted() }
     });
-    tokio::time::sleep(TICK).await; // the store has denied, its answer is under way
+    tokio::time::sleep(TICK).await; // the store has denied, its reply is under way
     limiter.reset("alice").await.unwrap();
     hold.notify_one();
     assert!(!denied.await.unwrap());
 
     hold.notify_one();
-    assert!(admit(&limiter, "alice").await, "nothing but the overtaken answer denies it");
+    assert!(admit(&limiter, "alice").await, "nothing but the overtaken reply denies it");
 }
 
 #[tokio::test(start_paused = true)]
@@ -254,7 +255,7 @@ async fn busy_key_costs_one_check_at_a_time() {
     let limiter = Limiter::new(Quota::per_hour(1), DenyCache::new(store.clone()));
     assert!(admit(&limiter, "alice").await);
     assert!(!admit(&limiter, "alice").await);
-    let asked = store.asked();
+    let checks = store.checks();
     let mut requests = tokio::task::JoinSet::new();
     for _ in 0..1_000 {
         for _ in 0..10 {
@@ -264,7 +265,7 @@ async fn busy_key_costs_one_check_at_a_time() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(requests.join_all().await.iter().all(|admitted| !admitted));
-    let more = store.asked() - asked;
+    let more = store.checks() - checks;
     assert!((10..=14).contains(&more), "{more} checks in ten seconds, of 10,000 requests");
 }
 
@@ -282,8 +283,8 @@ async fn old_denial_stays_gone_with_its_policy() {
     policy.set("2/10s".parse::<Policy>().unwrap()).unwrap();
     advance(Duration::from_millis(100)).await;
     let decision = limiter.check("alice").await.unwrap();
-    let told = decision.denied().unwrap().retry_after();
-    assert_eq!(told, Duration::from_millis(9_900), "the second admission has to leave");
+    let told_wait = decision.denied().unwrap().retry_after();
+    assert_eq!(told_wait, Duration::from_millis(9_900), "the second admission has to leave");
 }
 
 #[tokio::test(start_paused = true)]
@@ -312,7 +313,7 @@ async fn denial_is_cached_with_cancel_if() {
         let response = service.clone().oneshot(http::Request::new(())).await.unwrap();
         assert_eq!(response.status(), status);
     }
-    assert_eq!(store.asked(), 2, "there is nothing to cancel of a denial");
+    assert_eq!(store.checks(), 2, "there is nothing to cancel of a denial");
 }
 
 #[tokio::test]
@@ -323,9 +324,9 @@ async fn cached_denial_has_no_timestamp_to_give() {
     for (wants_stamp, admitted) in [(false, true), (false, false), (true, false)] {
         let mut check = Check::new([Partition::new(policy.clone(), "alice")]);
         check.wants_stamp = wants_stamp;
-        let verdict = store.admit(&Arc::new(check)).await.unwrap();
-        assert_eq!(verdict.admitted, admitted);
-        assert_eq!(verdict.at_us.is_some(), wants_stamp);
+        let outcome = store.admit(&Arc::new(check)).await.unwrap();
+        assert_eq!(outcome.admitted, admitted);
+        assert_eq!(outcome.at_us.is_some(), wants_stamp);
     }
 }
 
@@ -338,23 +339,18 @@ async fn cache_keeps_to_its_capacity() {
         assert!(admit(&limiter, &key).await);
         assert!(!admit(&limiter, &key).await);
     }
-    let asked = store.asked();
+    let checks = store.checks();
     for key in 0..1000 {
         assert!(!admit(&limiter, &key.to_string()).await);
     }
-    assert!(store.asked() - asked >= 850, "at most 100 and some were remembered");
+    assert!(store.checks() - checks >= 850, "at most 100 and some were remembered");
 }
 
-/// 64 connections in flight, 200,000 requests of one user: Redis hears of it when the window
-/// fills, and then no more.
+/// 64 connections in flight, 200,000 requests of one user: the calls end when the window is full.
 #[tokio::test(flavor = "multi_thread")]
 async fn flood_of_one_user_costs_few_calls() {
     let redis = Redis::start().await;
-    let layer = SlidingWindowLayer::new(
-        Quota::per_hour(5),
-        key::header("x-user-id"),
-        patient_store(redis.url()).await,
-    );
+    let layer = by_user(Quota::per_hour(5), patient_store(redis.url()).await);
     let service = layer.layer(tower::service_fn(empty));
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..64 {

@@ -1,5 +1,4 @@
-//! What the in-process store promises beyond the laws: exact to the microsecond, bounded, and
-//! right under threads.
+//! The in-process store beyond the laws: exact to the microsecond, bounded, and right under threads.
 
 use std::future::Future;
 use std::pin::pin;
@@ -99,7 +98,7 @@ async fn expired_logs_make_room_one_by_one() {
     assert!(long.check("one more").await.is_err());
 }
 
-/// One thread makes room for all: the others must not be told that there is none.
+/// One thread makes room for all: the others must find it.
 #[tokio::test(start_paused = true)]
 async fn threads_all_find_freed_room_at_the_cap() {
     const THREADS: usize = 8;

@@ -1,4 +1,4 @@
-//! The hook that is told of storms can't hold anybody up, and a storm in process ends by itself.
+//! The hook for storms delays no check, and a storm in process ends by itself.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -26,20 +26,20 @@ async fn storms(detector: &StormDetector, groups: std::ops::Range<usize>) {
 #[tokio::test]
 async fn blocking_hook_delays_no_check() {
     let (let_go, wait) = mpsc::channel::<()>();
-    let (wait, told) = (Mutex::new(wait), Arc::new(AtomicUsize::new(0)));
-    let heard = told.clone();
+    let (wait, reported) = (Mutex::new(wait), Arc::new(AtomicUsize::new(0)));
+    let heard = reported.clone();
     let detector = detector("1/1h").on_event(move |_| {
         let _ = wait.lock().unwrap().recv();
         heard.fetch_add(1, Ordering::SeqCst);
     });
     // Every one of these is answered although the hook has not returned once.
     storms(&detector, 0..2_000).await;
-    assert_eq!(told.load(Ordering::SeqCst), 0);
+    assert_eq!(reported.load(Ordering::SeqCst), 0);
     // 1,024 wait, and one may be with the hook.
     assert!((2_000 - 1_025..=2_000 - 1_024).contains(&detector.shed()), "{}", detector.shed());
     drop(let_go);
     detector.flush().await;
-    assert_eq!(told.load(Ordering::SeqCst) as u64, 2_000 - detector.shed());
+    assert_eq!(reported.load(Ordering::SeqCst) as u64, 2_000 - detector.shed());
 }
 
 #[test]
@@ -55,27 +55,27 @@ fn stuck_hook_lets_the_runtime_end() {
         });
         storms(&detector, 0..3).await;
     });
-    at_hook.recv_timeout(Duration::from_secs(30)).expect("the hook is told");
+    at_hook.recv_timeout(Duration::from_secs(30)).expect("the hook is called");
     drop(runtime);
 }
 
 #[tokio::test]
 async fn panicking_hook_gets_the_next_event() {
-    let told = Arc::new(AtomicUsize::new(0));
-    let heard = told.clone();
+    let reported = Arc::new(AtomicUsize::new(0));
+    let heard = reported.clone();
     let detector = detector("1/1h").on_event(move |event| {
         heard.fetch_add(1, Ordering::SeqCst);
         assert_ne!(event.group().as_bytes(), b"1", "a panic of the test's own");
     });
     storms(&detector, 0..3).await;
     detector.flush().await;
-    assert_eq!((told.load(Ordering::SeqCst), detector.panicked(), detector.shed()), (3, 1, 0));
+    assert_eq!((reported.load(Ordering::SeqCst), detector.panicked(), detector.shed()), (3, 1, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn silent_storm_ends_on_time() {
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let heard = told.clone();
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let heard = reported.clone();
     let detector =
         detector("10/60s").on_event(move |event| heard.lock().unwrap().push(event.clone()));
     let start = Instant::now();
@@ -89,11 +89,11 @@ async fn silent_storm_ends_on_time() {
     assert_eq!(start.elapsed(), Duration::from_secs(75));
     assert_eq!(detector.watched(), 0);
     detector.flush().await;
-    let told = told.lock().unwrap();
+    let reported = reported.lock().unwrap();
     let [StormEvent::Started { count: 11, .. }, StormEvent::Ended { peak: 20, lasted, .. }] =
-        &told[..]
+        &reported[..]
     else {
-        panic!("a start and an end: {told:?}");
+        panic!("a start and an end: {reported:?}");
     };
     assert_eq!(*lasted, Duration::from_secs(75 - 10));
 }
@@ -120,8 +120,8 @@ async fn storm_starts_when_the_cool_down_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_detector_stops_looking() {
-    let told = Arc::new(AtomicUsize::new(0));
-    let heard = told.clone();
+    let reported = Arc::new(AtomicUsize::new(0));
+    let heard = reported.clone();
     let one = detector("1/10s").on_event(move |_| {
         heard.fetch_add(1, Ordering::SeqCst);
     });
@@ -133,11 +133,11 @@ async fn dropped_detector_stops_looking() {
     drop(one);
     // Held by the hook, which is gone when the task and the thread are.
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
-    while Arc::strong_count(&told) > 1 {
+    while Arc::strong_count(&reported) > 1 {
         assert!(std::time::Instant::now() < deadline, "something keeps the detector");
         tokio::task::yield_now().await;
     }
-    assert_eq!(told.load(Ordering::SeqCst), 1);
+    assert_eq!(reported.load(Ordering::SeqCst), 1);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn message_ends_a_storm_without_a_runtime() {
     record("1");
     while record(&fastrand::u64(..).to_string()).storm().is_none() {}
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
-    // The end is told to one of these calls, or to the task of the runtime that this one began.
+    // The end comes to one of these calls, or to the task of the runtime that this one began.
     while tokio_test::block_on(detector.look("lobby")).unwrap().storm().is_some() {
         assert!(std::time::Instant::now() < deadline, "it does not end");
     }

@@ -88,20 +88,20 @@ async fn processes_share_one_start_and_end() {
     let redis = Redis::start().await;
     let workers: Vec<_> =
         (0..PROCESSES).map(|_| Worker::start("detector::worker_process", &redis)).collect();
-    let mut told: BTreeMap<(String, String), Vec<u32>> = BTreeMap::new();
+    let mut reported: BTreeMap<(String, String), Vec<u32>> = BTreeMap::new();
     for worker in workers {
         for line in worker.lines() {
             if let ["log", what, group, count] = line.split(' ').collect::<Vec<_>>()[..] {
-                let counts = told.entry((group.to_owned(), what.to_owned())).or_default();
+                let counts = reported.entry((group.to_owned(), what.to_owned())).or_default();
                 counts.push(count.parse().unwrap());
             }
         }
     }
     let all = MESSAGES.try_into().unwrap();
     for group in 0..GROUPS {
-        let of = |what: &str| told.get(&(format!("group-{group}"), what.to_owned()));
-        assert_eq!(of("start"), Some(&vec![51]), "{told:?}");
-        assert_eq!(of("end"), Some(&vec![all]), "each message counted once: {told:?}");
+        let of = |what: &str| reported.get(&(format!("group-{group}"), what.to_owned()));
+        assert_eq!(of("start"), Some(&vec![51]), "{reported:?}");
+        assert_eq!(of("end"), Some(&vec![all]), "each message counted once: {reported:?}");
     }
 }
 
@@ -109,20 +109,20 @@ fn rule(threshold: &str) -> StormRule {
     StormRule::new(threshold.parse().unwrap())
 }
 
-/// A detector, and what its hook is told.
+/// A detector, and the events of its hook.
 struct Watched {
     detector: StormDetector,
-    told: Arc<Mutex<Vec<StormEvent>>>,
+    reported: Arc<Mutex<Vec<StormEvent>>>,
 }
 
 impl Watched {
     fn on(store: RedisStore, threshold: &str) -> Self {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let heard = told.clone();
+        let reported = Arc::new(Mutex::new(Vec::new()));
+        let heard = reported.clone();
         let detector = StormDetector::new(rule(threshold), store)
             .unwrap()
             .on_event(move |event| heard.lock().unwrap().push(event.clone()));
-        Self { detector, told }
+        Self { detector, reported }
     }
 
     async fn record(&self, group: &str, ids: std::ops::Range<u32>) {
@@ -132,10 +132,10 @@ impl Watched {
     }
 
     /// Returns for each event whether it was a start, once nothing more is to come.
-    async fn told(&self) -> Vec<bool> {
+    async fn reported(&self) -> Vec<bool> {
         self.detector.settled().await;
         self.detector.flush().await;
-        self.told.lock().unwrap().iter().map(StormEvent::is_start).collect()
+        self.reported.lock().unwrap().iter().map(StormEvent::is_start).collect()
     }
 }
 
@@ -147,9 +147,9 @@ async fn silent_storm_ends_once_for_all() {
     one.record("lobby", 0..11).await;
     two.record("lobby", 11..14).await;
     assert_eq!((one.detector.watched(), two.detector.watched()), (1, 1));
-    let mut told = one.told().await;
-    told.extend(two.told().await);
-    assert_eq!(told, [true, false]);
+    let mut reported = one.reported().await;
+    reported.extend(two.reported().await);
+    assert_eq!(reported, [true, false]);
     assert_eq!((one.detector.watched(), two.detector.watched()), (0, 0));
 }
 
@@ -161,10 +161,10 @@ async fn another_process_reports_the_end() {
         let one = Watched::on(redis.store().await, "10/1s");
         one.record("lobby", 0..11).await;
         one.detector.flush().await;
-        assert_eq!(one.told.lock().unwrap().len(), 1);
+        assert_eq!(one.reported.lock().unwrap().len(), 1);
         two.record("lobby", 11..12).await;
     }
-    assert_eq!(two.told().await, [false]);
+    assert_eq!(two.reported().await, [false]);
 }
 
 #[tokio::test]
@@ -202,9 +202,9 @@ async fn cluster_keeps_each_group_on_one_server() {
     }
     let steps = watched.detector.profile("group-0", Duration::from_millis(10)).await.unwrap();
     assert_eq!((steps.counts().len(), steps.counts().iter().sum::<u32>()), (200, 11));
-    let told = watched.told().await;
-    let starts = told.iter().filter(|is_start| **is_start).count();
-    assert_eq!((starts, told.len() - starts), (20, 20));
+    let reported = watched.reported().await;
+    let starts = reported.iter().filter(|is_start| **is_start).count();
+    assert_eq!((starts, reported.len() - starts), (20, 20));
 }
 
 #[tokio::test]
@@ -222,7 +222,7 @@ async fn outage_is_an_error_and_storm_ends_later() {
     assert!(matches!(error, StoreError::Unavailable), "{error}");
     assert!(watched.detector.profile("lobby", Duration::from_secs(1)).await.is_err());
     redis.start_again();
-    assert_eq!(watched.told().await, [true, false], "the end that no message causes");
+    assert_eq!(watched.reported().await, [true, false], "the end that no message causes");
 }
 
 #[tokio::test]

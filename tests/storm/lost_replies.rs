@@ -8,12 +8,12 @@ use test_support::{Redis, eventually, patient_store};
 use tower_sliding_window::storm::StormRule;
 use tower_sliding_window::{StormDetector, StormEvent};
 
-/// A detector behind a proxy, and what its hook is told.
+/// A detector behind a proxy, and the events of its hook.
 struct Behind {
     redis: Redis,
     proxy: Proxy,
     detector: StormDetector,
-    told: Arc<Mutex<Vec<StormEvent>>>,
+    reported: Arc<Mutex<Vec<StormEvent>>>,
 }
 
 impl Behind {
@@ -21,15 +21,15 @@ impl Behind {
         let redis = Redis::start().await;
         let proxy = Proxy::to(redis.port()).await;
         let store = patient_store(proxy.url()).await;
-        let (told, rule) =
+        let (reported, rule) =
             (Arc::new(Mutex::new(Vec::new())), StormRule::new(threshold.parse().unwrap()));
-        let heard = told.clone();
+        let heard = reported.clone();
         let detector = StormDetector::new(rule, store)
             .unwrap()
             .on_event(move |event| heard.lock().unwrap().push(event.clone()));
         // Has the script loaded, so that a call is one request.
         detector.look("other").await.unwrap();
-        Self { redis, proxy, detector, told }
+        Self { redis, proxy, detector, reported }
     }
 
     async fn record(&self, ids: std::ops::Range<u32>) {
@@ -38,10 +38,10 @@ impl Behind {
         }
     }
 
-    /// Waits until so many events have been told; returns for each whether it was a start.
-    async fn told(&self, count: usize) -> Vec<bool> {
-        eventually("the events come", async || self.told.lock().unwrap().len() >= count).await;
-        self.told.lock().unwrap().iter().map(StormEvent::is_start).collect()
+    /// Waits for so many events, and returns for each whether it was a start.
+    async fn reported(&self, count: usize) -> Vec<bool> {
+        eventually("the events come", async || self.reported.lock().unwrap().len() >= count).await;
+        self.reported.lock().unwrap().iter().map(StormEvent::is_start).collect()
     }
 
     async fn counted(&self) -> u32 {
@@ -58,7 +58,7 @@ async fn lost_start_reply_is_reported_once() {
     assert_eq!((behind.proxy.dropped(), sixth.count(), sixth.events().len()), (1, 6, 1));
     behind.record(5..9).await;
     behind.detector.flush().await;
-    assert_eq!(behind.told(1).await, [true]);
+    assert_eq!(behind.reported(1).await, [true]);
     assert_eq!(behind.counted().await, 9);
 }
 
@@ -69,12 +69,12 @@ async fn start_is_reported_after_two_lost_replies() {
     behind.proxy.drop_replies(2);
     let error = behind.detector.record("lobby", "5").await.unwrap_err();
     assert!(error.may_have_counted(), "{error}");
-    assert_eq!(behind.told(1).await, [true]);
+    assert_eq!(behind.reported(1).await, [true]);
     // Delivered again, as a queue would: it is not reported again.
     let again = behind.detector.record("lobby", "5").await.unwrap();
     assert_eq!((again.count(), again.is_repeated(), again.events().len()), (6, true, 0));
     behind.detector.flush().await;
-    assert_eq!(behind.told(1).await, [true]);
+    assert_eq!(behind.reported(1).await, [true]);
 }
 
 #[tokio::test]
@@ -86,19 +86,19 @@ async fn start_is_reported_after_a_hang_up() {
     let left = tokio::time::timeout(patience, behind.detector.record("lobby", "5")).await;
     assert!(left.is_err(), "it was not answered yet");
     behind.proxy.set(Fault::None);
-    assert_eq!(behind.told(1).await, [true]);
+    assert_eq!(behind.reported(1).await, [true]);
     behind.record(5..9).await;
     behind.detector.flush().await;
-    assert_eq!(behind.told(1).await, [true]);
+    assert_eq!(behind.reported(1).await, [true]);
 }
 
 #[tokio::test]
 async fn lost_end_reply_is_reported_once() {
     let behind = Behind::start("5/500ms").await;
     behind.record(0..6).await;
-    assert_eq!(behind.told(1).await, [true]);
+    assert_eq!(behind.reported(1).await, [true]);
     behind.proxy.drop_replies(3);
-    assert_eq!(behind.told(2).await, [true, false]);
+    assert_eq!(behind.reported(2).await, [true, false]);
     assert_eq!(
         behind.proxy.dropped(),
         3,
@@ -106,5 +106,5 @@ async fn lost_end_reply_is_reported_once() {
     );
     behind.detector.settled().await;
     behind.detector.flush().await;
-    assert_eq!(behind.told(2).await, [true, false]);
+    assert_eq!(behind.reported(2).await, [true, false]);
 }

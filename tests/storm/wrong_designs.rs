@@ -1,4 +1,4 @@
-//! Designs of a storm detector known to be wrong, with this crate's answer beside each. Time is
+//! Designs of a storm detector known to be wrong, and the right decisions beside each. Time is
 //! paused.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Load on a layer while something fails, and what may be said of the answers afterwards.
+//! Load on a layer while something fails, and checks of the answers afterwards.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -241,8 +241,8 @@ impl Answers {
         fullest
     }
 
-    /// Checks that every user got about what is theirs all the time, whatever failed.
-    pub fn nobody_starved(&self) {
+    /// Checks that every user got about the limit all the time.
+    pub fn no_user_starves(&self) {
         let (first, last) = (self.0.first().expect("answers"), self.0.last().expect("answers"));
         let windows = last.sent.duration_since(first.sent).as_secs_f64() / WINDOW.as_secs_f64();
         let least = ((windows - 1.5).max(1.0) * f64::from(LIMIT)) as usize;

@@ -13,7 +13,7 @@ impl Redis {
         patient().connection(self.connection().await)
     }
 
-    /// Makes a store that asks the server about every request.
+    /// Makes a store without the deny cache.
     pub async fn store_without_deny_cache(&self) -> RedisStore {
         patient().deny_cache(false).connection(self.connection().await)
     }
