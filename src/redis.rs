@@ -26,23 +26,3 @@ pub(crate) use self::outage::Outage;
 pub(crate) use self::reply::{malformed, read};
 pub(crate) use self::scripts::Script;
 pub use self::servers::RedisServers;
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use std::time::Duration;
-
-    use redis::Client;
-    use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-    use redis_test::server::RedisServer;
-
-    /// Connects to a server that has just been started.
-    pub(crate) async fn connect(server: &RedisServer) -> ConnectionManager {
-        let config = ConnectionManagerConfig::new()
-            .set_response_timeout(Some(Duration::from_secs(10)))
-            .set_min_delay(Duration::from_millis(10))
-            .set_max_delay(Duration::from_millis(50))
-            .set_number_of_retries(200);
-        let client = Client::open(server.connection_info()).unwrap();
-        ConnectionManager::new_with_config(client, config).await.unwrap()
-    }
-}

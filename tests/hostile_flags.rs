@@ -1,12 +1,8 @@
 //! Numbers that no honest operator writes, as text and on the seckill server's command line.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/server_process.rs"]
-mod server_process;
-mod support;
-
-use server_process::{Server, run};
-use support::Redis;
+use test_support::Redis;
+use test_support::server_process::{Server, run};
 use tower_sliding_window::{Policy, Quota};
 
 /// Texts that are no quota, and what the error names.
@@ -70,7 +66,7 @@ fn what_is_no_quota_is_refused_and_the_wrong_part_is_named() {
 #[test]
 fn other_flags_refuse_numbers_that_are_too_small_or_too_large() {
     let long = format!("{}=1", "x".repeat(65));
-    let rungs = format!("3/10m:{}", ["1m"; 101].join(","));
+    let levels = format!("3/10m:{}", ["1m"; 101].join(","));
     let cases = [
         ("--stock", "iphone=-1", "the count \"-1\""),
         ("--stock", "iphone=4294967296", "the count \"4294967296\""),
@@ -94,7 +90,7 @@ fn other_flags_refuse_numbers_that_are_too_small_or_too_large() {
         ("--user-from", "header:", "the name \"\""),
         ("--user-from", "query:\u{7f}", "the name \"\\u{7f}\""),
         ("--ban", "", "--ban"),
-        ("--ban", "3/10m", "write STRIKES/TIME:RUNG"),
+        ("--ban", "3/10m", "write STRIKES/TIME:LEVEL"),
         ("--ban", "3:1m", "the strikes, before the colon: \"3\" is not a quota"),
         ("--ban", "0/10m:1m", "the strikes, before the colon: the limit is zero"),
         ("--ban", "-3/10m:1m", "the strikes, before the colon: the limit \"-3\""),
@@ -109,7 +105,7 @@ fn other_flags_refuse_numbers_that_are_too_small_or_too_large() {
         ("--ban", "3/10m:999ms", "rung number 1 must be a second to a year long"),
         ("--ban", "3/10m:366d", "rung number 1 must be a second to a year long"),
         ("--ban", "3/10m:99999999999999999999s", "rung number 1: "),
-        ("--ban", &rungs, "1 to 100 rungs, not 101"),
+        ("--ban", &levels, "1 to 100 levels, not 101"),
         ("--admin", "", "--admin"),
         ("--admin", "3001", "write IP:PORT"),
         ("--admin", "localhost:3001", "write IP:PORT"),

@@ -26,7 +26,7 @@ use proptest::prelude::*;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tower_sliding_window::store::{
-    Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict,
+    Check, LogId, LogSnapshot, Outcome, Restored, Store, StoreFuture,
 };
 use tower_sliding_window::{Limiter, MemoryStore, Quota, StoreError};
 
@@ -210,11 +210,11 @@ impl Faulty {
 }
 
 impl Store for Faulty {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         self.or_error(|store| store.admit(check))
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         self.or_error(|store| store.peek(check))
     }
 
@@ -222,12 +222,12 @@ impl Store for Faulty {
         self.or_error(|store| store.cancel(check))
     }
 
-    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
         self.or_error(|store| store.restore(log, known))
     }
 
-    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
-        self.or_error(|store| store.reset(partitions))
+    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
+        self.or_error(|store| store.reset(logs))
     }
 }
 

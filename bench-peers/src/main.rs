@@ -51,7 +51,7 @@ fn run(arguments: &Arguments, measurement: Measurement) -> Result<()> {
     Runtime::new()?.block_on(async {
         let mut terminated = signal(SignalKind::terminate())?;
         tokio::select! {
-            report = report::run(arguments, measurement) => {
+            report = telemetry::run(arguments, measurement) => {
                 print!("{}", report?);
                 Ok(())
             }

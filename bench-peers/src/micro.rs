@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota as GovernorQuota, RateLimiter};
 use serde::{Deserialize, Serialize};
-use tower_sliding_window::store::{Check, DenyCache, Partition, Store};
+use tower_sliding_window::store::{Check, DenyCache, LogId, Store};
 use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
 use uuid::Uuid;
 
@@ -144,7 +144,7 @@ struct Subjects<'a> {
 impl<'a> Subjects<'a> {
     fn new(quota: Quota, governor: GovernorQuota, names: &'a [String]) -> Self {
         let policy = Arc::new(Policy::from(quota));
-        let check = |name: &String| Arc::new(Check::new([Partition::new(policy.clone(), name)]));
+        let check = |name: &String| Arc::new(Check::new([LogId::new(policy.clone(), name)]));
         Self {
             limiter: Limiter::new(quota, MemoryStore::new()),
             cached: Limiter::new(quota, DenyCache::new(MemoryStore::new()).capacity(2 * KEYS)),
@@ -161,7 +161,7 @@ impl<'a> Subjects<'a> {
             now(limiter.check(self.names[key].as_str())).is_ok_and(|answer| answer.is_admitted())
         };
         let store = |key: usize| {
-            now(self.store.admit(&self.checks[key])).is_ok_and(|verdict| verdict.admitted)
+            now(self.store.admit(&self.checks[key])).is_ok_and(|outcome| outcome.admitted)
         };
         let governor = |key: usize| self.governor.check_key(&self.names[key]).is_ok();
         Ok(Round {

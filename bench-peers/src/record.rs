@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tower_sliding_window::store::{Check, Partition, Store};
+use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{FailurePolicy, Policy, Quota, RedisStore};
 
 /// How many checks are under way at once while they are recorded.
@@ -65,9 +65,9 @@ pub(crate) async fn checks(quota: Quota, keys: &[String], passes: usize) -> Resu
         for some in keys.chunks(AT_ONCE) {
             let mut checks = JoinSet::new();
             for key in some.iter().cloned() {
-                // As a layer asks: the decision, and no stamp. The recorder answers with an error,
+                // As a layer asks: the decision, and no timestamp. The recorder answers with an error,
                 // which counts as asked, and is not to be told of it later.
-                let mut check = Check::new([Partition::new(policy.clone(), key)]);
+                let mut check = Check::new([LogId::new(policy.clone(), key)]);
                 check.on_failure = FailurePolicy::Closed;
                 let answer = store.admit(&Arc::new(check));
                 checks.spawn(async move { answer.await.is_ok() });

@@ -23,12 +23,12 @@ impl Figure {
 pub(crate) fn table(figures: &[Figure]) -> Table {
     let mut table = Table::new("Figures to reach", &["figure", "measured", "at most", ""]);
     for figure in figures {
-        let verdict = if figure.reached() { "ok" } else { "missed" };
+        let outcome = if figure.reached() { "ok" } else { "missed" };
         table.row([
             figure.name.clone(),
             number(figure.measured),
             number(figure.at_most),
-            verdict.to_owned(),
+            outcome.to_owned(),
         ]);
     }
     table

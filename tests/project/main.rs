@@ -1,2 +1,6 @@
-//! The project's own structure.
+//! The documentation, the Lua scripts and the layout agree with what runs.
+
+mod guide;
 mod layout;
+mod lua;
+mod metrics;

@@ -6,7 +6,7 @@ use axum::body::{Body, Bytes};
 use clap::Parser;
 use tokio::time::{Instant, sleep, timeout};
 use tower_sliding_window::store::{
-    Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict,
+    Check, LogId, LogSnapshot, Outcome, Restored, Store, StoreFuture,
 };
 use tower_sliding_window::{FailurePolicy, MemoryStore, Policy, Quota};
 
@@ -16,10 +16,10 @@ use crate::bucket::Bucket;
 use crate::controller::Results;
 use crate::downstream::Downstream;
 use crate::gateway::{Gateway, limiter};
-use crate::http_support::send;
 use crate::levels::Levels;
 use crate::message::Message;
 use crate::{App, SECOND, body};
+use test_support::requests::send;
 
 /// A store whose answers take a second to come.
 struct Far(MemoryStore);
@@ -35,11 +35,11 @@ impl Far {
 }
 
 impl Store for Far {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         Self::far(self.0.admit(check))
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         Self::far(self.0.peek(check))
     }
 
@@ -47,12 +47,12 @@ impl Store for Far {
         Self::far(self.0.cancel(check))
     }
 
-    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
         Self::far(self.0.restore(log, known))
     }
 
-    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
-        Self::far(self.0.reset(partitions))
+    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
+        Self::far(self.0.reset(logs))
     }
 }
 

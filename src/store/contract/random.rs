@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use redis::aio::ConnectionManager;
-use redis_test::server::RedisServer;
+use test_support::Redis;
 
 use self::history::{KEYS, step};
 use super::{LONGEST_WINDOW_US, Player, Step};
-use crate::redis::tests::connect;
 use crate::store::MemoryStore;
 use crate::store::redis::DirectStore;
 
@@ -69,9 +68,9 @@ fn the_memory_store_agrees_with_the_algorithm() {
 
 #[test]
 fn the_script_agrees_with_the_algorithm() {
-    let server = RedisServer::new();
     let runtime = runtime();
-    let connection = runtime.block_on(connect(&server));
+    let server = runtime.block_on(Redis::start());
+    let connection = runtime.block_on(server.connection());
     let history_number = std::cell::Cell::new(0);
 
     let histories = prop::collection::vec(step(true), 1..80);
@@ -86,9 +85,9 @@ fn the_script_agrees_with_the_algorithm() {
 /// Random histories seldom meet a boundary of the shorter script: these go through all of them.
 #[test]
 fn the_shorter_script_agrees_at_its_boundaries() {
-    let server = RedisServer::new();
     let runtime = runtime();
-    let connection = runtime.block_on(connect(&server));
+    let server = runtime.block_on(Redis::start());
+    let connection = runtime.block_on(server.connection());
     for limit in 1..4 {
         for offsets in [
             [0, 1],

@@ -1,0 +1,6 @@
+//! Penalties and bans.
+
+mod http;
+mod manual;
+mod pages;
+mod penalty;

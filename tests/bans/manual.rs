@@ -1,0 +1,220 @@
+//! Bans that are imposed and lifted by hand.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use test_support::Redis;
+use test_support::strikes::{policy, provoke, run_into};
+use tokio::time::sleep;
+use tower_sliding_window::store::{BanStore, LogId, Store, Strike};
+use tower_sliding_window::{
+    BanEvent, Bans, DecidedBy, FailurePolicy, Limiter, MemoryStore, Penalty, Policy, PolicyHandle,
+    Quota, RedisStore,
+};
+
+test_support::on_every_store!(
+    manual_ban_only_lengthens_until_lifted,
+    banned_request_leaves_no_trace,
+    short_manual_ban_keeps_the_episode,
+    no_ban_is_longer_than_a_year,
+    a_lifted_key_has_no_strike_left,
+    rule_given_twice_keeps_its_penalty,
+    a_ban_by_hand_needs_no_strikes,
+    new_quotas_lift_no_ban,
+    reading_a_ban_keeps_its_strikes,
+    ban_without_a_penalty_keeps_the_level,
+);
+
+async fn manual_ban_only_lengthens_until_lifted(store: impl Store + BanStore + Clone) {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let heard = events.clone();
+    let bans = Bans::new(policy(), store.clone())
+        .on_event(move |event| heard.lock().unwrap().push(event.clone()));
+    let limiter = Limiter::new(policy(), store);
+    assert_eq!(bans.get("mallory").await.unwrap(), None);
+    assert!(!bans.lift("mallory").await.unwrap());
+
+    let minute = Duration::from_secs(60);
+    let ban = bans.impose("mallory", minute, "sells accounts").await.unwrap();
+    assert_eq!((ban.remaining(), ban.reason()), (minute, "sells accounts"));
+    let shorter = bans.impose("mallory", minute / 2, "again").await.unwrap();
+    assert!(shorter.remaining() > minute / 2 && shorter.reason() == "sells accounts");
+    let longer = bans.impose("mallory", minute * 2, "again").await.unwrap();
+    assert_eq!((longer.remaining(), longer.reason()), (minute * 2, "again"));
+    bans.impose("a}b*\n", minute, "strange").await.unwrap();
+
+    assert!(!limiter.check("mallory").await.unwrap().is_admitted());
+    let listed = bans.list().await.unwrap();
+    let listed: Vec<_> =
+        listed.iter().map(|(key, ban)| (key.as_bytes(), ban.reason().to_owned())).collect();
+    assert_eq!(listed, [(&b"mallory"[..], "again".into()), (&b"a}b*\n"[..], "strange".into())]);
+
+    assert!(bans.lift("mallory").await.unwrap());
+    assert_eq!(bans.get("mallory").await.unwrap(), None);
+    assert_eq!(bans.list().await.unwrap().len(), 1);
+    sleep(Duration::from_millis(1_050)).await; // as long as another process may remember it
+    assert!(limiter.check("mallory").await.unwrap().is_admitted());
+    let reported: Vec<_> = events.lock().unwrap().iter().map(std::mem::discriminant).collect();
+    assert_eq!(reported.len(), 4, "two that lengthened, a stranger's, and a lifted one");
+    assert!(matches!(events.lock().unwrap()[3], BanEvent::Lifted { .. }));
+}
+
+async fn banned_request_leaves_no_trace(store: impl Store + BanStore + Clone) {
+    let everybody = Policy::new("all").quota(Quota::per_minute(10));
+    let limiter = Limiter::new(everybody.clone(), store.clone());
+    let minute = Duration::from_secs(60);
+    Bans::new(policy(), store).impose("mallory", minute, "by hand").await.unwrap();
+    for _ in 0..5 {
+        let pairs = [(policy(), "mallory"), (everybody.clone(), "everybody")];
+        let decision = limiter.check_all(pairs).await.unwrap();
+        let denied = decision.denied().expect("banned");
+        assert_eq!(denied.violated().collect::<Vec<_>>(), ["user"]);
+        let wait = denied.retry_after();
+        assert!(wait > minute / 2 && wait <= minute, "{wait:?}");
+    }
+    assert_eq!(limiter.peek("everybody").await.unwrap().remaining(), 10);
+}
+
+async fn short_manual_ban_keeps_the_episode(store: impl Store + BanStore + Clone) {
+    let policy = || {
+        let policy = Policy::new("user").quota(Quota::per_hour(1));
+        policy.penalty("5/1h:1s".parse().unwrap())
+    };
+    let limiter = Limiter::new(policy(), store.clone());
+    assert_eq!(run_into(&limiter).await.0, Strike::Counted);
+    let second = Duration::from_secs(1);
+    Bans::new(policy(), store).impose("mallory", second, "short").await.unwrap();
+    sleep(second * 2 + second / 20).await;
+    assert_eq!(run_into(&limiter).await, (Strike::None, None), "the window is full as before");
+}
+
+async fn no_ban_is_longer_than_a_year(store: impl Store + BanStore + Clone) {
+    let bans = Bans::new(policy(), store.clone());
+    let ban = bans.impose("mallory", Duration::MAX, "for ever").await.unwrap();
+    assert_eq!(ban.remaining(), Duration::from_secs(365 * 24 * 3600));
+    assert!(!Limiter::new(policy(), store).check("mallory").await.unwrap().is_admitted());
+}
+
+async fn a_lifted_key_has_no_strike_left(store: impl Store + BanStore + Clone) {
+    let limiter = Limiter::new(policy(), store.clone());
+    assert_eq!(run_into(&limiter).await, (Strike::Counted, None));
+    assert!(Bans::new(policy(), store).lift("mallory").await.unwrap(), "there was a strike");
+    sleep(Duration::from_millis(1_050)).await;
+    assert_eq!(run_into(&limiter).await, (Strike::Counted, None), "the first once more");
+}
+
+async fn rule_given_twice_keeps_its_penalty(store: impl Store + BanStore + Clone) {
+    let plain = || Policy::new("user").quota(Quota::per_minute(100));
+    Bans::new(policy(), store.clone()).impose("mallory", Duration::from_secs(9), "").await.unwrap();
+    let limiter = Limiter::new(plain(), store);
+    for pairs in [[plain(), policy()], [policy(), plain()]] {
+        let decision = limiter.check_all(pairs.map(|it| (it, "mallory"))).await.unwrap();
+        assert!(decision.usage().banned_for().is_some());
+    }
+}
+
+async fn a_ban_by_hand_needs_no_strikes(store: impl Store + BanStore + Clone) {
+    let policy = || Policy::new("user").quota(Quota::per_minute(1)).penalty(Penalty::manual());
+    let limiter = Limiter::new(policy(), store.clone());
+    assert!(limiter.check("mallory").await.unwrap().is_admitted());
+    for _ in 0..200 {
+        let decision = limiter.check("mallory").await.unwrap();
+        assert!(!decision.is_admitted() && decision.usage().bans().count() == 0);
+    }
+    let bans = Bans::new(policy(), store);
+    assert!(!bans.lift("mallory").await.unwrap(), "no strike was counted");
+    bans.impose("trudy", Duration::from_secs(60), "by hand").await.unwrap();
+    assert!(limiter.check("trudy").await.unwrap().usage().banned_for().is_some());
+}
+
+async fn new_quotas_lift_no_ban(store: impl Store + BanStore + Clone) {
+    let handle = PolicyHandle::new(policy());
+    let limiter = Limiter::new(&handle, store.clone());
+    Bans::new(&handle, store).impose("mallory", Duration::from_secs(9), "").await.unwrap();
+    handle.set("8/60s".parse::<Policy>().unwrap()).unwrap();
+    assert!(limiter.check("mallory").await.unwrap().usage().banned_for().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_table_of_bans_admits_nothing() {
+    let store = MemoryStore::with_capacity(2);
+    let bans = Bans::new(policy(), store.clone());
+    for key in ["x", "y"] {
+        bans.impose(key, Duration::from_secs(60), "by hand").await.unwrap();
+    }
+    for on_failure in [FailurePolicy::default(), FailurePolicy::Open, FailurePolicy::Closed] {
+        let limiter = Limiter::new(policy(), store.clone()).failure_policy(on_failure);
+        limiter.reset("mallory").await.unwrap();
+        for admitted in [true, true, false, false] {
+            let decision = limiter.check("mallory").await.unwrap();
+            assert_eq!(
+                (decision.is_admitted(), decision.decided_by()),
+                (admitted, DecidedBy::Store)
+            );
+        }
+    }
+}
+
+/// A log of the same name as under [`policy`], and no penalty.
+fn without_a_penalty(key: &str) -> LogId {
+    LogId::new(Arc::new(Policy::new("user").quota(Quota::per_second(2))), key)
+}
+
+async fn reading_a_ban_keeps_its_strikes(store: impl Store + BanStore + Clone) {
+    let limiter = Limiter::new(policy(), store.clone());
+    assert_eq!(run_into(&limiter).await, (Strike::Counted, None));
+    assert_eq!(store.ban(&without_a_penalty("mallory")).await.unwrap(), None);
+    sleep(Duration::from_millis(1_050)).await;
+    assert_eq!(run_into(&limiter).await.0, Strike::Banned, "the first strike still counts");
+}
+
+async fn ban_without_a_penalty_keeps_the_level(store: impl Store + BanStore + Clone) {
+    let limiter = Limiter::new(policy(), store.clone());
+    assert_eq!(provoke(&limiter).await, Duration::from_secs(2));
+    let three_seconds = Duration::from_secs(3);
+    let log = without_a_penalty("mallory");
+    let _ = store.impose(&log, three_seconds, "by hand").await.unwrap();
+    sleep(Duration::from_millis(3_050)).await;
+    assert_eq!(provoke(&limiter).await, Duration::from_secs(3), "the next rung");
+}
+
+#[tokio::test]
+async fn every_key_of_a_ban_expires() {
+    let redis = Redis::start().await;
+    let store = redis.store_without_deny_cache().await;
+    let limiter = Limiter::new(policy(), store.clone());
+    run_into(&limiter).await;
+    Bans::new(policy(), store).impose("carol", Duration::from_secs(60), "x").await.unwrap();
+    let keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
+    assert!(keys.len() >= 4, "{keys:?}");
+    for key in keys {
+        let ttl_ms: i64 = redis.run(&["PTTL", &key]).await;
+        assert!(ttl_ms > 0, "{key} stays for ever");
+    }
+}
+
+#[tokio::test]
+async fn long_manual_ban_keeps_the_level() {
+    let redis = Redis::start().await;
+    let limiter = Limiter::new(policy(), redis.store().await);
+    provoke(&limiter).await;
+    let day = Duration::from_secs(24 * 3600);
+    let bans = Bans::new(policy(), redis.store().await);
+    bans.impose("mallory", 10 * day, "by hand").await.unwrap();
+    let ttl_s: u64 = redis.run(&["TTL", "tsw:{=mallory}:user:ban"]).await;
+    assert!(ttl_s > (11 * day).as_secs() - 600, "{ttl_s} s are too few");
+}
+
+#[tokio::test]
+async fn ban_reaches_every_process_within_a_second() {
+    let redis = Redis::start().await;
+    let (ours, theirs): (RedisStore, RedisStore) = (redis.store().await, redis.store().await);
+    let limiter = Limiter::new(policy(), ours);
+    assert!(limiter.check("mallory").await.unwrap().is_admitted());
+    let bans = Bans::new(policy(), theirs);
+    bans.impose("mallory", Duration::from_secs(600), "by hand").await.unwrap();
+    assert!(!limiter.check("mallory").await.unwrap().is_admitted());
+    bans.lift("mallory").await.unwrap();
+    sleep(Duration::from_millis(1_050)).await;
+    assert!(limiter.check("mallory").await.unwrap().is_admitted());
+}

@@ -1,0 +1,7 @@
+//! Hostile and random input.
+
+mod addresses;
+mod extractors;
+mod keys;
+mod parsers;
+mod requests;

@@ -1,0 +1,34 @@
+//! The Redis user of the README.
+
+use crate::Redis;
+
+/// The rules of the README, one a command: for windows, for all else, for a Cluster.
+fn rules() -> Vec<String> {
+    let readme =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
+    let block = readme.split("```").find(|block| block.starts_with("text\nACL SETUSER")).unwrap();
+    let lines = block.lines().skip(1).filter(|line| !line.starts_with('#'));
+    let rules: String = lines.collect::<Vec<_>>().join(" ").replace(">PASSWORD", ">secret");
+    rules.split("ACL").skip(1).map(|rule| format!("ACL{rule}")).collect()
+}
+
+/// Which of the rules a user has.
+#[derive(Clone, Copy)]
+pub enum May {
+    /// Keep windows.
+    KeepWindows = 1,
+    /// Do all that the crate does on one server.
+    DoAll = 2,
+    /// Do all that the crate does on a Cluster.
+    DoAllOnACluster = 3,
+}
+
+/// Makes the user, and returns the URL for them.
+pub async fn make_user(redis: &Redis, may: May) -> String {
+    let rules = rules();
+    assert_eq!(rules.len(), 3);
+    for rule in &rules[..may as usize] {
+        redis.run::<()>(&rule.split_whitespace().collect::<Vec<_>>()).await;
+    }
+    redis.url().replace("redis://", "redis://limiter:secret@")
+}

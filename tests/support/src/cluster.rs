@@ -1,0 +1,128 @@
+//! A Redis Cluster of real processes.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::Redis;
+
+const SLOTS: usize = 16384;
+const PRIMARIES: usize = 3;
+
+/// Three primaries, with a replica each if wanted.
+pub struct Cluster {
+    /// The primaries first, then their replicas in the same order.
+    pub nodes: Vec<Redis>,
+}
+
+impl Cluster {
+    /// Starts a cluster of primaries alone.
+    pub async fn start() -> Self {
+        Self::with_replicas(0).await
+    }
+
+    /// Starts a cluster, each primary with so many replicas.
+    pub async fn with_replicas(replicas: usize) -> Self {
+        let mut nodes = Vec::new();
+        for _ in 0..PRIMARIES * (1 + replicas) {
+            let enabled = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
+            nodes.push(Redis::start_with(&enabled).await);
+        }
+        let cluster = Self { nodes };
+        cluster.form(replicas).await;
+        cluster
+    }
+
+    async fn form(&self, replicas: usize) {
+        for (number, node) in self.nodes.iter().enumerate() {
+            let epoch = (number + 1).to_string();
+            node.run::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await;
+            if number < PRIMARIES {
+                let (from, to) = (SLOTS * number / PRIMARIES, SLOTS * (number + 1) / PRIMARIES);
+                let slots: Vec<String> = (from..to).map(|slot| slot.to_string()).collect();
+                let mut command = vec!["CLUSTER", "ADDSLOTS"];
+                command.extend(slots.iter().map(String::as_str));
+                node.run::<()>(&command).await;
+            }
+            let port = self.nodes[0].port().to_string();
+            node.run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port]).await;
+        }
+        self.until_all_nodes(async |node| {
+            let known: String = node.run(&["CLUSTER", "NODES"]).await;
+            let missing = known.lines().count() < self.nodes.len();
+            !missing && !known.contains("handshake")
+        })
+        .await;
+        for number in 0..PRIMARIES * replicas {
+            let id: String = self.nodes[number % PRIMARIES].run(&["CLUSTER", "MYID"]).await;
+            self.nodes[PRIMARIES + number].run::<()>(&["CLUSTER", "REPLICATE", &id]).await;
+        }
+        self.until_all_nodes(async |node| {
+            let info: String = node.run(&["CLUSTER", "INFO"]).await;
+            let replication: String = node.run(&["INFO", "replication"]).await;
+            let linked = !replication.contains("role:slave")
+                || replication.contains("master_link_status:up");
+            info.contains("cluster_state:ok") && linked
+        })
+        .await;
+    }
+
+    /// Waits until these nodes see a server for every slot.
+    pub async fn serves_every_slot(&self, nodes: &[usize]) {
+        let nodes = nodes.iter().map(|number| &self.nodes[*number]);
+        Self::until(nodes, async |node| {
+            let info: String = node.run(&["CLUSTER", "INFO"]).await;
+            info.contains("cluster_state:ok")
+        })
+        .await;
+    }
+
+    async fn until_all_nodes(&self, is_so: impl AsyncFn(&Redis) -> bool) {
+        Self::until(self.nodes.iter(), is_so).await;
+    }
+
+    async fn until(nodes: impl Iterator<Item = &Redis>, is_so: impl AsyncFn(&Redis) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        for node in nodes {
+            while !is_so(node).await {
+                assert!(Instant::now() < deadline, "the nodes do not agree");
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+
+    /// Returns the nodes' URLs.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Redis::url).collect()
+    }
+
+    /// Moves a slot with its keys from one primary to another, as `redis-cli --cluster reshard`
+    /// does, a key at a time.
+    pub async fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        let (from, to) = (&self.nodes[from], &self.nodes[to]);
+        let (from_id, to_id): (String, String) =
+            (from.run(&["CLUSTER", "MYID"]).await, to.run(&["CLUSTER", "MYID"]).await);
+        let (slot, port) = (slot.to_string(), to.port().to_string());
+        to.run::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await;
+        from.run::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await;
+        loop {
+            let keys: Vec<String> = from.run(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).await;
+            let Some(key) = keys.first() else { break };
+            let migrated: redis::Value =
+                from.run(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
+            drop(migrated);
+        }
+        for node in [to, from] {
+            node.run::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await;
+        }
+        for node in &self.nodes[..PRIMARIES] {
+            node.run::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await;
+        }
+    }
+
+    /// Returns the slot of a key, and the number of the primary that has had it from the start.
+    pub async fn slot(&self, key: &str) -> (u16, usize) {
+        let slot: u16 = self.nodes[0].run(&["CLUSTER", "KEYSLOT", key]).await;
+        (slot, (0..PRIMARIES).rfind(|it| usize::from(slot) >= SLOTS * it / PRIMARIES).unwrap())
+    }
+}

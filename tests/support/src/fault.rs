@@ -1,0 +1,135 @@
+//! One fault under load: what is checked of each, and the row it gets in `RELIABILITY.md`.
+
+use std::io::Write;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{DecidedBy, FailurePolicy};
+
+use crate::load::{Answer, Answers, LIMIT, Load, WINDOW};
+
+/// The response timeout of the stores under test: the default.
+pub const TIMEOUT: Duration = Duration::from_millis(50);
+
+/// A fault and its bounds.
+#[derive(Clone, Copy)]
+pub struct Fault {
+    /// The row's place in the table.
+    pub number: u32,
+    /// What fails.
+    pub name: &'static str,
+    /// The test that shows it.
+    pub test: &'static str,
+    /// What a client sees meanwhile.
+    pub client_sees: &'static str,
+    /// What a request may have to wait longer because of it.
+    pub added_latency: &'static str,
+    /// How many more than the limit may be admitted in a window.
+    pub over_admission: usize,
+    /// Whether windows in the process decide while it lasts.
+    pub decided_here: bool,
+    /// The only statuses that clients may see.
+    pub statuses: &'static [u16],
+}
+
+impl Fault {
+    /// A fault with the usual bounds.
+    pub fn new(number: u32, name: &'static str, test: &'static str) -> Self {
+        Self {
+            number,
+            name,
+            test,
+            client_sees: "the same as ever: admissions and denials come from the process",
+            added_latency: "none after the first failure",
+            over_admission: 0,
+            decided_here: true,
+            statuses: &[200, 429],
+        }
+    }
+
+    /// Has a fault begin and end under load with the default failure policy, and checks its bounds.
+    /// When `end` is through, the store can answer again.
+    pub async fn strikes(
+        self,
+        store: impl Store,
+        begin: impl AsyncFnOnce(),
+        end: impl AsyncFnOnce(),
+    ) -> Answers {
+        self.strikes_under(Load::start(store, FailurePolicy::default()), begin, end).await
+    }
+
+    /// Has a fault end under load that is there already, and checks its bounds.
+    pub async fn has_struck(self, load: Load, end: impl AsyncFnOnce()) -> Answers {
+        self.ends(load, Instant::now(), end).await
+    }
+
+    /// As [`Fault::strikes`], under a load of the test's own.
+    pub async fn strikes_under(
+        self,
+        load: Load,
+        begin: impl AsyncFnOnce(),
+        end: impl AsyncFnOnce(),
+    ) -> Answers {
+        load.until_the_store_decides().await;
+        sleep(WINDOW / 4).await;
+        let began = Instant::now();
+        begin().await;
+        self.ends(load, began, end).await
+    }
+
+    async fn ends(self, load: Load, began: Instant, end: impl AsyncFnOnce()) -> Answers {
+        if self.decided_here {
+            load.until_decided_here().await;
+            sleep(WINDOW * 3 / 4).await;
+        }
+        end().await;
+        let returned = Instant::now();
+        load.until_the_store_decides().await;
+        let ended = Instant::now();
+        sleep(WINDOW * 5 / 4).await;
+        let answers = load.stop().await;
+
+        answers.statuses(self.statuses);
+        answers.no_user_starves();
+        answers.decided_by_the_store_since(returned);
+        let over = answers.over_admitted();
+        assert!(over <= self.over_admission, "{over} more than {LIMIT} were admitted in a window");
+        self.report(&answers.between(began, ended), over);
+        answers
+    }
+
+    /// Writes the fault's row.
+    pub fn report(&self, during: &Answers, over: usize) {
+        let during = during.of_users();
+        let here = |it: &Answer| it.decided_by == Some(DecidedBy::LocalLog);
+        let bound = match self.over_admission {
+            0 => "0".to_owned(),
+            bound if bound == LIMIT as usize => "the limit".to_owned(),
+            bound => bound.to_string(),
+        };
+        let measured = format!(
+            "{over} too many; of {} answers {} admitted in the process, {} took 50 ms or more, the slowest {} ms",
+            during.0.len(),
+            during.count(here),
+            during.slower_than(TIMEOUT),
+            during.slowest().as_millis()
+        );
+        self.write_row(&bound, &measured);
+    }
+
+    /// Writes the fault's row with a bound and a figure of the test's own.
+    pub fn write_row(&self, bound: &str, measured: &str) {
+        let directory = crate::program::target_directory().join("tmp/reliability");
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join(format!("{:02}-{}", self.number, self.test));
+        let mut row = std::fs::File::create(path).unwrap();
+        let Self { name, test, client_sees, added_latency, .. } = self;
+        writeln!(
+            row,
+            "| {name} | {client_sees} | {added_latency} | {bound} | {measured} | `{test}` |"
+        )
+        .unwrap();
+        println!("{name}: {measured}");
+    }
+}

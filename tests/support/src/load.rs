@@ -1,0 +1,276 @@
+//! Load on a layer while something fails, and checks of the answers afterwards.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{
+    DecidedBy, Decision, FailurePolicy, Policy, Quota, SlidingWindowLayer, key,
+};
+
+/// How many requests a user may make in a window.
+pub const LIMIT: u32 = 5;
+/// How long a window is: short enough that several go by while a fault lasts.
+pub const WINDOW: Duration = Duration::from_secs(2);
+/// How many users there are. All of them ask for more than they may have, all the time.
+pub const USERS: usize = 24;
+const TASKS: usize = 8;
+/// How many tasks send requests of ever new users, which are always admitted.
+const CROWD_TASKS: usize = 2;
+/// How soon after its return the store must decide again, however busy a log is.
+const RETURN: Duration = Duration::from_secs(1);
+/// No answer may take longer, whatever fails.
+const HANG: Duration = Duration::from_secs(10);
+
+/// One request and its answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// From [`USERS`] on it is one of the crowd, of which each comes once.
+    pub user: usize,
+    /// When it was sent.
+    pub sent: Instant,
+    /// When the answer had come.
+    pub received: Instant,
+    /// The status of the answer.
+    pub status: StatusCode,
+    /// What decided; a refusal does not tell.
+    pub decided_by: Option<DecidedBy>,
+}
+
+/// Load that goes on until it is stopped.
+pub struct Load {
+    going_on: Arc<AtomicBool>,
+    tasks: JoinSet<()>,
+    answers: Arc<Mutex<Vec<Answer>>>,
+}
+
+impl Load {
+    /// Begins to send requests to a layer on the store.
+    ///
+    /// Besides the user's own log, each request counts in a log that all of them share. A crowd of
+    /// ever new users, hundreds a second, keeps that one busy without a pause.
+    pub fn start(store: impl Store, on_failure: FailurePolicy) -> Self {
+        let everyone = Policy::new("everyone").quota(Quota::per_minute(1_000_000));
+        let layer = SlidingWindowLayer::new(user_policy(), key::header("x-user-id"), store)
+            .rule(everyone, key::constant("everyone"));
+        Self::with_crowd(layer.failure_policy(on_failure), CROWD_TASKS)
+    }
+
+    /// Begins to send requests to a layer with the one rule by user.
+    pub fn of_one_rule(store: impl Store, on_failure: FailurePolicy) -> Self {
+        let layer = SlidingWindowLayer::new(user_policy(), key::header("x-user-id"), store);
+        Self::through(layer.failure_policy(on_failure))
+    }
+
+    /// Begins to send requests through a layer whose key is the header `x-user-id`.
+    pub fn through(layer: SlidingWindowLayer) -> Self {
+        Self::with_crowd(layer, 0)
+    }
+
+    fn with_crowd(layer: SlidingWindowLayer, crowd_tasks: usize) -> Self {
+        let service = layer.layer(service_fn(move |request: Request<String>| {
+            let decided_by = request.extensions().get::<Decision>().map(Decision::decided_by);
+            async move {
+                let mut response = Response::new(String::new());
+                response.extensions_mut().insert(decided_by);
+                Ok::<_, Infallible>(response)
+            }
+        }));
+        let going_on = Arc::new(AtomicBool::new(true));
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let (next_user, next_of_crowd) =
+            (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(USERS)));
+        let mut tasks = JoinSet::new();
+        for task in 0..TASKS + crowd_tasks {
+            let (service, going_on) = (service.clone(), going_on.clone());
+            let (answers, next_user) = (answers.clone(), next_user.clone());
+            let next_of_crowd = next_of_crowd.clone();
+            tasks.spawn(async move {
+                while going_on.load(Ordering::Relaxed) {
+                    let user = if task < TASKS {
+                        next_user.fetch_add(1, Ordering::Relaxed) % USERS
+                    } else {
+                        next_of_crowd.fetch_add(1, Ordering::Relaxed)
+                    };
+                    let request = Request::builder().header("x-user-id", format!("user-{user}"));
+                    let request = request.body(String::new()).unwrap();
+                    let sent = Instant::now();
+                    let response = tokio::time::timeout(HANG, service.clone().oneshot(request));
+                    let response = response.await.expect("no answer hangs").unwrap();
+                    let decided_by = response.extensions().get::<Option<DecidedBy>>().copied();
+                    answers.lock().unwrap().push(Answer {
+                        user,
+                        sent,
+                        received: Instant::now(),
+                        status: response.status(),
+                        decided_by: decided_by.flatten(),
+                    });
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            });
+        }
+        Self { going_on, tasks, answers }
+    }
+
+    /// Waits until some request sent from now on was admitted as described.
+    pub async fn until(&self, what: &str, is_so: impl Fn(&Answer) -> bool) {
+        let (from, deadline) = (Instant::now(), Instant::now() + Duration::from_secs(30));
+        let mut looked_at = self.answers.lock().unwrap().len();
+        loop {
+            {
+                let answers = self.answers.lock().unwrap();
+                if answers[looked_at.min(answers.len())..]
+                    .iter()
+                    .any(|answer| answer.sent >= from && is_so(answer))
+                {
+                    return;
+                }
+                looked_at = answers.len();
+            }
+            assert!(Instant::now() < deadline, "in 30 s no request was {what}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until the store decides.
+    pub async fn until_the_store_decides(&self) {
+        self.until("decided by the store", |it| it.decided_by == Some(DecidedBy::Store)).await;
+    }
+
+    /// Waits until the process decides on its own.
+    pub async fn until_decided_here(&self) {
+        let here = Some(DecidedBy::LocalLog);
+        self.until("decided in the process", |it| it.decided_by == here).await;
+    }
+
+    /// Returns the answers so far, and forgets them.
+    pub fn take(&self) -> Answers {
+        Answers(std::mem::take(&mut self.answers.lock().unwrap()))
+    }
+
+    /// Stops, and returns all answers in the order in which they came.
+    pub async fn stop(mut self) -> Answers {
+        self.going_on.store(false, Ordering::Relaxed);
+        while let Some(task) = self.tasks.join_next().await {
+            task.expect("no request panics");
+        }
+        Answers(std::mem::take(&mut self.answers.lock().unwrap()))
+    }
+}
+
+fn user_policy() -> Policy {
+    Policy::new("user").quota(Quota::new(LIMIT, WINDOW))
+}
+
+/// The answers of a whole test.
+pub struct Answers(pub Vec<Answer>);
+
+impl Answers {
+    /// Returns those that were sent in a span of time.
+    pub fn between(&self, from: Instant, to: Instant) -> Self {
+        let inside = |answer: &&Answer| answer.sent >= from && answer.sent < to;
+        Self(self.0.iter().filter(inside).cloned().collect())
+    }
+
+    /// Counts the answers of which something holds.
+    pub fn count(&self, is_so: impl Fn(&Answer) -> bool) -> usize {
+        self.0.iter().filter(|answer| is_so(answer)).count()
+    }
+
+    /// Returns those of the users, without those of the crowd.
+    pub fn of_users(&self) -> Self {
+        let of_user = |answer: &&Answer| answer.user < USERS;
+        Self(self.0.iter().filter(of_user).cloned().collect())
+    }
+
+    /// Checks that the store has decided since a second after its return, but for requests here and
+    /// there that it did not answer in time: on a busy machine it may be late now and then.
+    pub fn decided_by_the_store_since(&self, returned: Instant) {
+        let admitted = self.between(returned + RETURN, Instant::now());
+        let by = |by: DecidedBy| admitted.count(|it| it.decided_by == Some(by));
+        let (store, here) = (by(DecidedBy::Store), by(DecidedBy::LocalLog));
+        assert!(
+            store > 0 && here * 10 <= store,
+            "later than {RETURN:?} after its return the store decided {store}, the process {here}"
+        );
+    }
+
+    /// Checks that no status but these was seen.
+    pub fn statuses(&self, allowed: &[u16]) {
+        for answer in &self.0 {
+            assert!(allowed.contains(&answer.status.as_u16()), "{answer:?}");
+        }
+    }
+
+    /// Returns by how many the fullest window of any user was above the limit, as far as that is
+    /// certain: of a request is known only that it was admitted between its sending and its answer.
+    pub fn over_admitted(&self) -> usize {
+        self.over(LIMIT, WINDOW)
+    }
+
+    /// Returns by how many the fullest window of any user was above a limit.
+    pub fn over(&self, limit: u32, window: Duration) -> usize {
+        self.fullest(window).len().saturating_sub(limit as usize)
+    }
+
+    /// Returns what was admitted in the fullest window of any user, as far as that is certain.
+    pub fn fullest(&self, window: Duration) -> Vec<&Answer> {
+        let mut by_user: HashMap<usize, Vec<&Answer>> = HashMap::new();
+        for answer in self.0.iter().filter(|answer| answer.status == StatusCode::OK) {
+            by_user.entry(answer.user).or_default().push(answer);
+        }
+        let mut fullest = Vec::new();
+        for admitted in by_user.values() {
+            for first in admitted {
+                let surely_within = |it: &&&Answer| {
+                    it.sent >= first.sent && it.received.duration_since(first.sent) < window
+                };
+                let within: Vec<&Answer> = admitted.iter().filter(surely_within).copied().collect();
+                if within.len() > fullest.len() {
+                    fullest = within;
+                }
+            }
+        }
+        fullest
+    }
+
+    /// Checks that every user got about the limit all the time.
+    pub fn no_user_starves(&self) {
+        let (first, last) = (self.0.first().expect("answers"), self.0.last().expect("answers"));
+        let windows = last.sent.duration_since(first.sent).as_secs_f64() / WINDOW.as_secs_f64();
+        let least = ((windows - 1.5).max(1.0) * f64::from(LIMIT)) as usize;
+        for user in 0..USERS {
+            let admitted = self.count(|it| it.user == user && it.status == StatusCode::OK);
+            assert!(
+                admitted >= least,
+                "user {user} was admitted {admitted} times in {windows:.1} windows"
+            );
+        }
+    }
+
+    /// Returns the longest time an answer took.
+    pub fn slowest(&self) -> Duration {
+        let took = |answer: &Answer| answer.received.duration_since(answer.sent);
+        self.0.iter().map(took).max().unwrap_or_default()
+    }
+
+    /// Returns how long 99 in 100 answers took at the most.
+    pub fn p99(&self) -> Duration {
+        let took = |answer: &Answer| answer.received.duration_since(answer.sent);
+        let mut all: Vec<Duration> = self.0.iter().map(took).collect();
+        all.sort();
+        all.get(all.len() * 99 / 100).copied().unwrap_or_default()
+    }
+
+    /// Returns how many answers took at least so long.
+    pub fn slower_than(&self, time: Duration) -> usize {
+        self.count(|answer| answer.received.duration_since(answer.sent) >= time)
+    }
+}

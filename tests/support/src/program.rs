@@ -1,0 +1,157 @@
+//! A program as a user runs it: a process with flags, input, output, logs and an exit code.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::Process;
+
+/// How long a program may take to print what it is to print, or to stop.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running program. It is killed if the test ends before it does.
+pub struct Program {
+    process: Process,
+    stdin: Option<ChildStdin>,
+    stdout: mpsc::Receiver<String>,
+    logs: Option<JoinHandle<String>>,
+}
+
+impl Program {
+    /// Starts a program whose logs are not read.
+    pub fn start_unheard(command: &mut Command) -> Self {
+        Self::start_heard_by(command, |_| None)
+    }
+
+    /// Starts a program.
+    pub fn start(command: &mut Command) -> Self {
+        Self::start_heard_by(command, |mut stderr| {
+            Some(std::thread::spawn(move || {
+                let mut logs = String::new();
+                let _ = stderr.read_to_string(&mut logs);
+                logs
+            }))
+        })
+    }
+
+    fn start_heard_by(
+        command: &mut Command,
+        hear: impl FnOnce(ChildStderr) -> Option<JoinHandle<String>>,
+    ) -> Self {
+        let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = Process::start(pipes);
+        let child = &mut process.0;
+        let (sender, stdout) = mpsc::channel();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|it| sender.send(it)));
+        let logs = hear(child.stderr.take().unwrap());
+        Self { stdin: child.stdin.take(), process, stdout, logs }
+    }
+
+    /// Writes to its standard input.
+    pub fn write(&mut self, text: impl AsRef<[u8]>) {
+        let stdin = self.stdin.as_mut().expect("the input has not been ended");
+        stdin.write_all(text.as_ref()).and_then(|()| stdin.flush()).expect("it reads its input");
+    }
+
+    /// Ends its standard input.
+    pub fn end_input(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Returns the next line it prints.
+    pub fn line(&self) -> Result<String, RecvTimeoutError> {
+        self.stdout.recv_timeout(PATIENCE)
+    }
+
+    /// Sends `TERM` or `INT`.
+    pub fn signal(&self, name: &str) {
+        self.process.signal(name);
+    }
+
+    /// Waits until it stops; returns how, what it logged, and what else it printed.
+    pub fn stopped(mut self) -> (ExitStatus, String, Vec<String>) {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.process.exited() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "the program does not stop: {}", self.kill());
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let logs = self.logs.take().map(|logs| logs.join().unwrap()).unwrap_or_default();
+        (status, logs, self.stdout.iter().collect())
+    }
+
+    /// Kills it, and returns what it logged.
+    pub fn kill(&mut self) -> String {
+        self.process.kill();
+        self.logs.take().map(|logs| logs.join().unwrap()).unwrap_or_default()
+    }
+}
+
+/// Begins a command that runs a program, with the log level and the settings it has by default.
+///
+/// The program is the path of an executable, such as `env!("CARGO_BIN_EXE_seckill")`, or the name of
+/// an example of tower-sliding-window, which is built now.
+pub fn command(program: &str) -> Command {
+    static BUILT: LazyLock<Mutex<HashMap<String, PathBuf>>> = LazyLock::new(Mutex::default);
+    let path = if program.contains('/') {
+        PathBuf::from(program)
+    } else {
+        let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+        built.entry(program.to_owned()).or_insert_with(|| build(program)).clone()
+    };
+    let name = path.file_stem().unwrap().to_str().unwrap();
+    let prefix = name.to_uppercase().replace('-', "_");
+    let mut command = Command::new(&path);
+    for variable in ["RUST_LOG", &format!("{prefix}_REDIS"), &format!("{prefix}_ADMIN_TOKEN")] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// Returns the `target` directory of this test program.
+pub fn target_directory() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(3).expect("target/PROFILE/deps/TEST").to_owned()
+}
+
+/// Builds an example now: `cargo test --all-targets` and `--test NAME` do not build it, and one
+/// from an earlier build would be tested in place of the present code.
+fn build(example: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let directory = test.ancestors().nth(2).and_then(|it| it.file_name()).unwrap();
+    let profile = if directory == "debug" { "dev".as_ref() } else { directory };
+    let mut cargo = Command::new(env!("CARGO"));
+    // With these variables of a test some build scripts would run anew.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
+        }
+    }
+    let output = cargo
+        .args(["build", "--example", example, "--message-format", "json-render-diagnostics"])
+        .arg("--profile")
+        .arg(profile)
+        .args(["--package", "tower-sliding-window"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("cargo can be run");
+    assert!(output.status.success(), "the example {example} does not build: see above");
+    let messages = output.stdout.split(|byte| *byte == b'\n');
+    let built = messages
+        .filter_map(|message| serde_json::from_slice::<Value>(message).ok())
+        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .next_back();
+    built.expect("cargo says where it has put the example")
+}

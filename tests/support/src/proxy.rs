@@ -1,0 +1,119 @@
+//! A TCP proxy that fails on demand in the ways networks do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// What the proxy does to what passes through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// Breaks all connections and accepts no more.
+    Cut,
+    /// Keeps connections, and passes nothing on.
+    Stall,
+    /// Passes replies on this much later.
+    Delay(Duration),
+}
+
+/// Stands between a client and a server on loopback.
+pub struct Proxy {
+    port: u16,
+    fault: watch::Sender<Fault>,
+    replies_to_drop: Arc<AtomicUsize>,
+    dropped: Arc<AtomicUsize>,
+}
+
+impl Proxy {
+    /// Starts a proxy to the server at this loopback port.
+    pub async fn to(server_port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (fault, faults) = watch::channel(Fault::None);
+        let replies_to_drop = Arc::new(AtomicUsize::new(0));
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let counters = (replies_to_drop.clone(), dropped.clone());
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", server_port)).await else {
+                    continue;
+                };
+                tokio::spawn(connection(client, server, faults.clone(), counters.clone()));
+            }
+        });
+        Self { port, fault, replies_to_drop, dropped }
+    }
+
+    /// Returns the URL of the server behind the proxy.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Lets a fault begin, or end with [`Fault::None`].
+    pub fn set(&self, fault: Fault) {
+        self.fault.send_replace(fault);
+    }
+
+    /// Lets the server execute the next request, and breaks the connection instead of
+    /// passing the reply on; so many times.
+    pub fn drop_replies(&self, count: usize) {
+        self.replies_to_drop.fetch_add(count, Ordering::SeqCst);
+    }
+
+    /// Returns how many replies were dropped so far.
+    pub fn dropped(&self) -> usize {
+        self.dropped.load(Ordering::SeqCst)
+    }
+}
+
+async fn connection(
+    client: TcpStream,
+    server: TcpStream,
+    mut faults: watch::Receiver<Fault>,
+    (to_drop, dropped): (Arc<AtomicUsize>, Arc<AtomicUsize>),
+) {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let mut requests_fault = faults.clone();
+    let requests = async move {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(length @ 1..) = from_client.read(&mut buffer).await {
+            if requests_fault.wait_for(|fault| *fault != Fault::Stall).await.is_err()
+                || to_server.write_all(&buffer[..length]).await.is_err()
+            {
+                break;
+            }
+        }
+    };
+    let mut replies_fault = faults.clone();
+    let replies = async move {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(length @ 1..) = from_server.read(&mut buffer).await {
+            let one_fewer = |count: usize| count.checked_sub(1);
+            if to_drop.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_fewer).is_ok() {
+                dropped.fetch_add(1, Ordering::SeqCst);
+                break;
+            }
+            if replies_fault.wait_for(|fault| *fault != Fault::Stall).await.is_err() {
+                break;
+            }
+            let fault = *replies_fault.borrow();
+            if let Fault::Delay(delay) = fault {
+                tokio::time::sleep(delay).await;
+            }
+            if to_client.write_all(&buffer[..length]).await.is_err() {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        () = requests => {}
+        () = replies => {}
+        _ = faults.wait_for(|fault| *fault == Fault::Cut) => {}
+    }
+}

@@ -1,0 +1,89 @@
+//! Requests, an inner service and its answers, for the tests of the HTTP side.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use tower::{Service, ServiceExt};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{PolicyHandle, SlidingWindowLayer, key};
+
+/// A response, read to its end.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: String,
+}
+
+impl Answer {
+    /// Reads a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().expect("a header in ASCII"))
+    }
+
+    /// Reads the seconds of `Retry-After`.
+    pub fn retry_after(&self) -> Option<u64> {
+        self.header("retry-after").map(|value| value.parse().expect("whole seconds"))
+    }
+
+    /// Reads the problem document.
+    pub fn problem(&self) -> serde_json::Value {
+        assert_eq!(self.header("content-type"), Some("application/problem+json"));
+        serde_json::from_str(&self.body).expect("a problem document")
+    }
+}
+
+/// Answers every request with `ok`.
+pub async fn ok(_: Request<String>) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(Response::new("ok".into()))
+}
+
+/// A request that carries these headers.
+pub fn request(headers: &[(&str, &str)]) -> Request<String> {
+    let with = |request: http::request::Builder, (name, value): &(&str, &str)| {
+        request.header(*name, *value)
+    };
+    let request = headers.iter().fold(Request::builder(), with);
+    request.body(String::new()).expect("a request")
+}
+
+/// A request of the user that `key::header("x-user-id")` sees.
+pub fn from_user(user: &str) -> Request<String> {
+    request(&[("x-user-id", user)])
+}
+
+/// A layer whose key is the user of [`from_user`].
+pub fn by_user(policy: impl Into<PolicyHandle>, store: impl Store) -> SlidingWindowLayer {
+    SlidingWindowLayer::new(policy, key::header("x-user-id"), store)
+}
+
+/// Sends a request to a clone of the service, as a server does for each connection.
+pub async fn send<S, ReqBody, ResBody>(service: &S, request: Request<ReqBody>) -> Answer
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    S::Error: std::fmt::Debug,
+    ResBody: http_body::Body,
+    ResBody::Error: std::fmt::Debug,
+{
+    let response = service.clone().oneshot(request).await.expect("no error");
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.expect("a whole body").to_bytes();
+    let body = String::from_utf8(body.to_vec()).expect("a body in UTF-8");
+    Answer { status: head.status, headers: head.headers, body }
+}
+
+/// Sends a request of `user` and returns the status of the answer.
+pub async fn status<S, ResBody>(service: &S, user: &str) -> StatusCode
+where
+    S: Service<Request<String>, Response = Response<ResBody>> + Clone,
+    S::Error: std::fmt::Debug,
+    ResBody: http_body::Body,
+    ResBody::Error: std::fmt::Debug,
+{
+    send(service, from_user(user)).await.status
+}

@@ -1,0 +1,229 @@
+//! A server as a user runs it: a process with flags, a port, logs and an exit code.
+
+use std::process::{Command, ExitStatus, Output};
+
+use axum::body::{Body, Bytes};
+use http::request::Builder;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::BodyExt;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+use crate::program::{self, Program};
+
+/// A running server. It is killed if the test ends before it does.
+pub struct Server {
+    program: Program,
+    /// The URL it announced.
+    pub url: String,
+    /// The URL of its second listener, if it has one.
+    pub admin_url: Option<String>,
+    client: Client<HttpConnector, Body>,
+}
+
+impl Server {
+    /// Starts a server on a free port and waits until it says that it listens.
+    pub fn start(program: &str, arguments: &[&str]) -> Self {
+        Self::start_logging(program, "info", arguments)
+    }
+
+    /// Starts a server whose logs are not read.
+    pub fn start_unheard(program: &str, arguments: &[&str]) -> Self {
+        Self::listening(program, "debug", arguments, Program::start_unheard)
+    }
+
+    /// Starts a server that logs at this level.
+    pub fn start_logging(program: &str, level: &str, arguments: &[&str]) -> Self {
+        Self::listening(program, level, arguments, Program::start)
+    }
+
+    fn listening(
+        program: &str,
+        level: &str,
+        arguments: &[&str],
+        start: impl FnOnce(&mut Command) -> Program,
+    ) -> Self {
+        let mut command = command(program, arguments);
+        command.args(["--listen", "127.0.0.1:0"]).env("RUST_LOG", level);
+        let program = start(&mut command);
+        Self::announced(program, arguments.contains(&"--admin"))
+    }
+
+    /// Starts a server with these variables in its environment.
+    pub fn start_in(program: &str, environment: &[(&str, &str)], arguments: &[&str]) -> Self {
+        let mut command = command(program, arguments);
+        command.args(["--listen", "127.0.0.1:0"]).envs(environment.iter().copied());
+        Self::announced(Program::start(&mut command), arguments.contains(&"--admin"))
+    }
+
+    /// Reads the lines that say where it listens.
+    fn announced(mut program: Program, has_admin: bool) -> Self {
+        let mut line = |start: &str| match program.line() {
+            Ok(line) => match line.strip_prefix(start) {
+                Some(url) => url.to_owned(),
+                None => panic!("{line:?} stands on stdout, and not {start:?}"),
+            },
+            Err(error) => panic!("the server does not listen ({error}): {}", program.kill()),
+        };
+        let url = line("listening on ");
+        let admin_url = has_admin.then(|| line("admin on "));
+        Self { program, url, admin_url, client: Client::builder(TokioExecutor::new()).build_http() }
+    }
+
+    /// Begins a request.
+    pub fn request(&self, method: &str, path: &str) -> Builder {
+        Request::builder().method(method).uri(format!("{}{path}", self.url))
+    }
+
+    /// Begins a request to its second listener.
+    pub fn admin_request(&self, method: &str, path: &str) -> Builder {
+        let url = self.admin_url.as_deref().expect("it has an admin listener");
+        Request::builder().method(method).uri(format!("{url}{path}"))
+    }
+
+    /// Sends a request and reads its answer to the end.
+    pub async fn send(&self, request: Builder) -> Answer {
+        send(&self.client, request, Body::empty()).await
+    }
+
+    /// Sends a request with a body.
+    pub async fn send_body(&self, request: Builder, body: impl Into<Body>) -> Answer {
+        send(&self.client, request, body.into()).await
+    }
+
+    /// Sends a request from a task of its own.
+    pub fn spawn(&self, request: Builder) -> JoinHandle<Answer> {
+        self.spawn_body(request, Body::empty())
+    }
+
+    /// Sends a request with a body from a task of its own.
+    pub fn spawn_body(&self, request: Builder, body: impl Into<Body>) -> JoinHandle<Answer> {
+        let (client, body) = (self.client.clone(), body.into());
+        tokio::spawn(async move { send(&client, request, body).await })
+    }
+
+    /// Sends a GET request.
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(self.request("GET", path)).await
+    }
+
+    /// Begins an order of a user named in `x-user-id`.
+    pub fn order_request(&self, sku: &str, user: &str) -> Builder {
+        self.request("POST", &format!("/seckill/{sku}/orders")).header("x-user-id", user)
+    }
+
+    /// Sends an order of a user named in `x-user-id`.
+    pub async fn order(&self, sku: &str, user: &str) -> Answer {
+        self.send(self.order_request(sku, user)).await
+    }
+
+    /// Sends `TERM` or `INT`.
+    pub fn signal(&self, name: &str) {
+        self.program.signal(name);
+    }
+
+    /// Waits until the server stops; returns how, what it logged, and what else it printed.
+    pub fn stopped(self) -> (ExitStatus, String, Vec<String>) {
+        self.program.stopped()
+    }
+}
+
+/// Runs a program that ends by itself.
+pub fn run(program: &str, arguments: &[&str]) -> Output {
+    let mut running = Program::start(&mut command(program, arguments));
+    running.end_input();
+    let (status, stderr, lines) = running.stopped();
+    let stdout = lines.iter().map(|line| format!("{line}\n")).collect::<String>().into_bytes();
+    Output { status, stdout, stderr: stderr.into_bytes() }
+}
+
+fn command(program: &str, arguments: &[&str]) -> Command {
+    let mut command = program::command(program);
+    command.args(arguments);
+    command
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// Reads a header that must be there.
+    pub fn header(&self, name: &str) -> &str {
+        let value = self.headers.get(name).unwrap_or_else(|| panic!("no {name}: {self:?}"));
+        value.to_str().unwrap()
+    }
+
+    /// Reads the body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Returns the seconds of `Retry-After`, which are at least one.
+    pub fn retry_after(&self) -> u64 {
+        let seconds = self.header("retry-after").parse().unwrap();
+        assert!(seconds >= 1, "{self:?}");
+        seconds
+    }
+
+    /// Checks that this is a problem document of that status, and returns its type.
+    pub fn problem(&self, status: u16) -> String {
+        assert_eq!(self.status, status, "{self:?}");
+        assert_eq!(self.header("content-type"), "application/problem+json");
+        let body = self.json();
+        assert_eq!(body["status"], status, "{body}");
+        assert!(!body["title"].as_str().unwrap().is_empty(), "{body}");
+        body["type"].as_str().unwrap().to_owned()
+    }
+}
+
+async fn send(client: &Client<HttpConnector, Body>, request: Builder, body: Body) -> Answer {
+    let request = request.body(body).unwrap();
+    let (head, body) = client.request(request).await.expect("an answer").into_parts();
+    let body = body.collect().await.expect("a whole answer").to_bytes();
+    Answer { status: head.status, headers: head.headers, body }
+}
+
+/// Checks that a program exits with 2 when it is given these flags, and names what is wrong.
+pub fn refuses(program: &str, cases: &[(&[&str], &str)]) {
+    for (flags, part) in cases {
+        let output = run(program, flags);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {stderr}");
+        assert!(stderr.contains(part), "{flags:?} should name {part:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{flags:?}");
+    }
+}
+
+/// Checks that a program exits with 1 when its address is taken, its Redis down or no Redis, and
+/// names a way out but no password.
+pub fn cannot_start(program: &str) {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
+    // Nothing listens on port 1, which takes root to open.
+    let down = ["--listen", "127.0.0.1:0", "--redis", "redis://:hunter2@127.0.0.1:1/0"];
+    let no_url = ["--listen", "127.0.0.1:0", "--redis", "http://:hunter2@127.0.0.1"];
+    let cases: &[(&[&str], &str)] = &[
+        (&down, "127.0.0.1:1"),
+        (&no_url, "not a Redis URL"),
+        (&["--listen", &taken.1], &taken.1),
+    ];
+    for (flags, part) in cases {
+        let output = run(program, flags);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{flags:?}: {stderr}");
+        assert!(stderr.contains(part) && stderr.contains("hint: "), "{flags:?}: {stderr}");
+        assert!(!stderr.contains("hunter2"), "{stderr}");
+        assert!(output.stdout.is_empty(), "{flags:?}");
+    }
+}

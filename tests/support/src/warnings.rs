@@ -1,0 +1,60 @@
+//! A subscriber of warnings that tests can read.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::{Arc, Mutex, Once};
+
+thread_local! {
+    static HEARD: RefCell<Option<Warnings>> = const { RefCell::new(None) };
+}
+
+/// What was warned of on this thread.
+#[derive(Clone, Default)]
+pub struct Warnings(Arc<Mutex<Vec<u8>>>);
+
+/// Listens until it is dropped.
+pub struct Listening;
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        HEARD.with(|heard| heard.replace(None));
+    }
+}
+
+impl Warnings {
+    /// One subscriber serves all threads for good: where each thread sets one of its own, those that
+    /// come and go beside it may switch a warning off for a moment.
+    pub fn listen(&self) -> Listening {
+        static SUBSCRIBED: Once = Once::new();
+        SUBSCRIBED.call_once(|| {
+            let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
+            subscriber.with_ansi(false).with_writer(|| OfThread).init();
+        });
+        HEARD.with(|heard| heard.replace(Some(self.clone())));
+        Listening
+    }
+
+    /// Returns the warnings so far, a line each.
+    pub fn lines(&self) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+/// Writes to what listens on this thread.
+struct OfThread;
+
+impl io::Write for OfThread {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        HEARD.with(|heard| {
+            if let Some(warnings) = &*heard.borrow() {
+                warnings.0.lock().unwrap().extend_from_slice(bytes);
+            }
+        });
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
