@@ -14,7 +14,7 @@ use crate::table::{Table, median, number, ratio};
 use crate::targets::Figure;
 use crate::textbook;
 
-const ADMIT: &str = include_str!("../../lua/admit.lua");
+const ADMIT: &str = include_str!("../../lua/limit/admit.lua");
 const WINDOW: Duration = Duration::from_secs(60);
 /// How many more times each key is asked for once it is full.
 const DENIED_PASSES: usize = 2;

@@ -13,8 +13,10 @@ use crate::key::Key;
 use crate::store::redis::{Calls, Script, read};
 use crate::store::{RedisStore, StoreFuture};
 
-static SAY: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/say.lua")));
-static MUTE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/mute.lua")));
+static SAY: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../lua/moderation/say.lua")));
+static MUTE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../lua/moderation/mute.lua")));
 
 /// What is kept of a sender: the logs in the order of [`Log::ALL`], and the mute.
 const NAMES: [&str; 4] = ["speech:messages", "speech:peers", "speech:texts", "speech:mute"];
@@ -60,8 +62,8 @@ impl Scripts {
     /// Uses scripts that read the hash `clock` where the shipped ones ask for `TIME`.
     #[cfg(test)]
     pub(super) fn with_clock(store: &RedisStore, clock: &str) -> Self {
-        let say = Script::with_clock(include_str!("../../lua/say.lua"), clock);
-        let mute = Script::with_clock(include_str!("../../lua/mute.lua"), clock);
+        let say = Script::with_clock(include_str!("../../lua/moderation/say.lua"), clock);
+        let mute = Script::with_clock(include_str!("../../lua/moderation/mute.lua"), clock);
         Self { calls: store.calls().clone(), say, mute }
     }
 

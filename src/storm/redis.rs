@@ -14,9 +14,9 @@ use crate::store::{RedisStore, StoreFuture};
 use crate::window::micros;
 
 static RECORD: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../lua/record.lua")));
+    LazyLock::new(|| Script::new(include_str!("../../lua/storm/record.lua")));
 static PROFILE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../lua/profile.lua")));
+    LazyLock::new(|| Script::new(include_str!("../../lua/storm/profile.lua")));
 
 impl StormStore for RedisStore {
     fn sight(&self, sighting: &Sighting) -> StoreFuture<Sighted> {
@@ -44,8 +44,8 @@ impl Scripts {
     /// Uses scripts that read the hash `clock` where the shipped ones ask for `TIME`.
     #[cfg(test)]
     pub(super) fn with_clock(store: &RedisStore, clock: &str) -> Self {
-        let record = Script::with_clock(include_str!("../../lua/record.lua"), clock);
-        let profile = Script::with_clock(include_str!("../../lua/profile.lua"), clock);
+        let record = Script::with_clock(include_str!("../../lua/storm/record.lua"), clock);
+        let profile = Script::with_clock(include_str!("../../lua/storm/profile.lua"), clock);
         Self { calls: store.calls().clone(), record, profile }
     }
 

@@ -272,11 +272,11 @@ impl Commands {
         Self(Arc::new(Inner {
             calls: Calls::new(link, Keys::new(clock.to_owned())),
             keys: Keys::new(clock.to_owned()),
-            admit: with_clock(include_str!("../../../lua/admit.lua")),
-            admit_all: with_clock(include_str!("../../../lua/admit_all.lua")),
-            cancel: with_clock(include_str!("../../../lua/cancel.lua")),
-            reset: with_clock(include_str!("../../../lua/reset.lua")),
-            restore: with_clock(include_str!("../../../lua/restore.lua")),
+            admit: with_clock(include_str!("../../../lua/limit/admit.lua")),
+            admit_all: with_clock(include_str!("../../../lua/limit/admit_all.lua")),
+            cancel: with_clock(include_str!("../../../lua/limit/cancel.lua")),
+            reset: with_clock(include_str!("../../../lua/limit/reset.lua")),
+            restore: with_clock(include_str!("../../../lua/limit/restore.lua")),
             sent_twice: false,
         }))
     }

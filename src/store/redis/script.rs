@@ -10,25 +10,25 @@ use crate::error::StoreError;
 
 /// Decides on the commonest request and records it.
 pub(super) static ADMIT: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/admit.lua")));
+    LazyLock::new(|| Script::new(include_str!("../../../lua/limit/admit.lua")));
 /// Decides on any request and records it.
 pub(super) static ADMIT_ALL: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/admit_all.lua")));
+    LazyLock::new(|| Script::new(include_str!("../../../lua/limit/admit_all.lua")));
 /// Takes a request back.
 pub(super) static CANCEL: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/cancel.lua")));
+    LazyLock::new(|| Script::new(include_str!("../../../lua/limit/cancel.lua")));
 /// Records what a process knows of a log.
 pub(super) static RESTORE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/restore.lua")));
+    LazyLock::new(|| Script::new(include_str!("../../../lua/limit/restore.lua")));
 /// Empties logs, and keeps other processes from writing back what was in them.
 pub(super) static RESET: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/reset.lua")));
+    LazyLock::new(|| Script::new(include_str!("../../../lua/limit/reset.lua")));
 /// Imposes a ban, or looks at the one that stands.
 pub(super) static BAN: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/ban.lua")));
+    LazyLock::new(|| Script::new(include_str!("../../../lua/ban/ban.lua")));
 /// Lifts a ban, and keeps other processes from imposing it again.
 pub(super) static LIFT: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/lift.lua")));
+    LazyLock::new(|| Script::new(include_str!("../../../lua/ban/lift.lua")));
 
 /// Loads the scripts, so that the first rush does not find them missing a thousand times.
 ///

@@ -1,0 +1,52 @@
+--[[
+  Records the admissions that a process knows of one log, also above the quotas. Leaves out those
+  from before the log's last reset.
+
+  Keys:
+    KEYS[1] log (ZSET): the log; the score of an entry is its timestamp in microseconds
+    KEYS[2] mark (string): when the log was last reset, as reset.lua leaves it
+
+  Arguments:
+    ARGV[1] horizon_us (microseconds): the longest window of the log's quotas
+    ARGV[2...] for each admission:
+      member (16 bytes): the UUID of the request
+      cost (places): how many places it takes
+      age_us (microseconds): how long ago it was admitted
+      mode (word): GT, to raise the timestamp of an entry that is there; NX, to leave it
+
+  Reply:
+    REPLY[1] added (entries): how many entries are new
+    REPLY[2] reset_age_us (microseconds): how long ago the log was reset; -1 if no reset matters
+
+  Cost: O(log n) for each place, n is the number of entries in the log.
+  TTL: what is left of the longest window, and 999 ms. It never becomes shorter.
+]]
+local call, log, mark, horizon_us = redis.call, KEYS[1], KEYS[2], tonumber(ARGV[1])
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+
+local reset_us = tonumber(call('GET', mark) or -1)
+if reset_us > now_us then
+  -- The clock has stepped back: it is unknown which admissions are older than the reset. All count.
+  reset_us = -1
+end
+call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
+
+local added, longest_left_us = 0, 0
+for a = 2, #ARGV, 4 do
+  local member, cost, age_us, mode = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
+  local at_us, left_us = now_us - age_us, horizon_us - age_us
+  if left_us > 0 and at_us >= reset_us then
+    for n = 1, cost do
+      added = added + call('ZADD', log, mode, at_us, n == 1 and member or member .. n)
+    end
+    longest_left_us = math.max(longest_left_us, left_us)
+  end
+end
+if longest_left_us > 0 then
+  local ttl_ms = math.ceil(longest_left_us / 1000) + 999
+  if call('PTTL', log) < ttl_ms then
+    call('PEXPIRE', log, ttl_ms)
+  end
+end
+return { added, reset_us < 0 and -1 or now_us - reset_us }

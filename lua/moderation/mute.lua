@@ -1,0 +1,55 @@
+--[[
+  Mutes a sender, and returns the mute that stands afterwards. Leaves a mute that is as long, or
+  that ends as late, as it is. Can also only look.
+
+  Keys:
+    KEYS[1] mute (HASH): the sender's mute
+      id, until_us, mute_us, rule, count, percent, lengthened (1 if it replaced one that stood)
+
+  Arguments:
+    ARGV[1] id (16 bytes): the UUID of the message that completed the rule; may be empty to look
+    ARGV[2] at_us (microseconds of the Unix epoch): the timestamp of that message, when the mute
+      starts; 0 to look
+    ARGV[3] mute_us (microseconds): the length of the mute; 0 to look
+    ARGV[4] rule (text): the rule
+    ARGV[5] count (messages or peers): how many were found
+    ARGV[6] percent (percent): how similar the messages are
+
+  Reply:
+    REPLY[1] now_us (microseconds of the Unix epoch): the timestamp of the reply
+    REPLY[2] until_us (microseconds of the Unix epoch): when the mute ends; 0 if there is none
+    REPLY[3] mute (array): empty if there is none; else
+      rule (text): its rule
+      count (text): its count
+      percent (text): its percent
+    REPLY[4] by_this (0 or 1): whether the mute comes from this message
+    REPLY[5] lengthened (0 or 1): whether it comes from this message and replaced one that stood
+
+  Cost: O(1).
+  TTL: until the mute ends, and a second.
+]]
+local call, mute, id, at_us = redis.call, KEYS[1], ARGV[1], ARGV[2]
+local mute_us, rule, count, percent = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+
+local fields = { 'until_us', 'rule', 'count', 'percent', 'id', 'lengthened', 'mute_us' }
+local held = call('HMGET', mute, unpack(fields))
+local stands = held[1] and tonumber(held[1]) > now_us
+local until_us = at_us + mute_us
+local is_covered = stands
+    and (tonumber(mute_us) <= tonumber(held[7]) or until_us <= tonumber(held[1]))
+if until_us > now_us and not is_covered then
+  held = { until_us, rule, count, percent, id, stands and '1' or '0', mute_us }
+  for f = 1, #fields do
+    call('HSET', mute, fields[f], held[f])
+  end
+  call('PEXPIRE', mute, math.ceil((until_us - now_us) / 1000) + 1000)
+  stands = true
+end
+
+if not stands then
+  return { now_us, 0, {}, 0, 0 }
+end
+local by_this = held[5] == id and 1 or 0
+return { now_us, tonumber(held[1]), { held[2], held[3], held[4] }, by_this, by_this * held[6] }
