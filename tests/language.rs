@@ -14,9 +14,9 @@ mod pending {
 
 /// Idioms that a reader can take for a riddle. See `at_most_ten_lines_have_idioms`.
 const IDIOMS: [&str; 3] = ["who", "whoever", "nobody"];
-/// Files that may have idioms, each with the reason.
+/// Ends of paths of the files that may have idioms, each with the reason.
 const IDIOMS_ALLOWED: [(&str, &str); 2] =
-    [("tests/language.rs", "lists them"), ("CONTRIBUTING.md", "names them as what to avoid")];
+    [("language.rs", "lists them"), ("CONTRIBUTING.md", "names them as what to avoid")];
 
 /// Words that have a replacement in the vocabulary of CONTRIBUTING.md.
 const REPLACED: [(&str, &str); 17] = [
@@ -142,7 +142,7 @@ fn expect_none(found: &BTreeSet<String>, rule: &str) {
 fn at_most_ten_lines_have_idioms() {
     let mut found = BTreeSet::new();
     for file in files().iter().filter(|file| !file.is_in(pending::IDIOMS)) {
-        if IDIOMS_ALLOWED.iter().any(|(path, _)| file.path == *path) {
+        if IDIOMS_ALLOWED.iter().any(|(path, _)| file.path.ends_with(path)) {
             continue;
         }
         for (number, line) in file.text.lines().enumerate() {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-const MANIFEST: &str = include_str!("../Cargo.toml");
-const CRATE_DOCS: &str = include_str!("../src/lib.rs");
+const MANIFEST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+const CRATE_DOCS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/lib.rs"));
 
 /// Returns each feature of Cargo.toml, and whether it is on by default.
 fn features() -> BTreeMap<&'static str, bool> {
