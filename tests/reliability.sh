@@ -12,28 +12,30 @@ tests/run.sh --test failover -- faults:: lost_replies:: clock::
   cat <<'HEAD'
 # When Redis fails
 
-One row a fault: what a client sees, what a request may have to wait longer, how many more than the limit may be admitted
-in one window, and what was measured. Each has a test that puts load on a layer before, during and after the fault (24
-users, each asking for far more than 5 requests in 2 seconds, beside hundreds of new users a second), on real
-`redis-server` processes, with the default failure policy (`local`, one instance) and the default response timeout of
-50 ms. A second rule, `1000000/60s`, has one log that all requests share and that is never idle. The tests check that
-nothing panics or hangs, that every answer is 200 or 429, the bound, that nobody is starved, and that Redis decides again
-within a second of its return. The figures are those of the 24 users.
-"Admitted in the process" are those that a window in the process admitted in place of Redis.
+One row for each fault: what a client sees, how much longer a request may take, how many requests above the limit may be
+admitted in one window, and what was measured. Each fault has a test on real `redis-server` processes. It puts load on a
+layer before, during and after the fault: 24 users that each send far more than 5 requests in 2 seconds, and hundreds of
+new users a second. A second rule, `1000000/60s`, has one log that all requests share and that is always in use. The
+failure policy is the default (`local`, one instance), and so is the response timeout of 50 ms. Each test checks that
+nothing panics or hangs, that every response is 200 or 429, that the bound holds, that every user is served, and that Redis
+decides again within a second of its return. The figures are those of the 24 users. "Admitted in the process" counts the
+admissions that the process decided in place of Redis.
 
-`tests/reliability.sh` runs them and writes this file; `tests/soak.sh MINUTES` injects them at random for as long as you
-like. With `closed` the client sees 503 with `Retry-After` in place of the answers from the process, with `open` all of
-its requests pass.
+`tests/reliability.sh` runs the tests and writes this file. `tests/soak.sh MINUTES` injects the faults at random for as long
+as you like. With `closed`, the client sees 503 with `Retry-After` where the process would decide. With `open`, all its
+requests are admitted there.
 
-Bounds are for one process with `local`. With several, each knows of its own admissions: until Redis has been told, each
-admits its share of the quota, at least 1, beside what all have admitted before: less than twice the limit together, where
-the limit is no lower than the number of instances and none is started anew meanwhile. A failover that loses what was not
-replicated is such a case: each process tells the new master what it knows as its keys come again.
+The bounds are for one process with `local`. With several processes, each knows only its own admissions until the
+write-back. Until then, each admits its share of the quota, at least 1, in addition to what all have admitted before.
+Together that is less than twice the limit, if the limit is at least the number of instances and no instance restarts. The
+same holds for a failover that loses data which was not yet replicated: each process writes back to the new master what it
+knows of a key when the key is used again.
 
-What was sent on a connection that is then given up may still run, after the new connection has cancelled it or written
-it back. Twice counts once, for the identity is the same; but a cancelled request may be counted after all. So for the
-length of one window a log may hold as many requests too many as were under way when the connection was given up, and not
-one admission too many. The same holds for a reset or a lifted ban within a round trip of an admission: the reset wins.
+A command on a connection that the client gives up may still run later, after the request was cancelled or written back on
+the new connection. A repeated admission counts once, because it has the same UUID. But a cancelled request may count after
+all. So for the length of one window a log may hold as many requests too many as were under way when the client gave up the
+connection. It never admits one too many. The same holds for a reset or a lifted ban within a round trip of an admission:
+the reset wins.
 
 | fault | the client sees | added latency | too many, at most | measured | test |
 |---|---|---|---|---|---|

@@ -1,4 +1,4 @@
-//! Honest users among bots: what the bots cost them.
+//! The latency of honest users among bots.
 
 use anyhow::Result;
 use tokio::time::{Duration, sleep};
@@ -25,7 +25,7 @@ const CASES: [Case; 8] = [
     Case::TowerRateLimitRedis,
 ];
 
-/// What the honest users saw in one round, without bots and with them.
+/// One round of the honest users, without bots and with them.
 struct Round {
     alone: Seen,
     among: Seen,
@@ -61,8 +61,8 @@ pub(crate) async fn run(rounds: usize, workers: usize, figures: &mut Vec<Figure>
             "honest p99 alone, ms",
             "among bots, ms",
             "p99 ratio",
-            "honest let through, %",
-            "bots refused, %",
+            "honest admitted, %",
+            "bots denied, %",
         ],
     );
     for (case, rounds) in &all {
@@ -95,7 +95,7 @@ async fn measure(case: Case, workers: usize) -> Result<Round> {
         rate: Some(rate),
     };
     let honest = load("[0-9a-f]{12}", HONEST_RATE, SECONDS, 16);
-    // The bots come first and stay longer.
+    // The bots start earlier and end later.
     let bots = load("bot[0-9]{3}", BOT_RATE, SECONDS + 3, 64);
     load("warm[0-9]{4}", BOT_RATE, 1, 64).run().await?;
     let alone = honest.run().await?;

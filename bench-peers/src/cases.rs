@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::get;
@@ -17,15 +17,12 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{Key, KeyError, MemoryStore, Quota, RedisStore, SlidingWindowLayer};
 
+use crate::setup::{LIMIT, WINDOW, user_of};
 use crate::{peers, textbook};
 
-/// What every limiter here allows: five requests a minute, or its nearest to that.
-pub(crate) const LIMIT: u32 = 5;
-pub(crate) const WINDOW: Duration = Duration::from_secs(60);
-
-/// The answer to who is let through.
-const ANSWER: &str = "ordered";
-/// What the layer answers to who is not, for a route that does nothing but say so.
+/// The body of a response to an admitted request.
+const BODY: &str = "ordered";
+/// The body of the layer's response to a denied request, for a route that always sends it.
 const PROBLEM: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"violated-policies":["default"]}"#;
 
 /// What stands in front of the route.
@@ -64,7 +61,7 @@ impl Case {
         Self::TowerRateLimitFred,
     ];
 
-    /// Returns what the tables call it.
+    /// Returns its name in the tables.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Bare429 => "bare route, always 429",
@@ -85,7 +82,7 @@ impl Case {
         }
     }
 
-    /// Tells whether it asks a Redis server.
+    /// Returns whether it needs a Redis server.
     pub(crate) fn needs_redis(self) -> bool {
         matches!(
             self,
@@ -99,10 +96,10 @@ impl Case {
         )
     }
 
-    /// Builds the routes, `redis` being the URL of a server where one is needed.
+    /// Builds the routes. `redis` is the URL of a server, for the cases that need one.
     pub(crate) async fn router(self, redis: Option<&str>) -> Result<Router> {
         let url = redis.context("no Redis server given");
-        let route = Router::new().route("/", get(|| async { ANSWER }));
+        let route = Router::new().route("/", get(|| async { BODY }));
         Ok(match self {
             Self::Bare429 => {
                 Router::new().route("/", get(|| async { StatusCode::TOO_MANY_REQUESTS }))
@@ -122,17 +119,12 @@ impl Case {
             Self::TowerGovernor => peers::tower_governor(route)?,
             Self::AxumGovernor => peers::axum_governor(route)?,
             Self::AxumGcra => peers::axum_gcra(route),
-            Self::AxumLimit => peers::axum_limit(ANSWER),
-            Self::AxumLimitRedis => peers::axum_limit_redis(ANSWER, url?).await?,
+            Self::AxumLimit => peers::axum_limit(BODY),
+            Self::AxumLimitRedis => peers::axum_limit_redis(BODY, url?).await?,
             Self::TowerRateLimitRedis => peers::tower_rate_limit_redis(route, url?).await?,
             Self::TowerRateLimitFred => peers::tower_rate_limit_fred(route, url?).await?,
         })
     }
-}
-
-/// Whose request it is: the same look at the URI for all limiters.
-pub(crate) fn user_of(uri: &Uri) -> Option<&str> {
-    uri.query()?.strip_prefix("user=")
 }
 
 fn ours(store: impl Store) -> SlidingWindowLayer {
@@ -140,7 +132,7 @@ fn ours(store: impl Store) -> SlidingWindowLayer {
     SlidingWindowLayer::new(Quota::new(LIMIT, WINDOW), user, store)
 }
 
-/// A busy machine must not turn a late answer into a repeated call, which would count twice here.
+/// With the default timeout, a busy machine makes the store repeat calls, which distorts the counts.
 fn patient() -> tower_sliding_window::store::RedisStoreBuilder {
     RedisStore::builder().response_timeout(Duration::from_secs(10))
 }
@@ -152,12 +144,12 @@ async fn connect(url: &str) -> Result<ConnectionManager> {
 
 async fn ping(State(mut connection): State<ConnectionManager>) -> Result<&'static str, StatusCode> {
     match redis::cmd("PING").query_async::<()>(&mut connection).await {
-        Ok(()) => Ok(ANSWER),
+        Ok(()) => Ok(BODY),
         Err(_) => Err(StatusCode::SERVICE_UNAVAILABLE),
     }
 }
 
-/// The answer that the layer makes, made of nothing but constants.
+/// Sends the layer's response, made of constants only.
 async fn problem() -> Response {
     const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
     const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

@@ -1,4 +1,4 @@
-//! What the command line takes.
+//! The command line.
 
 use clap::{Parser, Subcommand};
 
@@ -8,11 +8,11 @@ use crate::memory::Keeper;
 /// Runs tower-sliding-window and its peers side by side, and prints what each costs.
 ///
 /// Everything runs on this machine over loopback: oha sends requests to axum servers in processes
-/// of their own, which ask redis-server processes of their own. All of them end with this program.
+/// of their own, and these use redis-server processes of their own. All of them end with this program.
 /// Needs `redis-server` and `oha` (`cargo install oha --locked`) on PATH, and Linux.
 ///
-/// Progress goes to standard error, tables to standard output. Ratios within one run are what
-/// counts: run it on a machine that does nothing else.
+/// Progress goes to standard error, tables to standard output. Only ratios within one run can be
+/// compared. Run it on a machine that does nothing else.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = false)]
 pub(crate) struct Arguments {
@@ -47,7 +47,7 @@ pub(crate) enum Measurement {
     All,
     /// One user floods each server: what a denial costs the server and Redis.
     Flood,
-    /// Users who are all admitted: what an admission costs the server and Redis.
+    /// Many users, all admitted: what an admission costs the server and Redis.
     Admit,
     /// The server CPU of ours beside the bare routes, measured more carefully.
     Ratios,
@@ -61,7 +61,7 @@ pub(crate) enum Measurement {
     Micro,
 }
 
-/// What this program starts itself again for.
+/// Hidden commands: the program starts itself with them.
 #[derive(Clone, Subcommand)]
 pub(crate) enum Probe {
     #[command(hide = true)]

@@ -1,4 +1,4 @@
-//! Load from [`oha`](https://github.com/hatoo/oha), and what it saw.
+//! Load from [`oha`](https://github.com/hatoo/oha), and its results.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -9,8 +9,8 @@ use serde::Deserialize;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Longer than any run here should take.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// The longest that a run may take.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How to load a server.
 #[derive(Clone)]
@@ -18,11 +18,11 @@ pub(crate) struct Load {
     pub(crate) url: String,
     pub(crate) requests: u64,
     pub(crate) connections: u32,
-    /// Requests a second; as fast as answers come if there is none.
+    /// Requests a second. If `None`, as fast as responses come.
     pub(crate) rate: Option<u32>,
 }
 
-/// What came of it. Latencies are in seconds.
+/// The results. Latencies are in seconds.
 pub(crate) struct Seen {
     pub(crate) per_second: f64,
     pub(crate) p50: f64,
@@ -31,7 +31,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Returns the share of answers with a status.
+    /// Returns the share of responses with a status.
     pub(crate) fn share(&self, status: u16) -> f64 {
         let all: u64 = self.statuses.values().sum();
         self.statuses.get(&status.to_string()).copied().unwrap_or(0) as f64 / all as f64
@@ -63,11 +63,11 @@ impl Load {
     /// Runs the load to its end.
     pub(crate) async fn run(&self) -> Result<Seen> {
         let mut oha = Command::new("oha");
-        // One thread of load beside one of service: as many as there are cores, on a small machine.
+        // One thread for the load and one for the server: together the cores of a small machine.
         oha.args(["--no-tui", "--output-format", "json", "--worker-threads", "1"]);
         oha.args(["-n", &self.requests.to_string(), "-c", &self.connections.to_string()]);
         if let Some(rate) = self.rate {
-            // A request that could not be sent in time has waited since then.
+            // Latency counts from when the request was due.
             oha.args(["-q", &rate.to_string(), "--latency-correction"]);
         }
         if self.url.contains('[') {
@@ -76,7 +76,7 @@ impl Load {
             oha.arg(&self.url);
         }
         oha.stdin(Stdio::null()).kill_on_drop(true);
-        let output = timeout(PATIENCE, oha.output()).await.context("oha takes too long")?;
+        let output = timeout(TIMEOUT, oha.output()).await.context("oha takes too long")?;
         let output = output.context("can't start oha: `cargo install oha --locked`")?;
         let complaint = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "oha failed: {complaint}");

@@ -1,4 +1,4 @@
-//! On what the figures were measured.
+//! The machine, the programs and the crates that were measured.
 
 use std::fs;
 use std::process::Command;

@@ -15,6 +15,7 @@ mod redis_server;
 mod report;
 mod script;
 mod server;
+mod setup;
 mod table;
 mod targets;
 mod textbook;
@@ -46,7 +47,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Measures until done or told to stop. Either way all that was started ends with its value.
+/// Measures until it is done or a signal stops it. Both ways, all processes that it started end.
 fn run(arguments: &Arguments, measurement: Measurement) -> Result<()> {
     Runtime::new()?.block_on(async {
         let mut terminated = signal(SignalKind::terminate())?;

@@ -10,9 +10,9 @@ use crate::process::{cpu, resident_bytes};
 use crate::server::Server;
 use crate::table::median;
 
-/// How many connections the load comes over.
+/// How many connections the load has.
 pub(crate) const CONNECTIONS: u32 = 64;
-/// Into how many bursts the requests are divided where two cases take turns.
+/// The number of bursts, where two cases take turns.
 const BURSTS: u64 = 20;
 
 /// How the HTTP workloads are run.
@@ -29,14 +29,14 @@ pub(crate) struct Sample {
     /// CPU microseconds a request, of the server and of Redis.
     pub(crate) server_us: f64,
     pub(crate) redis_us: Option<f64>,
-    /// What Redis was asked.
+    /// How many commands Redis received.
     pub(crate) redis_calls: Option<u64>,
     /// How much the server and Redis have grown, in bytes.
     pub(crate) server_growth: f64,
     pub(crate) redis_growth: Option<f64>,
 }
 
-/// Starts a case, warms it up and loads it with requests of some users.
+/// Starts a case, warms it up and sends requests of some users.
 pub(crate) async fn sample(
     case: Case,
     workers: usize,
@@ -76,7 +76,7 @@ pub(crate) async fn sample(
         None => None,
     };
     let redis_calls = match redis {
-        Some(redis) => Some(redis.calls().await?),
+        Some(redis) => Some(redis.commands().await?),
         None => None,
     };
     let growth = |before: u64, after: u64| after as f64 - before as f64;
@@ -97,7 +97,7 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// Measures all cases in turn, round after round, so that a slow minute hurts none alone.
+    /// Measures all cases in turn, round after round, so that a slow minute affects all of them.
     pub(crate) async fn take(
         what: &str,
         cases: &[Case],
@@ -126,24 +126,22 @@ impl Samples {
         median(self.rounds.iter().map(of))
     }
 
-    /// Returns the median of what only cases with a Redis server have.
+    /// Returns the median of a value that only cases with a Redis server have.
     pub(crate) fn median_of(&self, of: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
         let values: Vec<f64> = self.rounds.iter().filter_map(of).collect();
         (!values.is_empty()).then(|| median(values))
     }
 }
 
-/// Returns how much CPU one case needs as a multiple of another, as the median over the rounds of
-/// the ratio within each.
+/// Returns the ratio of the CPU time of two cases: the median of the ratios within each round.
 pub(crate) fn cpu_ratio(all: &[Samples], case: Case, base: Case) -> Option<f64> {
     let find = |case| all.iter().find(|samples| samples.case == case);
     let pairs = find(case)?.rounds.iter().zip(&find(base)?.rounds);
     Some(median(pairs.map(|(sample, base)| sample.server_us / base.server_us)))
 }
 
-/// Measures that ratio for a figure that has to be exact: both servers run at once and are loaded in
-/// turn, in short bursts, and the median burst of each counts, so that whatever else the machine does
-/// hits both alike or not at all.
+/// Measures that ratio more exactly. Both servers run at once and get short bursts of load in turn.
+/// The median burst of each counts, so that other work of the machine affects both servers or none.
 pub(crate) async fn paired_cpu_ratio(
     case: Case,
     base: Case,

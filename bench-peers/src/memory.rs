@@ -9,22 +9,22 @@ use governor::{Quota as GovernorQuota, RateLimiter};
 use serde::{Deserialize, Serialize};
 use tower_sliding_window::{Limiter, MemoryStore, Quota};
 
-use crate::cases::{LIMIT, WINDOW};
 use crate::micro::now;
-use crate::process::{ask_again, resident_bytes};
+use crate::process::{resident_bytes, run_again};
+use crate::setup::{LIMIT, WINDOW};
 use crate::table::{Table, number};
 use crate::targets::Figure;
 
 const KEYS: usize = 1_000_000;
 
-/// What keeps the keys.
+/// The store or limiter that holds the keys.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Keeper {
     Ours,
     Governor,
 }
 
-/// What a probe found.
+/// The result of a probe.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Probe {
     bytes_per_key: f64,
@@ -61,10 +61,10 @@ async fn probe(keeper: Keeper, admissions: usize) -> Result<Probe> {
     let name = keeper.to_possible_value().map(|value| value.get_name().to_owned());
     let name = name.unwrap_or_default();
     eprintln!("memory: {name}, {KEYS} keys, {admissions} admissions each");
-    ask_again(&["probe-memory".to_owned(), name, admissions.to_string()]).await
+    run_again(&["probe-memory".to_owned(), name, admissions.to_string()]).await
 }
 
-/// Fills a store in this process and sees how much the process has grown.
+/// Fills a store in this process, and returns how much the process has grown.
 pub(crate) fn measure(keeper: Keeper, admissions: usize) -> Result<Probe> {
     let names = || (0..KEYS).map(|key| format!("user-{key:07}"));
     let before = resident_bytes(process::id())?;

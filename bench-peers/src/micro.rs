@@ -16,7 +16,7 @@ use tower_sliding_window::store::{Check, DenyCache, LogId, Store};
 use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
 use uuid::Uuid;
 
-use crate::process::ask_again;
+use crate::process::run_again;
 use crate::table::{Table, median, number, ratio};
 use crate::targets::Figure;
 
@@ -27,21 +27,21 @@ const CHECKS: usize = 1_000_000;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Round {
     name: String,
-    /// `Limiter::check`: the key taken over, the policy looked up, the decision handed out.
+    /// `Limiter::check`: copies the key, reads the policy, returns the decision.
     limiter: f64,
     /// The same through a [`DenyCache`].
     cached: f64,
-    /// `MemoryStore` alone, asked with questions that are there already.
+    /// `MemoryStore` alone, with checks that were made before.
     store: f64,
     governor: f64,
 }
 
-/// Measures in a fresh process, some rounds.
+/// Measures each round in a new process.
 pub(crate) async fn run(rounds: usize, figures: &mut Vec<Figure>) -> Result<Table> {
     let mut all = Vec::new();
     for round in 1..=rounds {
         eprintln!("micro: round {round} of {rounds}");
-        all.push(ask_again::<Vec<Round>>(&["probe-micro".to_owned()]).await?);
+        all.push(run_again::<Vec<Round>>(&["probe-micro".to_owned()]).await?);
     }
     let mut table = Table::new(
         "A check in process, in nanoseconds",
@@ -75,7 +75,7 @@ pub(crate) async fn run(rounds: usize, figures: &mut Vec<Figure>) -> Result<Tabl
     Ok(table)
 }
 
-/// Measures, in this process, what a check can't do without.
+/// Measures, in this process, the parts that every check has.
 pub(crate) fn parts() -> Result<Table> {
     let order = vec![0; CHECKS];
     let (mutex, shared, clock) = (Mutex::new(0_u64), Arc::new(0_u64), DefaultClock::default());
@@ -109,7 +109,7 @@ pub(crate) fn measure() -> Result<Vec<Round>> {
     let hot = &names[..1];
     let five = Quota::new(5, Duration::from_secs(60));
     let governor_five = GovernorQuota::per_minute(NonZeroU32::MIN.saturating_add(4));
-    // What leaves each millisecond is far more than what comes.
+    // Far more entries leave each millisecond than come.
     let ample = Quota::new(1_000_000, Duration::from_millis(1));
     let governor_ample = GovernorQuota::with_period(Duration::from_nanos(1))
         .map(|quota| quota.allow_burst(NonZeroU32::MAX))
@@ -131,7 +131,7 @@ pub(crate) fn measure() -> Result<Vec<Round>> {
     ])
 }
 
-/// The contestants, with the same keys.
+/// The limiters to compare, with the same keys.
 struct Subjects<'a> {
     limiter: Limiter,
     cached: Limiter,
@@ -155,10 +155,11 @@ impl<'a> Subjects<'a> {
         }
     }
 
-    /// Times the same checks for each, and sees that all were answered as expected.
+    /// Times the same checks for each, and ensures that the decisions are as expected.
     fn time(&self, name: &str, order: &[usize], admitted: bool) -> Result<Round> {
-        let answer = |limiter: &Limiter, key: usize| {
-            now(limiter.check(self.names[key].as_str())).is_ok_and(|answer| answer.is_admitted())
+        let limiter = |limiter: &Limiter, key: usize| {
+            now(limiter.check(self.names[key].as_str()))
+                .is_ok_and(|decision| decision.is_admitted())
         };
         let store = |key: usize| {
             now(self.store.admit(&self.checks[key])).is_ok_and(|outcome| outcome.admitted)
@@ -167,9 +168,9 @@ impl<'a> Subjects<'a> {
         Ok(Round {
             name: name.to_owned(),
             governor: each(order, admitted, governor)?,
-            limiter: each(order, admitted, |key| answer(&self.limiter, key))?,
+            limiter: each(order, admitted, |key| limiter(&self.limiter, key))?,
             store: each(order, admitted, store)?,
-            cached: each(order, admitted, |key| answer(&self.cached, key))?,
+            cached: each(order, admitted, |key| limiter(&self.cached, key))?,
         })
     }
 }
@@ -183,7 +184,7 @@ fn each(order: &[usize], expected: bool, check: impl Fn(usize) -> bool) -> Resul
     Ok(elapsed.as_nanos() as f64 / order.len() as f64)
 }
 
-/// Returns all numbers below `count`, in an order that no cache foresees.
+/// Returns all numbers below `count`, in an order that no cache can predict.
 fn shuffled(count: usize) -> Vec<usize> {
     use std::hash::{BuildHasher, RandomState};
     let hasher = RandomState::new();
@@ -192,10 +193,10 @@ fn shuffled(count: usize) -> Vec<usize> {
     numbers
 }
 
-/// Takes the answer of a future that has it already, so that no runtime is measured.
+/// Returns the output of a future that is ready at once, so that no runtime is measured.
 pub(crate) fn now<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => unreachable!("an answer from memory is there at once"),
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("a store in memory is ready at once"),
     }
 }

@@ -1,5 +1,5 @@
-//! Other crates' limiters, each set up as its documentation shows: a burst of five, and one more
-//! every twelve seconds where there is no window of a minute.
+//! The limiters of other crates, each set up as its documentation shows. Those without a window get a
+//! burst of five, and one more request every twelve seconds.
 
 use std::convert::Infallible;
 use std::num::NonZeroU32;
@@ -16,7 +16,7 @@ use axum::routing::get;
 use fred::prelude::ClientLike;
 use tower::ServiceBuilder;
 
-use crate::cases::{LIMIT, WINDOW, user_of};
+use crate::setup::{LIMIT, WINDOW, user_of};
 
 const EVERY: Duration = Duration::from_secs(12);
 
@@ -83,34 +83,33 @@ pub(crate) fn axum_gcra(route: Router) -> Router {
     let limiter = axum_gcra::RateLimitLayer::<GcraUser>::builder()
         .with_default_quota(axum_gcra::gcra::Quota::new(EVERY, limit.into()))
         .build();
-    let answer =
-        HandleErrorLayer::new(
-            async |error: axum_gcra::Error<Infallible, StatusCode>| match error {
-                // As its own default has it.
-                axum_gcra::Error::RateLimit(error) => {
-                    (StatusCode::TOO_MANY_REQUESTS, error.to_string()).into_response()
-                }
-                axum_gcra::Error::KeyRejection(status) => status.into_response(),
-                axum_gcra::Error::Inner(never) => match never {},
-            },
-        );
-    route.layer(ServiceBuilder::new().layer(answer).layer(limiter))
+    let response = HandleErrorLayer::new(
+        async |error: axum_gcra::Error<Infallible, StatusCode>| match error {
+            // The same as axum_gcra's default.
+            axum_gcra::Error::RateLimit(error) => {
+                (StatusCode::TOO_MANY_REQUESTS, error.to_string()).into_response()
+            }
+            axum_gcra::Error::KeyRejection(status) => status.into_response(),
+            axum_gcra::Error::Inner(never) => match never {},
+        },
+    );
+    route.layer(ServiceBuilder::new().layer(response).layer(limiter))
 }
 
 type AxumLimit<B> = axum_limit::SlidingWindowLimit<5, 60_000, Uri, B>;
 type AxumLimitState<B> = axum_limit::LimitState<Uri, axum_limit::SlidingWindowPolicy, B>;
 
 /// A limit of axum-limit is an argument of the handler; its key is the URI.
-pub(crate) fn axum_limit(answer: &'static str) -> Router {
+pub(crate) fn axum_limit(body: &'static str) -> Router {
     type Backend = axum_limit::MemoryBackend;
-    let handler = async move |_: AxumLimit<Backend>| answer;
+    let handler = async move |_: AxumLimit<Backend>| body;
     let state = AxumLimitState::<Backend>::default();
     Router::new().route("/", get(handler)).with_state(state)
 }
 
-pub(crate) async fn axum_limit_redis(answer: &'static str, url: &str) -> Result<Router> {
+pub(crate) async fn axum_limit_redis(body: &'static str, url: &str) -> Result<Router> {
     type Backend = axum_limit::RedisBackend;
-    let handler = async move |_: AxumLimit<Backend>| answer;
+    let handler = async move |_: AxumLimit<Backend>| body;
     let state = AxumLimitState::<Backend>::new(Backend::connect(url).await?);
     Ok(Router::new().route("/", get(handler)).with_state(state))
 }

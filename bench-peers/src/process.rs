@@ -1,4 +1,4 @@
-//! What the kernel says about a process, and processes that end with the value that started them.
+//! Figures of a process from the kernel, and child processes that end with their handle.
 
 use std::fs;
 use std::process::Stdio;
@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use tokio::process::{Child, Command};
 
-/// Returns the CPU time that the threads of a process have had, in user and kernel mode.
+/// Returns the CPU time of all threads of a process, in user and kernel mode.
 ///
-/// To the nanosecond: `/proc/PID/stat` has the same in steps of 10 ms, a twentieth of a burst.
+/// In nanoseconds. `/proc/PID/stat` has it in steps of 10 ms, which is a twentieth of a burst.
 pub(crate) fn cpu(pid: u32) -> Result<Duration> {
     let mut nanoseconds = 0;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -29,8 +29,8 @@ pub(crate) fn resident_bytes(pid: u32) -> Result<u64> {
     Ok(kilobytes.context("no VmRSS in /proc/PID/status")?.parse::<u64>()? * 1024)
 }
 
-/// Starts this program again with a hidden subcommand. The child ends when it is dropped; it also
-/// sees its standard input close when this process dies without dropping anything.
+/// Starts this program again with a hidden subcommand. The child ends when its handle is dropped. If
+/// this process is killed, the child ends because its standard input closes.
 pub(crate) fn again(arguments: &[String]) -> Result<Child> {
     Command::new(std::env::current_exe()?)
         .args(arguments)
@@ -42,7 +42,7 @@ pub(crate) fn again(arguments: &[String]) -> Result<Child> {
 }
 
 /// Runs this program again with a hidden subcommand and reads the JSON that it prints.
-pub(crate) async fn ask_again<T: DeserializeOwned>(arguments: &[String]) -> Result<T> {
+pub(crate) async fn run_again<T: DeserializeOwned>(arguments: &[String]) -> Result<T> {
     let output = again(arguments)?.wait_with_output().await?;
     anyhow::ensure!(output.status.success(), "{arguments:?} failed");
     Ok(serde_json::from_slice(&output.stdout)?)

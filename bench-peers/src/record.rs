@@ -1,4 +1,4 @@
-//! Calls of a script as bytes: those of ours are recorded from the store that makes them.
+//! Calls of a script as bytes. Those of `RedisStore` are recorded from a store that makes them.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tower_sliding_window::store::{Check, LogId, Store};
+use tower_sliding_window::store::{Check, Partition, Store};
 use tower_sliding_window::{FailurePolicy, Policy, Quota, RedisStore};
 
 /// How many checks are under way at once while they are recorded.
 const AT_ONCE: usize = 1000;
 
-/// Commands as they go over the wire.
+/// Commands as bytes of the protocol.
 #[derive(Default)]
-pub(crate) struct Calls {
+pub(crate) struct Recording {
     pub(crate) bytes: Vec<u8>,
     pub(crate) count: u64,
 }
 
-impl Calls {
+impl Recording {
     pub(crate) fn push(&mut self, arguments: &[&[u8]]) {
         self.bytes.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
         for argument in arguments {
@@ -45,9 +45,7 @@ impl Calls {
 }
 
 /// Lets a [`RedisStore`] check each key `passes` times, and returns what it sent.
-///
-/// Whatever `admit.lua` takes, what is replayed is what the store sends.
-pub(crate) async fn checks(quota: Quota, keys: &[String], passes: usize) -> Result<Calls> {
+pub(crate) async fn checks(quota: Quota, keys: &[String], passes: usize) -> Result<Recording> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let port = listener.local_addr()?.port();
     let (stop, stopped) = oneshot::channel();
@@ -65,12 +63,12 @@ pub(crate) async fn checks(quota: Quota, keys: &[String], passes: usize) -> Resu
         for some in keys.chunks(AT_ONCE) {
             let mut checks = JoinSet::new();
             for key in some.iter().cloned() {
-                // As a layer asks: the decision, and no timestamp. The recorder answers with an error,
-                // which counts as asked, and is not to be told of it later.
-                let mut check = Check::new([LogId::new(policy.clone(), key)]);
+                // The same check as a layer's: no timestamp is wanted. The recorder replies with an
+                // error. `Closed` keeps the store from writing back the check later.
+                let mut check = Check::new([Partition::new(policy.clone(), key)]);
                 check.on_failure = FailurePolicy::Closed;
-                let answer = store.admit(&Arc::new(check));
-                checks.spawn(async move { answer.await.is_ok() });
+                let outcome = store.admit(&Arc::new(check));
+                checks.spawn(async move { outcome.await.is_ok() });
             }
             checks.join_all().await;
         }
@@ -81,9 +79,9 @@ pub(crate) async fn checks(quota: Quota, keys: &[String], passes: usize) -> Resu
     Ok(calls)
 }
 
-/// Plays a server that keeps the calls of scripts and refuses them.
-async fn record(mut stream: TcpStream, mut stopped: oneshot::Receiver<()>) -> Result<Calls> {
-    let (mut calls, mut input, mut output) = (Calls::default(), Vec::new(), Vec::new());
+/// Acts as a server that records the calls of scripts and replies with errors.
+async fn record(mut stream: TcpStream, mut stopped: oneshot::Receiver<()>) -> Result<Recording> {
+    let (mut calls, mut input, mut output) = (Recording::default(), Vec::new(), Vec::new());
     loop {
         let read = tokio::select! {
             read = stream.read_buf(&mut input) => read?,
@@ -109,7 +107,7 @@ async fn record(mut stream: TcpStream, mut stopped: oneshot::Receiver<()>) -> Re
     }
 }
 
-/// Returns the name and the length of the first command, if all of it is there.
+/// Returns the name and the length of the first command, once it is complete.
 fn command(input: &[u8]) -> Result<Option<(&[u8], usize)>> {
     let Some((arguments, mut at)) = count(input, 0, b'*')? else { return Ok(None) };
     let mut name: &[u8] = b"";

@@ -10,14 +10,14 @@ use redis::aio::MultiplexedConnection;
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
-/// A server on a free loopback port, without persistence, that ends with this value.
+/// A server on a free loopback port, without persistence. It ends when this value is dropped.
 pub(crate) struct RedisServer {
     process: Child,
     port: u16,
     admin: MultiplexedConnection,
 }
 
-/// What `INFO commandstats` tells about one command.
+/// The figures of one command in `INFO commandstats`.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct CommandStats {
     pub(crate) calls: u64,
@@ -43,7 +43,7 @@ impl RedisServer {
             }
             sleep(Duration::from_millis(50)).await;
         }
-        bail!("redis-server does not answer on port {port}")
+        bail!("redis-server does not reply on port {port}")
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -71,7 +71,7 @@ impl RedisServer {
         self.run(&["SCRIPT", "LOAD", script]).await
     }
 
-    /// Returns how many bytes the server's data, and all else in it, takes.
+    /// Returns the memory that the server uses, in bytes.
     pub(crate) async fn used_memory(&self) -> Result<u64> {
         let info: String = self.run(&["INFO", "memory"]).await?;
         let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
@@ -82,9 +82,9 @@ impl RedisServer {
         self.run(&["CONFIG", "RESETSTAT"]).await
     }
 
-    /// Returns how many commands clients sent since the statistics were reset. What a script calls
-    /// inside Redis is not among them: of who sends scripts, only they are counted.
-    pub(crate) async fn calls(&self) -> Result<u64> {
+    /// Returns how many commands clients sent since the last reset of the statistics. If clients call
+    /// scripts, only these calls count, and not the commands inside the scripts.
+    pub(crate) async fn commands(&self) -> Result<u64> {
         let mut stats = self.stats().await?;
         stats.retain(|name, _| name != "info" && !name.starts_with("config"));
         let scripts = |name: &&String| name.starts_with("eval");
@@ -97,7 +97,7 @@ impl RedisServer {
         })
     }
 
-    /// Returns what was asked for since the statistics were reset, by command.
+    /// Returns the figures of each command since the last reset of the statistics.
     pub(crate) async fn stats(&self) -> Result<HashMap<String, CommandStats>> {
         let info: String = self.run(&["INFO", "commandstats"]).await?;
         let mut commands = HashMap::new();

@@ -1,4 +1,4 @@
-//! What is printed in the end.
+//! The report: all tables, with or without the text of BENCHMARKS.md.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::{bots, machine, memory, micro, script, targets, workloads};
 const PREAMBLE: &str = include_str!("preamble.md");
 const NOTES: &str = include_str!("notes.md");
 
-/// Measures what is asked for and returns the tables.
+/// Measures what the arguments name, and returns the tables.
 pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<String> {
     let &Arguments { requests, rounds, workers, markdown, .. } = arguments;
     let plan = Plan { requests, rounds, workers };

@@ -8,25 +8,25 @@ use tokio::net::TcpStream;
 use tower_sliding_window::Quota;
 use uuid::Uuid;
 
-use crate::record::{self, Calls};
+use crate::record::{self, Recording};
 use crate::redis_server::RedisServer;
 use crate::table::{Table, median, number, ratio};
 use crate::targets::Figure;
 use crate::textbook;
 
-const ADMIT: &str = include_str!("../../lua/admit.lua");
+const ADMIT: &str = include_str!("../../lua/limit/admit.lua");
 const WINDOW: Duration = Duration::from_secs(60);
-/// How many more times each key is asked for once it is full.
+/// How often each key is checked again after its log is full.
 const DENIED_PASSES: usize = 2;
 
-/// A script with the calls that fill every window, and those that are then denied.
+/// A script with the calls that fill every log, and those that are denied afterwards.
 struct Candidate {
     script: &'static str,
-    fill: Calls,
-    deny: Calls,
+    fill: Recording,
+    deny: Recording,
 }
 
-/// What one run of a candidate on a fresh server took.
+/// What one run of a candidate cost on a new server.
 #[derive(Clone, Copy)]
 struct Cost {
     admit_us: f64,
@@ -73,8 +73,8 @@ async fn compare(quota: &str, keys: usize, limit: usize, rounds: usize) -> Resul
     let window = ours.fill.argument_length(3).context("no key in the recorded calls")?;
     let theirs = Candidate {
         script: textbook::SCRIPT,
-        fill: textbook_calls(&names, limit, limit, window),
-        deny: textbook_calls(&names, limit, DENIED_PASSES, window),
+        fill: textbook_recording(&names, limit, limit, window),
+        deny: textbook_recording(&names, limit, DENIED_PASSES, window),
     };
     let mut costs = [Vec::new(), Vec::new()];
     for round in 1..=rounds {
@@ -90,11 +90,17 @@ async fn compare(quota: &str, keys: usize, limit: usize, rounds: usize) -> Resul
     Ok(costs)
 }
 
-/// Calls of the textbook script, with keys as long as ours so that only the logs differ.
-fn textbook_calls(names: &[String], limit: usize, passes: usize, key_length: usize) -> Calls {
+/// Returns calls of the textbook script. Its keys are as long as those of `admit.lua`, so that only
+/// the logs differ.
+fn textbook_recording(
+    names: &[String],
+    limit: usize,
+    passes: usize,
+    key_length: usize,
+) -> Recording {
     let hash = redis::Script::new(textbook::SCRIPT).get_hash().to_owned();
     let (window, limit) = (WINDOW.as_millis().to_string(), limit.to_string());
-    let mut calls = Calls::default();
+    let mut calls = Recording::default();
     for _ in 0..passes {
         for name in names {
             let key = format!("{name:->key_length$}");
@@ -106,7 +112,7 @@ fn textbook_calls(names: &[String], limit: usize, passes: usize, key_length: usi
     calls
 }
 
-/// Replays a candidate's calls to a fresh server.
+/// Sends a candidate's calls to a new server.
 async fn measure(candidate: &Candidate, keys: usize) -> Result<Cost> {
     let server = RedisServer::start().await?;
     server.load(candidate.script).await?;
@@ -115,17 +121,17 @@ async fn measure(candidate: &Candidate, keys: usize) -> Result<Cost> {
     let full = server.used_memory().await?;
     let deny_us = replay(&server, &candidate.deny).await?;
     let denied = server.used_memory().await?;
-    // If something had been recorded, it would be 16 bytes a call at least.
+    // An entry would take at least 16 bytes.
     ensure!(denied < full + 8 * candidate.deny.count, "a denial left a trace");
     Ok(Cost { admit_us, deny_us, bytes_per_key: (full - empty) as f64 / keys as f64 })
 }
 
-/// Sends calls in one go and returns how many microseconds of Redis each took.
-async fn replay(server: &RedisServer, calls: &Calls) -> Result<f64> {
+/// Sends all calls in one pipeline, and returns how many microseconds of Redis each took.
+async fn replay(server: &RedisServer, calls: &Recording) -> Result<f64> {
     server.reset_stats().await?;
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).await?;
     let (mut replies, mut commands) = stream.split();
-    let mut last = Calls::default();
+    let mut last = Recording::default();
     let token = Uuid::new_v4().to_string();
     last.push(&[b"ECHO", token.as_bytes()]);
     let ending = format!("{token}\r\n").into_bytes();
@@ -137,10 +143,10 @@ async fn replay(server: &RedisServer, calls: &Calls) -> Result<f64> {
     let receive = async {
         let mut received = Vec::with_capacity(1 << 16);
         while !received.ends_with(&ending) {
-            // What may be the beginning of the ending stays.
+            // Keep the last bytes: they may be the start of the ending.
             let seen = received.len().saturating_sub(ending.len());
             received.drain(..seen);
-            ensure!(replies.read_buf(&mut received).await? > 0, "Redis hung up");
+            ensure!(replies.read_buf(&mut received).await? > 0, "Redis closed the connection");
         }
         Ok(())
     };

@@ -14,7 +14,7 @@ use crate::cases::Case;
 use crate::process;
 use crate::redis_server::RedisServer;
 
-/// A server in a process of its own, and the Redis server it asks. Both end with this value.
+/// A server in a process of its own, and its Redis server. Both end when this value is dropped.
 pub(crate) struct Server {
     process: Child,
     port: u16,
@@ -48,7 +48,7 @@ impl Server {
     }
 }
 
-/// Serves a case, having printed the port, until the parent goes away.
+/// Prints the port and serves a case until the parent ends.
 pub(crate) fn serve(case: Case, redis: Option<&str>, workers: usize) -> Result<()> {
     thread::spawn(|| {
         // The parent never writes: this returns when it closes the pipe or dies.
@@ -64,7 +64,7 @@ pub(crate) fn serve(case: Case, redis: Option<&str>, workers: usize) -> Result<(
         let listener = listener.tap_io(|stream| {
             let _ = stream.set_nodelay(true);
         });
-        // Accepting is done by the workers too, so that there are no more threads than asked for.
+        // A worker accepts the connections, so that there are no other threads.
         tokio::spawn(async move { axum::serve(listener, router).await }).await??;
         Ok(())
     })

@@ -52,7 +52,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A figure with as many digits as it deserves.
+/// Formats a figure with three significant digits or more.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         _ if !value.is_finite() => "-".to_owned(),
@@ -78,7 +78,7 @@ pub(crate) fn ratio(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
 }
 
-/// The middle of some figures.
+/// Returns the median.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);

@@ -1,8 +1,8 @@
-//! [`Figure`]: a figure to reach, and whether it was.
+//! [`Figure`]: a target, and whether this run reached it.
 
 use crate::table::{Table, number};
 
-/// What was measured, beside what it should be at most.
+/// A measured value and the most that it should be.
 pub(crate) struct Figure {
     name: String,
     measured: f64,
@@ -23,12 +23,12 @@ impl Figure {
 pub(crate) fn table(figures: &[Figure]) -> Table {
     let mut table = Table::new("Figures to reach", &["figure", "measured", "at most", ""]);
     for figure in figures {
-        let outcome = if figure.reached() { "ok" } else { "missed" };
+        let result = if figure.reached() { "ok" } else { "missed" };
         table.row([
             figure.name.clone(),
             number(figure.measured),
             number(figure.at_most),
-            outcome.to_owned(),
+            result.to_owned(),
         ]);
     }
     table

@@ -1,5 +1,5 @@
-//! The middleware that a textbook would write: one script call per request, the client's clock in
-//! milliseconds, and a yes or no for an answer.
+//! The middleware of a textbook: one script call per request, the client's clock in milliseconds, and
+//! yes or no as the reply.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use redis::Script;
 use redis::aio::ConnectionManager;
 use uuid::Uuid;
 
-use crate::cases::{LIMIT, WINDOW, user_of};
+use crate::setup::{LIMIT, WINDOW, user_of};
 
 pub(crate) const SCRIPT: &str = "\
 local now, window, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

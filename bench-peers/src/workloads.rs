@@ -1,4 +1,4 @@
-//! A flood of one user, and a crowd of users who are all admitted.
+//! A flood of one user, and a crowd of users that are all admitted.
 
 use anyhow::Result;
 
@@ -7,10 +7,10 @@ use crate::measure::{Plan, Samples, cpu_ratio, paired_cpu_ratio};
 use crate::table::{Table, number, ratio};
 use crate::targets::Figure;
 
-/// Users of whom none comes twice.
-const ANYONE: &str = "[0-9a-f]{12}";
+/// A pattern for users that come only once.
+const NEW_USERS: &str = "[0-9a-f]{12}";
 
-/// One user asks as fast as answers come, and is denied from the sixth request on.
+/// One user sends requests as fast as responses come. From the sixth on they are denied.
 pub(crate) async fn flood(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table> {
     let mut cases = vec![Case::Bare429, Case::BareProblem];
     cases.extend(Case::LIMITERS);
@@ -27,7 +27,7 @@ pub(crate) async fn flood(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table
             "of bare 429",
             "Redis, µs a request",
             "Redis calls",
-            "answered 429, %",
+            "status 429, %",
         ],
     );
     for samples in &all {
@@ -39,7 +39,7 @@ pub(crate) async fn flood(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table
             number(samples.median(|sample| sample.server_us)),
             ratio(cpu_ratio(&all, samples.case, Case::Bare429)),
             optional(samples.median_of(|sample| sample.redis_us)),
-            calls(samples.median_of(|sample| sample.redis_calls.map(|calls| calls as f64))),
+            whole(samples.median_of(|sample| sample.redis_calls.map(|calls| calls as f64))),
             number(samples.median(|sample| sample.seen.share(429) * 100.0)),
         ]);
         if samples.case == Case::Redis {
@@ -54,13 +54,13 @@ pub(crate) async fn flood(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table
     Ok(table)
 }
 
-/// Every request is of another user, and all are admitted.
+/// Every request comes from another user, and all are admitted.
 pub(crate) async fn admit(plan: Plan) -> Result<Table> {
     let mut cases = vec![Case::Bare200, Case::Ping];
     cases.extend(Case::LIMITERS);
-    // As many users as a flash sale has; more requests would only be more users.
+    // More requests would only mean more users.
     let users = plan.requests.min(100_000);
-    let all = Samples::take("admit", &cases, Plan { requests: users, ..plan }, ANYONE).await?;
+    let all = Samples::take("admit", &cases, Plan { requests: users, ..plan }, NEW_USERS).await?;
     let mut table = Table::new(
         format!("Admit: {} users, one request each, over 64 connections", number(users as f64)),
         &[
@@ -74,7 +74,7 @@ pub(crate) async fn admit(plan: Plan) -> Result<Table> {
             "Redis calls a request",
             "server, bytes a key",
             "Redis, bytes a key",
-            "answered 200, %",
+            "status 200, %",
         ],
     );
     for samples in &all {
@@ -108,9 +108,9 @@ pub(crate) async fn ratios(plan: Plan, figures: &mut Vec<Figure>) -> Result<Tabl
         ("flood", Case::BareProblem, Case::Bare429, "bot", None),
         ("flood", Case::Memory, Case::Bare429, "bot", None),
         ("flood", Case::Redis, Case::Bare429, "bot", Some(1.08)),
-        ("admit", Case::Redis, Case::Ping, ANYONE, Some(1.10)),
-        ("admit", Case::RedisUncached, Case::Ping, ANYONE, None),
-        ("admit", Case::Textbook, Case::Ping, ANYONE, None),
+        ("admit", Case::Redis, Case::Ping, NEW_USERS, Some(1.10)),
+        ("admit", Case::RedisUncached, Case::Ping, NEW_USERS, None),
+        ("admit", Case::Textbook, Case::Ping, NEW_USERS, None),
     ];
     let mut table = Table::new("Server CPU a request, two cases loaded in turn", &["", "ratio"]);
     for (workload, case, base, users, at_most) in pairs {
@@ -128,6 +128,6 @@ fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), number)
 }
 
-fn calls(value: Option<f64>) -> String {
+fn whole(value: Option<f64>) -> String {
     optional(value).trim_end_matches(".00").to_owned()
 }

@@ -1,26 +1,34 @@
--- Purpose: replace the fleet's policies by newer ones, unless somebody else was faster.
--- KEYS[1]: the policies, a HASH of a policy's text for each level or institution, and their version.
--- ARGV[1]: version: of the newer policies, an integer from 1.
--- ARGV[2]: ttl_ms: how long the policies are kept from now on.
--- ARGV[3...]: the fields of the HASH but for the version, each followed by its text.
--- Reply: 1 if the policies were replaced, 0 if the version there is as high or higher.
--- Cost: O(n), n the fields.
--- TTL: ttl_ms; every server renews it each time it looks.
+--[[
+  Replaces the policies of the fleet by newer ones, unless newer ones are there already.
 
-local call = redis.call
-local version, ttl_ms = ARGV[1], ARGV[2]
+  Keys:
+    KEYS[1] policies (HASH): the text of each level's or institution's policy, and the version
 
-local held = tonumber(call('HGET', KEYS[1], 'version') or '')
+  Arguments:
+    ARGV[1] version (integer): the version of the newer policies, from 1
+    ARGV[2] ttl_ms (milliseconds): how long the policies are kept
+    ARGV[3...] for each policy:
+      field (text): the field of the HASH
+      policy (text): the policy
+
+  Reply:
+    REPLY replaced (0 or 1): 0 if the version that is there is as high or higher
+
+  Cost: O(n), n is the number of fields.
+  TTL: ttl_ms. Every server renews it each time it reads the policies.
+]]
+local call, policies, version, ttl_ms = redis.call, KEYS[1], ARGV[1], ARGV[2]
+
+local held = tonumber(call('HGET', policies, 'version') or '')
 if held and held >= tonumber(version) then
   return 0
 end
 
-call('DEL', KEYS[1])
-call('HSET', KEYS[1], 'version', version)
-local arg = 3
-while ARGV[arg] do
-  call('HSET', KEYS[1], ARGV[arg], ARGV[arg + 1])
-  arg = arg + 2
+call('DEL', policies)
+call('HSET', policies, 'version', version)
+for a = 3, #ARGV, 2 do
+  local field, policy = ARGV[a], ARGV[a + 1]
+  call('HSET', policies, field, policy)
 end
-call('PEXPIRE', KEYS[1], ttl_ms)
+call('PEXPIRE', policies, ttl_ms)
 return 1

@@ -1,16 +1,27 @@
--- Purpose: forget a key's ban, strikes and rungs, and leave a mark that keeps other processes from imposing it again.
--- KEYS[1]: standing: how the key stands with a policy's penalty, a hash.
--- KEYS[2]: its strikes, a ZSET.
--- KEYS[3]: when the key's ban was last lifted, a string.
--- ARGV[1]: longest_us: how long a ban of the policy can be.
--- Reply: how many of the first two there were.
--- Cost: O(n), n the strikes.
--- TTL: of the mark, that of the standing or the longest ban and a second, whichever is longer.
+--[[
+  Removes a key's ban, strikes and level. The mark that it leaves keeps other processes from
+  imposing the ban again.
 
-local call = redis.call
+  Keys:
+    KEYS[1] record (HASH): the ban record: until, level, reason, episode_until
+    KEYS[2] strikes (ZSET): the strikes
+    KEYS[3] mark (string): when the key's ban was last lifted, in microseconds of the Unix epoch
+
+  Arguments:
+    ARGV[1] longest_us (microseconds): how long a ban of the policy can be
+
+  Reply:
+    REPLY removed (keys): how many of the ban record and the strikes were there
+
+  Cost: O(n), n is the number of strikes.
+  TTL: of the mark the TTL of the ban record, or the longest ban and a second if that is longer.
+]]
+local call, record, strikes, mark = redis.call, KEYS[1], KEYS[2], KEYS[3]
+local longest_us = ARGV[1]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
-local ttl_ms = math.max(call('PTTL', KEYS[1]), math.ceil(ARGV[1] / 1000) + 1000)
-local removed = call('DEL', KEYS[1], KEYS[2])
-call('SET', KEYS[3], now_us, 'PX', ttl_ms)
+
+local ttl_ms = math.max(call('PTTL', record), math.ceil(longest_us / 1000) + 1000)
+local removed = call('DEL', record, strikes)
+call('SET', mark, now_us, 'PX', ttl_ms)
 return removed

@@ -1,50 +1,63 @@
--- Purpose: record a new request of weight 1 in one window under one quota of whole seconds, if it fits.
--- KEYS[1]: the log of the window, a ZSET of entries scored by stamp in microseconds.
--- ARGV[1]: member: the request's UUID, 16 bytes.
--- ARGV[2]: limit: how many entries the window holds.
--- ARGV[3]: window_s: the length of the window in seconds.
--- Reply: remaining if admitted, else -wait_us, which is never 0.
--- Cost: O(log n), n the entries of the log.
--- TTL: the window and 999 ms, renewed by each recorded request, and by a denial if it would be too short.
+--[[
+  Records a new request of cost 1 in one log under one quota of whole seconds, if it fits.
 
--- What admit_all.lua does for any request, at two thirds of the cost for nearly all of them. Most
--- of the difference is that no stamp is ever made a number and a string again.
-local call, key, limit = redis.call, KEYS[1], tonumber(ARGV[2])
+  It decides as admit_all.lua does, at two thirds of the cost. Most of the difference comes from
+  the timestamps: they stay strings, and are not converted to numbers and back.
+
+  Keys:
+    KEYS[1] log (ZSET): the log; the score of an entry is its timestamp in microseconds
+
+  Arguments:
+    ARGV[1] member (16 bytes): the UUID of the request
+    ARGV[2] limit (requests): how many the quota allows in its window
+    ARGV[3] window_s (seconds): the length of the window
+
+  Reply:
+    REPLY decision (requests or microseconds): if admitted, how many more requests fit, 0 or more;
+      if denied, minus the time until the request fits, less than 0
+
+  Cost: O(log n), n is the number of entries in the log.
+  TTL: the window and 999 ms. An admission renews it. A denial renews it if it is too short.
+]]
+local call, log, member, limit, window_s = redis.call, KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local time = call('TIME')
 local s, us = time[1], time[2]
 if #us < 6 then
   us = string.rep('0', 6 - #us) .. us
 end
 
-local held = call('ZCARD', key)
-if held >= limit then
-  -- The request fits once the limit-th newest entry has left.
-  local rank = '-' .. ARGV[2]
-  local wait_us = call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + ARGV[3] * 1000000 - (s .. us)
+local entries = call('ZCARD', log)
+local free = limit - entries
+if free <= 0 then
+  -- The request fits as soon as the limit-th newest entry has left the window.
+  local rank, window_us = '-' .. limit, window_s * 1000000
+  local wait_us = call('ZRANGE', log, rank, rank, 'WITHSCORES')[2] + window_us - (s .. us)
   if wait_us > 0 then
-    -- Entries recorded under a shorter window matter for as long as this one is.
-    local window_us, newest_us = ARGV[3] * 1000000, call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
-    if call('PTTL', key) * 1000 < math.min(newest_us + window_us - (s .. us), window_us) then
-      call('PEXPIRE', key, ARGV[3] .. '999')
+    -- The TTL may come from a shorter window: keep the entries as long as this one needs them.
+    local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
+    if call('PTTL', log) * 1000 < math.min(newest_us + window_us - (s .. us), window_us) then
+      call('PEXPIRE', log, window_s .. '999')
     end
     return -wait_us
   end
 end
-if held > 0 then
-  held = held - call('ZREMRANGEBYSCORE', key, '-inf', (s - ARGV[3]) .. us)
+if entries > 0 then
+  local removed = call('ZREMRANGEBYSCORE', log, '-inf', (s - window_s) .. us)
+  entries, free = entries - removed, free + removed
 end
-local at_us, ttl_ms = s .. us, ARGV[3] .. '999'
-if held > 0 and call('PTTL', key) > tonumber(ttl_ms) then
-  -- The clock may have stepped back: what came later must not leave earlier, nor the log go before.
-  local newest_us = call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
+local at_us, ttl_ms = s .. us, window_s .. '999'
+if entries > 0 and call('PTTL', log) > tonumber(ttl_ms) then
+  -- The clock may have stepped back. The new entry must not leave before the newest one, and the
+  -- TTL must not become shorter.
+  local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
   if tonumber(newest_us) > tonumber(at_us) then
     at_us, ttl_ms = newest_us, nil
   end
 end
-call('ZADD', key, at_us, ARGV[1])
+call('ZADD', log, at_us, member)
 if ttl_ms then
-  -- 999 ms more than the window, for from 7.2 on Redis counts a TTL from when the script began:
-  -- the log must not go before its entries do.
-  call('PEXPIRE', key, ttl_ms)
+  -- From version 7.2 on, Redis counts a TTL from the start of the script. The 999 ms keep the log
+  -- from expiring before its entries have left the window.
+  call('PEXPIRE', log, ttl_ms)
 end
-return limit - held - 1
+return free - 1

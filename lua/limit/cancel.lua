@@ -1,12 +1,22 @@
--- Purpose: remove one request from its logs, and no other.
--- KEYS[i]: the i-th log, a ZSET of entries scored by timestamp.
--- ARGV[1]: member: the request's UUID, 16 bytes.
--- ARGV[2]: cost: how many places the request took.
--- ARGV[3...]: for each log: horizon_us: how long its longest window is.
--- Reply: from how many logs the request was removed before it had left their longest window.
--- Cost: O(log n) an entry, n the entries of the log.
--- TTL: unchanged.
+--[[
+  Removes one request from its logs, and no other.
 
+  Keys:
+    KEYS[i] for each log:
+      log (ZSET): the log; the score of an entry is its timestamp in microseconds
+
+  Arguments:
+    ARGV[1] member (16 bytes): the UUID of the request
+    ARGV[2] cost (places): how many places the request took
+    ARGV[3...] for each log:
+      horizon_us (microseconds): the longest window of its quotas
+
+  Reply:
+    REPLY live (logs): how many logs had the request in their longest window
+
+  Cost: O(log n) for each place, n is the number of entries in the log.
+  TTL: unchanged.
+]]
 local call = redis.call
 local member, cost = ARGV[1], tonumber(ARGV[2])
 local time = call('TIME')
@@ -14,13 +24,14 @@ local now_us = time[1] * 1000000 + time[2]
 
 local live = 0
 for k = 1, #KEYS do
-  local at_us = call('ZSCORE', KEYS[k], member)
+  local log, horizon_us = KEYS[k], ARGV[2 + k]
+  local at_us = call('ZSCORE', log, member)
   if at_us then
-    call('ZREM', KEYS[k], member)
+    call('ZREM', log, member)
     for n = 2, cost do
-      call('ZREM', KEYS[k], member .. n)
+      call('ZREM', log, member .. n)
     end
-    if at_us + ARGV[2 + k] > now_us then
+    if at_us + horizon_us > now_us then
       live = live + 1
     end
   end

@@ -1,19 +1,33 @@
--- Purpose: record what a process knows of one log, whatever the quotas say, unless the log was reset since.
--- KEYS[1]: the log, a ZSET of entries scored by timestamp.
--- KEYS[2]: when the log was last reset, as reset.lua leaves it.
--- ARGV[1]: horizon_us: how long the log's longest window is.
--- ARGV[2...]: for each admission: member (the request's UUID, 16 bytes), cost (how many places it takes), age_us (how long ago it was admitted), and mode: "GT" to raise the timestamp of one that is there already, "NX" to leave it.
--- Reply[1]: how many entries were added.
--- Reply[2]: how long ago the log was last reset in microseconds, -1 if that matters no longer.
--- Cost: O(log n) an entry, n the entries of the log.
--- TTL: what is left of the longest window, and 999 ms, unless the log has a longer one.
+--[[
+  Records the admissions that a process knows of one log, also above the quotas. Leaves out those
+  from before the log's last reset.
 
-local call, log, horizon_us = redis.call, KEYS[1], tonumber(ARGV[1])
+  Keys:
+    KEYS[1] log (ZSET): the log; the score of an entry is its timestamp in microseconds
+    KEYS[2] mark (string): when the log was last reset, as reset.lua leaves it
+
+  Arguments:
+    ARGV[1] horizon_us (microseconds): the longest window of the log's quotas
+    ARGV[2...] for each admission:
+      member (16 bytes): the UUID of the request
+      cost (places): how many places it takes
+      age_us (microseconds): how long ago it was admitted
+      mode (word): GT, to raise the timestamp of an entry that is there; NX, to leave it
+
+  Reply:
+    REPLY[1] added (entries): how many entries are new
+    REPLY[2] reset_age_us (microseconds): how long ago the log was reset; -1 if no reset matters
+
+  Cost: O(log n) for each place, n is the number of entries in the log.
+  TTL: what is left of the longest window, and 999 ms. It never becomes shorter.
+]]
+local call, log, mark, horizon_us = redis.call, KEYS[1], KEYS[2], tonumber(ARGV[1])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
-local reset_us = tonumber(call('GET', KEYS[2]) or -1)
+
+local reset_us = tonumber(call('GET', mark) or -1)
 if reset_us > now_us then
-  -- The clock has stepped back: what is older than the reset can't be told, and all of it counts.
+  -- The clock has stepped back: it is unknown which admissions are older than the reset. All count.
   reset_us = -1
 end
 call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)

@@ -1,70 +1,95 @@
--- Purpose: record what a sender says, and return what the rules need to judge it, in one atomic step.
--- KEYS[i]: for i from 1 to 3, a log of the sender, a ZSET of entries scored by stamp in microseconds: 1 of messages (id), 2 of private-chat peers (peer), 3 of texts (id and text).
--- KEYS[3]: the log of texts.
--- KEYS[4]: the sender's mute, as mute.lua keeps it.
--- ARGV[1]: id: the message's UUID, 16 bytes.
--- ARGV[2]: peer: to whom it is sent; empty if in no private chat.
--- ARGV[3]: text: what it says, normalised, UTF-8.
--- ARGV[4...9]: for each log: kept (how many entries it holds; 0 if the message has no place in it) and horizon_us (how far back it is needed).
--- ARGV[10...]: for each rule: log, count, window_us and mute_us.
--- Reply[1]: stamp of the message in microseconds of the Unix epoch.
--- Reply[2]: until_us: when the mute that stands ends, in microseconds of the Unix epoch; 0 if none does.
--- Reply[3]: rule, count and percent of the mute that stands, as text; empty if none does.
--- Reply[4]: for each rule, how many entries its window holds; 0 if its mute is not longer than the one that stands.
--- Reply[5]: ages in microseconds of the texts before this one that rules about them look at; empty if none of these has its count.
--- Reply[6]: these texts.
--- Cost: O(log n) a log and a rule, n the entries of a log, and O(n) for the texts.
--- TTL: horizon_us of the log and a second, renewed by each recorded message.
+--[[
+  Records what a sender says, and returns what the rules need to decide on it.
 
+  Keys:
+    KEYS[1] messages (ZSET): log 1, of messages; the member is the id
+    KEYS[2] peers (ZSET): log 2, of the receivers in private chats; the member is the receiver
+    KEYS[3] texts (ZSET): log 3, of texts; the member is the id, followed by the text
+    KEYS[4] mute (HASH): the sender's mute, as mute.lua keeps it
+
+    The score of an entry in a log is its timestamp in microseconds.
+
+  Arguments:
+    ARGV[1] id (16 bytes): the UUID of the message
+    ARGV[2] peer (bytes): the receiver; empty outside private chats
+    ARGV[3] text (UTF-8): what the message says, normalised
+    ARGV[4...] for each log:
+      capacity (entries): how many entries the log keeps; 0 if the message is not recorded in it
+      horizon_us (microseconds): the longest window of its rules
+    ARGV[10...] for each rule:
+      log (index): which log it counts in, from 1
+      threshold (entries): how many complete the rule
+      window_us (microseconds): the length of the window
+      mute_us (microseconds): the length of the mute
+
+  Reply:
+    REPLY[1] now_us (microseconds of the Unix epoch): the timestamp of the message
+    REPLY[2] until_us (microseconds of the Unix epoch): when the mute ends; 0 if there is none
+    REPLY[3] mute (array): empty if there is none; else
+      rule (text): its rule
+      count (text): its count
+      percent (text): its percent
+    REPLY[4] counts (array): for each rule
+      count (entries): how many its window holds; 0 if its mute is not longer than the one that
+        stands
+    REPLY[5] ages_us (array): for each earlier text to compare with; empty if no rule needs it
+      age_us (microseconds): how old it is
+    REPLY[6] texts (array): for each of them
+      text (UTF-8): what it says
+
+  Cost: O(log n) for each log and rule, and O(n) for the texts, n is the number of entries in a log.
+  TTL: of a log horizon_us and a second. A recorded message renews it. It never becomes shorter.
+]]
 local call = redis.call
+local messages, peers, texts, mute = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local id, peer, text = ARGV[1], ARGV[2], ARGV[3]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
-local id = ARGV[1]
-local entry = { id, ARGV[2], id .. ARGV[3] }
 
-local kept = {}
-for k = 1, 3 do
-  kept[k] = tonumber(ARGV[2 * k + 2])
-  if kept[k] > 0 then
-    local horizon_us = ARGV[2 * k + 3]
-    -- Another message to a peer moves its stamp; a message told of twice keeps its own.
-    call('ZADD', KEYS[k], k == 2 and 'GT' or 'NX', now_us, entry[k])
-    call('ZREMRANGEBYSCORE', KEYS[k], '-inf', now_us - horizon_us)
-    call('ZREMRANGEBYRANK', KEYS[k], 0, -kept[k] - 1)
+local logs, entry, capacity = { messages, peers, texts }, { id, peer, id .. text }, {}
+for k = 1, #logs do
+  capacity[k] = tonumber(ARGV[2 * k + 2])
+  if capacity[k] > 0 then
+    local log, horizon_us = logs[k], ARGV[2 * k + 3]
+    -- A second message to a peer raises the timestamp. A repeated call keeps the timestamp.
+    call('ZADD', log, log == peers and 'GT' or 'NX', now_us, entry[k])
+    call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
+    call('ZREMRANGEBYRANK', log, 0, -capacity[k] - 1)
     local ttl_ms = math.ceil(horizon_us / 1000) + 1000
-    if call('PTTL', KEYS[k]) < ttl_ms then
-      call('PEXPIRE', KEYS[k], ttl_ms)
+    if call('PTTL', log) < ttl_ms then
+      call('PEXPIRE', log, ttl_ms)
     end
   end
 end
 
-local until_us, mute_us, mute = 0, 0, {}
-local held = call('HMGET', KEYS[4], 'until_us', 'mute_us', 'rule', 'count', 'percent')
+local until_us, mute_us, reason = 0, 0, {}
+local held = call('HMGET', mute, 'until_us', 'mute_us', 'rule', 'count', 'percent')
 if held[1] and tonumber(held[1]) > now_us then
   until_us, mute_us = tonumber(held[1]), tonumber(held[2])
-  mute = { held[3], held[4], held[5] }
+  reason = { held[3], held[4], held[5] }
 end
 
 local counts, compared_us = {}, 0
 for r = 10, #ARGV, 4 do
-  local k, window_us, count = tonumber(ARGV[r]), tonumber(ARGV[r + 2]), 0
-  if kept[k] > 0 and tonumber(ARGV[r + 3]) > mute_us then
-    count = call('ZCOUNT', KEYS[k], now_us - window_us + 1, '+inf')
-    if k == 3 and count >= tonumber(ARGV[r + 1]) then
+  local k, threshold, window_us = tonumber(ARGV[r]), tonumber(ARGV[r + 1]), tonumber(ARGV[r + 2])
+  local log, count = logs[k], 0
+  if capacity[k] > 0 and tonumber(ARGV[r + 3]) > mute_us then
+    count = call('ZCOUNT', log, now_us - window_us + 1, '+inf')
+    if log == texts and count >= threshold then
       compared_us = math.max(compared_us, window_us)
     end
   end
   counts[#counts + 1] = count
 end
 
-local ages_us, texts = {}, {}
+local ages_us, earlier = {}, {}
 if compared_us > 0 then
-  local said = call('ZRANGEBYSCORE', KEYS[3], now_us - compared_us + 1, '+inf', 'WITHSCORES')
-  for at = 1, #said, 2 do
-    if string.sub(said[at], 1, #id) ~= id then
-      ages_us[#ages_us + 1] = math.max(now_us - said[at + 1], 0)
-      texts[#texts + 1] = string.sub(said[at], #id + 1)
+  local found = call('ZRANGEBYSCORE', texts, now_us - compared_us + 1, '+inf', 'WITHSCORES')
+  for at = 1, #found, 2 do
+    if string.sub(found[at], 1, #id) ~= id then
+      ages_us[#ages_us + 1] = math.max(now_us - found[at + 1], 0)
+      earlier[#earlier + 1] = string.sub(found[at], #id + 1)
     end
   end
 end
-return { now_us, until_us, mute, counts, ages_us, texts }
+return { now_us, until_us, reason, counts, ages_us, earlier }

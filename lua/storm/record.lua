@@ -1,25 +1,49 @@
--- Purpose: record a message of a group, or only look at the group, and decide whether a storm starts or ends, in one atomic step.
--- KEYS[1]: the log of the group, a ZSET of message ids scored by stamp in microseconds.
--- KEYS[2]: the state of the group, a HASH: of the storm that started last, active ("1" or "0"), since_us, began (the count it started with), start_call, peak, below_us (when the count falls below ends_below if no message comes) and quiet_us (when the last message leaves the window); of the storm that ended last, ended_since_us, until_us, ended_peak and end_call; and offset_us, by how much the stamps are ahead of Redis's clock.
--- ARGV[1]: call: the UUID of the call, 16 bytes; the same if it is made again because its answer was lost.
--- ARGV[2]: mode: "record", or "look" to record nothing.
--- ARGV[3]: id of the message; empty to look.
--- ARGV[4]: window_us: how long a message counts.
--- ARGV[5]: threshold: a storm starts above this count.
--- ARGV[6]: ends_below: a storm ends below this count.
--- ARGV[7]: cap: how many of the newest messages are kept.
--- ARGV[8]: cool_down_us: how long after the end of a storm none starts.
--- Reply[1]: stamp of now in microseconds of the Unix epoch.
--- Reply[2]: count: how many messages the window holds, at most cap.
--- Reply[3]: 1 if the message was in the log already, else 0.
--- Reply[4]: look_us: after how long a storm could start or end if no message comes; 0 if none could.
--- Reply[5]: age in microseconds and peak of the storm that goes on; empty if none does.
--- Reply[6]: if this call has started a storm, how long ago in microseconds, and the count then; else empty.
--- Reply[7]: if this call has ended a storm, how long ago it ended and how long it lasted in microseconds, and its peak; else empty.
--- Cost: O(log n), n the entries of the log.
--- TTL: of the log the window, renewed by each recorded message; of the state a day after the last message of a storm has left the window, an hour after the cool-down, or as long as the log; each and a second.
+--[[
+  Records a message of a group, or only looks at the group. Decides whether a storm starts or ends.
 
+  Keys:
+    KEYS[1] log (ZSET): the messages of the group; the score is the timestamp in microseconds
+    KEYS[2] state (HASH): the state of the group
+      of the storm that started last: active (1 or 0), since_us, began (the count at its start),
+      start_call, peak, below_us (when the count falls below ends_below if no message comes),
+      quiet_us (when the last message leaves the window)
+      of the storm that ended last: ended_since_us, until_us, ended_peak, end_call
+      of both: offset_us (how far the timestamps are ahead of the clock of Redis)
+
+  Arguments:
+    ARGV[1] call_id (16 bytes): the UUID of the call; a call that is repeated keeps it
+    ARGV[2] mode (word): record; look, to record nothing
+    ARGV[3] message (bytes): the id of the message; empty to look
+    ARGV[4] window_us (microseconds): how long a message counts
+    ARGV[5] threshold (messages): a storm starts above this count
+    ARGV[6] ends_below (messages): a storm ends below this count
+    ARGV[7] cap (messages): how many of the newest messages the log keeps
+    ARGV[8] cool_down_us (microseconds): how long after a storm none starts
+
+  Reply:
+    REPLY[1] now_us (microseconds of the Unix epoch): the timestamp of the reply
+    REPLY[2] count (messages): how many are in the window, at most cap
+    REPLY[3] known (0 or 1): 1 if the message was in the log already
+    REPLY[4] look_us (microseconds): when a storm can start or end if no message comes; 0 if
+      none can
+    REPLY[5] storm (array): empty if no storm goes on; else
+      age_us (microseconds): how long it has gone on
+      peak (messages): its highest count
+    REPLY[6] started (array): empty unless this call started a storm; else
+      ago_us (microseconds): how long ago it started
+      count (messages): the count at its start
+    REPLY[7] ended (array): empty unless this call ended a storm; else
+      ago_us (microseconds): how long ago it ended
+      lasted_us (microseconds): how long it lasted
+      peak (messages): its highest count
+
+  Cost: O(log n), n is the number of entries in the log.
+  TTL: of the log the window and a second; a recorded message renews it. Of the state a second more
+    than: in a storm a day after its last message leaves the window; after a storm the window, or
+    an hour after the cool-down if that is later; else the window.
+]]
 local call, log, state = redis.call, KEYS[1], KEYS[2]
+local call_id, mode, message = ARGV[1], ARGV[2], ARGV[3]
 local window_us, threshold, ends_below = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local cap, cool_down_us = tonumber(ARGV[7]), tonumber(ARGV[8])
 local time = call('TIME')
@@ -38,8 +62,9 @@ local function set(field, value)
   write[#write + 1] = value
 end
 
--- The clock may have stepped back. What is here keeps its age and the stamps go on from the newest:
--- else messages would stay in the window for as long as the step was, or leave it before others.
+-- The clock may have stepped back. Then the timestamps go on from the newest one, and `offset_us`
+-- keeps the difference. Otherwise old messages would stay in the window for as long as the step, or
+-- new messages would leave it first.
 local newest_us = tonumber(call('ZRANGE', log, -1, -1, 'WITHSCORES')[2] or 0)
 local latest_us = math.max(newest_us, tonumber(held.since_us or 0), until_us or 0)
 now_us = unix_us + offset_us
@@ -48,16 +73,17 @@ if now_us < latest_us then
   set('offset_us', latest_us - unix_us)
 end
 
--- Nothing but time can have ended a storm since the last call: look before anything is added.
-local function over_us()
-  local least_us = call('ZRANGE', log, -ends_below, -ends_below, 'WITHSCORES')[2]
-  return least_us and least_us + window_us
+-- A storm can end between two calls, when messages leave the window. Find that out before the new
+-- message is added.
+local function below_at_us()
+  local oldest_us = call('ZRANGE', log, -ends_below, -ends_below, 'WITHSCORES')[2]
+  return oldest_us and oldest_us + window_us
 end
 if active then
-  -- The log may have expired since then.
-  local at_us = over_us() or math.min(held.below_us or held.quiet_us, now_us)
+  -- If the log has expired, the state still knows when the storm ended.
+  local at_us = below_at_us() or math.min(held.below_us or held.quiet_us, now_us)
   if at_us <= now_us then
-    active, end_call, until_us = false, ARGV[1], math.max(at_us, tonumber(held.since_us))
+    active, end_call, until_us = false, call_id, math.max(at_us, tonumber(held.since_us))
     set('active', '0')
     set('until_us', until_us)
     set('ended_since_us', held.since_us)
@@ -68,8 +94,8 @@ end
 call('ZREMRANGEBYSCORE', log, '-inf', now_us - window_us)
 
 local added, known = 0, 0
-if ARGV[2] == 'record' then
-  added = call('ZADD', log, 'NX', now_us, ARGV[3])
+if mode == 'record' then
+  added = call('ZADD', log, 'NX', now_us, message)
   known = 1 - added
 end
 local count = call('ZCARD', log)
@@ -84,7 +110,7 @@ end
 
 local cool_us = until_us and math.max(until_us + cool_down_us - now_us, 0) or 0
 if not active and count > threshold and cool_us == 0 then
-  active, start_call, added = true, ARGV[1], 1
+  active, start_call, added = true, call_id, 1
   set('active', '1')
   set('since_us', now_us)
   set('began', count)
@@ -93,7 +119,7 @@ if not active and count > threshold and cool_us == 0 then
 end
 local look_us = 0
 if active then
-  local below_us = over_us() or now_us
+  local below_us = below_at_us() or now_us
   if added == 1 then
     set('peak', math.max(tonumber(held.peak), count))
     set('below_us', below_us)
@@ -108,7 +134,7 @@ if #write > 0 then
   call('HSET', state, unpack(write))
 end
 if #write > 0 or (added == 1 and offset_us > 0) then
-  -- A stamp must not be forgotten to be ahead of the clock before it has left.
+  -- `offset_us` must live until the last timestamp that is ahead of the clock leaves the window.
   local ttl_us = window_us
   if active then
     ttl_us = held.quiet_us - now_us + 24 * 3600 * 1000000
@@ -122,10 +148,10 @@ local storm, started, ended = {}, {}, {}
 if active then
   storm = { now_us - held.since_us, tonumber(held.peak) }
 end
-if start_call == ARGV[1] then
+if start_call == call_id then
   started = { now_us - held.since_us, tonumber(held.began) }
 end
-if end_call == ARGV[1] then
+if end_call == call_id then
   local lasted_us = held.until_us - held.ended_since_us
   ended = { now_us - held.until_us, lasted_us, tonumber(held.ended_peak) }
 end

@@ -1,5 +1,5 @@
 //! The speech monitor on a real Redis: between processes, in what it keeps there, and when that
-//! fails. What it decides is tested beside it, in `src/moderation/promises.rs`.
+//! fails. What it decides is tested beside it, in `src/moderation/contract.rs`.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

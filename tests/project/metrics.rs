@@ -179,7 +179,7 @@ fn documentation_lists_every_metric() {
     };
     let listed: String = source("src/lib.rs").lines().filter(|it| it.starts_with("//!")).collect();
     let listed = names(&listed);
-    let recorded = names(&source("src/report.rs"));
+    let recorded = names(&source("src/telemetry.rs"));
     assert_eq!(listed.difference(&recorded).collect::<Vec<_>>(), Vec::<&String>::new());
     assert_eq!(recorded.difference(&listed).collect::<Vec<_>>(), Vec::<&String>::new());
 }

@@ -1,5 +1,5 @@
 //! Storm detection on a real Redis: between processes, in what it keeps there, and when that fails.
-//! What it decides is tested beside it, in `src/storm/promises.rs`.
+//! What it decides is tested beside it, in `src/storm/contract.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
