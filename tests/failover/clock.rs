@@ -154,13 +154,9 @@ async fn clock_step_forward_counts_as_time() {
         assert_eq!(fill(&limiter).await.0, 5);
     }
     Fault {
-        client_sees: "new windows, as far as the step goes",
+        client_sees: "entries leave their windows earlier, by the length of the step",
         added_latency: "none",
-        ..Fault::new(
-            19,
-            "Redis's clock steps forward by itself",
-            "clock_step_forward_counts_as_time",
-        )
+        ..Fault::new(19, "Redis's clock steps forward", "clock_step_forward_counts_as_time")
     }
     .write_row("the limit", "5 too many in the minute before and after a step of a minute");
 }

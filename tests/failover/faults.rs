@@ -48,7 +48,7 @@ async fn redis_is_killed_and_comes_back_empty() {
     fault.write_row(
         "0",
         &format!(
-            "{} too many; of {} answers meanwhile {} took 50 ms or more, p99 {:.2} ms, of the same \
+            "{} too many; of {} responses meanwhile {} took 50 ms or more, p99 {:.2} ms, of the same \
              load on a `MemoryStore` {:.2} ms",
             answers.over_admitted(),
             outage.0.len(),
@@ -63,7 +63,7 @@ async fn redis_is_killed_and_comes_back_empty() {
 async fn redis_stands_still_for_a_while() {
     let redis = Redis::start().await;
     let fault = Fault {
-        added_latency: "the response timeout, for what is under way when it begins",
+        added_latency: "the response timeout, for requests under way at the start",
         ..Fault::new(3, "SIGSTOP, and SIGCONT later", "redis_stands_still_for_a_while")
     };
     let stop = async || redis.signal("STOP");
@@ -74,8 +74,8 @@ async fn redis_stands_still_for_a_while() {
 async fn the_scripts_are_flushed() {
     let redis = Redis::start().await;
     let fault = Fault {
-        client_sees: "nothing: a call brings the script along",
-        added_latency: "one round trip, once a script",
+        client_sees: "no difference: the next call loads the script",
+        added_latency: "one round trip, once for each script",
         decided_here: false,
         ..Fault::new(4, "SCRIPT FLUSH", "the_scripts_are_flushed")
     };
@@ -106,10 +106,10 @@ async fn everything_is_flushed() {
 async fn foreign_script_keeps_redis_busy() {
     let redis = Redis::start_with(&["--lua-time-limit", "20"]).await;
     let fault = Fault {
-        added_latency: "the response timeout, for what is under way when it begins",
+        added_latency: "the response timeout, for requests under way at the start",
         ..Fault::new(
             6,
-            "a script that runs for ever (BUSY), and SCRIPT KILL",
+            "an endless script (BUSY), and SCRIPT KILL",
             "foreign_script_keeps_redis_busy",
         )
     };
@@ -155,7 +155,7 @@ async fn every_reply_is_200_ms_late() {
     let fault = Fault {
         added_latency: "twice the response timeout, for five requests; no new connection answers \
                         in time either",
-        ..Fault::new(9, "every answer 200 ms late", "every_reply_is_200_ms_late")
+        ..Fault::new(9, "every reply 200 ms late", "every_reply_is_200_ms_late")
     };
     let delay = async || proxy.set(proxy::Fault::Delay(Duration::from_millis(200)));
     let none = async || proxy.set(proxy::Fault::None);
@@ -167,10 +167,10 @@ async fn network_passes_nothing_on() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
     let fault = Fault {
-        added_latency: "twice the response timeout, for what is under way when it begins",
+        added_latency: "twice the response timeout, for requests under way at the start",
         ..Fault::new(
             10,
-            "a network that keeps connections and passes nothing on",
+            "a network that keeps connections and drops all data",
             "network_passes_nothing_on",
         )
     };
@@ -205,7 +205,7 @@ async fn log_key_has_another_type() {
         client_sees: "the same as ever: that user's requests are decided in the process, all \
                       others in Redis",
         added_latency: "one round trip for that user",
-        ..Fault::new(12, "WRONGTYPE on one user's window", "log_key_has_another_type")
+        ..Fault::new(12, "WRONGTYPE on one user's log", "log_key_has_another_type")
     };
     let spoil = async || redis.run::<()>(&["SET", "tsw:{=user-7}:user", "x", "PX", "600000"]).await;
     let mend = async || redis.run::<()>(&["DEL", "tsw:{=user-7}:user"]).await;
@@ -219,7 +219,7 @@ async fn user_may_no_longer_call_scripts() {
         added_latency: "one round trip for a key that Redis refuses for the first time",
         ..Fault::new(
             13,
-            "NOPERM: the user may no longer call scripts",
+            "NOPERM: the Redis user may no longer call scripts",
             "user_may_no_longer_call_scripts",
         )
     };
@@ -261,8 +261,11 @@ async fn redis_is_still_loading_its_data() {
     let slow = ["--key-load-delay", "40000", "--rdbcompression", "no"];
     let redis = tokio::sync::Mutex::new(Redis::start_with(&slow).await);
     let store = store(redis.lock().await.url()).await;
-    let fault =
-        Fault::new(15, "LOADING: a restart with much to load", "redis_is_still_loading_its_data");
+    let fault = Fault::new(
+        15,
+        "LOADING: a restart with much data to load",
+        "redis_is_still_loading_its_data",
+    );
     let restart = async || {
         let mut redis = redis.lock().await;
         let fill = "local value = string.rep('x', 2 * 1024 * 1024)

@@ -160,7 +160,7 @@ async fn slots_move_from_node_to_node() {
         added_latency: "a redirection",
         ..Fault::new(
             23,
-            "Cluster: every user's slot moves from node to node, again and again",
+            "Cluster: every user's slot moves between nodes, many times",
             "slots_move_from_node_to_node",
         )
     };

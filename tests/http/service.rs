@@ -1,7 +1,7 @@
 //! The service and the one it wraps: readiness, errors, and when the inner one is called.
 
-use std::time::Duration;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};

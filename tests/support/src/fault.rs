@@ -40,7 +40,7 @@ impl Fault {
             number,
             name,
             test,
-            client_sees: "the same as ever: admissions and denials come from the process",
+            client_sees: "no difference: the process decides",
             added_latency: "none after the first failure",
             over_admission: 0,
             decided_here: true,
@@ -109,7 +109,7 @@ impl Fault {
             bound => bound.to_string(),
         };
         let measured = format!(
-            "{over} too many; of {} answers {} admitted in the process, {} took 50 ms or more, the slowest {} ms",
+            "{over} too many; of {} responses {} admitted in the process, {} took 50 ms or more, the slowest {} ms",
             during.0.len(),
             during.count(here),
             during.slower_than(TIMEOUT),
