@@ -52,7 +52,7 @@ fn run(arguments: &Arguments, measurement: Measurement) -> Result<()> {
     Runtime::new()?.block_on(async {
         let mut terminated = signal(SignalKind::terminate())?;
         tokio::select! {
-            report = telemetry::run(arguments, measurement) => {
+            report = report::run(arguments, measurement) => {
                 print!("{}", report?);
                 Ok(())
             }

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tower_sliding_window::store::{Check, Partition, Store};
+use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{FailurePolicy, Policy, Quota, RedisStore};
 
 /// How many checks are under way at once while they are recorded.
@@ -65,7 +65,7 @@ pub(crate) async fn checks(quota: Quota, keys: &[String], passes: usize) -> Resu
             for key in some.iter().cloned() {
                 // The same check as a layer's: no timestamp is wanted. The recorder replies with an
                 // error. `Closed` keeps the store from writing back the check later.
-                let mut check = Check::new([Partition::new(policy.clone(), key)]);
+                let mut check = Check::new([LogId::new(policy.clone(), key)]);
                 check.on_failure = FailurePolicy::Closed;
                 let outcome = store.admit(&Arc::new(check));
                 checks.spawn(async move { outcome.await.is_ok() });
