@@ -1,7 +1,7 @@
-//! The way to Redis, which the stores, the storm detector and the speech monitor share.
+//! Access to Redis, shared by the stores, the storm detector and the speech monitor.
 //!
-//! A [`Client`] calls the [`Scripts`] and sends other commands through the [`CircuitBreaker`], which
-//! holds the one [`Connection`](connection::Connection) of a store.
+//! A [`Client`] runs the scripts and sends other commands through a [`CircuitBreaker`], which holds
+//! the one [`Connection`] of a store.
 
 mod backoff;
 mod circuit_breaker;
@@ -35,7 +35,7 @@ pub(crate) mod tests {
     use redis::aio::{ConnectionManager, ConnectionManagerConfig};
     use redis_test::server::RedisServer;
 
-    /// Connects to a server that has just been started.
+    /// Connects to a server that may still be starting.
     pub(crate) async fn connect(server: &RedisServer) -> ConnectionManager {
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(Duration::from_secs(10)))
