@@ -40,12 +40,13 @@ use crate::window::{Check, LogId, Outcome};
 /// # Interleavings
 ///
 /// - A check arrives while the changes of its log are written back. It waits for the writer and
-///   then goes to the store. It waits only for changes from before it arrived, so later changes
-///   never delay it. Test: `check_does_not_wait_for_later_changes`.
-/// - A request is decided locally after another one has found the journal empty and went to the
-///   store. The outage is recorded before the local decision, so the admission of the other request
-///   is compared with the local log. If both don't fit, one is cancelled and checked again, see
-///   [`Failover::resolve`]. Test, with a store that lost its data: `last_place_is_taken_once`.
+///   then goes to the store. If there are many changes or the store has just failed to take them,
+///   it is decided locally instead. It waits only for changes from before it arrived, so later
+///   changes never delay it. Test: `check_does_not_wait_for_later_changes`.
+/// - A check finds the journal empty and goes to the store. Meanwhile another one fails and is
+///   decided locally. The failure is recorded before the local decision, so the admission of the
+///   first is compared with the local log. If both don't fit, it is cancelled and checked again,
+///   see [`Failover::resolve`]. Test, with a store that lost its data: `last_place_is_taken_once`.
 /// - A cancellation overtakes the write-back of its admission. The local log drops the request
 ///   first, so that no later resync contains it. If anything of the log is pending or being
 ///   written, the cancellation enters the journal: it replaces the admission, also one that is
@@ -59,7 +60,7 @@ use crate::window::{Check, LogId, Outcome};
 ///   An admission that was recorded although it may precede the reset is cancelled. Tests:
 ///   `reset_elsewhere_in_outage_stays_reset` and `ban_lifted_elsewhere_stays_lifted`.
 /// - A runtime ends during the write-back. The tokens of its tasks are dropped, and the next check
-///   starts other tasks. They may write a change again, which does nothing. Tests:
+///   starts other tasks. A change that is written twice counts once. Tests:
 ///   `write_back_outlives_a_runtime` and, on Redis, `outage_ends_when_its_runtime_is_gone`.
 /// - A future or a runtime is no longer polled, but not dropped either. The writer of a log is a
 ///   task of its own, and checks wait for it for at most a second before they are decided locally.
@@ -90,29 +91,30 @@ impl<S: Store> Failover<S> {
 
     /// Adds a change of all logs of a check, to be written back.
     fn add_change(&self, check: &Check, kind: ChangeKind) -> Result<(), StoreError> {
-        let mut journal = self.0.journal.lock();
-        journal.add(check, kind, Instant::now())?;
-        self.ensure_task(&mut journal);
-        Ok(())
+        self.0.journal.with(|journal| {
+            journal.add(check, kind, Instant::now())?;
+            self.ensure_task(journal);
+            Ok(())
+        })
     }
 
     /// Requests a resync of logs, see [`Journal::request_resync`].
     fn request_resync(&self, logs: &[LogId], always: bool) {
         let reconnections = self.0.outage.reconnections();
-        let mut journal = self.0.journal.lock();
-        logs.iter().for_each(|log| journal.request_resync(log, reconnections, always));
-        self.ensure_task(&mut journal);
+        self.0.journal.with(|journal| {
+            logs.iter().for_each(|log| journal.request_resync(log, reconnections, always));
+            self.ensure_task(journal);
+        });
     }
 
     /// Returns whether logs have changes to be written back. Starts the background task if its
     /// runtime has ended.
     fn has_changes(&self, logs: &[LogId]) -> bool {
-        if self.0.journal.is_empty() {
-            return false;
-        }
-        let mut journal = self.0.journal.lock();
-        self.ensure_task(&mut journal);
-        journal.change_count(logs) > 0
+        let has_changes = |journal: &mut Journal| {
+            self.ensure_task(journal);
+            journal.change_count(logs) > 0
+        };
+        !self.0.journal.is_empty() && self.0.journal.with(has_changes)
     }
 
     fn ensure_task(&self, journal: &mut Journal) {
@@ -207,7 +209,7 @@ impl<S: Store> Store for Failover<S> {
 
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
         let _ = immediate(self.0.local.reset(logs));
-        self.0.journal.lock().forget(logs);
+        self.0.journal.with(|journal| journal.forget(logs));
         self.0.store.reset(logs)
     }
 }

@@ -32,7 +32,7 @@ const LEAST_AGE: Duration = Duration::from_secs(1);
 // - A call reads the new connection before `set_ready` notifies. The notification then arrives
 //   while the call waits for its reply. So a notification only means that some change was made: the
 //   call compares the number of its connection and goes on waiting.
-//   Test: `call_outlasts_news_of_its_connection`.
+//   Test: `call_survives_a_late_notification`.
 // - The state changes after a call has read it and before the call waits. The call creates its
 //   `Notified` before it reads, and a `Notified` receives every later `notify_waiters`.
 // - A connection breaks while many calls wait on it. Each failed call passes the number of its

@@ -21,7 +21,7 @@ fn store_ready(breaker: &CircuitBreaker, connection: Connection) {
 }
 
 #[tokio::test]
-async fn call_outlasts_news_of_its_connection() {
+async fn call_survives_a_late_notification() {
     let server = RedisServer::new();
     let (breaker, connection) = breaker(&server, Duration::from_secs(10)).await;
     store_ready(&breaker, connection);

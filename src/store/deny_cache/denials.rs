@@ -31,14 +31,15 @@ const GENERATIONS: usize = 1024;
 //   while an invalidation increments first and removes afterwards: so either `insert` sees the
 //   increment, or the removal comes after the insertion.
 //   Test: `denial_overtaken_by_a_reset_is_not_cached`.
-// - A check is sent after the reset has begun, and the store denies before it resets. The
-//   generation is the same when the denial arrives, but the end of the invalidation removes it.
+// - A check is sent after the reset has begun, and the store denies before it resets. If the denial
+//   arrives before the reset has ended, the end of the invalidation removes it. If it arrives
+//   later, `insert` finds another generation.
 // - A rollback is under way. Other checks may be denied by the request that is rolled back. The
 //   outcome of that request invalidates the logs, cached denials and those still under way.
 //   Test: `rollback_drops_cached_denials`.
-// - The caller hangs up during a reset. The invalidation is dropped with the future. The store may
-//   run the reset later than that: then a denial lasts for up to `max_age`, as after a reset in
-//   another process.
+// - The caller hangs up during a reset or a rollback. The future is dropped, and the store may free
+//   the place later than that. A denial then lasts for up to `max_age`, as if another process had
+//   freed the place.
 // - Many requests find a denial that is due for renewal. One of them claims it and goes to the
 //   store; the others are still denied from memory. If that one fails, the denial expires as
 //   planned. Test: `busy_key_costs_one_check_at_a_time`.

@@ -78,7 +78,7 @@ impl Journal {
 
     /// Returns how many places the changes of some logs take.
     pub(super) fn places(&self, logs: &[LogId]) -> usize {
-        logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::places).sum()
+        logs.iter().filter_map(|log| self.backlogs.get(log)).map(|it| it.places).sum()
     }
 
     /// Returns whether checks must not wait for the write-back of one of these logs, because it has
@@ -207,8 +207,8 @@ impl Journal {
                 break;
             }
             let Some((log, number)) = self.order.pop_front() else { break };
-            if let Some(backlog) = self.backlogs.get(&log).filter(|it| it.number() == number) {
-                logs.push(backlog.log().clone());
+            if let Some(backlog) = self.backlogs.get(&log).filter(|it| it.number == number) {
+                logs.push(backlog.log.clone());
                 self.order.push_back((log, number));
             }
         }
@@ -247,7 +247,7 @@ impl Journal {
         if self.order.len() > 2 * self.backlogs.len() + 64 {
             let backlogs = &self.backlogs;
             let is_current = |(log, number): &(LogId, u64)| {
-                backlogs.get(log).is_some_and(|backlog| backlog.number() == *number)
+                backlogs.get(log).is_some_and(|backlog| backlog.number == *number)
             };
             self.order.retain(is_current);
         }

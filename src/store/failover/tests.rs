@@ -96,58 +96,13 @@ async fn excess_is_cancelled_until_there_is_room() {
         let sent = Instant::now();
         let outcome = store.admit(&Arc::new(Check::new(logs.clone()))).await.unwrap();
         // Nothing is written back: the outage goes on.
-        store.0.journal.lock().forget(&logs);
+        store.0.journal.with(|journal| journal.forget(&logs));
         if outcome.admitted {
             let gap = last.map(|last| Instant::now() - last);
             assert!(gap.is_none_or(|gap| gap >= window), "{gap:?} after the last");
             (last, admissions) = (Some(sent), admissions + 1);
         }
     }
-}
-
-/// A store whose first outcomes arrive late.
-struct Late(MemoryStore, std::sync::Mutex<Vec<Duration>>);
-
-impl Store for Late {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
-        let outcome = self.0.admit(check);
-        let delay = self.1.lock().unwrap().pop().unwrap_or_default();
-        StoreFuture::later(async move {
-            tokio::time::sleep(delay).await;
-            outcome.await
-        })
-    }
-
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
-        self.0.peek(check)
-    }
-
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        self.0.cancel(check)
-    }
-
-    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
-        self.0.restore(log, snapshot)
-    }
-
-    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
-        self.0.reset(logs)
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn wait_from_before_an_outage_is_honest() {
-    let late = Late(MemoryStore::new(), vec![Duration::from_millis(40)].into());
-    let outage = Outage::new();
-    let store = Failover::new(late, MemoryStore::new(), outage.clone());
-    let policy = Arc::new(Policy::new("user").quota(Quota::per_minute(1)));
-    let check = || Arc::new(Check::new([LogId { policy: policy.clone(), key: "a".into() }]));
-    assert!(store.admit(&check()).await.unwrap().admitted);
-    let wait_us = store.admit(&check()).await.unwrap().logs()[0].quotas()[0].wait_us;
-    outage.record_reconnection();
-    tokio::time::advance(Duration::from_micros(wait_us)).await;
-    let outcome = store.admit(&check()).await.unwrap();
-    assert!(outcome.admitted, "the local entry expires no later than the store's");
 }
 
 /// Only a repeated check looks for its entry.

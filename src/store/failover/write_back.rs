@@ -34,15 +34,17 @@ impl<S: Store> Failover<S> {
     pub(super) async fn write_back(self, _token: Arc<()>) {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
-            let logs = {
-                let mut journal = self.0.journal.lock();
+            let logs = self.0.journal.with(|journal| {
                 let logs = journal.next_logs(MAX_LOGS);
                 if logs.is_empty() {
                     // Under the same lock: a change that is added from now on starts another task.
-                    return journal.release_task();
+                    journal.release_task();
                 }
                 logs
-            };
+            });
+            if logs.is_empty() {
+                return;
+            }
             let mut writes = JoinSet::new();
             for log in logs {
                 let this = self.clone();
@@ -64,8 +66,9 @@ impl<S: Store> Failover<S> {
     /// more than one call, or the store has just failed to take them.
     pub(super) fn is_write_back_slow(&self, logs: &[LogId]) -> bool {
         let (now, connections) = (Instant::now(), self.0.outage.new_connections());
-        let mut journal = self.0.journal.lock();
-        journal.places(logs) > MAX_PLACES || journal.is_failing(logs, now, connections)
+        self.0.journal.with(|journal| {
+            journal.places(logs) > MAX_PLACES || journal.is_failing(logs, now, connections)
+        })
     }
 
     /// Returns whether a resync of one of some logs takes more than four calls.
@@ -80,9 +83,9 @@ impl<S: Store> Failover<S> {
         if !self.has_changes(logs) {
             return Ok(());
         }
-        let last = self.0.journal.lock().last_number();
+        let last = self.0.journal.with(|journal| journal.last_number());
         for log in logs {
-            while self.0.journal.lock().has_changes_until(log, last) {
+            while self.0.journal.with(|journal| journal.has_changes_until(log, last)) {
                 self.write_back_log(log).await?;
             }
         }
@@ -91,13 +94,10 @@ impl<S: Store> Failover<S> {
 
     /// Writes back the changes of some logs up to now, and resyncs them if they need it.
     pub(super) async fn write_back_and_resync(&self, logs: &[LogId]) -> Result<(), StoreError> {
-        let last = self.0.journal.lock().last_number();
-        let is_left = |log: &LogId| {
-            let journal = self.0.journal.lock();
-            journal.needs_resync(log) || journal.has_changes_until(log, last)
-        };
+        let last = self.0.journal.with(|journal| journal.last_number());
         for log in logs {
-            while is_left(log) {
+            while self.0.journal.with(|it| it.needs_resync(log) || it.has_changes_until(log, last))
+            {
                 self.write_back_log(log).await?;
             }
         }
@@ -109,8 +109,7 @@ impl<S: Store> Failover<S> {
     /// If the runtime of that caller ends, its channel closes, and one of the others becomes the
     /// writer. A call that was sent may still run, so every call can be repeated without harm.
     async fn write_back_log(&self, log: &LogId) -> Result<(), StoreError> {
-        let claim = self.0.journal.lock().claim(log, MAX_PLACES, Instant::now());
-        match claim {
+        match self.0.journal.with(|journal| journal.claim(log, MAX_PLACES, Instant::now())) {
             Claim::Nothing => Ok(()),
             Claim::Wait(mut result) => {
                 match timeout(LONGEST_WAIT, result.wait_for(Option::is_some)).await {
@@ -140,7 +139,7 @@ impl<S: Store> Failover<S> {
             }
             Err(error) => (Err(error), None),
         };
-        self.0.journal.lock().finish(&writer, &result, resynced_until_us);
+        self.0.journal.with(|journal| journal.finish(&writer, &result, resynced_until_us));
         result
     }
 

@@ -14,9 +14,9 @@ use crate::window::{Check, LogId, LogOutcome, Outcome, Rollback};
 /// Splits a check by key. The logs of one key share a slot and are checked in one call; several
 /// keys are checked one after another.
 ///
-/// If a later key denies, the request is cancelled in the logs of the earlier keys. So a request
-/// never stays in only some of its logs. Until the cancellation, the earlier logs hold a request
-/// that will not pass.
+/// If a later key denies, the request is cancelled in the logs of the earlier keys, so that it does
+/// not stay in only some of its logs. Until then the earlier logs hold a request that will not
+/// pass.
 ///
 /// # Interleavings
 ///
@@ -31,7 +31,7 @@ use crate::window::{Check, LogId, LogOutcome, Outcome, Rollback};
 ///   failover cancels the request later. Tests: `denial_stands_if_a_later_peek_fails` and
 ///   `denial_stands_if_its_rollback_fails`.
 /// - A node fails after earlier logs have admitted. The result is [`StoreError::Uncertain`], and
-///   the failover cancels or restores the request in all logs, as the failure policy demands.
+///   the failover cancels or restores the request in all logs, as its failure policy demands.
 /// - The runtime ends between two keys. The request may stay in the earlier logs for one window:
 ///   too few are admitted, never too many.
 pub(super) struct CrossSlot<S>(Arc<S>);

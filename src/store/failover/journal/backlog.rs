@@ -55,14 +55,14 @@ type WriteResult = Option<Result<(), StoreError>>;
 pub(super) struct Backlog {
     /// With the longest policy under which a change was added or written. The policy may have been
     /// replaced meanwhile, and it says how long a change matters.
-    log: LogId,
+    pub(super) log: LogId,
     /// Differs from that of an earlier backlog of the same log.
-    number: u64,
+    pub(super) number: u64,
     changes: HashMap<Uuid, Change, RandomState>,
     /// The changes in the order in which they were added. Some are done.
     order: VecDeque<Uuid>,
     /// How many places the changes take.
-    places: usize,
+    pub(super) places: usize,
     resync: Resync,
     /// Whether a resync was requested after the writer began.
     is_resync_new: bool,
@@ -123,14 +123,6 @@ impl Backlog {
         }
     }
 
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
-
-    pub(super) fn log(&self) -> &LogId {
-        &self.log
-    }
-
     /// Replaces the policy by that of `log`, if the latter has the longer window.
     pub(super) fn keep_longest_policy(&mut self, log: &LogId) {
         if log.policy.longest_window_us() > self.log.policy.longest_window_us() {
@@ -140,10 +132,6 @@ impl Backlog {
 
     pub(super) fn change_count(&self) -> usize {
         self.changes.len()
-    }
-
-    pub(super) fn places(&self) -> usize {
-        self.places
     }
 
     pub(super) fn has(&self, id: Uuid) -> bool {

@@ -1,8 +1,7 @@
 //! [`SharedJournal`]: the journal of a process, behind a lock.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use super::Journal;
 use crate::store::LogId;
@@ -11,7 +10,7 @@ use crate::store::LogId;
 #[derive(Debug)]
 pub(in crate::store::failover) struct SharedJournal {
     journal: Mutex<Journal>,
-    /// The number of backlogs, updated when the lock is released.
+    /// The number of backlogs, updated before the lock is released.
     count: AtomicUsize,
 }
 
@@ -20,9 +19,12 @@ impl SharedJournal {
         Self { journal: Mutex::new(Journal::new(capacity)), count: AtomicUsize::new(0) }
     }
 
-    pub(in crate::store::failover) fn lock(&self) -> JournalGuard<'_> {
-        let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        JournalGuard { journal, count: &self.count }
+    /// Reads or changes the journal under its lock.
+    pub(in crate::store::failover) fn with<T>(&self, f: impl FnOnce(&mut Journal) -> T) -> T {
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = f(&mut journal);
+        self.count.store(journal.backlogs.len(), Ordering::Release);
+        result
     }
 
     /// Returns whether there is nothing to write back.
@@ -35,33 +37,6 @@ impl SharedJournal {
     ///
     /// Takes the lock in any case, to see a change that is being added.
     pub(in crate::store::failover) fn has_backlog(&self, logs: &[LogId]) -> bool {
-        let journal = self.lock();
-        logs.iter().any(|log| journal.backlogs.contains_key(log))
-    }
-}
-
-/// The locked journal.
-pub(in crate::store::failover) struct JournalGuard<'a> {
-    journal: MutexGuard<'a, Journal>,
-    count: &'a AtomicUsize,
-}
-
-impl Deref for JournalGuard<'_> {
-    type Target = Journal;
-
-    fn deref(&self) -> &Journal {
-        &self.journal
-    }
-}
-
-impl DerefMut for JournalGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Journal {
-        &mut self.journal
-    }
-}
-
-impl Drop for JournalGuard<'_> {
-    fn drop(&mut self) {
-        self.count.store(self.journal.backlogs.len(), Ordering::Release);
+        self.with(|journal| logs.iter().any(|log| journal.backlogs.contains_key(log)))
     }
 }

@@ -173,6 +173,20 @@ async fn write_back_keeps_to_a_longer_window() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn wait_from_before_an_outage_is_honest() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::per_minute(1));
+    store.set_latency(Duration::from_millis(40));
+    assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
+    store.set_latency(Duration::ZERO);
+    let denied = failover.admit(&check(&policy, "alice")).await.unwrap();
+    failover.0.outage.record_reconnection();
+    advance(Duration::from_micros(denied.logs()[0].quotas()[0].wait_us)).await;
+    let outcome = failover.admit(&check(&policy, "alice")).await.unwrap();
+    assert!(outcome.admitted, "the local entry expires no later than the store's");
+}
+
+#[tokio::test(start_paused = true)]
 async fn ban_wait_is_honest_after_an_outage() {
     let (failover, store) = faulty();
     let quota = Quota::new(1, Duration::from_secs(60));

@@ -115,7 +115,8 @@ async fn rollback_drops_cached_denials() {
     assert!(nodes.admit(&one("ip", "::1")).await.unwrap().admitted);
     let store = DenyCache::new(CrossSlot::new(nodes)).max_age(Duration::MAX);
     let rolled_back = tokio::spawn(store.admit(&both()));
-    sleep(Duration::from_millis(5)).await; // the user's log has recorded it, the check of the address is under way
+    // The user's log has recorded the request, and the check of the address is under way.
+    sleep(Duration::from_millis(5)).await;
     assert!(!store.admit(&one("user", "alice")).await.unwrap().admitted);
     assert!(!rolled_back.await.unwrap().unwrap().admitted);
     assert!(store.admit(&one("user", "alice")).await.unwrap().admitted, "the log is empty");
