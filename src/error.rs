@@ -1,4 +1,4 @@
-//! [`StoreError`]: why a store gave no answer.
+//! [`StoreError`]: why a store could not decide.
 
 use std::time::Duration;
 
@@ -6,91 +6,92 @@ use crate::telemetry;
 
 /// Why a store could not decide.
 ///
-/// No message holds a key. What a request gets then is for the failure policy to say.
+/// No message holds a key. The [`FailurePolicy`](crate::FailurePolicy) decides what becomes of the
+/// request.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// The store can't be reached.
     #[error("the store can't be reached: {message}")]
     Unreachable {
-        /// What the connection says.
+        /// The message of the connection.
         message: String,
     },
-    /// The store did not answer in time. It may have counted the request all the same.
-    #[error("the store did not answer in time")]
+    /// The store did not reply in time. It may have counted the request.
+    #[error("the store did not reply in time")]
     Timeout,
-    /// The connection broke after the request was sent. It may have been counted all the same.
+    /// The connection broke after the request was sent. The store may have counted the request.
     #[error("the connection to the store broke: {message}")]
     Disconnected {
-        /// What the connection says.
+        /// The message of the connection.
         message: String,
     },
-    /// The store has failed lately, and is not asked until it answers again.
-    #[error("the store has failed lately and is not asked until it answers again")]
+    /// The store failed recently, and the request was not sent.
+    #[error("the store failed recently: no request is sent until it replies again")]
     Unavailable,
-    /// The store failed after a part of it may have counted the request: some of the logs, where
-    /// they are on several servers, or an earlier sending of the same command.
+    /// The store failed, and a part of it may have counted the request: some of the logs, if they
+    /// are on several servers, or an earlier attempt to send the same command.
     #[error("the store failed after it may have counted the request: {source}")]
     Uncertain {
-        /// How it failed.
+        /// The failure.
         source: Box<StoreError>,
     },
-    /// The store can't do this.
+    /// The store does not support this.
     #[error("the store can't do this: {what}")]
     Unsupported {
-        /// What was asked for.
+        /// What it does not support.
         what: &'static str,
     },
-    /// The store answered with an error.
-    #[error("the store answered with an error: {message}")]
+    /// The store replied with an error.
+    #[error("the store replied with an error: {message}")]
     Refused {
         /// The error's code, such as `OOM` or `WRONGTYPE`.
         code: String,
-        /// The error as the store words it.
+        /// The message of the store.
         message: String,
     },
-    /// The store answered something that is no answer to the question.
-    #[error("the store's answer makes no sense: {message}")]
+    /// The store sent a reply of an unexpected form.
+    #[error("the store sent an unexpected reply: {message}")]
     Protocol {
         /// What was expected.
         message: String,
     },
-    /// The in-process store holds as many live windows as it may, and this would be one more.
-    #[error("the in-process store is full: {capacity} windows are live")]
+    /// The in-process store is at its capacity, and the request needs another log.
+    #[error("the in-process store is full: {capacity} logs are live")]
     Full {
-        /// The cap.
+        /// The capacity.
         capacity: usize,
     },
-    /// What the in-process store keeps of senders or groups takes as many bytes as it may.
+    /// The senders or groups in the in-process store take as many bytes as they may.
     #[error("the in-process store is full: its messages take {budget} bytes")]
     TooManyBytes {
         /// How many bytes they may take.
         budget: usize,
     },
-    /// The request's cost is more than a store will count one by one.
-    #[error("a request of cost {cost} is too heavy: a cost is at most {most}")]
+    /// The request's cost is above the highest cost that a store accepts.
+    #[error("a request of cost {cost} is too expensive: the highest cost is {most}")]
     CostTooHigh {
         /// The request's cost.
         cost: u32,
-        /// The highest cost there is.
+        /// The highest cost.
         most: u32,
     },
-    /// The request's cost is above the limit of one of its quotas, so it could never pass.
+    /// The request's cost is above the limit of one of its quotas, so it can never pass.
     #[error("a request of cost {cost} can never pass a limit of {limit}")]
     CostAboveLimit {
         /// The request's cost.
         cost: u32,
-        /// The lowest limit it meets.
+        /// The lowest limit among its quotas.
         limit: u32,
     },
 }
 
 impl StoreError {
-    /// Returns how long a caller should wait before it tries again, or `None` if no wait helps.
+    /// Returns how long the caller should wait before it tries again, or `None` if no wait helps.
     ///
-    /// It is `None` for what stays wrong however often it is tried: [`StoreError::CostAboveLimit`],
-    /// [`StoreError::CostTooHigh`] and [`StoreError::Unsupported`]. These are mistakes of the
-    /// caller, not failures of the store, and the metrics count them apart.
+    /// It is `None` for [`StoreError::CostAboveLimit`], [`StoreError::CostTooHigh`] and
+    /// [`StoreError::Unsupported`]. These are mistakes of the caller, not failures of the store,
+    /// and the metrics count them separately.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -101,7 +102,7 @@ impl StoreError {
         }
     }
 
-    /// Returns the kind of error in one word, for a metric's label.
+    /// Returns the kind of error as the label of a metric.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -119,7 +120,7 @@ impl StoreError {
         }
     }
 
-    /// Reports the error as what it is: a failure of the store, or a mistake of the caller.
+    /// Reports the error, as a failure of the store or as a mistake of the caller.
     pub(crate) fn report(&self) {
         match self.retry_after() {
             Some(_) => telemetry::store_error(self.kind(), self),
@@ -127,26 +128,26 @@ impl StoreError {
         }
     }
 
-    /// Tells whether it is the request that can never pass, whatever the store.
+    /// Returns whether the request can never pass, in any store.
     pub(crate) const fn is_impossible(&self) -> bool {
         matches!(self, Self::CostTooHigh { .. } | Self::CostAboveLimit { .. })
     }
 
-    /// Tells whether the store may have counted the request although no answer came.
+    /// Returns whether the store may have counted the request although no reply arrived.
     #[must_use]
     pub const fn may_have_counted(&self) -> bool {
         matches!(self, Self::Timeout | Self::Disconnected { .. } | Self::Uncertain { .. })
     }
 
-    /// Tells whether the request was given to a connection.
+    /// Returns whether the request was passed to a connection.
     #[cfg(feature = "redis")]
     pub(crate) const fn was_sent(&self) -> bool {
         !matches!(self, Self::Unavailable | Self::Unsupported { .. })
     }
 
-    /// Tells whether it is one window that is wrong, and no other would be answered so.
+    /// Returns whether the error is about one log only, so that calls about other logs may succeed.
     #[cfg(feature = "redis")]
-    pub(crate) fn concerns_one_window(&self) -> bool {
+    pub(crate) fn is_about_one_log(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if code == "WRONGTYPE")
     }
 }

@@ -1,12 +1,12 @@
-//! [`FailurePolicy`]: what becomes of a request that the store can't decide on.
+//! [`FailurePolicy`]: what becomes of a request when the store can't decide.
 
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-/// What becomes of a request when the store can't answer in time.
+/// What becomes of a request when the store can't decide.
 ///
-/// Written `local`, `local:3`, `open` or `closed`.
+/// As text: `local`, `local:3`, `open` or `closed`.
 ///
 /// ```
 /// use tower_sliding_window::FailurePolicy;
@@ -21,28 +21,30 @@ use std::str::FromStr;
 pub enum FailurePolicy {
     /// A log in this process decides, at each quota's limit divided by the number of instances.
     ///
-    /// It knows what this process has admitted before, and the store is told later what it admits, so
-    /// with one instance no key gets more than the quota. With several, each admits its share beside
-    /// what all have admitted before: together less than twice the limit in one window, as long as the
-    /// instances are no more than the limit. A request of a higher cost than the share is refused as
-    /// with `Closed`. A process that has just started knows of no admission before, and neither do
-    /// the others of one that ends before it has told the store.
+    /// The local log holds what this process has admitted before, and its own admissions are
+    /// written back to the store later. So with one instance no key gets more than the quota. With
+    /// several instances each one admits its share in addition to what all have admitted before:
+    /// together less than twice the limit in one window, if there are at most as many instances as
+    /// the limit. A request whose cost is above the share is refused as with `Closed`. A process
+    /// that has just started knows no earlier admissions. If a process ends before the write-back,
+    /// the others never learn what it admitted.
     ///
-    /// Only [`RedisStore`](crate::RedisStore) has such windows. Any other store that fails, a
-    /// [`MemoryStore`](crate::MemoryStore) at its capacity for one, is as with `Closed`.
+    /// Only [`RedisStore`](crate::RedisStore) has local logs. When any other store fails, such as a
+    /// [`MemoryStore`](crate::MemoryStore) at its capacity, `Local` acts as `Closed`.
     Local {
-        /// How many processes share the store. A share is rounded down, and is at least 1.
+        /// The number of processes that share the store. A share is rounded down, and is at least
+        /// 1.
         instances: NonZeroU32,
     },
-    /// The request is admitted, and not counted.
+    /// The request is admitted and not counted.
     Open,
-    /// The request is refused: a 503 with `Retry-After`, or an error from a
+    /// The request is refused: with a 503 and `Retry-After` by a layer, with an error by a
     /// [`Limiter`](crate::Limiter).
     Closed,
 }
 
 impl FailurePolicy {
-    /// Creates the policy of windows in this process, one of so many instances.
+    /// Creates the policy `Local` for a number of instances.
     ///
     /// # Panics
     ///
@@ -92,17 +94,17 @@ impl FromStr for FailurePolicy {
     }
 }
 
-/// What is wrong with the text of a [`FailurePolicy`].
+/// Why a text is not a [`FailurePolicy`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseFailurePolicyError {
-    /// The text names no policy.
+    /// The text does not name a policy.
     #[error("{text:?} is not a failure policy: write local, local:INSTANCES, open or closed")]
     Unknown {
-        /// The text as it was given.
+        /// The text.
         text: String,
     },
-    /// What follows `local:` is no number of instances.
+    /// The part after `local:` is not a number of instances.
     #[error("{text:?} is not a number of instances: write 1 to 4294967295, as in local:3")]
     Instances {
         /// The part after `local:`.
@@ -115,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_read_as_they_are_written() {
+    fn text_round_trips() {
         for text in ["local", "local:2", "open", "closed"] {
             assert_eq!(text.parse::<FailurePolicy>().unwrap().to_string(), text);
         }
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_which_part_is_wrong() {
+    fn errors_name_the_wrong_part() {
         for (text, part) in [("", "\"\" is not a failure"), ("fail", "\"fail\" is not a failure")] {
             let error = text.parse::<FailurePolicy>().unwrap_err().to_string();
             assert!(error.starts_with(part), "{error}");

@@ -1,4 +1,4 @@
-//! [`Client`]: calls scripts, and sends other commands, about keys of one prefix.
+//! [`Client`]: runs scripts and sends other commands, for the keys of one prefix.
 
 use redis::{Cmd, Pipeline, RedisResult, Value};
 
@@ -10,7 +10,7 @@ use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
 use crate::key::Key;
 
-/// Calls scripts, and sends other commands, through a circuit breaker. Clones share the connection.
+/// Runs scripts and sends other commands through a circuit breaker. Clones share the connection.
 #[derive(Clone)]
 pub(crate) struct Client {
     breaker: CircuitBreaker,
@@ -38,27 +38,27 @@ impl Client {
         self.scripts
     }
 
-    /// Returns the name of what is kept for a key under a name: `PREFIX:{=KEY}:NAME`. All names of
-    /// one key are in one cluster slot.
+    /// Returns the Redis key for a key and a name: `PREFIX:{=KEY}:NAME`. All Redis keys of one key
+    /// are in one cluster slot.
     #[cfg(any(feature = "storm", feature = "moderation"))]
     pub(crate) fn name(&self, key: &Key, name: &str) -> Vec<u8> {
         self.keys.name(key.as_bytes(), name)
     }
 
-    /// Tells whether the keys are on several servers.
+    /// Returns whether the keys are spread over several servers.
     pub(crate) fn is_cluster(&self) -> bool {
         self.breaker.is_cluster()
     }
 
-    /// Calls a script, and waits for the reply no longer than the store's response timeout.
+    /// Runs a script and waits for the reply, for at most the response timeout of the store.
     ///
-    /// The command begins with [`Script::command`].
+    /// The command is one that [`Script::command`] has started.
     pub(crate) async fn run(&self, script: &Script, command: &Cmd) -> Result<Value, StoreError> {
         self.call(async |mut connection| script.run(command, &mut connection).await).await
     }
 
-    /// Calls a script, and again if the reply is lost: for an idempotent script, which replies the
-    /// same to a repeated call.
+    /// Runs a script, and runs it again if the reply is lost. The script must be idempotent: it
+    /// gives a repeated call the same reply.
     #[cfg(any(feature = "storm", feature = "moderation"))]
     pub(crate) async fn run_idempotent(
         &self,
@@ -73,12 +73,12 @@ impl Client {
         }
     }
 
-    /// Sends several commands at once, and returns the reply to each.
+    /// Sends several commands in one round trip and returns the reply to each.
     pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
         self.call(async |mut connection| commands.query_async(&mut connection).await).await
     }
 
-    /// Sends any other command.
+    /// Sends a command.
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, StoreError> {
         self.call(async |mut connection| command.query_async(&mut connection).await).await
     }

@@ -1,13 +1,13 @@
-//! [`Connection`]: to one server or to a cluster.
+//! [`Connection`]: a connection to one server or to a cluster.
 
 use redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisFuture, Value};
 
-/// Where commands of concurrent requests are pipelined. Clones are one.
+/// A connection that pipelines the commands of concurrent requests. Clones share it.
 #[derive(Clone)]
 pub(crate) enum Connection {
     One(MultiplexedConnection),
-    /// Brought along by the user.
+    /// A connection that the user of the crate passed in.
     Managed(ConnectionManager),
     #[cfg(feature = "cluster")]
     Cluster(redis::cluster_async::ClusterConnection),

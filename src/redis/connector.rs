@@ -22,9 +22,9 @@ pub(crate) enum Connector {
 }
 
 impl Connector {
-    /// Makes a connection, and returns it when it has answered.
+    /// Makes a connection, and returns it when the server has replied to a PING.
     pub(super) async fn connect(&self) -> RedisResult<Connection> {
-        // Each answer is waited for with a timeout of the store's own.
+        // The circuit breaker applies its own timeouts.
         let config =
             || AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         let mut connection = match self {
@@ -47,8 +47,8 @@ impl Connector {
         Ok(connection)
     }
 
-    /// Tells whether a connection outlives the failure of one of its servers.
-    pub(super) fn heals_itself(&self) -> bool {
+    /// Returns whether a connection has several servers and survives the failure of one of them.
+    pub(super) fn is_cluster(&self) -> bool {
         match self {
             #[cfg(feature = "cluster")]
             Self::Cluster(_) => true,

@@ -1,9 +1,9 @@
-//! [`Keys`]: how windows are named in Redis.
+//! [`Keys`]: the names of the Redis keys.
 
-use crate::window::LogId;
 use std::sync::Arc;
 
 use crate::key::Key;
+use crate::window::LogId;
 
 /// Names the Redis keys of one prefix.
 #[derive(Clone, Debug)]
@@ -16,33 +16,33 @@ impl Keys {
         Self { prefix: prefix.into() }
     }
 
-    /// Returns the name of a window's log.
+    /// Returns the Redis key of a log.
     pub(crate) fn log(&self, log: &LogId) -> Vec<u8> {
         self.name(log.key.as_bytes(), log.policy.log_name())
     }
 
-    /// Returns the name of how a window's key stands with the policy's penalty.
+    /// Returns the Redis key of the ban record that belongs to a log.
     pub(crate) fn ban_record(&self, log: &LogId) -> Vec<u8> {
         self.of_policy(log, ":ban")
     }
 
-    /// Returns the name of the strikes of a window's key.
+    /// Returns the Redis key of the strikes that belong to a log.
     pub(crate) fn strikes(&self, log: &LogId) -> Vec<u8> {
         self.of_policy(log, ":strikes")
     }
 
-    /// Returns the name of when a log was last reset.
+    /// Returns the Redis key that holds when a log was last reset.
     pub(crate) fn reset_mark(&self, log: &LogId) -> Vec<u8> {
         self.of_policy(log, ":reset")
     }
 
-    /// Returns the name of when the ban of a log's key was last lifted.
+    /// Returns the Redis key that holds when the ban of a log's key was last lifted.
     pub(crate) fn lift_mark(&self, log: &LogId) -> Vec<u8> {
         self.of_policy(log, ":lifted")
     }
 
-    /// Returns a pattern of SCAN that is met by what is kept for any key under a name, and perhaps by
-    /// more.
+    /// Returns a SCAN pattern that matches the Redis keys of one name for all keys. It may match
+    /// others too.
     pub(crate) fn pattern(&self, name: &str) -> String {
         let mut pattern = String::new();
         for letter in format!("{}:", self.prefix).chars() {
@@ -54,13 +54,13 @@ impl Keys {
         format!("{pattern}{{=*}}:{name}")
     }
 
-    /// Returns the key that something is kept for under a name, if that is its name.
-    pub(crate) fn key_of(&self, whole: &[u8], name: &str) -> Option<Key> {
-        let rest = whole.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b":{=")?;
+    /// Returns the key that a Redis key belongs to, or `None` if the Redis key has another name.
+    pub(crate) fn key_of(&self, redis_key: &[u8], name: &str) -> Option<Key> {
+        let rest = redis_key.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b":{=")?;
         let escaped = rest.strip_suffix(name.as_bytes())?.strip_suffix(b"}:")?;
         let key: Vec<u8> = percent_encoding::percent_decode(escaped).collect();
-        let same = self.name(&key, name) == whole;
-        same.then(|| Key::kept(&key))
+        let matches = self.name(&key, name) == redis_key;
+        matches.then(|| Key::kept(&key))
     }
 
     fn of_policy(&self, log: &LogId, what: &str) -> Vec<u8> {
@@ -70,26 +70,27 @@ impl Keys {
         name
     }
 
-    /// Returns the name of what is kept for a key under a name: `PREFIX:{=KEY}:NAME`.
+    /// Returns the Redis key for a key and a name: `PREFIX:{=KEY}:NAME`.
     ///
-    /// The braces are a [hash tag](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags):
-    /// all that belongs to one log key is in one cluster slot. A closing brace in the key
-    /// would end the tag early, so it is escaped; the `=` keeps the tag of an empty key from being
-    /// empty, which would be no tag.
+    /// The braces are a [hash
+    /// tag](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags),
+    /// so that all Redis keys of one key are in one cluster slot. A closing brace in the key would
+    /// end the tag early, so it is escaped. The `=` keeps the tag of an empty key from being empty:
+    /// Redis ignores an empty tag.
     pub(crate) fn name(&self, key: &[u8], name: &str) -> Vec<u8> {
-        let mut whole = Vec::with_capacity(self.prefix.len() + key.len() + name.len() + 5);
-        whole.extend_from_slice(self.prefix.as_bytes());
-        whole.extend_from_slice(b":{=");
+        let mut redis_key = Vec::with_capacity(self.prefix.len() + key.len() + name.len() + 5);
+        redis_key.extend_from_slice(self.prefix.as_bytes());
+        redis_key.extend_from_slice(b":{=");
         for byte in key {
             match byte {
-                b'%' => whole.extend_from_slice(b"%25"),
-                b'}' => whole.extend_from_slice(b"%7D"),
-                _ => whole.push(*byte),
+                b'%' => redis_key.extend_from_slice(b"%25"),
+                b'}' => redis_key.extend_from_slice(b"%7D"),
+                _ => redis_key.push(*byte),
             }
         }
-        whole.extend_from_slice(b"}:");
-        whole.extend_from_slice(name.as_bytes());
-        whole
+        redis_key.extend_from_slice(b"}:");
+        redis_key.extend_from_slice(name.as_bytes());
+        redis_key
     }
 }
 
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_cannot_leave_their_braces() {
+    fn key_stays_inside_its_braces() {
         assert_eq!(name(b"alice"), b"tsw:{=alice}:user");
         assert_eq!(name(b""), b"tsw:{=}:user");
         assert_eq!(name(b"}:admin"), b"tsw:{=%7D:admin}:user");

@@ -1,4 +1,4 @@
-//! [`Outage`]: when the store was last seen to fail.
+//! [`Outage`]: when the store failed last.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,73 +8,76 @@ use tokio::time::Instant;
 use crate::time::micros;
 use crate::window::Check;
 
-/// When the store was last seen to fail. Clones are one.
+/// Records when the store failed last. Clones share the record.
 #[derive(Clone, Debug)]
-pub(crate) struct Outage(Arc<Observed>);
+pub(crate) struct Outage(Arc<Record>);
 
 #[derive(Debug)]
-struct Observed {
+struct Record {
     epoch: Instant,
-    /// Microseconds since the epoch, plus 1; 0 if never.
-    last: AtomicU64,
+    /// The last failure, in microseconds since the epoch plus 1. 0 if there was none.
+    last_us: AtomicU64,
     reconnections: AtomicU64,
-    /// How many of the reconnections were to all servers there are.
-    connections: AtomicU64,
-    unseen: AtomicBool,
+    /// How many of the reconnections replaced the whole connection, not that to one node of a
+    /// cluster.
+    new_connections: AtomicU64,
+    reconnects_silently: AtomicBool,
 }
 
 impl Outage {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Observed {
+        Self(Arc::new(Record {
             epoch: Instant::now(),
-            last: AtomicU64::new(0),
+            last_us: AtomicU64::new(0),
             reconnections: AtomicU64::new(0),
-            connections: AtomicU64::new(0),
-            unseen: AtomicBool::new(false),
+            new_connections: AtomicU64::new(0),
+            reconnects_silently: AtomicBool::new(false),
         }))
     }
 
-    /// Notes that the store fails now.
-    pub(crate) fn mark(&self) {
-        self.0.last.fetch_max(self.now_us() + 1, Ordering::SeqCst);
+    /// Records that the store fails now.
+    pub(crate) fn record_failure(&self) {
+        self.0.last_us.fetch_max(self.now_us() + 1, Ordering::SeqCst);
     }
 
-    /// Notes that the connection was made again, so that what failed before may work now.
-    pub(crate) fn mark_connection(&self) {
-        self.0.connections.fetch_add(1, Ordering::SeqCst);
-        self.mark_reconnection();
+    /// Records that the whole connection was replaced, so that a call that failed before may
+    /// succeed.
+    pub(crate) fn record_new_connection(&self) {
+        self.0.new_connections.fetch_add(1, Ordering::SeqCst);
+        self.record_reconnection();
     }
 
-    /// Notes that a connection breaks and is made again, perhaps to one of several servers, which
-    /// may have lost its memory.
-    pub(crate) fn mark_reconnection(&self) {
+    /// Records that a connection, perhaps to one of several servers, breaks and is made again. The
+    /// server may have lost its data.
+    pub(crate) fn record_reconnection(&self) {
         self.0.reconnections.fetch_add(1, Ordering::SeqCst);
-        self.mark();
+        self.record_failure();
     }
 
-    /// Notes that the connection reconnects by itself and does not say so.
-    pub(crate) fn may_be_unseen(&self) {
-        self.0.unseen.store(true, Ordering::SeqCst);
+    /// Sets that the connection reconnects by itself and does not report it.
+    pub(crate) fn set_reconnects_silently(&self) {
+        self.0.reconnects_silently.store(true, Ordering::SeqCst);
     }
 
-    /// Returns how often the connection to all servers was made again.
-    pub(crate) fn connections(&self) -> u64 {
-        self.0.connections.load(Ordering::SeqCst)
+    /// Returns how often the whole connection was replaced.
+    pub(crate) fn new_connections(&self) -> u64 {
+        self.0.new_connections.load(Ordering::SeqCst)
     }
 
-    /// Returns how often a connection was made again.
+    /// Returns how often a connection was made again, the whole one or that to one node of a
+    /// cluster.
     pub(crate) fn reconnections(&self) -> u64 {
         self.0.reconnections.load(Ordering::SeqCst)
     }
 
-    /// Tells whether a log of the request may reach back to the last outage.
-    pub(crate) fn matters_to(&self, check: &Check) -> bool {
-        if self.0.unseen.load(Ordering::Relaxed) {
+    /// Returns whether the store may lack an admission that is still in a window of the check.
+    pub(crate) fn may_affect(&self, check: &Check) -> bool {
+        if self.0.reconnects_silently.load(Ordering::Relaxed) {
             return true;
         }
-        let last = self.0.last.load(Ordering::SeqCst);
-        let longest_windows_us = check.logs.iter().map(|log| log.policy.longest_window_us());
-        last > 0 && self.now_us() < last.saturating_add(longest_windows_us.max().unwrap_or(0))
+        let last_us = self.0.last_us.load(Ordering::SeqCst);
+        let longest_us = check.logs.iter().map(|log| log.policy.longest_window_us()).max();
+        last_us > 0 && self.now_us() < last_us.saturating_add(longest_us.unwrap_or(0))
     }
 
     fn now_us(&self) -> u64 {

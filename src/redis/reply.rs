@@ -1,21 +1,21 @@
-//! What replies and errors of Redis mean.
+//! Reads the replies and errors of Redis.
 
 use redis::{FromRedisValue, RedisError, Value};
 
 use crate::error::StoreError;
 
-/// Reads a reply.
+/// Converts a reply to a Rust type.
 pub(crate) fn read<T: FromRedisValue>(reply: &Value) -> Result<T, StoreError> {
     T::from_redis_value_ref(reply)
         .map_err(|error| StoreError::Protocol { message: error.to_string() })
 }
 
-/// Returns the error of a reply that is not what it should be.
+/// Returns the error for a reply of an unexpected form.
 pub(crate) fn malformed(expected: impl Into<String>) -> StoreError {
     StoreError::Protocol { message: expected.into() }
 }
 
-/// Says what an error of the connection or the server means for the request.
+/// Converts an error of the connection or the server.
 pub(super) fn error(error: RedisError) -> StoreError {
     let message = error.to_string();
     if error.is_timeout() {
@@ -29,14 +29,17 @@ pub(super) fn error(error: RedisError) -> StoreError {
     }
 }
 
-/// Returns the code of a refusal. Redis 6.2 puts that of a command in a script behind an `ERR`:
-/// `Error running script (call to f_7a4e): @user_script:23: WRONGTYPE Operation against ...`.
+/// Returns the code of an error reply.
+///
+/// If a command in a script fails, Redis 6.2 replies with the code `ERR` and puts the code of the
+/// command into the message: `Error running script (call to f_7a4e): @user_script:23: WRONGTYPE
+/// Operation against ...`.
 fn code_of(code: &str, message: &str) -> String {
-    let of_the_command = || {
+    let of_command = || {
         let (_, after) = message.split_once("@user_script:")?;
         let word = after.split_once(": ")?.1.split(' ').next()?;
         word.bytes().all(|byte| byte.is_ascii_uppercase()).then_some(word)
     };
-    let inner = if code == "ERR" { of_the_command() } else { None };
+    let inner = if code == "ERR" { of_command() } else { None };
     inner.unwrap_or(code).to_owned()
 }

@@ -1,14 +1,14 @@
-//! The Lua scripts, called by hash.
+//! [`Scripts`]: the Lua scripts, which are called by hash.
 
 use std::sync::LazyLock;
 
 use redis::aio::ConnectionLike;
 use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 
-/// Declares the table of the scripts, each with its file below `lua/`.
+/// Declares the table of scripts, each with its file below `lua/`.
 macro_rules! scripts {
     ($($(#[$attribute:meta])* $name:ident: $file:literal,)*) => {
-        /// All scripts of the crate. Their files say what each does.
+        /// All scripts of the crate. Each file describes its script.
         pub(crate) struct Scripts {
             $($(#[$attribute])* pub(crate) $name: Script,)*
         }
@@ -43,13 +43,14 @@ scripts! {
 }
 
 impl Scripts {
-    /// Returns the scripts as they are shipped.
+    /// Returns the scripts as shipped.
     pub(crate) fn shipped() -> &'static Self {
         static SHIPPED: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(str::to_owned));
         &SHIPPED
     }
 
-    /// Returns the same scripts, which read the hash `clock` (fields `s` and `us`) instead of `TIME`.
+    /// Returns the scripts with a test clock: they read the hash `clock` (fields `s` and `us`)
+    /// instead of `TIME`.
     #[cfg(test)]
     pub(crate) fn with_clock(clock: &str) -> &'static Self {
         Box::leak(Box::new(Self::new(|shipped| {
@@ -59,10 +60,10 @@ impl Scripts {
         })))
     }
 
-    /// Loads the scripts that decide on requests, so that the first rush does not find them missing
-    /// a thousand times.
+    /// Loads the scripts that limit requests, so that the first of many concurrent requests do not
+    /// all find them missing.
     ///
-    /// A failure does not matter: a call brings its script along where it is missing.
+    /// Errors are ignored: a call whose script is missing sends the script along.
     pub(super) async fn load(&self, connection: &mut impl ConnectionLike) {
         for script in [&self.admit, &self.admit_all, &self.cancel, &self.restore] {
             let mut load = redis::cmd("SCRIPT");
@@ -72,7 +73,7 @@ impl Scripts {
     }
 }
 
-/// A script's text and its hash.
+/// The text and the hash of a script.
 pub(crate) struct Script {
     code: String,
     hash: String,
@@ -84,16 +85,16 @@ impl Script {
         Self { code, hash }
     }
 
-    /// Begins a call. The keys, `keys` of them, and then the arguments follow.
+    /// Starts the command of a call. The caller adds `keys` keys, and then the arguments.
     pub(crate) fn command(&self, keys: usize) -> Cmd {
-        // Unlike `redis::ScriptInvocation`, this keeps all arguments in one buffer.
+        // Keeps all arguments in one buffer, unlike `redis::ScriptInvocation`.
         let mut command = Cmd::with_capacity(16, 256);
         command.arg("EVALSHA").arg(&self.hash).arg(keys);
         command
     }
 
-    /// Makes the call. If, and only if, the server has no such script, nothing has run: then the
-    /// call is made again with the script's text, which also loads it.
+    /// Runs the command. If the server does not have the script, nothing has run, and the command
+    /// is sent again with the text of the script, which also loads it.
     pub(super) async fn run(
         &self,
         command: &Cmd,
@@ -101,7 +102,7 @@ impl Script {
     ) -> RedisResult<Value> {
         const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
         match command.query_async(connection).await {
-            // Boxed, so that calls do not carry room for what happens once.
+            // Boxed to keep the future of every other call small.
             Err(error) if error.kind() == NO_SCRIPT => {
                 Box::pin(self.run_and_load(command, connection)).await
             }
@@ -114,20 +115,20 @@ impl Script {
         command: &Cmd,
         connection: &mut impl ConnectionLike,
     ) -> RedisResult<Value> {
-        // Not SCRIPT LOAD and EVALSHA again: the scripts may be flushed in between.
+        // EVAL, not SCRIPT LOAD and EVALSHA: the scripts may be flushed between the two.
         let named = with_argument(command, 0, b"EVAL");
         with_argument(&named, 1, self.code.as_bytes()).query_async(connection).await
     }
 }
 
-/// Returns the same command with one argument replaced.
+/// Returns a copy of the command with one argument replaced.
 fn with_argument(command: &Cmd, index: usize, argument: &[u8]) -> Cmd {
     let mut changed = Cmd::new();
     for (at, old) in command.args_iter().enumerate() {
         match old {
             _ if at == index => changed.arg(argument),
             Arg::Simple(old) => changed.arg(old),
-            // Only SCAN and similar commands have others.
+            // Other kinds of arguments belong to SCAN and similar commands.
             _ => continue,
         };
     }

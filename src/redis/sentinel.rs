@@ -1,9 +1,9 @@
-//! [`Sentinel`]: the servers that say which server is the master.
+//! [`Sentinel`]: finds the master through Redis Sentinel.
 
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
 
-/// The Sentinels to ask which server is the master, and how to connect to that server.
+/// The addresses of the Sentinels, and the credentials of the master.
 #[derive(Clone)]
 pub(crate) struct Sentinel {
     pub(super) sentinels: Vec<ConnectionInfo>,
@@ -15,8 +15,8 @@ pub(crate) struct Sentinel {
 }
 
 impl Sentinel {
-    /// Asks for the master, the Sentinels in an order that differs from attempt to attempt: the
-    /// first may be the one that does not answer.
+    /// Looks the master up. The order of the Sentinels differs from attempt to attempt, because the
+    /// first one may be the one that does not reply.
     pub(super) async fn master(&self, attempt: usize) -> RedisResult<Client> {
         self.client(attempt)?.async_get_client().await
     }
@@ -25,15 +25,15 @@ impl Sentinel {
         let mut addresses: Vec<_> = self.sentinels.iter().map(|info| info.addr().clone()).collect();
         let first = attempt % addresses.len();
         addresses.rotate_left(first);
-        let own = self.sentinels[0].redis_settings();
-        let over_tls = matches!(addresses[0], ConnectionAddr::TcpTls { .. });
+        let settings = self.sentinels[0].redis_settings();
+        let uses_tls = matches!(addresses[0], ConnectionAddr::TcpTls { .. });
 
         let mut builder =
             SentinelClientBuilder::new(addresses, &self.master, SentinelServerType::Master)?;
-        if let Some(username) = own.username() {
+        if let Some(username) = settings.username() {
             builder = builder.set_client_to_sentinel_username(username);
         }
-        if let Some(password) = own.password() {
+        if let Some(password) = settings.password() {
             builder = builder.set_client_to_sentinel_password(password);
         }
         if let Some(username) = &self.username {
@@ -42,7 +42,7 @@ impl Sentinel {
         if let Some(password) = &self.password {
             builder = builder.set_client_to_redis_password(password);
         }
-        if over_tls {
+        if uses_tls {
             builder = builder.set_client_to_redis_tls_mode(redis::TlsMode::Secure);
         }
         #[cfg(feature = "tls")]

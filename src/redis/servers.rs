@@ -1,4 +1,4 @@
-//! [`RedisServers`]: which servers keep the windows.
+//! [`RedisServers`]: the servers of a store.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -12,11 +12,11 @@ use super::outage::Outage;
 use super::sentinel::Sentinel;
 use crate::error::StoreError;
 
-/// Which Redis servers keep the windows: one server, the master that Sentinels name, or a cluster.
+/// The Redis servers of a store: one server, the master that Sentinels name, or a cluster.
 ///
-/// A URL is `redis://[USERNAME][:PASSWORD@]HOST[:PORT][/DATABASE]`, or `rediss://` for TLS with
-/// the feature `tls`. Text is the URL of one server. TLS uses the cryptography that the process has
-/// installed in rustls, or else installs ring.
+/// A URL is `redis://[USERNAME][:PASSWORD@]HOST[:PORT][/DATABASE]`, or `rediss://` for TLS with the
+/// feature `tls`. A string converts to the server at that URL. TLS uses the cryptography provider
+/// that the process has installed in rustls, and installs ring if there is none.
 ///
 /// ```
 /// use tower_sliding_window::store::RedisServers;
@@ -53,29 +53,29 @@ impl RedisServers {
         }
     }
 
-    /// Names the server at a URL.
+    /// Uses the server at a URL.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if it is no URL of a Redis server.
+    /// [`StoreError::Unreachable`] if it is not the URL of a Redis server.
     pub fn one(url: impl IntoConnectionInfo) -> Result<Self, StoreError> {
-        Ok(Self::new(Kind::One(url.into_connection_info().map_err(unusable)?)))
+        Ok(Self::new(Kind::One(url.into_connection_info().map_err(unreachable)?)))
     }
 
-    /// Names the master that Sentinels at these URLs watch under this name.
+    /// Uses the master that the Sentinels at these URLs watch under a name.
     ///
-    /// After a failover the new master is used.
+    /// After a failover the store connects to the new master.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if there is no URL, or one is no URL of a Redis server.
+    /// [`StoreError::Unreachable`] if there is no URL, or if one is not the URL of a Redis server.
     #[cfg(feature = "sentinel")]
     pub fn sentinel<U: IntoConnectionInfo>(
         urls: impl IntoIterator<Item = U>,
         master: impl Into<String>,
     ) -> Result<Self, StoreError> {
         Ok(Self::new(Kind::Sentinel(Sentinel {
-            sentinels: all(urls)?,
+            sentinels: parse_all(urls)?,
             master: master.into(),
             username: None,
             password: None,
@@ -84,10 +84,10 @@ impl RedisServers {
         })))
     }
 
-    /// Sets the username and password of the servers behind Sentinels.
+    /// Sets the username and password of the servers behind Sentinels. Defaults to none.
     ///
-    /// What stands in the Sentinels' URLs, of which the first counts, is for the Sentinels alone. Defaults to none. Of no
-    /// effect elsewhere.
+    /// The credentials in the first Sentinel's URL are for the Sentinels only. Without Sentinels
+    /// this setting has no effect.
     #[cfg(feature = "sentinel")]
     #[must_use]
     pub fn credentials(mut self, username: Option<String>, password: Option<String>) -> Self {
@@ -97,23 +97,23 @@ impl RedisServers {
         self
     }
 
-    /// Names the cluster that the nodes at these URLs are part of.
+    /// Uses the cluster that the nodes at these URLs belong to.
     ///
-    /// The other nodes are learnt from them. Username and password are those of the first URL.
+    /// The client discovers the other nodes. Username and password are those of the first URL.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if there is no URL, or one is no URL of a Redis server.
+    /// [`StoreError::Unreachable`] if there is no URL, or if one is not the URL of a Redis server.
     #[cfg(feature = "cluster")]
     pub fn cluster<U: IntoConnectionInfo>(
         urls: impl IntoIterator<Item = U>,
     ) -> Result<Self, StoreError> {
-        Ok(Self::new(Kind::Cluster(all(urls)?)))
+        Ok(Self::new(Kind::Cluster(parse_all(urls)?)))
     }
 
-    /// Sets the certificate authority that the servers' certificates must come from, in PEM.
+    /// Sets the certificate authority that must have signed the servers' certificates, in PEM.
     ///
-    /// Defaults to those that the system trusts.
+    /// Defaults to the authorities that the system trusts.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
@@ -121,7 +121,7 @@ impl RedisServers {
         self
     }
 
-    /// Sets the certificate and the key that the servers know this client by, both in PEM.
+    /// Sets the certificate and the private key that identify this client, both in PEM.
     ///
     /// Defaults to none.
     #[cfg(feature = "tls")]
@@ -144,7 +144,7 @@ impl RedisServers {
             .get_or_insert(redis::TlsCertificates { client_tls: None, root_cert: None })
     }
 
-    /// Tells whether a request's windows may be on several servers.
+    /// Returns whether the logs of a request may be on several servers.
     #[cfg(feature = "cluster")]
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self.kind, Kind::Cluster(_))
@@ -155,7 +155,7 @@ impl RedisServers {
         response_timeout: Duration,
         outage: &Outage,
     ) -> Result<Connector, StoreError> {
-        self.try_into_connector(response_timeout, outage).map_err(unusable)
+        self.try_into_connector(response_timeout, outage).map_err(unreachable)
     }
 
     #[cfg_attr(not(feature = "cluster"), allow(unused_variables, reason = "only clusters use it"))]
@@ -168,7 +168,7 @@ impl RedisServers {
         let certificates = self.certificates;
         #[cfg(feature = "tls")]
         if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // rustls wants one chosen for the process, and panics at the first connection without.
+            // Without a provider rustls panics at the first connection.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         match self.kind {
@@ -195,20 +195,21 @@ impl RedisServers {
             Kind::Cluster(nodes) => {
                 let outage = outage.clone();
                 let builder = redis::cluster::ClusterClient::builder(nodes)
-                    // A slot that is on the move is asked for again after a few milliseconds.
+                    // A command for a slot that is being moved is sent again after a few
+                    // milliseconds.
                     .min_retry_wait(1)
                     .max_retry_wait(20)
                     .retry_wait_formula(1, 2)
-                    // Whoever waits for an answer gives up sooner; this notices a node that stalls.
+                    // Calls time out earlier. These timeouts detect a node that hangs.
                     .response_timeout(response_timeout * 4)
                     .overall_response_timeout(None)
                     .connection_timeout(response_timeout * 4)
-                    // The connection to a node is made again in silence, and the node may have lost
-                    // its memory. Only RESP3 tells of it.
+                    // The client reconnects to a node without an error, and the node may have lost
+                    // its data. Only RESP3 reports the disconnection.
                     .use_protocol(redis::ProtocolVersion::RESP3)
                     .push_sender(move |info: redis::PushInfo| {
                         if info.kind == redis::PushKind::Disconnection {
-                            outage.mark_reconnection();
+                            outage.record_reconnection();
                         }
                         Ok::<_, redis::aio::SendError>(())
                     });
@@ -262,18 +263,18 @@ impl From<Infallible> for StoreError {
 }
 
 #[cfg(any(feature = "sentinel", feature = "cluster"))]
-fn all<U: IntoConnectionInfo>(
+fn parse_all<U: IntoConnectionInfo>(
     urls: impl IntoIterator<Item = U>,
 ) -> Result<Vec<ConnectionInfo>, StoreError> {
     let urls = urls.into_iter().map(IntoConnectionInfo::into_connection_info);
-    let infos: Vec<ConnectionInfo> = urls.collect::<RedisResult<_>>().map_err(unusable)?;
+    let infos: Vec<ConnectionInfo> = urls.collect::<RedisResult<_>>().map_err(unreachable)?;
     if infos.is_empty() {
-        return Err(StoreError::Unreachable { message: "no server is named".to_owned() });
+        return Err(StoreError::Unreachable { message: "the list of servers is empty".to_owned() });
     }
     Ok(infos)
 }
 
-fn unusable(error: RedisError) -> StoreError {
+fn unreachable(error: RedisError) -> StoreError {
     StoreError::Unreachable { message: error.to_string() }
 }
 
@@ -282,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_url_is_refused_and_not_repeated() {
+    fn errors_and_debug_hide_the_password() {
         for url in ["", "127.0.0.1:6379", "http://:secret@host", "redis://:secret@host:port"] {
             let error = RedisServers::try_from(url).unwrap_err();
             assert!(matches!(error, StoreError::Unreachable { .. }), "{url:?}: {error:?}");

@@ -1,8 +1,8 @@
-//! [`Failover`]: logs in this process for when the store can't answer, and what the store has to
-//! be told afterwards.
+//! [`Failover`]: decides locally when the store can't, and writes the decisions back afterwards.
 
+mod accept;
 mod journal;
-mod settle;
+mod local;
 #[cfg(test)]
 mod tests;
 mod write_back;
@@ -12,30 +12,59 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use self::journal::{ChangeKind, SharedJournal};
+use self::journal::{ChangeKind, Journal, SharedJournal};
 use super::{LogSnapshot, MemoryStore, Restored, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::redis::Outage;
 use crate::window::{Check, LogId, Outcome};
 
-/// A store that goes on deciding while another one, which it stands in front of, does not answer.
+/// A layer in front of a store that decides in an outage of the store.
 ///
-/// With one process no key gets more than its quota. That follows from three rules:
+/// With one process no key gets more than its quota. Three rules ensure that:
 ///
-/// - What the store admits is recorded in a log in this process, so that the local log knows what
+/// - Each admission by the store is recorded in a log in this process. So the local log holds what
 ///   was admitted before an outage.
-/// - What is decided here in an outage is noted, log by log. The first check of a log after the
-///   outage tells the store what it lacks, under the requests' own identities, and is then decided
-///   by the store: so the store decides again at once, however busy the log is. Logs that are not
-///   asked about are told of in the background.
-/// - While an outage lasts and for one window afterwards, an admission by the store is compared with
-///   the local log. If that holds more than the store, which has lost its memory or did not know of
-///   requests that were under way, the store is told everything that is known here. If the admission
-///   is one too many, it is taken back and the store is asked again.
+/// - Each local decision is kept in a journal, as a change of its logs. The first check of a log
+///   after the outage writes the changes back, under the identities of the requests, and is then
+///   decided by the store. So the store decides again at once, however busy the log is. A
+///   background task writes back the changes of all other logs.
+/// - During an outage and for one window after it, each admission by the store is compared with the
+///   local log. If the local log holds more, the store has lost its data or lacks requests that
+///   were under way, and the local log is written back as a whole: a resync. If the admission is
+///   one too many, it is cancelled and checked again.
 ///
-/// The store leaves out what other processes have reset or lifted meanwhile, and says so; then it
-/// is forgotten here too.
+/// The store leaves out what other processes have reset or lifted meanwhile and reports it. It is
+/// then dropped here too.
+///
+/// # Interleavings
+///
+/// - A check arrives while the changes of its log are written back. It waits for the writer and
+///   then goes to the store. If there are many changes or the store has just failed to take them,
+///   it is decided locally instead. It waits only for changes from before it arrived, so later
+///   changes never delay it. Test: `check_does_not_wait_for_later_changes`.
+/// - A check finds the journal empty and goes to the store. Meanwhile another one fails and is
+///   decided locally. The failure is recorded before the local decision, so the admission of the
+///   first is compared with the local log. If both don't fit, it is cancelled and checked again,
+///   see [`Failover::resolve`]. Test, with a store that lost its data: `last_place_is_taken_once`.
+/// - A cancellation overtakes the write-back of its admission. The local log drops the request
+///   first, so that no later resync contains it. If anything of the log is pending or being
+///   written, the cancellation enters the journal: it replaces the admission, also one that is
+///   being written, and is written after it. Else it goes to the store. Tests:
+///   `replaced_change_is_written_again` and `cancelled_request_stays_cancelled`.
+/// - Redis runs a check after its cancellation, because the connection of the check was given up in
+///   between. The request then keeps its place for one window: too few are admitted, never too
+///   many.
+/// - Another process resets the log or lifts a ban during the write-back. The store does not record
+///   admissions from before the reset, nor a ban that was seen before it was lifted, and says so.
+///   An admission that was recorded although it may precede the reset is cancelled. Tests:
+///   `reset_elsewhere_in_outage_stays_reset` and `ban_lifted_elsewhere_stays_lifted`.
+/// - A runtime ends during the write-back. The tokens of its tasks are dropped, and the next check
+///   starts other tasks. A change that is written twice counts once. Tests:
+///   `write_back_outlives_a_runtime` and, on Redis, `outage_ends_when_its_runtime_is_gone`.
+/// - A future or a runtime is no longer polled, but not dropped either. The writer of a log is a
+///   task of its own, and checks wait for it for at most a second before they are decided locally.
+///   Tests: `unpolled_check_delays_no_other` and `unpolled_runtime_delays_no_other`.
 pub(super) struct Failover<S>(Arc<Inner<S>>);
 
 impl<S> Clone for Failover<S> {
@@ -51,55 +80,56 @@ struct Inner<S> {
     outage: Outage,
 }
 
-type Decided = Result<Outcome, StoreError>;
+type CheckResult = Result<Outcome, StoreError>;
 
 impl<S: Store> Failover<S> {
-    /// Puts local logs, and as many unwritten changes as there may be of them, in front of a store.
+    /// Puts local logs in front of a store. The journal has the same capacity as `local`.
     pub(super) fn new(store: S, local: MemoryStore, outage: Outage) -> Self {
         let journal = SharedJournal::new(local.capacity());
         Self(Arc::new(Inner { store, local, journal, outage }))
     }
 
-    /// Notes what the store has to be told about a request.
-    fn note(&self, check: &Check, kind: ChangeKind) -> Result<(), StoreError> {
-        let mut journal = self.0.journal.lock();
-        journal.note(check, kind, Instant::now())?;
-        self.ensure_worker(&mut journal);
-        Ok(())
+    /// Adds a change of all logs of a check, to be written back.
+    fn add_change(&self, check: &Check, kind: ChangeKind) -> Result<(), StoreError> {
+        self.0.journal.with(|journal| {
+            journal.add(check, kind, Instant::now())?;
+            self.ensure_task(journal);
+            Ok(())
+        })
     }
 
-    /// Has the store told all that is known here about some logs.
-    fn survey(&self, logs: &[LogId], always: bool) {
+    /// Requests a resync of logs, see [`Journal::request_resync`].
+    fn request_resync(&self, logs: &[LogId], always: bool) {
         let reconnections = self.0.outage.reconnections();
-        let mut journal = self.0.journal.lock();
-        logs.iter().for_each(|log| journal.survey(log, reconnections, always));
-        self.ensure_worker(&mut journal);
+        self.0.journal.with(|journal| {
+            logs.iter().for_each(|log| journal.request_resync(log, reconnections, always));
+            self.ensure_task(journal);
+        });
     }
 
-    /// Tells whether requests of these logs were decided on without the store, and sees to it that the
-    /// store is told of them and of all others: the runtime of the task that did so may have ended.
+    /// Returns whether logs have changes to be written back. Starts the background task if its
+    /// runtime has ended.
     fn has_changes(&self, logs: &[LogId]) -> bool {
-        if self.0.journal.is_empty() {
-            return false;
-        }
-        let mut journal = self.0.journal.lock();
-        self.ensure_worker(&mut journal);
-        journal.changes(logs) > 0
+        let has_changes = |journal: &mut Journal| {
+            self.ensure_task(journal);
+            journal.change_count(logs) > 0
+        };
+        !self.0.journal.is_empty() && self.0.journal.with(has_changes)
     }
 
-    fn ensure_worker(&self, journal: &mut journal::Journal) {
+    fn ensure_task(&self, journal: &mut Journal) {
         if let Ok(runtime) = Handle::try_current()
-            && let Some(worker) = journal.begin()
+            && let Some(token) = journal.claim_task()
         {
-            runtime.spawn(self.clone().work_off(worker));
+            runtime.spawn(self.clone().write_back(token));
         }
     }
 }
 
-/// Returns the answer of the in-process store, which never has to be waited for.
-fn now<T>(answer: StoreFuture<T>) -> Result<T, StoreError> {
-    answer.into_ready().unwrap_or_else(|_| {
-        Err(StoreError::Protocol { message: "expected an answer at once".to_owned() })
+/// Returns the result of a call of the in-process store, which is always ready.
+fn immediate<T>(future: StoreFuture<T>) -> Result<T, StoreError> {
+    future.into_ready().unwrap_or_else(|_| {
+        Err(StoreError::Protocol { message: "expected a result at once".to_owned() })
     })
 }
 
@@ -114,18 +144,20 @@ impl<S: Store> Store for Failover<S> {
             return StoreFuture::later(async move { this.admit_after_changes(&check).await });
         }
         match self.0.store.admit(check).into_ready() {
-            Ok(answer) => match self.settle(check, None, answer) {
-                Ok(decided) => StoreFuture::ready(decided),
-                Err(doubt) => {
+            Ok(result) => match self.accept(check, None, result) {
+                Ok(result) => StoreFuture::ready(result),
+                Err(conflict) => {
                     let (this, check) = (self.clone(), check.clone());
-                    StoreFuture::later(async move { this.resolve(&check, doubt).await })
+                    StoreFuture::later(async move { this.resolve(&check, conflict).await })
                 }
             },
-            Err(answer) => {
-                // Nothing is sent before the answer is polled for.
+            Err(pending) => {
+                // The check is not sent before the future is polled.
                 let sent = Instant::now();
                 let (this, check) = (self.clone(), check.clone());
-                StoreFuture::later(async move { this.conclude(&check, sent, answer.await).await })
+                StoreFuture::later(async move {
+                    this.accept_or_resolve(&check, sent, pending.await).await
+                })
             }
         }
     }
@@ -133,68 +165,68 @@ impl<S: Store> Store for Failover<S> {
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
-            let told = this.tell_changes(&check.logs).await;
-            let answer = match told {
+            let result = match this.write_back_changes(&check.logs).await {
                 Ok(()) => this.0.store.peek(&check).await,
                 Err(error) => Err(error),
             };
-            match answer {
+            match result {
                 Err(error) if is_local(&check) && !error.is_impossible() => {
-                    this.peek_here(&check, &error)
+                    this.peek_locally(&check, &error)
                 }
-                answer => answer,
+                result => result,
             }
         })
     }
 
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        // Here first: what is told about a log from now on does not hold the request.
-        let was_here = now(self.0.local.cancel(check));
-        if self.0.journal.concerns(&check.logs) {
-            // After what is being told about these logs, which may hold the request.
-            let noted = self.note(check, ChangeKind::Cancel);
+        // Locally first: no resync from now on contains the request.
+        let was_here = immediate(self.0.local.cancel(check));
+        if self.0.journal.has_backlog(&check.logs) {
+            // Written after what is being written now, which may contain the request.
+            let added = self.add_change(check, ChangeKind::Cancel);
             return match is_local(check) {
-                true => StoreFuture::ready(noted.and(was_here)),
-                false => self.cancel_after_changes(check, noted),
+                true => StoreFuture::ready(added.and(was_here)),
+                false => self.cancel_after_changes(check, added),
             };
         }
         let (this, check) = (self.clone(), check.clone());
-        let answer = self.0.store.cancel(&check);
+        let cancelled = self.0.store.cancel(&check);
         StoreFuture::later(async move {
-            match answer.await {
+            match cancelled.await {
                 Err(error) => {
-                    this.note(&check, ChangeKind::Cancel)?;
+                    this.add_change(&check, ChangeKind::Cancel)?;
                     if is_local(&check) { was_here } else { Err(error) }
                 }
-                answer => answer,
+                result => result,
             }
         })
     }
 
-    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
-        let _ = now(self.0.local.restore(log, known));
-        self.0.store.restore(log, known)
+    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
+        let _ = immediate(self.0.local.restore(log, snapshot));
+        self.0.store.restore(log, snapshot)
     }
 
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
-        let _ = now(self.0.local.reset(logs));
-        self.0.journal.lock().forget(logs);
+        let _ = immediate(self.0.local.reset(logs));
+        self.0.journal.with(|journal| journal.forget(logs));
         self.0.store.reset(logs)
     }
 }
 
 impl<S: Store> Failover<S> {
-    /// Cancels a request whose local log does not say whether it was there.
+    /// Cancels a request under a policy other than `Local`, whose local log does not say whether
+    /// the request was there.
     fn cancel_after_changes(
         &self,
         check: &Arc<Check>,
-        noted: Result<(), StoreError>,
+        added: Result<(), StoreError>,
     ) -> StoreFuture<bool> {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
-            noted?;
+            added?;
             let was_there = this.0.store.cancel(&check).await;
-            this.tell_changes(&check.logs).await?;
+            this.write_back_changes(&check.logs).await?;
             was_there
         })
     }

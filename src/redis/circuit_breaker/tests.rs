@@ -1,6 +1,5 @@
-//! A call and its connection.
-
 use test_support::Redis;
+use tokio::time::{Instant, timeout};
 
 use super::*;
 
@@ -8,52 +7,53 @@ async fn breaker(server: &Redis, response_timeout: Duration) -> (CircuitBreaker,
     let connection = server.connection().await;
     let connector = Connector::Managed(connection.clone());
     (
-        CircuitBreaker::idle(connector, response_timeout, Outage::new()),
+        CircuitBreaker::new(connector, response_timeout, Outage::new()),
         Connection::Managed(connection),
     )
 }
 
-/// [`Shared::ready`], halted before its last step: nobody is told.
-fn connected(breaker: &CircuitBreaker, connection: Connection) {
+/// Does the first half of [`Shared::set_ready`]: the new state is there, and no call is notified
+/// yet.
+fn store_ready(breaker: &CircuitBreaker, connection: Connection) {
     let ready = State::Ready { connection, number: 0, since: Instant::now() };
     breaker.0.state.store(Arc::new(ready));
 }
 
-/// A call may find the new connection before those who wait for one are told of it.
 #[tokio::test]
-async fn a_call_does_not_take_the_news_of_its_connection_for_the_end_of_it() {
+async fn call_survives_a_late_notification() {
     let server = Redis::start().await;
     let (breaker, connection) = breaker(&server, Duration::from_secs(10)).await;
-    connected(&breaker, connection);
+    store_ready(&breaker, connection);
     let call = breaker.call(async |_| {
         sleep(Duration::from_millis(10)).await;
         Ok(())
     });
-    let (answer, ()) = tokio::join!(call, async { breaker.0.changed.notify_waiters() });
+    let (result, ()) = tokio::join!(call, async { breaker.0.changed.notify_waiters() });
     let lost = !matches!(**breaker.0.state.load(), State::Ready { number: 0, .. });
-    assert!(answer.is_ok() && !lost, "{answer:?}, connection lost: {lost}");
+    assert!(result.is_ok() && !lost, "{result:?}, connection lost: {lost}");
 }
 
 #[tokio::test]
-async fn a_call_ends_with_the_connection_it_waits_on() {
+async fn call_ends_with_its_connection() {
     let server = Redis::start().await;
     let (breaker, connection) = breaker(&server, Duration::from_secs(600)).await;
-    connected(&breaker, connection);
+    store_ready(&breaker, connection);
     let call = breaker.call(async |_| std::future::pending::<Result<(), _>>().await);
-    let lose = async { breaker.0.lose(0, State::Failed, Duration::ZERO, &StoreError::Timeout) };
-    let both = async { tokio::join!(call, lose).0 };
-    let answer = timeout(Duration::from_secs(5), both).await.expect("an answer at once");
-    assert!(matches!(answer, Err(StoreError::Disconnected { .. })), "{answer:?}");
+    let give_up =
+        async { breaker.0.give_up(0, State::Failed, Duration::ZERO, &StoreError::Timeout) };
+    let both = async { tokio::join!(call, give_up).0 };
+    let result = timeout(Duration::from_secs(5), both).await.expect("the call ends at once");
+    assert!(matches!(result, Err(StoreError::Disconnected { .. })), "{result:?}");
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_connection_longer_than_for_an_answer() {
+async fn wait_for_a_connection_has_a_deadline() {
     let server = Redis::start().await;
     let (breaker, _) = breaker(&server, Duration::from_millis(50)).await;
-    // Nobody makes the connection, and nobody tells.
-    let attempt = Arc::new(());
-    breaker.0.state.store(Arc::new(State::Connecting(Arc::downgrade(&attempt))));
+    // No task makes the connection, and no notification arrives.
+    let token = Arc::new(());
+    breaker.0.state.store(Arc::new(State::Connecting(Arc::downgrade(&token))));
     let call = breaker.call(async |_| Ok(()));
-    let answer = timeout(Duration::from_secs(5), call).await.expect("an answer in time");
-    assert!(matches!(answer, Err(StoreError::Timeout)), "{answer:?}");
+    let result = timeout(Duration::from_secs(5), call).await.expect("the call ends in time");
+    assert!(matches!(result, Err(StoreError::Timeout)), "{result:?}");
 }

@@ -1,103 +1,44 @@
-//! [`SharedJournal`]: what the store has yet to be told, log by log.
+//! [`Journal`]: the changes to be written back to the store, log by log.
 
 mod backlog;
+mod shared;
 #[cfg(test)]
 mod tests;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ahash::RandomState;
 use tokio::time::Instant;
 
 use self::backlog::Backlog;
-pub(super) use self::backlog::{Change, ChangeKind, Lead, Turn};
+pub(super) use self::backlog::{Change, ChangeKind, Claim, LogWriter, Resync};
+pub(super) use self::shared::SharedJournal;
 use crate::error::StoreError;
 use crate::store::{Check, LogId};
 
-/// Of how many logs it is remembered that they were surveyed since the last reconnection.
-const MOST_SURVEYED: usize = 65_536;
+/// The number of logs for which a resync since the last reconnection is remembered.
+const MAX_RESYNCED: usize = 65_536;
 
-/// The journal of a process, which is empty nearly always.
-#[derive(Debug)]
-pub(super) struct SharedJournal {
-    journal: Mutex<Journal>,
-    /// How many logs the journal is about, for a look without its lock.
-    logs: AtomicUsize,
-}
-
-impl SharedJournal {
-    pub(super) fn new(capacity: usize) -> Self {
-        Self { journal: Mutex::new(Journal::new(capacity)), logs: AtomicUsize::new(0) }
-    }
-
-    /// Locks the journal. Whether it is empty is known to all when the lock is released.
-    pub(super) fn lock(&self) -> Locked<'_> {
-        let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { journal, logs: &self.logs }
-    }
-
-    /// Tells whether the journal is about no log.
-    pub(super) fn is_empty(&self) -> bool {
-        self.logs.load(Ordering::Acquire) == 0
-    }
-
-    /// Tells whether anything is to be told about these logs.
-    pub(super) fn concerns(&self, logs: &[LogId]) -> bool {
-        // Locked in any case: something may be about to be noted.
-        let journal = self.lock();
-        logs.iter().any(|log| journal.backlogs.contains_key(log))
-    }
-}
-
-/// The journal while it is looked at or changed.
-pub(super) struct Locked<'a> {
-    journal: MutexGuard<'a, Journal>,
-    logs: &'a AtomicUsize,
-}
-
-impl Deref for Locked<'_> {
-    type Target = Journal;
-
-    fn deref(&self) -> &Journal {
-        &self.journal
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut Journal {
-        &mut self.journal
-    }
-}
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        self.logs.store(self.journal.backlogs.len(), Ordering::Release);
-    }
-}
-
-/// What is to be told about each log.
+/// The changes to be written back, in a backlog for each log.
 #[derive(Debug)]
 pub(super) struct Journal {
     backlogs: HashMap<LogId, Backlog, RandomState>,
-    /// The logs in the order in which the store is told of them, and the numbers of their backlogs,
-    /// beside some that are done.
+    /// The logs and the numbers of their backlogs, in the order of the write-back. Some are done.
     order: VecDeque<(LogId, u64)>,
-    /// How many changes there are, of all logs.
+    /// The number of changes, of all logs.
     changes: usize,
     capacity: usize,
     next_number: u64,
     cleared_at: Option<Instant>,
-    /// The logs that were surveyed since this many reconnections.
-    surveyed: (u64, HashSet<LogId, RandomState>),
-    /// How often the connection was made again, and when that was seen last.
-    reconnected: (u64, Option<Instant>),
-    /// Held by the task that tells the store, and let go if a runtime that ends has dropped that.
-    worker: Weak<()>,
+    /// A number of reconnections, and the logs for which a resync was requested since then.
+    resynced: (u64, HashSet<LogId, RandomState>),
+    /// The number of new connections, and when it was seen to change.
+    connected: (u64, Option<Instant>),
+    /// The token of the background task. It is dangling when the task is gone.
+    task: Weak<()>,
 }
 
 impl Journal {
@@ -109,67 +50,68 @@ impl Journal {
             capacity,
             next_number: 0,
             cleared_at: None,
-            surveyed: (0, HashSet::default()),
-            reconnected: (0, None),
-            worker: Weak::new(),
+            resynced: (0, HashSet::default()),
+            connected: (0, None),
+            task: Weak::new(),
         }
     }
 
-    /// Returns what the task that tells the store has to hold, unless there is one already.
-    pub(super) fn begin(&mut self) -> Option<Arc<()>> {
-        if self.worker.strong_count() > 0 {
+    /// Returns the token that the background task must hold, or `None` if there is a task.
+    pub(super) fn claim_task(&mut self) -> Option<Arc<()>> {
+        if self.task.strong_count() > 0 {
             return None;
         }
-        let worker = Arc::new(());
-        self.worker = Arc::downgrade(&worker);
-        Some(worker)
+        let token = Arc::new(());
+        self.task = Arc::downgrade(&token);
+        Some(token)
     }
 
-    /// Notes that no task tells the store any longer.
-    pub(super) fn end(&mut self) {
-        self.worker = Weak::new();
+    /// Allows another background task to start.
+    pub(super) fn release_task(&mut self) {
+        self.task = Weak::new();
     }
 
-    /// Returns how many changes there are of some logs.
-    pub(super) fn changes(&self, logs: &[LogId]) -> usize {
-        logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::changes).sum()
+    /// Returns the number of changes of some logs.
+    pub(super) fn change_count(&self, logs: &[LogId]) -> usize {
+        logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::change_count).sum()
     }
 
     /// Returns how many places the changes of some logs take.
     pub(super) fn places(&self, logs: &[LogId]) -> usize {
-        logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::places).sum()
+        logs.iter().filter_map(|log| self.backlogs.get(log)).map(|it| it.places).sum()
     }
 
-    /// Tells whether no check is to wait until the store is told of one of these logs.
-    pub(super) fn is_stalled(&mut self, logs: &[LogId], now: Instant, connections: u64) -> bool {
-        if self.reconnected.0 != connections {
-            self.reconnected = (connections, Some(now));
+    /// Returns whether checks must not wait for the write-back of one of these logs, because it has
+    /// failed.
+    pub(super) fn is_failing(&mut self, logs: &[LogId], now: Instant, connections: u64) -> bool {
+        if self.connected.0 != connections {
+            self.connected = (connections, Some(now));
         }
         let mut backlogs = logs.iter().filter_map(|log| self.backlogs.get(log));
-        backlogs.any(|backlog| backlog.is_stalled(now, self.reconnected.1))
+        backlogs.any(|backlog| backlog.is_failing(now, self.connected.1))
     }
 
-    /// Returns the number of the last change that was noted.
+    /// Returns the number of the last change.
     pub(super) fn last_number(&self) -> u64 {
         self.next_number
     }
 
-    /// Tells whether the store has yet to be told of a change up to this number.
-    pub(super) fn has_until(&self, log: &LogId, number: u64) -> bool {
-        self.backlogs.get(log).is_some_and(|backlog| backlog.has_until(number))
+    /// Returns whether a log has a change up to this number.
+    pub(super) fn has_changes_until(&self, log: &LogId, number: u64) -> bool {
+        self.backlogs.get(log).is_some_and(|backlog| backlog.has_changes_until(number))
     }
 
-    /// Tells whether the store is to be told all that is known here of a log.
-    pub(super) fn is_surveyed(&self, log: &LogId) -> bool {
-        self.backlogs.get(log).is_some_and(Backlog::is_surveyed)
+    /// Returns whether a log needs a resync.
+    pub(super) fn needs_resync(&self, log: &LogId) -> bool {
+        self.backlogs.get(log).is_some_and(Backlog::needs_resync)
     }
 
-    /// Notes what has become of a request, in place of what was noted before, in each of its logs.
+    /// Adds a change to each log of a request. It replaces an earlier change of the same request.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Full`] if there is no room. What only replaces something needs none.
-    pub(super) fn note(
+    /// [`StoreError::Full`] if there is no room. A replacement needs none.
+    pub(super) fn add(
         &mut self,
         check: &Check,
         kind: ChangeKind,
@@ -184,31 +126,31 @@ impl Journal {
             self.next_number += 1;
             let number = self.next_number;
             let change = Change { id: check.id, kind, cost: check.cost, at, number };
-            let is_new = self.backlog(log).note(change);
+            let is_new = self.backlog(log).add(change);
             self.changes += usize::from(is_new);
         }
         Ok(())
     }
 
-    /// Notes that the store may lack anything of a log, so that all that is known here is to be
-    /// told.
+    /// Requests a resync: the local log is written back as a whole, because the store may lack any
+    /// part of it.
     ///
-    /// Without `always` that is done once after each reconnection: a log in constant use may look
-    /// incomplete only because two replies overtook one another.
-    pub(super) fn survey(&mut self, log: &LogId, reconnections: u64, always: bool) {
-        if self.surveyed.0 != reconnections || self.surveyed.1.len() >= MOST_SURVEYED {
-            self.surveyed = (reconnections, HashSet::default());
+    /// Without `always` a log is resynced once after each reconnection: a log in constant use may
+    /// look incomplete only because two replies overtook one another.
+    pub(super) fn request_resync(&mut self, log: &LogId, reconnections: u64, always: bool) {
+        if self.resynced.0 != reconnections || self.resynced.1.len() >= MAX_RESYNCED {
+            self.resynced = (reconnections, HashSet::default());
         }
-        if self.surveyed.1.insert(log.clone()) || always {
-            self.backlog(log).begin_survey();
+        if self.resynced.1.insert(log.clone()) || always {
+            self.backlog(log).request_resync();
         }
     }
 
     fn backlog(&mut self, log: &LogId) -> &mut Backlog {
         match self.backlogs.entry(log.clone()) {
-            Entry::Occupied(known) => {
-                let backlog = known.into_mut();
-                backlog.lengthen(log);
+            Entry::Occupied(occupied) => {
+                let backlog = occupied.into_mut();
+                backlog.keep_longest_policy(log);
                 backlog
             }
             Entry::Vacant(vacant) => {
@@ -219,96 +161,95 @@ impl Journal {
         }
     }
 
-    /// Drops what is done from the order, if it is most of it: a log may be done and noted again any
-    /// number of times before its turn comes.
-    fn tidy(&mut self) {
-        if self.order.len() > 2 * self.backlogs.len() + 64 {
-            let backlogs = &self.backlogs;
-            self.order.retain(|(log, number)| is_current(backlogs, log, *number));
-        }
-    }
-
-    /// Says whose turn it is to tell the store about a log, and of what: of changes that take
-    /// up to `most` places.
-    pub(super) fn turn(&mut self, log: &LogId, most: usize, now: Instant) -> Turn {
-        let Some(backlog) = self.backlogs.get_mut(log) else { return Turn::Nothing };
-        backlog.lengthen(log);
-        self.changes -= backlog.drop_over(now);
-        let turn = backlog.turn(most);
+    /// Claims the write-back of a log, with changes that take up to `max_places`.
+    pub(super) fn claim(&mut self, log: &LogId, max_places: usize, now: Instant) -> Claim {
+        let Some(backlog) = self.backlogs.get_mut(log) else { return Claim::Nothing };
+        backlog.keep_longest_policy(log);
+        self.changes -= backlog.drop_expired(now);
+        let claim = backlog.claim(max_places);
         self.drop_if_empty(log);
-        turn
+        claim
     }
 
-    /// Notes how a turn has ended: what was told is done, unless it was replaced meanwhile.
+    /// Ends the work of a writer. If it has succeeded, drops its changes, except those that were
+    /// replaced meanwhile.
     ///
-    /// A survey goes on from `surveyed_until_us`, or has told everything.
+    /// A resync goes on after the timestamp `resynced_until_us`. With `None` it is complete.
     pub(super) fn finish(
         &mut self,
-        lead: &Lead,
-        outcome: &Result<(), StoreError>,
-        surveyed_until_us: Option<u64>,
+        writer: &LogWriter,
+        result: &Result<(), StoreError>,
+        resynced_until_us: Option<u64>,
     ) {
-        if let Some(backlog) = self.backlogs.get_mut(&lead.log) {
-            self.changes -= backlog.finish(lead, outcome.is_ok(), surveyed_until_us);
-            self.drop_if_empty(&lead.log);
+        if let Some(backlog) = self.backlogs.get_mut(&writer.log) {
+            self.changes -= backlog.finish(writer, result.is_ok(), resynced_until_us);
+            self.drop_if_empty(&writer.log);
         }
-        lead.tell(outcome);
+        writer.publish(result);
     }
 
-    /// Forgets what was to be told about some logs.
+    /// Drops the changes of some logs, and the requests to resync them.
     pub(super) fn forget(&mut self, logs: &[LogId]) {
         for log in logs {
             if let Some(backlog) = self.backlogs.get_mut(log) {
-                self.changes -= backlog.forget();
+                self.changes -= backlog.clear();
                 self.drop_if_empty(log);
             }
         }
     }
 
-    /// Returns up to `most` logs that the store is to be told about. Those that were not returned
-    /// lately come first, so that one that can't be told holds up no other.
-    pub(super) fn next(&mut self, most: usize) -> Vec<LogId> {
+    /// Returns up to `max` logs to be written back. Those that were returned last come last, so
+    /// that a log that can't be written delays no other.
+    pub(super) fn next_logs(&mut self, max: usize) -> Vec<LogId> {
         let mut logs = Vec::new();
         for _ in 0..self.order.len() {
-            if logs.len() == most {
+            if logs.len() == max {
                 break;
             }
             let Some((log, number)) = self.order.pop_front() else { break };
-            if let Some(backlog) = self.backlogs.get(&log).filter(|it| it.number() == number) {
-                logs.push(backlog.log().clone());
+            if let Some(backlog) = self.backlogs.get(&log).filter(|it| it.number == number) {
+                logs.push(backlog.log.clone());
                 self.order.push_back((log, number));
             }
         }
         logs
     }
 
-    /// Makes room for so many more changes, and says whether there is.
+    /// Returns whether there is room for `more` changes. Drops expired changes if that is
+    /// necessary.
     fn has_room(&mut self, more: usize, now: Instant) -> bool {
         if self.changes + more <= self.capacity {
             return true;
         }
-        let lately = |at: Instant| now.saturating_duration_since(at) < Duration::from_secs(1);
-        if !self.cleared_at.is_some_and(lately) {
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < Duration::from_secs(1);
+        if !self.cleared_at.is_some_and(is_recent) {
             self.cleared_at = Some(now);
             for backlog in self.backlogs.values_mut() {
-                self.changes -= backlog.drop_over(now);
+                self.changes -= backlog.drop_expired(now);
             }
             self.backlogs.retain(|_, backlog| !backlog.is_empty());
-            self.tidy();
+            self.compact();
         }
         self.changes + more <= self.capacity
     }
 
     fn drop_if_empty(&mut self, log: &LogId) {
         if self.backlogs.get(log).is_some_and(Backlog::is_empty) {
-            // Its place in the order is passed over when its turn comes.
+            // `next_logs` or `compact` drops its place in the order.
             self.backlogs.remove(log);
-            self.tidy();
+            self.compact();
         }
     }
-}
 
-/// Tells whether a place in the order is that of a backlog.
-fn is_current(backlogs: &HashMap<LogId, Backlog, RandomState>, log: &LogId, number: u64) -> bool {
-    backlogs.get(log).is_some_and(|backlog| backlog.number() == number)
+    /// Drops finished backlogs from the order if they are the larger part: a log may be done and
+    /// added again any number of times before the background task comes to it.
+    fn compact(&mut self) {
+        if self.order.len() > 2 * self.backlogs.len() + 64 {
+            let backlogs = &self.backlogs;
+            let is_current = |(log, number): &(LogId, u64)| {
+                backlogs.get(log).is_some_and(|backlog| backlog.number == *number)
+            };
+            self.order.retain(is_current);
+        }
+    }
 }

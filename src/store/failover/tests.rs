@@ -1,5 +1,3 @@
-//! What one process may admit while the store has forgotten something.
-
 mod faulty;
 
 use std::sync::Barrier;
@@ -23,26 +21,26 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// A store in this process, in the place of Redis.
+/// Uses a [`MemoryStore`] in place of Redis.
 fn failover() -> (Failover<MemoryStore>, MemoryStore) {
     let store = MemoryStore::new();
     (Failover::new(store.clone(), MemoryStore::new(), Outage::new()), store)
 }
 
 #[test]
-fn of_requests_that_come_together_no_more_pass_than_fit() {
+fn last_place_is_taken_once() {
     const THREADS: u32 = 4;
     let (runtime, (failover, store)) = (runtime(), failover());
     let admit = |check: Arc<Check>| runtime.block_on(failover.admit(&check)).unwrap().admitted;
-    failover.0.outage.mark();
+    failover.0.outage.record_failure();
     let together = Barrier::new(THREADS as usize);
     for round in 0..5_000 {
-        let window = log("user", round);
-        let check = || Arc::new(Check::new([window.clone()]));
+        let log = log("user", round);
+        let check = || Arc::new(Check::new([log.clone()]));
         for _ in 1..LIMIT {
             assert!(admit(check()));
         }
-        now(store.reset(std::slice::from_ref(&window))).unwrap();
+        immediate(store.reset(std::slice::from_ref(&log))).unwrap();
         let one = || {
             together.wait();
             admit(check())
@@ -56,16 +54,16 @@ fn of_requests_that_come_together_no_more_pass_than_fit() {
 }
 
 #[test]
-fn what_is_cancelled_while_the_store_is_told_what_it_lacks_stays_cancelled() {
+fn cancelled_request_stays_cancelled() {
     let runtime = runtime();
     for round in 0..2_000 {
         let (failover, store) = failover();
         let admit = |check: &Arc<Check>| runtime.block_on(failover.admit(check)).unwrap().admitted;
-        failover.0.outage.mark();
-        let window = log("user", round);
-        let cancelled = Arc::new(Check::new([window.clone()]));
+        failover.0.outage.record_failure();
+        let log = log("user", round);
+        let cancelled = Arc::new(Check::new([log.clone()]));
         assert!(admit(&cancelled));
-        now(store.reset(std::slice::from_ref(&window))).unwrap();
+        immediate(store.reset(std::slice::from_ref(&log))).unwrap();
         let together = Barrier::new(2);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -73,17 +71,18 @@ fn what_is_cancelled_while_the_store_is_told_what_it_lacks_stays_cancelled() {
                 runtime.block_on(failover.cancel(&cancelled)).unwrap();
             });
             together.wait();
-            admit(&Arc::new(Check::new([window.clone()])));
+            admit(&Arc::new(Check::new([log.clone()])));
         });
-        runtime.block_on(failover.tell_everything(std::slice::from_ref(&window))).unwrap();
+        runtime.block_on(failover.write_back_and_resync(std::slice::from_ref(&log))).unwrap();
         let repeated = Check { repeated: true, cost: 0, ..Check::clone(&cancelled) };
-        let held = now(store.peek(&Arc::new(repeated))).unwrap().logs()[0].quotas()[0].remaining;
+        let held =
+            immediate(store.peek(&Arc::new(repeated))).unwrap().logs()[0].quotas()[0].remaining;
         assert_eq!(held, LIMIT - 1, "only the other request is there, in round {round}");
     }
 }
 
 #[tokio::test]
-async fn what_a_forgetful_store_admits_is_taken_back_until_there_is_room_and_not_longer() {
+async fn excess_is_cancelled_until_there_is_room() {
     let window = Duration::from_micros(200);
     let (forgetful, outage) = (MemoryStore::new(), Outage::new());
     let store = Failover::new(forgetful.clone(), MemoryStore::new(), outage.clone());
@@ -92,68 +91,23 @@ async fn what_a_forgetful_store_admits_is_taken_back_until_there_is_room_and_not
 
     let (mut last, mut admissions) = (None, 0);
     while admissions < 2_000 {
-        outage.mark();
-        now(forgetful.reset(&logs)).unwrap();
+        outage.record_failure();
+        immediate(forgetful.reset(&logs)).unwrap();
         let sent = Instant::now();
         let outcome = store.admit(&Arc::new(Check::new(logs.clone()))).await.unwrap();
-        // Nor is it written back: the outage goes on.
-        store.0.journal.lock().forget(&logs);
+        // Nothing is written back: the outage goes on.
+        store.0.journal.with(|journal| journal.forget(&logs));
         if outcome.admitted {
-            let after = last.map(|last| Instant::now() - last);
-            assert!(after.is_none_or(|after| after >= window), "{after:?} after another");
+            let gap = last.map(|last| Instant::now() - last);
+            assert!(gap.is_none_or(|gap| gap >= window), "{gap:?} after the last");
             (last, admissions) = (Some(sent), admissions + 1);
         }
     }
 }
 
-/// A store whose first replies come late.
-struct Late(MemoryStore, std::sync::Mutex<Vec<Duration>>);
-
-impl Store for Late {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
-        let outcome = self.0.admit(check);
-        let delay = self.1.lock().unwrap().pop().unwrap_or_default();
-        StoreFuture::later(async move {
-            tokio::time::sleep(delay).await;
-            outcome.await
-        })
-    }
-
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
-        self.0.peek(check)
-    }
-
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        self.0.cancel(check)
-    }
-
-    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
-        self.0.restore(log, known)
-    }
-
-    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
-        self.0.reset(logs)
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_wait_told_before_an_outage_is_honest_after_it() {
-    let late = Late(MemoryStore::new(), vec![Duration::from_millis(40)].into());
-    let outage = Outage::new();
-    let store = Failover::new(late, MemoryStore::new(), outage.clone());
-    let policy = Arc::new(Policy::new("user").quota(Quota::per_minute(1)));
-    let check = || Arc::new(Check::new([LogId { policy: policy.clone(), key: "a".into() }]));
-    assert!(store.admit(&check()).await.unwrap().admitted);
-    let told = store.admit(&check()).await.unwrap().logs()[0].quotas()[0].wait_us;
-    outage.mark_reconnection();
-    tokio::time::advance(Duration::from_micros(told)).await;
-    let outcome = store.admit(&check()).await.unwrap();
-    assert!(outcome.admitted, "the local entry leaves no later than the store's");
-}
-
-/// A repeated check alone looks whether it is there already.
+/// Only a repeated check looks for its entry.
 #[test]
-fn recording_does_not_look_through_the_log() {
+fn recording_does_not_search_the_log() {
     let policy = Arc::new(Policy::new("all").quota(Quota::per_hour(1_000_000)));
     let local = MemoryStore::new();
     let check = |key: &str| Check::new([LogId { policy: policy.clone(), key: key.into() }]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::Pipeline;
 
 use super::RedisStore;
-use super::direct::call_ban;
+use super::direct::ban_command;
 use super::reply::{self, BanOutcome, BanReply};
 use crate::error::StoreError;
 use crate::key::Key;
@@ -16,21 +16,21 @@ use crate::redis::{Client, read};
 use crate::store::{Ban, BanCursor, BanPage, BanStore, StoreFuture};
 use crate::window::LogId;
 
-/// How many keys one call of SCAN looks at.
-const FEWEST_AT_ONCE: usize = 10;
-const MOST_AT_ONCE: usize = 1_000;
-/// How many keys one page looks at.
-const MOST_A_PAGE: usize = 100_000;
+/// How many keys one SCAN command covers.
+const MIN_STEP: usize = 10;
+const MAX_STEP: usize = 1_000;
+/// How many keys one page covers at most.
+const MAX_PER_PAGE: usize = 100_000;
 
-/// Imposes a ban, or looks at the one that stands if the duration is zero.
-async fn ban(
+/// Imposes a ban. If the duration is zero, reads the present one.
+async fn call_ban(
     client: &Client,
     log: &LogId,
     duration: Duration,
     reason: &str,
 ) -> Result<BanReply, StoreError> {
     let now = (Duration::ZERO, Duration::ZERO);
-    let command = call_ban(client, log, duration, reason, now);
+    let command = ban_command(client, log, duration, reason, now);
     reply::ban(&client.run(&client.scripts().ban, &command).await?)
 }
 
@@ -41,24 +41,24 @@ impl From<BanReply> for Ban {
     }
 }
 
-/// Looks at the ban that stands.
-async fn look(client: &Client, log: &LogId) -> Result<Option<Ban>, StoreError> {
-    let reply = ban(client, log, Duration::ZERO, "").await?;
+/// Reads the present ban.
+async fn read_ban(client: &Client, log: &LogId) -> Result<Option<Ban>, StoreError> {
+    let reply = call_ban(client, log, Duration::ZERO, "").await?;
     Ok((!reply.remaining.is_zero()).then(|| reply.into()))
 }
 
 impl BanStore for RedisStore {
     fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
         let (client, log) = (self.client.clone(), log.clone());
-        StoreFuture::later(async move { look(&client, &log).await })
+        StoreFuture::later(async move { read_ban(&client, &log).await })
     }
 
     fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
         let (client, log) = (self.client.clone(), log.clone());
         let (local, reason) = (self.local.clone(), reason.to_owned());
         StoreFuture::later(async move {
-            let ban = ban(&client, &log, duration, &reason).await?;
-            // For when Redis does not answer.
+            let ban = call_ban(&client, &log, duration, &reason).await?;
+            // The local ban holds in an outage.
             let _ = local.impose_seen(&log, ban.remaining, &ban.reason, Some(ban.timestamp));
             Ok(ban.into())
         })
@@ -90,7 +90,7 @@ impl BanStore for RedisStore {
     }
 }
 
-/// Scans from a cursor on until so many bans are found, or so many keys looked at.
+/// Scans from a cursor until `count` bans are found or [`MAX_PER_PAGE`] keys are covered.
 async fn page(
     client: &Client,
     policy: &Policy,
@@ -98,32 +98,32 @@ async fn page(
     count: usize,
 ) -> Result<BanPage, StoreError> {
     let scan = Scan::new(client, policy);
-    let (mut cursor, mut step) = (cursor.place(), count.clamp(FEWEST_AT_ONCE, MOST_AT_ONCE));
-    let (mut seen, mut bans, mut looked_at) = (HashSet::new(), Vec::new(), 0);
+    let (mut cursor, mut step) = (cursor.place(), count.clamp(MIN_STEP, MAX_STEP));
+    let (mut seen, mut bans, mut covered) = (HashSet::new(), Vec::new(), 0);
     loop {
         let (next, mut keys) = scan.step(cursor, step).await?;
         let found = keys.len();
-        // One step after another may find the same key.
+        // SCAN may return a key more than once.
         keys.retain(|(_, key)| seen.insert(key.clone()));
-        bans.extend(scan.banned(keys).await?);
-        (cursor, looked_at) = (next, looked_at + step);
+        bans.extend(scan.read_bans(keys).await?);
+        (cursor, covered) = (next, covered + step);
         if cursor == 0 {
             return Ok(BanPage::new(bans, None));
         }
-        if bans.len() >= count.max(1) || looked_at >= MOST_A_PAGE {
+        if bans.len() >= count.max(1) || covered >= MAX_PER_PAGE {
             return Ok(BanPage::new(bans, Some(BanCursor::new(cursor))));
         }
-        // Among other keys bans are found by large steps, and where there is nothing else a large
-        // step would find more than is asked for.
-        let missing = (count - bans.len()).clamp(FEWEST_AT_ONCE, MOST_AT_ONCE);
-        step = if found * 4 < step { (step * 2).min(MOST_AT_ONCE) } else { missing };
+        // Large steps where bans are rare among other keys. Where most keys are bans, a large step
+        // would find more than the page needs.
+        let missing = (count - bans.len()).clamp(MIN_STEP, MAX_STEP);
+        step = if found * 4 < step { (step * 2).min(MAX_STEP) } else { missing };
     }
 }
 
 /// A search for the bans of a policy.
 struct Scan<'a> {
     client: &'a Client,
-    /// What is kept of a key's ban is kept under this name.
+    /// The last part of the Redis key of a ban record.
     name: String,
     pattern: String,
 }
@@ -134,30 +134,34 @@ impl<'a> Scan<'a> {
         Self { client, pattern: client.keys().pattern(&name), name }
     }
 
-    /// Looks at about so many keys of the database; returns where to go on, and the names and keys
-    /// that may be banned.
-    async fn step(&self, cursor: u64, count: usize) -> Result<(u64, Vec<(Name, Key)>), StoreError> {
+    /// Scans about `count` keys of the database. Returns the next cursor, and the ban records found
+    /// with their keys.
+    async fn step(
+        &self,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(u64, Vec<(RedisKey, Key)>), StoreError> {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(count);
-        let (next, found): (u64, Vec<Name>) = read(&self.client.send(&scan).await?)?;
-        let key = |name: Name| {
-            let key = self.client.keys().key_of(&name, &self.name)?;
-            Some((name, key))
+        let (next, found): (u64, Vec<RedisKey>) = read(&self.client.send(&scan).await?)?;
+        let key = |redis_key: RedisKey| {
+            let key = self.client.keys().key_of(&redis_key, &self.name)?;
+            Some((redis_key, key))
         };
         Ok((next, found.into_iter().filter_map(key).collect()))
     }
 
-    /// Returns the bans of these keys that stand, in one round trip.
-    async fn banned(&self, keys: Vec<(Name, Key)>) -> Result<Vec<(Key, Ban)>, StoreError> {
+    /// Returns the present bans among these ban records, in one round trip.
+    async fn read_bans(&self, keys: Vec<(RedisKey, Key)>) -> Result<Vec<(Key, Ban)>, StoreError> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let mut ask = Pipeline::with_capacity(keys.len() + 1);
-        ask.cmd("TIME");
-        for (name, _) in &keys {
-            ask.cmd("HMGET").arg(name).arg("until").arg("reason");
+        let mut request = Pipeline::with_capacity(keys.len() + 1);
+        request.cmd("TIME");
+        for (redis_key, _) in &keys {
+            request.cmd("HMGET").arg(redis_key).arg("until").arg("reason");
         }
-        let mut replies = self.client.send_all(&ask).await?.into_iter();
+        let mut replies = self.client.send_all(&request).await?.into_iter();
         let now_us = replies.next().map_or(Ok((0, 0)), |time| read(&time))?;
         let now_us = now_us.0 * 1_000_000 + now_us.1;
         let mut bans = Vec::with_capacity(keys.len());
@@ -174,19 +178,19 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// The name of a key in Redis.
-type Name = Vec<u8>;
+/// A Redis key.
+type RedisKey = Vec<u8>;
 
 #[cfg(test)]
 mod tests {
     use crate::redis::Keys;
 
     #[test]
-    fn a_key_is_read_back_from_the_name_of_its_standing() {
+    fn key_is_read_back_from_its_redis_key() {
         let keys = Keys::new("tsw".into());
         for key in [&b""[..], b"alice", b"}:user:ban", b"%7D%", b"a\0\n{", b"sha256:x"] {
-            let name = keys.name(key, "user:ban");
-            assert_eq!(keys.key_of(&name, "user:ban").unwrap().as_bytes(), key);
+            let redis_key = keys.name(key, "user:ban");
+            assert_eq!(keys.key_of(&redis_key, "user:ban").unwrap().as_bytes(), key);
         }
         assert!(keys.key_of(b"tsw:{=alice}:other:ban", "user:ban").is_none());
     }

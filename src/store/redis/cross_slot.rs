@@ -1,4 +1,7 @@
-//! [`CrossSlot`]: a decision about logs in several cluster slots.
+//! [`CrossSlot`]: decisions about logs in several cluster slots.
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -8,12 +11,29 @@ use crate::error::StoreError;
 use crate::store::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::window::{Check, LogId, LogOutcome, Outcome, Rollback};
 
-/// Asks a cluster about a request: of each log key in one call, for its windows share a slot;
-/// of several keys in turn.
+/// Splits a check by key. The logs of one key share a slot and are checked in one call; several
+/// keys are checked one after another.
 ///
-/// If a later key's windows deny, what the earlier ones have recorded is cancelled. So a request
-/// is never recorded in some windows for good; but for as long as the other keys are asked, the
-/// earlier windows are fuller by a request that will not pass.
+/// If a later key denies, the request is cancelled in the logs of the earlier keys, so that it does
+/// not stay in only some of its logs. Until then the earlier logs hold a request that will not
+/// pass.
+///
+/// # Interleavings
+///
+/// - Another check of an earlier log arrives before the cancellation. It may be denied because of a
+///   request that does not pass: too few are admitted for the length of a round trip, never too
+///   many. The outcome then has a [`Rollback`], and the [`DenyCache`](crate::store::DenyCache) of
+///   this process drops the denials of all logs of the check. Test:
+///   `rollback_drops_cached_denials`.
+/// - A client hangs up between two keys. The calls run in a task of their own, which finishes or
+///   cancels what it began. Test, on a cluster: `a_hang_up_leaves_no_trace_in_any_slot`.
+/// - A node fails after a log has denied. The denial stands, and if a cancellation has failed, the
+///   failover cancels the request later. Tests: `denial_stands_if_a_later_peek_fails` and
+///   `denial_stands_if_its_rollback_fails`.
+/// - A node fails after earlier logs have admitted. The result is [`StoreError::Uncertain`], and
+///   the failover cancels or restores the request in all logs, as its failure policy demands.
+/// - The runtime ends between two keys. The request may stay in the earlier logs for one window:
+///   too few are admitted, never too many.
 pub(super) struct CrossSlot<S>(Arc<S>);
 
 impl<S> CrossSlot<S> {
@@ -22,48 +42,48 @@ impl<S> CrossSlot<S> {
     }
 }
 
-/// The windows of a request that have one key, and which of the request's windows they are.
+/// The part of a check that is about one key, with the indices of its logs in the whole check.
 struct Part {
     check: Arc<Check>,
-    places: SmallVec<[usize; 2]>,
+    indices: SmallVec<[usize; 2]>,
 }
 
-fn parts(check: &Check) -> SmallVec<[Part; 2]> {
+fn split(check: &Check) -> SmallVec<[Part; 2]> {
     let mut parts: SmallVec<[Part; 2]> = SmallVec::new();
-    for (place, log) in check.logs.iter().enumerate() {
+    for (index, log) in check.logs.iter().enumerate() {
         let same_key = |part: &&mut Part| part.check.logs[0].key == log.key;
         match parts.iter_mut().find(same_key) {
             Some(part) => {
                 Arc::make_mut(&mut part.check).logs.push(log.clone());
-                part.places.push(place);
+                part.indices.push(index);
             }
             None => {
                 let mut check = Check { logs: SmallVec::new(), ..check.clone() };
                 check.logs.push(log.clone());
                 let check = Arc::new(check);
-                parts.push(Part { check, places: smallvec::smallvec![place] });
+                parts.push(Part { check, indices: smallvec::smallvec![index] });
             }
         }
     }
     parts
 }
 
-/// Merges the outcomes of the parts, in the order of the request's logs.
+/// Merges the outcomes of the parts, in the order of the check's logs.
 fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
     let admitted = outcomes.iter().all(|outcome| outcome.admitted);
-    // The newest, for the request is not admitted before all logs have recorded it.
+    // The latest: the request is not admitted before all logs have recorded it.
     let timestamp = outcomes.iter().filter_map(|outcome| outcome.timestamp).max();
     let empty = |log: &LogId| LogOutcome::empty(&log.policy);
     let mut logs: SmallVec<[LogOutcome; 1]> = check.logs.iter().map(empty).collect();
     for (part, mut outcome) in parts.iter().zip(outcomes) {
         if outcome.admitted && !admitted {
-            // As they are again, now that the request has been removed.
+            // The state after the cancellation.
             for state in outcome.logs_mut().iter_mut().flat_map(LogOutcome::states_mut) {
                 (state.remaining, state.wait_us) = (state.remaining + check.cost, 0);
             }
         }
-        for (place, log) in part.places.iter().zip(outcome.logs()) {
-            logs[*place] = log.clone();
+        for (index, log) in part.indices.iter().zip(outcome.logs()) {
+            logs[*index] = log.clone();
         }
     }
     let mut merged = Outcome::new(admitted, logs);
@@ -72,24 +92,26 @@ fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
 }
 
 async fn admit<S: Store>(store: Arc<S>, check: Arc<Check>) -> Result<Outcome, StoreError> {
-    let parts = parts(&check);
+    let parts = split(&check);
     let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
     let mut denied = false;
     for part in &parts {
-        // After a denial nothing more is recorded, but the answer is to name all that deny.
-        let answer = match denied {
+        // After a denial nothing more is recorded, but the outcome names every log that denies.
+        let result = match denied {
             true => store.peek(&part.check).await,
             false => store.admit(&part.check).await,
         };
-        match answer {
+        match result {
             Ok(outcome) => {
                 denied |= !outcome.admitted;
                 outcomes.push(outcome);
             }
-            // One denial decides. The answer then does not say how the other logs stand.
-            Err(_) if denied => outcomes.push(unknown(&part.check)),
+            // One denial decides. The outcome then shows the logs of this node as empty.
+            Err(_) if denied => {
+                let logs = part.check.logs.iter().map(|log| LogOutcome::empty(&log.policy));
+                outcomes.push(Outcome::new(false, logs));
+            }
             Err(error) if outcomes.is_empty() => return Err(error),
-            // The caller has the request cancelled or restored in all logs.
             Err(error) => return Err(StoreError::Uncertain { source: Box::new(error) }),
         }
     }
@@ -109,34 +131,30 @@ async fn admit<S: Store>(store: Arc<S>, check: Arc<Check>) -> Result<Outcome, St
     Ok(outcome)
 }
 
-/// Returns the outcome of logs whose node does not answer, and that do not matter to a decision.
-fn unknown(check: &Check) -> Outcome {
-    Outcome::new(false, check.logs.iter().map(|log| LogOutcome::empty(&log.policy)))
-}
-
 impl<S: Store> Store for CrossSlot<S> {
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         if check.logs.iter().all(|log| log.key == check.logs[0].key) {
             return self.0.admit(check);
         }
-        // In a task of its own: if the client goes away in between, what was begun is finished.
+        // A task of its own: if the client hangs up, the task still finishes or cancels the
+        // request.
         let task = tokio::spawn(admit(self.0.clone(), check.clone()));
         StoreFuture::later(async move {
-            let failed = |error: tokio::task::JoinError| StoreError::Uncertain {
-                source: Box::new(StoreError::Protocol { message: error.to_string() }),
-            };
-            task.await.unwrap_or_else(|error| Err(failed(error)))
+            task.await.unwrap_or_else(|error| {
+                let source = StoreError::Protocol { message: error.to_string() };
+                Err(StoreError::Uncertain { source: Box::new(source) })
+            })
         })
     }
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let (store, check) = (self.0.clone(), check.clone());
         StoreFuture::later(async move {
-            let parts = parts(&check);
+            let parts = split(&check);
             let mut outcomes = Vec::with_capacity(parts.len());
             for part in &parts {
                 let mut outcome = store.peek(&part.check).await?;
-                // Nothing was recorded that would have to be taken back.
+                // Keeps `merge` from adding the cost of a cancelled request.
                 outcome.admitted = true;
                 outcomes.push(outcome);
             }
@@ -148,7 +166,7 @@ impl<S: Store> Store for CrossSlot<S> {
 
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         let store = self.0.clone();
-        let parts = parts(check);
+        let parts = split(check);
         StoreFuture::later(async move {
             let mut was_there = false;
             for part in &parts {
@@ -158,8 +176,8 @@ impl<S: Store> Store for CrossSlot<S> {
         })
     }
 
-    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
-        self.0.restore(log, known)
+    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
+        self.0.restore(log, snapshot)
     }
 
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
@@ -172,6 +190,3 @@ impl<S: Store> Store for CrossSlot<S> {
         })
     }
 }
-
-#[cfg(test)]
-mod tests;

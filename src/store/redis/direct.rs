@@ -1,4 +1,7 @@
-//! [`DirectStore`]: each check as one script call, and again if the reply is lost.
+//! [`DirectStore`]: sends each check as one script call, and once more if the reply is lost.
+
+#[cfg(all(test, feature = "cluster"))]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,31 +17,30 @@ use crate::store::{Admission, LogSnapshot, Restored, Store, StoreFuture};
 use crate::time::micros;
 use crate::window::{Check, LogId, Outcome, REASON};
 
-/// A Redis server as a store, with nothing remembered in this process.
+/// A store on Redis that keeps nothing in this process.
 #[derive(Clone)]
 pub(crate) struct DirectStore {
     client: Client,
-    /// Whether the connection itself may send a command again whose reply was lost.
-    sent_twice: bool,
+    /// Whether the connection itself sends a command again if the reply is lost.
+    resends: bool,
 }
 
-/// A call of one of the two scripts that decide.
+/// A call of one of the two scripts that decide. `admit.lua` is the shorter one.
 enum Call {
-    /// Of `admit.lua`, which is the shorter one.
     Admit(Cmd),
-    /// Of `admit_all.lua`.
     AdmitAll(Cmd),
 }
 
 impl DirectStore {
     pub(super) fn new(client: Client) -> Self {
-        Self { client, sent_twice: false }
+        Self { client, resends: false }
     }
 
-    /// Has every request looked up before it is counted, because the connection may send it twice.
+    /// Makes Redis look for each request before it counts it, because the connection may send a
+    /// command twice.
     #[cfg(feature = "cluster")]
-    pub(super) fn sent_twice(mut self) -> Self {
-        self.sent_twice = true;
+    pub(super) fn with_resends(mut self) -> Self {
+        self.resends = true;
         self
     }
 }
@@ -46,21 +48,22 @@ impl DirectStore {
 impl Store for DirectStore {
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), check.clone());
-        let repeated = check.repeated || this.sent_twice;
+        let repeated = check.repeated || this.resends;
         let call = match only_quota(&check) {
-            Some(quota) if !repeated => this.call_admit(&check, quota),
-            _ if repeated => this.call_admit_all(&check, "repeat"),
-            _ => this.call_admit_all(&check, "new"),
+            Some(quota) if !repeated => this.admit_call(&check, quota),
+            _ if repeated => this.admit_all_call(&check, "repeat"),
+            _ => this.admit_all_call(&check, "new"),
         };
         StoreFuture::later(async move {
             match this.send(&check, &call).await {
-                // Only now is it worth looking whether the request has been counted.
+                // Only the second call looks whether the request was counted: the search costs
+                // time.
                 Err(error) if error.may_have_counted() => {
-                    let again = this.call_admit_all(&check, "repeat");
+                    let again = this.admit_all_call(&check, "repeat");
                     Box::pin(this.send(&check, &again)).await.map_err(|_| error)
                 }
-                // The connection may have sent it before, with another outcome.
-                Err(error) if this.sent_twice && error.was_sent() => {
+                // An earlier attempt of the connection may have counted the request.
+                Err(error) if this.resends && error.was_sent() => {
                     Err(StoreError::Uncertain { source: Box::new(error) })
                 }
                 outcome => outcome,
@@ -70,14 +73,14 @@ impl Store for DirectStore {
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), check.clone());
-        let call = this.call_admit_all(&check, "peek");
+        let call = this.admit_all_call(&check, "peek");
         StoreFuture::later(async move { this.send(&check, &call).await })
     }
 
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         let client = self.client.clone();
         let script = &client.scripts().cancel;
-        let mut command = self.call(script, &check.logs);
+        let mut command = self.command(script, &check.logs);
         command.arg(check.id.as_bytes()).arg(check.cost);
         for log in &check.logs {
             command.arg(log.policy.longest_window_us());
@@ -90,7 +93,7 @@ impl Store for DirectStore {
 
     fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
         let (client, log, ban) = (self.client.clone(), log.clone(), snapshot.ban.clone());
-        let command = self.call_restore(&log, &snapshot.admissions);
+        let command = self.restore_command(&log, &snapshot.admissions);
         StoreFuture::later(async move {
             let mut restored = Restored::default();
             if let Some(command) = command {
@@ -101,7 +104,7 @@ impl Store for DirectStore {
             }
             if let Some(ban) = ban {
                 let seen = (ban.seen_there.unwrap_or_default(), ban.seen);
-                let command = call_ban(&client, &log, ban.remaining, &ban.reason, seen);
+                let command = ban_command(&client, &log, ban.remaining, &ban.reason, seen);
                 let reply = client.run(&client.scripts().ban, &command).await?;
                 restored.lifted = reply::ban(&reply)?.outcome == BanOutcome::LiftedSince;
             }
@@ -123,9 +126,12 @@ impl Store for DirectStore {
     }
 }
 
-/// Calls `ban.lua` with a ban, and with when it was seen on Redis's clock and how long ago it was
-/// seen, both zero for one that is imposed now. A length of zero only reads the ban that stands.
-pub(super) fn call_ban(
+/// Returns the command that imposes a ban with `ban.lua`. A length of zero only reads the present
+/// ban.
+///
+/// The last pair says when the ban was seen: the time on Redis's clock, and how long ago. Both are
+/// zero for a ban that is imposed now.
+pub(super) fn ban_command(
     client: &Client,
     log: &LogId,
     length: Duration,
@@ -141,17 +147,17 @@ pub(super) fn call_ban(
     command
 }
 
-/// Returns the quota if `admit.lua` can decide: on a new request of cost 1 in one log under one
-/// quota of whole seconds, if nothing but the decision is wanted.
+/// Returns the quota if `admit.lua` can decide: a new request of cost 1, one log, one quota of
+/// whole seconds without candidates or a penalty, and no reset time or timestamp wanted.
 fn only_quota(check: &Check) -> Option<Quota> {
     let [log] = &check.logs[..] else { return None };
     let ([quota], []) = (log.policy.quotas(), log.policy.candidates()) else { return None };
-    let plain = log.policy.penalty_for_strikes().is_none()
+    let is_plain = log.policy.penalty_for_strikes().is_none()
         && check.cost == 1
         && !check.repeated
         && !check.wants_reset
         && !check.wants_timestamp;
-    (plain && quota.window().subsec_micros() == 0).then_some(*quota)
+    (is_plain && quota.window().subsec_micros() == 0).then_some(*quota)
 }
 
 impl DirectStore {
@@ -159,8 +165,8 @@ impl DirectStore {
         self.client.keys()
     }
 
-    /// Begins a call of a script about some logs.
-    fn call(&self, script: &Script, logs: &[LogId]) -> Cmd {
+    /// Starts the command of a script whose keys are logs.
+    fn command(&self, script: &Script, logs: &[LogId]) -> Cmd {
         let mut command = script.command(logs.len());
         for log in logs {
             command.arg(self.keys().log(log));
@@ -168,8 +174,8 @@ impl DirectStore {
         command
     }
 
-    /// Calls `restore.lua` with admissions, if there are any.
-    fn call_restore(&self, log: &LogId, admissions: &[Admission]) -> Option<Cmd> {
+    /// Returns the command that restores admissions, if there are any.
+    fn restore_command(&self, log: &LogId, admissions: &[Admission]) -> Option<Cmd> {
         if admissions.is_empty() {
             return None;
         }
@@ -183,7 +189,7 @@ impl DirectStore {
         Some(command)
     }
 
-    /// Sends a call, and reads its reply.
+    /// Sends a call and reads its reply.
     async fn send(&self, check: &Check, call: &Call) -> Result<Outcome, StoreError> {
         let scripts = self.client.scripts();
         match call {
@@ -196,32 +202,32 @@ impl DirectStore {
         }
     }
 
-    fn call_admit(&self, check: &Check, quota: Quota) -> Call {
-        let mut command = self.call(&self.client.scripts().admit, &check.logs);
+    fn admit_call(&self, check: &Check, quota: Quota) -> Call {
+        let mut command = self.command(&self.client.scripts().admit, &check.logs);
         command.arg(check.id.as_bytes()).arg(quota.limit()).arg(quota.window().as_secs());
         Call::Admit(command)
     }
 
-    fn call_admit_all(&self, check: &Check, mode: &str) -> Call {
+    fn admit_all_call(&self, check: &Check, mode: &str) -> Call {
         let penalties = || reply::penalties(&check.logs);
         let logs = check.logs.len();
         let mut command = self.client.scripts().admit_all.command(logs + 2 * penalties().count());
         for log in &check.logs {
             command.arg(self.keys().log(log));
         }
-        for (place, _) in penalties() {
-            let log = &check.logs[place];
+        for (index, _) in penalties() {
+            let log = &check.logs[index];
             command.arg(self.keys().ban_record(log)).arg(self.keys().strikes(log));
         }
         command.arg(check.id.as_bytes()).arg(check.cost).arg(mode);
         command.arg(u8::from(check.wants_reset)).arg(logs);
         for log in &check.logs {
-            put_quotas(&mut command, &log.policy);
+            add_quotas(&mut command, &log.policy);
         }
-        for (place, penalty) in penalties() {
-            let (most, within_us) =
+        for (index, penalty) in penalties() {
+            let (limit, within_us) =
                 penalty.strikes().map_or((0, 0), |it| (it.limit(), it.window_us()));
-            command.arg(place + 1).arg(most).arg(within_us);
+            command.arg(index + 1).arg(limit).arg(within_us);
             let lengths_us = penalty.level_lengths_us(check.id);
             command.arg(penalty.decay_us()).arg(REASON).arg(lengths_us.len());
             for length_us in lengths_us {
@@ -232,8 +238,8 @@ impl DirectStore {
     }
 }
 
-/// Adds a policy's quotas to a call of `admit_all.lua`. A candidate has a negative limit.
-fn put_quotas(command: &mut Cmd, policy: &Policy) {
+/// Adds the quotas of a policy to a call of `admit_all.lua`. A candidate has a negative limit.
+fn add_quotas(command: &mut Cmd, policy: &Policy) {
     command.arg(policy.longest_window_us()).arg(policy.quotas_and_candidates().len());
     for quota in policy.quotas() {
         command.arg(quota.limit()).arg(quota.window_us());
@@ -245,58 +251,14 @@ fn put_quotas(command: &mut Cmd, policy: &Policy) {
 
 #[cfg(test)]
 impl DirectStore {
-    /// Returns a store whose scripts read the hash `clock` instead of `TIME`, which is also the
+    /// Creates a store whose scripts read the hash `clock` instead of `TIME`. `clock` is also the
     /// prefix of its keys.
     pub(crate) fn with_clock(connection: redis::aio::ConnectionManager, clock: &str) -> Self {
         use crate::redis::{CircuitBreaker, Connection, Connector, Outage};
 
         let connector = Connector::Managed(connection.clone());
-        let breaker = CircuitBreaker::idle(connector, Duration::from_secs(10), Outage::new());
-        breaker.ready(Connection::Managed(connection));
+        let breaker = CircuitBreaker::new(connector, Duration::from_secs(10), Outage::new());
+        breaker.set_ready(Connection::Managed(connection));
         Self::new(Client::new(breaker, Keys::new(clock.to_owned())).with_clock(clock))
-    }
-}
-
-#[cfg(all(test, feature = "cluster"))]
-mod tests {
-    use test_support::Redis;
-
-    use super::*;
-    use crate::policy::Policy;
-
-    #[tokio::test]
-    async fn what_may_have_been_sent_before_is_uncertain() {
-        let server = Redis::start().await;
-        let connection = server.connection().await;
-        let setup = "HSET clock s 1790000000 us 0\nSET clock:{=alice}:user x";
-        for line in setup.lines() {
-            let mut words = line.split(' ');
-            let mut command = redis::cmd(words.next().unwrap());
-            command.arg(words.collect::<Vec<_>>());
-            command.exec_async(&mut connection.clone()).await.unwrap();
-        }
-        let policy = Arc::new(Policy::new("user").quota(Quota::per_minute(1)));
-        let check = Arc::new(Check::new([LogId::new(policy, "alice")]));
-        let once = DirectStore::with_clock(connection.clone(), "clock");
-        let error = once.admit(&check).await.unwrap_err();
-        assert!(!error.may_have_counted(), "{error:?}");
-        // The last sending was refused; an earlier one may have run, on another node.
-        let error = DirectStore::with_clock(connection, "clock").sent_twice().admit(&check).await;
-        let error = error.unwrap_err();
-        assert!(error.may_have_counted() && matches!(error, StoreError::Uncertain { .. }));
-    }
-
-    #[tokio::test]
-    async fn what_the_connection_may_send_twice_is_looked_up_before_it_is_counted() {
-        let server = Redis::start().await;
-        let connection = server.connection().await;
-        let time = redis::cmd("HSET").arg(("clock", "s", 1_790_000_000, "us", 0)).to_owned();
-        time.exec_async(&mut connection.clone()).await.unwrap();
-        let store = DirectStore::with_clock(connection, "clock").sent_twice();
-        let policy = Arc::new(Policy::new("user").quota(Quota::per_minute(1)));
-        let check = Arc::new(Check::new([LogId::new(policy, "alice")]));
-        for _ in 0..2 {
-            assert!(store.admit(&check).await.unwrap().admitted, "it is the same request");
-        }
     }
 }

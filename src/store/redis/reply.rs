@@ -1,4 +1,4 @@
-//! What the scripts about limits and bans reply.
+//! Reads the replies of the scripts for limits and bans.
 
 use std::time::Duration;
 
@@ -9,14 +9,15 @@ use crate::policy::Penalty;
 use crate::redis::{malformed, read};
 use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState, Strike};
 
-/// The integers of `admit_all.lua` before those of the quotas.
+/// The number of integers before those of the quotas in a reply of `admit_all.lua`.
 const HEAD: usize = 2;
-/// The integers of `admit_all.lua` for each quota.
+/// The number of integers for each quota.
 const PER_QUOTA: usize = 3;
-/// The integers of `admit_all.lua` for each penalty.
+/// The number of integers for each penalty.
 const PER_PENALTY: usize = 2;
 
-/// Reads the reply of `admit.lua`: how many places are left, or how long to wait, negative.
+/// Reads the reply of `admit.lua`: the places left if it is admitted, else the wait as a negative
+/// number of microseconds.
 pub(super) fn admit(reply: &Value, check: &Check) -> Result<Outcome, StoreError> {
     let reply: i64 = read(reply)?;
     let state = QuotaState {
@@ -28,22 +29,22 @@ pub(super) fn admit(reply: &Value, check: &Check) -> Result<Outcome, StoreError>
     Ok(Outcome::new(reply >= 0, log))
 }
 
-/// Returns which of some logs have a policy with a penalty, and that penalty.
+/// Returns the penalties of the logs' policies, each with the index of its log.
 pub(super) fn penalties(logs: &[LogId]) -> impl Iterator<Item = (usize, &Penalty)> {
     let logs = logs.iter().enumerate();
-    logs.filter_map(|(place, log)| Some((place, log.policy.penalty_for_strikes()?)))
+    logs.filter_map(|(index, log)| Some((index, log.policy.penalty_for_strikes()?)))
 }
 
 /// Reads the reply of `admit_all.lua`.
 pub(super) fn admit_all(reply: &Value, check: &Check) -> Result<Outcome, StoreError> {
     let quotas: usize = check.logs.iter().map(|log| log.policy.quotas_and_candidates().len()).sum();
     let count = HEAD + PER_QUOTA * quotas + PER_PENALTY * penalties(&check.logs).count();
-    let wrong = || malformed(format!("expected {count} integers from admit_all.lua"));
-    let Value::Array(items) = reply else { return Err(wrong()) };
+    let unexpected = || malformed(format!("expected {count} integers from admit_all.lua"));
+    let Value::Array(items) = reply else { return Err(unexpected()) };
     let mut items = items.iter();
     let mut next = || match items.next() {
-        Some(Value::Int(integer)) => u64::try_from(*integer).map_err(|_| wrong()),
-        _ => Err(wrong()),
+        Some(Value::Int(integer)) => u64::try_from(*integer).map_err(|_| unexpected()),
+        _ => Err(unexpected()),
     };
     let (admitted, at_us) = (next()? == 1, next()?);
     let mut logs = smallvec::SmallVec::<[LogOutcome; 1]>::new();
@@ -58,37 +59,37 @@ pub(super) fn admit_all(reply: &Value, check: &Check) -> Result<Outcome, StoreEr
         let states = log.policy.quotas_and_candidates().map(state);
         logs.push(LogOutcome::with_states(&log.policy, states.collect::<Result<_, StoreError>>()?));
     }
-    for (place, _) in penalties(&check.logs) {
+    for (index, _) in penalties(&check.logs) {
         let remaining_us = next()?;
         let strike = match next()? {
             0 => Strike::None,
             1 => Strike::Counted,
             _ => Strike::Banned,
         };
-        logs[place].set_ban(BanState { remaining_us, strike });
+        logs[index].set_ban(BanState { remaining_us, strike });
     }
     Ok(Outcome::new(admitted, logs).with_timestamp(Duration::from_micros(at_us)))
 }
 
-/// What became of a ban that `ban.lua` was called with.
+/// The result of a call of `ban.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BanOutcome {
-    /// It stands.
+    /// The ban was imposed.
     Imposed,
-    /// None was to be imposed, or another stands that ends as late.
+    /// The call imposes no ban, or a present ban ends at the same time or later.
     NotImposed,
-    /// It was lifted after it was seen.
+    /// The ban was lifted after this process saw it.
     LiftedSince,
 }
 
 /// The reply of `ban.lua`.
 pub(super) struct BanReply {
-    /// How long the ban that stands goes on. Zero if there is none.
+    /// The rest of the present ban. Zero if there is none.
     pub(super) remaining: Duration,
     pub(super) outcome: BanOutcome,
-    /// Why the ban that stands was imposed.
+    /// The reason of the present ban.
     pub(super) reason: String,
-    /// When the reply was given, on Redis's clock.
+    /// The time of the reply, on Redis's clock.
     pub(super) timestamp: Duration,
 }
 

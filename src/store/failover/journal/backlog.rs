@@ -1,4 +1,4 @@
-//! [`Backlog`]: what the store has yet to be told about one log.
+//! [`Backlog`]: the changes of one log.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -11,100 +11,100 @@ use uuid::Uuid;
 use crate::error::StoreError;
 use crate::store::LogId;
 
-/// How long after a failed turn no check begins another one. The background task tries again sooner,
-/// unless there are very many logs. On a Cluster one node may fail that no circuit breaker stands in
-/// front of: its logs are not to cost their requests a timeout.
-const TURN_PAUSE: Duration = Duration::from_millis(750);
+/// How long after a failed write-back no check waits for another one. The background task tries
+/// again sooner, unless there are very many logs. On a Cluster a single node may fail without the
+/// circuit breaker opening. The requests of its logs must not each wait for a timeout.
+const RETRY_PAUSE: Duration = Duration::from_millis(750);
 
-/// What has become of a request that was decided on without the store.
+/// A request that was decided without the store.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::failover) struct Change {
     pub(in crate::store::failover) id: Uuid,
     pub(in crate::store::failover) kind: ChangeKind,
     pub(in crate::store::failover) cost: u32,
-    /// When the request was admitted.
+    /// When the change was added. For an admission, when the request was admitted.
     pub(in crate::store::failover) at: Instant,
-    /// Tells a change from the one that took its place while it was under way.
+    /// Differs from that of the change that it replaces.
     pub(super) number: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store::failover) enum ChangeKind {
-    /// The request was admitted without the store, which is to count it.
+    /// The request was admitted without the store, which has to count it.
     Restore,
-    /// The request was not admitted after all, and the store may have counted it.
+    /// The request was cancelled or refused, and the store may have counted it.
     Cancel,
 }
 
 impl Change {
-    /// Tells whether the request has left all windows of the log, so that nothing is left to do.
-    fn is_over(&self, log: &LogId, now: Instant) -> bool {
+    /// Returns whether the request has left all windows of the log, so that no write-back is
+    /// needed.
+    fn has_expired(&self, log: &LogId, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.at);
         age >= Duration::from_micros(log.policy.longest_window_us())
     }
 }
 
-type Outcome = Option<Result<(), StoreError>>;
+type WriteResult = Option<Result<(), StoreError>>;
 
-/// What the store has yet to be told about one log.
+/// The changes of one log.
 ///
-/// One caller at a time tells it, the leader, so that what is told of one request arrives in the
-/// order in which it was noted. The others wait for the leader's outcome.
+/// One writer at a time writes them back, so that the changes of one request arrive in the order in
+/// which they were added. Other callers wait for the writer's result.
 #[derive(Debug)]
 pub(super) struct Backlog {
-    /// With the longest policy of those that changes were noted under, which says how long they
-    /// matter: it may have been replaced meanwhile.
-    log: LogId,
-    /// Tells the backlog from an earlier one of the same log.
-    number: u64,
+    /// With the longest policy under which a change was added or written. The policy may have been
+    /// replaced meanwhile, and it says how long a change matters.
+    pub(super) log: LogId,
+    /// Differs from that of an earlier backlog of the same log.
+    pub(super) number: u64,
     changes: HashMap<Uuid, Change, RandomState>,
-    /// The changes in the order they were noted, beside some that are done.
+    /// The changes in the order in which they were added. Some are done.
     order: VecDeque<Uuid>,
     /// How many places the changes take.
-    places: usize,
-    survey: Survey,
-    /// Whether a survey was begun after the leader began its turn.
-    is_survey_new: bool,
-    /// Ends when the leader does, also if its future is dropped.
-    under_way: Option<watch::Receiver<Outcome>>,
-    /// When the last turn has failed, if it did.
+    pub(super) places: usize,
+    resync: Resync,
+    /// Whether a resync was requested after the writer began.
+    is_resync_new: bool,
+    /// The result of the writer. Closed when the writer is gone, also if its task was dropped.
+    writing: Option<watch::Receiver<WriteResult>>,
+    /// When the last writer failed, if it did.
     failed_at: Option<Instant>,
 }
 
-/// How far the store was told all that is known here.
+/// Whether the local log is to be written back as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Survey {
+pub(in crate::store::failover) enum Resync {
     #[default]
-    NotWanted,
-    /// Of the admissions after this timestamp it has yet to be told.
+    NotNeeded,
+    /// The admissions after this timestamp are left to write.
     After(Option<u64>),
 }
 
-/// Whose turn it is to tell the store about a log.
+/// What a caller that wants a log written back has to do.
 #[derive(Debug)]
-pub(in crate::store::failover) enum Turn {
-    /// There is nothing to tell.
+pub(in crate::store::failover) enum Claim {
+    /// There is nothing to write back.
     Nothing,
-    /// The caller's.
-    Lead(Lead),
-    /// That of another caller, whose outcome is to be waited for.
-    Wait(watch::Receiver<Outcome>),
+    /// The caller writes.
+    Write(LogWriter),
+    /// Another caller writes. Its result is to be waited for.
+    Wait(watch::Receiver<WriteResult>),
 }
 
-/// What the caller whose turn it is has to tell the store about a log.
+/// The right to write back one log, and what to write.
 #[derive(Debug)]
-pub(in crate::store::failover) struct Lead {
+pub(in crate::store::failover) struct LogWriter {
     pub(in crate::store::failover) log: LogId,
     pub(in crate::store::failover) changes: Vec<Change>,
-    /// Whether, and after which timestamp, all that is known here is to be told.
-    pub(in crate::store::failover) survey: Option<Option<u64>>,
-    outcome: watch::Sender<Outcome>,
+    pub(in crate::store::failover) resync: Resync,
+    result: watch::Sender<WriteResult>,
 }
 
-impl Lead {
-    /// Tells those who wait how the turn has ended.
-    pub(super) fn tell(&self, outcome: &Result<(), StoreError>) {
-        self.outcome.send_replace(Some(outcome.clone()));
+impl LogWriter {
+    /// Sends the result to the callers that wait.
+    pub(super) fn publish(&self, result: &Result<(), StoreError>) {
+        self.result.send_replace(Some(result.clone()));
     }
 }
 
@@ -116,70 +116,59 @@ impl Backlog {
             changes: HashMap::default(),
             order: VecDeque::new(),
             places: 0,
-            survey: Survey::default(),
-            is_survey_new: false,
-            under_way: None,
+            resync: Resync::default(),
+            is_resync_new: false,
+            writing: None,
             failed_at: None,
         }
     }
 
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
-
-    pub(super) fn log(&self) -> &LogId {
-        &self.log
-    }
-
-    /// Has what is noted matter for as long as the policy of `log` says, if that is longer.
-    pub(super) fn lengthen(&mut self, log: &LogId) {
+    /// Replaces the policy by that of `log`, if the latter has the longer window.
+    pub(super) fn keep_longest_policy(&mut self, log: &LogId) {
         if log.policy.longest_window_us() > self.log.policy.longest_window_us() {
             self.log = log.clone();
         }
     }
 
-    pub(super) fn changes(&self) -> usize {
+    pub(super) fn change_count(&self) -> usize {
         self.changes.len()
-    }
-
-    pub(super) fn places(&self) -> usize {
-        self.places
     }
 
     pub(super) fn has(&self, id: Uuid) -> bool {
         self.changes.contains_key(&id)
     }
 
-    /// Tells whether a change was noted up to this number.
-    pub(super) fn has_until(&self, number: u64) -> bool {
+    /// Returns whether there is a change up to this number.
+    pub(super) fn has_changes_until(&self, number: u64) -> bool {
         self.changes.values().any(|change| change.number <= number)
     }
 
-    /// Tells whether no check is to wait for this log: the store has failed at the last turn, and it is
-    /// too early for another one, or another caller is at it.
+    /// Returns whether checks must not wait for the write-back: the last one has failed, and it is
+    /// too early for another one or another caller is trying.
     ///
-    /// A failure from before the last reconnection says nothing.
-    pub(super) fn is_stalled(&self, now: Instant, reconnected_at: Option<Instant>) -> bool {
-        let is_early = |at| now.saturating_duration_since(at) < TURN_PAUSE;
-        let failed_at = self.failed_at.filter(|at| reconnected_at.is_none_or(|since| *at > since));
-        failed_at.is_some_and(|at| is_early(at) || self.is_under_way())
+    /// A failure from before the last new connection does not count.
+    pub(super) fn is_failing(&self, now: Instant, connected_at: Option<Instant>) -> bool {
+        let is_early = |at| now.saturating_duration_since(at) < RETRY_PAUSE;
+        let failed_at = self.failed_at.filter(|at| connected_at.is_none_or(|since| *at > since));
+        failed_at.is_some_and(|at| is_early(at) || self.is_writing())
     }
 
-    pub(super) fn is_surveyed(&self) -> bool {
-        self.survey != Survey::NotWanted
+    pub(super) fn needs_resync(&self) -> bool {
+        self.resync != Resync::NotNeeded
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.survey == Survey::NotWanted && !self.is_under_way()
+        self.changes.is_empty() && !self.needs_resync() && !self.is_writing()
     }
 
-    fn is_under_way(&self) -> bool {
-        // An error says that the leader is gone.
-        self.under_way.as_ref().is_some_and(|outcome| outcome.has_changed().is_ok())
+    fn is_writing(&self) -> bool {
+        // An error means that the writer is gone.
+        self.writing.as_ref().is_some_and(|result| result.has_changed().is_ok())
     }
 
-    /// Notes a change, in place of the one there was for the request. Says whether there was none.
-    pub(super) fn note(&mut self, change: Change) -> bool {
+    /// Adds a change, which replaces an earlier one of the same request. Returns whether there was
+    /// none.
+    pub(super) fn add(&mut self, change: Change) -> bool {
         let before = self.changes.insert(change.id, change);
         self.places += change.cost as usize;
         self.places -= before.map_or(0, |before| before.cost as usize);
@@ -194,98 +183,90 @@ impl Backlog {
         self.places -= removed.map_or(0, |removed| removed.cost as usize);
     }
 
-    /// Has all told that is known here, from the beginning.
-    pub(super) fn begin_survey(&mut self) {
-        self.survey = Survey::After(None);
-        self.is_survey_new = true;
+    /// Requests a resync from the oldest admission on.
+    pub(super) fn request_resync(&mut self) {
+        self.resync = Resync::After(None);
+        self.is_resync_new = true;
     }
 
-    pub(super) fn turn(&mut self, most: usize) -> Turn {
-        if let Some(outcome) = self.under_way.as_ref().filter(|_| self.is_under_way()) {
-            return Turn::Wait(outcome.clone());
+    pub(super) fn claim(&mut self, max_places: usize) -> Claim {
+        if let Some(result) = self.writing.as_ref().filter(|_| self.is_writing()) {
+            return Claim::Wait(result.clone());
         }
-        self.under_way = None;
+        self.writing = None;
         if self.is_empty() {
-            return Turn::Nothing;
+            return Claim::Nothing;
         }
-        let survey = match self.survey {
-            Survey::NotWanted => None,
-            Survey::After(after_us) => Some(after_us),
-        };
-        let changes = self.first_changes(most);
-        let (outcome, waiting) = watch::channel(None);
-        self.under_way = Some(waiting);
-        self.is_survey_new = false;
-        Turn::Lead(Lead { log: self.log.clone(), changes, survey, outcome })
+        let changes = self.first_changes(max_places);
+        let (result, writing) = watch::channel(None);
+        self.writing = Some(writing);
+        self.is_resync_new = false;
+        Claim::Write(LogWriter { log: self.log.clone(), changes, resync: self.resync, result })
     }
 
-    /// Returns the first changes that take up to `most` places, and at least one change.
-    fn first_changes(&self, most: usize) -> Vec<Change> {
+    /// Returns the first changes that take up to `max_places`, and at least one change.
+    fn first_changes(&self, max_places: usize) -> Vec<Change> {
         let mut places = 0;
         let changes = self.order.iter().filter_map(|id| self.changes.get(id).copied());
         let fits = |change: &Change| {
             let is_first = places == 0;
             places += change.cost.max(1) as usize;
-            is_first || places <= most
+            is_first || places <= max_places
         };
         changes.take_while(fits).collect()
     }
 
-    /// Notes how a turn has ended, and returns how many changes are done.
+    /// Ends the work of a writer, and returns how many changes are done.
     pub(super) fn finish(
         &mut self,
-        lead: &Lead,
+        writer: &LogWriter,
         is_done: bool,
-        surveyed_until_us: Option<u64>,
+        resynced_until_us: Option<u64>,
     ) -> usize {
-        self.under_way = None;
+        self.writing = None;
         self.failed_at = (!is_done).then(Instant::now);
         if !is_done {
             return 0;
         }
-        if !self.is_survey_new
-            && self.survey == lead.survey.map_or(Survey::NotWanted, Survey::After)
-        {
-            self.survey = surveyed_until_us
-                .map_or(Survey::NotWanted, |until_us| Survey::After(Some(until_us)));
+        if !self.is_resync_new && self.resync == writer.resync {
+            let left = |until_us| Resync::After(Some(until_us));
+            self.resync = resynced_until_us.map_or(Resync::NotNeeded, left);
         }
         let before = self.changes.len();
-        for change in &lead.changes {
-            if self.changes.get(&change.id).is_some_and(|noted| noted.number == change.number) {
+        for change in &writer.changes {
+            if self.changes.get(&change.id).is_some_and(|added| added.number == change.number) {
                 self.remove(change.id);
             }
         }
-        self.tidy();
+        self.compact();
         before - self.changes.len()
     }
 
-    /// Drops what has left all windows, and returns how many changes that were.
-    pub(super) fn drop_over(&mut self, now: Instant) -> usize {
+    /// Drops expired changes, and returns how many there were.
+    pub(super) fn drop_expired(&mut self, now: Instant) -> usize {
         let before = self.changes.len();
-        // The oldest first: one that is not over ends the search.
-        while let Some(id) = self.order.front() {
-            match self.changes.get(id) {
-                Some(change) if !change.is_over(&self.log, now) => break,
-                _ => {
-                    let id = *id;
-                    self.remove(id);
-                }
+        // The oldest come first: one that has not expired ends the search.
+        while let Some(id) = self.order.front().copied() {
+            if self.changes.get(&id).is_some_and(|change| !change.has_expired(&self.log, now)) {
+                break;
             }
+            self.remove(id);
             self.order.pop_front();
         }
         before - self.changes.len()
     }
 
-    /// Drops everything that was to be told, and returns how many changes that were.
-    pub(super) fn forget(&mut self) -> usize {
-        self.survey = Survey::NotWanted;
+    /// Drops everything that is to be written back, and returns how many changes there were.
+    pub(super) fn clear(&mut self) -> usize {
+        self.resync = Resync::NotNeeded;
         self.order.clear();
         self.places = 0;
         std::mem::take(&mut self.changes).len()
     }
 
-    /// Drops what is done from the order: from its front at once, for that is where it is.
-    fn tidy(&mut self) {
+    /// Drops finished changes from the order: those at its front at once, the others when they are
+    /// the larger part.
+    fn compact(&mut self) {
         while self.order.front().is_some_and(|id| !self.changes.contains_key(id)) {
             self.order.pop_front();
         }

@@ -1,4 +1,4 @@
-//! A store that fails and answers late, and what a process makes of it.
+//! The failover in front of a store that fails and is slow.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use tokio::time::{advance, sleep, timeout};
 use super::*;
 use crate::store::DecidedBy;
 
-/// A store that can be told to fail, and to answer late.
+/// A store that fails or is slow on demand.
 #[derive(Clone)]
 struct Faulty(Arc<State>);
 
@@ -22,14 +22,14 @@ impl Faulty {
         self.0.fails.store(fails, Ordering::SeqCst);
     }
 
-    fn answer_after(&self, latency: Duration) {
+    fn set_latency(&self, latency: Duration) {
         self.0.latency_ms.store(latency.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// Answers late, and as the store says before or after that.
-    fn answer<T: Send + 'static>(
+    /// Calls the store after half the latency, and returns its result after the other half.
+    fn respond<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&MemoryStore) -> StoreFuture<T> + Send + 'static,
+        call: impl FnOnce(&MemoryStore) -> StoreFuture<T> + Send + 'static,
     ) -> StoreFuture<T> {
         let this = self.0.clone();
         StoreFuture::later(async move {
@@ -38,9 +38,9 @@ impl Faulty {
                 return Err(StoreError::Unavailable);
             }
             sleep(latency / 2).await;
-            let answer = act(&this.store).await;
+            let result = call(&this.store).await;
             sleep(latency / 2).await;
-            answer
+            result
         })
     }
 }
@@ -48,27 +48,27 @@ impl Faulty {
 impl Store for Faulty {
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let check = check.clone();
-        self.answer(move |store| store.admit(&check))
+        self.respond(move |store| store.admit(&check))
     }
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let check = check.clone();
-        self.answer(move |store| store.peek(&check))
+        self.respond(move |store| store.peek(&check))
     }
 
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         let check = check.clone();
-        self.answer(move |store| store.cancel(&check))
+        self.respond(move |store| store.cancel(&check))
     }
 
-    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
-        let (log, known) = (log.clone(), known.clone());
-        self.answer(move |store| store.restore(&log, &known))
+    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
+        let (log, snapshot) = (log.clone(), snapshot.clone());
+        self.respond(move |store| store.restore(&log, &snapshot))
     }
 
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
         let logs = logs.to_vec();
-        self.answer(move |store| store.reset(&logs))
+        self.respond(move |store| store.reset(&logs))
     }
 }
 
@@ -98,7 +98,7 @@ async fn check_does_not_wait_for_later_changes() {
     store.fail(true);
     assert!(failover.admit(&check(&policy, "all")).await.unwrap().admitted);
     store.fail(false);
-    store.answer_after(Duration::from_millis(10));
+    store.set_latency(Duration::from_millis(10));
     let cancelling = failover.clone();
     tokio::spawn(async move {
         for check in admitted {
@@ -106,26 +106,27 @@ async fn check_does_not_wait_for_later_changes() {
             sleep(Duration::from_millis(5)).await;
         }
     });
-    let decided = timeout(Duration::from_secs(1), failover.admit(&check(&policy, "all"))).await;
-    let outcome = decided.expect("the store answers in 10 ms").unwrap();
+    let result = timeout(Duration::from_secs(1), failover.admit(&check(&policy, "all"))).await;
+    let outcome = result.expect("the store takes 10 ms").unwrap();
     assert_eq!(outcome.decided_by, DecidedBy::Store);
 }
 
-/// A future that is not polled any more, and not dropped, as in a `select!` that has gone on.
+/// The future of the first check is neither polled nor dropped, as after a `select!` on `&mut
+/// future`.
 #[tokio::test(start_paused = true)]
-async fn leader_left_unpolled_holds_up_nobody() {
+async fn unpolled_check_delays_no_other() {
     let (failover, store) = faulty();
     let policy = policy(Quota::per_hour(5));
     store.fail(true);
     assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
     store.fail(false);
-    store.answer_after(Duration::from_millis(20));
-    // Before the background task comes to it.
+    store.set_latency(Duration::from_millis(20));
+    // Becomes the writer before the background task does.
     let mut first = failover.admit(&check(&policy, "alice"));
     assert!(timeout(Duration::from_micros(1), &mut first).await.is_err());
     let second = failover.admit(&check(&policy, "alice"));
-    let decided = timeout(Duration::from_secs(10), second).await;
-    assert!(decided.expect("the store answers in 20 ms").unwrap().admitted);
+    let result = timeout(Duration::from_secs(10), second).await;
+    assert!(result.expect("the store takes 20 ms").unwrap().admitted);
     drop(first);
 }
 
@@ -136,21 +137,21 @@ async fn slow_write_back_admits_no_more() {
     store.fail(true);
     assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
     store.fail(false);
-    // The store is told, and then admits.
-    store.answer_after(Duration::from_millis(400));
+    // The write-back and the check take 400 ms each.
+    store.set_latency(Duration::from_millis(400));
     let began = Instant::now();
     assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
     let admitted_after = began.elapsed();
     assert!(admitted_after >= Duration::from_millis(600), "{admitted_after:?}");
     store.fail(true);
-    // The store has counted the second at 600 ms.
+    // The store has counted the second request at 600 ms.
     advance(Duration::from_millis(1_100).saturating_sub(admitted_after)).await;
     let mut admitted = 0;
     for _ in 0..2 {
         let outcome = failover.admit(&check(&policy, "alice")).await.unwrap();
         admitted += usize::from(outcome.admitted);
     }
-    assert!(admitted <= 1, "{admitted} and the second one within a second");
+    assert!(admitted <= 1, "{admitted} within a second of the second request");
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,29 +166,44 @@ async fn write_back_keeps_to_a_longer_window() {
     sleep(Duration::from_secs(2)).await;
     store.fail(false);
     sleep(Duration::from_secs(2)).await;
-    // As another process asks.
-    let state = now(store.0.store.peek(&check(&long, "alice"))).unwrap().logs()[0].quotas()[0];
+    // As another process would see it.
+    let state =
+        immediate(store.0.store.peek(&check(&long, "alice"))).unwrap().logs()[0].quotas()[0];
     assert_eq!(state.remaining, 0, "both were written back");
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_of_a_ban_is_honest_after_an_outage() {
+async fn wait_from_before_an_outage_is_honest() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::per_minute(1));
+    store.set_latency(Duration::from_millis(40));
+    assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
+    store.set_latency(Duration::ZERO);
+    let denied = failover.admit(&check(&policy, "alice")).await.unwrap();
+    failover.0.outage.record_reconnection();
+    advance(Duration::from_micros(denied.logs()[0].quotas()[0].wait_us)).await;
+    let outcome = failover.admit(&check(&policy, "alice")).await.unwrap();
+    assert!(outcome.admitted, "the local entry expires no later than the store's");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ban_wait_is_honest_after_an_outage() {
     let (failover, store) = faulty();
     let quota = Quota::new(1, Duration::from_secs(60));
     let penalty = "1/10m:5m".parse().unwrap();
     let policy = Arc::new(Policy::new("user").quota(quota).penalty(penalty));
     assert!(failover.admit(&check(&policy, "mallory")).await.unwrap().admitted);
     let denied = failover.admit(&check(&policy, "mallory")).await.unwrap();
-    let (told, wait_us) = (Instant::now(), denied.logs()[0].ban().remaining_us);
-    // Another request gets a late reply about the same ban.
-    store.answer_after(Duration::from_millis(40));
+    let (denied_at, wait_us) = (Instant::now(), denied.logs()[0].ban().remaining_us);
+    // The outcome of another request arrives late, with the same ban.
+    store.set_latency(Duration::from_millis(40));
     failover.admit(&check(&policy, "mallory")).await.unwrap();
-    store.answer_after(Duration::ZERO);
-    failover.0.outage.mark_reconnection();
+    store.set_latency(Duration::ZERO);
+    failover.0.outage.record_reconnection();
     let wait = Duration::from_micros(wait_us);
-    tokio::time::sleep_until(told + wait - Duration::from_secs(1)).await;
-    failover.0.outage.mark_reconnection();
-    tokio::time::sleep_until(told + wait).await;
+    tokio::time::sleep_until(denied_at + wait - Duration::from_secs(1)).await;
+    failover.0.outage.record_reconnection();
+    tokio::time::sleep_until(denied_at + wait).await;
     let outcome = failover.admit(&check(&policy, "mallory")).await.unwrap();
     assert!(outcome.admitted, "{outcome:?}");
 }
@@ -209,13 +225,14 @@ fn write_back_outlives_a_runtime() {
         assert!(failover.admit(&check(&policy, "bob")).await.unwrap().admitted);
         sleep(Duration::from_millis(200)).await;
     });
-    let state = now(store.0.store.peek(&check(&policy, "alice"))).unwrap().logs()[0].quotas()[0];
-    assert_eq!(state.remaining, 4, "it is written back without another failure");
+    let state =
+        immediate(store.0.store.peek(&check(&policy, "alice"))).unwrap().logs()[0].quotas()[0];
+    assert_eq!(state.remaining, 4, "written back without another failure");
 }
 
-/// As of a test, or of a program that client `block_on` now and then.
+/// The runtime runs only inside `block_on`, as in a test or in a synchronous program.
 #[test]
-fn runtime_left_unpolled_holds_up_nobody() {
+fn unpolled_runtime_delays_no_other() {
     let (failover, store) = faulty();
     let policy = policy(Quota::per_hour(5));
     let runtime = || {
@@ -227,9 +244,9 @@ fn runtime_left_unpolled_holds_up_nobody() {
     store.fail(true);
     assert!(one.block_on(admit()).unwrap().admitted);
     store.fail(false);
-    store.answer_after(Duration::from_millis(20));
+    store.set_latency(Duration::from_millis(20));
     let first = one.block_on(async { timeout(Duration::from_millis(5), admit()).await });
     assert!(first.is_err());
-    let decided = other.block_on(async { timeout(Duration::from_secs(5), admit()).await });
-    assert!(decided.expect("within five seconds").unwrap().admitted);
+    let result = other.block_on(async { timeout(Duration::from_secs(5), admit()).await });
+    assert!(result.expect("within five seconds").unwrap().admitted);
 }

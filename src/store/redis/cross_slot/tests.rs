@@ -7,33 +7,33 @@ use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::store::{BanState, DenyCache, MemoryStore, QuotaState, Strike};
 
-/// Logs of several keys, of which some can't be asked something.
+/// A store on which some calls about some keys fail or are slow.
 #[derive(Clone, Default)]
 struct Nodes {
     store: MemoryStore,
-    /// What fails: an action and a key.
+    /// The call and the key that fail.
     broken: Option<(&'static str, &'static str)>,
-    /// The key that answers late.
-    late: Option<&'static str>,
+    /// The key whose calls take 10 ms.
+    slow: Option<&'static str>,
 }
 
 impl Nodes {
-    fn answer<T: Send + 'static>(
+    fn respond<T: Send + 'static>(
         &self,
         action: &str,
         check: &Check,
-        answer: impl FnOnce(&MemoryStore) -> StoreFuture<T> + Send + 'static,
+        call: impl FnOnce(&MemoryStore) -> StoreFuture<T> + Send + 'static,
     ) -> StoreFuture<T> {
         let is = |key: &str| check.logs[0].key.as_bytes() == key.as_bytes();
         if self.broken.is_some_and(|(broken, key)| broken == action && is(key)) {
             return StoreFuture::ready(Err(StoreError::Timeout));
         }
-        let (store, is_late) = (self.store.clone(), self.late.is_some_and(is));
+        let (store, is_slow) = (self.store.clone(), self.slow.is_some_and(is));
         StoreFuture::later(async move {
-            if is_late {
+            if is_slow {
                 sleep(Duration::from_millis(10)).await;
             }
-            answer(&store).await
+            call(&store).await
         })
     }
 }
@@ -41,21 +41,21 @@ impl Nodes {
 impl Store for Nodes {
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let check = check.clone();
-        self.answer("admit", &check.clone(), move |store| store.admit(&check))
+        self.respond("admit", &check.clone(), move |store| store.admit(&check))
     }
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let check = check.clone();
-        self.answer("peek", &check.clone(), move |store| store.peek(&check))
+        self.respond("peek", &check.clone(), move |store| store.peek(&check))
     }
 
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
         let check = check.clone();
-        self.answer("cancel", &check.clone(), move |store| store.cancel(&check))
+        self.respond("cancel", &check.clone(), move |store| store.cancel(&check))
     }
 
-    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
-        self.store.restore(log, known)
+    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
+        self.store.restore(log, snapshot)
     }
 
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
@@ -77,9 +77,9 @@ fn one(name: &str, key: &str) -> Arc<Check> {
 }
 
 #[test]
-fn a_ban_stays_with_its_window_when_the_parts_are_put_together() {
+fn merge_keeps_a_ban_with_its_log() {
     let check = Check::new([log("ip", "::1"), log("user", "mallory")]);
-    let parts = parts(&check);
+    let parts = split(&check);
     let log = || LogOutcome::new([QuotaState::new(5, Duration::ZERO, Duration::ZERO)]);
     let ban = BanState::new(Duration::from_secs(9), Strike::None);
     let outcomes = vec![Outcome::new(true, [log()]), Outcome::new(false, [log().with_ban(ban)])];
@@ -91,35 +91,32 @@ fn a_ban_stays_with_its_window_when_the_parts_are_put_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_stands_whatever_fails_after_it() {
+async fn denial_stands_if_a_later_peek_fails() {
     let nodes = Nodes { broken: Some(("peek", "::1")), ..Nodes::default() };
     assert!(nodes.admit(&one("user", "alice")).await.unwrap().admitted);
     let outcome = CrossSlot::new(nodes).admit(&both()).await.unwrap();
     assert!(!outcome.admitted);
-    assert_eq!(
-        outcome.logs()[0].quotas()[0].wait_us,
-        60_000_000,
-        "by the log that is known to be full"
-    );
+    assert_eq!(outcome.logs()[0].quotas()[0].wait_us, 60_000_000, "the wait of the full log");
     assert_eq!(outcome.rollback, Rollback::NotNeeded);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_stands_if_its_rollback_fails() {
+async fn denial_stands_if_its_rollback_fails() {
     let nodes = Nodes { broken: Some(("cancel", "alice")), ..Nodes::default() };
     assert!(nodes.admit(&one("ip", "::1")).await.unwrap().admitted);
     let outcome = CrossSlot::new(nodes).admit(&both()).await.unwrap();
     assert!(!outcome.admitted);
-    assert_eq!(outcome.rollback, Rollback::Unfinished, "it has to be cancelled later");
+    assert_eq!(outcome.rollback, Rollback::Unfinished, "the request has to be cancelled later");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rollback_takes_its_denials_along() {
-    let nodes = Nodes { late: Some("::1"), ..Nodes::default() };
+async fn rollback_drops_cached_denials() {
+    let nodes = Nodes { slow: Some("::1"), ..Nodes::default() };
     assert!(nodes.admit(&one("ip", "::1")).await.unwrap().admitted);
     let store = DenyCache::new(CrossSlot::new(nodes)).max_age(Duration::MAX);
     let rolled_back = tokio::spawn(store.admit(&both()));
-    sleep(Duration::from_millis(5)).await; // the user's log has it, the address is being asked
+    // The user's log has recorded the request, and the check of the address is under way.
+    sleep(Duration::from_millis(5)).await;
     assert!(!store.admit(&one("user", "alice")).await.unwrap().admitted);
     assert!(!rolled_back.await.unwrap().unwrap().admitted);
     assert!(store.admit(&one("user", "alice")).await.unwrap().admitted, "the log is empty");

@@ -1,0 +1,244 @@
+//! [`Shared`]: the state of a circuit breaker, and the task that reconnects.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use crate::error::StoreError;
+use crate::redis::{Backoff, Connection, Connector, Outage};
+use crate::telemetry;
+
+/// After how many replies in a row that do not arrive the connection is given up.
+const MAX_FAILURES: u32 = 5;
+/// How long an attempt to connect may take.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// Short enough that Redis decides again within a second of its return.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// The least time between two replacements of a connection whose server is no longer the master.
+const LEAST_AGE: Duration = Duration::from_secs(1);
+
+// # Interleavings
+//
+// Calls read `state` without a lock. Each change holds `lock`, stores the new state and then
+// notifies `changed`.
+//
+// - A call reads the new connection before `set_ready` notifies. The notification then arrives
+//   while the call waits for its reply. So a notification only means that some change was made: the
+//   call compares the number of its connection and goes on waiting.
+//   Test: `call_survives_a_late_notification`.
+// - The state changes after a call has read it and before the call waits. The call creates its
+//   `Notified` before it reads, and a `Notified` receives every later `notify_waiters`.
+// - A connection breaks while many calls wait on it. Each failed call passes the number of its
+//   connection to `give_up`. The first one changes the state and starts the only task; the others
+//   find another state or number and change nothing. Calls that have not failed yet are notified
+//   and fail at once. Test: `call_ends_with_its_connection`.
+// - Two calls find that no task connects. `connect_if_idle` reads the state again under the lock,
+//   so that one of them starts the task. A state without a connection holds a weak reference to a
+//   token of its task. The task drops the token after it has stored `Ready`, so that there is no
+//   moment at which a second task could start.
+// - A runtime ends while its task reconnects. The token is dropped with the task, so the state
+//   counts as idle, and the next call starts a task on its own runtime. A call that waits for the
+//   attempt is not notified, and ends at its deadline. Tests:
+//   `wait_for_a_connection_has_a_deadline` and, with a server,
+//   `outage_ends_when_its_runtime_is_gone`.
+// - A call uses the new connection at once. `outage` is updated before the state is stored, so
+//   an admission on the new connection is always compared with the local log.
+pub(super) struct Shared {
+    pub(super) connector: Connector,
+    pub(super) response_timeout: Duration,
+    pub(super) state: ArcSwap<State>,
+    /// Held while the state is changed.
+    lock: Mutex<()>,
+    pub(super) changed: Notify,
+    failures: AtomicU32,
+    /// Whether the loss of the connection was reported.
+    is_reported: AtomicBool,
+    outage: Outage,
+}
+
+pub(super) enum State {
+    /// No call has needed a connection yet.
+    Idle,
+    /// The first attempt after a connection that worked. Calls wait for it.
+    Connecting(Attempt),
+    Ready {
+        connection: Connection,
+        number: u64,
+        since: Instant,
+    },
+    /// The last attempt failed. Calls fail at once.
+    Failed(Attempt),
+}
+
+/// A reference to the token of the task that connects. It is dangling when the task is gone.
+pub(super) type Attempt = Weak<()>;
+
+impl State {
+    /// Returns whether there is no connection and no task that makes one.
+    pub(super) fn is_idle(&self) -> bool {
+        match self {
+            Self::Idle => true,
+            Self::Connecting(attempt) | Self::Failed(attempt) => attempt.strong_count() == 0,
+            Self::Ready { .. } => false,
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(connector: Connector, response_timeout: Duration, outage: Outage) -> Self {
+        Self {
+            connector,
+            response_timeout,
+            state: ArcSwap::from_pointee(State::Idle),
+            lock: Mutex::default(),
+            changed: Notify::new(),
+            failures: AtomicU32::new(0),
+            is_reported: AtomicBool::new(false),
+            outage,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether the connection in use is the one with this number.
+    pub(super) fn is_ready(&self, wanted: u64) -> bool {
+        matches!(&**self.state.load(), State::Ready { number, .. } if *number == wanted)
+    }
+
+    /// Makes a connection.
+    pub(super) async fn connect(&self) -> Result<Connection, StoreError> {
+        match timeout(CONNECTION_TIMEOUT, self.connector.connect()).await {
+            Ok(connection) => {
+                connection.map_err(|error| StoreError::Unreachable { message: error.to_string() })
+            }
+            Err(_) => Err(StoreError::Unreachable { message: "no reply in time".to_owned() }),
+        }
+    }
+
+    /// Starts the task that connects, if no task does and there is a runtime.
+    pub(super) fn connect_if_idle(self: &Arc<Self>) {
+        if self.state.load().is_idle()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let _lock = self.lock();
+            if self.state.load().is_idle() {
+                let token = Arc::new(());
+                self.state.store(Arc::new(State::Failed(Arc::downgrade(&token))));
+                runtime.spawn(reconnect(Arc::downgrade(self), token));
+            }
+        }
+    }
+
+    pub(super) fn set_ready(&self, connection: Connection) {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let _lock = self.lock();
+        if !matches!(**self.state.load(), State::Idle) {
+            self.outage.record_new_connection();
+        }
+        self.failures.store(0, Ordering::Relaxed);
+        self.state.store(Arc::new(State::Ready { connection, number, since: Instant::now() }));
+        self.changed.notify_waiters();
+        self.is_reported.store(false, Ordering::Relaxed);
+        telemetry::store_found();
+    }
+
+    /// Counts the failures on a connection, and gives it up if it has broken or failed too often.
+    pub(super) fn record_result<T>(self: &Arc<Self>, number: u64, result: &Result<T, StoreError>) {
+        let error = match result {
+            Err(error @ (StoreError::Timeout | StoreError::Disconnected { .. })) => error,
+            Err(error @ StoreError::Refused { code, .. }) if code == "READONLY" => {
+                return self.give_up(number, State::Connecting, LEAST_AGE, error);
+            }
+            _ => {
+                if self.failures.load(Ordering::Relaxed) > 0 {
+                    self.failures.store(0, Ordering::Relaxed);
+                }
+                return;
+            }
+        };
+        let is_broken = matches!(error, StoreError::Disconnected { .. });
+        if is_broken && !self.connector.is_cluster() {
+            self.give_up(number, State::Connecting, Duration::ZERO, error);
+        } else if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_FAILURES {
+            self.give_up(number, State::Failed, Duration::ZERO, error);
+        }
+    }
+
+    /// Gives up a connection, if it is still in use and at least this old.
+    pub(super) fn give_up(
+        self: &Arc<Self>,
+        failed: u64,
+        next: fn(Attempt) -> State,
+        least_age: Duration,
+        error: &StoreError,
+    ) {
+        let _lock = self.lock();
+        match &**self.state.load() {
+            State::Ready { number, since, .. }
+                if *number == failed && since.elapsed() >= least_age => {}
+            _ => return,
+        }
+        self.outage.record_failure();
+        let token = Arc::new(());
+        let next = next(Arc::downgrade(&token));
+        if matches!(next, State::Failed(_)) {
+            self.report_lost(error);
+        }
+        self.state.store(Arc::new(next));
+        self.changed.notify_waiters();
+        tokio::spawn(reconnect(Arc::downgrade(self), token));
+    }
+
+    /// Makes a connection. If that takes longer than a reply may, calls no longer wait for it.
+    async fn reconnect(&self) -> Result<Connection, StoreError> {
+        let mut attempt = pin!(self.connect());
+        match timeout(self.response_timeout, attempt.as_mut()).await {
+            Ok(result) => result,
+            Err(_) => {
+                self.set_failed(&StoreError::Timeout);
+                attempt.await
+            }
+        }
+    }
+
+    /// Makes calls fail at once.
+    fn set_failed(&self, error: &StoreError) {
+        let _lock = self.lock();
+        self.report_lost(error);
+        if let State::Connecting(attempt) = &**self.state.load() {
+            self.state.store(Arc::new(State::Failed(attempt.clone())));
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Reports once that there is no connection, also if there never was one.
+    fn report_lost(&self, error: &StoreError) {
+        if !self.is_reported.swap(true, Ordering::Relaxed) {
+            telemetry::store_lost(error);
+        }
+    }
+}
+
+/// Attempts to connect until that succeeds, or until the circuit breaker is dropped.
+async fn reconnect(breaker: Weak<Shared>, _token: Arc<()>) {
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+    while let Some(breaker) = breaker.upgrade() {
+        match breaker.reconnect().await {
+            Ok(connection) => return breaker.set_ready(connection),
+            Err(error) => breaker.set_failed(&error),
+        }
+        // The pause must not keep the circuit breaker alive.
+        drop(breaker);
+        backoff.pause().await;
+    }
+}

@@ -1,0 +1,211 @@
+//! [`Denials`]: the cached denials, log by log.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use ahash::RandomState;
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use crate::policy::Policy;
+use crate::time::micros;
+use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, Rollback, Strike};
+
+/// The part of its time after which a denial is renewed, so that the requests of a busy key do not
+/// all go to the store when it expires.
+const RENEWED_AT: f64 = 0.75;
+/// Logs that share a generation counter only cost each other a cached denial.
+const GENERATIONS: usize = 1024;
+
+// # Interleavings
+//
+// A denial must not be cached if a place becomes free, through a clone of this cache, after the
+// store has denied. Resets, cancellations and restores hold an `Invalidation`; it increments the
+// generation of each log and removes the denial, before the call and again at its end.
+//
+// - The store denies, then a reset runs, then the denial arrives. The check has read the generation
+//   before it was sent, and `insert` finds another one. It inserts first and compares afterwards,
+//   while an invalidation increments first and removes afterwards: so either `insert` sees the
+//   increment, or the removal comes after the insertion.
+//   Test: `denial_overtaken_by_a_reset_is_not_cached`.
+// - A check is sent after the reset has begun, and the store denies before it resets. If the denial
+//   arrives before the reset has ended, the end of the invalidation removes it. If it arrives
+//   later, `insert` finds another generation.
+// - A rollback is under way. Other checks may be denied by the request that is rolled back. The
+//   outcome of that request invalidates the logs, cached denials and those still under way.
+//   Test: `rollback_drops_cached_denials`.
+// - The caller hangs up during a reset or a rollback. The future is dropped, and the store may free
+//   the place later than that. A denial then lasts for up to `max_age`, as if another process had
+//   freed the place.
+// - Many requests find a denial that is due for renewal. One of them claims it and goes to the
+//   store; the others are still denied from memory. If that one fails, the denial expires as
+//   planned. Test: `busy_key_costs_one_check_at_a_time`.
+pub(super) struct Denials {
+    cache: Cache<LogId, Arc<Denial>, UnitWeighter, RandomState>,
+    hasher: RandomState,
+    generations: Box<[AtomicU64]>,
+}
+
+/// The outcome of one log.
+struct Denial {
+    /// The policy of the check, which may have been replaced since.
+    policy: Arc<Policy>,
+    timestamp: Option<Duration>,
+    outcome: LogOutcome,
+    received: Instant,
+    expires: Instant,
+    /// When one request goes to the store to renew the denial, if the store will deny for longer.
+    renew: Option<Instant>,
+    is_renewed: AtomicBool,
+}
+
+impl Denial {
+    /// Returns whether the caller has to renew the denial. Returns `true` once.
+    fn claim_renewal(&self, now: Instant) -> bool {
+        self.renew.is_some_and(|renew| renew <= now)
+            && !self.is_renewed.swap(true, Ordering::Relaxed)
+    }
+
+    /// Returns the outcome of the log this long after it was received.
+    fn outcome(&self, elapsed_us: u64) -> LogOutcome {
+        let mut outcome = self.outcome.clone();
+        for state in outcome.states_mut() {
+            *state = state.after(elapsed_us);
+        }
+        let remaining_us = self.outcome.ban().remaining_us.saturating_sub(elapsed_us);
+        outcome.set_ban(BanState { remaining_us, strike: Strike::None });
+        outcome
+    }
+}
+
+impl Denials {
+    pub(super) fn new(capacity: usize) -> Self {
+        let hasher = RandomState::new();
+        let cache = Cache::with(
+            capacity,
+            capacity as u64,
+            UnitWeighter,
+            hasher.clone(),
+            DefaultLifecycle::default(),
+        );
+        let generations = (0..GENERATIONS).map(|_| AtomicU64::new(0)).collect();
+        Self { cache, hasher, generations }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// Returns how often the denials of a log were invalidated.
+    pub(super) fn generation(&self, log: &LogId) -> u64 {
+        self.generation_counter(log).load(Ordering::SeqCst)
+    }
+
+    fn generation_counter(&self, log: &LogId) -> &AtomicU64 {
+        &self.generations[self.hasher.hash_one(log) as usize % GENERATIONS]
+    }
+
+    /// Returns a denial if the store would certainly deny the check.
+    pub(super) fn deny(&self, check: &Check, now: Instant) -> Option<Outcome> {
+        let mut denials = SmallVec::<[Option<Arc<Denial>>; 1]>::new();
+        for log in &check.logs {
+            let denial = self.cache.get(log);
+            if denial.as_ref().is_some_and(|denial| denial.policy != log.policy) {
+                // The log may change under the new policy, and the old policy may come back.
+                self.cache.remove(log);
+            }
+            let denial = denial.filter(|denial| {
+                denial.expires > now
+                    && (denial.timestamp.is_some() || !check.wants_timestamp)
+                    && denial.policy == log.policy
+            });
+            if denial.as_ref().is_some_and(|denial| denial.claim_renewal(now)) {
+                return None;
+            }
+            denials.push(denial);
+        }
+        if denials.iter().all(Option::is_none) {
+            return None;
+        }
+        let mut timestamp = None;
+        let logs = check.logs.iter().zip(denials).map(|(log, denial)| {
+            let Some(denial) = denial else { return LogOutcome::empty(&log.policy) };
+            let elapsed = now.saturating_duration_since(denial.received);
+            timestamp = denial.timestamp.map(|timestamp| timestamp + elapsed);
+            denial.outcome(micros(elapsed))
+        });
+        let mut outcome = Outcome::new(false, logs);
+        (outcome.timestamp, outcome.remembered) = (timestamp, true);
+        Some(outcome)
+    }
+
+    /// Caches the denials of a check, with the generations of its logs from before it was sent.
+    pub(super) fn insert(
+        &self,
+        logs: &[LogId],
+        outcome: &Outcome,
+        sent: Instant,
+        max_age: Duration,
+        generations: &[u64],
+    ) {
+        let received = Instant::now();
+        for ((log, log_outcome), generation) in logs.iter().zip(outcome.logs()).zip(generations) {
+            let wait = Duration::from_micros(log_outcome.wait_us());
+            let age = wait.min(max_age);
+            if age.is_zero() {
+                continue;
+            }
+            let denial = Denial {
+                policy: log.policy.clone(),
+                timestamp: outcome.timestamp,
+                outcome: log_outcome.clone(),
+                received,
+                expires: sent + age,
+                renew: (age < wait).then(|| sent + age.mul_f64(RENEWED_AT)),
+                is_renewed: AtomicBool::new(false),
+            };
+            self.cache.insert(log.clone(), Arc::new(denial));
+            if self.generation(log) != *generation {
+                self.cache.remove(log);
+            }
+        }
+    }
+
+    /// Drops the denials that an outcome makes wrong: an admission makes later waits longer, and a
+    /// rollback frees a place.
+    pub(super) fn observe(&self, logs: &[LogId], outcome: &Outcome) {
+        if outcome.rollback != Rollback::NotNeeded {
+            logs.iter().for_each(|log| self.invalidate(log));
+        } else if outcome.admitted {
+            logs.iter().for_each(|log| drop(self.cache.remove(log)));
+        }
+    }
+
+    fn invalidate(&self, log: &LogId) {
+        self.generation_counter(log).fetch_add(1, Ordering::SeqCst);
+        self.cache.remove(log);
+    }
+}
+
+/// Invalidates the denials of logs that are being changed: when it is created, and when it is
+/// dropped.
+pub(super) struct Invalidation {
+    denials: Arc<Denials>,
+    logs: SmallVec<[LogId; 1]>,
+}
+
+impl Invalidation {
+    pub(super) fn new(denials: &Arc<Denials>, logs: &[LogId]) -> Self {
+        logs.iter().for_each(|log| denials.invalidate(log));
+        Self { denials: denials.clone(), logs: logs.into() }
+    }
+}
+
+impl Drop for Invalidation {
+    fn drop(&mut self) {
+        self.logs.iter().for_each(|log| self.denials.invalidate(log));
+    }
+}

@@ -1,0 +1,98 @@
+//! Decides by the logs and bans in this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::journal::ChangeKind;
+use super::{CheckResult, Failover, immediate, is_local};
+use crate::error::StoreError;
+use crate::failure::FailurePolicy;
+use crate::store::{BanStore, Store};
+use crate::window::{Check, DecidedBy, Outcome, REASON};
+
+impl<S: Store> Failover<S> {
+    /// Decides on a request for which the store failed, by its failure policy.
+    pub(super) fn decide_without_store(
+        &self,
+        check: &Arc<Check>,
+        error: StoreError,
+    ) -> CheckResult {
+        self.0.outage.record_failure();
+        let result = self.decide_locally(check, &error);
+        let is_admitted = matches!(&result, Ok(outcome) if outcome.admitted);
+        // With the policy `Open` the request passes, so the store may keep it.
+        if error.may_have_counted() && !is_admitted && check.on_failure != FailurePolicy::Open {
+            let _ = self.add_change(check, ChangeKind::Cancel);
+        }
+        // Again, after the change: a request that was sent to the store without seeing the change
+        // is compared with the local log for a whole window after it.
+        self.0.outage.record_failure();
+        result
+    }
+
+    /// Decides by the local logs, and adds an admission to the journal. Returns the error if the
+    /// failure policy is not `Local`, or if the cost is above the share of this process.
+    pub(super) fn decide_locally(&self, check: &Arc<Check>, error: &StoreError) -> CheckResult {
+        let share = share(check, error)?;
+        let mut outcome = immediate(self.0.local.admit(&share))?;
+        if outcome.admitted && check.cost > 0 {
+            self.add_change(check, ChangeKind::Restore).inspect_err(|_| {
+                let _ = immediate(self.0.local.cancel(check));
+            })?;
+        }
+        // The caller gets an outcome and does not report the error.
+        error.report();
+        outcome.decided_by = DecidedBy::LocalLog;
+        Ok(outcome)
+    }
+
+    /// Peeks at the local logs, with the errors of [`Failover::decide_locally`].
+    pub(super) fn peek_locally(&self, check: &Arc<Check>, error: &StoreError) -> CheckResult {
+        let mut outcome = immediate(self.0.local.peek(&share(check, error)?))?;
+        outcome.decided_by = DecidedBy::LocalLog;
+        Ok(outcome)
+    }
+
+    /// Imposes the bans in an outcome on the local keys, for an outage.
+    ///
+    /// A local ban ends no later than the store's, so a client that has waited as long as the store
+    /// said is not banned here.
+    pub(super) fn impose_bans_locally(
+        &self,
+        check: &Arc<Check>,
+        sent: Option<Instant>,
+        outcome: &Outcome,
+    ) {
+        if !is_local(check) || outcome.remembered {
+            return;
+        }
+        for (log, log_outcome) in check.logs.iter().zip(outcome.logs()) {
+            if log_outcome.ban().is_banned() {
+                let length = log_outcome.ban().remaining().saturating_sub(age_of(sent));
+                let _ = self.0.local.impose_seen(log, length, REASON, outcome.timestamp);
+            }
+        }
+    }
+
+    /// Lifts the local bans of a request that the store has admitted: they were lifted there.
+    pub(super) fn lift_bans_locally(&self, check: &Arc<Check>) {
+        for log in &check.logs {
+            if self.0.local.ban_snapshot(log).is_some() {
+                let _ = immediate(self.0.local.lift(log));
+            }
+        }
+    }
+}
+
+/// Returns the check at the share of this process, see [`FailurePolicy::Local`], or the error.
+fn share(check: &Arc<Check>, error: &StoreError) -> Result<Arc<Check>, StoreError> {
+    let FailurePolicy::Local { instances } = check.on_failure else { return Err(error.clone()) };
+    check.shared_among(instances).ok_or_else(|| error.clone())
+}
+
+/// Returns how long ago a check was sent: zero if its result was ready at once.
+pub(super) fn age_of(sent: Option<Instant>) -> Duration {
+    sent.map_or(Duration::ZERO, |sent| sent.elapsed())
+}
