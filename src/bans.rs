@@ -97,7 +97,7 @@ impl Bans {
         store: impl BanStore,
     ) -> Result<Self, PolicyError> {
         let policy = policy.into();
-        if policy.get().penalty_for_strikes().is_none() {
+        if policy.get().get_penalty().is_none() {
             return Err(PolicyError::NoPenalty { name: policy.get().name().to_owned() });
         }
         Ok(Self { policy, store: Arc::new(store), on_event: None })

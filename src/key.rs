@@ -112,7 +112,7 @@ impl Key {
     }
 
     /// Creates a key from bytes that stand for one already.
-    pub(crate) fn kept(bytes: &[u8]) -> Self {
+    pub(crate) fn from_stored(bytes: &[u8]) -> Self {
         Self(SmallVec::from_slice(bytes))
     }
 

@@ -193,7 +193,7 @@ impl Limiter {
     }
 
     fn question(&self, logs: SmallVec<[LogId; 1]>) -> Check {
-        let mut check = Check::of(logs);
+        let mut check = Check::from_logs(logs);
         check.on_failure = self.on_failure;
         check
     }
@@ -206,7 +206,7 @@ impl Limiter {
     }
 
     async fn decide(&self, check: Arc<Check>) -> Result<Decision, StoreError> {
-        check.possible().inspect_err(StoreError::report)?;
+        check.ensure_possible().inspect_err(StoreError::report)?;
         let outcome = self.store.admit(&check).await;
         conclude(check, outcome, false)
     }

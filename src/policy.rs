@@ -156,7 +156,7 @@ impl Policy {
 
     /// Returns what becomes of keys that keep running into the quotas.
     #[must_use]
-    pub fn penalty_for_strikes(&self) -> Option<&Penalty> {
+    pub fn get_penalty(&self) -> Option<&Penalty> {
         self.penalty.as_deref()
     }
 

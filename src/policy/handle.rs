@@ -131,14 +131,14 @@ mod tests {
         handle.set("8/60s".parse::<Policy>().unwrap()).unwrap();
         let now = handle.get();
         assert_eq!(now.to_string(), "8/60s");
-        assert_eq!(now.penalty_for_strikes().unwrap().to_string(), "3/600s:1h");
+        assert_eq!(now.get_penalty().unwrap().to_string(), "3/600s:1h");
         assert_eq!(now.candidates(), [candidate]);
 
         let other: Policy = "9/60s".parse().unwrap();
         handle.set(other.penalty("1/1h:1m".parse().unwrap())).unwrap();
-        assert_eq!(handle.get().penalty_for_strikes().unwrap().to_string(), "1/1h:60s");
+        assert_eq!(handle.get().get_penalty().unwrap().to_string(), "1/1h:60s");
         handle.set(Policy::new("user").quota(Quota::per_minute(7))).unwrap();
-        assert!(handle.get().penalty_for_strikes().is_none(), "a whole policy replaces all of it");
+        assert!(handle.get().get_penalty().is_none(), "a whole policy replaces all of it");
     }
 
     #[test]

@@ -146,7 +146,7 @@ impl Penalty {
     /// For authors of a [`Store`](crate::store::Store).
     #[must_use]
     pub fn ban_lengths(&self, id: Uuid) -> Vec<Duration> {
-        self.level_lengths_us(id).into_iter().map(Duration::from_micros).collect()
+        self.ban_lengths_us(id).into_iter().map(Duration::from_micros).collect()
     }
 
     /// Returns how long a key has to stay unbanned to come down a level.
@@ -166,7 +166,7 @@ impl Penalty {
     }
 
     /// Returns the levels for one request, lengthened at random.
-    pub(crate) fn level_lengths_us(&self, id: Uuid) -> Vec<u64> {
+    pub(crate) fn ban_lengths_us(&self, id: Uuid) -> Vec<u64> {
         // The request's identity is random enough, and the same when it is asked again.
         let random = id.as_u64_pair().1 as u32;
         let share = f64::from(random) / f64::from(u32::MAX);
@@ -291,15 +291,15 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..100 {
             let id = Uuid::new_v4();
-            let levels = penalty.level_lengths_us(id);
-            assert_eq!(levels, penalty.level_lengths_us(id));
+            let levels = penalty.ban_lengths_us(id);
+            assert_eq!(levels, penalty.ban_lengths_us(id));
             assert!((60_000_000..=90_000_000).contains(&levels[0]), "{levels:?}");
             seen.insert(levels[0]);
         }
         assert!(seen.len() > 90);
         let id = Uuid::from_u64_pair(0, u64::MAX);
         for (percent, longest) in [(100, 120_000_000), (255, 120_000_000)] {
-            assert_eq!(penalty.clone().jitter(percent).level_lengths_us(id)[0], longest);
+            assert_eq!(penalty.clone().jitter(percent).ban_lengths_us(id)[0], longest);
         }
     }
 }

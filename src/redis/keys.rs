@@ -60,7 +60,7 @@ impl Keys {
         let escaped = rest.strip_suffix(name.as_bytes())?.strip_suffix(b"}:")?;
         let key: Vec<u8> = percent_encoding::percent_decode(escaped).collect();
         let same = self.name(&key, name) == whole;
-        same.then(|| Key::kept(&key))
+        same.then(|| Key::from_stored(&key))
     }
 
     fn of_policy(&self, log: &LogId, what: &str) -> Vec<u8> {

@@ -24,7 +24,7 @@ use self::locked::Locked;
 use self::shard::Shard;
 #[cfg(any(feature = "storm", feature = "moderation"))]
 use self::tables::Tables;
-use super::expiring::Expiring;
+use super::expiring::ExpiringMap;
 use super::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::policy::Policy;
 use crate::window::{BanRecord, Check, LogId, Outcome};
@@ -68,7 +68,7 @@ struct Inner {
     held: AtomicUsize,
     capacity: usize,
     fill: Fill,
-    ban_records: Expiring<BanRecord>,
+    ban_records: ExpiringMap<BanRecord>,
     #[cfg(any(feature = "storm", feature = "moderation"))]
     tables: Tables,
     /// No window runs out before this instant. Raised only under `sweep`.
@@ -126,7 +126,7 @@ impl MemoryStore {
             held: AtomicUsize::new(0),
             capacity,
             fill: Fill::new(capacity),
-            ban_records: Expiring::new(capacity),
+            ban_records: ExpiringMap::new(capacity),
             #[cfg(any(feature = "storm", feature = "moderation"))]
             tables: Tables::default(),
             due_us: AtomicU64::new(u64::MAX),
@@ -221,7 +221,7 @@ impl Store for MemoryStore {
         let restore = || self.0.try_restore(log, &known.admissions);
         let added = self.0.with_room(std::slice::from_ref(log), restore);
         let imposed = known.ban.as_ref().map_or(Ok(()), |ban| {
-            self.impose_seen(log, ban.remaining, &ban.reason, ban.seen_there)
+            self.restore_ban(log, ban.remaining, &ban.reason, ban.store_timestamp)
         });
         StoreFuture::ready(imposed.and(added).map(Restored::added))
     }

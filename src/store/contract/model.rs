@@ -42,7 +42,7 @@ impl Model {
         for log in &check.logs {
             let entries = self.log(log);
             if !plain {
-                entries.forget_all(now_us, LONGEST_WINDOW_US);
+                entries.remove_expired(now_us, LONGEST_WINDOW_US);
             }
             if check.repeated {
                 known_us = known_us.or_else(|| entries.find(id, now_us, LONGEST_WINDOW_US));
@@ -58,12 +58,12 @@ impl Model {
             return outcome;
         }
         for (log, outcome) in check.logs.iter().zip(outcome.logs_mut()) {
-            let Some(penalty) = log.policy.penalty_for_strikes() else { continue };
-            let full_us = outcome.longest_full_us(&log.policy);
+            let Some(penalty) = log.policy.get_penalty() else { continue };
+            let full_us = outcome.longest_full_window_us(&log.policy);
             let ban_record = self.ban_record(log);
             let strike = match ban_record.wait_us(now_us) {
                 0 if full_us > 0 && record => {
-                    let lengths_us = penalty.level_lengths_us(id);
+                    let lengths_us = penalty.ban_lengths_us(id);
                     ban_record.strike(now_us, id, full_us, penalty, &lengths_us)
                 }
                 _ => Strike::None,
@@ -74,7 +74,7 @@ impl Model {
         if outcome.admitted && record {
             for (log, outcome) in check.logs.iter().zip(outcome.logs_mut()) {
                 let entries = self.log(log);
-                entries.forget_all(now_us, LONGEST_WINDOW_US);
+                entries.remove_expired(now_us, LONGEST_WINDOW_US);
                 entries.add(Entry { at_us: now_us, id }, check.cost, 0);
                 for (quota, state) in log.policy.quotas_and_candidates().zip(outcome.states_mut()) {
                     let wait_us = state.wait_us;
@@ -91,7 +91,7 @@ impl Model {
         for log in &check.logs {
             let log = self.log(log);
             // Also what is not recorded has a look taken at the log, which shows if the clock runs back.
-            log.forget_all(now_us, LONGEST_WINDOW_US);
+            log.remove_expired(now_us, LONGEST_WINDOW_US);
             if age_us < LONGEST_WINDOW_US && check.cost > 0 {
                 added += log.restore(entry, check.cost, 0, raises);
             }
@@ -101,7 +101,7 @@ impl Model {
 
     pub(super) fn restore_ban(&mut self, log: &LogId, ban: &BanSnapshot) {
         let now_us = self.now_us;
-        let penalty = log.policy.penalty_for_strikes();
+        let penalty = log.policy.get_penalty();
         self.ban_record(log).impose(now_us, micros(ban.remaining), &ban.reason, penalty);
     }
 

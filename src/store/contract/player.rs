@@ -76,14 +76,14 @@ impl<'a> Player<'a> {
             Step::Check { cost, ref windows } => {
                 let check = self.check(cost, windows);
                 // A check that can never pass is not put to a store.
-                if check.possible().is_ok() {
+                if check.ensure_possible().is_ok() {
                     self.admit(&check).await?;
                     self.asked.push(check);
                 }
             }
             Step::Peek { cost, ref windows } => {
                 let check = self.check(cost, windows);
-                if check.possible().is_ok() {
+                if check.ensure_possible().is_ok() {
                     self.peek(&check).await?;
                 }
             }
@@ -116,7 +116,7 @@ impl<'a> Player<'a> {
             }
             Step::RestoreBan { remaining_us, window: (at, key) } => {
                 let log = self.log(at, key);
-                if log.policy.penalty_for_strikes().is_some() {
+                if log.policy.get_penalty().is_some() {
                     self.restore_ban(&log, remaining_us).await?;
                 }
             }
@@ -134,7 +134,7 @@ impl<'a> Player<'a> {
         let policy = &self.policies[windows[0].0];
         let plain = windows.len() == 1
             && policy.quotas_and_candidates().len() == 1
-            && policy.penalty_for_strikes().is_none();
+            && policy.get_penalty().is_none();
         (check.cost, check.wants_reset, check.wants_timestamp) = (cost, !plain, !plain);
         Arc::new(check)
     }
@@ -186,8 +186,8 @@ impl<'a> Player<'a> {
         let ban = BanSnapshot {
             remaining: Duration::from_micros(remaining_us),
             reason: "imposed elsewhere".to_owned(),
-            seen: Duration::ZERO,
-            seen_there: None,
+            age: Duration::ZERO,
+            store_timestamp: None,
         };
         self.model.restore_ban(log, &ban);
         let known = LogSnapshot { admissions: Vec::new(), ban: Some(ban) };

@@ -35,7 +35,7 @@ impl Wrong {
     }
 
     fn refuses(&self, check: &Check) -> bool {
-        let has_penalty = |log: &LogId| log.policy.penalty_for_strikes().is_some();
+        let has_penalty = |log: &LogId| log.policy.get_penalty().is_some();
         self.has(Fault::RefusesPenalties) && check.logs.iter().any(has_penalty)
     }
 }

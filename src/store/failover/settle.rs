@@ -10,7 +10,7 @@ use super::{Decided, Failover, is_local, now};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::store::{BanStore, Store};
-use crate::window::{Check, DecidedBy, LogId, LogOutcome, Outcome, REASON, Rollback};
+use crate::window::{Check, DecidedBy, LogId, LogOutcome, Outcome, STRIKES_REASON, Rollback};
 
 /// How often the store is asked again about an admission that looks one too many. Once is enough,
 /// unless a request that is decided here at the same time takes the place.
@@ -173,13 +173,13 @@ impl<S: Store> Failover<S> {
     /// A ban ends here no later than there, so that a client that has waited as long as it was told
     /// is not banned again.
     fn remember_bans(&self, check: &Arc<Check>, sent: Option<Instant>, outcome: &Outcome) {
-        if !is_local(check) || outcome.remembered {
+        if !is_local(check) || outcome.from_cache {
             return;
         }
         for (log, of_log) in check.logs.iter().zip(outcome.logs()) {
             if of_log.ban().is_banned() {
                 let length = of_log.ban().remaining().saturating_sub(age_of(sent));
-                let _ = self.0.local.impose_seen(log, length, REASON, outcome.timestamp);
+                let _ = self.0.local.restore_ban(log, length, STRIKES_REASON, outcome.timestamp);
             }
         }
     }

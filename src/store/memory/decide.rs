@@ -86,15 +86,15 @@ impl Inner {
     /// A denial stays one where the table of ban records is full: then the strike is not counted.
     fn punish(&self, check: &Check, outcome: &mut Outcome, count: bool) {
         for (log, of_log) in check.logs.iter().zip(outcome.logs_mut()) {
-            let Some(penalty) = log.policy.penalty_for_strikes() else { continue };
-            let full_us = of_log.longest_full_us(&log.policy);
+            let Some(penalty) = log.policy.get_penalty() else { continue };
+            let full_us = of_log.longest_full_window_us(&log.policy);
             let look = |record: &mut BanRecord, now_us: u64| {
                 let mut strike = Strike::None;
                 if record.wait_us(now_us) == 0 && full_us > 0 && count {
-                    let lengths_us = penalty.level_lengths_us(check.id);
+                    let lengths_us = penalty.ban_lengths_us(check.id);
                     strike = record.strike(now_us, check.id, full_us, penalty, &lengths_us);
                 }
-                let over_us = record.over_us(penalty);
+                let over_us = record.expires_us(penalty);
                 let keep = if over_us > now_us { Keep::Until(over_us) } else { Keep::Not };
                 (BanState { remaining_us: record.wait_us(now_us), strike }, keep)
             };

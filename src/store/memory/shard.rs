@@ -33,13 +33,13 @@ impl StoredLog {
 
     /// Records a request.
     pub(super) fn add(&mut self, entry: Entry, now_us: u64, cost: u32) {
-        self.entries.forget(now_us, self.policy.longest_window_us());
+        self.entries.compact(now_us, self.policy.longest_window_us());
         self.entries.add(entry, cost, highest_limit(&self.policy));
     }
 
     /// Records a request that may be there already, see [`Log::restore`].
     pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: u32, raises: bool) -> u32 {
-        self.entries.forget_all(now_us, self.policy.longest_window_us());
+        self.entries.remove_expired(now_us, self.policy.longest_window_us());
         self.entries.restore(entry, cost, highest_limit(&self.policy), raises)
     }
 

@@ -63,15 +63,15 @@ impl MemoryStore {
 
     /// Returns the ban of a log's key, if its policy enforces bans.
     pub(in crate::store) fn ban_snapshot(&self, log: &LogId) -> Option<BanSnapshot> {
-        log.policy.penalty_for_strikes()?;
+        log.policy.get_penalty()?;
         let key = ban_record_key(&log.policy, log.key.as_bytes());
-        self.0.ban_records.look(&key, |record, now_us| {
+        self.0.ban_records.read(&key, |record, now_us| {
             let wait_us = record.wait_us(now_us);
             (wait_us > 0).then(|| BanSnapshot {
                 remaining: Duration::from_micros(wait_us),
                 reason: record.reason.clone(),
-                seen: Duration::from_micros(now_us.saturating_sub(record.seen_us)),
-                seen_there: record.seen_there_us.map(Duration::from_micros),
+                age: Duration::from_micros(now_us.saturating_sub(record.last_seen_us)),
+                store_timestamp: record.store_timestamp_us.map(Duration::from_micros),
             })
         })?
     }

@@ -31,7 +31,7 @@ pub(super) fn admit(reply: &Value, check: &Check) -> Result<Outcome, StoreError>
 /// Returns which of some logs have a policy with a penalty, and that penalty.
 pub(super) fn penalties(logs: &[LogId]) -> impl Iterator<Item = (usize, &Penalty)> {
     let logs = logs.iter().enumerate();
-    logs.filter_map(|(place, log)| Some((place, log.policy.penalty_for_strikes()?)))
+    logs.filter_map(|(place, log)| Some((place, log.policy.get_penalty()?)))
 }
 
 /// Reads the reply of `admit_all.lua`.
