@@ -182,8 +182,8 @@ pub(crate) fn counted_twice(policy: &str, is_first: bool) {
         event!(
             warn,
             policy,
-            "two layers count a request under the same policy and key: remove one of them, or name \
-             their policies differently if both are meant"
+            "two layers count a request under the same policy and key: remove one of them, or give \
+             their policies different names to keep both"
         );
     }
 }

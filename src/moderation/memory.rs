@@ -11,7 +11,7 @@ use super::rule::Rule;
 use super::rules::Log;
 use super::store::{History, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore};
 use crate::key::Key;
-use crate::store::{Keep, ExpiringValue, MemoryStore, StoreFuture};
+use crate::store::{ExpiringValue, Keep, MemoryStore, StoreFuture};
 use crate::time::micros;
 
 /// What is kept of one sender.

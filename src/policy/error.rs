@@ -36,9 +36,7 @@ pub enum PolicyError {
         source: ParseQuotaError,
     },
     /// The policy of a handle can't change its name.
-    #[error(
-        "the policy {from:?} can't be replaced by one named {to:?}: its logs are kept by name"
-    )]
+    #[error("the policy {from:?} can't be replaced by one named {to:?}: its logs are kept by name")]
     Renamed {
         /// The name of the policy in use.
         from: String,

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::rule::StormRule;
 use super::store::{Ended, Started, StormCheck, StormOutcome, StormStore};
 use crate::key::Key;
-use crate::store::{Keep, ExpiringValue, MemoryStore, StoreFuture, heap_bytes_of};
+use crate::store::{ExpiringValue, Keep, MemoryStore, StoreFuture, heap_bytes_of};
 use crate::time::micros;
 
 /// How long a storm waits for somebody to notice that it is over.

@@ -210,12 +210,17 @@ mod tests {
     fn level_decays_by_one_per_day() {
         let mut record = BanRecord { level: 2, until_us: MINUTE, ..BanRecord::default() };
         let day = 24 * 60 * MINUTE;
-        for (unbanned, level) in [(day - 1, 2), (day, 1), (2 * day - 1, 1), (2 * day, 0), (9 * day, 0)]
+        for (unbanned, level) in
+            [(day - 1, 2), (day, 1), (2 * day - 1, 1), (2 * day, 0), (9 * day, 0)]
         {
             assert_eq!(record.level_at(MINUTE + unbanned, &penalty()), level);
         }
         assert_eq!(record.expires_us(&penalty()), MINUTE + 2 * day);
         strike(&mut record, 0);
-        assert_eq!(record.expires_us(&penalty()), MINUTE + 2 * day, "the latest of the three counts");
+        assert_eq!(
+            record.expires_us(&penalty()),
+            MINUTE + 2 * day,
+            "the latest of the three counts"
+        );
     }
 }

@@ -222,15 +222,17 @@ impl Usage {
 
     /// Returns each enforced quota with its policy and its state.
     pub fn quotas(&self) -> impl Iterator<Item = (&Policy, Quota, QuotaState)> {
-        self.logs().flat_map(|(log, outcome)| with_states(log, log.policy.quotas(), outcome.quotas()))
+        self.logs()
+            .flat_map(|(log, outcome)| with_states(log, log.policy.quotas(), outcome.quotas()))
     }
 
     /// Returns each candidate with its policy and its state.
     ///
     /// A candidate would have denied the request if it [is full](QuotaState::is_full).
     pub fn candidates(&self) -> impl Iterator<Item = (&Policy, Quota, QuotaState)> {
-        self.logs()
-            .flat_map(|(log, outcome)| with_states(log, log.policy.candidates(), outcome.candidates()))
+        self.logs().flat_map(|(log, outcome)| {
+            with_states(log, log.policy.candidates(), outcome.candidates())
+        })
     }
 }
 

@@ -199,11 +199,7 @@ mod tests {
     #[test]
     fn lower_limit_waits_for_the_right_entry() {
         let log = log(&[0, 10, 20, 30]);
-        assert_eq!(
-            log.state(40, quota(2, 100), 1).wait_us,
-            80,
-            "the second newest has to leave"
-        );
+        assert_eq!(log.state(40, quota(2, 100), 1).wait_us, 80, "the second newest has to leave");
         assert_eq!(log.state(40, quota(4, 100), 1).wait_us, 60);
         assert_eq!(log.state(40, quota(5, 100), 1).wait_us, 0);
     }

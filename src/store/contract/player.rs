@@ -130,7 +130,7 @@ impl<'a> Player<'a> {
 
     fn check(&self, cost: u32, logs: &[(usize, usize)]) -> Arc<Check> {
         let mut check = Check::new(logs.iter().map(|(at, key)| self.log(*at, *key)));
-        // Without these wants Redis decides with its shorter script.
+        // Redis decides about such a check with its shorter script.
         let policy = &self.policies[logs[0].0];
         let is_short = logs.len() == 1
             && policy.quotas_and_candidates().len() == 1

@@ -10,7 +10,7 @@ use super::{Decided, Failover, is_local, now};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::store::{BanStore, Store};
-use crate::window::{Check, DecidedBy, LogId, LogOutcome, Outcome, STRIKES_REASON, Rollback};
+use crate::window::{Check, DecidedBy, LogId, LogOutcome, Outcome, Rollback, STRIKES_REASON};
 
 /// How often the store is asked again about an admission that looks one too many. Once is enough,
 /// unless a request that is decided here at the same time takes the place.

@@ -7,7 +7,7 @@ use super::{MemoryStore, ban_record_key};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Penalty, Policy};
-use crate::store::expiring::{Keep, ExpiringValue};
+use crate::store::expiring::{ExpiringValue, Keep};
 use crate::store::{Ban, BanCursor, BanPage, BanStore, StoreFuture};
 use crate::time::micros;
 use crate::window::{BanRecord, LogId};
