@@ -27,7 +27,7 @@ const LONGEST_NAME: usize = 64;
 /// The name of a policy without one, as in the examples of the IETF draft.
 const DEFAULT_NAME: &str = "default";
 
-/// Tells whether a text is valid as the name of a policy or of a rule.
+/// Returns whether a text is valid as the name of a policy or of a rule.
 pub(crate) fn is_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     (1..=LONGEST_NAME).contains(&text.len()) && text.bytes().all(allowed)
@@ -103,7 +103,7 @@ impl Policy {
         Self { name, log_name, quotas, candidates, penalty: None }
     }
 
-    /// Tells whether the policy was given a name.
+    /// Returns whether the policy was given a name.
     pub(crate) fn is_named(&self) -> bool {
         self.name == self.log_name
     }
@@ -191,7 +191,7 @@ impl Policy {
         &self.log_name
     }
 
-    /// Tells whether two policies have the same log name.
+    /// Returns whether two policies have the same log name.
     pub(crate) fn shares_logs_with(self: &Arc<Self>, other: &Arc<Self>) -> bool {
         Arc::ptr_eq(self, other) || self.log_name == other.log_name
     }

@@ -39,7 +39,7 @@ pub fn cookie(name: impl Into<String>) -> impl KeyExtractor + Clone {
     }
 }
 
-/// Tells whether an encoded cookie name decodes to `name`.
+/// Returns whether an encoded cookie name decodes to `name`.
 fn is_name(encoded: &str, name: &str) -> bool {
     encoded == name || encoded.contains('%') && percent_decode_str(encoded).eq(name.bytes())
 }

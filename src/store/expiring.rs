@@ -1,21 +1,19 @@
 //! [`ExpiringMap`]: values by key in this process, each until it expires.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+#[cfg(test)]
+mod tests;
+mod values;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ahash::RandomState;
-use hashbrown::HashTable;
-use slab::Slab;
 use tokio::time::Instant;
 
+use self::values::{Slot, Values};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::time::micros;
-
-#[cfg(test)]
-mod tests;
 
 /// How many expired values an update drops at most.
 const DROPPED_PER_UPDATE: usize = 2;
@@ -59,26 +57,6 @@ pub(crate) fn heap_bytes_of(key: &Key) -> usize {
     Some(key.as_bytes().len()).filter(|length| *length > inline).unwrap_or(0)
 }
 
-struct Values<V> {
-    by_hash: HashTable<u32>,
-    slots: Slab<Slot<V>>,
-    /// An instant, a slot and a generation: the value of that slot does not expire before the instant.
-    /// An entry is corrected when it comes due, not when its value changes. It is stale if the slot
-    /// has another generation.
-    due: BinaryHeap<Reverse<(u64, u32, u32)>>,
-    next_generation: u32,
-    bytes: usize,
-}
-
-struct Slot<V> {
-    key: Box<[u8]>,
-    generation: u32,
-    expires_us: u64,
-    /// The value's part of [`Values::bytes`].
-    bytes: usize,
-    value: V,
-}
-
 /// How long to keep a value.
 pub(crate) enum Keep {
     /// It expires at this instant, in microseconds of the map's own clock.
@@ -92,15 +70,8 @@ pub(crate) enum Keep {
 impl<V: ExpiringValue> ExpiringMap<V> {
     /// Creates a map for `capacity` values, with an unlimited budget.
     pub(crate) fn new(capacity: usize) -> Self {
-        let values = Values {
-            by_hash: HashTable::new(),
-            slots: Slab::new(),
-            due: BinaryHeap::new(),
-            next_generation: 0,
-            bytes: 0,
-        };
         Self {
-            values: Mutex::new(values),
+            values: Mutex::new(Values::new()),
             hasher: RandomState::new(),
             epoch: Instant::now(),
             capacity: capacity.min(u32::MAX as usize),
@@ -232,90 +203,5 @@ impl<V: ExpiringValue> ExpiringMap<V> {
 
     fn now_us(&self) -> u64 {
         micros(self.epoch.elapsed())
-    }
-}
-
-impl<V> Slot<V> {
-    /// Returns how many bytes a value takes beside its heap: its slot, its key, and its entries in the
-    /// table and in the heap of due values.
-    fn fixed_bytes(key: &[u8]) -> usize {
-        size_of::<Self>() + key.len() + 2 * size_of::<u32>() + size_of::<(u64, u32, u32)>()
-    }
-}
-
-impl<V: ExpiringValue> Values<V> {
-    fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
-        self.by_hash.find(hash, |slot| *self.slots[*slot as usize].key == *key).copied()
-    }
-
-    fn insert(&mut self, hash: u64, key: &[u8], value: V, expires_us: u64, hasher: &RandomState) {
-        let generation = self.next_generation;
-        self.next_generation = generation.wrapping_add(1);
-        let slot = Slot { key: key.into(), generation, expires_us, bytes: 0, value };
-        // The capacity fits into 32 bits.
-        let slot = self.slots.insert(slot) as u32;
-        let Self { by_hash, slots, .. } = self;
-        by_hash.insert_unique(hash, slot, |slot| hasher.hash_one(&*slots[*slot as usize].key));
-        self.due.push(Reverse((expires_us, slot, generation)));
-        self.count_bytes(slot);
-    }
-
-    fn remove(&mut self, hash: u64, slot: u32) {
-        if let Ok(entry) = self.by_hash.find_entry(hash, |other| *other == slot) {
-            entry.remove();
-        }
-        self.bytes -= self.slots.remove(slot as usize).bytes;
-        // The entry in `due` is stale now. Remove stale entries when they are more than half.
-        if self.due.len() > 2 * self.slots.len() + 64 {
-            let slots = &self.slots;
-            self.due.retain(|Reverse((_, slot, generation))| {
-                slots.get(*slot as usize).is_some_and(|stored| stored.generation == *generation)
-            });
-        }
-    }
-
-    /// Updates the byte count after a value may have changed.
-    fn count_bytes(&mut self, slot: u32) {
-        if let Some(stored) = self.slots.get_mut(slot as usize) {
-            let bytes = Slot::<V>::fixed_bytes(&stored.key) + stored.value.heap_bytes();
-            self.bytes = self.bytes - stored.bytes + bytes;
-            stored.bytes = bytes;
-        }
-    }
-
-    /// Removes the expired parts of a value. Returns whether it is still live.
-    fn expire(&mut self, slot: u32, now_us: u64) -> bool {
-        let stored = &mut self.slots[slot as usize];
-        if stored.expires_us > now_us {
-            return true;
-        }
-        match stored.value.expire(now_us) {
-            Keep::Until(at_us) | Keep::AtLeastUntil(at_us) => stored.expires_us = at_us,
-            Keep::Not => stored.value = V::default(),
-        }
-        let is_live = stored.expires_us > now_us;
-        self.count_bytes(slot);
-        is_live
-    }
-
-    /// Drops up to `most` expired values.
-    fn drop_expired(&mut self, now_us: u64, most: usize, hasher: &RandomState) {
-        let mut dropped = 0;
-        while dropped < most
-            && let Some(Reverse((due_us, slot, generation))) = self.due.peek().copied()
-            && due_us <= now_us
-        {
-            self.due.pop();
-            if self.slots.get(slot as usize).is_none_or(|stored| stored.generation != generation) {
-                continue;
-            }
-            if self.expire(slot, now_us) {
-                self.due.push(Reverse((self.slots[slot as usize].expires_us, slot, generation)));
-            } else {
-                let hash = hasher.hash_one(&*self.slots[slot as usize].key);
-                self.remove(hash, slot);
-                dropped += 1;
-            }
-        }
     }
 }

@@ -48,7 +48,7 @@ const DROPPED_PER_ADMISSION: usize = 2;
 /// - A log takes memory until it has expired: all its entries have left the longest window. Later
 ///   admissions then drop it. There is no background thread.
 /// - The number of logs is capped. At the capacity, expired logs are dropped. A live log is never
-///   dropped: a new key gets [`StoreError::Full`] instead.
+///   dropped: a new key gets [`StoreError::Full`](crate::StoreError::Full) instead.
 ///
 /// ```
 /// use tower_sliding_window::MemoryStore;
@@ -106,9 +106,9 @@ impl MemoryStore {
     /// ## When the store is full
     ///
     /// A live log is never dropped. At the capacity, a request whose key has no log gets
-    /// [`StoreError::Full`], which a layer turns into a 503, until a log has expired. A request whose
-    /// key has a log is decided as usual. With [`FailurePolicy::Open`](crate::FailurePolicy::Open) the
-    /// request passes and is not counted.
+    /// [`StoreError::Full`](crate::StoreError::Full), which a layer turns into a 503, until a log has
+    /// expired. A request whose key has a log is decided as usual. With
+    /// [`FailurePolicy::Open`](crate::FailurePolicy::Open) the request passes and is not counted.
     ///
     /// A client that invents a new user id for each request adds a log with each. Then `requests per
     /// second * window` ids are live at once. The store is full after `capacity / requests per second`,
@@ -159,7 +159,7 @@ impl MemoryStore {
         self.0.held.load(Ordering::Relaxed)
     }
 
-    /// Tells whether the store holds no log.
+    /// Returns whether the store holds no log.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -23,7 +23,7 @@ impl LogSnapshot {
         Self { admissions, ban: None }
     }
 
-    /// Tells whether the snapshot has neither an admission nor a ban.
+    /// Returns whether the snapshot has neither an admission nor a ban.
     #[cfg(feature = "redis")]
     pub(crate) fn is_empty(&self) -> bool {
         self.admissions.is_empty() && self.ban.is_none()

@@ -43,7 +43,7 @@ impl Decision {
         if admitted { Self::Admitted(Admitted { usage }) } else { Self::Denied(Denied { usage }) }
     }
 
-    /// Tells whether the request was admitted.
+    /// Returns whether the request was admitted.
     #[must_use]
     pub fn is_admitted(&self) -> bool {
         matches!(self, Self::Admitted(_))

@@ -59,7 +59,7 @@ impl Outcome {
         &mut self.logs
     }
 
-    /// Tells whether no log denies the request.
+    /// Returns whether no log denies the request.
     pub(crate) fn fits(&self) -> bool {
         !self.logs.iter().any(LogOutcome::denies)
     }
@@ -136,13 +136,13 @@ impl LogOutcome {
         self.ban
     }
 
-    /// Tells whether a quota has no room for the request. Candidates do not count.
+    /// Returns whether a quota has no room for the request. Candidates do not count.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.quotas().iter().any(QuotaState::is_full)
     }
 
-    /// Tells whether the log denies the request: it is full, or its key is banned.
+    /// Returns whether the log denies the request: it is full, or its key is banned.
     #[must_use]
     pub fn denies(&self) -> bool {
         self.ban.is_banned() || self.is_full()
@@ -212,7 +212,7 @@ impl QuotaState {
         Duration::from_micros(self.reset_us)
     }
 
-    /// Tells whether there was no room for the check's cost.
+    /// Returns whether there was no room for the check's cost.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.wait_us > 0
@@ -255,7 +255,7 @@ impl BanState {
         self.strike
     }
 
-    /// Tells whether the key is banned.
+    /// Returns whether the key is banned.
     #[must_use]
     pub const fn is_banned(&self) -> bool {
         self.remaining_us > 0

@@ -43,7 +43,7 @@ impl StoredLog {
         self.entries.restore(entry, cost, highest_limit(&self.policy), raise)
     }
 
-    /// Tells whether all entries have left the longest window.
+    /// Returns whether all entries have left the longest window.
     pub(super) fn is_expired(&self, now_us: u64) -> bool {
         self.expires_us() <= now_us
     }
