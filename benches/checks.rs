@@ -1,8 +1,8 @@
-//! A check in process, beside governor's.
+//! Compares a check in process with governor's.
 //!
-//! Compare with governor by `cargo bench -p bench-peers`. `cargo bench` measures the same file, but
-//! with tokio's feature `test-util`, which the tests need. It makes each reading of the clock check
-//! first whether time is paused. It is good for comparing one commit with another.
+//! Measure with `cargo bench -p bench-peers`. A plain `cargo bench` enables tokio's `test-util`, which the
+//! crate's tests need. With it each read of the clock checks whether time is paused. So a plain
+//! `cargo bench` can compare commits, but not this crate with governor.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -32,7 +32,7 @@ fn governor_five_a_minute() -> GovernorQuota {
 fn now<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
-        Poll::Pending => unreachable!("a store in memory is ready at once"),
+        Poll::Pending => unreachable!("the memory store is ready at once"),
     }
 }
 
@@ -40,7 +40,7 @@ fn admitted(limiter: &Limiter, key: &str) -> bool {
     now(limiter.check(key)).is_ok_and(|decision| decision.is_admitted())
 }
 
-/// Returns keys in an order that no cache can predict.
+/// Returns keys in a random order, so that the CPU can't prefetch them.
 fn keys(count: usize) -> Vec<String> {
     use std::hash::{BuildHasher, RandomState};
     let hasher = RandomState::new();
@@ -49,14 +49,14 @@ fn keys(count: usize) -> Vec<String> {
     keys
 }
 
-/// Keys with full logs, checked again and again: what a flood of bots costs.
+/// Measures denials: all logs are full, as in a flood of bots.
 fn denied(criterion: &mut Criterion) {
     for (name, count) in [("denied/one hot key", 1), ("denied/100k random keys", KEYS)] {
-        // They are checked in another order than they were added in.
-        let (keys, checked) = (keys(count), keys(count));
+        // The checks have another order than the admissions.
+        let (keys, shuffled) = (keys(count), keys(count));
         let mut group = criterion.benchmark_group(name);
         let mut next = {
-            let mut order = checked.iter().cycle();
+            let mut order = shuffled.iter().cycle();
             move || order.next().expect("a key").as_str()
         };
 
@@ -83,7 +83,7 @@ fn denied(criterion: &mut Criterion) {
         for _ in 0..LIMIT {
             checks.iter().for_each(|check| assert!(admit(check)));
         }
-        let again: Vec<Arc<Check>> = checked.iter().map(check).collect();
+        let again: Vec<Arc<Check>> = shuffled.iter().map(check).collect();
         let mut order = again.iter().cycle();
         group.bench_function("MemoryStore alone", |bencher| {
             bencher.iter(|| admit(order.next().expect("a check")));
@@ -93,7 +93,7 @@ fn denied(criterion: &mut Criterion) {
         for _ in 0..LIMIT {
             keys.iter().for_each(|key| assert!(governor.check_key(key).is_ok()));
         }
-        let mut order = checked.iter().cycle();
+        let mut order = shuffled.iter().cycle();
         group.bench_function("governor", |bencher| {
             bencher.iter(|| governor.check_key(order.next().expect("a key")).is_ok());
         });
@@ -101,7 +101,7 @@ fn denied(criterion: &mut Criterion) {
     }
 }
 
-/// New keys, five times each, in an empty store: what a crowd of honest users costs.
+/// Measures five admissions of each key in an empty store, as in a crowd of honest users.
 fn all_admitted(criterion: &mut Criterion) {
     let keys = keys(KEYS);
     let order = || keys.iter().cycle().take(KEYS * LIMIT as usize);
@@ -129,7 +129,7 @@ fn all_admitted(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// One key that is never full: each check removes an entry and adds one.
+/// Measures admissions of one key that is never full: each check drops an entry and adds one.
 fn hot_admitted(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("admitted/one hot key");
     let limiter = Limiter::new(Quota::new(1_000_000, Duration::from_millis(1)), MemoryStore::new());

@@ -1,4 +1,4 @@
-//! [`Bans`]: the bans of a policy, to look at, impose and lift by hand.
+//! [`Bans`]: lists, imposes and lifts the bans of a policy.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,15 +11,15 @@ use crate::policy::{PolicyError, PolicyHandle};
 use crate::store::{Ban, BanCursor, BanPage, BanStore};
 use crate::window::LogId;
 
-/// How many bans a page of a list has.
-const LISTED_AT_ONCE: usize = 1_000;
+/// How many bans [`Bans::list`] reads per page.
+const LIST_PAGE: usize = 1_000;
 
 type OnEvent = dyn Fn(&BanEvent) + Send + Sync;
 
 /// The bans of a policy.
 ///
-/// They are kept by the policy's name, in the store that the limiters use. A ban only ever
-/// lengthens: imposing a shorter one than stands changes nothing, and so does a strike.
+/// They are kept under the policy's name, in the store that the limiters use. A ban can become longer
+/// but not shorter: to impose one that ends earlier changes nothing, and neither does a strike.
 ///
 /// ```
 /// use std::time::Duration;
@@ -44,24 +44,24 @@ pub struct Bans {
     on_event: Option<Arc<OnEvent>>,
 }
 
-/// What somebody did to a ban by hand, for an audit log.
+/// A change of a ban by [`Bans`], for an audit log.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum BanEvent {
-    /// A ban was imposed, or a record one lengthened.
+    /// A ban was imposed, or made longer.
     Imposed {
         /// The policy's name.
         policy: String,
-        /// Who was banned.
+        /// The banned key.
         key: Key,
         /// The ban.
         ban: Ban,
     },
-    /// A ban was lifted, with all strikes and levels.
+    /// A ban was lifted. The strikes and the level were deleted.
     Lifted {
         /// The policy's name.
         policy: String,
-        /// Whose ban it was.
+        /// The key.
         key: Key,
     },
 }
@@ -82,7 +82,7 @@ impl Bans {
         }
     }
 
-    /// Gives access to the bans of a policy, or says why they would not be enforced.
+    /// Gives access to the bans of a policy, or returns an error if they would not be enforced.
     ///
     /// # Errors
     ///
@@ -90,46 +90,47 @@ impl Bans {
     ///
     /// # Panics
     ///
-    /// If the policy has no quota; [`PolicyHandle::try_new`] gives an error instead.
+    /// If the policy has no quota. [`PolicyHandle::try_new`] returns an error instead.
     #[track_caller]
     pub fn try_new(
         policy: impl Into<PolicyHandle>,
         store: impl BanStore,
     ) -> Result<Self, PolicyError> {
         let policy = policy.into();
-        if policy.get().penalty_for_strikes().is_none() {
+        if policy.get().get_penalty().is_none() {
             return Err(PolicyError::NoPenalty { name: policy.get().name().to_owned() });
         }
         Ok(Self { policy, store: Arc::new(store), on_event: None })
     }
 
-    /// Sets what is told of each ban that is imposed or lifted here. Defaults to nothing.
+    /// Sets a closure that is called after each ban that is imposed or lifted here. Defaults to none.
     ///
-    /// It runs on the caller's path: it must not block. Bans that strikes bring are told of by the
-    /// decision that brings them, see [`Usage::bans`](crate::Usage::bans).
+    /// It runs inside [`Bans::impose`] and [`Bans::lift`], so it must not block. It is not called for
+    /// bans that strikes cause: those are in [`Usage::bans`](crate::Usage::bans) of the decision.
     #[must_use]
-    pub fn on_event(mut self, tell: impl Fn(&BanEvent) + Send + Sync + 'static) -> Self {
-        self.on_event = Some(Arc::new(tell));
+    pub fn on_event(mut self, closure: impl Fn(&BanEvent) + Send + Sync + 'static) -> Self {
+        self.on_event = Some(Arc::new(closure));
         self
     }
 
-    /// Returns the ban of a key, if there is one.
+    /// Returns the ban of a key, or `None` if the key is not banned.
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store could not answer.
+    /// A [`StoreError`] if the store fails.
     pub async fn get(&self, key: impl Into<Key>) -> Result<Option<Ban>, StoreError> {
         self.store.ban(&self.log(key)).await
     }
 
-    /// Bans a key for at least so long from now, and returns the ban that stands.
+    /// Bans a key for `duration` from now, unless its present ban lasts longer. Returns the ban that is
+    /// in effect afterwards.
     ///
-    /// At most a year; a longer ban is one of a year. It holds within a second, in all
-    /// processes that share the store.
+    /// The longest ban is a year: a longer `duration` is capped. The ban takes effect within a second in
+    /// all processes that share the store.
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store could not answer.
+    /// A [`StoreError`] if the store fails.
     pub async fn impose(
         &self,
         key: impl Into<Key>,
@@ -141,37 +142,37 @@ impl Bans {
         let ban = self.store.impose(&log, duration, reason).await?;
         if ban.is_new {
             let policy = log.policy.name().to_owned();
-            self.tell(|| BanEvent::Imposed { policy, key: log.key, ban: ban.clone() });
+            self.emit(|| BanEvent::Imposed { policy, key: log.key, ban: ban.clone() });
         }
         Ok(ban)
     }
 
-    /// Lifts the ban of a key and forgets its strikes and levels. Says whether there was any of these.
+    /// Lifts the ban of a key and deletes its strikes and its level. Returns whether there were any.
     ///
-    /// It is over within a second, in all processes that share the store.
+    /// The ban ends within a second in all processes that share the store.
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store could not answer.
+    /// A [`StoreError`] if the store fails.
     pub async fn lift(&self, key: impl Into<Key>) -> Result<bool, StoreError> {
         let log = self.log(key);
         let was_there = self.store.lift(&log).await?;
         if was_there {
             let policy = log.policy.name().to_owned();
-            self.tell(|| BanEvent::Lifted { policy, key: log.key });
+            self.emit(|| BanEvent::Lifted { policy, key: log.key });
         }
         Ok(was_there)
     }
 
-    /// Returns about `count` of the keys that are banned now, and where the next page begins.
+    /// Returns about `count` of the banned keys, and where the next page begins.
     ///
-    /// A key that is banned from before the first page until after the last one is in one of them. On
-    /// Redis it can be in two, and a page can hold a few more than `count`.
+    /// A key that is banned while all pages are read is in one of them. On Redis it can be in two, and a
+    /// page can have a few more keys than `count`.
     ///
-    /// A page does bounded work: it looks at 100,000 keys at most, those of all policies and on Redis
-    /// those of the whole database. So it can hold fewer bans than `count`, even none, and not be the
-    /// last one. On Redis it is one round trip for each thousand keys that it looks at, and as many
-    /// for the bans that it finds.
+    /// The work of a page is bounded: it reads at most 100,000 keys. These are the keys of all policies,
+    /// and on Redis those of the whole database. So a page can have fewer bans than `count`, even none,
+    /// without being the last one. On Redis a page takes one round trip for each thousand keys that it
+    /// reads, and as many again for the bans among them.
     ///
     /// ```
     /// use tower_sliding_window::{BanCursor, Bans, StoreError};
@@ -189,17 +190,16 @@ impl Bans {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unsupported`] on a Cluster, and any other [`StoreError`] if the store could not
-    /// answer.
+    /// [`StoreError::Unsupported`] on a Cluster, and any other [`StoreError`] if the store fails.
     pub async fn page(&self, cursor: BanCursor, count: usize) -> Result<BanPage, StoreError> {
         self.store.page(&self.policy.get(), cursor, count).await
     }
 
-    /// Returns all keys that are banned now, each once, the longest ban first.
+    /// Returns all banned keys, each once, the longest ban first.
     ///
-    /// It reads all [pages](Bans::page) and holds all bans in memory. Its cost grows with the number
-    /// of keys in the store, on Redis with that of all keys of the database: for people, not for each
-    /// request.
+    /// It reads all [pages](Bans::page) and holds all bans in memory. Its cost grows with the number of
+    /// keys in the store, and on Redis with that of all keys in the database. It is for an admin page,
+    /// not for each request.
     ///
     /// # Errors
     ///
@@ -207,7 +207,7 @@ impl Bans {
     pub async fn list(&self) -> Result<Vec<(Key, Ban)>, StoreError> {
         let (mut next, mut bans) = (Some(BanCursor::default()), HashMap::new());
         while let Some(cursor) = next {
-            let page = self.page(cursor, LISTED_AT_ONCE).await?;
+            let page = self.page(cursor, LIST_PAGE).await?;
             bans.extend(page.bans);
             next = page.next;
         }
@@ -220,9 +220,9 @@ impl Bans {
         LogId { policy: self.policy.get(), key: key.into() }
     }
 
-    fn tell(&self, event: impl FnOnce() -> BanEvent) {
-        if let Some(tell) = &self.on_event {
-            tell(&event());
+    fn emit(&self, event: impl FnOnce() -> BanEvent) {
+        if let Some(on_event) = &self.on_event {
+            on_event(&event());
         }
     }
 }
@@ -239,7 +239,7 @@ mod tests {
     use crate::{MemoryStore, Policy, Quota};
 
     #[test]
-    fn bans_that_nothing_enforces_are_refused() {
+    fn policy_without_penalty_is_refused() {
         let policy = Policy::new("user").quota(Quota::per_minute(5));
         let error = Bans::try_new(policy, MemoryStore::new()).unwrap_err();
         assert!(matches!(&error, PolicyError::NoPenalty { name } if name == "user"), "{error}");

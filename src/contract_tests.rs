@@ -1,7 +1,6 @@
-//! What a part of the crate promises on both stores: each promise is a test in process, under paused
-//! time, and one on Redis.
+//! [`contract_tests`]: runs tests on both stores, in process under paused time and on Redis.
 
-/// Runs promises, functions of a `World` beside them, on both stores.
+/// Makes two tests of each function. The function takes a `World`, which the calling module defines.
 macro_rules! contract_tests {
     ($($name:ident),* $(,)?) => {
         mod in_process {

@@ -1,30 +1,30 @@
-//! [`Hook`]: a closure of the application that is told of events, and can't break what tells it.
+//! [`Hook`]: a closure of the application whose panics are caught.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A closure that is told of events. Its panics are caught and counted.
+/// A closure that is called with events. Its panics are caught and counted.
 ///
 /// Clones share the closure and the count.
 pub(crate) struct Hook<E> {
-    call: Arc<dyn Fn(&E) + Send + Sync>,
+    closure: Arc<dyn Fn(&E) + Send + Sync>,
     panics: Arc<AtomicU64>,
-    report: fn(),
+    report_panic: fn(),
 }
 
 impl<E> Hook<E> {
-    /// Creates a hook; `report` is called after each panic of `call`.
-    pub(crate) fn new(call: impl Fn(&E) + Send + Sync + 'static, report: fn()) -> Self {
-        Self { call: Arc::new(call), panics: Arc::default(), report }
+    /// Creates a hook. `report_panic` is called after each panic of `closure`.
+    pub(crate) fn new(closure: impl Fn(&E) + Send + Sync + 'static, report_panic: fn()) -> Self {
+        Self { closure: Arc::new(closure), panics: Arc::default(), report_panic }
     }
 
-    /// Tells the closure of an event.
-    pub(crate) fn tell(&self, event: &E) {
-        // The closure alone sees what it may have left half changed.
-        if catch_unwind(AssertUnwindSafe(|| (self.call)(event))).is_err() {
+    /// Calls the closure with an event.
+    pub(crate) fn call(&self, event: &E) {
+        // Unwind safe: only the closure can see the state that its panic left behind.
+        if catch_unwind(AssertUnwindSafe(|| (self.closure)(event))).is_err() {
             self.panics.fetch_add(1, Ordering::Relaxed);
-            (self.report)();
+            (self.report_panic)();
         }
     }
 
@@ -36,6 +36,10 @@ impl<E> Hook<E> {
 
 impl<E> Clone for Hook<E> {
     fn clone(&self) -> Self {
-        Self { call: self.call.clone(), panics: self.panics.clone(), report: self.report }
+        Self {
+            closure: self.closure.clone(),
+            panics: self.panics.clone(),
+            report_panic: self.report_panic,
+        }
     }
 }

@@ -1,31 +1,31 @@
-//! [`Key`], whose window a request counts in, and the extractors that take it from a request.
+//! [`Key`], and the extractors that take it from a request.
 //!
 //! Any closure `Fn(&Parts) -> Result<Key, KeyError>` is a [`KeyExtractor`]. The ready-made ones:
 //!
 //! | extractor | takes | missing when |
 //! |---|---|---|
 //! | [`header`] | a request header | absent or empty |
-//! | [`bearer`] | what a closure makes of the bearer token | no bearer token, or the closure yields nothing |
+//! | [`bearer`] | the key that a closure returns for the bearer token | no bearer token, or the closure returns `None` |
 //! | [`cookie`] | a cookie | absent or empty |
 //! | [`query`] | a parameter of the query string, decoded | absent or empty |
-//! | [`extension`] | a value an earlier layer put into the request | not put there |
-//! | [`peer_ip`] | the address at the other end of the connection | never |
-//! | [`client_ip`] | the client's address behind proxies you name | never |
-//! | [`constant`] | one window for all requests | never |
+//! | [`extension`] | a value that an earlier layer put into the request | not put there |
+//! | [`peer_ip`] | the address of the connection's peer | never |
+//! | [`client_ip`] | the client's address behind trusted proxies | never |
+//! | [`constant`] | the same key for all requests | never |
 //! | [`pair`] | two keys as one | either is missing |
-//! | [`first_of`] | the first of several that yields | all are missing |
-//! | [`optional`] | another extractor; without its key the rule does not apply | never |
+//! | [`first_of`] | the key of the first extractor that has one | all are missing |
+//! | [`optional`] | the key of another extractor; without it the rule does not apply | never |
 #![cfg_attr(
     feature = "axum",
     doc = "| [`path_param`] | a parameter of axum's route, decoded | empty, or the path leads to no route |"
 )]
 //!
-//! A key that the client did not send is [`KeyError::Missing`] and answered with 401. One that the
-//! server itself should have provided, such as the address of the peer, is
-//! [`KeyError::NotProvided`]: a mistake in how the server is put together, answered with 500.
+//! If the client did not send the key, the error is [`KeyError::Missing`] and the response is a 401. If
+//! the server should have provided the key, such as the address of the peer, the error is
+//! [`KeyError::NotProvided`] and the response is a 500: the server is not set up correctly.
 //!
-//! An extractor reads a request as the parsers behind it do: what the application sees as one user
-//! is one key. Where two parsers would read two users, it is [`KeyError::Invalid`].
+//! An extractor reads a request as common parsers do, so that one user of the application is one key.
+//! Where parsers differ, the error is [`KeyError::Invalid`].
 
 mod bearer;
 mod combine;
@@ -54,34 +54,33 @@ pub use ip::{TrustedProxies, TrustedProxiesError, client_ip, peer_ip};
 pub use path::path_param;
 pub use query::query;
 
-/// The longest key that is kept as it is, in bytes.
+/// The length of the longest key that is not hashed, in bytes.
 const LONGEST_KEY: usize = 128;
-/// Up to which length a key needs no allocation of its own: a UUID as text, an address, a hash.
+/// The length up to which a key needs no allocation: a UUID as text, an address, a hash.
 const INLINE: usize = 40;
-/// What the hash of a longer key begins with. A shorter key that begins so is hashed as well, so
-/// that nobody can name another's window by its hash.
+/// The prefix of a hashed key. A shorter key with this prefix is hashed too, so that a client can't
+/// forge the key of another client by its hash.
 const HASHED: &[u8] = b"sha256:";
 
-/// Whose window a request counts in: any bytes.
+/// The key of a log: any bytes that identify a user, an address or another subject of a limit.
 ///
-/// It is made from what an application has at hand:
+/// Many types convert into a key:
 ///
 /// | from | the key's bytes |
 /// |---|---|
-/// | texts, bytes, and references to them | as they are |
+/// | text, bytes, and references to them | unchanged |
 /// | integers of 16 bits and more | the decimal digits |
 /// | an IPv4 address | the address, such as `203.0.113.7` |
 /// | an IPv6 address | its /64, such as `2001:db8:0:1::/64`; an IPv4-mapped one as the IPv4 address |
 /// | a socket address | those of its IP address, without the port |
 /// | a UUID | its text in lower case with hyphens |
 ///
-/// An address is the key that [`key::peer_ip`](peer_ip) and [`key::client_ip`](client_ip) take, so
-/// `bans.lift(address)` and `limiter.peek(address)` find it. For any other bytes there is
-/// [`Key::new`].
+/// [`key::peer_ip`](peer_ip) and [`key::client_ip`](client_ip) make the same key of an address, so
+/// `bans.lift(address)` and `limiter.peek(address)` find it. [`Key::new`] takes any other bytes.
 ///
-/// Up to 128 bytes are kept as they are; a longer key is replaced by its SHA-256. Keys often
-/// name people, so neither [`Debug`](fmt::Debug) nor any message of this crate shows their
-/// bytes; [`Key::as_bytes`] does.
+/// A key of more than 128 bytes is replaced by its SHA-256. Keys often identify people, so neither
+/// [`Debug`](fmt::Debug) nor any message of this crate contains their bytes. [`Key::as_bytes`] returns
+/// them.
 ///
 /// ```
 /// use tower_sliding_window::Key;
@@ -99,7 +98,7 @@ const HASHED: &[u8] = b"sha256:";
 pub struct Key(SmallVec<[u8; INLINE]>);
 
 impl Key {
-    /// Creates a key from bytes, hashing them if there are more than 128.
+    /// Creates a key from bytes. More than 128 bytes are hashed.
     #[must_use]
     pub fn new(bytes: impl AsRef<[u8]>) -> Self {
         let bytes = bytes.as_ref();
@@ -111,12 +110,12 @@ impl Key {
         Self(hashed)
     }
 
-    /// Creates a key from bytes that stand for one already.
-    pub(crate) fn kept(bytes: &[u8]) -> Self {
+    /// Creates a key from the [bytes](Key::as_bytes) of an earlier one, without hashing them again.
+    pub(crate) fn from_stored(bytes: &[u8]) -> Self {
         Self(SmallVec::from_slice(bytes))
     }
 
-    /// Joins two keys into one, so that no other two join into the same.
+    /// Joins two keys into one. No other two keys join into the same.
     #[must_use]
     pub fn join(&self, other: &Key) -> Self {
         let mut joined = Vec::with_capacity(self.0.len() + other.0.len() + 4);
@@ -127,7 +126,7 @@ impl Key {
         Self::new(joined)
     }
 
-    /// Returns the key's bytes, or what stands for them if they were too many.
+    /// Returns the key's bytes, or the prefix `sha256:` and the hash if there were too many.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -159,15 +158,15 @@ impl fmt::Debug for Key {
     message = "`{Self}` can't take a key from a request",
     label = "not a key extractor",
     note = "use one of `tower_sliding_window::key`, such as `key::header(\"x-user-id\")`, or a \
-            closure `|parts: &http::request::Parts| -> Result<Key, KeyError>`; a closure needs \
-            the `&Parts` written out"
+            closure `|parts: &http::request::Parts| -> Result<Key, KeyError>`; the closure must \
+            name the type `&Parts`"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the key of the request.
     ///
     /// # Errors
     ///
-    /// A [`KeyError`] that says why there is none.
+    /// A [`KeyError`] if the request has no key.
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError>;
 }
 
@@ -180,37 +179,36 @@ where
     }
 }
 
-/// Why a request has no key.
+/// The reason why a request has no key.
 ///
-/// Each is counted in `sliding_window_missing_keys_total`, by the rule's policy.
+/// The metric `sliding_window_missing_keys_total` counts these errors by the rule's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The client did not send what the key is taken from: 401, unless
-    /// [`on_missing_key`](crate::SlidingWindowLayer::on_missing_key) says otherwise.
-    #[error("the request names no key")]
+    /// The client did not send the key. The response is a 401, unless
+    /// [`on_missing_key`](crate::SlidingWindowLayer::on_missing_key) changes that.
+    #[error("the request has no key")]
     Missing,
-    /// The server did not provide what the key is taken from, such as the address of the peer: 500.
+    /// The server did not provide the key, such as the address of the peer. The response is a 500.
     ///
-    /// It is a mistake in how the server is put together, which no client can mend. Neither
-    /// [`optional`], [`first_of`] nor [`MissingKey::SkipRule`](crate::MissingKey::SkipRule) hides
-    /// it, for then the rule would limit nothing. The first time, a warning names the rule's policy
-    /// and the fix.
-    #[error("the server did not provide what the key is taken from: {fix}")]
+    /// The server is not set up correctly, and no client can correct that. Neither [`optional`],
+    /// [`first_of`] nor [`MissingKey::SkipRule`](crate::MissingKey::SkipRule) hides the error, because
+    /// the rule would then limit nothing. The first time, a warning names the rule's policy and the fix.
+    #[error("the server did not provide the key: {fix}")]
     NotProvided {
-        /// What to change in the server. No client sees it.
+        /// What to change in the server. It is not sent to the client.
         fix: &'static str,
     },
-    /// The request carries it in a form that can't be told from another's, such as twice.
-    #[error("the request names its key ambiguously or malformed")]
+    /// The key in the request is ambiguous or malformed, for example because it occurs twice.
+    #[error("the key in the request is ambiguous or malformed")]
     Invalid,
-    /// The rule is not meant for this request.
+    /// The rule does not apply to this request.
     #[error("the rule does not apply to the request")]
     NotApplicable,
 }
 
 impl KeyError {
-    /// Returns the kind of error in one word, for a metric's label.
+    /// Returns the label of a metric.
     pub(crate) const fn reason(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -221,7 +219,7 @@ impl KeyError {
     }
 }
 
-/// Returns the key, or [`KeyError::Missing`] for no bytes at all.
+/// Returns the key, or [`KeyError::Missing`] if there are no bytes.
 fn non_empty(bytes: &[u8]) -> Result<Key, KeyError> {
     if bytes.is_empty() { Err(KeyError::Missing) } else { Ok(Key::new(bytes)) }
 }
@@ -236,11 +234,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_key_is_hashed_and_cannot_be_forged() {
+    fn long_key_is_hashed_and_unforgeable() {
         let long = Key::from("x".repeat(129));
         assert_eq!(long.as_bytes().len(), HASHED.len() + 32);
         assert_ne!(long, Key::from("y".repeat(129)));
-        assert_ne!(Key::from(long.as_bytes()), long, "its hash given as a key is another key");
+        assert_ne!(Key::from(long.as_bytes()), long, "the hash as a key is another key");
         assert_eq!(Key::from("x".repeat(128)).as_bytes().len(), 128);
     }
 

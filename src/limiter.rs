@@ -1,4 +1,4 @@
-//! [`Limiter`]: the window without HTTP.
+//! [`Limiter`]: rate limiting without HTTP.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::policy::{Policy, PolicyHandle};
 use crate::store::{Store, admit_if_open, conclude};
 use crate::window::{Admitted, Check, Decision, LogId, Usage};
 
-/// Admits requests of any kind within a policy: messages to a receiver, client to a partner, jobs.
+/// Limits requests of any kind: messages to a receiver, calls to a partner, jobs.
 ///
-/// A cheap handle: clones share the policy and the windows.
+/// It is a cheap handle: clones share the policy and the store.
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,11 +43,11 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// Creates a limiter that holds every key to `policy`.
+    /// Creates a limiter that applies `policy` to every key.
     ///
     /// # Panics
     ///
-    /// If the policy has no quota; [`PolicyHandle::try_new`] gives an error instead.
+    /// If the policy has no quota. [`PolicyHandle::try_new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, store: impl Store) -> Self {
@@ -55,7 +55,7 @@ impl Limiter {
         Self { policy: policy.into(), store: Arc::new(store), on_failure }
     }
 
-    /// Sets what becomes of a request that the store can't decide on.
+    /// Sets what happens to a request if the store can't decide.
     ///
     /// Defaults to [`FailurePolicy::Local`] with one instance.
     ///
@@ -71,9 +71,9 @@ impl Limiter {
         self
     }
 
-    /// Admits and counts one request of `key`, or denies it and leaves no trace.
+    /// Admits and counts one request of `key`, or denies it without a trace in the log.
     ///
-    /// If the future is dropped while the decision is under way, the request may have been counted.
+    /// If the caller drops the future before it is ready, the request may have been counted.
     ///
     /// ```
     /// use std::net::IpAddr;
@@ -83,7 +83,7 @@ impl Limiter {
     /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
     /// let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new());
     /// let address: IpAddr = "203.0.113.7".parse().unwrap();
-    /// // A key is made from a text, bytes, a number, an address or a UUID.
+    /// // A key is made from text, bytes, a number, an address or a UUID.
     /// if limiter.check(address).await?.is_admitted() {
     ///     assert_eq!(limiter.peek("203.0.113.7").await?.remaining(), 4);
     /// }
@@ -98,24 +98,24 @@ impl Limiter {
         self.decide(self.admission(self.log(key), 1)).await
     }
 
-    /// Admits a request of cost `cost`, which takes that many places or none.
+    /// Admits a request that takes `cost` places, or denies it.
     ///
-    /// One of cost 0 takes none, and is denied only if the window holds more than its limit.
+    /// A cost of 0 takes no place. Such a request is denied only if the log holds more entries than a
+    /// limit, or if the key is banned.
     ///
     /// # Errors
     ///
-    /// [`StoreError::CostAboveLimit`] if the cost could never pass,
-    /// [`StoreError::CostTooHigh`] if it is above 1024, and any other
-    /// [`StoreError`] if the store could not decide.
+    /// [`StoreError::CostAboveLimit`] if the cost is above a limit, [`StoreError::CostTooHigh`] if it is
+    /// above 1024, and any other [`StoreError`] if the store could not decide.
     pub async fn check_cost(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, StoreError> {
         self.decide(self.admission(self.log(key), cost)).await
     }
 
-    /// Admits and counts one request under several policies, each with a key of its own: all of
-    /// them or none.
+    /// Admits and counts one request under several policies, each with its own key. Either all logs
+    /// record the request or none does.
     ///
-    /// The policies are used instead of the limiter's own. The same policy may occur with
-    /// several keys; the same policy and key twice count once. No pair at all is admitted.
+    /// The policies replace that of the limiter. A policy may occur with several keys. If a policy and
+    /// key occur twice, they count once. Without any pair the request is admitted.
     ///
     /// # Errors
     ///
@@ -147,42 +147,42 @@ impl Limiter {
         self.decide(self.admission(pairs.into_iter().map(log).collect(), 1)).await
     }
 
-    /// Says how the window of `key` stands, counting nothing.
+    /// Returns the state of the log of `key`, without counting a request.
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store could not answer.
+    /// A [`StoreError`] if the store fails.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Usage, StoreError> {
-        let mut check = self.question(self.log(key));
+        let mut check = self.new_check(self.log(key));
         check.wants_reset = true;
         let check = Arc::new(check);
-        let outcome =
-            self.store.peek(&check).await.or_else(|error| admit_if_open(&check, error))?;
+        let outcome = self.store.peek(&check).await;
+        let outcome = outcome.or_else(|error| admit_if_open(&check, error))?;
         Ok(Usage::new(check, outcome))
     }
 
-    /// Takes an admission back, as if it had never been asked for.
+    /// Cancels an admission, as if the request had never been made.
     ///
-    /// Removes that very entry and no other. Says whether it was still there: it is not if it was
-    /// cancelled before or has left the window.
+    /// It removes the entries of this request and no others. Returns whether there were any: there are
+    /// none if the request was cancelled before or has left the longest window.
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store could not answer.
+    /// A [`StoreError`] if the store fails.
     pub async fn cancel(&self, admitted: &Admitted) -> Result<bool, StoreError> {
         self.store.cancel(admitted.check()).await
     }
 
-    /// Empties the window of `key`.
+    /// Empties the log of `key`. Strikes and bans stay.
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store could not answer.
+    /// A [`StoreError`] if the store fails.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), StoreError> {
         self.store.reset(&self.log(key)).await
     }
 
-    /// Returns the policy as it is now.
+    /// Returns the present policy.
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
         self.policy.get()
@@ -192,21 +192,21 @@ impl Limiter {
         SmallVec::from_buf([LogId { policy: self.policy.get(), key: key.into() }])
     }
 
-    fn question(&self, logs: SmallVec<[LogId; 1]>) -> Check {
-        let mut check = Check::of(logs);
+    fn new_check(&self, logs: SmallVec<[LogId; 1]>) -> Check {
+        let mut check = Check::from_logs(logs);
         check.on_failure = self.on_failure;
         check
     }
 
     fn admission(&self, logs: SmallVec<[LogId; 1]>, cost: u32) -> Arc<Check> {
-        let mut check = self.question(logs);
+        let mut check = self.new_check(logs);
         check.cost = cost;
         check.wants_timestamp = true;
         Arc::new(check)
     }
 
     async fn decide(&self, check: Arc<Check>) -> Result<Decision, StoreError> {
-        check.possible().inspect_err(StoreError::report)?;
+        check.ensure_possible().inspect_err(StoreError::report)?;
         let outcome = self.store.admit(&check).await;
         conclude(check, outcome, false)
     }

@@ -1,7 +1,10 @@
-//! [`Policy`]: a name and the quotas that must all hold.
+//! [`Policy`]: a name and quotas, all of which must hold.
 
+mod error;
 mod handle;
 mod penalty;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 #[cfg(feature = "redis")]
@@ -11,36 +14,36 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::quota::{ParseQuotaError, Quota};
+use crate::quota::Quota;
 
+pub use self::error::{ParsePenaltyError, PolicyError};
 pub use self::handle::PolicyHandle;
 #[cfg(feature = "memory")]
 pub(crate) use self::penalty::LONGEST_BAN;
-pub use self::penalty::{ParsePenaltyError, Penalty};
+pub use self::penalty::Penalty;
 
 /// The longest policy name, in bytes.
 const LONGEST_NAME: usize = 64;
-/// The name of a policy that was given none, as in the examples of the IETF draft.
+/// The name of a policy without one, as in the examples of the IETF draft.
 const DEFAULT_NAME: &str = "default";
 
-/// Tells whether a text may name a policy, or whatever else is kept by name.
+/// Returns whether a text is valid as the name of a policy or of a rule.
 pub(crate) fn is_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     (1..=LONGEST_NAME).contains(&text.len()) && text.bytes().all(allowed)
 }
 
-/// A named set of quotas, all of which must hold.
+/// A name and one or more quotas, all of which must hold.
 ///
-/// The name tells one policy's windows from another's: two limiters with the same store and the
-/// same policy name share their windows. Use a name for one policy only, for the log of a key is
-/// kept for as long as the policy that was used last needs it. The name also stands in
-/// `RateLimit-Policy`, in the problem details and in the Redis keys, so it is 1 to 64 characters of
-/// `A-Z a-z 0-9 _ . -`.
+/// The name identifies the logs: two limiters with the same store and the same policy name share
+/// them. Use a name for one policy only, because a log keeps its entries for the longest window of the
+/// policy that was used last. The name also occurs in `RateLimit-Policy`, in the problem details and
+/// in Redis keys. It has 1 to 64 characters of `A-Z a-z 0-9 _ . -`.
 ///
-/// A policy made from a [`Quota`] or parsed from text is named `default`. Two of those share
-/// windows only if they had the same quotas when they were made.
+/// A policy made from a [`Quota`] or parsed from text is named `default`. Two such policies share logs
+/// only if they had the same quotas when they were made.
 ///
-/// All quotas of a policy are answered from one log, that of the longest window.
+/// A key has one log for all quotas of a policy, which covers the longest window.
 ///
 /// ```
 /// use tower_sliding_window::{Policy, Quota};
@@ -56,16 +59,16 @@ pub(crate) fn is_name(text: &str) -> bool {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
     name: Arc<str>,
-    /// What the windows are known by: the name, or for want of one the quotas.
+    /// See [`Policy::log_name`].
     log_name: Arc<str>,
-    /// Shortest window first, then lowest limit, so that equal sets are equal policies.
+    /// Sorted by window and then by limit, so that equal sets are equal policies.
     quotas: SmallVec<[Quota; 2]>,
     candidates: SmallVec<[Quota; 0]>,
     penalty: Option<Arc<Penalty>>,
 }
 
 impl Policy {
-    /// Creates a policy without quotas yet; add them with [`Policy::quota`].
+    /// Creates a policy without quotas. Add them with [`Policy::quota`].
     ///
     /// # Panics
     ///
@@ -79,7 +82,7 @@ impl Policy {
         }
     }
 
-    /// Creates a policy without quotas yet, or says what is wrong with its name.
+    /// Creates a policy without quotas, or returns an error if the name is not valid.
     ///
     /// # Errors
     ///
@@ -100,29 +103,29 @@ impl Policy {
         Self { name, log_name, quotas, candidates, penalty: None }
     }
 
-    /// Tells whether the policy was given a name.
+    /// Returns whether the policy was given a name.
     pub(crate) fn is_named(&self) -> bool {
         self.name == self.log_name
     }
 
-    /// Adds a quota, which must hold beside those already there.
+    /// Adds a quota, which must hold in addition to the others.
     #[must_use]
     pub fn quota(mut self, quota: Quota) -> Self {
         let order = |quota: &Quota| (quota.window(), quota.limit());
         let at = self.quotas.partition_point(|other| order(other) <= order(&quota));
         self.quotas.insert(at, quota);
         if !self.is_named() {
-            // No name that is given can have these characters.
+            // The colon is not valid in a name, so no named policy has this log name.
             self.log_name = format!("{DEFAULT_NAME}:{self}").into();
         }
         self
     }
 
-    /// Adds a quota that is reported on and not enforced.
+    /// Adds a candidate: a quota that is reported but not enforced.
     ///
-    /// It is judged on the log of what the policy's own quotas admit:
-    /// [`Usage::candidates`](crate::Usage::candidates) says of each request whether the candidate
-    /// would have refused it.
+    /// The candidate is evaluated on the log, which has the requests that the enforced quotas admit.
+    /// [`Usage::candidates`](crate::Usage::candidates) returns for each request whether the candidate
+    /// would have denied it.
     ///
     /// ```
     /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
@@ -134,7 +137,7 @@ impl Policy {
     /// let _ = limiter.check("alice").await?;
     /// let second = limiter.check("alice").await?;
     /// assert!(second.is_admitted());
-    /// assert!(second.usage().candidates().all(|(_, _, state)| state.wait_us > 0));
+    /// assert!(second.usage().candidates().all(|(_, _, state)| state.is_full()));
     /// # Ok(())
     /// # }
     /// ```
@@ -144,23 +147,23 @@ impl Policy {
         self
     }
 
-    /// Sets what becomes of keys that keep running into the quotas. Defaults to nothing.
+    /// Sets the penalty for keys that are denied repeatedly. Defaults to none.
     ///
-    /// The ban is checked, and strike and ban are written, in the same step as the window. They are
-    /// kept by the policy's name, as its windows are; see [`Bans`](crate::Bans) to look at them.
+    /// The store checks the ban and records strikes in the same atomic step as it decides. Like logs,
+    /// bans are kept under the policy's name. [`Bans`](crate::Bans) lists them.
     #[must_use]
     pub fn penalty(mut self, penalty: Penalty) -> Self {
         self.penalty = Some(Arc::new(penalty));
         self
     }
 
-    /// Returns what becomes of keys that keep running into the quotas.
+    /// Returns the penalty for keys that are denied repeatedly.
     #[must_use]
-    pub fn penalty_for_strikes(&self) -> Option<&Penalty> {
+    pub fn get_penalty(&self) -> Option<&Penalty> {
         self.penalty.as_deref()
     }
 
-    /// Returns the same quotas under another name.
+    /// Returns the same policy under another name.
     ///
     /// # Panics
     ///
@@ -168,10 +171,8 @@ impl Policy {
     #[must_use]
     #[track_caller]
     pub fn named(self, name: impl AsRef<str>) -> Self {
-        {
-            let Self { name, log_name, .. } = Self::new(name);
-            Self { name, log_name, ..self }
-        }
+        let Self { name, log_name, .. } = Self::new(name);
+        Self { name, log_name, ..self }
     }
 
     /// Returns the policy's name.
@@ -180,17 +181,17 @@ impl Policy {
         &self.name
     }
 
-    /// Returns the name that a store keeps the policy's logs and ban records under.
+    /// Returns the name under which a store keeps the policy's logs and ban records.
     ///
-    /// It is [`Policy::name`] if the policy was given one. A policy without a name has one here that
-    /// is made from its first quotas and stays when they are replaced. For authors of a
+    /// It is [`Policy::name`] if the policy was given one. Otherwise it is made from the first quotas
+    /// of the policy, and stays the same when they are replaced. For authors of a
     /// [`Store`](crate::store::Store).
     #[must_use]
     pub fn log_name(&self) -> &str {
         &self.log_name
     }
 
-    /// Tells whether windows of the two are the same ones.
+    /// Returns whether two policies have the same log name.
     pub(crate) fn shares_logs_with(self: &Arc<Self>, other: &Arc<Self>) -> bool {
         Arc::ptr_eq(self, other) || self.log_name == other.log_name
     }
@@ -201,20 +202,21 @@ impl Policy {
         &self.quotas
     }
 
-    /// Returns the quotas that are reported on and not enforced, in the order they were added.
+    /// Returns the candidates, in the order in which they were added. They are reported but not
+    /// enforced.
     #[must_use]
     pub fn candidates(&self) -> &[Quota] {
         &self.candidates
     }
 
-    /// Returns all quotas a store has to judge: those that are enforced and then the candidates.
+    /// Returns the quotas and then the candidates.
     pub(crate) fn quotas_and_candidates(&self) -> impl ExactSizeIterator<Item = Quota> {
         let (quotas, candidates) = (&self.quotas, &self.candidates);
-        let of = move |at| quotas.get(at).unwrap_or_else(|| &candidates[at - quotas.len()]);
-        (0..quotas.len() + candidates.len()).map(move |at| *of(at))
+        let quota = move |at| quotas.get(at).unwrap_or_else(|| &candidates[at - quotas.len()]);
+        (0..quotas.len() + candidates.len()).map(move |at| *quota(at))
     }
 
-    /// Returns the policy that holds if, and only if, both of one name do.
+    /// Returns the policy that holds if and only if both policies hold. They have the same log name.
     pub(crate) fn merged(self: &Arc<Self>, other: &Arc<Self>) -> Arc<Self> {
         if self == other {
             return self.clone();
@@ -229,8 +231,8 @@ impl Policy {
         Arc::new(merged)
     }
 
-    /// Returns the policy of one of several processes that each decide alone: each limit divided
-    /// among them, but not below 1.
+    /// Returns the policy for one of several `instances` that decide independently: each limit is
+    /// divided by their number, but is at least 1.
     #[cfg(feature = "redis")]
     pub(crate) fn shared_among(&self, instances: NonZeroU32) -> Arc<Self> {
         let mut share = self.clone();
@@ -241,14 +243,14 @@ impl Policy {
         Arc::new(share)
     }
 
-    /// Returns how long an entry matters to any quota, in microseconds.
+    /// Returns the longest window among the quotas and candidates, in microseconds.
     pub(crate) fn longest_window_us(&self) -> u64 {
         let candidates = self.candidates.iter().map(Quota::window_us).max().unwrap_or(0);
         self.quotas.last().map_or(0, Quota::window_us).max(candidates)
     }
 
-    /// Returns the policy if a limiter can use it.
-    fn checked(self) -> Result<Self, PolicyError> {
+    /// Returns the policy, or an error if it has no quota.
+    fn ensure_quota(self) -> Result<Self, PolicyError> {
         if self.quotas.is_empty() {
             return Err(PolicyError::NoQuota { name: self.name.as_ref().to_owned() });
         }
@@ -263,7 +265,7 @@ impl From<Quota> for Policy {
 }
 
 impl fmt::Display for Policy {
-    /// Writes the enforced quotas, without the name, as [`Policy::from_str`] reads them.
+    /// Writes the enforced quotas without the name, in the form that [`Policy::from_str`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, quota) in self.quotas.iter().enumerate() {
             write!(f, "{}{quota}", if index == 0 { "" } else { "," })?;
@@ -289,79 +291,5 @@ impl FromStr for Policy {
                 .map_err(|source| PolicyError::Quota { position: index + 1, source })?;
             Ok(policy.quota(quota))
         })
-    }
-}
-
-/// What is wrong with a policy.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PolicyError {
-    /// The name is empty, too long, or has a character that a header or a key can't carry.
-    #[error("{name:?} is not a policy name: use 1 to 64 characters of A-Z a-z 0-9 _ . -")]
-    Name {
-        /// The name as it was given.
-        name: String,
-    },
-    /// The policy limits nothing.
-    #[error("the policy {name:?} has no quota: add one with Policy::quota")]
-    NoQuota {
-        /// The policy's name.
-        name: String,
-    },
-    /// Bans under the policy would not be enforced.
-    #[error(
-        "the policy {name:?} has no penalty, so that its bans would not be enforced: add one with \
-         Policy::penalty, such as Penalty::manual()"
-    )]
-    NoPenalty {
-        /// The policy's name.
-        name: String,
-    },
-    /// One of the quotas can't be read.
-    #[error("quota number {position}: {source}")]
-    Quota {
-        /// Which of the comma-separated quotas, counted from 1.
-        position: usize,
-        /// What is wrong with it.
-        source: ParseQuotaError,
-    },
-    /// A handle's policy can't change its name.
-    #[error(
-        "the policy {from:?} can't be replaced by one named {to:?}: its history is kept by name"
-    )]
-    Renamed {
-        /// The name of the policy in use.
-        from: String,
-        /// The name of the policy that was to replace it.
-        to: String,
-    },
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quotas_are_ordered_by_window() {
-        let policy: Policy = "100/1h, 2/1s,5/60s".parse().unwrap();
-        assert_eq!(policy.to_string(), "2/1s,5/60s,100/1h");
-        assert_eq!(policy.longest_window_us(), 3_600_000_000);
-        assert_eq!(policy.to_string().parse::<Policy>().unwrap(), policy);
-    }
-
-    #[test]
-    fn errors_say_which_quota_is_wrong() {
-        let error = "2/1s,0/60s".parse::<Policy>().unwrap_err();
-        assert_eq!(error.to_string(), "quota number 2: the limit is zero: it must be at least 1");
-        let error = "".parse::<Policy>().unwrap_err();
-        assert!(error.to_string().starts_with("quota number 1: \"\" is not a quota"));
-    }
-
-    #[test]
-    fn names_fit_headers_and_keys() {
-        for name in ["", "a b", "a:b", "a{b}", "a\"b", "é", &"x".repeat(65)] {
-            assert!(matches!(Policy::try_new(name), Err(PolicyError::Name { .. })), "{name:?}");
-        }
-        assert_eq!(Policy::new("sms.channel-7_x").name(), "sms.channel-7_x");
     }
 }

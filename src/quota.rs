@@ -1,21 +1,21 @@
-//! [`Quota`]: how many requests in how long.
+//! [`Quota`]: a number of requests per window.
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The longest window: a hundred years, so that every timestamp stays an exact integer in a double,
-/// which is what Redis keeps scores in.
+/// The longest window: a hundred years. So every timestamp is an exact integer in a double, the type of
+/// a Redis score.
 pub(crate) const LONGEST_WINDOW_US: u64 = 100 * 365 * 24 * 3600 * 1_000_000;
 
 /// A number of requests per sliding window.
 ///
-/// At most `limit` requests lie in `(t - window, t]` for every instant `t`; a request exactly
-/// `window` old no longer counts. The limit is at least 1 and the window between one
-/// microsecond and a hundred years, in whole microseconds.
+/// At most `limit` requests lie in `(t - window, t]` for every instant `t`. A request exactly `window`
+/// old no longer counts. The limit is at least 1. The window is one microsecond to a hundred years, in
+/// whole microseconds.
 ///
-/// Its text form is `LIMIT/WINDOW`, the window with a unit of `us`, `ms`, `s`, `m`, `h` or `d`:
+/// The text form is `LIMIT/WINDOW`. The window has the unit `us`, `ms`, `s`, `m`, `h` or `d`:
 ///
 /// ```
 /// use std::time::Duration;
@@ -37,7 +37,7 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// Where [`Quota::try_new`] returns an error. In a `const` that is an error of compilation.
+    /// Where [`Quota::try_new`] returns an error. In a `const` this is a compile error.
     #[must_use]
     #[track_caller]
     pub const fn new(limit: u32, window: Duration) -> Self {
@@ -52,11 +52,11 @@ impl Quota {
         }
     }
 
-    /// Creates a quota of `limit` requests per `window`, or says what is wrong with it.
+    /// Creates a quota of `limit` requests per `window`, or returns an error.
     ///
     /// # Errors
     ///
-    /// A limit of zero, and a window that is zero, longer than a hundred years, or not a whole
+    /// If the limit is zero, or if the window is zero, longer than a hundred years, or not a whole
     /// number of microseconds.
     pub const fn try_new(limit: u32, window: Duration) -> Result<Self, QuotaError> {
         let Some(limit) = NonZeroU32::new(limit) else {
@@ -118,7 +118,7 @@ impl Quota {
         Self::new(limit, Duration::from_secs(24 * 3600))
     }
 
-    /// Returns how many requests one window holds.
+    /// Returns the highest number of requests per window.
     #[must_use]
     pub const fn limit(&self) -> u32 {
         self.limit.get()
@@ -137,14 +137,15 @@ impl Quota {
 }
 
 impl fmt::Display for Quota {
-    /// Writes the window in the longest of hours, seconds, milliseconds and microseconds that
-    /// measures it exactly.
+    /// Writes the window in the longest unit of hours, seconds, milliseconds and microseconds that is
+    /// exact.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.limit, Span(self.window_us()))
     }
 }
 
-/// A length of time in microseconds, written as [`Quota`] writes its window.
+/// A length of time in microseconds. [`Display`](fmt::Display) writes it like the window of a
+/// [`Quota`].
 pub(crate) struct Span(pub(crate) u64);
 
 impl fmt::Display for Span {
@@ -181,9 +182,9 @@ impl FromStr for Quota {
     }
 }
 
-/// Reads a whole number and a unit.
+/// Parses a whole number and a unit.
 pub(crate) fn parse_window(text: &str) -> Option<Duration> {
-    let digits = text.find(|it: char| !it.is_ascii_digit())?;
+    let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
     let (count, unit) = text.split_at(digits);
     let unit_us: u64 = match unit {
         "us" => 1,
@@ -197,40 +198,40 @@ pub(crate) fn parse_window(text: &str) -> Option<Duration> {
     count.parse::<u64>().ok()?.checked_mul(unit_us).map(Duration::from_micros)
 }
 
-/// What is wrong with a quota.
+/// The error of a [`Quota`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuotaError {
-    /// The limit is zero, so nothing could ever pass.
+    /// The limit is zero, so no request could be admitted.
     #[error("the limit is zero: it must be at least 1")]
     ZeroLimit,
-    /// The window is zero, so nothing could ever be refused.
+    /// The window is zero, so no request could be denied.
     #[error("the window is zero: it must be at least 1us")]
     ZeroWindow,
     /// The window is longer than a hundred years.
     #[error("the window is longer than a hundred years")]
     WindowTooLong,
-    /// The window is not a whole number of microseconds, the resolution of Redis's clock.
+    /// The window is not a whole number of microseconds, which are the resolution of Redis's clock.
     #[error("the window is not a whole number of microseconds")]
     FractionalWindow,
 }
 
-/// What is wrong with the text of a quota.
+/// The error of the text form of a [`Quota`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseQuotaError {
-    /// The text has no slash between a limit and a window.
+    /// The text has no slash.
     #[error("{text:?} is not a quota: write LIMIT/WINDOW, such as 5/60s or 100/1h")]
     NoSlash {
-        /// The text as it was given.
+        /// The text.
         text: String,
     },
-    /// The part before the slash is not a count of requests.
+    /// The part before the slash is not a limit.
     #[error("the limit {text:?} is not a whole number from 1 to 4294967295: {source}")]
     Limit {
-        /// The part as it was given.
+        /// The part before the slash.
         text: String,
-        /// What the number parser says.
+        /// The error of the number.
         source: std::num::ParseIntError,
     },
     /// The part after the slash is not a length of time.
@@ -238,10 +239,10 @@ pub enum ParseQuotaError {
         "the window {text:?} is not a whole number of us, ms, s, m, h or d, such as 60s or 10m"
     )]
     Window {
-        /// The part as it was given.
+        /// The part after the slash.
         text: String,
     },
-    /// Both parts can be read, but make no quota.
+    /// Both parts can be parsed, but are not a valid quota.
     #[error(transparent)]
     Quota(#[from] QuotaError),
 }
@@ -261,24 +262,24 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_part_that_is_wrong() {
-        let said = |text: &str| text.parse::<Quota>().unwrap_err().to_string();
-        assert!(said("5").contains("LIMIT/WINDOW"));
-        assert!(said("").contains("LIMIT/WINDOW"));
-        assert!(said("five/60s").contains("limit \"five\""));
-        assert!(said("-5/60s").contains("limit \"-5\""));
-        assert!(said("99999999999/60s").contains("limit \"99999999999\""));
-        assert!(said("5/sixty").contains("window \"sixty\""));
-        assert!(said("5/-60s").contains("window \"-60s\""));
-        assert!(said("5/60").contains("window \"60\""));
-        assert!(said("0/60s").contains("limit is zero"));
-        assert!(said("5/0s").contains("window is zero"));
-        assert!(said("5/1ns").contains("window \"1ns\""));
-        assert!(said("5/73000d").contains("hundred years"));
+    fn error_names_the_part() {
+        let error = |text: &str| text.parse::<Quota>().unwrap_err().to_string();
+        assert!(error("5").contains("LIMIT/WINDOW"));
+        assert!(error("").contains("LIMIT/WINDOW"));
+        assert!(error("five/60s").contains("limit \"five\""));
+        assert!(error("-5/60s").contains("limit \"-5\""));
+        assert!(error("99999999999/60s").contains("limit \"99999999999\""));
+        assert!(error("5/sixty").contains("window \"sixty\""));
+        assert!(error("5/-60s").contains("window \"-60s\""));
+        assert!(error("5/60").contains("window \"60\""));
+        assert!(error("0/60s").contains("limit is zero"));
+        assert!(error("5/0s").contains("window is zero"));
+        assert!(error("5/1ns").contains("window \"1ns\""));
+        assert!(error("5/73000d").contains("hundred years"));
         for window in
             ["99999999999999999999s", "18446744073709551615s 1000ms", "s", "1", "1s2", "é"]
         {
-            assert!(said(&format!("5/{window}")).contains("window"), "{window}");
+            assert!(error(&format!("5/{window}")).contains("window"), "{window}");
         }
     }
 

@@ -1,7 +1,7 @@
-//! [`Store`]: where the windows are kept.
+//! [`Store`]: where the logs are kept.
 //!
-//! Applications choose one and hand it to a [`Limiter`](crate::Limiter) or a
-//! [`SlidingWindowLayer`](crate::SlidingWindowLayer); only who writes a store needs the traits.
+//! An application creates a store and passes it to a [`Limiter`](crate::Limiter) or a
+//! [`SlidingWindowLayer`](crate::SlidingWindowLayer). The traits are for authors of stores.
 
 mod ban_store;
 mod conclude;
@@ -26,7 +26,7 @@ pub(crate) use self::conclude::{admit_if_open, conclude};
 pub use self::deny_cache::DenyCache;
 #[cfg(any(feature = "storm", feature = "moderation"))]
 #[cfg(feature = "memory")]
-pub(crate) use self::expiring::{Keep, Kept, heap_bytes_of};
+pub(crate) use self::expiring::{ExpiringValue, Keep, heap_bytes_of};
 pub use self::future::StoreFuture;
 #[cfg(feature = "memory")]
 pub use self::memory::MemoryStore;
@@ -39,102 +39,111 @@ pub use crate::window::{
     BanState, Check, DecidedBy, LogId, LogOutcome, Outcome, QuotaState, Strike,
 };
 
-/// Keeps the windows and decides, atomically, whether a request fits into all of its own.
+/// Keeps the logs, and decides atomically whether a request fits into all logs of a check.
 ///
-/// A store is a cheap handle: clones share the windows. It must keep the crate's promises: never
-/// more than `limit` admissions in any `(t - window, t]`, no trace of a denied request, and a
-/// request with the same [`Check::id`] counted once.
+/// A store is a cheap handle: clones share the logs. A check is passed in an [`Arc`], so that a store
+/// can keep it until the reply arrives without a copy.
 ///
-/// Questions are shared, so that a store which answers later can keep one without a copy.
+/// # Implementing a store
 ///
-/// # Writing a store
+/// A store must guarantee:
 ///
-/// The function `store::contract::holds`, with the feature `contract`, plays histories to a store
-/// and compares each outcome with the exact algorithm. Call it in a test of your store; here it runs
-/// on [`MemoryStore`]:
+/// - At most `limit` admissions of a key lie in any `(t - window, t]`.
+/// - A denied request leaves no trace in the logs.
+/// - A request counts once under its [`Check::id`].
+///
+/// The contract test in `store::contract`, behind the feature `contract`, plays random histories to a
+/// store and compares each outcome with the exact algorithm. Call it in a test of the store. Here it
+/// tests [`MemoryStore`]:
 ///
 /// ```
 /// # #[cfg(feature = "contract")]
 /// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
 /// use tower_sliding_window::{MemoryStore, store::contract};
 ///
-/// // Under `#[tokio::test(start_paused = true)]`.
+/// // In a `#[tokio::test(start_paused = true)]`:
 /// contract::holds(&MemoryStore::new(), tokio::time::advance).await;
 /// # });
 /// ```
 ///
-/// What an outcome holds, and what a store must know:
+/// ## Logs
 ///
-/// - **The log** of a [`LogId`] is found by [`Policy::log_name`](crate::Policy::log_name) and the
-///   key's bytes. It is shared by all versions of a policy, whatever their quotas. It keeps an entry
-///   for as long as the longest quota or candidate of the check's policy; an entry exactly that old
-///   is out.
-/// - **The outcome** is made with [`Outcome::new`]; [`Outcome::bans`] is filled in afterwards.
-///   [`Outcome::states`] has one state for each quota: log by log in the check's order,
-///   of each the policy's [`quotas`](crate::Policy::quotas) and then its
-///   [`candidates`](crate::Policy::candidates). A full candidate denies nothing.
-/// - **The states of an admission** count the request in, in `remaining` and `reset_us`. The states
-///   of a denial and of a peek do not. `wait_us` is the time until there is room for the check's
-///   cost, as it was before the request was recorded.
-/// - **The cost** is how many entries of one timestamp and identity an admission adds. A cost of 0
-///   adds none and needs no room.
-/// - **A repeated check**, [`Check::repeated`], is looked for by its identity. If a log of the check
-///   has it, the outcome is an admission with the timestamp that it has there, with all waits zero
-///   and no bans; nothing is recorded. If not, it is decided as a new one.
-/// - **A cancellation** removes all entries of the identity, and says whether a log had one that had
-///   not left its longest window.
-/// - **A reset** empties the logs. Strikes and bans stay.
-/// - **A restore** records the admissions of a [`LogSnapshot`] at the store's time less their age, and
-///   counts the entries that were missing in [`Restored::added`]. An identity that is there already
-///   is not added again: its timestamp is raised to the later one, unless the admission is
-///   [`confirmed`](Admission::confirmed). A known ban is imposed for as long as it remains, unless
-///   one stands that ends as late; it takes the key no level up.
+/// - A log is identified by [`Policy::log_name`](crate::Policy::log_name) and the bytes of the key.
+///   All versions of a policy share it, whatever their quotas.
+/// - A log keeps an entry for the longest window among the quotas and candidates of the check's
+///   policy. An entry that is exactly as old as a window is outside of it.
+///
+/// ## Checks
+///
+/// - [`Outcome::new`] takes one [`LogOutcome`] for each of [`Check::logs`], in their order. It has a
+///   [`QuotaState`] for each of the policy's [`quotas`](crate::Policy::quotas) and each of its
+///   [`candidates`](crate::Policy::candidates), in their order. A full candidate denies nothing.
+/// - An admission adds [`Check::cost`] entries of one timestamp and identity to each log. A cost of 0
+///   adds no entry, and is denied only by a log with more entries than a limit, or by a ban.
+/// - After an admission, [`QuotaState::remaining`] and [`QuotaState::reset`] include the request.
+///   After a denial or a peek they do not. [`QuotaState::wait`] is the time until there is room for
+///   the check's cost, and is always computed before the request is recorded.
+/// - If [`Check::repeated`] is set and a log of the check has the identity, the outcome is an
+///   admission without any ban, with all waits zero and with the timestamp of the entries. Nothing is
+///   recorded. If no log has the identity, the check is decided like any other.
 ///
 /// ## Penalties
 ///
-/// A policy may have a [`Penalty`](crate::Penalty), see
-/// [`Policy::penalty_for_strikes`](crate::Policy::penalty_for_strikes). A store decides on it in the
-/// same atomic step as on the logs:
+/// A policy may have a [`Penalty`](crate::Penalty), see [`Policy::get_penalty`]. The store applies it
+/// in the same atomic step as it decides:
 ///
-/// - A key that is banned is denied, whatever its log says. The denial is no strike.
-/// - A denial by a full quota of the policy is a strike, unless an earlier strike is younger than the
-///   longest quota that was full then. A peek is none. An identity counts as one strike.
-/// - When the last [`strikes`](crate::Penalty::strikes) lie within their time, they are forgotten and
-///   the key is banned, for the next of [`Penalty::ban_lengths`](crate::Penalty::ban_lengths) for the
-///   check's identity; the last one repeats. For each
-///   [`Penalty::decay_time`](crate::Penalty::decay_time) since the end of its ban, a key comes down a
-///   level before it is banned again.
-/// - [`Outcome::bans`] has a [`BanState`] for each log, in the check's order, that is banned
-///   or whose request was a strike, and none for any other.
+/// - If the key is banned, the request is denied, whatever the log holds. This denial is no strike.
+/// - If a quota of the policy is full, the denial is a strike and begins an episode. The episode lasts
+///   as long as the longest window among the full quotas. Further denials in the episode are no
+///   strikes. A peek is never a strike, and an identity is one strike at most.
+/// - When as many strikes as the limit of [`Penalty::strikes`] lie within its window, they are deleted
+///   and the key is banned. The length of the ban is the next of [`Penalty::ban_lengths`] for the
+///   check's identity. After the last length, the last one repeats.
+/// - The key comes down one level for each [`Penalty::decay_time`] between the end of its last ban and
+///   the next ban.
+/// - [`LogOutcome::with_ban`] sets the [`BanState`] of a log whose key is banned, or whose policy
+///   counted the request as a strike.
 ///
-/// A store without this support answers a check with a penalty by
-/// [`StoreError::Unsupported`](crate::StoreError::Unsupported), and is tested with
+/// A store that does not support penalties must return
+/// [`StoreError::Unsupported`](crate::StoreError::Unsupported) for a check with a penalty. Test it with
 /// `store::contract::holds_without_penalties`.
+///
+/// [`Policy::get_penalty`]: crate::Policy::get_penalty
+/// [`Penalty::strikes`]: crate::Penalty::strikes
+/// [`Penalty::ban_lengths`]: crate::Penalty::ban_lengths
+/// [`Penalty::decay_time`]: crate::Penalty::decay_time
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a store of windows",
+    message = "`{Self}` is not a store",
     label = "not a store",
     note = "use `MemoryStore::new()` or `RedisStore::connect(url).await?`"
 )]
 pub trait Store: Send + Sync + 'static {
-    /// Records the request in all of its windows if it fits into all of them, else in none.
+    /// Records the request in all logs of the check if it fits into all of them, otherwise in none.
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome>;
 
-    /// Says what [`Store::admit`] would answer, recording nothing.
+    /// Returns the outcome that [`Store::admit`] would have, without recording anything.
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome>;
 
-    /// Removes an admitted request from its windows, and nothing else.
+    /// Removes all entries of the check's identity from its logs.
     ///
-    /// Says whether it was still there.
+    /// Returns whether one of them had not left the longest window of its log.
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool>;
 
-    /// Records what a process knows of a log, whatever the quotas say.
+    /// Records what a process has decided or seen without this store, whatever the quotas are.
     ///
-    /// What has left the log's longest window already is left out. A store that several processes
-    /// share also leaves out the admissions from before the log was last reset, and a ban that was
-    /// lifted since it was seen, so that a process which has not heard of that does not undo it.
-    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored>;
+    /// - An admission is recorded with the timestamp of the store's present time minus
+    ///   [`Admission::age`]. It is ignored if it has left the longest window of the log's policy.
+    /// - If the log has the admission's identity, no entry is added, and the timestamp of the entries
+    ///   is raised to the admission's if that is later. It is not raised if the admission is
+    ///   [`confirmed`](Admission::confirmed).
+    /// - A ban is imposed for its remaining length, unless the key's present ban ends at the same time
+    ///   or later. The key's level does not rise.
+    /// - A store that several processes share also ignores the admissions from before the last reset of
+    ///   the log, and a ban that was lifted after the process last saw it. So a process that does not
+    ///   know of the reset or the lift does not undo it.
+    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored>;
 
-    /// Empties windows.
+    /// Empties logs. Strikes and bans stay.
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()>;
 }
 
@@ -151,8 +160,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).cancel(check)
     }
 
-    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
-        (**self).restore(log, known)
+    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
+        (**self).restore(log, snapshot)
     }
 
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {

@@ -1,6 +1,7 @@
-//! What the features `metrics` and `tracing` report: names and numbers, and never a key.
+//! The metrics and events of the features `metrics` and `tracing`. They contain names and numbers, never
+//! a key.
 //!
-//! The documentation of the crate lists the metrics. A test compares that list with this file.
+//! The crate documentation lists the metrics. A test compares that list with this file.
 
 #![cfg_attr(
     not(all(feature = "metrics", feature = "tracing")),
@@ -10,7 +11,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-/// Whether anything is reported at all.
+/// Whether one of the features is enabled.
 pub(crate) const IS_ON: bool = cfg!(any(feature = "metrics", feature = "tracing"));
 
 macro_rules! count {
@@ -30,12 +31,12 @@ macro_rules! event {
     };
 }
 
-/// Counts what a decision was for one policy.
+/// Counts a decision of one policy.
 pub(crate) fn decision(policy: &str, outcome: &'static str) {
     count!("sliding_window_decisions_total", "policy" => policy.to_owned(), "outcome" => outcome);
 }
 
-/// Reports a denial, whose policies are looked up only if the event is wanted.
+/// Reports a denial. `policies` is called only if the event is enabled.
 pub(crate) fn denied<'a>(policies: impl Fn() -> Vec<&'a str>, retry_after: Duration, shadow: bool) {
     event!(debug, policies = ?policies(), ?retry_after, shadow, "denied");
 }
@@ -61,20 +62,20 @@ pub(crate) fn strike(policy: &str) {
     count!("sliding_window_strikes_total", "policy" => policy.to_owned());
 }
 
-/// Reports a ban that a strike has brought.
+/// Reports a ban that a strike has caused.
 pub(crate) fn banned(policy: &str, length: Duration) {
     count!("sliding_window_bans_total", "policy" => policy.to_owned());
     event!(info, policy, ?length, "banned");
 }
 
-/// Reports a strike that is not counted, because the table of ban records is full.
+/// Reports a strike that is not counted because the map of ban records is full.
 #[cfg(feature = "memory")]
 pub(crate) fn strike_lost(error: impl Display) {
     count!("sliding_window_strikes_lost_total");
     event!(warn, %error, "a strike is not counted");
 }
 
-/// Reports a check that the store did not decide on.
+/// Reports an error of the store.
 pub(crate) fn store_error(kind: &'static str, error: impl Display) {
     count!("sliding_window_store_errors_total", "kind" => kind);
     event!(debug, %error, "the store could not decide");
@@ -86,7 +87,7 @@ pub(crate) fn impossible_request(kind: &'static str, error: impl Display) {
     event!(debug, %error, "no store could admit the request");
 }
 
-/// Reports that there is no connection to the store any longer.
+/// Reports that the connection to the store is lost.
 #[cfg(feature = "redis")]
 pub(crate) fn store_lost(error: impl Display) {
     #[cfg(feature = "metrics")]
@@ -94,7 +95,7 @@ pub(crate) fn store_lost(error: impl Display) {
     event!(warn, %error, "the store does not answer: the failure policy decides");
 }
 
-/// Reports a connection to the store, the first one or a new one.
+/// Reports that there is a connection to the store.
 #[cfg(feature = "redis")]
 pub(crate) fn store_found() {
     #[cfg(feature = "metrics")]
@@ -118,7 +119,7 @@ pub(crate) fn write_back_lost(error: impl Display) {
     event!(warn, %error, "a request can't be written back to the store");
 }
 
-/// Reports an in-process store that holds 80 % of the logs it may.
+/// Reports an in-process store that holds 80 % of its capacity.
 #[cfg(feature = "memory")]
 pub(crate) fn memory_nearly_full(held: usize, capacity: usize) {
     #[cfg(feature = "metrics")]
@@ -127,12 +128,12 @@ pub(crate) fn memory_nearly_full(held: usize, capacity: usize) {
         warn,
         held,
         capacity,
-        "an in-process store is nearly full: at its capacity it refuses keys that have no log; put \
-         a rule by address beside the rule by user, or raise the capacity"
+        "an in-process store is nearly full: at its capacity it refuses keys without a log; add a rule \
+         by address beside the rule by user, or raise the capacity"
     );
 }
 
-/// Reports an in-process store that was nearly full and is not any more.
+/// Reports an in-process store that is no longer nearly full.
 #[cfg(feature = "memory")]
 pub(crate) fn memory_has_room() {
     #[cfg(feature = "metrics")]
@@ -159,7 +160,7 @@ pub(crate) fn key_not_provided(policy: &str, fix: &'static str) {
         warn,
         policy,
         fix,
-        "the server does not provide the key of a rule: its requests are answered with 500"
+        "the server does not provide the key of a rule: the responses are 500"
     );
 }
 
@@ -169,8 +170,8 @@ pub(crate) fn key_never_found(policy: &str, requests: u32) {
         warn,
         policy,
         requests,
-        "a rule has not found its key in any request: check the name that its extractor looks for, \
-         and that the layer which provides it comes before this one"
+        "a rule has not found its key in any request: check the name in its extractor, and that the \
+         layer that provides the key runs before this one"
     );
 }
 
@@ -181,8 +182,8 @@ pub(crate) fn counted_twice(policy: &str, is_first: bool) {
         event!(
             warn,
             policy,
-            "two layers count a request under the same policy and key: remove one of them, or name \
-             their policies differently if both are meant"
+            "two layers count a request under the same policy and key: remove one of them, or give \
+             their policies different names to keep both"
         );
     }
 }
@@ -201,11 +202,11 @@ pub(crate) fn storm_ended(name: &str, peak: u32, lasted: Duration) {
     event!(info, name, peak, ?lasted, "a storm has ended");
 }
 
-/// Reports a start or end that the hook does not get, because too many events wait.
+/// Reports the start or end of a storm that is not passed to the hook, because too many events wait.
 #[cfg(feature = "storm")]
 pub(crate) fn storm_event_shed() {
     count!("sliding_window_storm_alerts_shed_total");
-    event!(warn, "the hook does not get a storm's event, because too many events wait");
+    event!(warn, "an event of a storm is not passed to the hook: too many events wait");
 }
 
 /// Reports a panic of the hook for storms.
@@ -215,7 +216,7 @@ pub(crate) fn storm_hook_panicked() {
     event!(error, "the hook for storms has panicked");
 }
 
-/// Reports a sender who was muted, or muted for longer.
+/// Reports that a sender is muted, or muted for longer.
 #[cfg(feature = "moderation")]
 pub(crate) fn muted(rule: impl Display) {
     count!("sliding_window_mutes_total", "rule" => rule.to_string());
@@ -229,16 +230,16 @@ pub(crate) fn mute_hook_panicked() {
     event!(error, "the hook for mutes has panicked");
 }
 
-/// Reports a lost reply that may have held a mute, and that the monitor does not ask for again.
+/// Reports a lost reply that may have contained a mute, and that the monitor does not request again.
 #[cfg(feature = "moderation")]
 pub(crate) fn mute_event_lost() {
     count!("sliding_window_mute_events_lost_total");
-    event!(warn, "the hook may not get a mute: the reply of the store was lost");
+    event!(warn, "a mute may be missing at the hook: the reply of the store was lost");
 }
 
-/// Reports a message that is not judged, because too many wait.
+/// Reports a message that is not checked, because too many wait.
 #[cfg(feature = "moderation")]
 pub(crate) fn message_shed() {
     count!("sliding_window_messages_shed_total");
-    event!(debug, "a message is not judged, because too many wait");
+    event!(debug, "a message is not checked: too many wait");
 }

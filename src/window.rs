@@ -1,7 +1,7 @@
-//! The exact algorithm, pure: what a log says of a request, and what follows from it.
+//! The exact sliding-window algorithm: what a log decides about a request.
 //!
-//! Nothing here does I/O or reads a clock. Time is in microseconds since any fixed origin. Every
-//! store must agree with this module.
+//! The module is pure. It does no I/O and reads no clock. Time is in microseconds since any fixed
+//! origin. Every store must decide exactly as this module does.
 
 mod ban_record;
 mod check;
@@ -12,7 +12,7 @@ mod outcome;
 #[cfg(any(feature = "memory", feature = "contract"))]
 pub(crate) use self::ban_record::BanRecord;
 #[cfg(feature = "redis")]
-pub(crate) use self::ban_record::REASON;
+pub(crate) use self::ban_record::STRIKES_REASON;
 pub use self::ban_record::Strike;
 pub use self::check::{Check, LogId};
 pub use self::decision::{Admitted, Decision, Denied, Usage};

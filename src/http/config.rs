@@ -121,11 +121,11 @@ impl Config {
         if logs.is_empty() {
             return Ok(None);
         }
-        let mut check = Check::of(logs);
+        let mut check = Check::from_logs(logs);
         check.wants_reset = self.headers_on_success;
         check.on_failure = self.on_failure;
         check.cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
-        check.possible().inspect_err(StoreError::report).map_err(Rejection::StoreFailed)?;
+        check.ensure_possible().inspect_err(StoreError::report).map_err(Rejection::StoreFailed)?;
         Ok(Some(Arc::new(check)))
     }
 }

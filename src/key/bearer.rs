@@ -3,13 +3,16 @@ use http::request::Parts;
 
 use super::{Key, KeyError, KeyExtractor};
 
-/// Takes the key that `subject` makes of the bearer token in `Authorization`.
+/// Takes the key that `subject` returns for the bearer token in `Authorization`.
 ///
-/// `subject` verifies the token and returns whom it stands for, or nothing if it is not valid,
-/// which is [`KeyError::Missing`]. Two `Authorization` headers are [`KeyError::Invalid`].
+/// `subject` verifies the token and returns the key of its subject, or `None` if the token is not
+/// valid. `None` is [`KeyError::Missing`]. Two `Authorization` headers are [`KeyError::Invalid`].
 ///
-/// The token is that of the crate `headers`, which axum-extra's `TypedHeader` uses: what follows
-/// the scheme `Bearer`, in any case, and the spaces after it. The syntax is that of [RFC 6750, section 2.1](https://www.rfc-editor.org/rfc/rfc6750#section-2.1).
+/// The syntax is that of [RFC 6750, section 2.1]. The header is parsed as in the crate `headers`, which
+/// axum-extra's `TypedHeader` uses: the token follows the scheme `Bearer`, in upper or lower case, and
+/// any number of spaces.
+///
+/// [RFC 6750, section 2.1]: https://www.rfc-editor.org/rfc/rfc6750#section-2.1
 ///
 /// ```
 /// use tower_sliding_window::key;
@@ -45,7 +48,7 @@ mod tests {
     use crate::key::parts_of;
 
     #[test]
-    fn asks_the_closure_about_the_token() {
+    fn closure_verifies_the_token() {
         let subject = |token: &str| token.strip_prefix("good-").map(Key::from);
         let key = |value: &str| {
             bearer(subject).extract(&parts_of(Request::builder().header(AUTHORIZATION, value)))

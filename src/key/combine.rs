@@ -2,14 +2,14 @@ use http::request::Parts;
 
 use super::{Key, KeyError, KeyExtractor};
 
-/// Yields the same key for every request: one window for all.
+/// Returns the same key for every request, so that all requests share one log.
 #[must_use]
 pub fn constant(key: impl Into<Key>) -> impl KeyExtractor + Clone {
     let key = key.into();
     move |_: &Parts| Ok(key.clone())
 }
 
-/// Joins the keys of two extractors into one: a window for each combination.
+/// Joins the keys of two extractors into one, so that each combination has its own log.
 ///
 /// ```
 /// use tower_sliding_window::key;
@@ -23,9 +23,10 @@ pub fn pair(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtr
 
 /// Takes the key from the first of two extractors if the request has it, else from the second.
 ///
-/// Nest it for more than two. The two yield different keys even for the same bytes, so that an
-/// anonymous client can't name a user's window. A key that is there but [`KeyError::Invalid`], or
-/// that the server did not provide ([`KeyError::NotProvided`]), does not fall through to the second.
+/// Nest it for more than two extractors. The two return different keys even for the same bytes, so that
+/// an anonymous client can't use up the log of a user. The second extractor is used only if the first
+/// returns [`KeyError::Missing`] or [`KeyError::NotApplicable`]. A key that is [`KeyError::Invalid`] or
+/// [`KeyError::NotProvided`] is an error.
 ///
 /// ```
 /// use tower_sliding_window::key;
@@ -42,12 +43,12 @@ pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl Key
     }
 }
 
-/// Applies the rule only to requests that have the extractor's key, and lets others pass it by.
+/// Applies the rule only to requests with the extractor's key. The rule ignores other requests.
 ///
 /// Only a key that the client did not send is optional: [`KeyError::Invalid`] and
-/// [`KeyError::NotProvided`] stay what they are. How many requests the rule does not apply to is
-/// counted in `sliding_window_missing_keys_total`, with the reason `not_applicable`: if it is all of
-/// them, check the name that the extractor looks for.
+/// [`KeyError::NotProvided`] stay errors. The metric `sliding_window_missing_keys_total` counts the
+/// requests that the rule does not apply to, with the reason `not_applicable`. If it counts all
+/// requests, check the name in the extractor.
 ///
 /// ```
 /// use tower_sliding_window::key;
@@ -70,7 +71,7 @@ mod tests {
     use crate::key::{header, parts_of};
 
     #[test]
-    fn combinations() {
+    fn extractors_combine() {
         let both = parts_of(Request::builder().header("a", "1").header("b", "2"));
         let swapped = parts_of(Request::builder().header("a", "2").header("b", "1"));
         let only_b = parts_of(Request::builder().header("b", "1"));
@@ -89,7 +90,7 @@ mod tests {
         assert_eq!(optional.extract(&only_b), Err(KeyError::NotApplicable));
         assert_eq!(optional.extract(&twice), Err(KeyError::Invalid));
 
-        let not_provided = Err(KeyError::NotProvided { fix: "mend the server" });
+        let not_provided = Err(KeyError::NotProvided { fix: "change the server" });
         let mistake = move |_: &Parts| not_provided.clone();
         assert!(matches!(
             super::optional(mistake.clone()).extract(&both),

@@ -1,4 +1,4 @@
-//! What a [`Key`] can be made from.
+//! The conversions into a [`Key`].
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -11,11 +11,11 @@ use uuid::Uuid;
 
 use super::{INLINE, Key};
 
-// Not one implementation for all that can be read as bytes: a UUID can, and its key is its text.
+// There is no generic implementation for `AsRef<[u8]>`: it would include `Uuid`, whose key is its text.
 //
-// `#[diagnostic::on_unimplemented]` would have to be on `Into`, which is not ours. Where a type
-// can't be made into a key, the compiler shows a list of at most eight types that can. All but the
-// most useful are kept out of it by `#[diagnostic::do_not_recommend]`.
+// `#[diagnostic::on_unimplemented]` would have to be on `Into`, which belongs to std. If a type does not
+// convert into a key, the compiler lists at most eight types that do. So
+// `#[diagnostic::do_not_recommend]` removes all but the most useful types from the list.
 
 /// Implements `From` for types that the compiler lists.
 macro_rules! key_from {
@@ -51,7 +51,7 @@ key_from! {
         IpAddr::V4(ip) => Self::from(ip),
         IpAddr::V6(ip) => Self::from(ip),
     };
-    Uuid, |uuid| shown(format_args!("{}", uuid.hyphenated()));
+    Uuid, |uuid| displayed(format_args!("{}", uuid.hyphenated()));
 }
 
 unlisted_key_from! {
@@ -60,19 +60,19 @@ unlisted_key_from! {
     [&&[u8], &Vec<u8>, Box<[u8]>, &Box<[u8]>, Arc<[u8]>, &Arc<[u8]>, &Bytes],
         |bytes| Self::new(&bytes[..]);
     [Cow<'_, [u8]>, &Cow<'_, [u8]>], |bytes| Self::new(&bytes[..]);
-    // Not those of 8 bits: `Key::from(b'7')` would be `55`.
+    // Without 8-bit integers: `Key::from(b'7')` would be `55`.
     [u16, u32, u128, usize, i16, i32, i64, i128, isize], |number| digits(number);
     [&u16, &u32, &u64, &u128, &usize, &i16, &i32, &i64, &i128, &isize], |number| digits(*number);
-    [Ipv4Addr], |ip| shown(format_args!("{ip}"));
-    // By its /64, the smallest network that a customer is given.
+    [Ipv4Addr], |ip| displayed(format_args!("{ip}"));
+    // The /64 is the smallest network that a provider assigns to a customer.
     [Ipv6Addr], |ip| match ip.to_canonical() {
         IpAddr::V4(ip) => Self::from(ip),
         IpAddr::V6(ip) => {
             let net = Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64);
-            shown(format_args!("{net}/64"))
+            displayed(format_args!("{net}/64"))
         }
     };
-    // Whatever the port.
+    // Without the port.
     [SocketAddr], |address| Self::from(address.ip());
     [&Ipv4Addr, &Ipv6Addr, &IpAddr, &SocketAddr, &Uuid], |value| Self::from(*value);
     [&Key], |key| key.clone();
@@ -97,8 +97,8 @@ fn digits(number: impl itoa::Integer) -> Key {
     Key::new(itoa::Buffer::new().format(number))
 }
 
-/// Returns the key of a short text, without an allocation for one that a key holds inline.
-fn shown(text: fmt::Arguments<'_>) -> Key {
+/// Returns the key of a short text. A text that a key holds inline needs no allocation.
+fn displayed(text: fmt::Arguments<'_>) -> Key {
     struct Inline(SmallVec<[u8; INLINE]>);
     impl Write for Inline {
         fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -107,7 +107,7 @@ fn shown(text: fmt::Arguments<'_>) -> Key {
         }
     }
     let mut inline = Inline(SmallVec::new());
-    // Neither the types nor the buffer can fail.
+    // Neither the formatted types nor the buffer return an error.
     let _ = inline.write_fmt(text);
     Key::new(inline.0)
 }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_and_bytes_are_kept_as_they_are() {
+    fn text_and_bytes_are_unchanged() {
         let text = "alice";
         for key in [
             Key::from(text),
@@ -147,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_is_its_text() {
+    fn uuid_is_its_text() {
         let uuid = Uuid::from_u128(0xA1A2_A3A4_B1B2_C1C2_D1D2_D3D4_D5D6_D7D8);
         assert_eq!(Key::from(uuid).as_bytes(), b"a1a2a3a4-b1b2-c1c2-d1d2-d3d4d5d6d7d8");
         assert_eq!(Key::from(&uuid), Key::from(uuid));
     }
 
     #[test]
-    fn an_address_is_printable() {
+    fn address_is_its_text() {
         let key = |ip: &str| Key::from(ip.parse::<IpAddr>().unwrap());
         assert_eq!(key("203.0.113.7").as_bytes(), b"203.0.113.7");
         assert_eq!(key("::ffff:203.0.113.7").as_bytes(), b"203.0.113.7");

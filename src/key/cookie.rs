@@ -7,12 +7,12 @@ use super::{KeyError, KeyExtractor, non_empty};
 /// Takes the key from a cookie's value, decoded as axum-extra's `CookieJar` does.
 ///
 /// Name and value are trimmed and percent-decoded. One pair of double quotes around the value is
-/// removed, as many parsers do. [`KeyError::Invalid`] are:
+/// removed, as many parsers do. These are [`KeyError::Invalid`]:
 ///
 /// - a cookie that occurs more than once;
 /// - a value that is not UTF-8 after decoding;
-/// - a `Cookie` header with bytes other than visible ASCII, spaces and tabs, for parsers differ in
-///   what they make of it.
+/// - a `Cookie` header with bytes other than visible ASCII, spaces and tabs, because parsers differ on
+///   it.
 ///
 /// ```
 /// use tower_sliding_window::key;
@@ -39,7 +39,7 @@ pub fn cookie(name: impl Into<String>) -> impl KeyExtractor + Clone {
     }
 }
 
-/// Tells whether a cookie's name is this one, decoded.
+/// Returns whether an encoded cookie name decodes to `name`.
 fn is_name(encoded: &str, name: &str) -> bool {
     encoded == name || encoded.contains('%') && percent_decode_str(encoded).eq(name.bytes())
 }
@@ -57,7 +57,7 @@ mod tests {
     use crate::key::{Key, parts_of};
 
     #[test]
-    fn finds_the_one_cookie_of_that_name() {
+    fn finds_the_cookie_by_name() {
         let key = |value: &str| {
             cookie("sid").extract(&parts_of(Request::builder().header(COOKIE, value)))
         };

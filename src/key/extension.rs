@@ -4,13 +4,13 @@ use super::{Key, KeyError, KeyExtractor};
 
 /// Takes the key from a value that an earlier layer put into the request's extensions.
 ///
-/// The natural choice behind an authentication layer. The key of a request without the value is
-/// [`KeyError::Missing`]: an authentication layer may put nothing there for an anonymous client, and
-/// that can't be told from a layer that has not run yet.
+/// Use it behind an authentication layer. A request without the value is [`KeyError::Missing`], because
+/// an authentication layer may insert nothing for an anonymous client. The extractor can't distinguish
+/// this from a layer that has not run yet.
 ///
-/// So mind the order. In axum the layer that is added last runs first, so the layer that inserts
-/// the value is added after this one. A rule that has found no key in its first 100 requests is
-/// warned of once.
+/// So the order of the layers matters. In axum the layer that is added last runs first: add the layer
+/// that inserts the value after this one. If a rule finds no key in its first 100 requests, there is one
+/// warning.
 ///
 /// ```
 /// use tower_sliding_window::{Key, key};

@@ -5,9 +5,9 @@ use super::{KeyError, KeyExtractor, non_empty};
 
 /// Takes the key from a request header, byte for byte.
 ///
-/// A header that occurs more than once is [`KeyError::Invalid`]: which of the two counts would be
-/// the sender's choice. A client can write any header, so put this behind whatever authenticates
-/// the user and sets the header.
+/// A header that occurs more than once is [`KeyError::Invalid`], because the client could choose which
+/// of the two counts. A client can send any header, so use this extractor behind a proxy or layer that
+/// authenticates the user and sets the header.
 ///
 /// # Panics
 ///
@@ -24,7 +24,7 @@ pub fn header(name: impl AsRef<str>) -> impl KeyExtractor + Clone {
     let name = name.as_ref();
     let name: HeaderName = match name.parse() {
         Ok(name) => name,
-        Err(_) => panic!("`name` is {name:?}, which is not a header name"),
+        Err(_) => panic!("`name` is not a header name: {name:?}"),
     };
     move |parts: &Parts| {
         let mut values = parts.headers.get_all(&name).iter();
@@ -44,7 +44,7 @@ mod tests {
     use crate::key::{Key, parts_of};
 
     #[test]
-    fn takes_bytes_as_they_are() {
+    fn takes_any_bytes() {
         let key = |value: &[u8]| {
             let value = HeaderValue::from_bytes(value).unwrap();
             header("x-user-id").extract(&parts_of(Request::builder().header("x-user-id", value)))
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn twice_is_ambiguous() {
+    fn repeated_header_is_invalid() {
         let request = Request::builder().header("x-user-id", "a").header("x-user-id", "b");
         assert_eq!(header("x-user-id").extract(&parts_of(request)), Err(KeyError::Invalid));
         assert_eq!(

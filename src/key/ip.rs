@@ -6,17 +6,16 @@ use ipnet::IpNet;
 
 use super::{Key, KeyError, KeyExtractor};
 
-/// Takes the key from the address at the other end of the connection.
+/// Takes the key from the address of the connection's peer.
 ///
-/// The server has to put the address into the request's extensions, as a `SocketAddr` or `IpAddr`.
-/// With the feature `axum` it may also be axum's `ConnectInfo<SocketAddr>`, which is there if the
-/// application is served with `into_make_service_with_connect_info::<SocketAddr>()`; without that
-/// feature `ConnectInfo` is not looked at. A request without an address is
-/// [`KeyError::NotProvided`].
+/// The server has to insert the address into the request's extensions, as a `SocketAddr` or `IpAddr`.
+/// With the feature `axum` it can also be axum's `ConnectInfo<SocketAddr>`, which is present if the
+/// application is served with `into_make_service_with_connect_info::<SocketAddr>()`. Without that
+/// feature `ConnectInfo` is ignored. A request without an address is [`KeyError::NotProvided`].
 ///
-/// The key is that of [`Key::from`]`(address)`: an IPv4 address as text, such as `203.0.113.7`, and
-/// an IPv6 address by its /64, the smallest network that a customer is given, such as
-/// `2001:db8:0:1::/64`. An IPv4-mapped address counts as the IPv4 address.
+/// The key is that of [`Key::from`]`(address)`: the text of an IPv4 address, such as `203.0.113.7`, and
+/// the /64 of an IPv6 address, such as `2001:db8:0:1::/64`. The /64 is the smallest network that a
+/// provider assigns to a customer. An IPv4-mapped address counts as the IPv4 address.
 ///
 /// Behind a reverse proxy every client has the proxy's address: use [`client_ip`].
 ///
@@ -35,21 +34,21 @@ pub fn peer_ip() -> impl KeyExtractor + Clone {
     |parts: &Parts| peer_of(parts).map(Key::from)
 }
 
-/// Takes the key from the client's address, behind proxies that are named.
+/// Takes the key from the client's address behind trusted proxies.
 ///
-/// If the peer is a trusted proxy, `X-Forwarded-For` is read from the right, past trusted
-/// proxies, to the first address that is not one: the last that a trusted proxy has seen itself.
-/// What stands further left is the client's own claim. If the peer is not a trusted proxy, it is
-/// the client, and the header is ignored.
+/// If the peer is a trusted proxy, `X-Forwarded-For` is read from the right. The first address that is
+/// not a trusted proxy is the client: a trusted proxy has seen it as its own peer. Entries further left
+/// are ignored, because the client can send them. If the peer is not a trusted proxy, it is the client,
+/// and the header is ignored.
 ///
-/// An entry is an address as [`IpAddr`] reads it, also with a port as [`SocketAddr`] reads it, or an
-/// IPv6 address in brackets. Another entry, met before the client's, is [`KeyError::Invalid`]. If
-/// all are trusted proxies, the leftmost is the client. Addresses count as in [`peer_ip`], and the
-/// server has to provide the peer's address as there.
+/// An entry is an address that [`IpAddr`] parses, an address with a port that [`SocketAddr`] parses, or
+/// an IPv6 address in brackets. Any other entry that is read before the client is found is
+/// [`KeyError::Invalid`]. If all entries are trusted proxies, the leftmost is the client. The key of an address is that of
+/// [`peer_ip`], and the server has to provide the peer's address in the same way.
 ///
-/// `Forwarded` (RFC 7239) is not read. A proxy writes either it or `X-Forwarded-For`, and passes
-/// the other one through as the client sent it: to read both would be to believe the client. Let a
-/// proxy that writes only `Forwarded` write `X-Forwarded-For` too.
+/// `Forwarded` (RFC 7239) is not read. A proxy writes either this header or `X-Forwarded-For`, and
+/// forwards the other one as the client sent it, so to read both would be to trust the client. Configure
+/// a proxy that writes only `Forwarded` to write `X-Forwarded-For` too.
 ///
 /// ```
 /// use tower_sliding_window::key;
@@ -74,9 +73,9 @@ pub fn client_ip(proxies: TrustedProxies) -> impl KeyExtractor + Clone {
     }
 }
 
-/// The networks whose word on the client's address is taken.
+/// The addresses of the proxies whose `X-Forwarded-For` is trusted.
 ///
-/// Written as addresses and networks with commas between: `10.0.0.0/8, ::1`.
+/// The text form is a comma-separated list of addresses and networks: `10.0.0.0/8, ::1`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedProxies(Vec<IpNet>);
 
@@ -101,14 +100,15 @@ impl FromStr for TrustedProxies {
     }
 }
 
-/// An entry of [`TrustedProxies`] is neither an address nor a network.
+/// The error of an entry of [`TrustedProxies`] that is neither an address nor a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is neither an IP address nor a network such as 10.0.0.0/8")]
 pub struct TrustedProxiesError {
     text: String,
 }
 
-/// Returns the IPv4 network if this is one in IPv6's clothes, for so are addresses compared.
+/// Converts a network of IPv4-mapped addresses into the IPv4 network, because addresses are compared in
+/// their canonical form.
 fn canonical(net: IpNet) -> IpNet {
     let ip = net.addr().to_canonical();
     match net.prefix_len().checked_sub(96) {
@@ -117,7 +117,7 @@ fn canonical(net: IpNet) -> IpNet {
     }
 }
 
-/// What is wrong with a server that keeps the peer's address to itself.
+/// The error if the server did not insert the peer's address.
 const NO_PEER: KeyError = KeyError::NotProvided {
     fix: if cfg!(feature = "axum") {
         "serve the app with `into_make_service_with_connect_info::<SocketAddr>()`, or put the \
@@ -143,7 +143,7 @@ fn peer_of(parts: &Parts) -> Result<IpAddr, KeyError> {
     Ok(ip.to_canonical())
 }
 
-/// Reads an address that a proxy wrote: bare, or as some do, with a port or in brackets.
+/// Parses an address in a header: alone, with a port, or in brackets.
 fn parse_claim(claim: &str) -> Option<IpAddr> {
     let in_brackets = || claim.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
     let with_port = || claim.parse().ok().map(|address: SocketAddr| address.ip());
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_count_by_address_or_network() {
+    fn peer_is_an_address_or_a_network() {
         let key = |address: &str| peer_ip().extract(&parts_of(peer(address)));
         assert_eq!(key("1.2.3.4:5"), key_of("1.2.3.4"));
         assert_eq!(key("[::ffff:1.2.3.4]:5"), key_of("1.2.3.4"), "IPv4-mapped");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_is_the_last_address_a_trusted_proxy_saw() {
+    fn client_is_the_last_untrusted_address() {
         let key = |address: &str, forwarded: &[&str]| {
             let request = forwarded
                 .iter()
@@ -189,7 +189,11 @@ mod tests {
         assert_eq!(key("10.0.0.1:80", &["7.7.7.7"]), key_of("7.7.7.7"));
         assert_eq!(key("10.0.0.1:80", &["6.6.6.6, 7.7.7.7, 10.1.1.1"]), key_of("7.7.7.7"));
         assert_eq!(key("10.0.0.1:80", &["6.6.6.6", "7.7.7.7"]), key_of("7.7.7.7"), "two lines");
-        assert_eq!(key("5.5.5.5:80", &["7.7.7.7"]), key_of("5.5.5.5"), "not a proxy: no say");
+        assert_eq!(
+            key("5.5.5.5:80", &["7.7.7.7"]),
+            key_of("5.5.5.5"),
+            "the peer is no trusted proxy"
+        );
         assert_eq!(key("[::ffff:10.0.0.1]:80", &["7.7.7.7"]), key_of("7.7.7.7"));
         assert_eq!(key("10.0.0.1:80", &["7.7.7.7:1234"]), key_of("7.7.7.7"));
         assert_eq!(key("10.0.0.1:80", &["[2001:db8::1]"]), key_of("2001:db8::1"));
@@ -203,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn networks_of_mapped_addresses_are_those_of_the_addresses() {
+    fn mapped_network_is_the_ipv4_network() {
         let mapped: TrustedProxies = "::ffff:10.0.0.0/104".parse().unwrap();
         assert_eq!(mapped, "10.0.0.0/8".parse().unwrap());
     }
 
     #[test]
-    fn a_wrong_network_is_named() {
+    fn error_names_the_network() {
         let error = "10.0.0.0/8, 10.0.0.0/33".parse::<TrustedProxies>().unwrap_err();
         assert!(error.to_string().contains("10.0.0.0/33"));
         assert!("".parse::<TrustedProxies>().is_err());

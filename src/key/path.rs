@@ -10,7 +10,7 @@ use super::{KeyError, KeyExtractor, non_empty};
 
 const NOT_ROUTED: KeyError = KeyError::NotProvided {
     fix: "add the layer with `Router::layer` or `Router::route_layer` on the router that has the \
-          route: outside of it no path parameter is known",
+          route: there are no path parameters outside of it",
 };
 const NO_PARAMETER: KeyError = KeyError::NotProvided {
     fix: "check the name given to `key::path_param`, and add the layer only to routes that have \
@@ -21,12 +21,12 @@ const NO_PARAMETER: KeyError = KeyError::NotProvided {
 ///
 /// A path whose parameters are not UTF-8 is [`KeyError::Invalid`].
 ///
-/// The parameter is known only after routing, so add the layer with `Router::route_layer`, or with
-/// `Router::layer`, on the router that has the route. With `Router::layer` the rule also sees paths
-/// that lead to no route: these are [`KeyError::Missing`], for the path is the client's choice.
+/// The parameter is available only after routing, so add the layer with `Router::route_layer` or
+/// `Router::layer` on the router that has the route. With `Router::layer` the rule also receives paths
+/// without a route. These are [`KeyError::Missing`], because the client chooses the path.
 ///
 /// A layer outside the router, and a route without a parameter of that name, are
-/// [`KeyError::NotProvided`]: put the rule on the routes that have the parameter.
+/// [`KeyError::NotProvided`]: add the rule to the routes that have the parameter.
 ///
 /// ```
 /// use tower_sliding_window::key;
@@ -37,7 +37,7 @@ const NO_PARAMETER: KeyError = KeyError::NotProvided {
 pub fn path_param(name: impl Into<String>) -> impl KeyExtractor + Clone {
     let name = name.into();
     move |parts: &Parts| {
-        // axum hands the parameters only to an extractor, and that wants a head of its own.
+        // axum passes the parameters only to an extractor, which needs a mutable head.
         let (mut head, ()) = http::Request::new(()).into_parts();
         head.extensions = parts.extensions.clone();
         let extracted = pin!(RawPathParams::from_request_parts(&mut head, &()))
@@ -51,7 +51,7 @@ pub fn path_param(name: impl Into<String>) -> impl KeyExtractor + Clone {
         };
         match params.iter().find(|(key, _)| *key == name) {
             Some((_, value)) => non_empty(value.as_bytes()),
-            // A fallback has no path of its own.
+            // The fallback of a router has no matched path.
             None if parts.extensions.get::<MatchedPath>().is_none() => Err(KeyError::Missing),
             None => Err(NO_PARAMETER),
         }

@@ -5,8 +5,8 @@ use super::{KeyError, KeyExtractor, non_empty};
 
 /// Takes the key from a parameter of the query string, decoded as axum's `Query` does.
 ///
-/// A parameter that occurs more than once is [`KeyError::Invalid`], and so is a value that is not
-/// UTF-8: an application would see the replacement character for each such value. The syntax is
+/// A parameter that occurs more than once is [`KeyError::Invalid`]. So is a value that is not UTF-8,
+/// because the application would see the same replacement character for different values. The syntax is
 /// that of [`application/x-www-form-urlencoded`](https://url.spec.whatwg.org/#urlencoded-parsing).
 ///
 /// ```
@@ -21,7 +21,7 @@ pub fn query(name: impl Into<String>) -> impl KeyExtractor + Clone {
         let query = parts.uri.query().ok_or(KeyError::Missing)?;
         let mut values = query.split('&').filter_map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            // Lossy, as the parsers are: the application may find the parameter under this name.
+            // Lossy like the parsers: the application may find the parameter under this name.
             (String::from_utf8_lossy(&decoded(key)) == name).then_some(value)
         });
         let value = values.next().ok_or(KeyError::Missing)?;
@@ -45,7 +45,7 @@ mod tests {
     use crate::key::{Key, parts_of};
 
     #[test]
-    fn decodes_the_one_parameter_of_that_name() {
+    fn finds_the_parameter_by_name() {
         let key = |uri: &str| query("user").extract(&parts_of(Request::builder().uri(uri)));
         assert_eq!(key("/?a=1&user=al%7Bice+x"), Ok(Key::from("al{ice x")));
         assert_eq!(key("/?us%65r=alice"), Ok(Key::from("alice")));

@@ -70,7 +70,7 @@ impl Audit {
         telemetry::muted(mute.rule());
         if let Some(hook) = &self.hook {
             let (sender, mute) = (request.sender.clone(), mute.clone());
-            hook.tell(&MuteEvent { sender, mute, lengthened: imposed.lengthened });
+            hook.call(&MuteEvent { sender, mute, lengthened: imposed.lengthened });
         }
         true
     }

@@ -11,7 +11,7 @@ use super::rule::Rule;
 use super::rules::Log;
 use super::store::{History, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore};
 use crate::key::Key;
-use crate::store::{Keep, Kept, MemoryStore, StoreFuture};
+use crate::store::{ExpiringValue, Keep, MemoryStore, StoreFuture};
 use crate::time::micros;
 
 /// What is kept of one sender.
@@ -156,7 +156,7 @@ impl Speech {
     }
 }
 
-impl Kept for Speech {
+impl ExpiringValue for Speech {
     fn heap_bytes(&self) -> usize {
         let logs = self.messages.bytes() + self.peers.bytes() + self.texts.bytes();
         logs + self.mute.as_ref().map_or(0, |_| size_of::<ActiveMute>())

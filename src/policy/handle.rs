@@ -1,4 +1,4 @@
-//! [`PolicyHandle`]: a policy that can be changed while it is in use.
+//! [`PolicyHandle`]: a policy that can be replaced while it is in use.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::{Policy, PolicyError};
 
 /// A policy that can be replaced while limiters use it.
 ///
-/// Clones share the policy: [`PolicyHandle::set`] on one takes effect at once, for every
-/// limiter and layer made from the others. A decision uses the policy as it was when the decision
-/// began, never a mixture. The history of admissions is kept, so a new limit counts what was
-/// admitted under the old one; a longer window begins with what the shorter one still held.
+/// Clones share the policy: [`PolicyHandle::set`] on one takes effect at once in every limiter and
+/// layer that has a clone. A decision uses the policy that was set when the decision began, never a
+/// mixture. The logs stay, so a new limit counts the requests that were admitted under the old one. A
+/// longer window begins with the entries that the shorter one still holds.
 ///
 /// ```
 /// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota};
@@ -41,29 +41,30 @@ impl PolicyHandle {
         }
     }
 
-    /// Creates a handle to a policy, or says what is wrong with it.
+    /// Creates a handle to a policy, or returns an error.
     ///
     /// # Errors
     ///
     /// [`PolicyError::NoQuota`] if the policy has no quota.
     pub fn try_new(policy: impl Into<Policy>) -> Result<Self, PolicyError> {
-        Ok(Self(Arc::new(ArcSwap::from_pointee(policy.into().checked()?))))
+        Ok(Self(Arc::new(ArcSwap::from_pointee(policy.into().ensure_quota()?))))
     }
 
-    /// Replaces the policy, for every clone of this handle in this process at once.
+    /// Replaces the policy at once for every clone of this handle.
     ///
-    /// A policy without a name, such as a quota or one that was parsed, replaces the quotas alone:
-    /// it takes over the name, and where it has none of its own the penalty and the candidates. A
-    /// policy with a name replaces all of that; without a penalty no ban is enforced any longer.
+    /// A policy without a name, such as one made from a quota or parsed from text, replaces only the
+    /// quotas: the name stays, and so do the penalty and the candidates unless the new policy has its
+    /// own. A policy with a name replaces everything. If it has no penalty, bans are no longer
+    /// enforced.
     ///
-    /// Other processes have handles of their own, and are not told.
+    /// The handles of other processes do not change.
     ///
     /// # Errors
     ///
-    /// [`PolicyError::NoQuota`] if the new policy has no quota, and [`PolicyError::Renamed`] if
-    /// it has another name, for that would begin a new history. The old policy then stays.
+    /// [`PolicyError::NoQuota`] if the new policy has no quota, and [`PolicyError::Renamed`] if it has
+    /// another name, because its logs would be empty. The old policy then stays.
     pub fn set(&self, policy: impl Into<Policy>) -> Result<(), PolicyError> {
-        let mut policy = policy.into().checked()?;
+        let mut policy = policy.into().ensure_quota()?;
         let old = self.get();
         if !policy.is_named() {
             policy.name = old.name.clone();
@@ -83,7 +84,7 @@ impl PolicyHandle {
         Ok(())
     }
 
-    /// Returns the policy as it is now.
+    /// Returns the present policy.
     #[must_use]
     pub fn get(&self) -> Arc<Policy> {
         self.0.load_full()
@@ -112,7 +113,7 @@ mod tests {
     use crate::quota::Quota;
 
     #[test]
-    fn a_handle_refuses_what_is_wrong_as_a_whole() {
+    fn wrong_policy_changes_nothing() {
         let handle = PolicyHandle::new(Policy::new("user").quota(Quota::per_second(1)));
         let before = handle.get();
         assert!(matches!(handle.set(Policy::new("user")), Err(PolicyError::NoQuota { .. })));
@@ -120,29 +121,29 @@ mod tests {
         assert!(matches!(handle.set(other), Err(PolicyError::Renamed { .. })));
         assert!(Arc::ptr_eq(&before, &handle.get()));
         handle.set(Quota::per_second(9)).unwrap();
-        assert_eq!(handle.get().name(), "user", "a bare quota brings no name of its own");
+        assert_eq!(handle.get().name(), "user", "a quota keeps the name");
     }
 
     #[test]
-    fn changing_quotas_keeps_the_rest() {
+    fn new_quotas_keep_penalty_and_candidates() {
         let (penalty, candidate) = ("3/10m:1h".parse().unwrap(), Quota::per_minute(1));
         let policy = Policy::new("user").quota(Quota::per_minute(5));
         let handle = PolicyHandle::new(policy.penalty(penalty).candidate(candidate));
         handle.set("8/60s".parse::<Policy>().unwrap()).unwrap();
         let now = handle.get();
         assert_eq!(now.to_string(), "8/60s");
-        assert_eq!(now.penalty_for_strikes().unwrap().to_string(), "3/600s:1h");
+        assert_eq!(now.get_penalty().unwrap().to_string(), "3/600s:1h");
         assert_eq!(now.candidates(), [candidate]);
 
         let other: Policy = "9/60s".parse().unwrap();
         handle.set(other.penalty("1/1h:1m".parse().unwrap())).unwrap();
-        assert_eq!(handle.get().penalty_for_strikes().unwrap().to_string(), "1/1h:60s");
+        assert_eq!(handle.get().get_penalty().unwrap().to_string(), "1/1h:60s");
         handle.set(Policy::new("user").quota(Quota::per_minute(7))).unwrap();
-        assert!(handle.get().penalty_for_strikes().is_none(), "a whole policy replaces all of it");
+        assert!(handle.get().get_penalty().is_none(), "a named policy replaces everything");
     }
 
     #[test]
-    fn windows_stay_the_same_through_every_change() {
+    fn logs_stay_the_same_after_changes() {
         let handle = PolicyHandle::new(Quota::per_minute(5));
         let before = handle.get();
         for policy in ["3/60s".parse().unwrap(), Policy::new("default").quota(Quota::per_second(1))]

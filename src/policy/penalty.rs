@@ -1,4 +1,4 @@
-//! [`Penalty`]: who keeps running into a quota is sent away, for longer each time.
+//! [`Penalty`]: bans for keys that are denied repeatedly.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,31 +6,35 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::quota::{ParseQuotaError, Quota};
+use super::ParsePenaltyError;
+use crate::quota::{Quota, Span};
 use crate::time::micros;
 
 /// The longest ban: a year.
 pub(crate) const LONGEST_BAN: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The most levels of a levels, and the most strikes before a ban.
+/// The highest number of levels, and of strikes before a ban.
 const MOST: usize = 100;
-/// The text of a penalty that counts no strikes.
-const BY_HAND: &str = "manual";
-/// How long a key has to stay unbanned to come down a level, unless told otherwise.
+/// The text form of [`Penalty::manual`].
+const MANUAL: &str = "manual";
+/// The default of [`Penalty::decay`].
 const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
 
-/// So many strikes within a time, then a ban; the next one is longer.
+/// A ban after a number of strikes within a time. Later bans are longer.
 ///
-/// A strike is one episode of running into the policy's quotas: the first denial counts, and no
-/// other until as much time has passed as the longest quota is long that was full. So whoever
-/// hammers on a `5/60s` gets one strike a minute, as does who came a sixth time once.
+/// A strike is an episode of denials by the policy's quotas. The first denial is the strike. The
+/// episode lasts as long as the longest window among the quotas that were full, and further denials in
+/// it are no strikes. So under `5/60s`, a client that never stops sending gets one strike a minute, and
+/// a client that sends a sixth request once gets one strike.
 ///
-/// A ban is the next level of a levels. For each `decay` that a key stays unbanned after a ban it comes
-/// down a level. A ban only ever lengthens, and hammering does not lengthen it.
+/// The lengths of the bans are the levels. The first ban has the length of the first level, the next
+/// ban that of the next level, and the last level repeats. A key comes down one level for each `decay`
+/// that passes after its ban without a new one. A ban can become longer but not shorter, and denials
+/// during a ban do not make it longer.
 ///
-/// [`Penalty::manual`] counts no strikes: it only has the bans enforced that
+/// [`Penalty::manual`] counts no strikes. It enforces only the bans that
 /// [`Bans::impose`](crate::Bans::impose) imposes.
 ///
-/// Written `STRIKES/TIME:LEVEL,LEVEL,...`, or `manual`:
+/// The text form is `STRIKES/TIME:LENGTH,LENGTH,...` or `manual`:
 ///
 /// ```
 /// use tower_sliding_window::{Penalty, Policy, Quota};
@@ -42,7 +46,7 @@ const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Penalty {
-    /// How many in which time are a ban. None if no strike is counted.
+    /// How many strikes within what time cause a ban. `None` if strikes are not counted.
     strikes: Option<Quota>,
     levels: Vec<Duration>,
     decay: Duration,
@@ -50,8 +54,8 @@ pub struct Penalty {
 }
 
 impl Penalty {
-    /// Creates a penalty: a ban when `strikes.limit()` strikes lie within `strikes.window()`. The
-    /// first ban is as long as the first level, the next as the second, and so on; the last repeats.
+    /// Creates a penalty: a ban when `strikes.limit()` strikes lie within `strikes.window()`. The levels
+    /// are the lengths of the first ban, the second, and so on. The last level repeats.
     ///
     /// # Panics
     ///
@@ -65,7 +69,7 @@ impl Penalty {
         }
     }
 
-    /// Creates a penalty, or says what is wrong with it.
+    /// Creates a penalty, or returns an error.
     ///
     /// # Errors
     ///
@@ -92,7 +96,7 @@ impl Penalty {
         Ok(Self { strikes: Some(strikes), levels, decay: DEFAULT_DECAY, jitter_percent: 0 })
     }
 
-    /// Creates a penalty that counts no strikes: bans are imposed and lifted by hand alone.
+    /// Creates a penalty that counts no strikes: only [`Bans`](crate::Bans) imposes and lifts bans.
     ///
     /// ```
     /// use std::time::Duration;
@@ -113,49 +117,50 @@ impl Penalty {
         Self { strikes: None, levels: Vec::new(), decay: DEFAULT_DECAY, jitter_percent: 0 }
     }
 
-    /// Sets how long a key has to stay unbanned to come down a level. Defaults to a day.
+    /// Sets how long a key must stay unbanned to come down one level. Defaults to a day; at least a
+    /// second and at most a year.
     #[must_use]
     pub fn decay(mut self, decay: Duration) -> Self {
         self.decay = decay.clamp(Duration::from_secs(1), LONGEST_BAN);
         self
     }
 
-    /// Sets by how many percent a ban is lengthened at the most, at random, so that scripts that were
-    /// banned together do not come back together. Defaults to 0; above 100 is 100.
+    /// Sets by how many percent at most a ban is lengthened at random, so that scripts that were banned
+    /// together do not return together. Defaults to 0. A value above 100 counts as 100.
     #[must_use]
     pub fn jitter(mut self, percent: u8) -> Self {
         self.jitter_percent = percent.min(100);
         self
     }
 
-    /// Returns how many strikes within which time are a ban, if strikes are counted.
+    /// Returns how many strikes within what time cause a ban, or `None` if strikes are not counted.
     #[must_use]
     pub fn strikes(&self) -> Option<Quota> {
         self.strikes
     }
 
-    /// Returns how long the bans are, one after the other.
+    /// Returns the lengths of the bans, without jitter.
     #[must_use]
     pub fn levels(&self) -> &[Duration] {
         &self.levels
     }
 
-    /// Returns how long the bans are for one request, one after the other, lengthened by its share of
-    /// the jitter. Every store computes the same lengths from the request's identity.
+    /// Returns the lengths of the bans with the jitter of one request. It depends only on the request's
+    /// identity, so every store computes the same lengths.
     ///
     /// For authors of a [`Store`](crate::store::Store).
     #[must_use]
     pub fn ban_lengths(&self, id: Uuid) -> Vec<Duration> {
-        self.level_lengths_us(id).into_iter().map(Duration::from_micros).collect()
+        self.ban_lengths_us(id).into_iter().map(Duration::from_micros).collect()
     }
 
-    /// Returns how long a key has to stay unbanned to come down a level.
+    /// Returns how long a key must stay unbanned to come down one level.
     #[must_use]
     pub fn decay_time(&self) -> Duration {
         self.decay
     }
 
-    /// Returns how long a ban of strikes can be at the most, lengthened as far as it may be.
+    /// Returns the length of the longest ban that strikes can cause, with the highest jitter.
     #[cfg(feature = "redis")]
     pub(crate) fn longest_us(&self) -> u64 {
         2 * self.levels.last().map_or(0, |level| micros(*level))
@@ -165,9 +170,9 @@ impl Penalty {
         micros(self.decay)
     }
 
-    /// Returns the levels for one request, lengthened at random.
-    pub(crate) fn level_lengths_us(&self, id: Uuid) -> Vec<u64> {
-        // The request's identity is random enough, and the same when it is asked again.
+    /// Returns [`Penalty::ban_lengths`] in microseconds.
+    pub(crate) fn ban_lengths_us(&self, id: Uuid) -> Vec<u64> {
+        // The identity is random enough, and a repeated check has the same one.
         let random = id.as_u64_pair().1 as u32;
         let share = f64::from(random) / f64::from(u32::MAX);
         let factor = 1.0 + f64::from(self.jitter_percent) / 100.0 * share;
@@ -177,13 +182,10 @@ impl Penalty {
 
 impl fmt::Display for Penalty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(strikes) = self.strikes else { return f.write_str(BY_HAND) };
+        let Some(strikes) = self.strikes else { return f.write_str(MANUAL) };
         write!(f, "{strikes}")?;
         for (index, level) in self.levels.iter().enumerate() {
-            // A duration is written as in a quota.
-            let quota = Quota::new(1, *level).to_string();
-            let text = quota.split_once('/').map_or("", |(_, window)| window);
-            write!(f, "{}{text}", if index == 0 { ':' } else { ',' })?;
+            write!(f, "{}{}", if index == 0 { ':' } else { ',' }, Span(micros(*level)))?;
         }
         Ok(())
     }
@@ -199,13 +201,13 @@ impl FromStr for Penalty {
     type Err = ParsePenaltyError;
 
     fn from_str(text: &str) -> Result<Self, ParsePenaltyError> {
-        if text.trim() == BY_HAND {
+        if text.trim() == MANUAL {
             return Ok(Self::manual());
         }
         let (strikes, levels) = text.split_once(':').ok_or(ParsePenaltyError::NoLevels)?;
         let strikes: Quota = strikes.trim().parse().map_err(ParsePenaltyError::Strikes)?;
         let level = |(index, level): (usize, &str)| {
-            // A duration is read as in a quota.
+            // A length is parsed as the window of a quota.
             let quota: Result<Quota, _> = format!("1/{}", level.trim()).parse();
             let wrong = |source| ParsePenaltyError::Level { position: index + 1, source };
             quota.map(|quota| quota.window()).map_err(wrong)
@@ -216,52 +218,12 @@ impl FromStr for Penalty {
     }
 }
 
-/// What is wrong with a [`Penalty`] or its text.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ParsePenaltyError {
-    /// There is no colon.
-    #[error("write STRIKES/TIME:LEVEL,LEVEL,..., such as 3/10m:1m,1h,24h, or manual")]
-    NoLevels,
-    /// What stands before the colon can't be read.
-    #[error("the strikes, before the colon: {0}")]
-    Strikes(ParseQuotaError),
-    /// A level can't be read.
-    #[error("level number {position}: {source}")]
-    Level {
-        /// Which of the comma-separated levels, counted from 1.
-        position: usize,
-        /// What is wrong with it.
-        source: ParseQuotaError,
-    },
-    /// Too many strikes.
-    #[error("{strikes} strikes are too many: a ban comes after 1 to 100")]
-    TooManyStrikes {
-        /// How many.
-        strikes: u32,
-    },
-    /// No level, or too many.
-    #[error("a levels has 1 to 100 levels, not {levels}")]
-    LevelCount {
-        /// How many.
-        levels: usize,
-    },
-    /// A level has a length that no level can have there.
-    #[error(
-        "level number {position} must be a second to a year long, and no shorter than the one before"
-    )]
-    LevelLength {
-        /// Which of the levels, counted from 1.
-        position: usize,
-    },
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_read_as_they_are_written() {
+    fn text_round_trips() {
         for text in ["3/10m:60s,1h,24h", "1/1s:1s", "100/1h:30s,30s", "manual"] {
             let penalty: Penalty = text.parse().unwrap();
             assert_eq!(penalty.to_string().parse::<Penalty>().unwrap(), penalty);
@@ -269,9 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_which_part_is_wrong() {
+    fn error_names_the_part() {
         for (text, part) in [
-            ("3/10m", "write STRIKES/TIME:LEVEL"),
+            ("3/10m", "write STRIKES/TIME:LENGTH"),
             ("0/10m:1m", "the strikes, before the colon: the limit is zero"),
             ("3/10m:", "level number 1"),
             ("3/10m:1m,x", "level number 2"),
@@ -286,20 +248,20 @@ mod tests {
     }
 
     #[test]
-    fn jitter_only_lengthens_and_is_the_same_for_one_request() {
+    fn jitter_lengthens_by_the_request_identity() {
         let penalty = "3/10m:1m,1h".parse::<Penalty>().unwrap().jitter(50);
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..100 {
             let id = Uuid::new_v4();
-            let levels = penalty.level_lengths_us(id);
-            assert_eq!(levels, penalty.level_lengths_us(id));
+            let levels = penalty.ban_lengths_us(id);
+            assert_eq!(levels, penalty.ban_lengths_us(id));
             assert!((60_000_000..=90_000_000).contains(&levels[0]), "{levels:?}");
             seen.insert(levels[0]);
         }
         assert!(seen.len() > 90);
         let id = Uuid::from_u64_pair(0, u64::MAX);
         for (percent, longest) in [(100, 120_000_000), (255, 120_000_000)] {
-            assert_eq!(penalty.clone().jitter(percent).level_lengths_us(id)[0], longest);
+            assert_eq!(penalty.clone().jitter(percent).ban_lengths_us(id)[0], longest);
         }
     }
 }

@@ -60,7 +60,7 @@ impl Keys {
         let escaped = rest.strip_suffix(name.as_bytes())?.strip_suffix(b"}:")?;
         let key: Vec<u8> = percent_encoding::percent_decode(escaped).collect();
         let matches = self.name(&key, name) == redis_key;
-        matches.then(|| Key::kept(&key))
+        matches.then(|| Key::from_stored(&key))
     }
 
     fn of_policy(&self, log: &LogId, what: &str) -> Vec<u8> {

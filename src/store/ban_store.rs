@@ -1,4 +1,4 @@
-//! [`BanStore`]: where bans are kept beside the windows.
+//! [`BanStore`]: where bans are kept.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,27 +9,28 @@ use super::{LogId, StoreFuture};
 use crate::key::Key;
 use crate::policy::Policy;
 
-/// Keeps the bans that [`Bans`](crate::Bans) shows.
+/// Gives [`Bans`](crate::Bans) access to the bans of a store.
 ///
-/// Both stores of this crate do.
+/// Both stores of this crate implement it.
 pub trait BanStore: Send + Sync + 'static {
-    /// Returns the ban of a window's key.
+    /// Returns the ban of a log's key, or `None` if the key is not banned.
     fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>>;
 
-    /// Bans a window's key for so long, unless it is banned for longer; returns the ban that stands.
+    /// Bans a log's key for `duration`, unless its present ban lasts longer. Returns the ban that is in
+    /// effect afterwards.
     fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban>;
 
-    /// Forgets a window's key's ban, strikes and levels, and says whether there was any.
+    /// Deletes the ban, the strikes and the level of a log's key. Returns whether there were any.
     fn lift(&self, log: &LogId) -> StoreFuture<bool>;
 
-    /// Returns about `count` keys that a policy has banned, from a cursor on.
+    /// Returns a page of about `count` keys that are banned under a policy.
     ///
-    /// The first page begins at [`BanCursor::default`]. All pages together hold each key that was
-    /// banned all the while.
+    /// The first page begins at [`BanCursor::default`]. A key that is banned while all pages are read
+    /// is in one of them.
     fn page(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage>;
 }
 
-/// A ban that stands.
+/// A ban in effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ban {
     pub(crate) remaining: Duration,
@@ -38,22 +39,22 @@ pub struct Ban {
 }
 
 impl Ban {
-    /// Returns how long it goes on.
+    /// Returns the remaining length.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.remaining
     }
 
-    /// Returns why it was imposed: `strikes`, or what was given by hand.
+    /// Returns the reason: `strikes`, or the reason passed to [`Bans::impose`](crate::Bans::impose).
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
     }
 }
 
-/// Where a [page](Bans::page) of bans begins. Defaults to the first page.
+/// The position where a [page](crate::Bans::page) of bans begins. Defaults to the first page.
 ///
-/// Its text form can travel in a URL. It belongs to the store that made it.
+/// Its text form fits into a URL. A cursor is valid only for the store that created it.
 ///
 /// ```
 /// use tower_sliding_window::BanCursor;
@@ -65,15 +66,17 @@ impl Ban {
 pub struct BanCursor(u64);
 
 impl BanCursor {
-    /// Creates a cursor from a store's own number, 0 for the first page; for writers of a store.
+    /// Creates a cursor from the store's own number of the position, 0 for the first page.
+    ///
+    /// For authors of a store.
     #[must_use]
-    pub const fn new(place: u64) -> Self {
-        Self(place)
+    pub const fn new(position: u64) -> Self {
+        Self(position)
     }
 
-    /// Returns the store's own number.
+    /// Returns the store's own number of the position.
     #[must_use]
-    pub const fn place(self) -> u64 {
+    pub const fn position(self) -> u64 {
         self.0
     }
 }
@@ -88,26 +91,26 @@ impl FromStr for BanCursor {
     type Err = ParseBanCursorError;
 
     fn from_str(text: &str) -> Result<Self, ParseBanCursorError> {
-        let digits = text.bytes().all(|letter| letter.is_ascii_digit());
-        let place = text.parse().ok().filter(|_| digits).map(Self);
-        place.ok_or_else(|| ParseBanCursorError { text: text.to_owned() })
+        let only_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        let position = text.parse().ok().filter(|_| only_digits).map(Self);
+        position.ok_or_else(|| ParseBanCursorError { text: text.to_owned() })
     }
 }
 
-/// A text that is not a [`BanCursor`].
+/// The error of a text that is not a [`BanCursor`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not the cursor of a page of bans")]
 pub struct ParseBanCursorError {
     text: String,
 }
 
-/// Some of the bans of a policy, in no particular order.
+/// A part of the bans of a policy, in no particular order.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct BanPage {
-    /// The keys that are banned, each with its ban.
+    /// The banned keys, each with its ban.
     pub bans: Vec<(Key, Ban)>,
-    /// Where the next page begins; none after the last page.
+    /// Where the next page begins, or `None` after the last page.
     pub next: Option<BanCursor>,
 }
 

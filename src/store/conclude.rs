@@ -1,4 +1,4 @@
-//! What a limiter and a layer make of a store's outcome: the decision, and what is reported of it.
+//! Turns the result of a check into a decision, and reports it.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use crate::failure::FailurePolicy;
 use crate::telemetry;
 use crate::window::{Check, DecidedBy, Decision, LogOutcome, Outcome, Strike};
 
-/// Returns the decision that a check's result is, and reports both.
+/// Returns the decision that follows from the result of a check, and reports both.
 ///
-/// A denial in shadow mode is reported as such: it is not enforced.
+/// In shadow mode a denial is reported as one that is not enforced.
 pub(crate) fn conclude(
     check: Arc<Check>,
     result: Result<Outcome, StoreError>,
@@ -24,7 +24,7 @@ pub(crate) fn conclude(
     Ok(decision)
 }
 
-/// Replaces a failure by an admission if the failure policy is `Open`.
+/// Replaces an error of the store by an admission if the failure policy is `Open`.
 pub(crate) fn admit_if_open(check: &Check, error: StoreError) -> Result<Outcome, StoreError> {
     if error.is_impossible() {
         return Err(error);
@@ -33,8 +33,8 @@ pub(crate) fn admit_if_open(check: &Check, error: StoreError) -> Result<Outcome,
         telemetry::fallback("closed", "refused");
         return Err(error);
     }
-    let mut outcome =
-        Outcome::new(true, check.logs.iter().map(|log| LogOutcome::empty(&log.policy)));
+    let logs = check.logs.iter().map(|log| LogOutcome::empty(&log.policy));
+    let mut outcome = Outcome::new(true, logs);
     outcome.decided_by = DecidedBy::FailurePolicy;
     Ok(outcome)
 }
@@ -53,17 +53,17 @@ fn report(decision: &Decision, shadow: bool) {
         DecidedBy::LocalLog => telemetry::fallback("local", outcome),
         DecidedBy::FailurePolicy => telemetry::fallback("open", outcome),
     }
-    for (log, of_log) in decision.usage().logs() {
+    for (log, log_outcome) in decision.usage().logs() {
         let policy = log.policy.name();
-        if decision.is_admitted() || of_log.is_full() {
+        if decision.is_admitted() || log_outcome.is_full() {
             telemetry::decision(policy, outcome);
         }
-        match of_log.ban().strike() {
+        match log_outcome.ban().strike() {
             Strike::None => {}
             Strike::Counted => telemetry::strike(policy),
-            Strike::Banned => telemetry::banned(policy, of_log.ban().remaining()),
+            Strike::Banned => telemetry::banned(policy, log_outcome.ban().remaining()),
         }
-        for (quota, state) in log.policy.candidates().iter().zip(of_log.candidates()) {
+        for (quota, state) in log.policy.candidates().iter().zip(log_outcome.candidates()) {
             if state.is_full() {
                 telemetry::candidate_denial(policy, quota);
             }

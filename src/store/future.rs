@@ -1,4 +1,4 @@
-//! [`StoreFuture`]: an answer, now or later.
+//! [`StoreFuture`]: the future of a store's result.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,57 +6,57 @@ use std::task::{Context, Poll};
 
 use crate::error::StoreError;
 
-/// The answer of a store, now or later.
+/// The future of a store's result.
 ///
-/// An answer from memory costs no allocation.
+/// A result that is ready at once costs no allocation.
 #[must_use = "futures do nothing unless polled"]
-pub struct StoreFuture<T>(Answer<T>);
+pub struct StoreFuture<T>(State<T>);
 
-enum Answer<T> {
-    Now(Option<Result<T, StoreError>>),
-    Later(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
+enum State<T> {
+    Ready(Option<Result<T, StoreError>>),
+    Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
 }
 
 impl<T> StoreFuture<T> {
-    /// Creates an answer that is there already.
-    pub fn ready(answer: Result<T, StoreError>) -> Self {
-        Self(Answer::Now(Some(answer)))
+    /// Creates a future that is ready at once.
+    pub fn ready(result: Result<T, StoreError>) -> Self {
+        Self(State::Ready(Some(result)))
     }
 
-    /// Returns the answer if it is there already, else what has to be waited for.
+    /// Returns the result if the future was created with it, otherwise the future.
     pub(crate) fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
         match self.0 {
-            Answer::Now(Some(answer)) => Ok(answer),
-            answer => Err(Self(answer)),
+            State::Ready(Some(result)) => Ok(result),
+            state => Err(Self(state)),
         }
     }
 
-    /// Shows the answer to `look` when it is there, unless it is an error; drops `look` in any case.
-    pub(crate) fn inspect(self, look: impl FnOnce(&T) + Send + 'static) -> Self
+    /// Calls `inspect` with the value when it is ready. Drops `inspect` without a call on an error.
+    pub(crate) fn inspect(self, inspect: impl FnOnce(&T) + Send + 'static) -> Self
     where
         T: Send + 'static,
     {
         match self.0 {
-            Answer::Now(Some(Ok(answer))) => {
-                look(&answer);
-                Self::ready(Ok(answer))
+            State::Ready(Some(Ok(value))) => {
+                inspect(&value);
+                Self::ready(Ok(value))
             }
-            Answer::Now(answer) => Self(Answer::Now(answer)),
-            Answer::Later(answer) => Self::later(async move {
-                let answer = answer.await?;
-                look(&answer);
-                Ok(answer)
+            State::Ready(result) => Self(State::Ready(result)),
+            State::Pending(future) => Self::later(async move {
+                let value = future.await?;
+                inspect(&value);
+                Ok(value)
             }),
         }
     }
 
-    /// Creates an answer that has to be waited for.
-    pub fn later(answer: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
-        Self(Answer::Later(Box::pin(answer)))
+    /// Creates a future that boxes another one.
+    pub fn later(future: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
+        Self(State::Pending(Box::pin(future)))
     }
 }
 
-// Nothing is pinned structurally: the answer moves, the boxed future does not.
+// Nothing is pinned structurally: the result is moved out, and the boxed future stays in its box.
 impl<T> Unpin for StoreFuture<T> {}
 
 impl<T> Future for StoreFuture<T> {
@@ -64,10 +64,10 @@ impl<T> Future for StoreFuture<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Answer::Now(answer) => Poll::Ready(answer.take().unwrap_or_else(|| {
-                Err(StoreError::Protocol { message: "polled after the answer".to_owned() })
+            State::Ready(result) => Poll::Ready(result.take().unwrap_or_else(|| {
+                Err(StoreError::Protocol { message: "polled after completion".to_owned() })
             })),
-            Answer::Later(answer) => answer.as_mut().poll(cx),
+            State::Pending(future) => future.as_mut().poll(cx),
         }
     }
 }
@@ -75,8 +75,8 @@ impl<T> Future for StoreFuture<T> {
 impl<T> std::fmt::Debug for StoreFuture<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.0 {
-            Answer::Now(_) => "StoreFuture(ready)",
-            Answer::Later(_) => "StoreFuture(pending)",
+            State::Ready(_) => "StoreFuture(ready)",
+            State::Pending(_) => "StoreFuture(pending)",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! [`MemoryStore`]: the logs of one process.
+//! [`MemoryStore`]: a store in the memory of one process.
 
 mod bans;
 mod decide;
@@ -24,31 +24,31 @@ use self::locked::Locked;
 use self::shard::{SHARDS, Shard, shard_of};
 #[cfg(any(feature = "storm", feature = "moderation"))]
 use self::tables::Tables;
-use super::expiring::Expiring;
+use super::expiring::ExpiringMap;
 #[cfg(any(feature = "storm", feature = "moderation"))]
-use super::expiring::Kept;
+use super::expiring::ExpiringValue;
 use super::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::policy::Policy;
 use crate::window::{BanRecord, Check, LogId, Outcome};
 
-/// How many windows a store holds unless told otherwise.
+/// The capacity of [`MemoryStore::new`].
 const DEFAULT_CAPACITY: usize = 1_000_000;
-/// How many windows that have run out one admission drops at the most, so that each pays for
-/// about its own and none for a whole sweep.
+/// How many expired logs an admission drops at most. An admission creates one log, mostly, so two are
+/// enough to keep up, and no admission pays for a whole sweep.
 const DROPPED_PER_ADMISSION: usize = 2;
 
-/// Keeps the windows in the memory of this process.
+/// A store in the memory of this process.
 ///
-/// A cheap handle: clones share the windows.
+/// It is a cheap handle: clones share the logs.
 ///
 /// ## Behavior
 ///
-/// - Exact to the microsecond, on a monotonic clock ([`tokio::time::Instant`], so that paused
-///   time is followed in tests). No runtime is needed.
-/// - A window costs memory until it has run out; then later admissions drop it. There is no
-///   thread.
-/// - The number of windows is capped. At the cap, windows that have run out are dropped first; a
-///   live window never is: a new key then gets [`StoreError::Full`].
+/// - It is exact to the microsecond, on a monotonic clock. The clock is [`tokio::time::Instant`], so
+///   tests can pause it. No runtime is needed.
+/// - A log takes memory until it has expired: all its entries have left the longest window. Later
+///   admissions then drop it. There is no background thread.
+/// - The number of logs is capped. At the capacity, expired logs are dropped. A live log is never
+///   dropped: a new key gets [`StoreError::Full`](crate::StoreError::Full) instead.
 ///
 /// ```
 /// use tower_sliding_window::MemoryStore;
@@ -60,56 +60,69 @@ const DROPPED_PER_ADMISSION: usize = 2;
 #[derive(Clone)]
 pub struct MemoryStore(Arc<Inner>);
 
+// Concurrency. Locks are taken in this order: `sweep`, then shards in ascending order, then the map of
+// `ban_records`. A check locks the shards of all its logs before it reads the clock, so it is atomic,
+// and the timestamps of a log never step back.
+//
+// `held` is raised before logs are inserted and lowered after they are removed, so the store never has
+// more logs than its capacity.
+//
+// `due_us` must never be later than the first log to expire, or a sweep that would make room is
+// skipped. Each insertion and each change of a policy lowers it under the lock of the log's shard. Only
+// a sweep raises it: first to the maximum, then it visits the shards and lowers it to each shard's
+// earliest instant. An insertion into a shard before its visit is seen by the visit. An insertion after
+// the visit sees the raised value, because both hold the shard's lock, and lowers it itself.
 struct Inner {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
     epoch: Instant,
-    /// How many logs there are.
+    /// The number of logs.
     held: AtomicUsize,
     capacity: usize,
     fill: Fill,
-    ban_records: Expiring<BanRecord>,
+    ban_records: ExpiringMap<BanRecord>,
     #[cfg(any(feature = "storm", feature = "moderation"))]
     tables: Tables,
-    /// No window runs out before this instant. Raised only under `sweep`.
+    /// No log expires before this instant. Raised only under the lock of `sweep`.
     due_us: AtomicU64,
-    /// Held to drop what has run out everywhere. How long the policies were then, by log name.
+    /// Locked while all shards are swept. The longest window of each policy at its last sweep, by log
+    /// name.
     sweep: Mutex<HashMap<String, u64, RandomState>>,
 }
 
 impl MemoryStore {
-    /// Creates an empty store for up to a million logs, see [`MemoryStore::with_capacity`].
+    /// Creates an empty store with a capacity of a million logs, see [`MemoryStore::with_capacity`].
     #[must_use]
     pub fn new() -> Self {
         Self::with_capacity(DEFAULT_CAPACITY)
     }
 
-    /// Creates an empty store for up to `capacity` logs. Defaults to a million.
+    /// Creates an empty store with a capacity of `capacity` logs. [`MemoryStore::new`] has a million.
     ///
-    /// A log is what is kept of one key under one policy, until its last admission is one window
-    /// old. With a key of a dozen bytes it takes about 110 bytes with one admission and about 240
-    /// with five: a million logs take 110 to 240 MB.
+    /// A log holds the admissions of one key under one policy, until the last one is one window old.
+    /// With a key of a dozen bytes it takes about 110 bytes with one admission and about 240 bytes
+    /// with five. A million logs take 110 to 240 MB.
     ///
     /// ## When the store is full
     ///
-    /// A live log is never dropped. At the capacity a request whose key has no log gets
-    /// [`StoreError::Full`], from a layer a 503, until some log has run out. A key with a log is
-    /// decided on as ever. With [`FailurePolicy::Open`](crate::FailurePolicy::Open) such a request
-    /// passes and is not counted.
+    /// A live log is never dropped. At the capacity, a request whose key has no log gets
+    /// [`StoreError::Full`](crate::StoreError::Full), which a layer turns into a 503, until a log has
+    /// expired. A request whose key has a log is decided as usual. With
+    /// [`FailurePolicy::Open`](crate::FailurePolicy::Open) the request passes and is not counted.
     ///
-    /// A client that invents a new user id for each request adds a log with each. So `requests a
-    /// second * window` ids are live at once, and the store is full after `capacity / requests a
-    /// second`, unless the window is shorter than that: a million logs under `5/60s` are full after
-    /// 33 seconds of 30,000 requests a second, and never at less than 16,667 a second. The store then
-    /// stays full for as long as the flood goes on, and up to one window longer.
+    /// A client that invents a new user id for each request adds a log with each. Then `requests per
+    /// second * window` ids are live at once. The store is full after `capacity / requests per second`,
+    /// unless the window is shorter than that. With a million logs and `5/60s` it is full after 33
+    /// seconds at 30,000 requests per second, and never at less than 16,667 per second. It stays full
+    /// for the length of the flood, and up to one window longer.
     ///
-    /// What helps is a rule by address beside the rule by user: a denied request makes no log, so an
-    /// address makes no more logs for users than it is admitted requests. The guide has the recipe,
+    /// The remedy is a rule by address beside the rule by user. A denied request creates no log, so an
+    /// address creates no more logs of users than it has admitted requests. The guide has the recipe,
     /// in "A flood of invented ids".
     ///
-    /// At 80 % of the capacity the store warns through `tracing`, once until it has fallen below
-    /// 70 %, and the gauge `sliding_window_memory_nearly_full` rises. Requests it has no room for are
-    /// counted in `sliding_window_memory_full_total`.
+    /// At 80 % of the capacity the store warns through `tracing` and increments the gauge
+    /// `sliding_window_memory_nearly_full`. It warns again only after it has fallen below 70 %.
+    /// Requests without room are counted in `sliding_window_memory_full_total`.
     ///
     /// ```
     /// use tower_sliding_window::MemoryStore;
@@ -126,7 +139,7 @@ impl MemoryStore {
             held: AtomicUsize::new(0),
             capacity,
             fill: Fill::new(capacity),
-            ban_records: Expiring::new(capacity),
+            ban_records: ExpiringMap::new(capacity),
             #[cfg(any(feature = "storm", feature = "moderation"))]
             tables: Tables::default(),
             due_us: AtomicU64::new(u64::MAX),
@@ -134,26 +147,26 @@ impl MemoryStore {
         }))
     }
 
-    /// Returns the table of a type of value, which all clones of this store share. It has as many
-    /// places as the store has logs, and a budget of 256 MiB until that is set.
+    /// Returns the table of a type of value, which all clones of this store share. Its capacity is that
+    /// of the store, and its budget defaults to 256 MiB.
     #[cfg(any(feature = "storm", feature = "moderation"))]
-    pub(crate) fn table<V: Kept + Send + 'static>(&self) -> Arc<Expiring<V>> {
+    pub(crate) fn table<V: ExpiringValue + Send + 'static>(&self) -> Arc<ExpiringMap<V>> {
         self.0.tables.get(self.0.capacity)
     }
 
-    /// Returns how many logs the store may hold.
+    /// Returns how many logs the store can hold.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.0.capacity
     }
 
-    /// Returns how many windows the store holds, some of which may have run out.
+    /// Returns how many logs the store holds, expired ones included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.held.load(Ordering::Relaxed)
     }
 
-    /// Tells whether the store holds no window.
+    /// Returns whether the store holds no log.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -171,11 +184,12 @@ impl Inner {
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        // No user code runs under the lock, so a poisoned shard is still whole.
+        // No user code runs under the lock, so a poisoned shard is consistent.
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the shards of some windows, each once and always in the same order.
+    /// Locks the shards of some logs, each once. The order is always the same, so that two checks can't
+    /// deadlock.
     fn lock_all(&self, logs: &[LogId]) -> Locked<'_> {
         if let [log] = logs {
             let hash = self.hash(log);
@@ -187,7 +201,7 @@ impl Inner {
     }
 }
 
-/// What a record is found by: no policy's name has a zero byte.
+/// Returns the map key of a ban record. The zero byte separates its parts: no log name has one.
 fn ban_record_key(policy: &Policy, key: &[u8]) -> Vec<u8> {
     [policy.log_name().as_bytes(), b"\0", key].concat()
 }
@@ -212,18 +226,18 @@ impl Store for MemoryStore {
             let stored = shard.log_mut(slot);
             was_live |= stored.entries.find(check.id, now_us, longest_window_us).is_some();
             stored.entries.remove(check.id);
-            if stored.has_run_out(now_us) && shard.remove(hash, log) {
+            if stored.is_expired(now_us) && shard.remove(hash, log) {
                 self.0.held.fetch_sub(1, Ordering::Relaxed);
             }
         }
         StoreFuture::ready(Ok(was_live))
     }
 
-    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
-        let restore = || self.0.try_restore(log, &known.admissions);
+    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
+        let restore = || self.0.try_restore(log, &snapshot.admissions);
         let added = self.0.with_room(std::slice::from_ref(log), restore);
-        let imposed = known.ban.as_ref().map_or(Ok(()), |ban| {
-            self.impose_seen(log, ban.remaining, &ban.reason, ban.seen_there)
+        let imposed = snapshot.ban.as_ref().map_or(Ok(()), |ban| {
+            self.restore_ban(log, ban.remaining, &ban.reason, ban.store_timestamp)
         });
         StoreFuture::ready(imposed.and(added).map(Restored::added))
     }

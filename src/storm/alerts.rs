@@ -70,7 +70,7 @@ fn start(hook: Hook<StormEvent>) -> std::io::Result<SyncSender<Job>> {
     let tell = move || {
         while let Ok(job) = waiting.recv() {
             match job {
-                Job::Tell(event) => hook.tell(&event),
+                Job::Tell(event) => hook.call(&event),
                 // Who asked may no longer care.
                 Job::Reached(reached) => drop(reached.send(())),
             }

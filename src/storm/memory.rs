@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::rule::StormRule;
 use super::store::{Ended, Started, StormCheck, StormOutcome, StormStore};
 use crate::key::Key;
-use crate::store::{Keep, Kept, MemoryStore, StoreFuture, heap_bytes_of};
+use crate::store::{ExpiringValue, Keep, MemoryStore, StoreFuture, heap_bytes_of};
 use crate::time::micros;
 
 /// How long a storm waits for somebody to notice that it is over.
@@ -237,7 +237,7 @@ fn group_key(rule: &StormRule, group: &Key) -> Vec<u8> {
     [rule.kept_by().as_bytes(), b"\0", group.as_bytes()].concat()
 }
 
-impl Kept for Group {
+impl ExpiringValue for Group {
     fn heap_bytes(&self) -> usize {
         self.log.bytes()
     }

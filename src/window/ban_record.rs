@@ -1,85 +1,87 @@
-//! [`BanRecord`]: the exact rule of strikes and bans, pure.
+//! [`BanRecord`]: the strikes and the ban of a key.
 
 use uuid::Uuid;
 
 use crate::policy::Penalty;
 
-/// How a key stands with a policy: its strikes and its ban.
-///
-/// Time is in microseconds since any fixed origin. Every store must agree with this module.
+/// The ban, the strikes and the level of one key under one policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BanRecord {
-    /// When the ban ends or has ended; 0 if there was none.
+    /// When the latest ban ends or ended. 0 if there was none.
     pub(crate) until_us: u64,
-    /// How many levels the key has come up the levels.
+    /// The key's level when that ban began: how many of its last bans count. The next ban has the
+    /// length at this index of the penalty's levels.
     pub(crate) level: u64,
-    /// Why there is a ban.
+    /// Why the ban was imposed.
     pub(crate) reason: String,
-    /// When the ban was imposed here.
-    pub(crate) seen_us: u64,
-    /// When the ban was last seen to stand in another store, on that store's clock.
-    pub(crate) seen_there_us: Option<u64>,
-    /// When the last episode began, and of how long a window.
+    /// When this process imposed the ban or last saw it in another store.
+    pub(crate) last_seen_us: u64,
+    /// The other store's timestamp when this process last saw the ban there.
+    pub(crate) store_timestamp_us: Option<u64>,
+    /// When the last episode began, and how long it lasts.
     last_episode: Option<(u64, u64)>,
-    /// When strikes were counted, oldest first, and for which requests.
+    /// The time and the request of each strike, oldest first.
     strikes: Vec<(u64, Uuid)>,
 }
 
-/// What a denial was to a key's record.
+/// The effect of a check on the strikes of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Strike {
-    /// Nothing: no denial, or part of an episode that counts already.
+    /// The request was no strike: it was not denied by a quota, or its episode counts already.
     #[default]
     None,
-    /// A strike.
+    /// The request was a strike.
     Counted,
-    /// The strike that brought a ban.
+    /// The request was the strike that caused a ban.
     Banned,
 }
 
 impl BanRecord {
-    /// Returns how long the ban goes on, zero if there is none.
+    /// Returns the remaining length of the ban, zero if the key is not banned.
     pub(crate) fn wait_us(&self, now_us: u64) -> u64 {
         self.until_us.saturating_sub(now_us)
     }
 
-    /// Counts a denial by quotas of which the longest full one is `window_us` long.
+    /// Records a denial. `window_us` is the longest window among the full quotas, and
+    /// `ban_lengths_us` are the penalty's [`Penalty::ban_lengths`] for the request.
     ///
-    /// `level_lengths_us` is how long bans are for this request.
+    /// The denial is a strike unless it lies in an episode. A strike begins an episode of
+    /// `window_us`. The strike that completes the penalty's number bans the key.
     pub(crate) fn strike(
         &mut self,
         now_us: u64,
         id: Uuid,
         window_us: u64,
         penalty: &Penalty,
-        level_lengths_us: &[u64],
+        ban_lengths_us: &[u64],
     ) -> Strike {
         let Some(strikes) = penalty.strikes() else { return Strike::None };
-        if self.last_episode.is_some_and(|(began_us, long_us)| now_us < began_us + long_us) {
+        if self.last_episode.is_some_and(|(began_us, length_us)| now_us < began_us + length_us) {
             return Strike::None;
         }
         self.last_episode = Some((now_us, window_us));
         let within_us = strikes.window_us();
-        // A request that is asked again is no second strike.
-        self.strikes.retain(|(struck_us, other)| struck_us + within_us > now_us && *other != id);
+        // A repeated check replaces its earlier strike.
+        self.strikes.retain(|(at_us, other)| at_us + within_us > now_us && *other != id);
         self.strikes.push((now_us, id));
         if self.strikes.len() < strikes.limit() as usize {
             return Strike::Counted;
         }
         self.strikes.clear();
-        let level = self.level_now(now_us, penalty);
-        (self.seen_us, self.seen_there_us) = (now_us, None);
-        let place = (level as usize).min(level_lengths_us.len().saturating_sub(1));
-        self.until_us = now_us + level_lengths_us.get(place).copied().unwrap_or(0);
-        self.level = (level + 1).min(level_lengths_us.len() as u64);
-        self.reason = REASON.to_owned();
+        let level = self.level_at(now_us, penalty);
+        (self.last_seen_us, self.store_timestamp_us) = (now_us, None);
+        let index = (level as usize).min(ban_lengths_us.len().saturating_sub(1));
+        self.until_us = now_us + ban_lengths_us.get(index).copied().unwrap_or(0);
+        self.level = (level + 1).min(ban_lengths_us.len() as u64);
+        self.reason = STRIKES_REASON.to_owned();
         Strike::Banned
     }
 
-    /// Imposes a ban by hand, unless one stands that ends as late. Says whether it did.
+    /// Imposes a ban, unless the present ban ends at the same time or later. Returns whether the
+    /// ban was imposed.
     ///
-    /// It takes the key no level up, and leaves it those that it has come down since its last ban.
+    /// The key's level does not rise. The levels that it has come down since its last ban stay lost.
     pub(crate) fn impose(
         &mut self,
         now_us: u64,
@@ -87,35 +89,34 @@ impl BanRecord {
         reason: &str,
         penalty: Option<&Penalty>,
     ) -> bool {
-        (self.seen_us, self.seen_there_us) = (now_us, None);
+        (self.last_seen_us, self.store_timestamp_us) = (now_us, None);
         let until_us = now_us.saturating_add(length_us);
         if length_us == 0 || until_us <= self.until_us {
             return false;
         }
-        self.level = penalty.map_or(self.level, |penalty| self.level_now(now_us, penalty));
+        self.level = penalty.map_or(self.level, |penalty| self.level_at(now_us, penalty));
         (self.until_us, self.reason) = (until_us, reason.to_owned());
         true
     }
 
-    /// Returns how many levels the key is up the levels, after what it has come down since its last
-    /// ban.
-    fn level_now(&self, now_us: u64, penalty: &Penalty) -> u64 {
-        let quiet_us = now_us.saturating_sub(self.until_us);
-        self.level.saturating_sub(quiet_us / penalty.decay_us())
+    /// Returns the key's level at an instant: one less for each decay time since its last ban ended.
+    fn level_at(&self, now_us: u64, penalty: &Penalty) -> u64 {
+        let unbanned_us = now_us.saturating_sub(self.until_us);
+        self.level.saturating_sub(unbanned_us / penalty.decay_us())
     }
 
-    /// Returns when nothing of this matters any longer.
-    pub(crate) fn over_us(&self, penalty: &Penalty) -> u64 {
-        let banned_us = self.until_us + self.level * penalty.decay_us();
+    /// Returns when the record expires: from then on it decides as an empty record does.
+    pub(crate) fn expires_us(&self, penalty: &Penalty) -> u64 {
+        let levels_us = self.until_us + self.level * penalty.decay_us();
         let within_us = penalty.strikes().map_or(0, |strikes| strikes.window_us());
-        let strikes_us = self.strikes.last().map_or(0, |(struck_us, _)| struck_us + within_us);
-        let episode_us = self.last_episode.map_or(0, |(began_us, long_us)| began_us + long_us);
-        banned_us.max(strikes_us).max(episode_us)
+        let strikes_us = self.strikes.last().map_or(0, |(at_us, _)| at_us + within_us);
+        let episode_us = self.last_episode.map_or(0, |(began_us, length_us)| began_us + length_us);
+        levels_us.max(strikes_us).max(episode_us)
     }
 }
 
-/// The reason of a ban that strikes have brought.
-pub(crate) const REASON: &str = "strikes";
+/// The reason of a ban that strikes have caused.
+pub(crate) const STRIKES_REASON: &str = "strikes";
 
 #[cfg(test)]
 mod tests {
@@ -129,11 +130,11 @@ mod tests {
 
     fn strike(record: &mut BanRecord, now_us: u64) -> Strike {
         let id = Uuid::new_v4();
-        record.strike(now_us, id, MINUTE, &penalty(), &penalty().level_lengths_us(id))
+        record.strike(now_us, id, MINUTE, &penalty(), &penalty().ban_lengths_us(id))
     }
 
     #[test]
-    fn hammering_for_a_whole_window_is_one_strike() {
+    fn episode_is_one_strike() {
         let mut record = BanRecord::default();
         assert_eq!(strike(&mut record, 0), Strike::Counted);
         for second in 1..60 {
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_third_strike_within_the_time_is_a_ban_and_the_next_bans_are_longer() {
+    fn third_strike_bans_and_later_bans_are_longer() {
         let mut record = BanRecord::default();
         let mut now_us = 0;
         for level in [MINUTE, 60 * MINUTE, 24 * 60 * MINUTE, 24 * 60 * MINUTE] {
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn strikes_that_lie_too_far_apart_are_no_ban() {
+    fn distant_strikes_do_not_ban() {
         let mut record = BanRecord::default();
         for minute in (0..100).step_by(5) {
             assert_eq!(strike(&mut record, minute * MINUTE), Strike::Counted);
@@ -165,56 +166,61 @@ mod tests {
     }
 
     #[test]
-    fn no_number_of_bans_is_above_the_ladder() {
+    fn level_does_not_exceed_the_last() {
         let mut record = BanRecord { level: 3, until_us: MINUTE, ..BanRecord::default() };
         for minute in 1..4 {
             strike(&mut record, minute * MINUTE);
         }
         assert_eq!(record.wait_us(3 * MINUTE), 24 * 60 * MINUTE);
         let three_days = 3 * 24 * 60 * MINUTE;
-        assert_eq!(record.level_now(record.until_us + three_days, &penalty()), 0);
+        assert_eq!(record.level_at(record.until_us + three_days, &penalty()), 0);
     }
 
     #[test]
-    fn a_request_that_is_asked_again_is_no_second_strike() {
+    fn repeated_check_is_no_second_strike() {
         let (mut record, id) = (BanRecord::default(), Uuid::new_v4());
         for minute in 0..5 {
-            let level_lengths_us = penalty().level_lengths_us(id);
-            let strike = record.strike(minute * MINUTE, id, MINUTE, &penalty(), &level_lengths_us);
+            let ban_lengths_us = penalty().ban_lengths_us(id);
+            let strike = record.strike(minute * MINUTE, id, MINUTE, &penalty(), &ban_lengths_us);
             assert_eq!(strike, Strike::Counted);
         }
     }
 
     #[test]
-    fn ban_by_hand_keeps_rungs_come_down() {
+    fn manual_ban_keeps_decayed_level() {
         let day = 24 * 60 * MINUTE;
         let mut record = BanRecord { level: 3, until_us: MINUTE, ..BanRecord::default() };
-        assert!(record.impose(MINUTE + 2 * day, MINUTE, "by hand", Some(&penalty())));
-        assert_eq!(record.level, 1, "two quiet days are two levels");
+        assert!(record.impose(MINUTE + 2 * day, MINUTE, "manual", Some(&penalty())));
+        assert_eq!(record.level, 1, "two days without a ban are two levels down");
         assert!(!record.impose(MINUTE + 2 * day, MINUTE - 1, "shorter", Some(&penalty())));
-        assert_eq!(record.reason, "by hand");
+        assert_eq!(record.reason, "manual");
     }
 
     #[test]
-    fn a_standing_matters_as_long_as_its_strikes_and_its_episode() {
+    fn record_outlives_strikes_and_episode() {
         let mut record = BanRecord::default();
         strike(&mut record, MINUTE);
-        assert_eq!(record.over_us(&penalty()), 11 * MINUTE, "the strikes are counted over ten");
+        assert_eq!(record.expires_us(&penalty()), 11 * MINUTE, "strikes count for ten minutes");
         let (id, hour) = (Uuid::new_v4(), 60 * MINUTE);
-        record.strike(2 * MINUTE, id, hour, &penalty(), &penalty().level_lengths_us(id));
-        assert_eq!(record.over_us(&penalty()), 62 * MINUTE, "the episode is an hour long");
+        record.strike(2 * MINUTE, id, hour, &penalty(), &penalty().ban_lengths_us(id));
+        assert_eq!(record.expires_us(&penalty()), 62 * MINUTE, "the episode lasts an hour");
     }
 
     #[test]
-    fn a_quiet_day_is_a_rung_down() {
+    fn level_decays_by_one_per_day() {
         let mut record = BanRecord { level: 2, until_us: MINUTE, ..BanRecord::default() };
         let day = 24 * 60 * MINUTE;
-        for (quiet, level) in [(day - 1, 2), (day, 1), (2 * day - 1, 1), (2 * day, 0), (9 * day, 0)]
+        for (unbanned, level) in
+            [(day - 1, 2), (day, 1), (2 * day - 1, 1), (2 * day, 0), (9 * day, 0)]
         {
-            assert_eq!(record.level_now(MINUTE + quiet, &penalty()), level);
+            assert_eq!(record.level_at(MINUTE + unbanned, &penalty()), level);
         }
-        assert_eq!(record.over_us(&penalty()), MINUTE + 2 * day);
+        assert_eq!(record.expires_us(&penalty()), MINUTE + 2 * day);
         strike(&mut record, 0);
-        assert_eq!(record.over_us(&penalty()), MINUTE + 2 * day, "the longest counts");
+        assert_eq!(
+            record.expires_us(&penalty()),
+            MINUTE + 2 * day,
+            "the latest of the three counts"
+        );
     }
 }

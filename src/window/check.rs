@@ -1,4 +1,4 @@
-//! [`Check`]: one request for a decision, sent to a store.
+//! [`Check`]: a request for a decision.
 
 use std::hash::{Hash, Hasher};
 #[cfg(feature = "redis")]
@@ -13,25 +13,25 @@ use crate::failure::FailurePolicy;
 use crate::key::Key;
 use crate::policy::Policy;
 
-/// The highest cost of a request. Each place it takes is an entry of the log, written while
-/// Redis does nothing else.
+/// The highest cost of a request. Each place is an entry of the log, and Redis serves no other
+/// client while it writes them.
 const HIGHEST_COST: u32 = 1024;
 
-/// Which log: the key, and the policy it is held to.
+/// The identity of a log: a key and the policy that applies to it.
 ///
-/// Two are equal if they name the same log: the same key under policies of the same
-/// [`log_name`](Policy::log_name), whatever their quotas.
+/// Two identities are equal if they name the same log: the key is the same, and so is the policies'
+/// [`log_name`](Policy::log_name). The quotas may differ.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LogId {
-    /// The policy, as it was when the decision began.
+    /// The policy, as it was when the check was made.
     pub policy: Arc<Policy>,
-    /// The key whose log it is.
+    /// The key.
     pub key: Key,
 }
 
 impl LogId {
-    /// Names the log of a key under a policy.
+    /// Creates the identity of the log of a key under a policy.
     #[must_use]
     pub fn new(policy: Arc<Policy>, key: impl Into<Key>) -> Self {
         Self { policy, key: key.into() }
@@ -53,22 +53,24 @@ impl Hash for LogId {
     }
 }
 
-/// One request for a decision: does the request fit into all of these logs?
+/// A request for a decision, sent to a [`Store`](crate::store::Store): does the request fit into all
+/// of these logs?
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Check {
-    /// The request's identity, under which it counts once.
+    /// The identity of the request. A request counts once under one identity.
     pub id: Uuid,
     /// How many places the request takes, 0 to 1024. Defaults to 1.
     pub cost: u32,
-    /// Whether a check of the same identity may have been counted already. Defaults to `false`.
+    /// Whether the store may have counted a check of the same identity already. Defaults to `false`.
     pub repeated: bool,
-    /// Whether [`QuotaState::reset`](super::QuotaState::reset) is wanted. Defaults to `false`.
+    /// Whether the outcome must have [`QuotaState::reset`](super::QuotaState::reset). Defaults to
+    /// `false`.
     pub wants_reset: bool,
-    /// Whether [`Outcome::timestamp`](super::Outcome::timestamp) is wanted. Defaults to `false`.
+    /// Whether the outcome must have [`Outcome::timestamp`](super::Outcome::timestamp). Defaults to
+    /// `false`.
     pub wants_timestamp: bool,
-    /// What becomes of the request if the store can't decide. Defaults to `Local` with one
-    /// instance.
+    /// What happens to the request if the store can't decide. Defaults to `Local` with one instance.
     pub on_failure: FailurePolicy,
     pub(crate) logs: SmallVec<[LogId; 1]>,
 }
@@ -76,13 +78,13 @@ pub struct Check {
 impl Check {
     /// Creates the check of a new request.
     ///
-    /// A log that is given twice is checked once, under the quotas of both.
+    /// If a log is given twice, it is checked once, under the quotas of both policies.
     pub fn new(logs: impl IntoIterator<Item = LogId>) -> Self {
-        Self::of(logs.into_iter().collect())
+        Self::from_logs(logs.into_iter().collect())
     }
 
-    /// Creates the check of a new request from logs that are collected already.
-    pub(crate) fn of(logs: SmallVec<[LogId; 1]>) -> Self {
+    /// Creates the check of a new request, without a copy of the logs.
+    pub(crate) fn from_logs(logs: SmallVec<[LogId; 1]>) -> Self {
         Self {
             id: Uuid::new_v4(),
             cost: 1,
@@ -94,14 +96,14 @@ impl Check {
         }
     }
 
-    /// Returns the logs, no two the same. There is at least one.
+    /// Returns the logs. No log occurs twice.
     #[must_use]
     pub fn logs(&self) -> &[LogId] {
         &self.logs
     }
 
-    /// Returns the check for one of so many processes that each decide alone: none if the request
-    /// takes more places than that process has.
+    /// Returns the check with the limits of one of several `instances` that decide independently, or
+    /// `None` if the cost is above such a limit.
     #[cfg(feature = "redis")]
     pub(crate) fn shared_among(self: &Arc<Self>, instances: NonZeroU32) -> Option<Arc<Self>> {
         if instances == NonZeroU32::MIN {
@@ -111,11 +113,11 @@ impl Check {
         for log in &mut check.logs {
             log.policy = log.policy.shared_among(instances);
         }
-        check.possible().is_ok().then(|| Arc::new(check))
+        check.ensure_possible().is_ok().then(|| Arc::new(check))
     }
 
-    /// Returns an error if the request could never pass.
-    pub(crate) fn possible(&self) -> Result<(), StoreError> {
+    /// Returns an error if no store could ever admit the request.
+    pub(crate) fn ensure_possible(&self) -> Result<(), StoreError> {
         if self.cost > HIGHEST_COST {
             return Err(StoreError::CostTooHigh { cost: self.cost, most: HIGHEST_COST });
         }
@@ -129,7 +131,7 @@ impl Check {
     }
 }
 
-/// Merges logs that are given twice into one, with the quotas of both.
+/// Merges the policies of a log that occurs twice.
 fn distinct(logs: SmallVec<[LogId; 1]>) -> SmallVec<[LogId; 1]> {
     let mut distinct: SmallVec<[LogId; 1]> = SmallVec::new();
     for log in logs {

@@ -1,4 +1,4 @@
-//! [`Decision`]: what became of a request, and how its windows stand.
+//! [`Decision`]: whether a request was admitted, and the state of its logs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,26 +13,26 @@ use crate::quota::Quota;
 
 /// Whether a request was admitted.
 ///
-/// The layer puts it into the extensions of the requests it lets pass, except of those that it
-/// does not decide on: skipped requests, and requests that no rule applies to.
+/// The layer inserts it into the extensions of each request that it forwards, unless there was no
+/// decision: for a skipped request, and for one that no rule applies to.
 ///
-/// A decision that is not looked at limits nothing, so the compiler warns of one:
+/// A decision that the caller ignores limits nothing, so the compiler warns about it:
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
 /// use tower_sliding_window::{Limiter, StoreError};
 ///
 /// async fn send(limiter: &Limiter) -> Result<(), StoreError> {
-///     limiter.check("receiver-17").await?; // and the message is sent whatever the decision says
+///     limiter.check("receiver-17").await?; // the message is sent even if it was denied
 ///     Ok(())
 /// }
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a denied request is held back only if the caller looks at the decision"]
+#[must_use = "the caller must hold back a denied request"]
 pub enum Decision {
-    /// Every window recorded the request.
+    /// Every log recorded the request.
     Admitted(Admitted),
-    /// At least one window was full, and none recorded the request.
+    /// A log was full or a key banned. No log recorded the request.
     Denied(Denied),
 }
 
@@ -43,13 +43,13 @@ impl Decision {
         if admitted { Self::Admitted(Admitted { usage }) } else { Self::Denied(Denied { usage }) }
     }
 
-    /// Tells whether the request was admitted.
+    /// Returns whether the request was admitted.
     #[must_use]
     pub fn is_admitted(&self) -> bool {
         matches!(self, Self::Admitted(_))
     }
 
-    /// Returns the admission, if it is one.
+    /// Returns the admission, or `None` if the request was denied.
     #[must_use]
     pub fn admitted(&self) -> Option<&Admitted> {
         match self {
@@ -58,7 +58,7 @@ impl Decision {
         }
     }
 
-    /// Returns the denial, if it is one.
+    /// Returns the denial, or `None` if the request was admitted.
     #[must_use]
     pub fn denied(&self) -> Option<&Denied> {
         match self {
@@ -67,13 +67,13 @@ impl Decision {
         }
     }
 
-    /// Returns who decided: the store, or what stands in for it while it does not answer.
+    /// Returns what decided: the store, or its replacement during an outage.
     #[must_use]
     pub fn decided_by(&self) -> DecidedBy {
         self.usage().outcome.decided_by
     }
 
-    /// Returns how the windows stood after the decision.
+    /// Returns the state of the logs after the decision.
     #[must_use]
     pub fn usage(&self) -> &Usage {
         match self {
@@ -89,28 +89,29 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    /// Returns how many more requests would be admitted now: the least that any quota has left.
+    /// Returns how many more requests fit now: the lowest remaining number of all quotas.
     #[must_use]
     pub fn remaining(&self) -> u32 {
         self.usage.remaining()
     }
 
-    /// Returns the identity under which the request was counted.
+    /// Returns the identity of the request.
     #[must_use]
     pub fn id(&self) -> Uuid {
         self.usage.check.id
     }
 
-    /// Returns the timestamp the request was counted with, on the store's clock.
+    /// Returns the timestamp of the request in the log, on the store's clock.
     ///
-    /// It counts from the Unix epoch in Redis, and from the store's creation in process. A
-    /// [`Limiter`](crate::Limiter) always asks for it; a layer does not, and may not be told.
+    /// The clock counts from the Unix epoch in Redis, and from the store's creation in process. The
+    /// timestamp is always present in the decision of a [`Limiter`](crate::Limiter). In that of a
+    /// layer it may be absent, because the layer does not request it.
     #[must_use]
     pub fn timestamp(&self) -> Option<Duration> {
         self.usage.outcome.timestamp
     }
 
-    /// Returns how the windows stood after the request was recorded.
+    /// Returns the state of the logs after they recorded the request.
     #[must_use]
     pub fn usage(&self) -> &Usage {
         &self.usage
@@ -121,46 +122,47 @@ impl Admitted {
     }
 }
 
-/// A denial, and how long it lasts.
+/// A denial, with the time to wait.
 #[derive(Clone, Debug)]
 pub struct Denied {
     usage: Usage,
 }
 
 impl Denied {
-    /// Returns how long until the request could be admitted, if nobody else takes the place.
+    /// Returns how long to wait until the request fits, if no other request of its keys is admitted
+    /// meanwhile.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         self.usage.retry_after()
     }
 
-    /// Returns when the request was denied, on the store's clock, see [`Admitted::timestamp`].
+    /// Returns the time of the denial, on the store's clock, see [`Admitted::timestamp`].
     #[must_use]
     pub fn timestamp(&self) -> Option<Duration> {
         self.usage.outcome.timestamp
     }
 
-    /// Returns the names of the policies that were violated, each once.
+    /// Returns the names of the policies that deny the request, each once.
     pub fn violated(&self) -> impl Iterator<Item = &str> {
-        let mut named: SmallVec<[&str; 2]> = SmallVec::new();
+        let mut names: SmallVec<[&str; 2]> = SmallVec::new();
         let denying = self.usage.logs().filter(|(_, outcome)| outcome.denies());
         denying.map(|(log, _)| log.policy.name()).filter(move |name| {
-            let is_new = !named.contains(name);
+            let is_new = !names.contains(name);
             if is_new {
-                named.push(name);
+                names.push(name);
             }
             is_new
         })
     }
 
-    /// Returns how the logs stood.
+    /// Returns the state of the logs.
     #[must_use]
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
 }
 
-/// How the logs of a request stand.
+/// The state of the logs of a check.
 #[derive(Clone, Debug)]
 pub struct Usage {
     check: Arc<Check>,
@@ -172,7 +174,7 @@ impl Usage {
         Self { check, outcome }
     }
 
-    /// Takes the request itself out, whose places were given back.
+    /// Adds the places of the request to the remaining ones, after it was cancelled.
     pub(crate) fn give_back(&mut self) {
         let cost = self.check.cost;
         for (log, outcome) in self.check.logs.iter().zip(self.outcome.logs_mut()) {
@@ -183,56 +185,58 @@ impl Usage {
         }
     }
 
-    /// Returns how many more requests would be admitted: the least that any quota has left.
+    /// Returns how many more requests fit: the lowest remaining number of all quotas.
     #[must_use]
     pub fn remaining(&self) -> u32 {
         self.quotas().map(|(_, _, state)| state.remaining()).min().unwrap_or(0)
     }
 
-    /// Returns how long until a request that was denied, or looked at by
-    /// [`Limiter::peek`](crate::Limiter::peek), could be admitted.
+    /// Returns how long to wait until the request of a denial or of
+    /// [`Limiter::peek`](crate::Limiter::peek) fits: zero if it fits now.
     ///
-    /// Zero if it could be now, and for an admission, also one that took the last place: the check
-    /// does not ask how long the next request would wait. A ban counts as a full log does.
+    /// It is zero for every admission, even one that took the last place: a check does not compute
+    /// the wait of the next request. A ban counts like a full log.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         let waits = self.outcome.logs().iter().map(LogOutcome::wait_us);
         Duration::from_micros(waits.max().unwrap_or(0))
     }
 
-    /// Returns how long the key is banned, by the policy whose ban is longest; nothing if it is not.
+    /// Returns the remaining length of the longest ban, or `None` if no key is banned.
     #[must_use]
     pub fn banned_for(&self) -> Option<Duration> {
         let longest = self.outcome.logs().iter().map(|log| log.ban().remaining()).max();
         longest.filter(|remaining| !remaining.is_zero())
     }
 
-    /// Returns each log with what the store says of it, in the order of the rules.
+    /// Returns each log with its outcome, in the order of the rules.
     pub fn logs(&self) -> impl Iterator<Item = (&LogId, &LogOutcome)> {
         self.check.logs.iter().zip(self.outcome.logs())
     }
 
-    /// Returns each log whose key is banned, or for which this request was a strike.
+    /// Returns each log whose key is banned, or under whose policy this request was a strike.
     pub fn bans(&self) -> impl Iterator<Item = (&LogId, BanState)> {
         let bans = self.logs().map(|(log, outcome)| (log, outcome.ban()));
         bans.filter(|(_, ban)| *ban != BanState::default())
     }
 
-    /// Returns each enforced quota with its policy and how it stands.
+    /// Returns each enforced quota with its policy and its state.
     pub fn quotas(&self) -> impl Iterator<Item = (&Policy, Quota, QuotaState)> {
-        self.logs().flat_map(|(log, outcome)| paired(log, log.policy.quotas(), outcome.quotas()))
+        self.logs()
+            .flat_map(|(log, outcome)| with_states(log, log.policy.quotas(), outcome.quotas()))
     }
 
-    /// Returns each candidate with its policy and how it stands.
+    /// Returns each candidate with its policy and its state.
     ///
     /// A candidate would have denied the request if it [is full](QuotaState::is_full).
     pub fn candidates(&self) -> impl Iterator<Item = (&Policy, Quota, QuotaState)> {
-        self.logs()
-            .flat_map(|(log, outcome)| paired(log, log.policy.candidates(), outcome.candidates()))
+        self.logs().flat_map(|(log, outcome)| {
+            with_states(log, log.policy.candidates(), outcome.candidates())
+        })
     }
 }
 
-fn paired<'a>(
+fn with_states<'a>(
     log: &'a LogId,
     quotas: &'a [Quota],
     states: &'a [QuotaState],

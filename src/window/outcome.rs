@@ -1,4 +1,4 @@
-//! [`Outcome`]: what a store answers to a check.
+//! [`Outcome`]: the result of a check.
 
 use std::time::Duration;
 
@@ -9,27 +9,27 @@ use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::time::micros;
 
-/// What a store answers to a [`Check`](super::Check).
+/// The result of a [`Check`](super::Check) by a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// Whether every log recorded the request. Otherwise none did.
+    /// Whether the request was admitted. Every log recorded it then, otherwise none did. For a peek:
+    /// whether it would be admitted.
     pub admitted: bool,
-    /// When the store decided, on its own clock, since its epoch. A store may leave it out if the
-    /// check does not ask for it.
+    /// The timestamp of the decision, on the store's clock. A store may leave it out unless
+    /// [`Check::wants_timestamp`](super::Check::wants_timestamp) is set.
     pub timestamp: Option<Duration>,
-    /// What decided. Defaults to the store.
+    /// What decided. Defaults to [`DecidedBy::Store`].
     pub decided_by: DecidedBy,
     logs: SmallVec<[LogOutcome; 1]>,
-    /// What became of a denied request in logs that had recorded it.
+    /// Whether a denied request was removed from the logs that had recorded it.
     pub(crate) rollback: Rollback,
-    /// Whether it is a denial from a cache, and not the store's answer to this check.
-    pub(crate) remembered: bool,
+    /// Whether the denial comes from a cache instead of the store.
+    pub(crate) from_cache: bool,
 }
 
 impl Outcome {
-    /// Creates the outcome of a decision by the store, with what it says of each log, in the order
-    /// of the check's logs.
+    /// Creates an outcome with one [`LogOutcome`] for each log, in the order of the check's logs.
     #[must_use]
     pub fn new(admitted: bool, logs: impl IntoIterator<Item = LogOutcome>) -> Self {
         Self {
@@ -38,18 +38,18 @@ impl Outcome {
             decided_by: DecidedBy::default(),
             logs: logs.into_iter().collect(),
             rollback: Rollback::default(),
-            remembered: false,
+            from_cache: false,
         }
     }
 
-    /// Sets when the store decided, on its own clock. Defaults to none.
+    /// Sets the timestamp of the decision, on the store's clock. Defaults to none.
     #[must_use]
     pub fn with_timestamp(mut self, timestamp: Duration) -> Self {
         self.timestamp = Some(timestamp);
         self
     }
 
-    /// Returns what the store says of each log, in the order of the check's logs.
+    /// Returns the outcome of each log, in the order of the check's logs.
     #[must_use]
     pub fn logs(&self) -> &[LogOutcome] {
         &self.logs
@@ -59,18 +59,19 @@ impl Outcome {
         &mut self.logs
     }
 
-    /// Tells whether no log has a reason to deny the request.
+    /// Returns whether no log denies the request.
     pub(crate) fn fits(&self) -> bool {
         !self.logs.iter().any(LogOutcome::denies)
     }
 }
 
-/// What a store says of one log of a check: how each quota and candidate of its policy stands, and
+/// The result of a check for one log: the state of each quota and candidate of its policy, and of
 /// the ban of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogOutcome {
-    /// The quotas and then the candidates: one allocation at most for both.
+    /// The states of the quotas and then of the candidates. They share one allocation.
     states: SmallVec<[QuotaState; 2]>,
+    /// How many of the states are those of quotas.
     quotas: usize,
     ban: BanState,
 }
@@ -100,30 +101,30 @@ impl LogOutcome {
         self
     }
 
-    /// Creates the outcome of a log by the state of each quota and candidate of its policy.
+    /// Creates the outcome of a log by computing the state of each quota and candidate.
     pub(crate) fn of(policy: &Policy, state: impl FnMut(Quota) -> QuotaState) -> Self {
         let states = policy.quotas_and_candidates().map(state).collect();
         Self { states, quotas: policy.quotas().len(), ban: BanState::default() }
     }
 
-    /// Creates the outcome of a log by states that the policy's quotas and candidates have.
+    /// Creates the outcome of a log from the states of the policy's quotas and then its candidates.
     pub(crate) fn with_states(policy: &Policy, states: SmallVec<[QuotaState; 2]>) -> Self {
         Self { quotas: policy.quotas().len().min(states.len()), states, ban: BanState::default() }
     }
 
-    /// Creates the outcome of a log that nothing is known of: it holds nothing.
+    /// Creates the outcome of an empty log.
     pub(crate) fn empty(policy: &Policy) -> Self {
         Self::of(policy, |quota| QuotaState { remaining: quota.limit(), ..QuotaState::default() })
     }
 
-    /// Returns how each of the policy's quotas stands after the decision, in their order.
+    /// Returns the state of each of the policy's quotas after the decision, in their order.
     #[must_use]
     pub fn quotas(&self) -> &[QuotaState] {
         &self.states[..self.quotas]
     }
 
-    /// Returns how each of the policy's candidates stands after the decision, in their order. Its
-    /// wait is as it was before.
+    /// Returns the state of each of the policy's candidates after the decision, in their order. Its
+    /// wait is that of before the decision.
     #[must_use]
     pub fn candidates(&self) -> &[QuotaState] {
         &self.states[self.quotas..]
@@ -135,19 +136,19 @@ impl LogOutcome {
         self.ban
     }
 
-    /// Tells whether a quota has no room for the request. A candidate does not count.
+    /// Returns whether a quota has no room for the request. Candidates do not count.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.quotas().iter().any(QuotaState::is_full)
     }
 
-    /// Tells whether the log is a reason to deny the request: it is full, or its key is banned.
+    /// Returns whether the log denies the request: it is full, or its key is banned.
     #[must_use]
     pub fn denies(&self) -> bool {
         self.ban.is_banned() || self.is_full()
     }
 
-    /// Returns how long until the log admits the request: zero if it does now.
+    /// Returns how long until the log admits the request, zero if it does now.
     pub(crate) fn wait_us(&self) -> u64 {
         let quotas = self.quotas().iter().map(|state| state.wait_us);
         quotas.max().unwrap_or(0).max(self.ban.remaining_us)
@@ -166,15 +167,15 @@ impl LogOutcome {
         self.ban = ban;
     }
 
-    /// Returns the length of the longest full quota, zero if none is full.
-    pub(crate) fn longest_full_us(&self, policy: &Policy) -> u64 {
+    /// Returns the longest window among the full quotas, zero if none is full.
+    pub(crate) fn longest_full_window_us(&self, policy: &Policy) -> u64 {
         let quotas = policy.quotas().iter().zip(self.quotas());
         let full = quotas.filter(|(_, state)| state.is_full());
         full.map(|(quota, _)| quota.window_us()).max().unwrap_or(0)
     }
 }
 
-/// How one quota stands at an instant.
+/// The state of one quota at an instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaState {
     pub(crate) remaining: u32,
@@ -183,40 +184,41 @@ pub struct QuotaState {
 }
 
 impl QuotaState {
-    /// Creates a state from its parts, each as the method of its name returns it. Lengths of time
-    /// are cut to whole microseconds.
+    /// Creates a state from its parts, see the methods of the same names. Lengths of time are
+    /// truncated to whole microseconds.
     #[must_use]
     pub fn new(remaining: u32, wait: Duration, reset: Duration) -> Self {
         Self { remaining, wait_us: micros(wait), reset_us: micros(reset) }
     }
 
-    /// Returns how many more places the log has under this quota.
+    /// Returns how many places are free.
     #[must_use]
     pub const fn remaining(&self) -> u32 {
         self.remaining
     }
 
-    /// Returns how long until there is room for the cost that was asked for: zero if there is room
-    /// now.
+    /// Returns how long until there is room for the check's cost: zero if there was room when the
+    /// store decided.
     #[must_use]
     pub const fn wait(&self) -> Duration {
         Duration::from_micros(self.wait_us)
     }
 
-    /// Returns how long until the oldest entry leaves the quota's window: zero if the window holds
-    /// none, or if the check did not ask for it.
+    /// Returns how long until the oldest entry leaves the window: zero if the window holds no entry.
+    ///
+    /// A store may return zero unless [`Check::wants_reset`](super::Check::wants_reset) is set.
     #[must_use]
     pub const fn reset(&self) -> Duration {
         Duration::from_micros(self.reset_us)
     }
 
-    /// Tells whether there is no room for the cost that was asked for.
+    /// Returns whether there was no room for the check's cost.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.wait_us > 0
     }
 
-    /// Returns the state so much later, if nothing changes meanwhile.
+    /// Returns the state `elapsed_us` later, without the places that become free meanwhile.
     pub(crate) fn after(&self, elapsed_us: u64) -> Self {
         Self {
             remaining: self.remaining,
@@ -226,7 +228,7 @@ impl QuotaState {
     }
 }
 
-/// How a key stands with a policy's [`Penalty`](crate::Penalty). Defaults to no ban and no strike.
+/// The ban of a key under a policy's [`Penalty`](crate::Penalty). Defaults to no ban and no strike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BanState {
     pub(crate) remaining_us: u64,
@@ -234,55 +236,56 @@ pub struct BanState {
 }
 
 impl BanState {
-    /// Creates a state from how long the ban goes on, zero if there is none, and what the request
-    /// was to the key's ban record.
+    /// Creates a state from the remaining length of the ban, zero if there is none, and the effect of
+    /// the check on the key's strikes.
     #[must_use]
     pub fn new(remaining: Duration, strike: Strike) -> Self {
         Self { remaining_us: micros(remaining), strike }
     }
 
-    /// Returns how long the ban goes on: zero if there is none.
+    /// Returns the remaining length of the ban, zero if there is none.
     #[must_use]
     pub const fn remaining(&self) -> Duration {
         Duration::from_micros(self.remaining_us)
     }
 
-    /// Returns what the request was to the key's ban record.
+    /// Returns the effect of the check on the key's strikes.
     #[must_use]
     pub const fn strike(&self) -> Strike {
         self.strike
     }
 
-    /// Tells whether the key is banned.
+    /// Returns whether the key is banned.
     #[must_use]
     pub const fn is_banned(&self) -> bool {
         self.remaining_us > 0
     }
 }
 
-/// What became of a denied request in logs that had recorded it before another one denied it.
+/// The rollback of a denied request: its removal from the logs that had recorded it before another
+/// log denied it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "one server needs none"))]
 pub(crate) enum Rollback {
     /// No log had recorded it.
     #[default]
     NotNeeded,
-    /// It was removed from them again.
+    /// The request was removed.
     Done,
-    /// It may be there still, and has to be cancelled.
+    /// The request may still be recorded and has to be cancelled.
     Unfinished,
 }
 
-/// What decided on a request.
+/// What decided about a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecidedBy {
-    /// The store, from the logs that all its users share.
+    /// The store, whose logs all processes share.
     #[default]
     Store,
-    /// A log in this process, because the store did not answer or does not know yet what was decided
-    /// here before.
+    /// A log in this process, during an outage or until the earlier decisions of this process are
+    /// written back to the store.
     LocalLog,
-    /// The failure policy `Open`: the request was admitted and not counted.
+    /// [`FailurePolicy::Open`](crate::FailurePolicy::Open): the request was admitted and not counted.
     FailurePolicy,
 }

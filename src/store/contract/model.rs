@@ -1,4 +1,4 @@
-//! The pure algorithm with a clock of its own, as a store would be.
+//! [`Model`]: the pure algorithm as a store with its own clock.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,15 +10,18 @@ use crate::window::{
     BanRecord, BanState, Check, Entry, Log, LogId, LogOutcome, Outcome, QuotaState, Strike,
 };
 
-fn name(log: &LogId) -> (String, Vec<u8>) {
+/// The log name and the bytes of the key.
+type Name = (String, Vec<u8>);
+
+fn name(log: &LogId) -> Name {
     (log.policy.log_name().to_owned(), log.key.as_bytes().to_owned())
 }
 
 #[derive(Default)]
 pub(super) struct Model {
     pub(super) now_us: u64,
-    logs: HashMap<(String, Vec<u8>), Log>,
-    ban_records: HashMap<(String, Vec<u8>), BanRecord>,
+    logs: HashMap<Name, Log>,
+    ban_records: HashMap<Name, BanRecord>,
 }
 
 impl Model {
@@ -36,34 +39,35 @@ impl Model {
 
     pub(super) fn decide(&mut self, check: &Check, record: bool) -> Outcome {
         let (now_us, id) = (self.now_us, check.id);
-        // The shorter script forgets only when it admits, which shows if the clock runs back.
-        let plain = record && check.cost == 1 && !check.repeated && !check.wants_timestamp;
-        let (mut known_us, mut outcomes) = (None, Vec::new());
+        // The shorter Lua script removes expired entries only when it admits. The difference shows
+        // when the clock steps back.
+        let is_short = record && check.cost == 1 && !check.repeated && !check.wants_timestamp;
+        let (mut recorded_us, mut outcomes) = (None, Vec::new());
         for log in &check.logs {
             let entries = self.log(log);
-            if !plain {
-                entries.forget_all(now_us, LONGEST_WINDOW_US);
+            if !is_short {
+                entries.remove_expired(now_us, LONGEST_WINDOW_US);
             }
             if check.repeated {
-                known_us = known_us.or_else(|| entries.find(id, now_us, LONGEST_WINDOW_US));
+                recorded_us = recorded_us.or_else(|| entries.find(id, now_us, LONGEST_WINDOW_US));
             }
             let state = |quota| entries.state(now_us, quota, check.cost);
             outcomes.push(LogOutcome::of(&log.policy, state));
         }
-        let timestamp = Duration::from_micros(known_us.unwrap_or(now_us));
+        let timestamp = Duration::from_micros(recorded_us.unwrap_or(now_us));
         let mut outcome = Outcome::new(true, outcomes).with_timestamp(timestamp);
-        if known_us.is_some() {
+        if recorded_us.is_some() {
             let states = outcome.logs_mut().iter_mut().flat_map(LogOutcome::states_mut);
             states.for_each(|state| state.wait_us = 0);
             return outcome;
         }
         for (log, outcome) in check.logs.iter().zip(outcome.logs_mut()) {
-            let Some(penalty) = log.policy.penalty_for_strikes() else { continue };
-            let full_us = outcome.longest_full_us(&log.policy);
+            let Some(penalty) = log.policy.get_penalty() else { continue };
+            let full_us = outcome.longest_full_window_us(&log.policy);
             let ban_record = self.ban_record(log);
             let strike = match ban_record.wait_us(now_us) {
                 0 if full_us > 0 && record => {
-                    let lengths_us = penalty.level_lengths_us(id);
+                    let lengths_us = penalty.ban_lengths_us(id);
                     ban_record.strike(now_us, id, full_us, penalty, &lengths_us)
                 }
                 _ => Strike::None,
@@ -74,7 +78,7 @@ impl Model {
         if outcome.admitted && record {
             for (log, outcome) in check.logs.iter().zip(outcome.logs_mut()) {
                 let entries = self.log(log);
-                entries.forget_all(now_us, LONGEST_WINDOW_US);
+                entries.remove_expired(now_us, LONGEST_WINDOW_US);
                 entries.add(Entry { at_us: now_us, id }, check.cost, 0);
                 for (quota, state) in log.policy.quotas_and_candidates().zip(outcome.states_mut()) {
                     let wait_us = state.wait_us;
@@ -85,15 +89,16 @@ impl Model {
         outcome
     }
 
-    pub(super) fn restore(&mut self, check: &Check, age_us: u64, raises: bool) -> u32 {
+    pub(super) fn restore(&mut self, check: &Check, age_us: u64, raise: bool) -> u32 {
         let entry = Entry { at_us: self.now_us - age_us, id: check.id };
         let (now_us, mut added) = (self.now_us, 0);
         for log in &check.logs {
             let log = self.log(log);
-            // Also what is not recorded has a look taken at the log, which shows if the clock runs back.
-            log.forget_all(now_us, LONGEST_WINDOW_US);
+            // Even an admission that is ignored removes expired entries. The difference shows when the
+            // clock steps back.
+            log.remove_expired(now_us, LONGEST_WINDOW_US);
             if age_us < LONGEST_WINDOW_US && check.cost > 0 {
-                added += log.restore(entry, check.cost, 0, raises);
+                added += log.restore(entry, check.cost, 0, raise);
             }
         }
         added
@@ -101,7 +106,7 @@ impl Model {
 
     pub(super) fn restore_ban(&mut self, log: &LogId, ban: &BanSnapshot) {
         let now_us = self.now_us;
-        let penalty = log.policy.penalty_for_strikes();
+        let penalty = log.policy.get_penalty();
         self.ban_record(log).impose(now_us, micros(ban.remaining), &ban.reason, penalty);
     }
 

@@ -20,10 +20,10 @@ pub(in crate::store) struct Player<'a> {
     penalties: bool,
     model: Model,
     policies: [Arc<Policy>; 2],
-    asked: Vec<Arc<Check>>,
-    /// When the history began. A store may have no timestamps from before its creation.
+    checks: Vec<Arc<Check>>,
+    /// When the history begins. A store may have no timestamps from before its creation.
     origin_us: u64,
-    /// The latest reset of any log, before which stores that are shared restore nothing.
+    /// The latest reset of any log. A shared store restores nothing from before it.
     reset_us: Option<u64>,
 }
 
@@ -36,21 +36,21 @@ impl<'a> Player<'a> {
             penalties: true,
             model: Model::at(origin_us),
             policies: [policy(0, [4, 2], 1, true), policy(1, [5, 3], 2, true)],
-            asked: Vec::new(),
+            checks: Vec::new(),
             origin_us,
             reset_us: None,
         }
     }
 
-    /// Leaves out the penalties.
+    /// Removes the penalties.
     pub(super) fn without_penalties(mut self) -> Self {
         self.penalties = false;
         self.policies = [policy(0, [4, 2], 1, false), policy(1, [5, 3], 2, false)];
         self
     }
 
-    /// Plays a history, and returns the first difference. `move_clock` is given the store's new
-    /// time in microseconds.
+    /// Plays a history, and returns the first difference as an error. `move_clock` sets the store's
+    /// clock to a time in microseconds.
     pub(in crate::store) async fn play(
         &mut self,
         steps: &[Step],
@@ -73,28 +73,28 @@ impl<'a> Player<'a> {
             Step::SetLimits(at, long, short, quarters) => {
                 self.policies[at] = policy(at, [long, short], quarters, self.penalties);
             }
-            Step::Check { cost, ref windows } => {
-                let check = self.check(cost, windows);
-                // A check that can never pass is not put to a store.
-                if check.possible().is_ok() {
+            Step::Check { cost, ref logs } => {
+                let check = self.check(cost, logs);
+                // A store never gets a check that could not pass.
+                if check.ensure_possible().is_ok() {
                     self.admit(&check).await?;
-                    self.asked.push(check);
+                    self.checks.push(check);
                 }
             }
-            Step::Peek { cost, ref windows } => {
-                let check = self.check(cost, windows);
-                if check.possible().is_ok() {
+            Step::Peek { cost, ref logs } => {
+                let check = self.check(cost, logs);
+                if check.ensure_possible().is_ok() {
                     self.peek(&check).await?;
                 }
             }
-            Step::Repeat(place) => {
-                if let Some(mut check) = self.earlier(place) {
+            Step::Repeat(index) => {
+                if let Some(mut check) = self.earlier(index) {
                     Arc::make_mut(&mut check).repeated = true;
                     self.admit(&check).await?;
                 }
             }
-            Step::Cancel(place) => {
-                if let Some(check) = self.earlier(place) {
+            Step::Cancel(index) => {
+                if let Some(check) = self.earlier(index) {
                     let was_there = self.store.cancel(&check).await;
                     same(self.model.cancel(&check), was_there)?;
                 }
@@ -105,18 +105,18 @@ impl<'a> Player<'a> {
                 *self.model.log(&log) = Log::new();
                 self.reset_us = self.reset_us.max(Some(self.model.now_us));
             }
-            Step::Restore { age_us, cost, confirmed, ref windows } => {
-                let check = self.check(cost, windows);
+            Step::Restore { age_us, cost, confirmed, ref logs } => {
+                let check = self.check(cost, logs);
                 self.restore(check, age_us, confirmed).await?;
             }
-            Step::RestoreKnown(place, age_us, confirmed) => {
-                if let Some(check) = self.earlier(place) {
+            Step::RestoreEarlier(index, age_us, confirmed) => {
+                if let Some(check) = self.earlier(index) {
                     self.restore(check, age_us, confirmed).await?;
                 }
             }
-            Step::RestoreBan { remaining_us, window: (at, key) } => {
+            Step::RestoreBan { remaining_us, log: (at, key) } => {
                 let log = self.log(at, key);
-                if log.policy.penalty_for_strikes().is_some() {
+                if log.policy.get_penalty().is_some() {
                     self.restore_ban(&log, remaining_us).await?;
                 }
             }
@@ -128,35 +128,35 @@ impl<'a> Player<'a> {
         LogId::new(self.policies[at].clone(), self.keys[key].clone())
     }
 
-    fn check(&self, cost: u32, windows: &[(usize, usize)]) -> Arc<Check> {
-        let mut check = Check::new(windows.iter().map(|(at, key)| self.log(*at, *key)));
-        // These Redis decides with its shorter script.
-        let policy = &self.policies[windows[0].0];
-        let plain = windows.len() == 1
+    fn check(&self, cost: u32, logs: &[(usize, usize)]) -> Arc<Check> {
+        let mut check = Check::new(logs.iter().map(|(at, key)| self.log(*at, *key)));
+        // Redis decides about such a check with its shorter script.
+        let policy = &self.policies[logs[0].0];
+        let is_short = logs.len() == 1
             && policy.quotas_and_candidates().len() == 1
-            && policy.penalty_for_strikes().is_none();
-        (check.cost, check.wants_reset, check.wants_timestamp) = (cost, !plain, !plain);
+            && policy.get_penalty().is_none();
+        (check.cost, check.wants_reset, check.wants_timestamp) = (cost, !is_short, !is_short);
         Arc::new(check)
     }
 
-    fn earlier(&self, place: usize) -> Option<Arc<Check>> {
-        let count = self.asked.len();
-        (count > 0).then(|| self.asked[place % count].clone())
+    fn earlier(&self, index: usize) -> Option<Arc<Check>> {
+        let count = self.checks.len();
+        (count > 0).then(|| self.checks[index % count].clone())
     }
 
     async fn admit(&mut self, check: &Arc<Check>) -> Result<(), String> {
         let outcome = self.store.admit(check).await;
-        let expected = wanted(check, self.model.decide(check, true));
-        same(expected, outcome.map(|outcome| wanted(check, outcome)))
+        let expected = only_wanted(check, self.model.decide(check, true));
+        same(expected, outcome.map(|outcome| only_wanted(check, outcome)))
     }
 
     async fn peek(&mut self, check: &Arc<Check>) -> Result<(), String> {
         let outcome = self.store.peek(check).await;
-        let expected = wanted(check, self.model.decide(check, false));
-        same(expected, outcome.map(|outcome| wanted(check, outcome)))
+        let expected = only_wanted(check, self.model.decide(check, false));
+        same(expected, outcome.map(|outcome| only_wanted(check, outcome)))
     }
 
-    /// Tells the store and the model of a request that was admitted elsewhere.
+    /// Restores an admission in the store and in the model.
     async fn restore(
         &mut self,
         check: Arc<Check>,
@@ -164,7 +164,7 @@ impl<'a> Player<'a> {
         confirmed: bool,
     ) -> Result<(), String> {
         let since_us = self.reset_us.unwrap_or(self.origin_us);
-        // Nothing is restored to a clock that has stepped back behind a reset.
+        // After the clock has stepped back behind a reset, there is no age that can be restored.
         if self.reset_us.is_some_and(|reset_us| reset_us > self.model.now_us) {
             return Ok(());
         }
@@ -177,25 +177,26 @@ impl<'a> Player<'a> {
             added = added.and_then(|added| Ok(added + restored?.added));
         }
         same(self.model.restore(&check, age_us, !confirmed), added)?;
-        self.asked.push(check);
+        self.checks.push(check);
         Ok(())
     }
 
-    /// Tells the store and the model of a ban that was imposed elsewhere.
+    /// Restores a ban in the store and in the model.
     async fn restore_ban(&mut self, log: &LogId, remaining_us: u64) -> Result<(), String> {
         let ban = BanSnapshot {
             remaining: Duration::from_micros(remaining_us),
-            reason: "imposed elsewhere".to_owned(),
-            seen: Duration::ZERO,
-            seen_there: None,
+            reason: "restored".to_owned(),
+            age: Duration::ZERO,
+            store_timestamp: None,
         };
         self.model.restore_ban(log, &ban);
-        let known = LogSnapshot { admissions: Vec::new(), ban: Some(ban) };
-        same(0, self.store.restore(log, &known).await.map(|restored| restored.added))
+        let snapshot = LogSnapshot { admissions: Vec::new(), ban: Some(ban) };
+        same(0, self.store.restore(log, &snapshot).await.map(|restored| restored.added))
     }
 }
 
-/// Returns the policy at a place, with limits and the length of its shorter windows.
+/// Returns a policy with these limits. The length of its shorter windows is given in quarters of the
+/// longest.
 fn policy(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) -> Arc<Policy> {
     let short = Quota::new(short, Duration::from_micros(LONGEST_WINDOW_US / 4 * quarters - 1));
     let long = Quota::new(long, Duration::from_micros(LONGEST_WINDOW_US));
@@ -209,15 +210,15 @@ fn policy(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) ->
     })
 }
 
-/// Returns the penalty of the histories.
+/// Returns the penalty that the histories use.
 pub(super) fn penalty() -> Penalty {
     let strikes = Quota::new(2, Duration::from_micros(LONGEST_WINDOW_US * 2));
     let levels = [LONGEST_WINDOW_US / 2, LONGEST_WINDOW_US * 3].map(Duration::from_micros);
     Penalty::new(strikes, levels).decay(Duration::from_micros(LONGEST_WINDOW_US * 4)).jitter(20)
 }
 
-/// Returns what a store has to say of an outcome: it may say more.
-fn wanted(check: &Check, mut outcome: Outcome) -> Outcome {
+/// Removes the values that the check does not want. A store may leave them out.
+fn only_wanted(check: &Check, mut outcome: Outcome) -> Outcome {
     outcome.timestamp = outcome.timestamp.filter(|_| check.wants_timestamp);
     if !check.wants_reset {
         let logs = outcome.logs_mut().iter_mut();
@@ -226,10 +227,10 @@ fn wanted(check: &Check, mut outcome: Outcome) -> Outcome {
     outcome
 }
 
-fn same<T: PartialEq + Debug>(expected: T, answer: Result<T, StoreError>) -> Result<(), String> {
-    match answer {
-        Ok(answer) if answer == expected => Ok(()),
-        Ok(answer) => Err(format!("expected {expected:?}, got {answer:?}")),
+fn same<T: PartialEq + Debug>(expected: T, result: Result<T, StoreError>) -> Result<(), String> {
+    match result {
+        Ok(value) if value == expected => Ok(()),
+        Ok(value) => Err(format!("expected {expected:?}, got {value:?}")),
         Err(error) => Err(format!("expected {expected:?}, got the error: {error}")),
     }
 }

@@ -1,5 +1,5 @@
-//! Every store agrees with the pure algorithm, in each decision, remaining and wait, over random
-//! histories of several windows, changing limits, costs, repeats, cancels and clock jumps.
+//! Tests that both stores decide as the pure algorithm in random histories of several logs, changed
+//! limits, costs, repeated checks, cancellations and clock steps.
 
 mod history;
 
@@ -9,13 +9,15 @@ use proptest::prelude::*;
 use redis::aio::ConnectionManager;
 use test_support::Redis;
 
-use self::history::{KEYS, step};
+use self::history::step;
 use super::{LONGEST_WINDOW_US, Player, Step};
 use crate::store::MemoryStore;
 use crate::store::redis::DirectStore;
 
-/// Where the timestamps of the Redis history begin: as many digits as real ones.
+/// The first timestamp of a Redis history. It has as many digits as a real one.
 const ORIGIN_US: u64 = 1_790_000_000_000_000;
+const KEYS: [&str; 2] = ["alice", "b}o\0b%{"];
+
 async fn play_in_memory(steps: &[Step]) -> Result<(), String> {
     tokio::time::pause();
     let (store, mut clock_us) = (MemoryStore::new(), 0);
@@ -59,7 +61,7 @@ fn config(name: &'static str) -> ProptestConfig {
 }
 
 #[test]
-fn the_memory_store_agrees_with_the_algorithm() {
+fn memory_store_decides_as_the_algorithm() {
     let histories = prop::collection::vec(step(false), 1..80);
     proptest!(config("tests/regressions/memory.txt"), |(steps in histories)| {
         runtime().block_on(play_in_memory(&steps)).map_err(TestCaseError::fail)?;
@@ -67,7 +69,7 @@ fn the_memory_store_agrees_with_the_algorithm() {
 }
 
 #[test]
-fn the_script_agrees_with_the_algorithm() {
+fn script_decides_as_the_algorithm() {
     let runtime = runtime();
     let server = runtime.block_on(Redis::start());
     let connection = runtime.block_on(server.connection());
@@ -82,9 +84,9 @@ fn the_script_agrees_with_the_algorithm() {
     });
 }
 
-/// Random histories seldom meet a boundary of the shorter script: these go through all of them.
+/// Random histories seldom reach a boundary of the shorter script. This history reaches all of them.
 #[test]
-fn the_shorter_script_agrees_at_its_boundaries() {
+fn shorter_script_is_exact_at_its_boundaries() {
     let runtime = runtime();
     let server = runtime.block_on(Redis::start());
     let connection = runtime.block_on(server.connection());
@@ -100,8 +102,8 @@ fn the_shorter_script_agrees_at_its_boundaries() {
                 for offset in offsets {
                     for advance in [offset, 0, LONGEST_WINDOW_US - offset - 1, 1] {
                         steps.push(Step::Advance(advance));
-                        steps.push(Step::Check { cost: 1, windows: vec![(0, 0)] });
-                        steps.push(Step::Peek { cost: 1, windows: vec![(0, 0)] });
+                        steps.push(Step::Check { cost: 1, logs: vec![(0, 0)] });
+                        steps.push(Step::Peek { cost: 1, logs: vec![(0, 0)] });
                     }
                 }
             }

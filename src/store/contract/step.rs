@@ -1,24 +1,25 @@
-//! [`Step`]: what is asked of a store, and how its clock moves.
+//! [`Step`]: a call of the store, or a change of its clock or of a policy.
 
-/// The longest window of every policy. The TTLs of Redis keys run on the server's own clock, so it
-/// is far longer than a test takes.
+/// The longest window of every policy. It is far longer than a test takes, because the TTLs of Redis
+/// keys run on the server's real clock.
 pub(in crate::store) const LONGEST_WINDOW_US: u64 = 1_000_000_000;
 
-/// A step of a history. Logs are given as policy and key, earlier checks by their place.
+/// A step of a history. A log is given by the indices of its policy and its key, and an earlier check
+/// by its index.
 #[derive(Clone, Debug)]
 pub(in crate::store) enum Step {
     Advance(u64),
-    /// Only for the tests of this crate: a store's clock may not be able to step back.
+    /// Only in the tests of this crate, because the clock of a store may not be able to step back.
     #[cfg_attr(not(test), allow(dead_code, reason = "the public histories do not step back"))]
     Rewind(u64),
     Check {
         cost: u32,
-        windows: Vec<(usize, usize)>,
+        logs: Vec<(usize, usize)>,
     },
     Repeat(usize),
     Peek {
         cost: u32,
-        windows: Vec<(usize, usize)>,
+        logs: Vec<(usize, usize)>,
     },
     Cancel(usize),
     Reset(usize, usize),
@@ -26,13 +27,16 @@ pub(in crate::store) enum Step {
         age_us: u64,
         cost: u32,
         confirmed: bool,
-        windows: Vec<(usize, usize)>,
+        logs: Vec<(usize, usize)>,
     },
-    RestoreKnown(usize, u64, bool),
-    /// Only where a policy with a penalty is in use.
+    /// Restores an earlier check with an age, confirmed or not.
+    RestoreEarlier(usize, u64, bool),
+    /// Ignored unless the policy has a penalty.
     RestoreBan {
         remaining_us: u64,
-        window: (usize, usize),
+        log: (usize, usize),
     },
+    /// A policy, the limits of its long and its short window, and the length of the short one in quarters
+    /// of the long one.
     SetLimits(usize, u32, u32, u64),
 }

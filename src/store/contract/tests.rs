@@ -1,9 +1,9 @@
-//! The contract test passes what holds it, and finds what does not.
+//! Tests that the contract test passes a correct store and finds the faults of a wrong one.
 
 use super::*;
 use crate::store::{LogSnapshot, MemoryStore, Outcome, Restored, StoreFuture};
 
-/// What a store does wrong.
+/// A fault of a store.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     IgnoresRepeated,
@@ -23,7 +23,7 @@ impl Wrong {
         self.1 == fault
     }
 
-    fn heard(&self, check: &Arc<Check>) -> Arc<Check> {
+    fn received(&self, check: &Arc<Check>) -> Arc<Check> {
         let mut check = Check::clone(check);
         if self.has(Fault::IgnoresRepeated) {
             check.repeated = false;
@@ -35,7 +35,7 @@ impl Wrong {
     }
 
     fn refuses(&self, check: &Check) -> bool {
-        let has_penalty = |log: &LogId| log.policy.penalty_for_strikes().is_some();
+        let has_penalty = |log: &LogId| log.policy.get_penalty().is_some();
         self.has(Fault::RefusesPenalties) && check.logs.iter().any(has_penalty)
     }
 }
@@ -45,13 +45,13 @@ impl Store for Wrong {
         if self.refuses(check) {
             return StoreFuture::ready(Err(StoreError::Unsupported { what: "penalties" }));
         }
-        let (store, heard) = (self.0.clone(), self.heard(check));
+        let (store, check) = (self.0.clone(), self.received(check));
         let records_denials = self.has(Fault::RecordsDenials);
         StoreFuture::later(async move {
-            let outcome = store.admit(&heard).await?;
+            let outcome = store.admit(&check).await?;
             if records_denials && !outcome.admitted {
-                let admission = crate::store::Admission::new(heard.id, heard.cost, Duration::ZERO);
-                for log in &heard.logs {
+                let admission = crate::store::Admission::new(check.id, check.cost, Duration::ZERO);
+                for log in &check.logs {
                     store.restore(log, &LogSnapshot::new(vec![admission])).await?;
                 }
             }
@@ -60,7 +60,7 @@ impl Store for Wrong {
     }
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
-        self.0.peek(&self.heard(check))
+        self.0.peek(&self.received(check))
     }
 
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
@@ -70,15 +70,15 @@ impl Store for Wrong {
         self.0.cancel(check)
     }
 
-    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
-        let mut known = known.clone();
+    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
+        let mut snapshot = snapshot.clone();
         if self.has(Fault::IgnoresConfirmed) {
-            known.admissions.iter_mut().for_each(|admission| admission.confirmed = true);
+            snapshot.admissions.iter_mut().for_each(|admission| admission.confirmed = true);
         }
         if self.has(Fault::IgnoresBans) {
-            known.ban = None;
+            snapshot.ban = None;
         }
-        self.0.restore(log, &known)
+        self.0.restore(log, &snapshot)
     }
 
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
@@ -90,21 +90,21 @@ impl Store for Wrong {
 }
 
 #[tokio::test(start_paused = true)]
-async fn memory_store_holds_the_contract() {
+async fn memory_store_passes() {
     let store = MemoryStore::new();
     holds(&store, tokio::time::advance).await;
     holds(&store, tokio::time::advance).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn store_may_refuse_penalties() {
+async fn store_may_not_support_penalties() {
     let store = Wrong(MemoryStore::new(), Fault::RefusesPenalties);
     holds_without_penalties(&store, tokio::time::advance).await;
 }
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "a check with a penalty: expected `Unsupported`")]
-async fn penalties_are_not_ignored_in_silence() {
+async fn unsupported_penalties_must_be_refused() {
     holds_without_penalties(&MemoryStore::new(), tokio::time::advance).await;
 }
 
@@ -115,14 +115,14 @@ async fn message_names_the_calling_test() {
     holds(&store, tokio::time::advance).await;
 }
 
-/// Returns the difference that a fault brings.
-async fn found(fault: Fault) -> String {
+/// Returns the difference that a fault causes.
+async fn difference(fault: Fault) -> String {
     let store = Wrong(MemoryStore::new(), fault);
-    play(&store, tokio::time::advance, true).await.expect_err("the fault is found")
+    play(&store, tokio::time::advance, true).await.expect_err("a difference")
 }
 
 #[tokio::test(start_paused = true)]
-async fn wrong_stores_are_found() {
+async fn faults_are_found() {
     for (fault, step) in [
         (Fault::IgnoresRepeated, "Repeat("),
         (Fault::IgnoresCost, "cost: "),
@@ -133,7 +133,7 @@ async fn wrong_stores_are_found() {
         (Fault::IgnoresBans, "ban: BanState"),
         (Fault::RefusesPenalties, "got the error: the store can't do this: penalties"),
     ] {
-        let difference = found(fault).await;
+        let difference = difference(fault).await;
         assert!(difference.starts_with("history "), "{difference}");
         assert!(difference.contains(step), "{difference}");
     }

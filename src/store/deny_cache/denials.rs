@@ -138,7 +138,7 @@ impl Denials {
             denial.outcome(micros(elapsed))
         });
         let mut outcome = Outcome::new(false, logs);
-        (outcome.timestamp, outcome.remembered) = (timestamp, true);
+        (outcome.timestamp, outcome.from_cache) = (timestamp, true);
         Some(outcome)
     }
 

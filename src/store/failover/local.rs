@@ -10,7 +10,7 @@ use super::{CheckResult, Failover, immediate, is_local};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::store::{BanStore, Store};
-use crate::window::{Check, DecidedBy, Outcome, REASON};
+use crate::window::{Check, DecidedBy, Outcome, STRIKES_REASON};
 
 impl<S: Store> Failover<S> {
     /// Decides on a request for which the store failed, by its failure policy.
@@ -65,13 +65,13 @@ impl<S: Store> Failover<S> {
         sent: Option<Instant>,
         outcome: &Outcome,
     ) {
-        if !is_local(check) || outcome.remembered {
+        if !is_local(check) || outcome.from_cache {
             return;
         }
         for (log, log_outcome) in check.logs.iter().zip(outcome.logs()) {
             if log_outcome.ban().is_banned() {
                 let length = log_outcome.ban().remaining().saturating_sub(age_of(sent));
-                let _ = self.0.local.impose_seen(log, length, REASON, outcome.timestamp);
+                let _ = self.0.local.restore_ban(log, length, STRIKES_REASON, outcome.timestamp);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The bans of a [`MemoryStore`].
+//! [`BanStore`] for [`MemoryStore`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use super::{MemoryStore, ban_record_key};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Penalty, Policy};
-use crate::store::expiring::{Keep, Kept};
+use crate::store::expiring::{ExpiringValue, Keep};
 use crate::store::{Ban, BanCursor, BanPage, BanStore, StoreFuture};
 use crate::time::micros;
 use crate::window::{BanRecord, LogId};
 
-impl Kept for BanRecord {}
+impl ExpiringValue for BanRecord {}
 
 fn ban(record: &BanRecord, now_us: u64, is_new: bool) -> Option<Ban> {
     let wait_us = record.wait_us(now_us);
@@ -20,19 +20,20 @@ fn ban(record: &BanRecord, now_us: u64, is_new: bool) -> Option<Ban> {
     (wait_us > 0).then(|| Ban { remaining, reason: record.reason.clone(), is_new })
 }
 
-/// Says for how long a record is kept after it was changed by hand.
+/// Returns how long to keep a record.
 fn keep(record: &BanRecord, now_us: u64, penalty: Option<&Penalty>) -> Keep {
-    match penalty.map(|penalty| record.over_us(penalty)) {
+    match penalty.map(|penalty| record.expires_us(penalty)) {
         _ if *record == BanRecord::default() => Keep::Not,
-        Some(over_us) if over_us > now_us => Keep::Until(over_us),
+        Some(expires_us) if expires_us > now_us => Keep::Until(expires_us),
         Some(_) => Keep::Not,
-        // A policy without a penalty can't tell for how long strikes and levels matter.
+        // Without a penalty it is unknown how long strikes and levels matter.
         None => Keep::AtLeastUntil(record.until_us),
     }
 }
 
 impl MemoryStore {
-    pub(super) fn with_ban_record<T>(
+    /// Calls `change` with the ban record of a log's key and the present instant.
+    fn with_ban_record<T>(
         &self,
         log: &LogId,
         change: impl FnOnce(&mut BanRecord, u64) -> T,
@@ -40,22 +41,22 @@ impl MemoryStore {
         let key = ban_record_key(&log.policy, log.key.as_bytes());
         self.0.ban_records.update(&key, |record, now_us| {
             let result = change(record, now_us);
-            (result, keep(record, now_us, log.policy.penalty_for_strikes()))
+            (result, keep(record, now_us, log.policy.get_penalty()))
         })
     }
 
-    /// Bans a key that was seen to be banned in another store, then on that store's clock.
-    pub(crate) fn impose_seen(
+    /// Imposes a ban that was seen in another store, at `store_timestamp` on that store's clock.
+    pub(crate) fn restore_ban(
         &self,
         log: &LogId,
         length: Duration,
         reason: &str,
-        there: Option<Duration>,
+        store_timestamp: Option<Duration>,
     ) -> Result<(), StoreError> {
         self.with_ban_record(log, |record, now_us| {
-            let penalty = log.policy.penalty_for_strikes();
+            let penalty = log.policy.get_penalty();
             record.impose(now_us, micros(length), reason, penalty);
-            record.seen_there_us = there.map(micros);
+            record.store_timestamp_us = store_timestamp.map(micros);
         })
     }
 }
@@ -63,13 +64,13 @@ impl MemoryStore {
 impl BanStore for MemoryStore {
     fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
         let key = ban_record_key(&log.policy, log.key.as_bytes());
-        let look = |record: &BanRecord, now_us: u64| ban(record, now_us, false);
-        StoreFuture::ready(Ok(self.0.ban_records.look(&key, look).flatten()))
+        let read = |record: &BanRecord, now_us: u64| ban(record, now_us, false);
+        StoreFuture::ready(Ok(self.0.ban_records.read(&key, read).flatten()))
     }
 
     fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
         let impose = |record: &mut BanRecord, now_us: u64| {
-            let penalty = log.policy.penalty_for_strikes();
+            let penalty = log.policy.get_penalty();
             let is_new = record.impose(now_us, micros(duration), reason, penalty);
             let none = Ban { remaining: Duration::ZERO, reason: String::new(), is_new };
             ban(record, now_us, is_new).unwrap_or(none)
@@ -84,12 +85,13 @@ impl BanStore for MemoryStore {
 
     fn page(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage> {
         let prefix = ban_record_key(policy, b"");
-        let look = |key: &[u8], record: &BanRecord, now_us: u64| {
+        let read = |key: &[u8], record: &BanRecord, now_us: u64| {
             let key = key.strip_prefix(&prefix[..])?;
-            Some((Key::kept(key), ban(record, now_us, false)?))
+            Some((Key::from_stored(key), ban(record, now_us, false)?))
         };
-        let place = usize::try_from(cursor.place()).unwrap_or(usize::MAX);
-        let (bans, next) = self.0.ban_records.page(place, count, look);
-        StoreFuture::ready(Ok(BanPage::new(bans, next.map(|place| BanCursor::new(place as u64)))))
+        let position = usize::try_from(cursor.position()).unwrap_or(usize::MAX);
+        let (bans, next) = self.0.ban_records.page(position, count, read);
+        let next = next.map(|position| BanCursor::new(position as u64));
+        StoreFuture::ready(Ok(BanPage::new(bans, next)))
     }
 }

@@ -1,4 +1,5 @@
-//! Decisions, all of whose windows are locked meanwhile.
+//! How a [`MemoryStore`](super::MemoryStore) decides and records. It holds the locks of all logs
+//! meanwhile.
 
 use std::time::Duration;
 
@@ -21,37 +22,37 @@ impl Inner {
     fn try_decide(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
         let id = check.id;
         let mut locked = self.lock_all(&check.logs);
-        // Read under the lock, so that the timestamps of one log never run backwards.
+        // Read under the lock, so that the timestamps of one log never step back.
         let now_us = self.now_us();
-        let mut known_us = None;
+        let mut recorded_us = None;
         let mut slots = SmallVec::<[Option<u32>; 1]>::new();
         let mut outcomes = SmallVec::<[LogOutcome; 1]>::new();
         for (index, log) in check.logs.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
             let slot = shard.find(hash, log);
             slots.push(slot);
-            let entries = slot.map_or(&shard::UNUSED, |slot| &shard.log(slot).entries);
+            let entries = slot.map_or(&shard::EMPTY, |slot| &shard.log(slot).entries);
             if check.repeated {
                 let longest_window_us = log.policy.longest_window_us();
-                known_us = known_us.or_else(|| entries.find(id, now_us, longest_window_us));
+                recorded_us = recorded_us.or_else(|| entries.find(id, now_us, longest_window_us));
             }
             let state = |quota| entries.state(now_us, quota, check.cost);
             outcomes.push(LogOutcome::of(&log.policy, state));
         }
-        let timestamp = Duration::from_micros(known_us.unwrap_or(now_us));
+        let timestamp = Duration::from_micros(recorded_us.unwrap_or(now_us));
         let mut outcome = Outcome::new(true, outcomes).with_timestamp(timestamp);
-        if known_us.is_some() {
+        if recorded_us.is_some() {
             for state in outcome.logs_mut().iter_mut().flat_map(LogOutcome::states_mut) {
                 state.wait_us = 0;
             }
             return Ok(outcome);
         }
-        self.punish(check, &mut outcome, record);
+        self.apply_penalties(check, &mut outcome, record);
         outcome.admitted = outcome.fits();
         if record {
             for (index, slot) in slots.iter().enumerate() {
                 if let Some(slot) = slot {
-                    self.adopt(locked.shard(index).0, *slot, &check.logs[index].policy);
+                    self.set_policy(locked.shard(index).0, *slot, &check.logs[index].policy);
                 }
             }
         }
@@ -74,41 +75,43 @@ impl Inner {
                 }
             }
         }
-        // Not before all are recorded: a log about to be used again is not to be dropped.
+        // Only after all logs have recorded the request: an expired log of the check must not be
+        // dropped before.
         for index in 0..check.logs.len() {
             self.drop_expired(locked.shard(index).0, now_us, DROPPED_PER_ADMISSION);
         }
         Ok(outcome)
     }
 
-    /// Looks up the bans, and counts a denial by a full quota as a strike if it is to be.
+    /// Sets the ban of each log, and counts a denial by a full quota as a strike if `record` is set.
     ///
-    /// A denial stays one where the table of ban records is full: then the strike is not counted.
-    fn punish(&self, check: &Check, outcome: &mut Outcome, count: bool) {
-        for (log, of_log) in check.logs.iter().zip(outcome.logs_mut()) {
-            let Some(penalty) = log.policy.penalty_for_strikes() else { continue };
-            let full_us = of_log.longest_full_us(&log.policy);
-            let look = |record: &mut BanRecord, now_us: u64| {
+    /// If the map of ban records is full, the strike is lost and the denial stays.
+    fn apply_penalties(&self, check: &Check, outcome: &mut Outcome, record: bool) {
+        for (log, log_outcome) in check.logs.iter().zip(outcome.logs_mut()) {
+            let Some(penalty) = log.policy.get_penalty() else { continue };
+            let full_us = log_outcome.longest_full_window_us(&log.policy);
+            let update = |ban_record: &mut BanRecord, now_us: u64| {
                 let mut strike = Strike::None;
-                if record.wait_us(now_us) == 0 && full_us > 0 && count {
-                    let lengths_us = penalty.level_lengths_us(check.id);
-                    strike = record.strike(now_us, check.id, full_us, penalty, &lengths_us);
+                if ban_record.wait_us(now_us) == 0 && full_us > 0 && record {
+                    let lengths_us = penalty.ban_lengths_us(check.id);
+                    strike = ban_record.strike(now_us, check.id, full_us, penalty, &lengths_us);
                 }
-                let over_us = record.over_us(penalty);
-                let keep = if over_us > now_us { Keep::Until(over_us) } else { Keep::Not };
-                (BanState { remaining_us: record.wait_us(now_us), strike }, keep)
+                let expires_us = ban_record.expires_us(penalty);
+                let keep = if expires_us > now_us { Keep::Until(expires_us) } else { Keep::Not };
+                (BanState { remaining_us: ban_record.wait_us(now_us), strike }, keep)
             };
             let key = ban_record_key(&log.policy, log.key.as_bytes());
-            match self.ban_records.update(&key, look) {
-                Ok(ban) => of_log.set_ban(ban),
+            match self.ban_records.update(&key, update) {
+                Ok(ban) => log_outcome.set_ban(ban),
                 Err(error) => telemetry::strike_lost(&error),
             }
         }
     }
 
-    /// Records a request in all of its logs, whatever the quotas say.
+    /// Records a request in all of its logs, whatever the quotas are.
     ///
-    /// Looks for its identity only if it may be there already: that can take as long as the log is.
+    /// It searches for the identity only if the check is repeated, because the search takes time
+    /// proportional to the length of the log.
     pub(super) fn try_record(&self, check: &Check, age_us: u64) -> Result<(), StoreError> {
         let mut locked = self.lock_all(&check.logs);
         let now_us = self.now_us();
@@ -129,7 +132,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Records what another process knows of a log, and returns how many entries it lacked.
+    /// Records admissions by another store, and returns how many entries were missing.
     pub(super) fn try_restore(
         &self,
         log: &LogId,
@@ -144,7 +147,7 @@ impl Inner {
             if admission.cost == 0 || age_us >= log.policy.longest_window_us() {
                 continue;
             }
-            // What was admitted before there was a store is counted from its creation.
+            // An admission from before the store's creation counts from its creation.
             let entry = Entry { at_us: now_us.saturating_sub(age_us), id: admission.id };
             let slot = self.find_or_insert(shard, hash, log, entry.at_us)?;
             let stored = shard.log_mut(slot);
@@ -154,7 +157,7 @@ impl Inner {
         Ok(added)
     }
 
-    /// Returns the slot of a log, which is made if there is none and room for it.
+    /// Returns the slot of a log, and inserts the log if it is absent and there is room.
     fn find_or_insert(
         &self,
         shard: &mut Shard,
@@ -164,7 +167,7 @@ impl Inner {
     ) -> Result<u32, StoreError> {
         match shard.find(hash, log) {
             Some(slot) => {
-                self.adopt(shard, slot, &log.policy);
+                self.set_policy(shard, slot, &log.policy);
                 Ok(slot)
             }
             None if self.reserve(1) => Ok(self.insert(shard, hash, log, at_us)),

@@ -1,15 +1,15 @@
-//! [`Fill`]: tells once when a store is filling up, and once when there is room again.
+//! [`Fill`]: reports when a store becomes nearly full, and when it has room again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::telemetry;
 
-/// How full a store is, as far as it was told.
+/// The last reported fill of a store.
 pub(super) struct Fill {
-    /// From so many logs on the store is nearly full: 80 % of its capacity.
+    /// 80 % of the capacity. The store becomes nearly full at this many logs.
     high: usize,
-    /// Below so many it is not any more: 70 % of its capacity. A store that holds about as many as
-    /// `high` all the time is told of once.
+    /// 70 % of the capacity. The store has room again below this many logs. The distance from `high`
+    /// prevents repeated reports of a store that holds about `high` logs.
     low: usize,
     capacity: usize,
     nearly_full: AtomicBool,
@@ -22,9 +22,9 @@ impl Fill {
         Self { high, low, capacity, nearly_full: AtomicBool::new(false) }
     }
 
-    /// Compares how many logs the store holds with what was told last. Not to be called under a
-    /// lock: a subscriber or recorder may use the store itself.
-    pub(super) fn notice(&self, held: usize) {
+    /// Reports a change. Must not be called under a lock, because a subscriber or recorder may use the
+    /// store.
+    pub(super) fn report(&self, held: usize) {
         let was = self.nearly_full.load(Ordering::Relaxed);
         let is = if was { held >= self.low } else { held >= self.high && held > 0 };
         if is == was || self.nearly_full.swap(is, Ordering::Relaxed) == is {

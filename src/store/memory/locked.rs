@@ -1,19 +1,20 @@
-//! [`Locked`]: the shards that a decision holds.
+//! [`Locked`]: the locked shards of a check.
 
 use std::sync::MutexGuard;
 
 use super::shard::Shard;
 use super::shard::shard_of;
 
-/// The shards of one decision, locked, and the hashes of its windows.
+/// The locked shards of a check, and the hashes of its logs.
 pub(super) enum Locked<'a> {
-    /// Nearly every decision is about one window.
+    /// Nearly every check has one log.
     One(u64, MutexGuard<'a, Shard>),
+    /// The shards are in ascending order.
     Many(Vec<u64>, Vec<(usize, MutexGuard<'a, Shard>)>),
 }
 
 impl Locked<'_> {
-    /// Returns the shard of the decision's `index`-th window, and the window's hash.
+    /// Returns the shard and the hash of the check's `index`-th log.
     pub(super) fn shard(&mut self, index: usize) -> (&mut Shard, u64) {
         match self {
             Self::One(hash, guard) => (guard, *hash),

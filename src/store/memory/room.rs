@@ -1,4 +1,4 @@
-//! How a store keeps to its capacity.
+//! How a [`MemoryStore`](super::MemoryStore) stays within its capacity.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -13,40 +13,41 @@ use crate::policy::Policy;
 use crate::telemetry;
 use crate::window::LogId;
 
-/// Of how many policies the store remembers how long their logs were when it was last full.
+/// How many policies [`Inner::sweep`] has at most.
 const MOST_POLICIES: usize = 1024;
 
 impl Inner {
-    /// Does what may need room, and once more after all logs that have run out were dropped.
+    /// Calls `act`. If it fails for lack of room, drops all expired logs and calls it once more.
     pub(super) fn with_room<T>(
         &self,
         logs: &[LogId],
         act: impl Fn() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let done = act();
-        let again = matches!(done, Err(StoreError::Full { .. })) && self.make_room(logs);
-        let done = if again { act() } else { done };
-        self.fill.notice(self.held.load(Ordering::Relaxed));
+        let mut done = act();
+        if matches!(done, Err(StoreError::Full { .. })) && self.make_room(logs) {
+            done = act();
+        }
+        self.fill.report(self.held.load(Ordering::Relaxed));
         if let Err(StoreError::Full { .. }) = done {
             telemetry::memory_full();
         }
         done
     }
 
-    /// Drops all logs that have run out, and says whether there may be room now.
+    /// Drops all expired logs, and returns whether there may be room now.
     ///
-    /// A flood of new keys comes here with each of them, and is not to go through all shards, whose
-    /// locks others need, unless that is of use.
+    /// In a flood of new keys each request comes here. So it visits the shards, whose locks the other
+    /// requests need, only if a log may have expired.
     fn make_room(&self, logs: &[LogId]) -> bool {
-        let mut known = self.sweep.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut longest_us = self.sweep.lock().unwrap_or_else(PoisonError::into_inner);
         for log in logs {
-            self.shorten(&mut known, &log.policy);
+            self.shorten(&mut longest_us, &log.policy);
         }
         if self.now_us() < self.due_us.load(Ordering::Relaxed) {
-            // Another thread may have made some while this one waited for the lock.
+            // Another thread may have made room while this one waited for the lock.
             return self.held.load(Ordering::Relaxed) < self.capacity;
         }
-        // Windows made meanwhile lower it by themselves.
+        // A log that is inserted meanwhile lowers it again.
         self.due_us.store(u64::MAX, Ordering::Relaxed);
         for shard in 0..SHARDS {
             let mut shard = self.lock(shard);
@@ -56,18 +57,18 @@ impl Inner {
         true
     }
 
-    /// Holds the logs of a policy to its present length, if that is shorter than when they were
-    /// last gone through: those of keys that do not come again would keep their places for the old.
-    fn shorten(&self, known: &mut HashMap<String, u64, RandomState>, policy: &Arc<Policy>) {
+    /// Applies a policy to all of its logs if its longest window has become shorter since the last
+    /// sweep. Otherwise the logs of idle keys would keep their places for the earlier window.
+    fn shorten(&self, longest_us: &mut HashMap<String, u64, RandomState>, policy: &Arc<Policy>) {
         let longest_window_us = policy.longest_window_us();
-        let before_us = known.get(policy.log_name()).copied();
+        let before_us = longest_us.get(policy.log_name()).copied();
         if before_us == Some(longest_window_us) {
             return;
         }
-        if known.len() >= MOST_POLICIES {
-            known.clear();
+        if longest_us.len() >= MOST_POLICIES {
+            longest_us.clear();
         }
-        known.insert(policy.log_name().to_owned(), longest_window_us);
+        longest_us.insert(policy.log_name().to_owned(), longest_window_us);
         if before_us.is_some_and(|before_us| before_us < longest_window_us) {
             return;
         }
@@ -78,9 +79,9 @@ impl Inner {
         }
     }
 
-    /// Has the entries of a log matter for as long as `policy` says.
-    pub(super) fn adopt(&self, shard: &mut Shard, slot: u32, policy: &Arc<Policy>) {
-        shard.adopt(slot, policy);
+    /// Sets the policy of a log, see [`Shard::set_policy`].
+    pub(super) fn set_policy(&self, shard: &mut Shard, slot: u32, policy: &Arc<Policy>) {
+        shard.set_policy(slot, policy);
         self.note_due(shard.log(slot).due_us());
     }
 
@@ -90,14 +91,14 @@ impl Inner {
         }
     }
 
-    /// Makes a log to add an entry of that timestamp to, and returns its slot.
+    /// Inserts a log whose first entry will be at `at_us`, and returns its slot.
     pub(super) fn insert(&self, shard: &mut Shard, hash: u64, log: &LogId, at_us: u64) -> u32 {
         let slot = shard.insert(hash, log, at_us, &self.hasher);
         self.note_due(shard.log(slot).due_us());
         slot
     }
 
-    /// Counts `more` logs in, unless that would pass the cap.
+    /// Reserves places for `more` logs, or returns `false` if that would exceed the capacity.
     pub(super) fn reserve(&self, more: usize) -> bool {
         let grown = |held: usize| Some(held + more).filter(|sum| *sum <= self.capacity);
         self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok()

@@ -1,4 +1,4 @@
-//! [`Shard`]: some of a store's windows, and the order in which they run out.
+//! [`Shard`]: a part of a store's logs, with the order in which they expire.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,20 +12,20 @@ use smallvec::SmallVec;
 use crate::policy::Policy;
 use crate::window::{Entry, Log, LogId};
 
-/// How many locks the logs are spread over.
+/// How many shards, each with a lock, the logs are spread over.
 pub(super) const SHARDS: usize = 64;
 
-/// What a key that has no window yet is judged by.
-pub(super) static UNUSED: Log = Log::new();
+/// The log of a key that has none yet.
+pub(super) static EMPTY: Log = Log::new();
 
 /// The log of one key under one policy.
 pub(super) struct StoredLog {
     pub(super) entries: Log,
-    /// Inline if it is short: to follow a pointer to it costs as much as the rest.
+    /// Short keys are inline: to follow a pointer costs as much as the rest of a look-up.
     key: SmallVec<[u8; 24]>,
-    /// As it was at the last decision: it says how long the entries matter.
+    /// The policy of the last decision. Its longest window says how long entries are kept.
     policy: Arc<Policy>,
-    /// When the window's entry in `Shard::expiries` comes due: not after it has run out.
+    /// The instant of the log's entry in `Shard::expiries`. The log does not expire before it.
     due_us: u64,
 }
 
@@ -34,24 +34,24 @@ impl StoredLog {
         self.key[..] == *log.key.as_bytes() && self.policy.shares_logs_with(&log.policy)
     }
 
-    /// Records a request.
+    /// Adds the entries of a request.
     pub(super) fn add(&mut self, entry: Entry, now_us: u64, cost: u32) {
-        self.entries.forget(now_us, self.policy.longest_window_us());
+        self.entries.compact(now_us, self.policy.longest_window_us());
         self.entries.add(entry, cost, highest_limit(&self.policy));
     }
 
-    /// Records a request that may be there already, see [`Log::restore`].
-    pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: u32, raises: bool) -> u32 {
-        self.entries.forget_all(now_us, self.policy.longest_window_us());
-        self.entries.restore(entry, cost, highest_limit(&self.policy), raises)
+    /// Adds the entries of a request that the log may have, see [`Log::restore`].
+    pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: u32, raise: bool) -> u32 {
+        self.entries.remove_expired(now_us, self.policy.longest_window_us());
+        self.entries.restore(entry, cost, highest_limit(&self.policy), raise)
     }
 
-    /// Tells whether no entry matters any longer.
-    pub(super) fn has_run_out(&self, now_us: u64) -> bool {
+    /// Returns whether all entries have left the longest window.
+    pub(super) fn is_expired(&self, now_us: u64) -> bool {
         self.expires_us() <= now_us
     }
 
-    /// Returns an instant before which the window does not run out.
+    /// Returns an instant before which the log does not expire.
     pub(super) fn due_us(&self) -> u64 {
         self.due_us
     }
@@ -65,38 +65,38 @@ fn highest_limit(policy: &Policy) -> u32 {
     policy.quotas_and_candidates().map(|quota| quota.limit()).max().unwrap_or(0)
 }
 
-/// Windows by hash, and by when they may have run out.
+/// Logs by hash, and by the instant at which they may have expired.
 #[derive(Default)]
 pub(super) struct Shard {
     by_hash: HashTable<u32>,
     logs: Slab<StoredLog>,
-    /// One entry a window that is true, besides stale ones of windows removed early. An entry is
-    /// not moved when its window is used again, but when it comes due.
+    /// The due instant and the slot of each log, and stale entries of logs that were removed early. An
+    /// entry is corrected when it comes due, not when its log is used again.
     expiries: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
 impl Shard {
-    /// Returns the slot of a window.
+    /// Returns the slot of a log, or `None` if the log is absent.
     pub(super) fn find(&self, hash: u64, log: &LogId) -> Option<u32> {
         self.by_hash.find(hash, |slot| self.logs[*slot as usize].is(log)).copied()
     }
 
-    /// Returns an instant before which no window runs out.
+    /// Returns an instant before which no log expires.
     pub(super) fn due_us(&self) -> u64 {
         self.expiries.peek().map_or(u64::MAX, |Reverse((due_us, _))| *due_us)
     }
 
-    /// Returns the window in a slot that `find` or `insert` has returned.
+    /// Returns the log in a slot that `find` or `insert` has returned.
     pub(super) fn log(&self, slot: u32) -> &StoredLog {
         &self.logs[slot as usize]
     }
 
-    /// Returns the window in a slot that `find` or `insert` has returned.
+    /// Returns the log in a slot that `find` or `insert` has returned.
     pub(super) fn log_mut(&mut self, slot: u32) -> &mut StoredLog {
         &mut self.logs[slot as usize]
     }
 
-    /// Makes a window to add an entry of that timestamp to, and returns its slot.
+    /// Inserts a log whose first entry will be at `at_us`, and returns its slot.
     pub(super) fn insert(
         &mut self,
         hash: u64,
@@ -107,43 +107,43 @@ impl Shard {
         let policy = log.policy.clone();
         let due_us = at_us + policy.longest_window_us();
         let key = SmallVec::from_slice(log.key.as_bytes());
-        let window = StoredLog { entries: Log::new(), key, policy, due_us };
-        let slot = self.logs.insert(window) as u32;
+        let stored = StoredLog { entries: Log::new(), key, policy, due_us };
+        let slot = self.logs.insert(stored) as u32;
         let logs = &self.logs;
         self.by_hash.insert_unique(hash, slot, |slot| hash_of(&logs[*slot as usize], hasher));
         self.expiries.push(Reverse((due_us, slot)));
         slot
     }
 
-    /// Has the entries of a window matter for as long as `policy` says from now on.
+    /// Sets the policy of a log, which says how long to keep the entries from now on.
     ///
-    /// A denial under a longer window counts on entries that the shorter one would have dropped,
-    /// and a window that was shortened is not to keep its place for the old length.
-    pub(super) fn adopt(&mut self, slot: u32, policy: &Arc<Policy>) {
-        let window = &mut self.logs[slot as usize];
-        if Arc::ptr_eq(&window.policy, policy) {
+    /// A longer window needs entries that the shorter one would drop. With a shorter window the log
+    /// expires earlier.
+    pub(super) fn set_policy(&mut self, slot: u32, policy: &Arc<Policy>) {
+        let stored = &mut self.logs[slot as usize];
+        if Arc::ptr_eq(&stored.policy, policy) {
             return;
         }
-        window.policy = policy.clone();
-        let expires_us = window.expires_us();
-        if expires_us < window.due_us {
-            window.due_us = expires_us;
+        stored.policy = policy.clone();
+        let expires_us = stored.expires_us();
+        if expires_us < stored.due_us {
+            stored.due_us = expires_us;
             self.expiries.push(Reverse((expires_us, slot)));
         }
     }
 
-    /// Shortens what is kept under an earlier form of a policy to the present one.
+    /// Sets the policy of all its logs that have an earlier version with a longer window.
     pub(super) fn shorten(&mut self, policy: &Arc<Policy>) {
-        let is_longer = |window: &StoredLog| {
-            window.policy.shares_logs_with(policy)
-                && window.policy.longest_window_us() > policy.longest_window_us()
+        let is_longer = |stored: &StoredLog| {
+            stored.policy.shares_logs_with(policy)
+                && stored.policy.longest_window_us() > policy.longest_window_us()
         };
-        let logs = self.logs.iter().filter(|(_, window)| is_longer(window));
-        let slots: Vec<u32> = logs.map(|(slot, _)| slot as u32).collect();
-        slots.into_iter().for_each(|slot| self.adopt(slot, policy));
+        let longer = self.logs.iter().filter(|(_, stored)| is_longer(stored));
+        let slots: Vec<u32> = longer.map(|(slot, _)| slot as u32).collect();
+        slots.into_iter().for_each(|slot| self.set_policy(slot, policy));
     }
 
-    /// Forgets a window, and says whether there was one.
+    /// Removes a log, and returns whether it was present.
     pub(super) fn remove(&mut self, hash: u64, log: &LogId) -> bool {
         let same = |slot: &u32| self.logs[*slot as usize].is(log);
         let Ok(found) = self.by_hash.find_entry(hash, same) else {
@@ -151,15 +151,15 @@ impl Shard {
         };
         let (slot, _) = found.remove();
         self.logs.remove(slot as usize);
-        // The window's expiry stays behind, stale. Half of them stale is enough.
+        // The entry in `expiries` is stale now. Rebuild the heap when most entries are stale.
         if self.expiries.len() > 2 * self.logs.len() + 64 {
-            let due = |(slot, window): (usize, &StoredLog)| Reverse((window.due_us, slot as u32));
+            let due = |(slot, stored): (usize, &StoredLog)| Reverse((stored.due_us, slot as u32));
             self.expiries = self.logs.iter().map(due).collect();
         }
         true
     }
 
-    /// Drops up to `most` windows that have run out, and says how many.
+    /// Drops up to `most` expired logs, and returns their number.
     pub(super) fn drop_expired(&mut self, now_us: u64, most: usize, hasher: &RandomState) -> usize {
         let mut dropped = 0;
         while dropped < most {
@@ -168,17 +168,17 @@ impl Shard {
                 break;
             }
             self.expiries.pop();
-            let Some(window) = self.logs.get_mut(slot as usize) else { continue };
-            if window.due_us != due_us {
+            let Some(stored) = self.logs.get_mut(slot as usize) else { continue };
+            if stored.due_us != due_us {
                 continue;
             }
-            let expires_us = window.expires_us();
+            let expires_us = stored.expires_us();
             if expires_us > now_us {
-                window.due_us = expires_us;
+                stored.due_us = expires_us;
                 self.expiries.push(Reverse((expires_us, slot)));
                 continue;
             }
-            let hash = hash_of(window, hasher);
+            let hash = hash_of(stored, hasher);
             if let Ok(found) = self.by_hash.find_entry(hash, |other| *other == slot) {
                 found.remove();
             }
@@ -189,16 +189,17 @@ impl Shard {
     }
 }
 
-fn hash_of(window: &StoredLog, hasher: &RandomState) -> u64 {
-    hash(hasher, &window.policy, &window.key)
+fn hash_of(stored: &StoredLog, hasher: &RandomState) -> u64 {
+    hash(hasher, &stored.policy, &stored.key)
 }
 
-/// The table inside a shard uses a hash's low and top bits; these are between them.
-pub(super) fn shard_of(hash: u64) -> usize {
-    (hash >> 40) as usize % SHARDS
-}
-
-/// Hashes what a window is found by.
+/// Returns the hash of a log's identity.
 pub(super) fn hash(hasher: &RandomState, policy: &Policy, key: &[u8]) -> u64 {
     hasher.hash_one((policy.log_name(), key))
+}
+
+/// Returns the shard of a hash. The table in the shard uses the low and the top bits, so the shard is
+/// chosen by bits between them.
+pub(super) fn shard_of(hash: u64) -> usize {
+    (hash >> 40) as usize % SHARDS
 }

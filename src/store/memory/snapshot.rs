@@ -1,4 +1,5 @@
-//! What a [`MemoryStore`] that stands in for another store knows of a log.
+//! A [`MemoryStore`] as the local replacement of another store: records its admissions and reads them
+//! back.
 
 use std::time::Duration;
 
@@ -9,21 +10,23 @@ use crate::time::micros;
 use crate::window::{Check, LogId};
 
 impl MemoryStore {
-    /// Records an admission by another store, so long ago.
+    /// Records an admission by another store, `age` ago.
     pub(in crate::store) fn record(&self, check: &Check, age: Duration) -> Result<(), StoreError> {
         self.0.with_room(&check.logs, || self.0.try_record(check, micros(age)))
     }
 
-    /// Returns how many entries a log has, some of which may have left its window.
+    /// Returns the number of entries of a log. Some may have left its longest window.
     pub(in crate::store) fn log_len(&self, log: &LogId) -> usize {
         let hash = self.0.hash(log);
         let shard = self.0.lock(super::shard::shard_of(hash));
         shard.find(hash, log).map_or(0, |slot| shard.log(slot).entries.len())
     }
 
-    /// Returns the admissions that are known of a log and take about so many places, oldest first,
-    /// and the timestamp from which it goes on if these are not all; with the first of them the ban
-    /// of the log's key.
+    /// Returns a part of a log: admissions after the timestamp `after_us` that take about `most`
+    /// places, oldest first. The second value is the `after_us` of the next part, or `None` if this is
+    /// the last one.
+    ///
+    /// The first part, with `after_us` of `None`, has the ban of the log's key.
     pub(in crate::store) fn snapshot_after(
         &self,
         log: &LogId,
@@ -44,7 +47,7 @@ impl MemoryStore {
         let mut admissions: Vec<Admission> = Vec::new();
         let mut last_us = None;
         for (places, entry) in entries.iter().enumerate() {
-            // All of one instant belong together.
+            // Entries of one timestamp must be in one part.
             if places >= most && last_us != Some(entry.at_us) {
                 return (LogSnapshot { admissions, ban }, last_us);
             }
@@ -61,28 +64,28 @@ impl MemoryStore {
         (LogSnapshot { admissions, ban }, None)
     }
 
-    /// Returns the ban of a log's key, if its policy enforces bans.
+    /// Returns the ban of a log's key, if its policy has a penalty.
     pub(in crate::store) fn ban_snapshot(&self, log: &LogId) -> Option<BanSnapshot> {
-        log.policy.penalty_for_strikes()?;
+        log.policy.get_penalty()?;
         let key = ban_record_key(&log.policy, log.key.as_bytes());
-        self.0.ban_records.look(&key, |record, now_us| {
+        self.0.ban_records.read(&key, |record, now_us| {
             let wait_us = record.wait_us(now_us);
             (wait_us > 0).then(|| BanSnapshot {
                 remaining: Duration::from_micros(wait_us),
                 reason: record.reason.clone(),
-                seen: Duration::from_micros(now_us.saturating_sub(record.seen_us)),
-                seen_there: record.seen_there_us.map(Duration::from_micros),
+                age: Duration::from_micros(now_us.saturating_sub(record.last_seen_us)),
+                store_timestamp: record.store_timestamp_us.map(Duration::from_micros),
             })
         })?
     }
 
-    /// Forgets the admissions of a log that are at least so old: another process has reset it.
+    /// Removes the admissions of a log that are at least `age` old, after another process has reset it.
     pub(in crate::store) fn forget_older(&self, log: &LogId, age: Duration) {
         let hash = self.0.hash(log);
         let mut shard = self.0.lock(super::shard::shard_of(hash));
-        let until_us = self.0.now_us().saturating_sub(micros(age));
+        let reset_us = self.0.now_us().saturating_sub(micros(age));
         if let Some(slot) = shard.find(hash, log) {
-            shard.log_mut(slot).entries.remove_until(until_us);
+            shard.log_mut(slot).entries.remove_until(reset_us);
         }
     }
 }

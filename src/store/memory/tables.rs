@@ -1,4 +1,4 @@
-//! [`Tables`]: what other parts of the crate keep beside the logs.
+//! [`Tables`]: values that other parts of the crate keep in a [`MemoryStore`].
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -6,30 +6,33 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use ahash::RandomState;
 
-use crate::store::expiring::{Expiring, Kept};
+use crate::store::expiring::{ExpiringMap, ExpiringValue};
 
-/// How many bytes a table may take unless told otherwise.
-const DEFAULT_BYTES: usize = 256 << 20;
+/// The default budget of a table.
+const DEFAULT_BUDGET: usize = 256 << 20;
 
-/// One table for each type of value, made when it is first used.
+/// One table for each type of value, created at its first use.
 #[derive(Default)]
 pub(super) struct Tables(RwLock<HashMap<TypeId, Arc<dyn Any + Send + Sync>, RandomState>>);
 
 impl Tables {
-    /// Returns the table of a type of value, with so many places.
-    pub(super) fn get<V: Kept + Send + 'static>(&self, capacity: usize) -> Arc<Expiring<V>> {
+    /// Returns the table of a type of value, created with this capacity.
+    pub(super) fn get<V: ExpiringValue + Send + 'static>(
+        &self,
+        capacity: usize,
+    ) -> Arc<ExpiringMap<V>> {
         let id = TypeId::of::<V>();
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
-        let table = known.unwrap_or_else(|| {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
+        let table = table.unwrap_or_else(|| {
             let mut tables = self.0.write().unwrap_or_else(PoisonError::into_inner);
             let table = || {
-                let table = Expiring::<V>::new(capacity);
-                table.set_budget(DEFAULT_BYTES);
+                let table = ExpiringMap::<V>::new(capacity);
+                table.set_budget(DEFAULT_BUDGET);
                 Arc::new(table)
             };
             tables.entry(id).or_insert_with(|| table()).clone()
         });
-        // A table is found by its own type, so this is the one of `V`.
-        table.downcast().unwrap_or_else(|_| Arc::new(Expiring::new(capacity)))
+        // Always the table of `V`, because tables are keyed by the type of their values.
+        table.downcast().unwrap_or_else(|_| Arc::new(ExpiringMap::new(capacity)))
     }
 }

@@ -59,7 +59,7 @@ impl BanStore for RedisStore {
         StoreFuture::later(async move {
             let ban = call_ban(&client, &log, duration, &reason).await?;
             // The local ban holds in an outage.
-            let _ = local.impose_seen(&log, ban.remaining, &ban.reason, Some(ban.timestamp));
+            let _ = local.restore_ban(&log, ban.remaining, &ban.reason, Some(ban.timestamp));
             Ok(ban.into())
         })
     }
@@ -72,7 +72,7 @@ impl BanStore for RedisStore {
             let (keys, script) = (client.keys(), &client.scripts().lift);
             let mut command = script.command(3);
             command.arg(keys.ban_record(&log)).arg(keys.strikes(&log)).arg(keys.lift_mark(&log));
-            let penalty = log.policy.penalty_for_strikes();
+            let penalty = log.policy.get_penalty();
             command.arg(penalty.map_or(0, |penalty| penalty.longest_us()));
             let removed: u64 = read(&client.run(script, &command).await?)?;
             Ok(removed > 0)
@@ -98,7 +98,7 @@ async fn page(
     count: usize,
 ) -> Result<BanPage, StoreError> {
     let scan = Scan::new(client, policy);
-    let (mut cursor, mut step) = (cursor.place(), count.clamp(MIN_STEP, MAX_STEP));
+    let (mut cursor, mut step) = (cursor.position(), count.clamp(MIN_STEP, MAX_STEP));
     let (mut seen, mut bans, mut covered) = (HashSet::new(), Vec::new(), 0);
     loop {
         let (next, mut keys) = scan.step(cursor, step).await?;

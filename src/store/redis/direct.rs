@@ -15,7 +15,7 @@ use crate::quota::Quota;
 use crate::redis::{Client, Keys, Script, read};
 use crate::store::{Admission, LogSnapshot, Restored, Store, StoreFuture};
 use crate::time::micros;
-use crate::window::{Check, LogId, Outcome, REASON};
+use crate::window::{Check, LogId, Outcome, STRIKES_REASON};
 
 /// A store on Redis that keeps nothing in this process.
 #[derive(Clone)]
@@ -103,7 +103,7 @@ impl Store for DirectStore {
                 restored.reset = u64::try_from(reset_us).ok().map(Duration::from_micros);
             }
             if let Some(ban) = ban {
-                let seen = (ban.seen_there.unwrap_or_default(), ban.seen);
+                let seen = (ban.store_timestamp.unwrap_or_default(), ban.age);
                 let command = ban_command(&client, &log, ban.remaining, &ban.reason, seen);
                 let reply = client.run(&client.scripts().ban, &command).await?;
                 restored.lifted = reply::ban(&reply)?.outcome == BanOutcome::LiftedSince;
@@ -136,14 +136,14 @@ pub(super) fn ban_command(
     log: &LogId,
     length: Duration,
     reason: &str,
-    (seen_there, seen): (Duration, Duration),
+    (store_timestamp, seen): (Duration, Duration),
 ) -> Cmd {
     let keys = client.keys();
-    let decay_us = log.policy.penalty_for_strikes().map_or(0, |penalty| penalty.decay_us());
+    let decay_us = log.policy.get_penalty().map_or(0, |penalty| penalty.decay_us());
     let mut command = client.scripts().ban.command(2);
     command.arg(keys.ban_record(log)).arg(keys.lift_mark(log));
     command.arg(micros(length)).arg(reason).arg(decay_us);
-    command.arg(micros(seen_there)).arg(micros(seen));
+    command.arg(micros(store_timestamp)).arg(micros(seen));
     command
 }
 
@@ -152,7 +152,7 @@ pub(super) fn ban_command(
 fn only_quota(check: &Check) -> Option<Quota> {
     let [log] = &check.logs[..] else { return None };
     let ([quota], []) = (log.policy.quotas(), log.policy.candidates()) else { return None };
-    let is_plain = log.policy.penalty_for_strikes().is_none()
+    let is_plain = log.policy.get_penalty().is_none()
         && check.cost == 1
         && !check.repeated
         && !check.wants_reset
@@ -228,8 +228,8 @@ impl DirectStore {
             let (limit, within_us) =
                 penalty.strikes().map_or((0, 0), |it| (it.limit(), it.window_us()));
             command.arg(index + 1).arg(limit).arg(within_us);
-            let lengths_us = penalty.level_lengths_us(check.id);
-            command.arg(penalty.decay_us()).arg(REASON).arg(lengths_us.len());
+            let lengths_us = penalty.ban_lengths_us(check.id);
+            command.arg(penalty.decay_us()).arg(STRIKES_REASON).arg(lengths_us.len());
             for length_us in lengths_us {
                 command.arg(length_us);
             }

@@ -32,7 +32,7 @@ pub(super) fn admit(reply: &Value, check: &Check) -> Result<Outcome, StoreError>
 /// Returns the penalties of the logs' policies, each with the index of its log.
 pub(super) fn penalties(logs: &[LogId]) -> impl Iterator<Item = (usize, &Penalty)> {
     let logs = logs.iter().enumerate();
-    logs.filter_map(|(index, log)| Some((index, log.policy.penalty_for_strikes()?)))
+    logs.filter_map(|(index, log)| Some((index, log.policy.get_penalty()?)))
 }
 
 /// Reads the reply of `admit_all.lua`.
