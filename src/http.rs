@@ -1,4 +1,4 @@
-//! The Tower layer: takes the key from a request, asks the store for a decision, and responds to
+//! The Tower layer: extracts the key of a request, gets a decision from the store, and responds to
 //! requests that are denied.
 
 mod body;

@@ -12,7 +12,7 @@ pub(super) enum RemainingRules {
     None,
     /// One of them has no room, as the outcome shows. The denial is by these rules.
     Denied(Denied),
-    /// They have room. This check asks the store to count the request for them.
+    /// They have room. This check counts the request for them.
     Check(Arc<Check>),
 }
 

@@ -12,12 +12,12 @@ impl Rules {
     /// Returns the rule that a message triggers, and what triggered it. Only rules with a longer mute
     /// than the active one can trigger; of several, the one with the longest mute is returned.
     pub(super) fn judge(&self, message: &RecordedMessage, history: &History) -> Option<Reason> {
-        let active_mute = history.mute.as_ref().map_or(Duration::ZERO, |mute| mute.rule().mute());
+        let active_length = history.mute.as_ref().map_or(Duration::ZERO, |mute| mute.rule().mute());
         let mut similarities = None;
         self.as_slice()
             .iter()
             .zip(&history.counts)
-            .filter(|(rule, count)| rule.mute() > active_mute && **count >= rule.count())
+            .filter(|(rule, count)| rule.mute() > active_length && **count >= rule.count())
             .find_map(|(rule, count)| match rule.counted() {
                 Counted::Events | Counted::DistinctPeers => Some(Reason::new(*rule, *count, 0)),
                 Counted::Similar { percent } => {

@@ -97,11 +97,7 @@ async fn of_two_concurrent_requests_one_mutes(mut world: World) {
         let until = first.mute.unwrap().remaining();
         let second = world.store.mute(&requests[1]).await.unwrap();
         assert_eq!(flags(&second), (false, false), "{sender}");
-        assert_eq!(
-            second.mute.unwrap().remaining(),
-            until,
-            "the second request changes nothing: {sender}"
-        );
+        assert_eq!(second.mute.unwrap().remaining(), until, "nothing changes: {sender}");
     }
 }
 

@@ -23,11 +23,7 @@ async fn redelivered_message_counts_once(mut world: World) {
     let peeked = world.peek().await;
     assert_eq!(peeked.count, 0, "the first delivery sets the timestamp");
     let outcome = world.check(&world.message("lobby", "the same")).await;
-    assert_eq!(
-        (outcome.count, outcome.is_repeated),
-        (1, false),
-        "the first delivery is out of the window"
-    );
+    assert_eq!((outcome.count, outcome.is_repeated), (1, false), "the first has left the window");
 }
 
 async fn message_counts_for_exactly_the_window(mut world: World) {
@@ -97,11 +93,7 @@ async fn peek_records_nothing(mut world: World) {
     if let Some(clock) = &mut world.clock {
         let keys = redis::cmd("KEYS").arg("tsw:*").clone();
         let keys: Vec<String> = keys.query_async(&mut clock.connection).await.unwrap();
-        assert_eq!(
-            keys,
-            ["tsw:{=lobby}:default:5/10s:storm:log"],
-            "a group without a storm has no state"
-        );
+        assert_eq!(keys, ["tsw:{=lobby}:default:5/10s:storm:log"], "no storm, so no state");
     }
 }
 
