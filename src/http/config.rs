@@ -39,7 +39,7 @@ pub(super) struct Config {
     pub(super) cancel_if: Option<Arc<CancelIf>>,
     pub(super) cancel_unanswered: bool,
     /// Whether a double count with an outer layer was already reported.
-    pub(super) counts_twice: Arc<AtomicBool>,
+    pub(super) double_count_reported: Arc<AtomicBool>,
 }
 
 /// What the layer does with a request whose key is banned.

@@ -27,7 +27,7 @@ pub(super) fn report_double_count(
     counted.0.extend(outer.admitted().map(|admitted| admitted.check().clone()));
     let is_counted = |log: &&LogId| counted.0.iter().any(|check| check.logs.contains(log));
     if let Some(log) = check.logs.iter().find(is_counted) {
-        let is_first = !config.counts_twice.swap(true, Ordering::Relaxed);
+        let is_first = !config.double_count_reported.swap(true, Ordering::Relaxed);
         telemetry::counted_twice(log.policy.name(), is_first);
     }
     extensions.insert(counted);

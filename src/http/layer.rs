@@ -86,7 +86,7 @@ impl SlidingWindowLayer {
             on_decision: None,
             cancel_if: None,
             cancel_unanswered: false,
-            counts_twice: Arc::default(),
+            double_count_reported: Arc::default(),
         };
         Self { config: Arc::new(config) }.rule(policy, key)
     }

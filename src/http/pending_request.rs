@@ -74,11 +74,11 @@ where
             observe(&decision);
         }
         let decided_by = decision.decided_by();
-        // A decision by the failure policy counted nothing, so there is no usage to show.
-        let is_counted = decided_by != DecidedBy::FailurePolicy;
         match decision {
             Decision::Denied(denied) if !self.config.shadow => self.deny(denied, decided_by),
             decision => {
+                // The failure policy counts nothing, so then there is no usage to show.
+                let is_counted = decided_by != DecidedBy::FailurePolicy;
                 let is_shown = self.config.headers_on_success && is_counted;
                 let usage = is_shown.then(|| decision.usage().clone());
                 self.insert_decision(decision);
@@ -94,7 +94,7 @@ where
                 NextStep::Reject(Rejection::Banned { denied, status })
             }
             (Some(remaining), OnBan::Mute) => {
-                // Another layer may have muted the request for longer.
+                // Another layer or the check before may have muted the request for longer.
                 let earlier = self.head.extensions.get::<Muted>();
                 let remaining = earlier.map_or(remaining, |it| it.remaining.max(remaining));
                 self.head.extensions.insert(Muted { remaining });

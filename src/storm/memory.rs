@@ -75,7 +75,7 @@ impl Log {
         true
     }
 
-    fn forget(&mut self, now_us: u64, window_us: u64) {
+    fn expire(&mut self, now_us: u64, window_us: u64) {
         while self.entries.front().is_some_and(|(at_us, _)| now_us - at_us >= window_us) {
             self.drop_oldest();
         }
@@ -99,8 +99,8 @@ impl Log {
         if self.ids.contains(id) {
             return 0;
         }
-        let gone = self.entries.partition_point(|(at_us, _)| now_us - at_us >= window_us);
-        let live = self.entries.len() - gone;
+        let expired = self.entries.partition_point(|(at_us, _)| now_us - at_us >= window_us);
+        let live = self.entries.len() - expired;
         let mut bytes = 2 * heap_bytes_of(id);
         // A full collection doubles its capacity.
         if live == self.entries.capacity() {
@@ -148,7 +148,7 @@ impl Group {
                 self.last = Some(Last { since_us, until_us, peak, call: *call });
             }
         }
-        self.log.forget(now_us, window_us);
+        self.log.expire(now_us, window_us);
         let cap = rule.cap_per_group();
         let added = message.as_ref().is_some_and(|id| self.log.add(now_us, id, cap));
         let count = self.log.len();
@@ -194,7 +194,9 @@ impl Group {
     }
 
     fn cool_until_us(&self, rule: &StormRule) -> u64 {
-        self.last.as_ref().map_or(0, |it| it.until_us.saturating_add(rule.cool_down_us()))
+        self.last
+            .as_ref()
+            .map_or(0, |it| it.until_us.saturating_add(micros(rule.cool_down_length())))
     }
 
     fn keep(&self, rule: &StormRule, now_us: u64) -> Keep {

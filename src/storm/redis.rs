@@ -33,7 +33,7 @@ impl StormStore for RedisStore {
         command.arg(if message.is_some() { "record" } else { "look" });
         command.arg(message.as_ref().map_or(&[][..], Key::as_bytes));
         command.arg(rule.window_us()).arg(rule.threshold().limit()).arg(rule.end_threshold());
-        command.arg(rule.cap_per_group()).arg(rule.cool_down_us());
+        command.arg(rule.cap_per_group()).arg(micros(rule.cool_down_length()));
         StoreFuture::later(async move {
             type Reply = (u64, u32, bool, u64, Vec<u64>, Vec<u64>, Vec<u64>);
             let reply = client.run_idempotent(script, &command).await?;

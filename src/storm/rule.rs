@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::policy::is_name;
 use crate::quota::{LONGEST_WINDOW_US, Quota};
-use crate::time::micros;
 
 /// The highest cap. So many messages of one group take about 100 MB in Redis.
 const MAX_CAP: u32 = 1_000_000;
@@ -143,15 +142,14 @@ impl StormRule {
         self.cap
     }
 
-    /// Returns the cool-down in microseconds.
+    /// Returns the length of the cool-down.
     #[must_use]
-    pub fn cool_down_us(&self) -> u64 {
-        micros(self.cool_down)
+    pub const fn cool_down_length(&self) -> Duration {
+        self.cool_down
     }
 
     /// Returns the window in microseconds.
-    #[must_use]
-    pub const fn window_us(&self) -> u64 {
+    pub(super) const fn window_us(&self) -> u64 {
         self.threshold.window_us()
     }
 
@@ -241,8 +239,8 @@ mod tests {
         }
         let rule = StormRule::new(Quota::per_minute(100));
         assert_eq!(
-            (rule.end_threshold(), rule.cap_per_group(), rule.cool_down_us()),
-            (50, 1_000, 0)
+            (rule.end_threshold(), rule.cap_per_group(), rule.cool_down_length()),
+            (50, 1_000, Duration::ZERO)
         );
     }
 }
