@@ -1,11 +1,10 @@
-//! The guide: pages to read. There is nothing in these modules to call, and they are there only in
-//! the documentation.
+//! The guide. These modules contain only documentation.
 //!
-//! - [Which tool for which problem](which_tool): what a window, a token bucket, a storm detector, a
-//!   count of distinct members and a ban are for, what each costs a key, and where a sliding log is
-//!   the wrong choice.
-//! - [Limiting what is not a request](not_a_request): queues, workers, and messages whose receiver
-//!   is known only when sending.
+//! - [Which tool for which problem](which_tool): compares sliding windows, token buckets, storm
+//!   detectors, counts of distinct members, and bans; the memory that each takes per key; and where a
+//!   sliding log is the wrong choice.
+//! - [Limiting messages and jobs](not_a_request): per-receiver quotas for queues and workers, where the
+//!   receiver is known only when a message is sent.
 
 #[doc = include_str!("docs/which_tool.md")]
 pub mod which_tool {}

@@ -1,18 +1,19 @@
-//! The layer: a request's key, the decision, and the response if it is denied.
+//! The Tower layer: extracts the key of a request, gets a decision from the store, and responds to
+//! requests that are denied.
 
 mod body;
-mod charge;
 mod config;
 mod double_count;
+mod forwarded_request;
 mod future;
 mod headers;
 mod layer;
 mod mute;
-mod passed;
+mod pending_check;
+mod pending_request;
 mod rejection;
 mod rule;
 mod service;
-mod undecided;
 
 pub use body::ResponseBody;
 pub use config::{MissingKey, Muted, OnBan};

@@ -1,11 +1,25 @@
-//! Exact sliding-window rate limiting for Tower and axum, shared by a fleet through Redis or kept
-//! in process.
+//! Exact sliding-window rate limiting for Tower and axum, shared by a fleet through Redis or kept in
+//! process.
 //!
-//! At most `limit` requests in any `window`, to the microsecond: not about, and not twice as many
-//! across a boundary. A request that is denied leaves no trace, is told truthfully when to come
-//! back, and costs next to nothing.
+//! A quota is a `limit` and a `window`: at most `limit` requests are admitted in **any** period of
+//! that length, exact to the microsecond. A fixed window, in contrast, can admit twice the limit
+//! around its boundary. A denied request leaves no trace, gets an exact `Retry-After`, and costs very
+//! little.
 //!
-//! # In front of a service
+//! # Which part to use
+//!
+//! | problem | use | feature | example |
+//! |---|---|---|---|
+//! | flash sale, API rate limit: a quota for each user of an HTTP route | [`SlidingWindowLayer`] | | `examples/seckill` |
+//! | message storm: an alert if a group gets too many messages | `StormDetector` | `storm` | `examples/message_storm.rs` |
+//! | chat spam: silent mutes for repeated messages and messages to many strangers | `moderation::SpeechMonitor` | `moderation` | `examples/chat_guard` |
+//! | per-receiver quota: not too many messages to one receiver | [`Limiter`] | | `examples/message_quota.rs` |
+//! | SMS gateway: quotas of institution, channel and receiver in one decision | [`Limiter::check_all`] | | `examples/sms_gateway` |
+//! | temporary bans for clients that exceed a quota again and again | [`Penalty`], [`Bans`] | | `examples/seckill` |
+//!
+//! The [guide](docs) compares these tools and their costs.
+//!
+//! # HTTP requests
 //!
 //! ```
 //! use std::time::Duration;
@@ -23,7 +37,11 @@
 //!     ));
 //! ```
 //!
-//! # Anywhere else
+//! The module [`key`] has extractors for headers, cookies, bearer tokens, query parameters, request
+//! extensions and IP addresses. `key::path_param` needs the feature `axum`, and so does
+//! [`key::peer_ip`] if the server provides the address as axum's `ConnectInfo`.
+//!
+//! # Without HTTP
 //!
 //! ```
 //! use std::time::Duration;
@@ -34,58 +52,55 @@
 //! let limiter = Limiter::new(Quota::new(2, Duration::from_secs(600)), MemoryStore::new());
 //! match limiter.check("receiver-17").await? {
 //!     Decision::Admitted(admitted) => println!("sent, {} left", admitted.remaining()),
-//!     Decision::Denied(denied) => println!("held, again in {:?}", denied.retry_after()),
+//!     Decision::Denied(denied) => println!("held, retry after {:?}", denied.retry_after()),
 //! }
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # Without refusing anything
-//!
-//! [`storm`] records every message of a group and tells, once in the fleet, when there are too many.
-//!
 //! # Features
 //!
-//! | feature | default | gives |
+//! | feature | default | adds |
 //! |---|---|---|
 //! | `memory` | yes | [`MemoryStore`] |
-//! | `redis` | yes | [`RedisStore`] on one server; brings `memory` |
-//! | `sentinel` | no | [`RedisStore`] on the master that Sentinels name |
+//! | `redis` | yes | [`RedisStore`] on one server; enables `memory` |
+//! | `sentinel` | no | [`RedisStore`] on the master that Redis Sentinels name |
 //! | `cluster` | no | [`RedisStore`] on a Redis Cluster |
-//! | `tls` | no | `rediss://`, by rustls |
-//! | `axum` | no | `key::path_param`, and axum's `ConnectInfo` in `key::peer_ip` |
-//! | `moderation` | no | `moderation::SpeechMonitor`, which mutes who repeats or spreads messages |
-//! | `metrics` | no | counters of decisions and store errors, through the `metrics` crate |
-//! | `tracing` | no | events about denials and failures, without keys |
-//! | `full` | no | all of them |
-//! | `contract` | no | `store::contract`, the test that a store of one's own must pass; not in `full` |
+//! | `tls` | no | `rediss://` URLs, with rustls |
+//! | `axum` | no | `key::path_param`, and axum's `ConnectInfo` in [`key::peer_ip`] |
+//! | `storm` | no | `storm::StormDetector`, which reports groups with too many messages |
+//! | `moderation` | no | `moderation::SpeechMonitor`, which silently mutes spammers; enables `memory` |
+//! | `metrics` | no | the metrics below, through the `metrics` crate |
+//! | `tracing` | no | events about denials and failures, without keys, through the `tracing` crate |
+//! | `full` | no | all of the above |
+//! | `contract` | no | `store::contract`, the contract test for custom stores; not in `full` |
 //!
 //! # Metrics
 //!
 //! | metric | labels | counts |
 //! |---|---|---|
-//! | `sliding_window_decisions_total` | `policy`, `outcome`: `admitted`, `denied`, `shadow_denied` | decisions; a denial, of each policy it violates |
+//! | `sliding_window_decisions_total` | `policy`, `outcome`: `admitted`, `denied`, `shadow_denied` | decisions; a denial counts once for each policy that it violates |
 //! | `sliding_window_candidate_denials_total` | `policy`, `quota` | requests that a candidate quota would have denied |
 //! | `sliding_window_strikes_total` | `policy` | strikes |
-//! | `sliding_window_bans_total` | `policy` | bans that strikes have brought |
-//! | `sliding_window_missing_keys_total` | `policy`; `reason`: `missing` (the client did not send it), `invalid`, `not_provided` (the server did not provide it), `not_applicable` ([`key::optional`]) | requests without the key of a rule |
+//! | `sliding_window_bans_total` | `policy` | bans imposed because of strikes |
+//! | `sliding_window_missing_keys_total` | `policy`; `reason`: `missing` (not sent by the client), `invalid`, `not_provided` (not provided by the server), `not_applicable` ([`key::optional`]) | requests without the key of a rule |
 //! | `sliding_window_counted_twice_total` | `policy` | requests that two layers counted in the same log |
-//! | `sliding_window_strikes_lost_total` | | strikes that were not counted, for the in-process table of ban records is full |
-//! | `sliding_window_store_errors_total` | `kind` | questions that the store did not answer |
+//! | `sliding_window_strikes_lost_total` | | strikes that were not counted because the in-process table of ban records was full |
+//! | `sliding_window_store_errors_total` | `kind` | checks that the store did not decide |
 //! | `sliding_window_impossible_requests_total` | `kind`: `cost_above_limit`, `cost_too_high`, `unsupported` | requests that no store could admit |
 //! | `sliding_window_fallback_decisions_total` | `failure_policy`: `local`, `open`, `closed`; `outcome`: `admitted`, `denied`, `refused` | decisions made without the store |
-//! | `sliding_window_store_available` | | 1 while there is a connection to Redis, 0 while there is none (a gauge) |
-//! | `sliding_window_memory_nearly_full` | | in-process stores that hold 80 % of the logs they may, until they hold less than 70 % (a gauge) |
-//! | `sliding_window_memory_full_total` | | requests that an in-process store had no room for |
-//! | `sliding_window_written_back_total` | | requests that Redis was told of later |
-//! | `sliding_window_write_back_lost_total` | | requests that Redis could not be told of |
-//! | `sliding_window_storms_total` | `name`; `event`: `start`, `end` | storms that have started and ended, each in one process of the fleet |
-//! | `sliding_window_storm_alerts_shed_total` | | starts and ends of storms that the hook was not told of, for too many waited |
-//! | `sliding_window_storm_alert_panics_total` | | panics of the hook that is told of storms |
-//! | `sliding_window_mutes_total` | `rule` | mutes, and mutes that became longer |
-//! | `sliding_window_mute_hook_panics_total` | | panics of the hook that is told of mutes |
-//! | `sliding_window_mute_events_lost_total` | | lost replies that may have told of a mute, and that the store is not asked about: there were too many, or no runtime |
-//! | `sliding_window_messages_shed_total` | | messages that the speech monitor did not judge, for too many waited |
+//! | `sliding_window_store_available` | | gauge: 1 while connected to Redis, 0 during an outage |
+//! | `sliding_window_memory_nearly_full` | | gauge: in-process stores that have reached 80 % of their capacity and not fallen below 70 % since |
+//! | `sliding_window_memory_full_total` | | requests that did not fit into an in-process store |
+//! | `sliding_window_written_back_total` | | requests that were written back to Redis after an outage |
+//! | `sliding_window_write_back_lost_total` | | requests that could not be written back to Redis |
+//! | `sliding_window_storms_total` | `name`; `event`: `start`, `end` | starts and ends of storms, each counted in one process of the fleet |
+//! | `sliding_window_storm_alerts_shed_total` | | starts and ends of storms that were dropped because too many waited for the hook |
+//! | `sliding_window_storm_alert_panics_total` | | panics of the hook for storm events |
+//! | `sliding_window_mutes_total` | `rule` | mutes that were imposed or lengthened |
+//! | `sliding_window_mute_hook_panics_total` | | panics of the hook for mutes |
+//! | `sliding_window_mute_events_lost_total` | | lost replies to mute requests that are not queried again, because there are too many or there is no runtime |
+//! | `sliding_window_messages_shed_total` | | messages that were dropped because the queue of a speech monitor was full |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 #![cfg_attr(

@@ -1,5 +1,7 @@
-//! A speech monitor: mutes, in silence, who repeats a message or writes to one stranger after
-//! another.
+//! Chat spam: a speech monitor that silently mutes senders that repeat a message or write to many
+//! strangers.
+//!
+//! Needs the feature `moderation`.
 //!
 //! ```
 //! use tower_sliding_window::MemoryStore;
@@ -19,101 +21,104 @@
 //!         SpeechDecision::Muted(_) => println!("only mallory sees: {text}"),
 //!     }
 //! }
-//! let mute = monitor.mute_of("mallory").await?.expect("three of the four are alike");
+//! let mute = monitor.mute_of("mallory").await?.expect("three of the four are similar");
 //! assert_eq!(mute.reason().to_string(), "3 messages within 60s at 90% similarity");
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! The chat answers a muted sender as ever, shows them their own messages, and shows those to
-//! nobody else: who knows of a mute changes the account. `examples/chat_guard` is such a chat.
+//! The mute is silent: the chat responds to a muted sender as usual and shows their messages to them,
+//! but to no one else. A sender that notices a mute would switch to another account.
+//! `examples/chat_guard` is such a chat.
 //!
 //! # Rules
 //!
-//! A [`Rule`] is a count within a window, of messages, of private-chat peers or of messages that are
-//! alike, and how long it mutes. The message that reaches the count completes the rule, and is the
-//! first that is not delivered. Windows are those of the rest of the crate: at the instant `t` one
-//! holds what was said in `(t - window, t]`, to the microsecond. [`Rule::recommended`] are four
-//! rules to begin with.
+//! A [`Rule`] counts messages, private-chat peers or similar messages within a window, and sets the
+//! length of a mute. The message that reaches the count triggers the rule, and is the first that is not
+//! delivered. As in the rest of the crate, at the instant `t` a window holds the messages of
+//! `(t - window, t]`, to the microsecond. [`Rule::recommended`] returns four rules to start with.
 //!
 //! # Similar messages
 //!
-//! Two messages are alike to the percentage that [`similarity`] returns: their normalised
-//! Levenshtein distance, on what is left of them when disguises are taken off.
+//! [`similarity`] compares two messages: it normalises them to undo disguises, and returns their
+//! Levenshtein similarity in percent.
 //!
 //! **The similarity rate of n messages is the lowest similarity of the newest to any of the others.**
-//! A rule of `5/5m 90%` is completed by a message if four others of the sender's last five minutes
-//! are each at least 90 % like it, whatever else was said in between.
+//! A message triggers the rule `5/5m 90%` if four other messages of the sender in the last five minutes
+//! are each at least 90 % similar to it. Other messages in between do not matter.
 //!
-//! So it is a rate of pairs, those that the newest message is in, and not of neighbours or of all
-//! pairs:
+//! The rate compares pairs that include the newest message. The alternatives are worse:
 //!
-//! - Neighbours in time are pulled apart by one message of noise between them, and let a text drift
-//!   step by step into another.
-//! - All pairs would have to be looked for among all subsets of the window, which takes exponential
-//!   time on texts that are made for it. Those of the newest take one comparison a message, and
-//!   nothing is lost: of messages that are all alike the last one is like each of the others, so
-//!   whatever completes a rule by all pairs completes it by these. The other way round, two messages
-//!   that are each 90 % like a third are still about 80 % like each other.
+//! - Comparing each message with the one before it: a single different message in between would hide
+//!   the repetition, and a text that changes step by step would count as similar.
+//! - Comparing all pairs: this would need a search of all subsets of the window, which takes
+//!   exponential time on texts made for it. Comparing with the newest takes one comparison for each
+//!   earlier text and misses nothing: in a set in which all messages are similar, the last one is
+//!   similar to each of the others. The reverse does not hold exactly: two messages that are each 90 %
+//!   similar to a third are still about 80 % similar to each other.
 //!
-//! A message without a text, a picture for one, is compared with nothing; blank texts are alike. Only
-//! the first 500 characters of a normalised text are compared, and only with the 64 newest texts of
-//! the sender; against who sends more than that in a window there are rules that count messages.
+//! A message without a text, such as a picture, is not compared. Blank texts are similar to each other.
+//! Only the first 500 characters of a normalised text are compared, and only with the 64 newest texts of
+//! the sender. Rules that count messages stop senders that send more than that in a window.
 //!
 //! # Mutes
 //!
-//! - A mute counts from the message that completed the rule, and ends by itself.
-//! - **A mute only lengthens, and only by a rule with a longer one.** Whichever rule comes first,
-//!   the longer mute stands. If one message completes several rules, that with the longest mute is
-//!   the reason.
-//! - What a muted sender says is recorded and judged as ever, although nobody sees it: who goes on
-//!   may complete a rule with a longer mute. The rule that they are muted by, and any with a mute no
-//!   longer, changes nothing however often it is completed, not even by the milliseconds between two
-//!   messages: a mute is lengthened at most once by each rule.
-//! - When a mute is over, what was said within the windows before it ended still counts: who has
-//!   never stopped is muted again at once. So a mute that is shorter than the window of its rule is
-//!   imposed again by the next message, for as long as the window holds the rule's count.
-//! - Each mute is told once to [`SpeechMonitor::on_mute`], and once each time it is lengthened. If the
-//!   reply that says so is lost twice, or the caller leaves before it comes, the monitor asks the store
-//!   in the background until it answers: it asks, and does not mute again what was lifted meanwhile.
+//! - A mute begins at the message that triggered the rule, and ends by itself.
+//! - **A mute can only be lengthened, and only by a rule with a longer mute.** The longer mute wins,
+//!   whichever rule triggers first. If one message triggers several rules, the reason is the rule with
+//!   the longest mute.
+//! - Messages of a muted sender are still recorded and checked, so they may trigger a rule with a longer
+//!   mute. The rule of the active mute, and rules with a mute that is not longer, change nothing: each
+//!   rule lengthens a mute at most once.
+//! - Messages within the rules' windows still count after a mute has ended. A sender that has never
+//!   stopped is muted again at once. In particular, if a mute is shorter than the window of its rule,
+//!   the next message imposes it again as long as the window holds the rule's count.
+//! - [`SpeechMonitor::on_mute`] is called once for each mute, and once each time it is lengthened. If the
+//!   reply to the call that imposed the mute is lost twice, or the caller drops the future, the monitor
+//!   queries the store in the background until it replies. This does not impose a mute that was lifted
+//!   meanwhile.
 //!
-//! # Why there is no lock
+//! # Concurrency
 //!
-//! A message is recorded, and what the rules need of its sender's history read, in one atomic step:
-//! a script in Redis, a mutex in process. So of two messages at the same moment, in whatever
-//! processes, one is recorded second and sees the first: the rule is completed before the eyes of
-//! whoever recorded the last message that it takes. Texts are compared afterwards, outside of Redis,
-//! on a history that can't change any more: what comes later is judged by who brings it. If several
-//! find the rule complete, each asks for the mute in a second atomic step, which imposes it if no
-//! mute stands that is as long. So it is imposed once, by one of them, and that one tells the audit.
-//! A lock around all this would add two round trips and a way to hang, and change no outcome.
+//! There is no lock across processes. One atomic step, a script in Redis or a mutex in process, records
+//! a message and reads the history that the rules need. Of two messages at the same instant, one is
+//! recorded second and its history includes the first. So the call that records the last message of
+//! those that trigger a rule sees all of them.
 //!
-//! A message whose answer is lost is told of again under the same identity, and counts once.
+//! Texts are compared after that step, outside of Redis, against a history that no longer changes: a
+//! later message is checked by its own call. If several calls find that a rule is triggered, each
+//! requests the mute in a second atomic step. The step imposes the mute unless an active mute is as
+//! long, so exactly one call imposes it and reports it to the hook. A lock would add two round trips and
+//! the risk of a deadlock, and would not change any outcome.
+//!
+//! A message whose reply is lost is sent again with the same id and counts once.
 //!
 //! # Cost
 //!
-//! | | for each message | kept of each sender |
+//! | | for each message | stored for each sender |
 //! |---|---|---|
-//! | in process | a mutex, and a comparison with each text in the window, once those are as many as the rule counts | up to 64 texts, as many timestamps and peers as the highest count |
-//! | on Redis | one script call, and one more if a rule is completed; texts are sent only if there are enough of them to complete a rule whose mute is longer than the one that stands | the same in up to three ZSETs, and a HASH for the mute: `PREFIX:{=SENDER}:speech:messages`, `:peers`, `:texts`, `:mute` |
+//! | in process | a mutex, and a comparison with each text in the window if there are as many as the rule counts | up to 64 texts, and as many timestamps and peers as the highest count |
+//! | on Redis | one script call, and one more if a rule is triggered; texts are transferred only if they could trigger a rule with a longer mute than the active one | the same in up to three ZSETs, and a HASH for the mute: `PREFIX:{=SENDER}:speech:messages`, `:peers`, `:texts`, `:mute` |
 //!
 //! In Redis 7.0 the texts of a sender take 1.5 KB with four messages of 20 Chinese characters, 2.1 KB
-//! with eight, and 104 KB with as many and as long ones as are kept, 64 of 500; a mute takes 232 bytes.
-//! So what is kept of one sender is bounded: 64 texts of 500 characters of four bytes take 137 KB,
-//! 1,024 timestamps of messages 122 KB, and 1,024 peers of 128 bytes 252 KB. How many senders there are
-//! is bounded by the TTLs: all keys of a sender share a cluster slot, and each key has a TTL, of the
-//! longest window that needs it, or until the mute ends.
+//! with eight, and 104 KB with 64 of 500, the highest number and length that are kept. A mute takes 232
+//! bytes. The memory of a sender is bounded: 64 texts of 500 characters of four bytes take 137 KB, 1,024
+//! timestamps of messages 122 KB, and 1,024 peers of 128 bytes 252 KB. TTLs bound the number of senders:
+//! each key has a TTL of the longest window that needs it, or until the mute ends. All keys of a sender
+//! are in one cluster slot.
 //!
 //! In process a sender takes about 230 bytes, and each message 60 bytes and its text: 330 bytes for one
-//! message of 20 Chinese characters, 670 for four, and 100 KB for 64 of 500. The number of senders is
-//! capped by the store's capacity; one more is a [`StoreError::Full`](crate::StoreError::Full). The
-//! bytes are capped by [`MemoryStore::speech_bytes`](crate::MemoryStore::speech_bytes), 256 MiB unless
-//! told otherwise, where it says what happens to a message that finds no room: mutes stay, and
-//! a sender who completes a rule is muted all the same. The texts, timestamps and peers of a muted sender
-//! go when their windows are over, and only the mute stays.
+//! message of 20 Chinese characters, 670 for four, and 100 KB for 64 of 500. The store's capacity limits
+//! the number of senders; one more is a [`StoreError::Full`](crate::StoreError::Full).
+//! [`MemoryStore::speech_bytes`](crate::MemoryStore::speech_bytes) limits the bytes, 256 MiB by default,
+//! and describes what happens to a message that does not fit: active mutes stay, and a sender that
+//! triggers a rule is still muted. The texts, timestamps and peers of a muted sender are dropped after
+//! their windows, and only the mute is kept.
 //!
-//! The texts of the last minutes are in the store, normalised. No sender, peer or text appears in a
-//! log or an error of this crate.
+//! # Privacy
+//!
+//! The store holds the normalised texts of the last minutes. No sender, peer or text appears in a log
+//! message or an error of this crate.
 
 mod audit;
 #[cfg(all(test, feature = "redis"))]

@@ -1,5 +1,7 @@
-//! Message storms: every message of a group is recorded, none is refused, and an alert says when a
-//! group has too many.
+//! Message storms: records every message of a group, denies none, and reports when a group has too
+//! many.
+//!
+//! Needs the feature `storm`.
 //!
 //! ```
 //! use std::time::Duration;
@@ -25,76 +27,78 @@
 //! # }
 //! ```
 //!
-//! A message is added first and counted then. `examples/message_storm.rs` reads messages from stdin and
-//! prints the alerts.
+//! `examples/message_storm.rs` reads messages from stdin and prints the alerts.
 //!
-//! # What is counted
+//! # Counting
 //!
-//! - At the instant `t` the window holds the messages that came in `(t - window, t]`, to the
-//!   microsecond.
-//! - A message has an identity of its own. One that is delivered again while it is in the window counts
-//!   once, with the timestamp of the first delivery.
-//! - **Of each group only the newest [`cap`](StormRule::cap) messages are kept.** The count stops there,
-//!   and [`Reading::is_saturated`] says so. A message that was dropped for newer ones counts again if
-//!   it is delivered again, which does not change a count that is at the cap.
+//! - The store adds a message first and counts then. At the instant `t` it counts the messages of
+//!   `(t - window, t]`, to the microsecond.
+//! - Each message has an id. A message that is delivered again while it is in the window counts once,
+//!   with the timestamp of its first delivery.
+//! - **Only the newest [`cap`](StormRule::cap) messages of a group are kept.** The count stops there,
+//!   and [`Reading::is_saturated`] returns true. A message that was dropped to keep newer ones counts
+//!   again if it is delivered again; the count is at the cap then and does not change.
 //!
-//! # When a storm starts and ends
+//! # Start and end of a storm
 //!
-//! - It starts with the message that makes the count exceed the threshold, and ends at the instant at
-//!   which the count is below [`ends_below`](StormRule::ends_below). Between the two counts nothing
-//!   starts and nothing ends.
-//! - Nothing but time ends a storm, so the end has no message to come with. Each process that has
-//!   recorded a message in a storm looks at the group again when the storm could be over if no more
-//!   messages come; the first that looks ends it. If these processes are all gone, the next message of
-//!   the group does, for up to a day. However late it is noticed, the end is when the count fell.
-//! - In the [`cool_down`](StormRule::cool_down), which counts from that end, no storm starts. What has
-//!   come meanwhile is counted: if the count is above the threshold when the cool-down is over, a storm
-//!   starts then. If it is not, there was none.
+//! - A storm starts with the message that raises the count above the threshold. It ends at the instant
+//!   when the count falls below [`ends_below`](StormRule::ends_below). No storm starts or ends while
+//!   the count is between the two.
+//! - A storm ends because time passes, so no message reports its end. Each process that has recorded a
+//!   message of the storm checks the group again at the time when the storm would be over without
+//!   further messages. The first of these checks ends the storm. If all these processes are gone, the
+//!   next message of the group ends it, for up to a day. The reported end is always the instant when
+//!   the count fell, even if it is detected later.
+//! - No storm starts during the [`cool_down`](StormRule::cool_down), which begins at that end. Messages
+//!   still count. If the count is above the threshold when the cool-down is over, a storm starts then.
 //!
-//! # Who is told
+//! # Delivery of events
 //!
-//! Start and end are decided by the store, in the same step as the message is recorded. **Each is told to
-//! the call that decides it, and to no other in the whole fleet**, as [`Reading::events`] and to
-//! [`StormDetector::on_event`].
+//! The store decides on start and end in the same atomic step that records a message. **Exactly one
+//! call in the whole fleet gets each event**: the call that caused it, as [`Reading::events`] and
+//! through [`StormDetector::on_event`].
 //!
-//! - If the answer to that call is lost, the call is made again under the same identity and told again.
-//!   If that fails too, or nobody waits for the answer any more, the detector asks in the background
-//!   until it is answered.
-//! - A message that is delivered again comes with another call, and is told of nothing.
-//! - If the process ends between the decision and the alert, nobody is told. The other of the two, start
-//!   or end, is told all the same.
-//! - The hook has a thread of its own, so that it may block. If 1,024 events wait for it, the one that
-//!   comes is shed and counted.
+//! - If the reply to that call is lost, the call is repeated with the same id and gets the event again.
+//!   If that fails too, or the caller drops the future, the detector queries the store for the event in
+//!   the background until the store replies.
+//! - If a message is delivered again, that is another call. It gets no event.
+//! - If the process ends between decision and alert, that event is lost. The other event of the storm,
+//!   its start or its end, is still delivered.
+//! - The hook has its own thread, so it may block. Up to 1,024 events wait for it; a further event is
+//!   dropped and counted.
 //!
-//! # Without an answer
+//! # If the store fails
 //!
-//! A detector refuses nothing, so there is no failure policy: [`StormDetector::record`] returns an error,
-//! after twice the response timeout at the most, and at once while Redis is known to be down. What Redis
-//! has missed is not counted: a storm may be told late, or not, and its end early. There is no count
-//! beside Redis as for a limiter, for that of one process says nothing about a threshold of the fleet.
-//! If Redis loses its memory, a storm that goes on is told of as a new one, and one that does not has
-//! no end.
+//! A detector denies nothing, so it has no failure policy. [`StormDetector::record`] returns an error:
+//! after at most twice the response timeout, and at once during a known outage of Redis. Messages that
+//! Redis does not get are not counted, so a storm may be detected late or not at all, and may end early.
+//! There is no local count as for a limiter: the count of one process means nothing for a threshold of
+//! the fleet. If Redis loses its data, a storm that continues is reported as a new one, and a storm that
+//! is over has no end event.
 //!
-//! If Redis's clock steps back, messages keep their age, and the window goes on from the newest.
+//! If the clock of Redis steps back, messages keep their age, and the window continues from the newest.
 //!
 //! # Cost
 //!
-//! | | for each message | kept of each group |
+//! | | for each message | stored for each group |
 //! |---|---|---|
-//! | in process | a mutex that all groups share | a timestamp and twice the id of each message of the last window |
-//! | on Redis | one script call, dearer than that of an admission, and in a storm dearer still | a ZSET of the messages of the last window, and in a storm a HASH: `PREFIX:{=GROUP}:NAME:storm:log` and `:state` |
+//! | in process | a mutex that all groups share | a timestamp and two copies of the id for each message of the last window |
+//! | on Redis | one script call, more expensive than an admission, and more so in a storm | a ZSET of the messages of the last window, and in a storm a HASH: `PREFIX:{=GROUP}:NAME:storm:log` and `:state` |
 //!
-//! With ids of 36 bytes a group with one message takes 170 bytes in Redis 7.0, one with 100 takes 5.2 kB,
-//! and one with 1,000 takes 134 kB; the state of a storm 220 bytes. A rule without a name stands in the
-//! names of the keys as `default:THRESHOLD`.
+//! With ids of 36 bytes a group takes 170 bytes in Redis 7.0 with one message, 5.2 kB with 100, and
+//! 134 kB with 1,000. The state of a storm takes 220 bytes. In the names of Redis keys, a rule without a
+//! name is `default:THRESHOLD`.
 //!
-//! The log has a TTL of the window; the state of a storm that goes on one of a day after the last
-//! message has left, and of one that is over an hour after the cool-down. In process the number of
-//! groups is capped by the store's capacity; one more is a [`StoreError::Full`](crate::StoreError::Full).
-//! Their bytes are capped too, as `MemoryStore::storm_bytes` has it; a message that finds no room is a
-//! [`StoreError::TooManyBytes`](crate::StoreError::TooManyBytes), and is not counted.
-//! A process keeps up to 10,000 looks in mind; storms above that end when another process looks, or
-//! with the next message. To look takes a tokio runtime: without one, only messages end storms.
+//! The TTL of the log is the window. The TTL of a storm's state ends a day after the last message has
+//! left the window, or, if the storm is over, an hour after the cool-down.
+//!
+//! In process, the store's capacity limits the number of groups; one more is a
+//! [`StoreError::Full`](crate::StoreError::Full). `MemoryStore::storm_bytes` limits their bytes; a message
+//! that does not fit is a [`StoreError::TooManyBytes`](crate::StoreError::TooManyBytes) and is not
+//! counted.
+//!
+//! A process schedules at most 10,000 checks. Storms beyond that end by a check of another process, or
+//! by the next message. The checks need a tokio runtime: without one, only messages end storms.
 
 mod alerts;
 #[cfg(all(test, feature = "redis"))]
@@ -103,12 +107,12 @@ mod detector;
 #[cfg(feature = "memory")]
 mod memory;
 mod reading;
+mod rechecks;
 #[cfg(feature = "redis")]
 mod redis;
 mod rule;
 mod shared;
 pub mod store;
-mod watch;
 
 pub use self::detector::StormDetector;
 pub use self::reading::{Profile, ProfileError, Reading, Storm, StormEvent};

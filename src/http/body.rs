@@ -6,7 +6,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// The inner service's body, or that of a rejection.
+    /// The body of the inner service's response, or of a rejection.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -34,7 +34,7 @@ impl<B> ResponseBody<B> {
 }
 
 impl<B> Default for ResponseBody<B> {
-    /// Returns an empty body, which layers that answer in place of a service ask for.
+    /// Returns an empty body. Layers that respond in place of the service need it.
     fn default() -> Self {
         Self::rejection(Bytes::new())
     }

@@ -1,4 +1,4 @@
-//! [`Config`]: what all clones of a layer share, and the question it makes of a request.
+//! [`Config`]: the configuration of a layer, and how it makes a check from a request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) type Cost = dyn Fn(&Parts) -> u32 + Send + Sync;
 pub(super) type OnDecision = dyn Fn(&Decision) + Send + Sync;
 pub(super) type CancelIf = dyn Fn(&Response<()>) -> bool + Send + Sync;
 
-/// What all clones of a layer share.
+/// The configuration that all clones of a layer share.
 #[derive(Clone)]
 pub(super) struct Config {
     pub(super) rules: Vec<Rule>,
@@ -38,67 +38,68 @@ pub(super) struct Config {
     pub(super) on_decision: Option<Arc<OnDecision>>,
     pub(super) cancel_if: Option<Arc<CancelIf>>,
     pub(super) cancel_unanswered: bool,
-    /// Whether it was reported that a layer further out counts in the same logs.
-    pub(super) counts_twice: Arc<AtomicBool>,
+    /// Whether a double count with an outer layer was already reported.
+    pub(super) double_count_reported: Arc<AtomicBool>,
 }
 
-/// What becomes of a request whose key is banned.
+/// What the layer does with a request whose key is banned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnBan {
-    /// The request is answered with this status, `Retry-After` and a problem document.
+    /// Responds with this status, `Retry-After` and a problem document.
     Reject(StatusCode),
-    /// The request passes, with [`Muted`] in its extensions, so that the handler can pretend. It is
-    /// not counted for the key that is banned.
+    /// Calls the inner service with [`Muted`] in the request's extensions, so that the handler can
+    /// pretend success. The request is not counted for the banned key.
     ///
-    /// The rules whose keys are not banned still hold: they decide on the request, all or nothing,
-    /// and the usual 429 is the answer if one of them has no room. This takes a second check, so
-    /// [`on_decision`](super::SlidingWindowLayer::on_decision) may be shown two decisions: the
-    /// denial by the ban, and the decision by the other rules.
+    /// The rules whose keys are not banned still apply, all or nothing: the layer responds with the
+    /// usual 429 if one of them has no room. This takes a second check, so
+    /// [`on_decision`](super::SlidingWindowLayer::on_decision) may be called twice: with the denial
+    /// by the ban, and with the decision of the other rules.
     Mute,
 }
 
-/// Found in the extensions of a request that passes although its key is banned.
+/// An extension of requests that the inner service gets although their key is banned; see
+/// [`OnBan::Mute`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Muted {
-    /// How long the ban goes on.
+    /// How long the ban still lasts.
     pub remaining: Duration,
 }
 
-/// What becomes of a request that does not carry the key of a rule.
+/// What the layer does with a request that has no key for a rule.
 ///
-/// It is about [`KeyError::Missing`](crate::KeyError::Missing) only. A key that the server itself
-/// did not provide is answered with 500 in any case.
+/// Applies to [`KeyError::Missing`](crate::KeyError::Missing) only. If the server itself did not
+/// provide the key, the response is always a 500.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MissingKey {
-    /// The rule does not apply to the request; the others do.
+    /// Skips this rule for the request. The other rules apply.
     SkipRule,
-    /// The request is answered with this status.
+    /// Responds with this status.
     Reject(StatusCode),
 }
 
 impl Config {
-    /// Adds a rule. Rules that would share their logs although no name says so are told apart.
+    /// Adds a rule. Rules with unnamed policies that would share logs get separate key prefixes.
     pub(super) fn add(&mut self, mut rule: Rule) {
-        let place = self.rules.len();
-        for (twin_place, twin) in self.rules.iter_mut().enumerate() {
-            if rule.is_unnamed_twin_of(twin) {
-                // Of both, for a key can be any text, also one that begins with the other's prefix.
-                twin.set_apart(twin_place);
-                rule.set_apart(place);
+        let index = self.rules.len();
+        for (other_index, other) in self.rules.iter_mut().enumerate() {
+            if rule.shares_unnamed_logs_with(other) {
+                // Both get one: a key without a prefix could be equal to one with a prefix.
+                other.set_key_prefix(other_index);
+                rule.set_key_prefix(index);
             }
         }
         self.rules.push(rule);
     }
 
-    /// Tells whether a request may give its place back.
-    pub(super) fn refunds(&self) -> bool {
+    /// Returns whether an admission may be cancelled later.
+    pub(super) fn may_cancel(&self) -> bool {
         self.cancel_if.is_some() || self.cancel_unanswered
     }
 
-    /// Returns the question to put to the store, or nothing if no rule applies to the request.
+    /// Returns the check to send to the store, or `None` if no rule applies to the request.
     #[allow(clippy::result_large_err, reason = "the errors made here are small and rare")]
     pub(super) fn check(&self, parts: &Parts) -> Result<Option<Arc<Check>>, Rejection> {
         if (self.skip)(parts) {

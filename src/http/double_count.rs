@@ -1,4 +1,4 @@
-//! Finds layers that count one request twice in the same log.
+//! Detects layers that count one request twice in the same log.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,30 +6,29 @@ use std::sync::atomic::Ordering;
 use http::Extensions;
 
 use super::config::Config;
-use crate::store::Check;
+use crate::store::{Check, LogId};
 use crate::telemetry;
 use crate::window::Decision;
 
-/// The admissions by layers further out, but for the one whose decision the request carries.
+/// The admitted checks of outer layers, except the one whose decision is in the extensions.
 #[derive(Clone, Default)]
-struct Outer(Vec<Arc<Check>>);
+struct OuterChecks(Vec<Arc<Check>>);
 
-/// Reports if a layer further out has counted the request in a log of `check` already.
+/// Reports a request that an outer layer has already counted in a log of `check`.
 ///
-/// Called only for a request that carries the decision of another layer.
-pub(super) fn look_for(
+/// Called only if the extensions held the decision of another layer.
+pub(super) fn report_double_count(
     outer: Decision,
     check: &Arc<Check>,
     extensions: &mut Extensions,
     config: &Config,
 ) {
-    let mut counted = extensions.remove::<Outer>().unwrap_or_default();
+    let mut counted = extensions.remove::<OuterChecks>().unwrap_or_default();
     counted.0.extend(outer.admitted().map(|admitted| admitted.check().clone()));
-    let mut ours = check.logs.iter();
-    let is_counted = |log| counted.0.iter().any(|check| check.logs.contains(log));
-    if let Some(twice) = ours.find(|log| is_counted(log)) {
-        let first = !config.counts_twice.swap(true, Ordering::Relaxed);
-        telemetry::counted_twice(twice.policy.name(), first);
+    let is_counted = |log: &&LogId| counted.0.iter().any(|check| check.logs.contains(log));
+    if let Some(log) = check.logs.iter().find(is_counted) {
+        let is_first = !config.double_count_reported.swap(true, Ordering::Relaxed);
+        telemetry::counted_twice(log.policy.name(), is_first);
     }
     extensions.insert(counted);
 }

@@ -10,16 +10,16 @@ use tokio::task::JoinHandle;
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::charge::Admission;
 use super::config::Config;
+use super::forwarded_request::ForwardedRequest;
 use super::headers;
-use super::passed::Passed;
+use super::pending_check::PendingCheck;
+use super::pending_request::{NextStep, PendingRequest};
 use super::rejection::Rejection;
-use super::undecided::{Next, Undecided};
 use crate::window::{Check, Usage};
 
 pin_project! {
-    /// The response of [`SlidingWindow`](super::SlidingWindow).
+    /// The response future of [`SlidingWindow`](super::SlidingWindow).
     pub struct ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>>,
@@ -32,8 +32,8 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, ReqBody, F, R> {
-        Deciding { admission: Option<Admission>, undecided: Option<Undecided<S, ReqBody>> },
-        Calling { #[pin] response: F, passed: Passed },
+        Deciding { check: Option<PendingCheck>, request: Option<PendingRequest<S, ReqBody>> },
+        Calling { #[pin] response: F, request: ForwardedRequest },
         Cancelling { cancelled: JoinHandle<()>, result: Option<R>, usage: Option<Usage> },
         Rejected { rejection: Rejection, config: Arc<Config> },
     }
@@ -45,7 +45,7 @@ where
 {
     pub(super) fn pass(mut inner: S, request: Request<ReqBody>) -> Self {
         let response = inner.call(request);
-        Self { state: State::Calling { response, passed: Passed::default() } }
+        Self { state: State::Calling { response, request: ForwardedRequest::default() } }
     }
 
     pub(super) fn reject(rejection: Rejection, config: Arc<Config>) -> Self {
@@ -59,8 +59,8 @@ where
         body: ReqBody,
         config: Arc<Config>,
     ) -> Self {
-        let undecided = Some(Undecided::new(check, inner, head, body, config));
-        Self { state: State::Deciding { admission: None, undecided } }
+        let request = Some(PendingRequest::new(check, inner, head, body, config));
+        Self { state: State::Deciding { check: None, request } }
     }
 }
 
@@ -74,31 +74,31 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProj::Deciding { admission, undecided } => {
-                    let waiting = undecided.as_mut().expect("polled after completion");
-                    // Sent when polled: a response that is never polled for is not counted.
-                    let sent = admission.get_or_insert_with(|| waiting.send());
-                    let (outcome, charge) = ready!(sent.poll(cx));
-                    *admission = None;
-                    match waiting.decide(outcome, charge) {
-                        Next::Again => continue,
-                        Next::Pass { usage, charge } => {
-                            let undecided = undecided.take().expect("polled after completion");
-                            let (response, passed) = undecided.call(usage, charge);
-                            State::Calling { response, passed }
+                StateProj::Deciding { check, request } => {
+                    let pending = request.as_mut().expect("polled after completion");
+                    // Sent on the first poll: a future that is never polled counts nothing.
+                    let sent = check.get_or_insert_with(|| pending.send());
+                    let (outcome, cancel) = ready!(sent.poll(cx));
+                    *check = None;
+                    match pending.decide(outcome, cancel) {
+                        NextStep::CheckAgain => continue,
+                        NextStep::Forward { usage, cancel } => {
+                            let pending = request.take().expect("polled after completion");
+                            let (response, request) = pending.call(usage, cancel);
+                            State::Calling { response, request }
                         }
-                        Next::Reject(rejection) => {
-                            let config = waiting.config.clone();
-                            // What the inner service holds is not held while the user's code responds.
-                            *undecided = None;
+                        NextStep::Reject(rejection) => {
+                            let config = pending.config.clone();
+                            // Drops the inner service before `on_rejection` runs, which may be slow.
+                            *request = None;
                             return Poll::Ready(Ok(respond(&rejection, &config)));
                         }
                     }
                 }
-                StateProj::Calling { response, passed } => {
+                StateProj::Calling { response, request } => {
                     let result = ready!(response.poll(cx));
-                    let (result, cancelled) = passed.settle(result);
-                    let usage = passed.usage.take();
+                    let (result, cancelled) = request.settle(result);
+                    let usage = request.usage.take();
                     match cancelled {
                         Some(cancelled) => {
                             State::Cancelling { cancelled, result: Some(result), usage }
@@ -107,7 +107,7 @@ where
                     }
                 }
                 StateProj::Cancelling { cancelled, result, usage } => {
-                    // A client that comes again at once finds the place free.
+                    // A client that retries at once then finds the place free.
                     let _ = ready!(Pin::new(cancelled).poll(cx));
                     let result = result.take().expect("polled after completion");
                     return Poll::Ready(finish(result, usage.as_ref()));

@@ -11,14 +11,14 @@ use crate::window::{QuotaState, Usage};
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// Says how long to wait, in whole seconds, rounded up, at least 1.
+/// Inserts `Retry-After`: whole seconds, rounded up, at least 1.
 ///
 /// The syntax is that of [RFC 9110, section 10.2.3](https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3).
 pub(super) fn insert_retry_after(headers: &mut HeaderMap, wait: Duration) {
     headers.entry(RETRY_AFTER).or_insert_with(|| HeaderValue::from(seconds(wait).max(1)));
 }
 
-/// Says what the quotas are and how much of them is left.
+/// Inserts `RateLimit-Policy`, which shows the quotas, and `RateLimit`, which shows what is left.
 pub(super) fn insert_rate_limit(headers: &mut HeaderMap, usage: &Usage) {
     // Room for one policy of two quotas.
     let (mut policies, mut limits) = (List::with_capacity(64), List::with_capacity(32));
@@ -47,7 +47,7 @@ pub(super) fn insert_rate_limit(headers: &mut HeaderMap, usage: &Usage) {
 /// A list of strings with parameters, as in
 /// [RFC 9651, section 3.1](https://www.rfc-editor.org/rfc/rfc9651#section-3.1).
 ///
-/// Put together without `write!`, which made the layer's whole way to a 429 7 % longer.
+/// Built without `write!`, which made a denied request 7 % slower in total.
 struct List(String);
 
 impl List {
@@ -55,7 +55,7 @@ impl List {
         Self(String::with_capacity(bytes))
     }
 
-    /// Begins the next item. A policy's name has no character that would have to be escaped.
+    /// Starts the next item. Policy names have no characters that need escaping.
     fn item(&mut self, name: &str) {
         let separator = if self.0.is_empty() { "\"" } else { ", \"" };
         for part in [separator, name, "\""] {
@@ -63,7 +63,7 @@ impl List {
         }
     }
 
-    /// Adds a parameter to the item.
+    /// Adds a parameter to the current item.
     fn parameter(&mut self, name: &str, value: u64) {
         let mut digits = itoa::Buffer::new();
         for part in [";", name, "=", digits.format(value)] {
@@ -72,12 +72,12 @@ impl List {
     }
 }
 
-/// Orders quotas by how soon they stop the client: the longest wait first, then the least left.
+/// Sorts quotas by how soon they limit the client: the longest wait first, then the least room.
 fn tightness(state: &&QuotaState) -> (u64, u32) {
     (u64::MAX - state.wait_us, state.remaining)
 }
 
-/// Rounds up: who waits a second less than told must never be told off again.
+/// Returns whole seconds, rounded up: a shorter wait could end before there is room.
 fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_shows_the_quota_that_stops_the_client_first() {
+    fn each_policy_shows_its_tightest_quota() {
         let user =
             Policy::new("user").quota("2/500ms".parse().unwrap()).quota("5/60s".parse().unwrap());
         let ip = Policy::new("ip").quota("100/60s".parse().unwrap());

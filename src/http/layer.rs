@@ -1,3 +1,5 @@
+mod cancel;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,26 +19,25 @@ use crate::policy::PolicyHandle;
 use crate::store::Store;
 use crate::window::Decision;
 
-/// Holds each user of a service to a policy, and answers 429 to whoever is above it.
+/// A Tower layer that limits each key of a service to a policy and denies further requests with 429.
 ///
-/// Clones, and the services made by them, share one configuration and the store's windows.
+/// Clones, and the services that they make, share one configuration and one store.
 ///
 /// ## Behavior
 ///
-/// - A request is decided on before the inner service sees it. A denied request is answered with
-///   429, `Retry-After`, `RateLimit`, `RateLimit-Policy` and a problem document; it leaves no
-///   trace in any window.
-/// - With several rules, either every window records the request or none does.
-/// - The inner service's readiness is passed through; its errors are kept as they are.
-/// - The inner service finds the [`Decision`](crate::Decision) in the request's extensions. It is
-///   absent from requests that are [skipped](Self::skip) and from those that no rule applies to.
-/// - In axum, `Router::layer` covers the router's fallback too, so requests for unknown paths are
-///   decided on and count; `Router::route_layer` covers the routes only. Of several layers the one
-///   that is added last runs first: add the layer that inserts a value for
-///   [`key::extension`](crate::key::extension) after this one.
-/// - Two layers that count a request under the same policy and key take two places. This is hardly
-///   ever meant, so it is counted in `sliding_window_counted_twice_total` and warned of once. If it
-///   is, as with a store in the process in front of one on Redis, give the policies two names.
+/// - The layer decides before it calls the inner service. A denied request gets a 429 with
+///   `Retry-After`, `RateLimit`, `RateLimit-Policy` and a problem document, and leaves no trace in
+///   any log.
+/// - With several rules, either every log records the request or none does.
+/// - The readiness and the errors of the inner service are passed through unchanged.
+/// - The inner service finds the [`Decision`](crate::Decision) in the request's extensions, unless
+///   the request is [skipped](Self::skip) or no rule applies to it.
+/// - In axum, `Router::layer` also covers the fallback, so requests for unknown paths count;
+///   `Router::route_layer` covers only the routes. The layer that is added last runs first: add a
+///   layer that inserts a value for [`key::extension`](crate::key::extension) after this one.
+/// - Two layers that count a request under the same policy and key take two places. This is rarely
+///   intended, so it is counted in `sliding_window_counted_twice_total`, with one warning. If it is
+///   intended, as with an in-process store in front of Redis, give the policies different names.
 ///
 /// ```
 /// use std::time::Duration;
@@ -59,14 +60,15 @@ pub struct SlidingWindowLayer {
 }
 
 impl SlidingWindowLayer {
-    /// Creates a layer with one rule: `policy` for each key that `key` takes from a request.
+    /// Creates a layer with one rule, which applies `policy` to each key that `key` extracts.
     ///
-    /// `policy` is a [`Quota`](crate::Quota), a [`Policy`](crate::Policy), or a [`PolicyHandle`]
-    /// to change it while it is in use.
+    /// `policy` is a [`Quota`](crate::Quota), a [`Policy`](crate::Policy), or a [`PolicyHandle`],
+    /// which can change while it is in use. [`key`](crate::key) lists the extractors and the
+    /// features that they need.
     ///
     /// # Panics
     ///
-    /// If the policy has no quota; [`PolicyHandle::try_new`] gives an error instead.
+    /// If the policy has no quota; [`PolicyHandle::try_new`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, key: impl KeyExtractor, store: impl Store) -> Self {
@@ -84,19 +86,19 @@ impl SlidingWindowLayer {
             on_decision: None,
             cancel_if: None,
             cancel_unanswered: false,
-            counts_twice: Arc::default(),
+            double_count_reported: Arc::default(),
         };
         Self { config: Arc::new(config) }.rule(policy, key)
     }
 
-    /// Adds a rule, which must hold beside those already there.
+    /// Adds a rule. A request is admitted only if all rules admit it.
     ///
-    /// Give its policy a name of its own: rules of one name share their windows.
+    /// Give each policy a name: rules whose policies have the same name share their logs.
     ///
-    /// Rules whose policies have no name and equal quotas do not: the layer puts each rule's number
-    /// in front of its keys, so that a user's id can't be taken for an address. No
-    /// [`Limiter`](crate::Limiter) and no [`Bans`](crate::Bans) finds these keys, so name the
-    /// policies if you want to look at them.
+    /// Rules whose policies have no name and equal quotas do not share logs. The layer puts the
+    /// rule's number in front of their keys, so that a user's id can't collide with an address. A
+    /// [`Limiter`](crate::Limiter) or [`Bans`](crate::Bans) can't find these keys, so name the
+    /// policies to inspect them.
     ///
     /// # Panics
     ///
@@ -108,10 +110,10 @@ impl SlidingWindowLayer {
         self.with(|config| config.add(rule))
     }
 
-    /// Sets what becomes of a request that the store can't decide on.
+    /// Sets what happens to a request if the store can't decide.
     ///
-    /// Defaults to [`FailurePolicy::Local`] with one instance. A refusal is a 503 with
-    /// `Retry-After`, never a 429.
+    /// Defaults to [`FailurePolicy::Local`] with one instance. [`FailurePolicy::Closed`] responds
+    /// with a 503 and `Retry-After`, never with a 429.
     ///
     /// ```
     /// use tower_sliding_window::{FailurePolicy, MemoryStore, Quota, SlidingWindowLayer, key};
@@ -124,11 +126,11 @@ impl SlidingWindowLayer {
         self.with(|config| config.on_failure = on_failure)
     }
 
-    /// Sets what becomes of a request whose key is banned by the [`Penalty`](crate::Penalty) of a
+    /// Sets what happens to a request whose key is banned by the [`Penalty`](crate::Penalty) of a
     /// policy.
     ///
-    /// Defaults to `OnBan::Reject(StatusCode::FORBIDDEN)`. `Retry-After` says how long the ban goes
-    /// on.
+    /// Defaults to `OnBan::Reject(StatusCode::FORBIDDEN)`, with the rest of the ban in
+    /// `Retry-After`.
     ///
     /// ```
     /// use tower_sliding_window::{MemoryStore, OnBan, Policy, Quota, SlidingWindowLayer, key};
@@ -142,11 +144,11 @@ impl SlidingWindowLayer {
         self.with(|config| config.on_ban = on_ban)
     }
 
-    /// Sets what becomes of a request that has no key for a rule.
+    /// Sets what happens to a request that has no key for a rule.
     ///
-    /// Applies to all rules; [`key::optional`](crate::key::optional) makes one rule skip. Defaults
-    /// to `MissingKey::Reject(StatusCode::UNAUTHORIZED)`. A key that is there but malformed is
-    /// answered with 400 in any case, and one that the server itself did not provide with 500, see
+    /// Applies to all rules; [`key::optional`](crate::key::optional) skips a single rule. Defaults
+    /// to `MissingKey::Reject(StatusCode::UNAUTHORIZED)`. The response to a malformed key is always
+    /// a 400. If the server itself did not provide the key, it is always a 500, see
     /// [`KeyError::NotProvided`](crate::KeyError::NotProvided).
     #[must_use]
     pub fn on_missing_key(self, missing_key: MissingKey) -> Self {
@@ -155,8 +157,9 @@ impl SlidingWindowLayer {
 
     /// Sets which requests are neither counted nor limited.
     ///
-    /// Replaces the default, which is [`SlidingWindowLayer::is_preflight`]; call that too to keep it.
-    /// The [`Decision`](crate::Decision) is absent from the extensions of skipped requests.
+    /// Defaults to [`SlidingWindowLayer::is_preflight`]. A closure replaces the default; call
+    /// `is_preflight` in it to keep that. Skipped requests have no
+    /// [`Decision`](crate::Decision) in their extensions.
     ///
     /// ```
     /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
@@ -169,12 +172,12 @@ impl SlidingWindowLayer {
         self.with(|config| config.skip = Arc::new(skip))
     }
 
-    /// Tells whether a request is a CORS preflight: `OPTIONS` with both `Origin` and
+    /// Returns whether a request is a CORS preflight: `OPTIONS` with both `Origin` and
     /// `Access-Control-Request-Method`.
     ///
-    /// Browsers send these on their own, without credentials. Any client can send one too, so a
-    /// route that does work for `OPTIONS`, such as one made with axum's `any`, needs
-    /// [`skip`](Self::skip) without this.
+    /// Browsers send preflights without credentials. Any other client can send one too: on a route
+    /// that does work for `OPTIONS`, such as one made with axum's `any`, use [`skip`](Self::skip)
+    /// without this function.
     #[must_use]
     pub fn is_preflight(parts: &Parts) -> bool {
         parts.method == Method::OPTIONS
@@ -182,28 +185,28 @@ impl SlidingWindowLayer {
             && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
     }
 
-    /// Sets how many places a request takes, all or none.
+    /// Sets the cost of a request: how many places it takes, all or none.
     ///
-    /// Defaults to 1 for every request. A request that weighs more than a limit, or more than 1024,
-    /// can never pass: it is answered with 429 without `Retry-After`.
+    /// Defaults to 1 for every request. A request that costs more than a limit, or more than 1024,
+    /// can never be admitted: the response is a 429 without `Retry-After`.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.with(|config| config.cost = Some(Arc::new(cost)))
     }
 
-    /// Sets whether responses of the inner service get `RateLimit` and `RateLimit-Policy` too.
+    /// Sets whether responses of the inner service also get `RateLimit` and `RateLimit-Policy`.
     ///
-    /// Defaults to `false`. On Redis it costs one more command in the script for each quota, and the
-    /// longer of the two scripts.
+    /// Defaults to `false`. On Redis this needs the longer of the two scripts, with one more command
+    /// for each quota.
     #[must_use]
     pub fn headers_on_success(self, headers_on_success: bool) -> Self {
         self.with(|config| config.headers_on_success = headers_on_success)
     }
 
-    /// Sets the response to a request that is not let through.
+    /// Sets the response to a rejected request.
     ///
-    /// Defaults to [`Rejection::to_response`]. `Retry-After`, `RateLimit` and `RateLimit-Policy`
-    /// are added where the response does not have them.
+    /// Defaults to [`Rejection::to_response`]. The layer adds `Retry-After`, `RateLimit` and
+    /// `RateLimit-Policy` unless the response has them.
     ///
     /// ```
     /// use http::Response;
@@ -225,70 +228,19 @@ impl SlidingWindowLayer {
         self.with(|config| config.on_rejection = Some(Arc::new(respond)))
     }
 
-    /// Sets which responses give the request's place back, as if it had never been asked for.
+    /// Sets whether the layer only decides, counts and reports, and forwards every request.
     ///
-    /// To count only failures, cancel on success; not to charge for a sold-out answer, cancel on
-    /// that. Defaults to none.
-    ///
-    /// The response waits for the cancellation, so that a client which comes again at once finds the
-    /// place free.
-    ///
-    /// A request without a response keeps its place once the inner service was called: when that
-    /// fails, and when the client hangs up. Otherwise a client could let the handler run as often as
-    /// it likes by hanging up each time. See [`cancel_unanswered`](Self::cancel_unanswered).
-    ///
-    /// A client that hangs up while the decision is under way gets its place back, for the inner
-    /// service is not called: the decision is awaited in the background and then cancelled. Without
-    /// `cancel_if` such a request may have been counted.
-    ///
-    /// ```
-    /// use http::StatusCode;
-    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
-    ///
-    /// // Five failed logins an hour; successful ones are free.
-    /// SlidingWindowLayer::new(Quota::per_hour(5), key::header("x-user-id"), MemoryStore::new())
-    ///     .cancel_if(|response| response.status() != StatusCode::UNAUTHORIZED);
-    /// ```
-    #[must_use]
-    pub fn cancel_if(
-        self,
-        cancels: impl Fn(&Response<()>) -> bool + Send + Sync + 'static,
-    ) -> Self {
-        self.with(|config| config.cancel_if = Some(Arc::new(cancels)))
-    }
-
-    /// Sets whether a request that gets no response gives its place back although the inner service
-    /// was called: when that fails, and when the client hangs up first.
-    ///
-    /// Defaults to `false`. With `true` a client can let the handler run as often as it likes by
-    /// hanging up each time, so it is only for clients that are trusted not to. The cancellation
-    /// goes on in the background if the client is gone.
-    ///
-    /// ```
-    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
-    ///
-    /// // Between our own services: what was not answered is not charged.
-    /// SlidingWindowLayer::new(Quota::per_hour(100), key::header("x-service"), MemoryStore::new())
-    ///     .cancel_unanswered(true);
-    /// ```
-    #[must_use]
-    pub fn cancel_unanswered(self, cancel_unanswered: bool) -> Self {
-        self.with(|config| config.cancel_unanswered = cancel_unanswered)
-    }
-
-    /// Sets whether the layer only decides, counts and reports, and refuses nothing.
-    ///
-    /// Requests that would have been denied leave no trace in the windows, as when they are; the
-    /// inner service finds the denial in the request's extensions, `on_decision` and the metrics
-    /// tell of it. Requests without a key pass uncounted. Defaults to `false`.
+    /// Defaults to `false`. A request that would be denied leaves no trace in the logs, as without
+    /// shadow mode. The denial is in the request's extensions, goes to `on_decision` and is counted
+    /// in the metrics. Requests without a key are forwarded and not counted.
     #[must_use]
     pub fn shadow(self, shadow: bool) -> Self {
         self.with(|config| config.shadow = shadow)
     }
 
-    /// Sets what is shown every decision, before it takes effect. Defaults to nothing.
+    /// Sets a function to call with every decision, before it takes effect. Defaults to none.
     ///
-    /// It runs on the request's own path: it must not block.
+    /// It runs in the request's task and must not block.
     #[must_use]
     pub fn on_decision(self, observe: impl Fn(&Decision) + Send + Sync + 'static) -> Self {
         self.with(|config| config.on_decision = Some(Arc::new(observe)))

@@ -1,4 +1,4 @@
-//! The rules that a muted request is still held to: those whose keys are not banned.
+//! The rules that still apply to a muted request: those whose keys are not banned.
 
 use std::sync::Arc;
 
@@ -6,18 +6,22 @@ use smallvec::SmallVec;
 
 use crate::window::{Check, DecidedBy, Decision, Denied, LogId, LogOutcome, Outcome};
 
-/// What a denial by a ban leaves to be decided.
-pub(super) enum Rest {
-    /// Nothing: every key of the request is banned.
+/// What the rules whose keys are not banned say about a request that was denied by a ban.
+pub(super) enum RemainingRules {
+    /// There are none: every key of the request is banned.
     None,
-    /// Nothing: a rule whose key is not banned has no room either. The denial is by these rules.
-    Full(Denied),
-    /// The check of the rules whose keys are not banned.
-    Open(Arc<Check>),
+    /// One of them has no room, as the outcome shows. The denial is by these rules.
+    Denied(Denied),
+    /// They have room. This check counts the request for them.
+    Check(Arc<Check>),
 }
 
-/// Returns what a denial by a ban leaves to be decided.
-pub(super) fn unbanned(check: &Check, denied: &Denied, decided_by: DecidedBy) -> Rest {
+/// Evaluates the rules whose keys are not banned.
+pub(super) fn remaining_rules(
+    check: &Check,
+    denied: &Denied,
+    decided_by: DecidedBy,
+) -> RemainingRules {
     let mut logs: SmallVec<[LogId; 1]> = SmallVec::new();
     let mut outcomes: SmallVec<[LogOutcome; 1]> = SmallVec::new();
     for (log, outcome) in denied.usage().logs() {
@@ -27,16 +31,16 @@ pub(super) fn unbanned(check: &Check, denied: &Denied, decided_by: DecidedBy) ->
         }
     }
     if logs.is_empty() {
-        return Rest::None;
+        return RemainingRules::None;
     }
-    let rest = Arc::new(Check { logs, ..check.clone() });
+    let remaining = Arc::new(Check { logs, ..check.clone() });
     let mut outcome = Outcome::new(false, outcomes);
     if outcome.fits() {
-        return Rest::Open(rest);
+        return RemainingRules::Check(remaining);
     }
     (outcome.timestamp, outcome.decided_by) = (denied.timestamp(), decided_by);
-    match Decision::new(rest.clone(), outcome) {
-        Decision::Denied(denied) => Rest::Full(denied),
-        Decision::Admitted(_) => Rest::Open(rest),
+    match Decision::new(remaining.clone(), outcome) {
+        Decision::Denied(denied) => RemainingRules::Denied(denied),
+        Decision::Admitted(_) => RemainingRules::Check(remaining),
     }
 }

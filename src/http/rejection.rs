@@ -6,34 +6,34 @@ use super::headers;
 use crate::error::StoreError;
 use crate::window::Denied;
 
-/// Makes the response to a rejection.
+/// Makes the response of a rejection.
 pub(super) type OnRejection = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
 
-/// Why the layer answers a request itself.
+/// Why the layer responds to a request itself.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// A window is full: 429.
+    /// A log has no room: 429.
     Denied(Denied),
-    /// The key is banned: 403, unless [`on_ban`](super::SlidingWindowLayer::on_ban) says otherwise.
+    /// The key is banned: 403 by default, see [`on_ban`](super::SlidingWindowLayer::on_ban).
     Banned {
-        /// The denial, which says for how long.
+        /// The denial, with the time that the ban still lasts.
         denied: Denied,
-        /// The status to answer with.
+        /// The status of the response.
         status: StatusCode,
     },
-    /// The request has no key for a rule: 401, unless
-    /// [`on_missing_key`](super::SlidingWindowLayer::on_missing_key) says otherwise.
+    /// The request has no key for a rule: 401 by default, see
+    /// [`on_missing_key`](super::SlidingWindowLayer::on_missing_key).
     MissingKey {
-        /// The status to answer with.
+        /// The status of the response.
         status: StatusCode,
     },
     /// The request's key is ambiguous or malformed: 400.
     InvalidKey,
-    /// The server did not provide what a rule's key is taken from: 500. It is a mistake in how the
-    /// server is put together, see [`KeyError::NotProvided`](crate::KeyError::NotProvided).
+    /// The server did not provide the source of a rule's key: 500. This is a mistake in the server's
+    /// setup, see [`KeyError::NotProvided`](crate::KeyError::NotProvided).
     KeyNotProvided,
-    /// The store could not decide: 503; or never will let the request pass: 429.
+    /// The store could not decide: 503. Or no store could ever admit the request: 429.
     StoreFailed(StoreError),
 }
 
@@ -69,10 +69,10 @@ impl Rejection {
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
                 "Request cannot be satisfied due to temporary server capacity constraints",
             ),
-            // RFC 9457, section 4.2.1: a problem that is no more than its status has its phrase.
+            // RFC 9457, section 4.2.1: `about:blank` has the phrase of the status as its title.
             _ => ("about:blank", status.canonical_reason().unwrap_or("Rejected")),
         };
-        // Neither these texts nor policy names have a character that JSON would escape.
+        // Neither these texts nor policy names have characters that JSON escapes.
         let mut body = String::with_capacity(256);
         let parts =
             [r#"{"type":""#, kind, r#"","title":""#, title, r#"","status":"#, status.as_str()];
@@ -94,7 +94,8 @@ impl Rejection {
         response
     }
 
-    /// Responds as the user of the layer wants, and adds the fields that say when to come back.
+    /// Makes the response, by `respond` if there is one, and adds `Retry-After` and the RateLimit
+    /// fields.
     pub(super) fn respond(&self, respond: Option<&OnRejection>) -> Response<Bytes> {
         let mut response = respond.map_or_else(|| self.to_response(), |respond| respond(self));
         let headers = response.headers_mut();
@@ -103,7 +104,7 @@ impl Rejection {
                 headers::insert_retry_after(headers, denied.retry_after());
                 headers::insert_rate_limit(headers, denied.usage());
             }
-            // The quotas are not what keeps the client out.
+            // The denial is by the ban, so the state of the quotas would mislead the client.
             Self::Banned { denied, .. } => {
                 headers::insert_retry_after(headers, denied.retry_after());
             }

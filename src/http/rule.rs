@@ -9,22 +9,22 @@ use crate::key::{Key, KeyError, KeyExtractor};
 use crate::policy::PolicyHandle;
 use crate::telemetry;
 
-/// After how many requests without a key a rule that has never found one is reported.
-const UNFOUND: u32 = 100;
+/// A rule that has never found its key is reported after so many requests without one.
+const REPORTED_AFTER: u32 = 100;
 
 /// A policy together with its key extractor.
 #[derive(Clone)]
 pub(super) struct Rule {
     pub(super) policy: PolicyHandle,
     extractor: Arc<dyn KeyExtractor>,
-    /// What tells the rule's keys from those of another rule that would share its logs.
+    /// Separates the rule's keys from those of a rule that would share its logs.
     prefix: Option<Key>,
-    seen: Arc<Seen>,
+    stats: Arc<KeyStats>,
 }
 
-/// What has been seen of a rule's keys.
+/// What earlier requests have shown about the keys of a rule.
 #[derive(Default)]
-struct Seen {
+struct KeyStats {
     found: AtomicBool,
     missing: AtomicU32,
     not_provided: AtomicBool,
@@ -32,25 +32,25 @@ struct Seen {
 
 impl Rule {
     pub(super) fn new(policy: PolicyHandle, extractor: impl KeyExtractor) -> Self {
-        Self { policy, extractor: Arc::new(extractor), prefix: None, seen: Arc::default() }
+        Self { policy, extractor: Arc::new(extractor), prefix: None, stats: Arc::default() }
     }
 
-    /// Tells whether both rules have policies without a name that share their logs.
-    pub(super) fn is_unnamed_twin_of(&self, other: &Self) -> bool {
+    /// Returns whether both rules have unnamed policies that share their logs.
+    pub(super) fn shares_unnamed_logs_with(&self, other: &Self) -> bool {
         let (ours, theirs) = (self.policy.get(), other.policy.get());
         !ours.is_named() && ours.shares_logs_with(&theirs)
     }
 
-    /// Gives the rule logs of its own, by its place among the rules of its layer.
-    pub(super) fn set_apart(&mut self, place: usize) {
-        self.prefix = Some(Key::from(format!("rule-{}", place + 1)));
+    /// Gives the rule separate logs, by its index among the rules of its layer.
+    pub(super) fn set_key_prefix(&mut self, index: usize) {
+        self.prefix = Some(Key::from(format!("rule-{}", index + 1)));
     }
 
     /// Returns the key of a request, and reports if there is none.
     pub(super) fn key(&self, parts: &Parts) -> Result<Key, KeyError> {
         let key = self.extractor.extract(parts).inspect_err(|error| self.report(*error))?;
-        if !self.seen.found.load(Ordering::Relaxed) {
-            self.seen.found.store(true, Ordering::Relaxed);
+        if !self.stats.found.load(Ordering::Relaxed) {
+            self.stats.found.store(true, Ordering::Relaxed);
         }
         Ok(match &self.prefix {
             Some(prefix) => prefix.join(&key),
@@ -60,17 +60,17 @@ impl Rule {
 
     #[cold]
     fn report(&self, error: KeyError) {
-        let (policy, seen) = (self.policy.get(), &self.seen);
+        let (policy, stats) = (self.policy.get(), &self.stats);
         telemetry::no_key(policy.name(), error.reason());
         match error {
             KeyError::NotProvided { fix } => {
-                if !seen.not_provided.swap(true, Ordering::Relaxed) {
+                if !stats.not_provided.swap(true, Ordering::Relaxed) {
                     telemetry::key_not_provided(policy.name(), fix);
                 }
             }
-            KeyError::Missing if !seen.found.load(Ordering::Relaxed) => {
-                if seen.missing.fetch_add(1, Ordering::Relaxed) + 1 == UNFOUND {
-                    telemetry::key_never_found(policy.name(), UNFOUND);
+            KeyError::Missing if !stats.found.load(Ordering::Relaxed) => {
+                if stats.missing.fetch_add(1, Ordering::Relaxed) + 1 == REPORTED_AFTER {
+                    telemetry::key_never_found(policy.name(), REPORTED_AFTER);
                 }
             }
             KeyError::Missing | KeyError::Invalid | KeyError::NotApplicable => {}

@@ -9,7 +9,8 @@ use super::body::ResponseBody;
 use super::config::Config;
 use super::future::ResponseFuture;
 
-/// The service that [`SlidingWindowLayer`](super::SlidingWindowLayer) makes of another.
+/// A service with a rate limit in front of it, made by
+/// [`SlidingWindowLayer`](super::SlidingWindowLayer).
 #[derive(Clone, Debug)]
 pub struct SlidingWindow<S> {
     inner: S,
@@ -35,7 +36,7 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        // The clone may not be ready: it is the one that was polled that must be called.
+        // Only the service that was polled is ready; its clone may not be.
         let clone = self.inner.clone();
         let inner = mem::replace(&mut self.inner, clone);
 

@@ -1,4 +1,4 @@
-//! [`Audit`]: tells the hook of each mute, also if the reply that says so is lost.
+//! [`Audit`]: imposes mutes and calls the hook for each, even if a reply is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,24 +14,31 @@ use crate::error::StoreError;
 use crate::hook::Hook;
 use crate::telemetry;
 
-/// How many lost replies are asked about at once.
-const AT_MOST: usize = 1_000;
-/// How long to wait before the store is asked about a lost reply; at first, and at the most.
+/// How many lost replies may be resolved at once.
+const MAX_LOST_REPLIES: usize = 1_000;
+/// The pause before the store is queried about a lost reply. It doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Imposes mutes, and tells the hook of them.
+/// Imposes mutes and calls the hook for each of them.
+///
+/// A call that imposes a mute may mute the sender although its reply is lost or its caller drops the
+/// future. [`LostReplyGuard`] then starts a task that queries the store until it replies. Each mute
+/// is stored with the id of the message that caused it, so the hook is called for it once: either by
+/// the call that gets the reply, or by the task of that call. Calls for other messages find a mute
+/// with another id and do not call the hook.
 pub(super) struct Audit {
     store: Arc<dyn SpeechStore>,
     hook: Option<Hook<MuteEvent>>,
-    /// How many lost replies are asked about.
-    lost: AtomicUsize,
-    settled: Notify,
+    /// How many lost replies are being resolved.
+    lost_replies: AtomicUsize,
+    /// Notifies that a lost reply was resolved.
+    resolved: Notify,
 }
 
 impl Audit {
     pub(super) fn new(store: Arc<dyn SpeechStore>, hook: Option<Hook<MuteEvent>>) -> Arc<Self> {
-        Arc::new(Self { store, hook, lost: AtomicUsize::new(0), settled: Notify::new() })
+        Arc::new(Self { store, hook, lost_replies: AtomicUsize::new(0), resolved: Notify::new() })
     }
 
     /// Returns how many times the hook has panicked.
@@ -39,70 +46,62 @@ impl Audit {
         self.hook.as_ref().map_or(0, Hook::panics)
     }
 
-    /// Asks the store for a mute, and returns the one that stands then.
+    /// Imposes a mute, and returns the mute that is active then.
     pub(super) async fn impose(
         self: &Arc<Self>,
         request: MuteRequest,
     ) -> Result<Option<Mute>, StoreError> {
-        let mut call = Call { audit: self, request: &request, is_lost: true };
-        let imposed = self.store.mute(&request).await;
-        call.is_lost = imposed.as_ref().is_err_and(StoreError::may_have_counted);
-        drop(call);
-        let imposed = imposed?;
-        self.tell(&request, &imposed);
-        Ok(imposed.mute)
+        let mut guard = LostReplyGuard { audit: self, request: &request, is_lost: true };
+        let outcome = self.store.mute(&request).await;
+        guard.is_lost = outcome.as_ref().is_err_and(StoreError::may_have_counted);
+        drop(guard);
+        let outcome = outcome?;
+        self.report(&request, &outcome);
+        Ok(outcome.mute)
     }
 
-    /// Waits until the store has been asked about all replies that were lost.
+    /// Waits until all lost replies are resolved.
     pub(super) async fn settled(&self) {
         loop {
-            let one_less = self.settled.notified();
-            if self.lost.load(Ordering::Acquire) == 0 {
+            let resolved = self.resolved.notified();
+            if self.lost_replies.load(Ordering::Acquire) == 0 {
                 return;
             }
-            one_less.await;
+            resolved.await;
         }
     }
 
-    /// Tells of a mute if it stands by this request; says whether it does.
-    fn tell(&self, request: &MuteRequest, imposed: &MuteOutcome) -> bool {
-        let (Some(mute), true) = (&imposed.mute, imposed.by_this) else { return false };
+    /// Calls the hook if the active mute was imposed by this request, and returns whether it was.
+    fn report(&self, request: &MuteRequest, outcome: &MuteOutcome) -> bool {
+        let (Some(mute), true) = (&outcome.mute, outcome.by_this) else { return false };
         telemetry::muted(mute.rule());
         if let Some(hook) = &self.hook {
             let (sender, mute) = (request.sender.clone(), mute.clone());
-            hook.call(&MuteEvent { sender, mute, lengthened: imposed.lengthened });
+            hook.call(&MuteEvent { sender, mute, lengthened: outcome.lengthened });
         }
         true
     }
 
-    /// Has the store asked later whether a mute stands of which the reply was lost.
-    fn ask_later(self: &Arc<Self>, request: MuteRequest) {
-        let one_more = |lost: usize| (lost < AT_MOST).then_some(lost + 1);
-        let counted = self.lost.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more);
-        match Handle::try_current() {
-            Ok(runtime) if counted.is_ok() => {
-                let lost = Lost(self.clone());
-                runtime.spawn(async move { lost.0.ask(&request).await });
-            }
-            _ => {
-                drop(counted.ok().map(|_| Lost(self.clone())));
-                telemetry::mute_event_lost();
-            }
-        }
+    /// Starts a task that queries the store about a lost reply.
+    fn spawn_query(self: &Arc<Self>, request: MuteRequest) {
+        let (Some(lost), Ok(runtime)) = (LostReply::new(self), Handle::try_current()) else {
+            return telemetry::mute_event_lost();
+        };
+        runtime.spawn(async move { lost.0.query(&request).await });
     }
 
-    /// Asks until the store answers, or the mute would be over.
+    /// Queries the store until it replies, or the mute would be over.
     ///
-    /// It asks and does not impose again: the mute may have been lifted meanwhile.
-    async fn ask(&self, request: &MuteRequest) {
-        let over = Instant::now() + request.reason.rule.mute();
+    /// It does not impose the mute again, because the mute may have been lifted meanwhile.
+    async fn query(&self, request: &MuteRequest) {
+        let end = Instant::now() + request.reason.rule.mute();
         let (mut pause, mut was_absent) = (FIRST_PAUSE, false);
-        while Instant::now() < over {
+        while Instant::now() < end {
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            match self.store.imposed(request).await {
-                Ok(imposed) if self.tell(request, &imposed) => return,
-                // Once more: on a connection that was given up the call may run late.
+            match self.store.mute_outcome(request).await {
+                Ok(outcome) if self.report(request, &outcome) => return,
+                // Once more: a call on an abandoned connection may run late.
                 Ok(_) if !was_absent => was_absent = true,
                 Ok(_) => return,
                 Err(error) => error.report(),
@@ -111,28 +110,36 @@ impl Audit {
     }
 }
 
-/// A call that imposes a mute. If its reply is lost, or the caller leaves before it comes, the store
-/// is asked later: the call may have muted the sender.
-struct Call<'a> {
+/// Starts a query if a call that imposes a mute ends without a reply.
+struct LostReplyGuard<'a> {
     audit: &'a Arc<Audit>,
     request: &'a MuteRequest,
     is_lost: bool,
 }
 
-impl Drop for Call<'_> {
+impl Drop for LostReplyGuard<'_> {
     fn drop(&mut self) {
         if self.is_lost {
-            self.audit.ask_later(self.request.clone());
+            self.audit.spawn_query(self.request.clone());
         }
     }
 }
 
-/// A lost reply, counted as long as this lives.
-struct Lost(Arc<Audit>);
+/// A lost reply, counted until it is dropped.
+struct LostReply(Arc<Audit>);
 
-impl Drop for Lost {
+impl LostReply {
+    /// Counts a lost reply, unless there are too many.
+    fn new(audit: &Arc<Audit>) -> Option<Self> {
+        let one_more = |lost: usize| (lost < MAX_LOST_REPLIES).then_some(lost + 1);
+        let lost = audit.lost_replies.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more);
+        lost.is_ok().then(|| Self(audit.clone()))
+    }
+}
+
+impl Drop for LostReply {
     fn drop(&mut self) {
-        self.0.lost.fetch_sub(1, Ordering::AcqRel);
-        self.0.settled.notify_waiters();
+        self.0.lost_replies.fetch_sub(1, Ordering::AcqRel);
+        self.0.resolved.notify_waiters();
     }
 }

@@ -1,4 +1,4 @@
-//! What the monitor promises, on both stores under a clock that stands still unless it is told.
+//! Contract tests of the speech monitor, on both stores, with a clock that the test moves.
 
 mod mutes;
 mod rules;
@@ -16,14 +16,14 @@ use super::{Message, Mute, MuteEvent, Rule, SpeechMonitor};
 use crate::contract_tests::contract_tests;
 use crate::store::{MemoryStore, RedisStore};
 
-/// Where the timestamps in Redis begin: as many digits as real ones.
+/// The first timestamp in Redis, with as many digits as real timestamps.
 const ORIGIN_US: u64 = 1_790_000_000_000_000;
 const MICROSECOND: Duration = Duration::from_micros(1);
 
 /// A store and its clock.
 struct World {
     store: Arc<dyn SpeechStore>,
-    /// That of Redis; in process it is the paused one of tokio.
+    /// The clock of Redis. In process the paused clock of tokio is used instead.
     clock: Option<RedisClock>,
 }
 
@@ -61,14 +61,14 @@ impl World {
 
     fn chat(self, rules: impl IntoIterator<Item = Rule>) -> Chat {
         let events = Arc::new(Mutex::new(Vec::new()));
-        let heard = events.clone();
+        let sink = events.clone();
         let monitor = SpeechMonitor::new(rules, self.store.clone())
-            .on_mute(move |event| heard.lock().unwrap().push(event.clone()));
+            .on_mute(move |event| sink.lock().unwrap().push(event.clone()));
         Chat { world: self, monitor, events, at: Duration::ZERO }
     }
 }
 
-/// A monitor under test, and what its audit heard.
+/// A monitor under test, and the events that its hook got.
 struct Chat {
     world: World,
     monitor: SpeechMonitor,
@@ -77,7 +77,7 @@ struct Chat {
 }
 
 impl Chat {
-    /// Moves the clock to so many seconds after the start.
+    /// Moves the clock to `seconds` after the start.
     async fn at(&mut self, seconds: f64) -> &mut Self {
         self.at_exactly(Duration::from_secs_f64(seconds)).await
     }
@@ -92,12 +92,12 @@ impl Chat {
         self.monitor.check(&message).await.unwrap().mute().cloned()
     }
 
-    /// Sends a text of Alice's; returns her mute.
+    /// Sends a text from Alice, and returns her mute.
     async fn says(&self, text: &str) -> Option<Mute> {
         self.send(Message::from("alice").text(text)).await
     }
 
-    /// Sends a picture of Alice's to somebody.
+    /// Sends a picture from Alice to a peer.
     async fn writes_to(&self, peer: &str) -> Option<Mute> {
         self.send(Message::from("alice").to(peer)).await
     }
@@ -106,8 +106,7 @@ impl Chat {
         self.monitor.mute_of("alice").await.unwrap()
     }
 
-    /// Returns the length of each mute that the audit heard of, in hours, and whether it replaced
-    /// another.
+    /// Returns each event's length of the mute in hours, and whether the mute was lengthened.
     fn audit(&self) -> Vec<(u64, bool)> {
         let events = self.events.lock().unwrap();
         events.iter().map(|it| (it.mute.rule().mute().as_secs() / 3600, it.lengthened)).collect()
@@ -122,7 +121,7 @@ fn hours(hours: u64) -> Duration {
     Duration::from_secs(hours * 3600)
 }
 
-/// A text that is like no other of another number.
+/// Returns a text that is not similar to those of other numbers.
 fn noise(number: usize) -> String {
     (0..12).map(|at| char::from_u32((0x4e00 + number * 12 + at) as u32).unwrap()).collect()
 }

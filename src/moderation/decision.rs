@@ -1,4 +1,4 @@
-//! [`SpeechDecision`]: what becomes of a message, and the [`Mute`] that keeps it from being delivered.
+//! [`SpeechDecision`]: whether to deliver a message. [`Mute`]: why it is not delivered.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -7,19 +7,19 @@ use super::rule::{Counted, Rule};
 use crate::key::Key;
 use crate::quota::Span;
 
-/// What becomes of a message.
+/// Whether to deliver a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "a message of a muted sender is not to be delivered"]
+#[must_use = "a message of a muted sender must not be delivered"]
 pub enum SpeechDecision {
-    /// It is delivered.
+    /// The message is to be delivered.
     Delivered,
-    /// Its sender is muted, by this message or an earlier one: nobody else is to see it, and the
-    /// sender is to see no difference.
+    /// The sender is muted, by this message or an earlier one. Show the message to its sender as usual,
+    /// and to no one else.
     Muted(Mute),
 }
 
 impl SpeechDecision {
-    /// Tells whether the message is to be delivered.
+    /// Returns whether the message is to be delivered.
     #[must_use]
     pub const fn is_delivered(&self) -> bool {
         matches!(self, Self::Delivered)
@@ -35,7 +35,7 @@ impl SpeechDecision {
     }
 }
 
-/// A mute that stands.
+/// An active mute of a sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mute {
     reason: Reason,
@@ -44,39 +44,39 @@ pub struct Mute {
 }
 
 impl Mute {
-    /// Creates a mute; for who writes a store.
+    /// Creates a mute. For authors of stores.
     #[must_use]
     pub const fn new(reason: Reason, remaining: Duration, until: SystemTime) -> Self {
         Self { reason, remaining, until }
     }
 
-    /// Returns the rule that was completed.
+    /// Returns the rule that was triggered.
     #[must_use]
     pub const fn rule(&self) -> Rule {
         self.reason.rule
     }
 
-    /// Returns what completed the rule.
+    /// Returns what triggered the rule.
     #[must_use]
     pub const fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// Returns how long the mute still lasted when the store answered.
+    /// Returns how long the mute still lasts, as of the store's reply.
     #[must_use]
     pub const fn remaining(&self) -> Duration {
         self.remaining
     }
 
-    /// Returns when the mute ends, on the clock of Redis, or on the system's for a store in this
-    /// process. For people to read: what is decided is decided by the store.
+    /// Returns the end of the mute, by the clock of Redis, or by the system clock for an in-process
+    /// store. For display only: the store decides by its own clock.
     #[must_use]
     pub const fn until(&self) -> SystemTime {
         self.until
     }
 }
 
-/// What completed a rule.
+/// What triggered a rule.
 ///
 /// ```
 /// use tower_sliding_window::moderation::{Reason, Rule};
@@ -96,20 +96,20 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// Creates a reason; for who writes a store.
+    /// Creates a reason. For authors of stores.
     #[must_use]
     pub const fn new(rule: Rule, count: u32, percent: u8) -> Self {
         Self { rule, count, percent }
     }
 
-    /// Returns how many were found in the rule's window: at least its count.
+    /// Returns how many messages or peers were in the rule's window: at least the rule's count.
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.count
     }
 
-    /// Returns the similarity rate of the messages that were found, in percent; 0 if the rule does
-    /// not compare messages.
+    /// Returns the similarity rate of these messages in percent, or 0 if the rule does not compare
+    /// messages.
     #[must_use]
     pub const fn percent(&self) -> u8 {
         self.percent
@@ -129,15 +129,14 @@ impl fmt::Display for Reason {
     }
 }
 
-/// That a sender was muted, for the audit; once for each mute, and once for each time that it
-/// became longer.
+/// A mute for the audit log, reported when it is imposed and each time it is lengthened.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MuteEvent {
-    /// Who was muted. It names a person: mind where it is written.
+    /// The muted sender. This is personal data: take care where you write it.
     pub sender: Key,
     /// The mute.
     pub mute: Mute,
-    /// Whether a mute stood already, which ended earlier.
+    /// Whether this mute has replaced a mute that would have ended earlier.
     pub lengthened: bool,
 }

@@ -1,4 +1,4 @@
-//! Which rule a message completes.
+//! Decides which rule a message triggers.
 
 use std::time::Duration;
 
@@ -9,25 +9,25 @@ use super::similarity::Comparison;
 use super::store::{History, RecordedMessage};
 
 impl Rules {
-    /// Returns what a message completes: of the rules whose mute is longer than the one that
-    /// stands, that with the longest.
+    /// Returns the rule that a message triggers, and what triggered it. Only rules with a longer mute
+    /// than the active one can trigger; of several, the one with the longest mute is returned.
     pub(super) fn judge(&self, message: &RecordedMessage, history: &History) -> Option<Reason> {
-        let stands_for = history.mute.as_ref().map_or(Duration::ZERO, |mute| mute.rule().mute());
-        let mut alike = None;
+        let active_length = history.mute.as_ref().map_or(Duration::ZERO, |mute| mute.rule().mute());
+        let mut similarities = None;
         self.as_slice()
             .iter()
             .zip(&history.counts)
-            .filter(|(rule, count)| rule.mute() > stands_for && **count >= rule.count())
+            .filter(|(rule, count)| rule.mute() > active_length && **count >= rule.count())
             .find_map(|(rule, count)| match rule.counted() {
                 Counted::Events | Counted::DistinctPeers => Some(Reason::new(*rule, *count, 0)),
                 Counted::Similar { percent } => {
-                    let alike = alike.get_or_insert_with(|| self.compare(message, history));
-                    similar(*rule, percent, alike)
+                    let compare = || self.compare(message, history);
+                    similar(*rule, percent, similarities.get_or_insert_with(compare))
                 }
             })
     }
 
-    /// Returns the age of each earlier text and how much it is like that of the message.
+    /// Returns the age of each earlier text and its similarity to the message in percent.
     fn compare(&self, message: &RecordedMessage, history: &History) -> Vec<(Duration, u8)> {
         let percents = self.as_slice().iter().filter_map(|rule| match rule.counted() {
             Counted::Similar { percent } => Some(percent),
@@ -41,9 +41,10 @@ impl Rules {
     }
 }
 
-/// Returns what completes a rule about similar messages, given those before the newest.
-fn similar(rule: Rule, least: u8, alike: &[(Duration, u8)]) -> Option<Reason> {
-    let within = alike.iter().filter(|(age, _)| *age < rule.window());
+/// Returns what triggers a rule about similar messages, given the similarity of the earlier messages
+/// to the newest.
+fn similar(rule: Rule, least: u8, similarities: &[(Duration, u8)]) -> Option<Reason> {
+    let within = similarities.iter().filter(|(age, _)| *age < rule.window());
     let group = within.map(|(_, percent)| *percent).filter(|percent| *percent >= least);
     let (others, rate) = group.fold((0, 100), |(others, rate), it| (others + 1, it.min(rate)));
     (others + 1 >= rule.count()).then(|| Reason::new(rule, others + 1, rate))

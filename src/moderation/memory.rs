@@ -1,4 +1,4 @@
-//! What senders said, in the memory of this process.
+//! Senders in process: implements [`SpeechStore`] for [`MemoryStore`].
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,98 +14,97 @@ use crate::key::Key;
 use crate::store::{ExpiringValue, Keep, MemoryStore, StoreFuture};
 use crate::time::micros;
 
-/// What is kept of one sender.
+/// The messages and the mute of one sender.
 #[derive(Default)]
-pub(crate) struct Speech {
+pub(crate) struct Sender {
     messages: Entries<Uuid>,
     peers: Entries<Key>,
     texts: Entries<(Uuid, Arc<str>)>,
-    /// Until when the logs matter.
+    /// When all entries of the logs have expired.
     logs_over_us: u64,
-    /// Few senders have one.
+    /// Boxed, because few senders have one.
     mute: Option<Box<ActiveMute>>,
 }
 
 struct ActiveMute {
     id: Uuid,
     until_us: u64,
-    /// The same on the system's clock, as it was when the mute began.
+    /// The same instant by the system clock, computed when the mute was imposed.
     until: SystemTime,
     reason: Reason,
     lengthened: bool,
 }
 
-impl Speech {
-    /// Records a message if it finds room in so many bytes.
+impl Sender {
+    /// Records a message if it takes at most `room` bytes, and returns whether it was recorded.
     fn record(&mut self, message: &RecordedMessage, now_us: u64, room: usize) -> (History, bool) {
-        self.forget(message, now_us);
-        let news = News::of(self, message);
-        let is_kept = news.growth(self, message) <= room;
-        if is_kept {
-            self.keep(message, &news, now_us);
+        self.expire_entries(message, now_us);
+        let new = NewEntries::of(self, message);
+        let is_recorded = new.growth(self, message) <= room;
+        if is_recorded {
+            self.add(message, &new, now_us);
         }
-        let (counts, texts) = self.needed(message, &news, is_kept, now_us);
-        (History::new(Duration::from_micros(now_us), counts, texts, self.mute(now_us)), is_kept)
+        let (counts, texts) = self.read(message, &new, is_recorded, now_us);
+        (History::new(Duration::from_micros(now_us), counts, texts, self.mute(now_us)), is_recorded)
     }
 
-    /// Drops what the rules no longer need.
-    fn forget(&mut self, message: &RecordedMessage, now_us: u64) {
-        self.messages.forget(now_us, message.needs(Log::Messages));
-        self.peers.forget(now_us, message.needs(Log::Peers));
-        self.texts.forget(now_us, message.needs(Log::Texts));
+    /// Drops the entries that the rules no longer need.
+    fn expire_entries(&mut self, message: &RecordedMessage, now_us: u64) {
+        self.messages.expire(now_us, message.retention(Log::Messages));
+        self.peers.expire(now_us, message.retention(Log::Peers));
+        self.texts.expire(now_us, message.retention(Log::Texts));
     }
 
-    fn keep(&mut self, message: &RecordedMessage, news: &News, now_us: u64) {
-        let kept = |log| message.needs(log).1;
-        if news.message {
-            self.messages.add(now_us, message.id, kept(Log::Messages));
+    fn add(&mut self, message: &RecordedMessage, new: &NewEntries, now_us: u64) {
+        let max_entries = |log| message.retention(log).1;
+        if new.message {
+            self.messages.add(now_us, message.id, max_entries(Log::Messages));
         }
-        if let (true, Some(peer)) = (news.peer, &message.peer) {
-            self.peers.remove(|known| known == peer);
-            self.peers.add(now_us, peer.clone(), kept(Log::Peers));
+        if let (true, Some(peer)) = (new.peer, &message.peer) {
+            self.peers.remove(|it| it == peer);
+            self.peers.add(now_us, peer.clone(), max_entries(Log::Peers));
         }
-        if let (true, Some(text)) = (news.text, &message.text) {
-            self.texts.add(now_us, (message.id, text.clone()), kept(Log::Texts));
+        if let (true, Some(text)) = (new.text, &message.text) {
+            self.texts.add(now_us, (message.id, text.clone()), max_entries(Log::Texts));
         }
-        for (longest_window, kept) in Log::ALL.map(|log| message.needs(log)) {
-            if kept > 0 {
+        for (longest_window, max_entries) in Log::ALL.map(|log| message.retention(log)) {
+            if max_entries > 0 {
                 self.logs_over_us = self.logs_over_us.max(now_us + micros(longest_window));
             }
         }
     }
 
-    /// Returns what the rules need: the count of each, the message among them also if it is not kept,
-    /// and the other texts if a rule compares them.
-    fn needed(
+    /// Returns the count of each rule, and the other texts if a rule compares them. The counts include
+    /// the message even if it was not recorded.
+    fn read(
         &self,
         message: &RecordedMessage,
-        news: &News,
-        is_kept: bool,
+        new: &NewEntries,
+        is_recorded: bool,
         now_us: u64,
     ) -> (Vec<u32>, Vec<(Duration, Arc<str>)>) {
-        let stands_us =
-            self.active_mute(now_us).map_or(0, |active_mute| active_mute.reason.rule.mute_us());
-        let more = |is_new: bool| usize::from(is_new && !is_kept);
+        let active_mute_us = self.active_mute(now_us).map_or(0, |it| it.reason.rule.mute_us());
+        let unrecorded = |is_new: bool| usize::from(is_new && !is_recorded);
         let count = |rule: &Rule| match (Log::of(rule), rule.window_us()) {
-            (log, _) if message.needs(log).1 == 0 || rule.mute_us() <= stands_us => 0,
+            (log, _) if message.retention(log).1 == 0 || rule.mute_us() <= active_mute_us => 0,
             (Log::Messages, window_us) => {
-                self.messages.within(now_us, window_us, |_| true) + more(news.message)
+                self.messages.count(now_us, window_us, |_| true) + unrecorded(new.message)
             }
             (Log::Peers, window_us) => {
-                let others = |peer: &Key| is_kept || Some(peer) != message.peer.as_ref();
-                self.peers.within(now_us, window_us, others) + more(news.peer)
+                let others = |peer: &Key| is_recorded || Some(peer) != message.peer.as_ref();
+                self.peers.count(now_us, window_us, others) + unrecorded(new.peer)
             }
             (Log::Texts, window_us) => {
-                self.texts.within(now_us, window_us, |_| true) + more(news.text)
+                self.texts.count(now_us, window_us, |_| true) + unrecorded(new.text)
             }
         };
         let rules = message.rules.as_slice();
         let counts: Vec<u32> =
             rules.iter().map(|rule| u32::try_from(count(rule)).unwrap_or(u32::MAX)).collect();
-        let is_complete =
+        let compares_texts =
             |(rule, count): (&Rule, &u32)| Log::of(rule) == Log::Texts && *count >= rule.count();
         let mut texts = Vec::new();
-        if rules.iter().zip(&counts).any(is_complete) {
+        if rules.iter().zip(&counts).any(compares_texts) {
             let others = self.texts.iter().filter(|(_, (id, _))| *id != message.id);
             texts = others
                 .map(|(at_us, (_, text))| (Duration::from_micros(now_us - at_us), text.clone()))
@@ -127,11 +126,11 @@ impl Speech {
             let until = SystemTime::now() + Duration::from_micros(until_us - now_us);
             self.mute = Some(Box::new(ActiveMute { id, until_us, until, reason, lengthened }));
         }
-        self.imposed(id, now_us)
+        self.mute_outcome(id, now_us)
     }
 
-    /// Returns the mute that stands, and whether it does by this message.
-    fn imposed(&self, id: Uuid, now_us: u64) -> MuteOutcome {
+    /// Returns the active mute, and whether this message has caused it.
+    fn mute_outcome(&self, id: Uuid, now_us: u64) -> MuteOutcome {
         let by_this = self.active_mute(now_us).filter(|active_mute| active_mute.id == id);
         let lengthened = by_this.is_some_and(|active_mute| active_mute.lengthened);
         MuteOutcome::new(self.mute(now_us), by_this.is_some(), lengthened)
@@ -147,16 +146,15 @@ impl Speech {
         Some(Mute::new(active_mute.reason, remaining, active_mute.until))
     }
 
-    /// Says until when this is kept as it is: the logs go when nothing in them matters, the mute when
-    /// it is over.
-    fn kept(&self, now_us: u64) -> Keep {
+    /// Returns when to drop parts of this: the logs when all entries have expired, the mute at its end.
+    fn keep(&self, now_us: u64) -> Keep {
         let mute_over_us = self.active_mute(now_us).map(|active_mute| active_mute.until_us);
         let logs_over_us = Some(self.logs_over_us).filter(|over_us| *over_us > now_us);
         logs_over_us.or(mute_over_us).map_or(Keep::Not, Keep::Until)
     }
 }
 
-impl ExpiringValue for Speech {
+impl ExpiringValue for Sender {
     fn heap_bytes(&self) -> usize {
         let logs = self.messages.bytes() + self.peers.bytes() + self.texts.bytes();
         logs + self.mute.as_ref().map_or(0, |_| size_of::<ActiveMute>())
@@ -165,58 +163,59 @@ impl ExpiringValue for Speech {
     fn expire(&mut self, now_us: u64) -> Keep {
         let mute = self.mute.take().filter(|active_mute| active_mute.until_us > now_us);
         *self = Self { mute, ..Self::default() };
-        self.kept(now_us)
+        self.keep(now_us)
     }
 }
 
-/// In which logs a message is new.
-struct News {
+/// The logs that a message adds an entry to.
+struct NewEntries {
     message: bool,
     peer: bool,
     text: bool,
 }
 
-impl News {
-    fn of(speech: &Speech, message: &RecordedMessage) -> Self {
-        let needed = |log| message.needs(log).1 > 0;
+impl NewEntries {
+    fn of(sender: &Sender, message: &RecordedMessage) -> Self {
+        let needed = |log| message.retention(log).1 > 0;
         Self {
-            message: needed(Log::Messages) && !speech.messages.any(|id| *id == message.id),
-            // A peer that is known moves.
+            message: needed(Log::Messages) && !sender.messages.any(|id| *id == message.id),
+            // An entry of the same peer is replaced.
             peer: needed(Log::Peers),
-            text: needed(Log::Texts) && !speech.texts.any(|(id, _)| *id == message.id),
+            text: needed(Log::Texts) && !sender.texts.any(|(id, _)| *id == message.id),
         }
     }
 
-    /// Returns by how many bytes the logs grow at the most if the message is kept.
-    fn growth(&self, speech: &Speech, message: &RecordedMessage) -> usize {
+    /// Returns by how many bytes the logs may grow if the message is recorded.
+    fn growth(&self, sender: &Sender, message: &RecordedMessage) -> usize {
         let mut bytes = 0;
         if self.message {
-            bytes += speech.messages.growth(&message.id, message.needs(Log::Messages).1);
+            bytes += sender.messages.growth(&message.id, message.retention(Log::Messages).1);
         }
         if let (true, Some(peer)) = (self.peer, &message.peer)
-            && !speech.peers.any(|known| known == peer)
+            && !sender.peers.any(|it| it == peer)
         {
-            bytes += speech.peers.growth(peer, message.needs(Log::Peers).1);
+            bytes += sender.peers.growth(peer, message.retention(Log::Peers).1);
         }
         if let (true, Some(text)) = (self.text, &message.text) {
-            bytes += speech.texts.growth(&(message.id, text.clone()), message.needs(Log::Texts).1);
+            bytes +=
+                sender.texts.growth(&(message.id, text.clone()), message.retention(Log::Texts).1);
         }
         bytes
     }
 }
 
 impl MemoryStore {
-    /// Sets how many bytes may be taken by what a [`SpeechMonitor`](crate::moderation::SpeechMonitor)
-    /// keeps of senders, in this store and all clones of it. Defaults to 256 MiB.
+    /// Sets how many bytes the senders of [`SpeechMonitor`](crate::moderation::SpeechMonitor)s may
+    /// take, in this store and all its clones. Defaults to 256 MiB.
     ///
-    /// A sender takes about 230 bytes, and each message 60 bytes and its text, of which at most 500
-    /// characters are kept, up to 2,000 bytes. So 256 MiB are room for 800,000 senders with one message
+    /// A sender takes about 230 bytes. Each message takes 60 bytes and its text, of which at most 500
+    /// characters are kept, up to 2,000 bytes. So 256 MiB have room for 800,000 senders with one message
     /// of 20 Chinese characters each, or for 120,000 of the longest messages. A message is kept for the
-    /// longest window of the rules. Of one sender at most 64 texts are kept, 135 kB of the longest.
+    /// longest window of the rules. At most 64 texts of a sender are kept: 135 kB with the longest ones.
     ///
-    /// When the bytes are used up, what is over is dropped first. What is live never is, and a mute is
-    /// always imposed and kept. A message that finds no room is judged by what is kept of its sender,
-    /// and is not kept itself; unless its sender is muted, the monitor then returns
+    /// When the bytes are used up, expired entries are dropped first. Live entries never are, and a mute
+    /// is always imposed and kept. A message that does not fit is checked against the recorded messages
+    /// of its sender, but not recorded. If the sender is not muted, the monitor then returns
     /// [`StoreError::TooManyBytes`](crate::StoreError::TooManyBytes).
     ///
     /// ```
@@ -227,56 +226,56 @@ impl MemoryStore {
     /// ```
     #[must_use]
     pub fn speech_bytes(self, bytes: usize) -> Self {
-        self.table::<Speech>().set_budget(bytes);
+        self.table::<Sender>().set_budget(bytes);
         self
     }
 
-    /// Returns how many bytes what is kept of senders takes, some of which may be over.
+    /// Returns how many bytes the senders of speech monitors take. Some of them may have expired.
     ///
-    /// It is the sum of what was asked of the allocator. That takes some more itself, and keeps tables
-    /// that have grown.
+    /// This is the sum of the requested allocations. The allocator itself takes some more, and hash
+    /// tables that have grown keep their size.
     #[must_use]
     pub fn speech_bytes_used(&self) -> usize {
-        self.table::<Speech>().bytes()
+        self.table::<Sender>().bytes()
     }
 }
 
 impl SpeechStore for MemoryStore {
     fn record(&self, message: &RecordedMessage) -> StoreFuture<History> {
-        let senders = self.table::<Speech>();
-        let recorded = senders.update_within(message.sender.as_bytes(), |speech, now_us, room| {
-            (speech.record(message, now_us, room), speech.kept(now_us))
+        let senders = self.table::<Sender>();
+        let recorded = senders.update_within(message.sender.as_bytes(), |sender, now_us, room| {
+            (sender.record(message, now_us, room), sender.keep(now_us))
         });
-        StoreFuture::ready(recorded.map(|(mut history, is_kept)| {
-            history.unkept = (!is_kept).then(|| senders.too_many_bytes());
+        StoreFuture::ready(recorded.map(|(mut history, is_recorded)| {
+            history.not_recorded = (!is_recorded).then(|| senders.too_many_bytes());
             history
         }))
     }
 
     fn mute(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome> {
-        let imposed = self.table::<Speech>().update(request.sender.as_bytes(), |speech, now_us| {
-            let imposed = speech.impose(request, now_us);
-            (imposed, speech.kept(now_us))
+        let outcome = self.table::<Sender>().update(request.sender.as_bytes(), |sender, now_us| {
+            let outcome = sender.impose(request, now_us);
+            (outcome, sender.keep(now_us))
         });
-        StoreFuture::ready(imposed)
+        StoreFuture::ready(outcome)
     }
 
-    fn imposed(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome> {
+    fn mute_outcome(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome> {
         let id = request.id;
-        let imposed = self.table::<Speech>().update(request.sender.as_bytes(), |speech, now_us| {
-            (speech.imposed(id, now_us), speech.kept(now_us))
+        let outcome = self.table::<Sender>().update(request.sender.as_bytes(), |sender, now_us| {
+            (sender.mute_outcome(id, now_us), sender.keep(now_us))
         });
-        StoreFuture::ready(imposed)
+        StoreFuture::ready(outcome)
     }
 
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
         let mute = self
-            .table::<Speech>()
-            .update(sender.as_bytes(), |speech, now_us| (speech.mute(now_us), speech.kept(now_us)));
+            .table::<Sender>()
+            .update(sender.as_bytes(), |sender, now_us| (sender.mute(now_us), sender.keep(now_us)));
         StoreFuture::ready(mute)
     }
 
     fn forget(&self, sender: &Key) -> StoreFuture<()> {
-        StoreFuture::ready(self.table::<Speech>().update(sender.as_bytes(), |_, _| ((), Keep::Not)))
+        StoreFuture::ready(self.table::<Sender>().update(sender.as_bytes(), |_, _| ((), Keep::Not)))
     }
 }

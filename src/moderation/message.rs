@@ -1,11 +1,11 @@
-//! [`Message`]: what somebody says to somebody.
+//! [`Message`]: a chat message to check.
 
 use std::fmt;
 
 use super::similarity::normalised;
 use crate::key::Key;
 
-/// A message as the monitor sees it: from whom, in a private chat to whom, and what it says.
+/// A chat message to check: its sender, the peer if it is private, and its text.
 ///
 /// ```
 /// use tower_sliding_window::moderation::Message;
@@ -23,22 +23,22 @@ pub struct Message {
 }
 
 impl Message {
-    /// Creates a message of a sender, in no private chat and without a text.
+    /// Creates a message from a sender, not private and without a text.
     #[must_use]
     pub fn from(sender: impl Into<Key>) -> Self {
         Self { sender: sender.into(), peer: None, text: None }
     }
 
-    /// Sets the peer of the private chat that it is sent in. Defaults to none, as in a room.
+    /// Sets the peer of a private chat. Defaults to none, as for a message to a room.
     #[must_use]
     pub fn to(mut self, peer: impl Into<Key>) -> Self {
         self.peer = Some(peer.into());
         self
     }
 
-    /// Sets what it says. Defaults to nothing that could be compared, as with a picture.
+    /// Sets the text. Defaults to none, as for a picture; such a message is not compared.
     ///
-    /// The text is [`normalised`] here, and nothing else of it is kept.
+    /// The text is [`normalised`] here. The original is not kept.
     #[must_use]
     pub fn text(mut self, text: impl AsRef<str>) -> Self {
         self.text = Some(normalised(text.as_ref()));
@@ -47,7 +47,7 @@ impl Message {
 }
 
 impl fmt::Debug for Message {
-    /// Says neither whose message it is nor what it says.
+    /// Shows neither the sender nor the text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
             .field("private", &self.peer.is_some())

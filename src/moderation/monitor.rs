@@ -1,4 +1,4 @@
-//! [`SpeechMonitor`]: decides on each message, and mutes who completes a rule.
+//! [`SpeechMonitor`]: decides on each message and mutes senders that trigger a rule.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::hook::Hook;
 use crate::key::Key;
 use crate::telemetry;
 
-/// Judges messages by rules, and mutes senders in silence; see [the module](super).
+/// Checks chat messages against rules and silently mutes spammers. See [the module](super).
 ///
-/// A cheap handle: clones share the rules and the store.
+/// Cloning is cheap. Clones share the rules and the store.
 #[derive(Clone)]
 pub struct SpeechMonitor {
     rules: Arc<Rules>,
@@ -27,11 +27,11 @@ pub struct SpeechMonitor {
 }
 
 impl SpeechMonitor {
-    /// Creates a monitor that mutes by these rules, such as [`Rule::recommended`].
+    /// Creates a monitor with rules, such as [`Rule::recommended`].
     ///
-    /// Monitors on one store share what senders said and their mutes, and should have the same
-    /// rules: what is kept is kept for as long as the one that was asked last needs it. Without a
-    /// rule a monitor mutes nobody, and heeds the mutes of others.
+    /// Monitors on one store share the messages and the mutes of senders, and should have the same
+    /// rules: each recorded message sets the retention of its sender's messages by the rules of its
+    /// monitor. A monitor without rules mutes no sender, but respects the mutes of other monitors.
     #[must_use]
     pub fn new(rules: impl IntoIterator<Item = Rule>, store: impl SpeechStore) -> Self {
         let store: Arc<dyn SpeechStore> = Arc::new(store);
@@ -39,18 +39,17 @@ impl SpeechMonitor {
         Self { rules: Arc::new(Rules::new(rules)), store, audit }
     }
 
-    /// Sets what is told of each mute, for the audit. Defaults to nothing.
+    /// Sets a hook to call at each mute, for an audit log. Defaults to none.
     ///
-    /// It is called once for each mute, and once for each time that it became longer, in whichever
-    /// process the message came to. It runs before the decision is returned and should not block. A
-    /// panic in it is caught and counted in [`SpeechMonitor::panicked`].
+    /// The hook is called once when a mute is imposed, and once each time it is lengthened, in the
+    /// process that checked the message. It runs before the decision is returned and should not block.
+    /// A panic of the hook is caught and counted in [`SpeechMonitor::panicked`].
     ///
-    /// If the reply of the store is lost, or the caller leaves before it comes, the store is asked
-    /// again in the background, until it answers or the mute is over. The hook is then called on a
-    /// task of the runtime. Up to 1,000 lost replies are asked about at once; above that, and without
-    /// a tokio runtime, the hook is not called, which is counted in the metric
-    /// `sliding_window_mute_events_lost_total`. If the process ends between the mute and the call, the
-    /// hook is not called either.
+    /// If the reply of the store is lost, or the caller drops the future, a background task queries
+    /// the store until it replies or the mute is over, and calls the hook. There are at most 1,000 such
+    /// tasks. Beyond that, and without a tokio runtime, the hook is not called, and the event is counted
+    /// in the metric `sliding_window_mute_events_lost_total`. The hook is not called either if the
+    /// process ends between the mute and the call.
     ///
     /// ```
     /// use tower_sliding_window::MemoryStore;
@@ -72,7 +71,7 @@ impl SpeechMonitor {
         self.audit.panicked()
     }
 
-    /// Waits until the store has been asked about all mutes whose reply was lost.
+    /// Waits until the background tasks for lost replies have finished.
     pub async fn settled(&self) {
         self.audit.settled().await;
     }
@@ -83,15 +82,14 @@ impl SpeechMonitor {
         self.rules.as_slice()
     }
 
-    /// Records a message and decides whether it is delivered.
+    /// Records a message and decides whether to deliver it.
     ///
-    /// One call of the store, and another one if the message completes a rule.
+    /// Takes one call of the store, and another one if the message triggers a rule.
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store could not decide. The message may have been recorded. Most
-    /// chats will then deliver it: a mute that can't be imposed now is imposed by the sender's next
-    /// message.
+    /// A [`StoreError`] if the store could not decide. The message may have been recorded. Most chats
+    /// then deliver it: the sender's next message imposes the mute that could not be imposed now.
     pub async fn check(&self, message: &Message) -> Result<SpeechDecision, StoreError> {
         let decision = self.decide(message).await;
         if let Err(error) = &decision {
@@ -110,7 +108,7 @@ impl SpeechMonitor {
         };
         let history = self.store.record(&message).await?;
         let mute = match self.rules.judge(&message, &history) {
-            None => match (history.mute, history.unkept) {
+            None => match (history.mute, history.not_recorded) {
                 (None, Some(error)) => return Err(error),
                 (mute, _) => mute,
             },
@@ -124,20 +122,21 @@ impl SpeechMonitor {
         Ok(mute.map_or(SpeechDecision::Delivered, SpeechDecision::Muted))
     }
 
-    /// Returns the mute of a sender that stands.
+    /// Returns the active mute of a sender.
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store can't tell.
+    /// A [`StoreError`] if the store did not reply.
     pub async fn mute_of(&self, sender: impl Into<Key>) -> Result<Option<Mute>, StoreError> {
         self.store.mute_of(&sender.into()).await
     }
 
-    /// Lifts the mute of a sender, and forgets what they said, which would mute them again.
+    /// Lifts the mute of a sender and deletes the sender's recorded messages, which would cause a new
+    /// mute.
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store can't be told.
+    /// A [`StoreError`] if the store did not reply.
     pub async fn unmute(&self, sender: impl Into<Key>) -> Result<(), StoreError> {
         self.store.forget(&sender.into()).await
     }

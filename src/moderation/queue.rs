@@ -1,4 +1,4 @@
-//! [`SpeechQueue`]: messages that are judged in the background.
+//! [`SpeechQueue`]: checks messages in the background.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -12,21 +12,21 @@ use super::message::Message;
 use super::monitor::SpeechMonitor;
 use crate::telemetry;
 
-/// Messages that wait to be judged by a [`SpeechMonitor`], so that no sender waits for the store.
+/// A queue of messages that a [`SpeechMonitor`] checks in the background, so that senders do not wait
+/// for the store.
 ///
-/// Made by [`SpeechMonitor::spawn`]. A cheap handle: clones share the queue.
+/// Made by [`SpeechMonitor::spawn`]. Cloning is cheap. Clones share the queue.
 ///
 /// ## Behavior
 ///
-/// - Messages are judged one after another, in the order in which they came.
-/// - **When the queue is full, the message that comes is shed**: it is neither recorded nor judged,
-///   and is counted in [`SpeechQueue::shed`]. Those that wait keep their places, so that whoever was
-///   there first is judged, whatever comes after. Shedding makes mutes later or fewer, never more.
-/// - A message that the store could not decide on is counted in [`SpeechQueue::failed`], and is not
-///   judged again.
-/// - Whether the sender is muted is for [`SpeechMonitor::mute_of`] to say: the message that completes
-///   a rule, and those that pass while it waits, are delivered.
-/// - When the last handle is gone, what waits is judged, and then the queue ends.
+/// - Messages are checked one after another, in the order of submission.
+/// - **If the queue is full, a new message is dropped**: it is neither recorded nor checked, and is
+///   counted in [`SpeechQueue::shed`]. Queued messages keep their places. Dropped messages make mutes
+///   later or fewer, never more.
+/// - If the store fails, the message is counted in [`SpeechQueue::failed`] and not checked again.
+/// - Call [`SpeechMonitor::mute_of`] to find out whether a sender is muted. The message that triggers a
+///   rule, and the messages that are sent before it is checked, are delivered.
+/// - After the last handle is dropped, the queued messages are checked, and then the queue ends.
 ///
 /// ```
 /// use std::num::NonZeroUsize;
@@ -59,55 +59,55 @@ struct Counts {
 }
 
 enum Job {
-    Judge(Message),
-    Tell(oneshot::Sender<()>),
+    Check(Message),
+    Flush(oneshot::Sender<()>),
 }
 
-/// What becomes of a message that was submitted.
+/// Whether a submitted message will be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Submitted {
-    /// It waits to be judged.
+    /// The message will be checked.
     Queued,
-    /// The queue is full, and the message will not be judged.
+    /// The queue is full, and the message was dropped.
     Shed,
 }
 
 impl SpeechMonitor {
-    /// Has messages judged in the background, of which up to `capacity` wait.
+    /// Starts a task that checks messages in the background, with a queue for `capacity` messages.
     ///
-    /// A message waits in about 100 bytes beside its text, which is at most 500 characters.
+    /// A queued message takes about 100 bytes and its text of at most 500 characters.
     ///
     /// # Panics
     ///
     /// If there is no tokio runtime.
     #[track_caller]
-    #[must_use = "the queue ends when its last handle is gone"]
+    #[must_use = "the queue ends when its last handle is dropped"]
     pub fn spawn(&self, capacity: NonZeroUsize) -> SpeechQueue {
-        let (jobs, waiting) = mpsc::channel(capacity.get());
+        let (jobs, queue) = mpsc::channel(capacity.get());
         let counts = Arc::new(Counts::default());
-        tokio::spawn(judge(self.clone(), waiting, counts.clone()));
+        tokio::spawn(check_all(self.clone(), queue, counts.clone()));
         SpeechQueue { jobs, counts }
     }
 }
 
-async fn judge(monitor: SpeechMonitor, mut waiting: mpsc::Receiver<Job>, counts: Arc<Counts>) {
-    while let Some(job) = waiting.recv().await {
+async fn check_all(monitor: SpeechMonitor, mut queue: mpsc::Receiver<Job>, counts: Arc<Counts>) {
+    while let Some(job) = queue.recv().await {
         match job {
-            Job::Judge(message) => {
+            Job::Check(message) => {
                 if monitor.check(&message).await.is_err() {
                     counts.failed.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            // Who asked may no longer care.
-            Job::Tell(judged) => drop(judged.send(())),
+            // The caller of `flush` may be gone.
+            Job::Flush(flushed) => drop(flushed.send(())),
         }
     }
 }
 
 impl SpeechQueue {
-    /// Has a message judged later, if there is room. Never waits.
+    /// Queues a message, or drops it if the queue is full. Never waits.
     pub fn submit(&self, message: Message) -> Submitted {
-        match self.jobs.try_send(Job::Judge(message)) {
+        match self.jobs.try_send(Job::Check(message)) {
             Ok(()) => Submitted::Queued,
             Err(TrySendError::Full(_) | TrySendError::Closed(_)) => {
                 self.counts.shed.fetch_add(1, Ordering::Relaxed);
@@ -117,23 +117,22 @@ impl SpeechQueue {
         }
     }
 
-    /// Waits until all messages that were queued before have been judged.
+    /// Waits until all earlier messages have been checked.
     pub async fn flush(&self) {
-        let (tell, judged) = oneshot::channel();
-        // The queue ends before its handles only with the runtime; then nothing is left to be waited
-        // for.
-        if self.jobs.send(Job::Tell(tell)).await.is_ok() {
-            let _ = judged.await;
+        let (flushed, until_flushed) = oneshot::channel();
+        // The channel is closed only if the runtime has ended. Then there is nothing to wait for.
+        if self.jobs.send(Job::Flush(flushed)).await.is_ok() {
+            let _ = until_flushed.await;
         }
     }
 
-    /// Returns how many messages found the queue full.
+    /// Returns how many messages were dropped because the queue was full.
     #[must_use]
     pub fn shed(&self) -> u64 {
         self.counts.shed.load(Ordering::Relaxed)
     }
 
-    /// Returns how many messages the store could not decide on.
+    /// Returns how many messages could not be checked because the store failed.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.counts.failed.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! [`Rule`]: how much of what gets a sender muted for how long.
+//! [`Rule`]: what mutes a sender, and for how long.
 
 mod text;
 
@@ -12,36 +12,36 @@ pub use self::text::ParseRuleError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Counted {
-    /// Messages, whatever they say and to whom.
+    /// Messages of any kind.
     Events,
-    /// Private-chat peers. Another message to the same peer moves the peer's timestamp, and does not
-    /// count again.
+    /// Different private-chat peers. Another message to the same peer updates the peer's timestamp and
+    /// does not count again.
     DistinctPeers,
-    /// Messages that are alike.
+    /// Similar messages.
     Similar {
-        /// How much, in percent: see [the module's page](crate::moderation#similar-messages).
+        /// The lowest similarity in percent, see [the module](crate::moderation#similar-messages).
         percent: u8,
     },
 }
 
 impl Counted {
-    /// Returns the highest count a rule may have, for what is counted has to be kept.
-    const fn most(self) -> u32 {
+    /// Returns the highest count that a rule may have. A store keeps as many entries of each sender.
+    const fn max_count(self) -> u32 {
         match self {
             Self::Events | Self::DistinctPeers => 1024,
-            Self::Similar { .. } => KEPT_TEXTS,
+            Self::Similar { .. } => MAX_TEXTS,
         }
     }
 }
 
-/// How many of a sender's texts are kept to be compared.
-pub(super) const KEPT_TEXTS: u32 = 64;
+/// How many texts of a sender are kept for comparison.
+pub(super) const MAX_TEXTS: u32 = 64;
 
-/// A count within a window, and for how long it mutes.
+/// A rule that mutes a sender for some time if a count within a window is reached.
 ///
-/// The count is reached, not exceeded: with `5/5m` the fifth message within five minutes completes
-/// the rule. Its text form is `KIND COUNT/WINDOW [PERCENT%] mute DURATION`, the kind `events`,
-/// `peers` or `similar`, and only `similar` with a percentage:
+/// With `5/5m` the fifth message within five minutes triggers the rule. The text form is
+/// `KIND COUNT/WINDOW [PERCENT%] mute DURATION`. The kind is `events`, `peers` or `similar`; only
+/// `similar` has a percentage:
 ///
 /// ```
 /// use std::time::Duration;
@@ -67,11 +67,11 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Creates a rule: who reaches the count of `quota` within its window is muted for `mute`.
+    /// Creates a rule: a sender that reaches the limit of `quota` within its window is muted for `mute`.
     ///
     /// # Panics
     ///
-    /// Where [`Rule::try_new`] returns an error.
+    /// If [`Rule::try_new`] returns an error.
     #[track_caller]
     #[must_use]
     pub fn new(counted: Counted, quota: Quota, mute: Duration) -> Self {
@@ -81,15 +81,15 @@ impl Rule {
         }
     }
 
-    /// Creates a rule, or says what is wrong with it.
+    /// Creates a rule, or returns an error if it is invalid.
     ///
     /// # Errors
     ///
-    /// A count of 1, which would mute everybody; one above 1024, or above 64 for similar messages;
+    /// A count of 1, which would mute every sender; one above 1024, or above 64 for similar messages;
     /// a percentage of 0 or above 100; a mute that is zero, longer than a hundred years, or not a
     /// whole number of microseconds.
     pub fn try_new(counted: Counted, quota: Quota, mute: Duration) -> Result<Self, RuleError> {
-        let (count, most) = (quota.limit(), counted.most());
+        let (count, most) = (quota.limit(), counted.max_count());
         match counted {
             _ if count < 2 => Err(RuleError::CountOfOne),
             _ if count > most => Err(RuleError::CountTooHigh { count, most }),
@@ -103,7 +103,7 @@ impl Rule {
         }
     }
 
-    /// Returns the four rules to begin with.
+    /// Returns four rules to start with.
     ///
     /// ```
     /// use tower_sliding_window::moderation::Rule;
@@ -128,13 +128,13 @@ impl Rule {
         ]
     }
 
-    /// Returns what is counted.
+    /// Returns what the rule counts.
     #[must_use]
     pub const fn counted(&self) -> Counted {
         self.counted
     }
 
-    /// Returns the count that completes the rule.
+    /// Returns the count that triggers the rule.
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.quota.limit()
@@ -146,7 +146,7 @@ impl Rule {
         self.quota.window()
     }
 
-    /// Returns for how long the rule mutes.
+    /// Returns how long the rule mutes a sender.
     #[must_use]
     pub const fn mute(&self) -> Duration {
         self.mute
@@ -167,21 +167,21 @@ impl Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleError {
-    /// Everybody's first message would complete the rule.
-    #[error("the count is 1, which would mute everybody: it must be at least 2")]
+    /// The first message of every sender would trigger the rule.
+    #[error("the count is 1, which would mute every sender: it must be at least 2")]
     CountOfOne,
-    /// More would have to be kept of each sender than is.
-    #[error("the count {count} is too high: of these at most {most} are kept")]
+    /// The count is above the number of entries that are kept of each sender.
+    #[error("the count {count} is too high: it must be at most {most}")]
     CountTooHigh {
-        /// The count as it was given.
+        /// The given count.
         count: u32,
-        /// The highest there is.
+        /// The highest allowed count.
         most: u32,
     },
-    /// The similarity is no percentage, or one that all messages have.
+    /// The similarity is above 100 %, or 0 %, which all messages have.
     #[error("the similarity {percent}% is not from 1% to 100%")]
     Percent {
-        /// The percentage as it was given.
+        /// The given percentage.
         percent: u8,
     },
     /// The mute is zero, so the rule would do nothing.

@@ -1,8 +1,8 @@
-//! [`Rules`]: all the rules of a monitor, and the logs that they count in.
+//! [`Rules`]: the rules of a monitor. [`Log`]: the logs that they count in.
 
 use std::time::Duration;
 
-use super::rule::{Counted, KEPT_TEXTS, Rule};
+use super::rule::{Counted, MAX_TEXTS, Rule};
 
 /// The rules of a monitor, the longest mute first.
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub struct Rules {
     rules: Vec<Rule>,
 }
 
-/// What a store keeps of a sender: three logs, each for the rules that count in it.
+/// One of the three logs that a store keeps of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Log {
@@ -23,7 +23,7 @@ pub enum Log {
 }
 
 impl Log {
-    /// All of them, in the order in which the scripts number them.
+    /// All logs, in the order of their numbers in the scripts.
     pub const ALL: [Self; 3] = [Self::Messages, Self::Peers, Self::Texts];
 
     /// Returns the log that a rule counts in.
@@ -50,17 +50,17 @@ impl Rules {
         &self.rules
     }
 
-    /// Returns how far back a log is needed, and how many of its newest entries. None are if no rule
-    /// counts in it.
+    /// Returns the retention of a log: how long its entries are needed, and how many of the newest.
+    /// Both are zero if no rule counts in the log.
     #[must_use]
-    pub fn needs(&self, log: Log) -> (Duration, u32) {
+    pub fn retention(&self, log: Log) -> (Duration, u32) {
         let rules = || self.rules.iter().filter(|rule| Log::of(rule) == log);
         let longest_window = rules().map(Rule::window).max().unwrap_or_default();
-        let kept = match log {
-            Log::Texts if !longest_window.is_zero() => KEPT_TEXTS,
-            // A rule is completed if the count-th newest is in its window: nobody asks for more.
+        let max_entries = match log {
+            Log::Texts if !longest_window.is_zero() => MAX_TEXTS,
+            // A rule triggers if the count-th newest entry is in its window. Older ones don't matter.
             _ => rules().map(Rule::count).max().unwrap_or(0),
         };
-        (longest_window, kept)
+        (longest_window, max_entries)
     }
 }

@@ -1,19 +1,19 @@
-//! [`similarity`]: how much two texts are alike, whatever their sender did to disguise it.
+//! [`similarity`]: how similar two texts are, even if the sender has disguised them.
 
 use rapidfuzz::distance::levenshtein::{Args, BatchComparator};
 use unicode_normalization::UnicodeNormalization;
 
 /// How many characters of a message are read.
-const LONGEST_MESSAGE: usize = 10_000;
+const MAX_READ: usize = 10_000;
 /// How many characters of a normalised text are kept and compared.
-const LONGEST_TEXT: usize = 500;
+const MAX_COMPARED: usize = 500;
 
-/// Returns how much two messages are alike, in percent, rounded down.
+/// Returns the similarity of two messages in percent, rounded down.
 ///
-/// That is `100 (1 - d / n)`, where both texts are [`normalised`], `d` is their Levenshtein
-/// distance, the least number of characters to insert, delete or replace that makes one the other,
-/// and `n` the number of characters of the longer one. Two texts without a character are alike to
-/// 100 percent, and one with to one without to 0.
+/// The similarity is `100 (1 - d / n)`. Both texts are [`normalised`] first. `d` is their Levenshtein
+/// distance: the least number of characters to insert, delete or replace to turn one text into the
+/// other. `n` is the number of characters of the longer text. Two empty texts have a similarity of 100
+/// percent, and an empty and a non-empty text of 0.
 ///
 /// ```
 /// use tower_sliding_window::moderation::similarity;
@@ -27,17 +27,16 @@ pub fn similarity(one: &str, other: &str) -> u8 {
     Comparison::with(&normalised(one)).percent(&normalised(other), 0)
 }
 
-/// Returns what is compared of a message.
+/// Returns the form of a message that is compared.
 ///
-/// - Characters that look alike for compatibility's sake become one, by
-///   [NFKC](https://www.unicode.org/reports/tr15/): full-width and ordinary, ligatures, circled and
-///   mathematical letters.
-/// - Upper and lower case become one.
-/// - What can't be seen goes: whitespace, control characters, and those that Unicode client
+/// - Compatibility characters become ordinary ones, by [NFKC](https://www.unicode.org/reports/tr15/):
+///   full-width characters, ligatures, circled and mathematical letters.
+/// - Upper case becomes lower case.
+/// - Invisible characters are removed: whitespace, control characters, and those that Unicode calls
 ///   [default-ignorable](https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point), such
 ///   as zero-width spaces and joiners.
-/// - A character repeated becomes one.
-/// - Of a message 10,000 characters are read, and of the result 500 are kept.
+/// - Repetitions of a character become a single one.
+/// - The first 10,000 characters of the message are read, and the first 500 of the result are kept.
 ///
 /// ```
 /// use tower_sliding_window::moderation::normalised;
@@ -46,20 +45,20 @@ pub fn similarity(one: &str, other: &str) -> u8 {
 /// ```
 #[must_use]
 pub fn normalised(message: &str) -> String {
-    let characters = message.chars().take(LONGEST_MESSAGE).nfkc();
-    // By way of upper case, so that the forms which share one share the lower case too: ß, ς.
+    let characters = message.chars().take(MAX_READ).nfkc();
+    // Upper case first: different lower-case forms, such as σ and ς, may share an upper-case form.
     let folded = characters.flat_map(char::to_uppercase).flat_map(char::to_lowercase);
-    let seen = folded.filter(|it| !is_unseen(*it)).nfkc();
+    let visible = folded.filter(|it| !is_invisible(*it)).nfkc();
     let mut last = None;
-    seen.filter(|it| last.replace(*it) != Some(*it)).take(LONGEST_TEXT).collect()
+    visible.filter(|it| last.replace(*it) != Some(*it)).take(MAX_COMPARED).collect()
 }
 
-fn is_unseen(character: char) -> bool {
+fn is_invisible(character: char) -> bool {
     character.is_whitespace() || character.is_control() || is_default_ignorable(character)
 }
 
-/// The property `Default_Ignorable_Code_Point` of Unicode 16, `DerivedCoreProperties.txt`. Code
-/// points yet to be assigned are in it already.
+/// Returns the property `Default_Ignorable_Code_Point` of Unicode 16, `DerivedCoreProperties.txt`. It
+/// includes code points that are not assigned yet.
 fn is_default_ignorable(character: char) -> bool {
     matches!(character,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
@@ -69,7 +68,7 @@ fn is_default_ignorable(character: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// A normalised text that others are compared with.
+/// A normalised text to compare others with.
 pub(super) struct Comparison {
     comparator: BatchComparator<char>,
     length: usize,
@@ -81,14 +80,14 @@ impl Comparison {
         Self { comparator, length: text.chars().count() }
     }
 
-    /// Returns how much a normalised text is like this one, in percent rounded down, or 0 if that
-    /// is less than `least`.
+    /// Returns the similarity of a normalised text to this one, in percent, rounded down; or 0 if it is
+    /// less than `least`.
     pub(super) fn percent(&self, other: &str, least: u8) -> u8 {
         let longer = self.length.max(other.chars().count());
         if longer == 0 {
             return 100;
         }
-        // Whole numbers, for 90 % of ten characters is nine in any arithmetic.
+        // Integers only: 90 % of ten characters must be exactly nine.
         let most = longer * (100 - usize::from(least.min(100))) / 100;
         let within = Args::default().score_cutoff(most);
         let distance = self.comparator.distance_with_args(other.chars(), &within);
@@ -106,10 +105,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_any_length_have_a_similarity() {
+    fn similarity_is_defined_for_all_lengths() {
         assert_eq!(similarity("", ""), 100);
         assert_eq!(similarity("", "a"), 0);
-        assert_eq!(similarity(" \t\u{200b}\u{feff}", ""), 100, "nothing to be seen in either");
+        assert_eq!(similarity(" \t\u{200b}\u{feff}", ""), 100, "both are empty");
         assert_eq!(similarity("a", "a"), 100);
         assert_eq!(similarity("a", "b"), 0);
         assert_eq!(similarity("好", "好"), 100);
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn disguises_do_not_count() {
+    fn disguised_texts_are_equal() {
         let plain = "buy cheap gold now";
         for disguised in [
             "BUY CHEAP GOLD NOW",
@@ -137,32 +136,32 @@ mod tests {
         assert_eq!(similarity("ΣΊΣΥΦΟΣ STRASSE", "σίσυφος straße"), 100);
         assert_eq!(similarity("re\u{301}sume\u{301}", "résumé"), 100, "composed or not");
         assert_eq!(similarity("👍️👍️👍️", "👍"), 100);
-        assert_eq!(similarity("👨‍👩‍👧", "👨👩👧"), 100, "the joiners can't be seen");
+        assert_eq!(similarity("👨‍👩‍👧", "👨👩👧"), 100, "joiners are invisible");
     }
 
     #[test]
-    fn what_differs_is_told_apart() {
+    fn different_texts_have_a_low_similarity() {
         assert_eq!(similarity("加微信领红包", "今天天气很好"), 0);
         assert_eq!(similarity("😀", "😁"), 0, "they share three of four bytes");
         assert_eq!(similarity("see you at eight", "see you at nine"), 66);
     }
 
     #[test]
-    fn the_beginning_of_a_long_message_is_compared() {
+    fn only_the_beginning_of_a_text_is_compared() {
         let long: String = ('a'..='z').cycle().take(10_000).collect();
-        assert_eq!(normalised(&long).chars().count(), LONGEST_TEXT);
-        let ends_otherwise = format!("{}!", &long[..9_999]);
-        assert_eq!(similarity(&long, &ends_otherwise), 100);
-        let begins_otherwise = long.replace('a', "0");
-        assert_eq!(similarity(&long, &begins_otherwise), 96);
+        assert_eq!(normalised(&long).chars().count(), MAX_COMPARED);
+        let other_end = format!("{}!", &long[..9_999]);
+        assert_eq!(similarity(&long, &other_end), 100);
+        let other_begin = long.replace('a', "0");
+        assert_eq!(similarity(&long, &other_begin), 96);
         let huge = "e\u{301}".repeat(1_000_000);
         assert_eq!(normalised(&huge), "é");
         let marks = format!("a{}", "\u{300}\u{301}".repeat(500_000));
-        assert!(normalised(&marks).chars().count() <= LONGEST_TEXT);
-        assert_eq!(normalised(&" ".repeat(10_001)), "", "blank as far as it is read");
+        assert!(normalised(&marks).chars().count() <= MAX_COMPARED);
+        assert_eq!(normalised(&" ".repeat(10_001)), "", "the part that is read is blank");
     }
 
-    /// The textbook's table of distances.
+    /// The Levenshtein distance by the textbook algorithm.
     fn distance(one: &[char], other: &[char]) -> usize {
         let mut row: Vec<usize> = (0..=other.len()).collect();
         for (i, a) in one.iter().enumerate() {
@@ -176,7 +175,7 @@ mod tests {
         row[other.len()]
     }
 
-    /// Texts of few letters, so that they are often alike, some of them long.
+    /// Texts of few letters, so that they are often similar. Some are long.
     fn text() -> impl Strategy<Value = String> {
         prop_oneof![3 => "[ab好😀]{0,24}", 1 => "[abcd好😀]{0,300}", 1 => "\\PC{0,12}"]
     }
@@ -185,7 +184,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn the_rate_is_that_of_the_definition(one in text(), other in text(), least in 0..=100_u8) {
+        fn similarity_matches_its_definition(one in text(), other in text(), least in 0..=100_u8) {
             let (one, other) = (normalised(&one), normalised(&other));
             let (a, b): (Vec<_>, Vec<_>) = (one.chars().collect(), other.chars().collect());
             let longer = a.len().max(b.len());
@@ -200,7 +199,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_normalised_stays_as_it_is(text in text()) {
+        fn normalising_is_idempotent(text in text()) {
             let once = normalised(&text);
             prop_assert_eq!(normalised(&once), once);
         }
@@ -211,7 +210,7 @@ mod tests {
             let at = at.min(characters.len());
             let (before, after) = characters.split_at(at);
             let spaced: String = before.iter().chain(&[' ', '\u{200b}']).chain(after).collect();
-            // A mark after the space would stand on the space, and not on what was before it.
+            // A combining mark after the space would combine with the space.
             prop_assume!(!after.first().is_some_and(|it| unicode_normalization::char::is_combining_mark(*it)));
             prop_assert_eq!(normalised(&spaced), normalised(&text));
         }

@@ -1,7 +1,7 @@
-//! [`SpeechStore`]: where what senders said, and their mutes, are kept.
+//! [`SpeechStore`]: stores the messages of senders, and their mutes.
 //!
-//! Applications hand a [`MemoryStore`](crate::MemoryStore) or a `RedisStore` to a
-//! [`SpeechMonitor`](super::SpeechMonitor); only who writes a store needs this.
+//! Applications give a [`MemoryStore`](crate::MemoryStore) or a `RedisStore` to a
+//! [`SpeechMonitor`](super::SpeechMonitor). Only authors of other stores need this module.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,28 +15,29 @@ use crate::store::StoreFuture;
 
 pub use super::rules::{Log, Rules};
 
-/// Keeps what senders said for as long as the rules look back, and their mutes.
+/// A store that keeps the messages of senders as long as the rules need them, and their mutes.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store of messages",
     label = "not a store",
     note = "use `MemoryStore::new()` or `RedisStore::connect(url).await?`"
 )]
 pub trait SpeechStore: Send + Sync + 'static {
-    /// Records a message, and returns what the rules need to judge it, as one atomic step.
+    /// Records a message and returns what the rules need to decide on it, as one atomic step.
     ///
-    /// A message with an identity that is recorded already is not recorded again.
+    /// A message whose id is already recorded is not recorded again.
     fn record(&self, message: &RecordedMessage) -> StoreFuture<History>;
 
-    /// Mutes a sender, unless a mute stands that is as long or ends as late, as one atomic step.
+    /// Mutes a sender, unless there is an active mute that is as long or ends as late, as one atomic
+    /// step.
     fn mute(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome>;
 
-    /// Returns what has become of an request whose reply was lost, and imposes nothing.
-    fn imposed(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome>;
+    /// Returns the outcome of a request whose reply was lost. Imposes no mute.
+    fn mute_outcome(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome>;
 
-    /// Returns the mute of a sender that stands.
+    /// Returns the active mute of a sender.
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>>;
 
-    /// Forgets all that is kept of a sender: what they said, and their mute.
+    /// Deletes the messages and the mute of a sender.
     fn forget(&self, sender: &Key) -> StoreFuture<()>;
 }
 
@@ -49,8 +50,8 @@ impl<S: SpeechStore + ?Sized> SpeechStore for Arc<S> {
         (**self).mute(request)
     }
 
-    fn imposed(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome> {
-        (**self).imposed(request)
+    fn mute_outcome(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome> {
+        (**self).mute_outcome(request)
     }
 
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
@@ -62,57 +63,56 @@ impl<S: SpeechStore + ?Sized> SpeechStore for Arc<S> {
     }
 }
 
-/// A message as it is recorded.
+/// A message to record.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecordedMessage {
-    /// The message's identity, under which it is recorded once.
+    /// The id of the message. A message is recorded once under its id.
     pub id: Uuid,
-    /// Whose message it is.
+    /// The sender of the message.
     pub sender: Key,
-    /// To whom, in a private chat.
+    /// The peer, if the message is private.
     pub peer: Option<Key>,
-    /// What it says, normalised, if that is to be compared.
+    /// The normalised text, if it has one to compare.
     pub text: Option<Arc<str>>,
-    /// What is asked about.
+    /// The rules to decide by.
     pub rules: Arc<Rules>,
 }
 
 impl RecordedMessage {
-    /// Returns how far back a log is needed for this message, and how many of its newest entries.
-    /// None are if the message has no place in it.
+    /// Returns the retention of a log, see [`Rules::retention`]. Both values are zero if the message
+    /// adds no entry to the log.
     #[must_use]
-    pub fn needs(&self, log: Log) -> (Duration, u32) {
+    pub fn retention(&self, log: Log) -> (Duration, u32) {
         match log {
             Log::Peers if self.peer.is_none() => (Duration::ZERO, 0),
             Log::Texts if self.text.is_none() => (Duration::ZERO, 0),
-            log => self.rules.needs(log),
+            log => self.rules.retention(log),
         }
     }
 }
 
-/// What a store has recorded of the sender of a message.
+/// What a store has recorded of a sender, returned for a [`RecordedMessage`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct History {
-    /// When the message was recorded, on the store's clock, since its epoch.
+    /// When the message was recorded, by the store's clock, since its epoch.
     pub timestamp: Duration,
-    /// For each rule, how many its window holds, the message among them. It may be 0 for a rule
-    /// whose mute is not longer than the one that stands.
+    /// For each rule, how many entries are in its window, including the message. It may be 0 for a
+    /// rule whose mute is not longer than the active one.
     pub counts: Vec<u32>,
-    /// The ages and the texts of the sender's other messages. It may be empty if no rule about
-    /// similar messages has its count.
+    /// The ages and the texts of the sender's other messages. It may be empty if no rule about similar
+    /// messages has reached its count.
     pub texts: Vec<(Duration, Arc<str>)>,
-    /// The sender's mute that stands.
+    /// The sender's active mute.
     pub mute: Option<Mute>,
-    /// Why the store has not kept the message, if it has not. It is judged all the same, by what the
-    /// store has kept before: the counts hold it. Unless the sender is muted then, the caller of the
-    /// monitor gets this error.
-    pub unkept: Option<StoreError>,
+    /// The error if the store had no room to record the message. The counts include the message
+    /// anyway, so a rule may trigger. If the sender is not muted, the monitor returns this error.
+    pub not_recorded: Option<StoreError>,
 }
 
 impl History {
-    /// Creates an answer about a message that is kept.
+    /// Creates the history of a message that was recorded.
     #[must_use]
     pub fn new(
         timestamp: Duration,
@@ -120,38 +120,39 @@ impl History {
         texts: Vec<(Duration, Arc<str>)>,
         mute: Option<Mute>,
     ) -> Self {
-        Self { timestamp, counts, texts, mute, unkept: None }
+        Self { timestamp, counts, texts, mute, not_recorded: None }
     }
 }
 
-/// A mute that is to be imposed.
+/// A request to mute a sender.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MuteRequest {
-    /// The identity of the message that completed the rule.
+    /// The id of the message that triggered the rule.
     pub id: Uuid,
-    /// When it was recorded, on the store's clock: the mute counts from then.
+    /// When the message was recorded, by the store's clock. The mute begins then.
     pub timestamp: Duration,
-    /// Who is to be muted.
+    /// The sender to mute.
     pub sender: Key,
-    /// The rule, which says for how long, and what completed it.
+    /// The rule, which sets the length of the mute, and what triggered it.
     pub reason: Reason,
 }
 
-/// What has become of an [`MuteRequest`].
+/// The outcome of a [`MuteRequest`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MuteOutcome {
-    /// The mute that stands now. None if that to be imposed would be over already.
+    /// The active mute. `None` if the requested mute would be over already.
     pub mute: Option<Mute>,
-    /// Whether it stands by the message that was named.
+    /// Whether the message of the request has caused the active mute.
     pub by_this: bool,
-    /// Whether it has replaced one that ended earlier.
+    /// Whether the active mute has replaced a mute that would have ended earlier. False if another
+    /// message has caused it.
     pub lengthened: bool,
 }
 
 impl MuteOutcome {
-    /// Creates an answer.
+    /// Creates an outcome.
     #[must_use]
     pub fn new(mute: Option<Mute>, by_this: bool, lengthened: bool) -> Self {
         Self { mute, by_this, lengthened }

@@ -1,4 +1,4 @@
-//! [`Alerts`]: tells a hook of events without anybody waiting for it.
+//! [`Alerts`]: delivers events to a hook on a thread of its own.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +11,11 @@ use crate::hook::Hook;
 use crate::telemetry;
 
 /// How many events may wait for the hook.
-const WAITING: usize = 1024;
+const CAPACITY: usize = 1024;
 
-/// Events on their way to a hook, which has a thread of its own from the first event on.
+/// A bounded queue of events for a hook, with a thread that starts at the first event.
 ///
-/// Not a task: a hook that blocks would hold up the runtime, and its end.
+/// A thread and not a task, because a hook that blocks would delay the runtime and its shutdown.
 pub(super) struct Alerts {
     hook: Hook<StormEvent>,
     jobs: OnceLock<Option<SyncSender<Job>>>,
@@ -23,8 +23,8 @@ pub(super) struct Alerts {
 }
 
 enum Job {
-    Tell(StormEvent),
-    Reached(oneshot::Sender<()>),
+    Deliver(StormEvent),
+    Flush(oneshot::Sender<()>),
 }
 
 impl Alerts {
@@ -33,27 +33,27 @@ impl Alerts {
         Self { hook, jobs: OnceLock::new(), shed: AtomicU64::new(0) }
     }
 
-    /// Has the hook told of an event, unless too many wait. Never waits.
-    pub(super) fn tell(&self, event: &StormEvent) {
+    /// Queues an event for the hook, or drops and counts it if the queue is full. Never waits.
+    pub(super) fn send(&self, event: &StormEvent) {
         let jobs = self.jobs.get_or_init(|| start(self.hook.clone()).ok());
-        let told =
-            jobs.as_ref().is_some_and(|jobs| jobs.try_send(Job::Tell(event.clone())).is_ok());
-        if !told {
+        let is_queued =
+            jobs.as_ref().is_some_and(|jobs| jobs.try_send(Job::Deliver(event.clone())).is_ok());
+        if !is_queued {
             self.shed.fetch_add(1, Ordering::Relaxed);
             telemetry::storm_event_shed();
         }
     }
 
-    /// Waits until the hook has been told of all events before.
+    /// Waits until the hook has returned from all earlier events.
     pub(super) async fn flush(&self) {
         let Some(Some(jobs)) = self.jobs.get() else { return };
-        let (reached, until) = oneshot::channel();
-        let mut job = Job::Reached(reached);
+        let (flushed, until_flushed) = oneshot::channel();
+        let mut job = Job::Flush(flushed);
         while let Err(TrySendError::Full(full)) = jobs.try_send(job) {
             job = full;
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
-        let _ = until.await;
+        let _ = until_flushed.await;
     }
 
     pub(super) fn shed(&self) -> u64 {
@@ -66,16 +66,16 @@ impl Alerts {
 }
 
 fn start(hook: Hook<StormEvent>) -> std::io::Result<SyncSender<Job>> {
-    let (jobs, waiting) = mpsc::sync_channel(WAITING);
-    let tell = move || {
-        while let Ok(job) = waiting.recv() {
+    let (jobs, queue) = mpsc::sync_channel(CAPACITY);
+    let deliver = move || {
+        while let Ok(job) = queue.recv() {
             match job {
-                Job::Tell(event) => hook.call(&event),
-                // Who asked may no longer care.
-                Job::Reached(reached) => drop(reached.send(())),
+                Job::Deliver(event) => hook.call(&event),
+                // The caller of `flush` may be gone.
+                Job::Flush(flushed) => drop(flushed.send(())),
             }
         }
     };
-    std::thread::Builder::new().name("storm-alerts".to_owned()).spawn(tell)?;
+    std::thread::Builder::new().name("storm-alerts".to_owned()).spawn(deliver)?;
     Ok(jobs)
 }

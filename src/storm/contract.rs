@@ -1,4 +1,4 @@
-//! What a store promises of storms, on both stores under a clock that stands still unless it is told.
+//! Contract tests of [`StormStore`], on both stores, with a clock that the test moves.
 
 mod clock;
 mod counts;
@@ -17,14 +17,14 @@ use crate::contract_tests::contract_tests;
 use crate::key::Key;
 use crate::store::{MemoryStore, RedisStore};
 
-/// Where the timestamps in Redis begin: as many digits as real ones.
+/// The first timestamp in Redis, with as many digits as real timestamps.
 const ORIGIN_US: u64 = 1_790_000_000_000_000;
 const SECOND: u64 = 1_000_000;
 
 /// A store and its clock.
 struct World {
     store: Arc<dyn StormStore>,
-    /// That of Redis; in process it is the paused one of tokio.
+    /// The clock of Redis. In process the paused clock of tokio is used instead.
     clock: Option<RedisClock>,
     rule: Arc<StormRule>,
     sent: u32,
@@ -53,12 +53,12 @@ impl World {
     }
 
     fn new(store: Arc<dyn StormStore>, clock: Option<RedisClock>) -> Self {
-        // More than five in ten seconds; over with fewer than three.
+        // A storm starts with more than five messages in ten seconds and ends with fewer than three.
         let rule = StormRule::new("5/10s".parse().unwrap());
         Self { store, clock, rule: Arc::new(rule), sent: 0 }
     }
 
-    fn ruled(mut self, change: impl FnOnce(StormRule) -> StormRule) -> Self {
+    fn with_rule(mut self, change: impl FnOnce(StormRule) -> StormRule) -> Self {
         self.rule = Arc::new(change((*self.rule).clone()));
         assert_eq!(self.rule.validate(), Ok(()));
         self
@@ -73,7 +73,7 @@ impl World {
     }
 
     async fn step_back(&mut self, us: u64) {
-        let clock = self.clock.as_mut().expect("a clock in process does not");
+        let clock = self.clock.as_mut().expect("an in-process clock never steps back");
         clock.now_us -= us;
         clock.set().await;
     }
@@ -92,7 +92,7 @@ impl World {
         self.check(&self.message("lobby", &format!("message-{}", self.sent))).await
     }
 
-    /// Records so many messages at once; returns what the last one was answered.
+    /// Records `count` messages at the same instant, and returns the last outcome.
     async fn record_all(&mut self, count: usize) -> StormOutcome {
         let mut last = None;
         for _ in 0..count {
@@ -101,7 +101,7 @@ impl World {
         last.unwrap()
     }
 
-    async fn look(&self) -> StormOutcome {
+    async fn peek(&self) -> StormOutcome {
         self.check(&StormCheck::new(self.rule.clone(), "lobby".into(), None)).await
     }
 
@@ -119,13 +119,12 @@ impl RedisClock {
     }
 }
 
-/// A length of time in microseconds.
 fn us(us: u64) -> Duration {
     Duration::from_micros(us)
 }
 
-fn look_us(outcome: &StormOutcome) -> u64 {
-    outcome.next_look.map_or(0, crate::time::micros)
+fn recheck_us(outcome: &StormOutcome) -> u64 {
+    outcome.recheck_after.map_or(0, crate::time::micros)
 }
 
 fn storm_us(outcome: &StormOutcome) -> Option<(u64, u32)> {

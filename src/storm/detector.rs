@@ -1,4 +1,4 @@
-//! [`StormDetector`]: records every message, and reports when a group has too many.
+//! [`StormDetector`]: records every message and reports when a group has too many.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::time::micros;
 
-/// How many steps of a profile are counted at once.
-const MOST_STEPS: u64 = 1_000;
+/// The highest number of steps in a profile.
+const MAX_STEPS: u64 = 1_000;
 
-/// Records every message of every group, refuses none, and tells when a group has too many; see
-/// [the module](super).
+/// Detects message storms: records every message of every group, denies none, and reports when a group
+/// has too many. See [the module](super).
 ///
-/// A cheap handle: clones share all.
+/// Cloning is cheap. Clones share everything.
 #[derive(Clone)]
 pub struct StormDetector(Arc<Shared>);
 
 impl StormDetector {
-    /// Creates a detector of storms by a rule, or by a threshold and the defaults for the rest.
+    /// Creates a detector from a rule, or from a threshold with defaults for the rest.
     ///
     /// # Panics
     ///
-    /// Where [`StormDetector::try_new`] returns an error.
+    /// If [`StormDetector::try_new`] returns an error.
     #[must_use]
     #[track_caller]
     pub fn new(rule: impl Into<StormRule>, store: impl StormStore) -> Self {
@@ -38,11 +38,11 @@ impl StormDetector {
         }
     }
 
-    /// Creates a detector of storms, or says what is wrong with the rule.
+    /// Creates a detector, or returns an error if the rule is invalid.
     ///
     /// # Errors
     ///
-    /// A [`StormRuleError`] that names the part.
+    /// A [`StormRuleError`] that names the invalid part.
     pub fn try_new(
         rule: impl Into<StormRule>,
         store: impl StormStore,
@@ -52,15 +52,15 @@ impl StormDetector {
         Ok(Self(Arc::new(Shared::new(Arc::new(rule), Arc::new(store), None))))
     }
 
-    /// Sets what is told of each start and each end of a storm that is decided here. Defaults to
-    /// nothing.
+    /// Sets a hook to call at each start and each end of a storm that a call of this detector caused.
+    /// Defaults to none.
     ///
-    /// It runs on a thread of its own, one event after another, and may block: nobody who records a
-    /// message waits for it. Up to 1,024 events wait for it. **If as many wait, the event that comes is
-    /// shed**, and counted in [`StormDetector::shed`]. A panic in it is caught and counted in
-    /// [`StormDetector::panicked`].
+    /// The hook runs on a thread of its own, for one event at a time. It may block: callers of
+    /// [`StormDetector::record`] do not wait for it. Up to 1,024 events wait for the hook. **A further
+    /// event is dropped**, and counted in [`StormDetector::shed`]. A panic of the hook is caught and
+    /// counted in [`StormDetector::panicked`].
     ///
-    /// The handle that is returned has nothing in common with others but the store.
+    /// The returned detector shares only the rule and the store with earlier clones.
     #[must_use]
     pub fn on_event(self, hook: impl Fn(&StormEvent) + Send + Sync + 'static) -> Self {
         let (rule, store) = (self.0.rule.clone(), self.0.store.clone());
@@ -73,41 +73,43 @@ impl StormDetector {
         &self.0.rule
     }
 
-    /// Records a message of a group, and says how the group stands. One call of the store.
+    /// Records a message and returns the state of its group. Takes one call of the store.
     ///
-    /// The identity is the message's own, the same whenever it is delivered again: while it is in the
-    /// window it counts once. It is any bytes; more than 128 are hashed.
+    /// `message_id` is the same each time the message is delivered. While the message is in the
+    /// window, it counts once. An id is any bytes; an id of more than 128 bytes is hashed.
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store could not answer in time. The message may have been recorded. To
-    /// record it again is safe; to go on without is what most do, for the message itself is not the
-    /// detector's to refuse.
+    /// A [`StoreError`] if the store did not reply in time. The message may have been recorded. It is
+    /// safe to record it again. Most applications ignore the error and deliver the message.
     pub async fn record(
         &self,
         group: impl Into<Key>,
-        message: impl Into<Key>,
+        message_id: impl Into<Key>,
     ) -> Result<Reading, StoreError> {
-        self.0.send(group.into(), Some(message.into())).await
+        self.0.send(group.into(), Some(message_id.into())).await
     }
 
-    /// Says how a group stands, and records nothing.
+    /// Returns the state of a group and records nothing.
     ///
-    /// A storm that has ended since anybody looked ends with this call.
+    /// If the storm of the group is over and no call has detected that yet, this call ends it.
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store could not answer in time.
-    pub async fn look(&self, group: impl Into<Key>) -> Result<Reading, StoreError> {
+    /// A [`StoreError`] if the store did not reply in time.
+    pub async fn peek(&self, group: impl Into<Key>) -> Result<Reading, StoreError> {
         self.0.send(group.into(), None).await
     }
 
-    /// Counts the messages of a group in each step of the window, for a graph. One call of the store.
+    /// Counts the messages of a group in each step of the window, for a graph. Takes one call of the
+    /// store.
+    ///
+    /// The length of a step is rounded down to microseconds.
     ///
     /// # Errors
     ///
-    /// A [`ProfileError`] if the window has more than 1,000 steps, the step is no whole number of
-    /// microseconds' length, or the store could not answer.
+    /// A [`ProfileError`] if the window has more than 1,000 steps, the step is shorter than a
+    /// microsecond, or the store did not reply.
     pub async fn profile(
         &self,
         group: impl Into<Key>,
@@ -119,8 +121,8 @@ impl StormDetector {
             return Err(ProfileError::ZeroStep);
         }
         let steps = rule.window_us().div_ceil(step_us);
-        if steps > MOST_STEPS {
-            return Err(ProfileError::TooManySteps { steps, most: MOST_STEPS });
+        if steps > MAX_STEPS {
+            return Err(ProfileError::TooManySteps { steps, most: MAX_STEPS });
         }
         let step = Duration::from_micros(step_us);
         let counts = self.0.store.profile(rule, &group.into(), step).await;
@@ -128,32 +130,31 @@ impl StormDetector {
         Ok(Profile { counts, step, cap: rule.cap_per_group() })
     }
 
-    /// Waits until the hook has been told of everything that was decided before.
+    /// Waits until the hook has returned from all earlier events.
     pub async fn flush(&self) {
         if let Some(alerts) = &self.0.alerts {
             alerts.flush().await;
         }
     }
 
-    /// Waits until no storm that this process knows of goes on, and all client whose answer was lost
-    /// have been asked about.
+    /// Waits until this process watches no storm, and has repeated all calls whose reply was lost.
     pub async fn settled(&self) {
         loop {
-            let looked = self.0.settled.notified();
-            if self.0.watch().is_idle() {
+            let recheck_done = self.0.recheck_done.notified();
+            if self.0.rechecks().is_idle() {
                 return;
             }
-            looked.await;
+            recheck_done.await;
         }
     }
 
-    /// Returns how many groups this process looks at because of a storm that it knows of.
+    /// Returns how many groups this process checks again later because of a storm.
     #[must_use]
     pub fn watched(&self) -> usize {
-        self.0.watch().storms()
+        self.0.rechecks().storms()
     }
 
-    /// Returns how many events the hook was not told of, for too many waited.
+    /// Returns how many events were dropped because too many waited for the hook.
     #[must_use]
     pub fn shed(&self) -> u64 {
         self.0.alerts.as_ref().map_or(0, Alerts::shed)

@@ -1,4 +1,4 @@
-//! The messages of groups, and their storms, in the memory of this process.
+//! Storms in process: implements [`StormStore`] for [`MemoryStore`].
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::key::Key;
 use crate::store::{ExpiringValue, Keep, MemoryStore, StoreFuture, heap_bytes_of};
 use crate::time::micros;
 
-/// How long a storm waits for somebody to notice that it is over.
-const UNNOTICED_US: u64 = 24 * 3600 * 1_000_000;
+/// How long the state of a storm is kept after its last message has left the window.
+const KEPT_AFTER_QUIET_US: u64 = 24 * 3600 * 1_000_000;
 
-/// What is kept of one group.
+/// The messages and the storms of one group.
 #[derive(Default)]
 pub(crate) struct Group {
     log: Log,
@@ -26,12 +26,12 @@ pub(crate) struct Group {
     last: Option<Last>,
 }
 
-/// Messages with their timestamps, oldest first, and those of one timestamp in the order of their ids.
+/// Messages with their timestamps, oldest first; messages with equal timestamps are sorted by id.
 #[derive(Default)]
 struct Log {
     entries: VecDeque<(u64, Key)>,
     ids: HashSet<Key, RandomState>,
-    /// How many bytes the ids take on the heap.
+    /// How many bytes the ids take on the heap, in both collections.
     heap_bytes: usize,
 }
 
@@ -41,7 +41,7 @@ struct Current {
     began: u32,
     call: Uuid,
     peak: u32,
-    /// When the count falls below that at which the storm ends, if no message comes.
+    /// When the count falls below `ends_below` without further messages.
     below_us: u64,
     /// When the last message leaves the window.
     quiet_us: u64,
@@ -59,7 +59,8 @@ impl Log {
         u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
     }
 
-    /// Adds a message unless it is there, and drops the oldest above the cap.
+    /// Adds a message unless it is present, and drops the oldest above the cap. Returns whether it was
+    /// added.
     fn add(&mut self, now_us: u64, id: &Key, cap: u32) -> bool {
         if !self.ids.insert(id.clone()) {
             return false;
@@ -74,7 +75,7 @@ impl Log {
         true
     }
 
-    fn forget(&mut self, now_us: u64, window_us: u64) {
+    fn expire(&mut self, now_us: u64, window_us: u64) {
         while self.entries.front().is_some_and(|(at_us, _)| now_us - at_us >= window_us) {
             self.drop_oldest();
         }
@@ -87,27 +88,27 @@ impl Log {
         }
     }
 
-    /// Returns how many bytes the log takes beside its own size.
+    /// Returns how many bytes the log takes on the heap.
     fn bytes(&self) -> usize {
         let entries = self.entries.capacity() * size_of::<(u64, Key)>();
         entries + set_bytes(self.ids.capacity()) + self.heap_bytes
     }
 
-    /// Returns by how many bytes the log grows at the most if a message is added.
+    /// Returns by how many bytes the log may grow if a message is added.
     fn growth(&self, now_us: u64, id: &Key, window_us: u64) -> usize {
         if self.ids.contains(id) {
             return 0;
         }
-        let gone = self.entries.partition_point(|(at_us, _)| now_us - at_us >= window_us);
-        let live = self.entries.len() - gone;
+        let expired = self.entries.partition_point(|(at_us, _)| now_us - at_us >= window_us);
+        let live = self.entries.len() - expired;
         let mut bytes = 2 * heap_bytes_of(id);
-        // Both double when there is no place left.
+        // A full collection doubles its capacity.
         if live == self.entries.capacity() {
             bytes += live.max(4) * size_of::<(u64, Key)>();
         }
-        let places = self.ids.capacity();
-        if live == places {
-            bytes += set_bytes(2 * places.max(2)) - set_bytes(places);
+        let capacity = self.ids.capacity();
+        if live == capacity {
+            bytes += set_bytes(2 * capacity.max(2)) - set_bytes(capacity);
         }
         bytes
     }
@@ -116,27 +117,27 @@ impl Log {
         self.entries.back().map(|(at_us, _)| *at_us)
     }
 
-    /// Returns when fewer than so many messages are in the window, if there are as many now.
+    /// Returns when fewer than `count` messages are in the window, if there are as many now.
     fn below_at(&self, count: u32, window_us: u64) -> Option<u64> {
         let place = self.entries.len().checked_sub(count as usize)?;
         self.entries.get(place).map(|(at_us, _)| at_us + window_us)
     }
 }
 
-/// Returns how many bytes a set takes that has so many places for ids.
-fn set_bytes(places: usize) -> usize {
-    // One in eight of its buckets stays free, and each has a byte of its own.
-    (places * 8).div_ceil(7) * (size_of::<Key>() + 1)
+/// Returns how many bytes a set with this capacity takes.
+fn set_bytes(capacity: usize) -> usize {
+    // One in eight buckets stays free, and each bucket has a control byte.
+    (capacity * 8).div_ceil(7) * (size_of::<Key>() + 1)
 }
 
 impl Group {
-    /// Does what `record.lua` does, on a clock that never steps back.
+    /// Does the same as `record.lua`, with a clock that never steps back.
     pub(super) fn check(&mut self, check: &StormCheck, now_us: u64) -> StormOutcome {
         let StormCheck { call, rule, message, .. } = check;
         let (window_us, ends_below) = (rule.window_us(), rule.end_threshold());
 
-        // Nothing but time can have ended a storm since the last call: look before anything is
-        // added.
+        // A storm may have ended since the last call because time has passed. This is detected before
+        // the message is added.
         if let Some(current) = self.current.as_mut().filter(|it| it.active) {
             let below_at = self.log.below_at(ends_below, window_us);
             let over_us = below_at.unwrap_or(current.below_us.min(now_us));
@@ -147,7 +148,7 @@ impl Group {
                 self.last = Some(Last { since_us, until_us, peak, call: *call });
             }
         }
-        self.log.forget(now_us, window_us);
+        self.log.expire(now_us, window_us);
         let cap = rule.cap_per_group();
         let added = message.as_ref().is_some_and(|id| self.log.add(now_us, id, cap));
         let count = self.log.len();
@@ -168,11 +169,11 @@ impl Group {
                 current.peak = current.peak.max(count);
                 current.quiet_us = self.log.newest_us().unwrap_or(now_us) + window_us;
             }
-            outcome.next_look =
+            outcome.recheck_after =
                 Some(Duration::from_micros(below_at.map_or(1, |at_us| at_us - now_us)));
             outcome.storm = Some((Duration::from_micros(now_us - current.since_us), current.peak));
         } else if count > rule.threshold().limit() {
-            outcome.next_look = Some(Duration::from_micros(cool_us)).filter(|look| !look.is_zero());
+            outcome.recheck_after = (cool_us > 0).then(|| Duration::from_micros(cool_us));
         }
         let started = self.current.as_ref().filter(|it| it.call == *call);
         outcome.started = started.map(|it| Started {
@@ -193,14 +194,16 @@ impl Group {
     }
 
     fn cool_until_us(&self, rule: &StormRule) -> u64 {
-        self.last.as_ref().map_or(0, |it| it.until_us.saturating_add(rule.cool_down_us()))
+        self.last
+            .as_ref()
+            .map_or(0, |it| it.until_us.saturating_add(micros(rule.cool_down_length())))
     }
 
     fn keep(&self, rule: &StormRule, now_us: u64) -> Keep {
         let quiet_us = self.log.newest_us().map_or(0, |at_us| at_us + rule.window_us());
         let storm = self.current.as_ref().filter(|it| it.active);
-        let noticed_us = storm.map_or(0, |it| it.quiet_us + UNNOTICED_US);
-        let over_us = quiet_us.max(noticed_us).max(self.cool_until_us(rule));
+        let storm_us = storm.map_or(0, |it| it.quiet_us + KEPT_AFTER_QUIET_US);
+        let over_us = quiet_us.max(storm_us).max(self.cool_until_us(rule));
         if over_us > now_us { Keep::Until(over_us) } else { Keep::Not }
     }
 
@@ -224,7 +227,7 @@ impl Group {
         self.log.newest_us().unwrap_or(0)
     }
 
-    /// Returns the latest timestamp of anything here.
+    /// Returns the latest timestamp of the messages and storms.
     pub(super) fn latest_us(&self) -> u64 {
         let since_us = self.current.as_ref().map_or(0, |it| it.since_us);
         let until_us = self.last.as_ref().map_or(0, |it| it.until_us);
@@ -232,9 +235,9 @@ impl Group {
     }
 }
 
-/// What a group is found by: nothing that a rule is kept by has a zero byte.
+/// Returns the key of a group in the table. Log names have no zero byte, so keys can't collide.
 fn group_key(rule: &StormRule, group: &Key) -> Vec<u8> {
-    [rule.kept_by().as_bytes(), b"\0", group.as_bytes()].concat()
+    [rule.log_name().as_bytes(), b"\0", group.as_bytes()].concat()
 }
 
 impl ExpiringValue for Group {
@@ -244,22 +247,22 @@ impl ExpiringValue for Group {
 }
 
 impl MemoryStore {
-    /// Sets how many bytes may be taken by what a [`StormDetector`](crate::StormDetector) keeps of
-    /// groups, in this store and all clones of it. Defaults to 256 MiB.
+    /// Sets how many bytes the groups of [`StormDetector`](crate::StormDetector)s may take, in this
+    /// store and all its clones. Defaults to 256 MiB.
     ///
-    /// A group takes about 300 bytes, and each message of the last window 115 to 230 bytes, and 256
-    /// more if its id is longer than 40 bytes. So 256 MiB are room for more than a million messages.
+    /// A group takes about 300 bytes. Each message of the last window takes 115 to 230 bytes, and 256
+    /// more if its id is longer than 40 bytes. So 256 MiB have room for more than a million messages.
     ///
-    /// When the bytes are used up, what is over is dropped first, and what is live never is. A message
-    /// that finds no room is not counted, and the detector returns [`StoreError::TooManyBytes`](crate::StoreError::TooManyBytes). Storms
-    /// that go on end as ever.
+    /// When the bytes are used up, expired groups are dropped first; live groups never are. A message
+    /// that does not fit is not counted, and the detector returns
+    /// [`StoreError::TooManyBytes`](crate::StoreError::TooManyBytes). Current storms end as usual.
     #[must_use]
     pub fn storm_bytes(self, bytes: usize) -> Self {
         self.table::<Group>().set_budget(bytes);
         self
     }
 
-    /// Returns how many bytes what is kept of groups takes, some of which may be over.
+    /// Returns how many bytes the groups of storm detectors take. Some of them may have expired.
     #[must_use]
     pub fn storm_bytes_used(&self) -> usize {
         self.table::<Group>().bytes()

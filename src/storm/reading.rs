@@ -1,4 +1,4 @@
-//! [`Reading`]: how a group stands; [`StormEvent`]: that a storm has started or ended.
+//! [`Reading`]: the state of a group. [`StormEvent`]: the start or end of a storm.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,8 @@ use crate::key::Key;
 use crate::quota::Quota;
 use crate::telemetry;
 
-/// How a group stands, with the message that was recorded.
+/// The state of a group after a message was recorded, or after a
+/// [`peek`](crate::StormDetector::peek).
 #[derive(Clone, Debug)]
 pub struct Reading {
     outcome: StormOutcome,
@@ -23,42 +24,41 @@ impl Reading {
         Self { outcome, cap: rule.cap_per_group(), events }
     }
 
-    /// Returns how many messages the group's window holds, at most the rule's
+    /// Returns how many messages of the group are in the window, at most the rule's
     /// [`cap`](StormRule::cap).
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.outcome.count
     }
 
-    /// Tells whether the count has reached the cap, so that there may have been more messages.
+    /// Returns whether the count has reached the cap, so that there may have been more messages.
     #[must_use]
     pub const fn is_saturated(&self) -> bool {
         self.outcome.count >= self.cap
     }
 
-    /// Tells whether the message was in the window already, and so was not counted again.
+    /// Returns whether the message was already in the window and was not counted again.
     #[must_use]
     pub const fn is_repeated(&self) -> bool {
         self.outcome.is_repeated
     }
 
-    /// Returns the storm that goes on.
+    /// Returns the current storm.
     #[must_use]
     pub fn storm(&self) -> Option<Storm> {
-        let storm = self.outcome.storm?;
-        let (lasted, peak) = storm;
+        let (lasted, peak) = self.outcome.storm?;
         Some(Storm { lasted, peak, is_saturated: peak >= self.cap })
     }
 
-    /// Returns what this very call has decided, and no other call is told. It is also told to
-    /// [`StormDetector::on_event`](crate::StormDetector::on_event).
+    /// Returns the events that this call caused. No other call returns them. The hook of
+    /// [`StormDetector::on_event`](crate::StormDetector::on_event) gets them too.
     #[must_use]
     pub fn events(&self) -> &[StormEvent] {
         &self.events
     }
 }
 
-/// A storm that goes on.
+/// A storm that is not over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storm {
     lasted: Duration,
@@ -73,62 +73,62 @@ impl Storm {
         self.lasted
     }
 
-    /// Returns the highest count in it, at most the rule's [`cap`](StormRule::cap).
+    /// Returns the highest count so far, at most the rule's [`cap`](StormRule::cap).
     #[must_use]
     pub const fn peak(&self) -> u32 {
         self.peak
     }
 
-    /// Tells whether the highest count has reached the cap, so that it may have been higher.
+    /// Returns whether the highest count has reached the cap, so that it may have been higher.
     #[must_use]
     pub const fn is_saturated(&self) -> bool {
         self.is_saturated
     }
 }
 
-/// That a storm has started or ended; each once in the whole fleet.
+/// The start or the end of a storm, each delivered once in the whole fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StormEvent {
-    /// A group has had more messages within the window than the threshold.
+    /// The count of a group has exceeded the threshold.
     #[non_exhaustive]
     Started {
         /// The name of the rule.
         name: String,
-        /// Whose messages they are.
+        /// The group of the messages.
         group: Key,
-        /// How many the window held, at most the cap.
+        /// How many messages were in the window, at most the cap.
         count: u32,
-        /// How many of a group are counted at the most.
+        /// The cap on the count of a group.
         cap: u32,
-        /// Above how many in how long a storm starts.
+        /// The count above which a storm starts, and its window.
         threshold: Quota,
-        /// When, on the clock of Redis, or on the system's for a store in this process. For people
-        /// to read.
+        /// The time of the start, by the clock of Redis, or by the system clock for an in-process
+        /// store. For display only.
         at: SystemTime,
     },
-    /// A storm is over: the count fell below [`StormRule::ends_below`].
+    /// The count has fallen below [`StormRule::ends_below`].
     #[non_exhaustive]
     Ended {
         /// The name of the rule.
         name: String,
-        /// Whose messages they are.
+        /// The group of the messages.
         group: Key,
         /// The highest count in the storm, at most the cap.
         peak: u32,
-        /// How many of a group are counted at the most.
+        /// The cap on the count of a group.
         cap: u32,
-        /// Above how many in how long a storm starts.
+        /// The count above which a storm starts, and its window.
         threshold: Quota,
         /// How long the storm has lasted.
         lasted: Duration,
-        /// When the count fell, which may be before anybody looked.
+        /// The time when the count fell, which may be before the end was detected.
         at: SystemTime,
     },
 }
 
 impl StormEvent {
-    /// Returns the group whose storm it is.
+    /// Returns the group of the storm.
     #[must_use]
     pub const fn group(&self) -> &Key {
         match self {
@@ -136,7 +136,7 @@ impl StormEvent {
         }
     }
 
-    /// Tells whether it is the start of a storm, and not the end.
+    /// Returns whether this is the start of a storm.
     #[must_use]
     pub const fn is_start(&self) -> bool {
         matches!(self, Self::Started { .. })
@@ -153,7 +153,7 @@ impl StormEvent {
     }
 }
 
-/// Returns what was decided, in the order in which it happened.
+/// Returns the events of an outcome, the earliest first.
 fn events(outcome: &StormOutcome, rule: &StormRule, group: &Key) -> Vec<StormEvent> {
     let ago = |ago| outcome.at.checked_sub(ago).unwrap_or(outcome.at);
     let name = || rule.name().to_owned();
@@ -172,7 +172,7 @@ fn events(outcome: &StormOutcome, rule: &StormRule, group: &Key) -> Vec<StormEve
     events.into_iter().map(|(_, event)| event).collect()
 }
 
-/// How many messages a group has had in each step of the window, for a graph.
+/// How many messages a group had in each step of the window, for a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     pub(super) counts: Vec<u32>,
@@ -183,43 +183,43 @@ pub struct Profile {
 impl Profile {
     /// Returns the counts, the oldest step first.
     ///
-    /// The last step ends now. The first is shorter than the others if the window is no whole number
+    /// The last step ends now. The first is shorter than the others if the window is not a whole number
     /// of steps.
     #[must_use]
     pub fn counts(&self) -> &[u32] {
         &self.counts
     }
 
-    /// Returns how long a step is.
+    /// Returns the length of a step.
     #[must_use]
     pub const fn step(&self) -> Duration {
         self.step
     }
 
-    /// Tells whether there are as many messages as the rule's cap: then only the newest are counted,
-    /// and the oldest steps may be missing some.
+    /// Returns whether the messages have reached the rule's cap. Then only the newest are counted, and
+    /// the counts of the oldest steps may be too low.
     #[must_use]
     pub fn is_saturated(&self) -> bool {
         self.counts.iter().map(|it| u64::from(*it)).sum::<u64>() >= u64::from(self.cap)
     }
 }
 
-/// Why there is no [`Profile`].
+/// Why a [`Profile`] could not be made.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
     /// The step is shorter than a microsecond.
     #[error("a step of a profile must be at least 1us")]
     ZeroStep,
-    /// The window has more steps than are counted at once.
-    #[error("a profile of {steps} steps is too long: take longer steps, at most {most} of them")]
+    /// The window has too many steps.
+    #[error("a profile of {steps} steps is too long: choose longer steps, at most {most} of them")]
     TooManySteps {
         /// How many steps the window has.
         steps: u64,
-        /// How many it may have.
+        /// The highest number of steps.
         most: u64,
     },
-    /// The store could not answer.
+    /// The store did not reply.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

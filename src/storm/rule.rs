@@ -1,4 +1,4 @@
-//! [`StormRule`]: from how many messages on a group is in a storm, and until when.
+//! [`StormRule`]: when a storm starts and when it ends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,18 +6,17 @@ use std::time::Duration;
 
 use crate::policy::is_name;
 use crate::quota::{LONGEST_WINDOW_US, Quota};
-use crate::time::micros;
 
-/// The highest cap: that many messages of one group take about 100 MB in Redis.
-const HIGHEST_CAP: u32 = 1_000_000;
-/// The least cap that is taken unless told otherwise.
-const LEAST_CAP: u32 = 1_000;
+/// The highest cap. So many messages of one group take about 100 MB in Redis.
+const MAX_CAP: u32 = 1_000_000;
+/// The lowest default cap.
+const MIN_DEFAULT_CAP: u32 = 1_000;
 
 /// When a storm starts and when it ends.
 ///
-/// It starts when the window holds more messages than the threshold's limit, and ends when it holds
-/// fewer than [`ends_below`](Self::ends_below): two counts apart, so that a group around one of them
-/// is not one storm after another.
+/// A storm starts when the window holds more messages than the threshold's limit, and ends when it
+/// holds fewer than [`ends_below`](Self::ends_below). The distance between the two prevents one storm
+/// after another if the count stays close to one of them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,8 +33,8 @@ const LEAST_CAP: u32 = 1_000;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StormRule {
     name: Option<Arc<str>>,
-    /// The name, or for want of one the threshold.
-    kept_by: Arc<str>,
+    /// The name, or the threshold if there is no name.
+    log_name: Arc<str>,
     threshold: Quota,
     ends_below: u32,
     cap: u32,
@@ -43,61 +42,63 @@ pub struct StormRule {
 }
 
 impl StormRule {
-    /// Creates a rule by which a storm starts with more than `threshold.limit()` messages within
+    /// Creates a rule. A storm starts with more than `threshold.limit()` messages within
     /// `threshold.window()`.
     #[must_use]
     pub fn new(threshold: Quota) -> Self {
         let limit = threshold.limit();
-        let cap = limit.saturating_mul(10).clamp(LEAST_CAP, HIGHEST_CAP);
+        let cap = limit.saturating_mul(10).clamp(MIN_DEFAULT_CAP, MAX_CAP);
         let ends_below = limit.div_ceil(2);
-        // No name that is given can have these characters.
-        let kept_by = format!("default:{threshold}").into();
-        Self { name: None, kept_by, threshold, ends_below, cap, cool_down: Duration::ZERO }
+        // `:` and `/` are not allowed in names, so this can't collide with one.
+        let log_name = format!("default:{threshold}").into();
+        Self { name: None, log_name, threshold, ends_below, cap, cool_down: Duration::ZERO }
     }
 
-    /// Sets the name that the groups are kept by, 1 to 64 characters of `A-Z a-z 0-9 _ . -`.
+    /// Sets the name, which is part of the groups' names in the store: 1 to 64 characters of
+    /// `A-Z a-z 0-9 _ . -`.
     ///
     /// Defaults to `default`. Detectors on one store whose rules have the same name share groups and
-    /// storms, and should have the same rule; those without a name do if they have the same threshold.
+    /// storms, and should have equal rules. Detectors without a name share them if they have the same
+    /// threshold.
     #[must_use]
     pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
         let name = name.into();
-        self.kept_by = name.clone();
+        self.log_name = name.clone();
         self.name = Some(name);
         self
     }
 
     /// Sets the count below which a storm ends, from 1 to the threshold's limit. Defaults to half of
-    /// that, rounded up.
+    /// the limit, rounded up.
     #[must_use]
     pub fn ends_below(mut self, count: u32) -> Self {
         self.ends_below = count;
         self
     }
 
-    /// Sets how many messages of a group are kept, the newest: more are not counted. More than the
-    /// threshold's limit, and at most a million. Defaults to ten times the limit, and at least 1,000.
+    /// Sets how many messages of a group are kept, the newest. The count stops there. The cap must be
+    /// above the threshold's limit and at most a million. Defaults to ten times the limit, but at least
+    /// 1,000 and at most a million.
     #[must_use]
     pub fn cap(mut self, messages: u32) -> Self {
         self.cap = messages;
         self
     }
 
-    /// Sets how long after the end of a storm none starts. Defaults to zero.
+    /// Sets how long after the end of a storm no other starts. Defaults to zero.
     ///
-    /// A storm that would start meanwhile starts when the cool-down is over, if the count is still
-    /// above the threshold then.
+    /// If the count is above the threshold when the cool-down is over, a storm starts then.
     #[must_use]
     pub fn cool_down(mut self, pause: Duration) -> Self {
         self.cool_down = pause;
         self
     }
 
-    /// Says what is wrong with the rule, if anything is.
+    /// Checks whether the rule is valid.
     ///
     /// # Errors
     ///
-    /// A [`StormRuleError`] that names the part.
+    /// A [`StormRuleError`] that names the invalid part.
     pub fn validate(&self) -> Result<(), StormRuleError> {
         let limit = self.threshold.limit();
         if let Some(name) = &self.name
@@ -108,8 +109,8 @@ impl StormRule {
         if !(1..=limit).contains(&self.ends_below) {
             return Err(StormRuleError::EndsBelow { ends_below: self.ends_below, limit });
         }
-        if self.cap > HIGHEST_CAP || self.cap <= limit {
-            return Err(StormRuleError::Cap { cap: self.cap, limit, highest: HIGHEST_CAP });
+        if self.cap > MAX_CAP || self.cap <= limit {
+            return Err(StormRuleError::Cap { cap: self.cap, limit, highest: MAX_CAP });
         }
         if self.cool_down > Duration::from_micros(LONGEST_WINDOW_US) {
             return Err(StormRuleError::CoolDown);
@@ -117,19 +118,19 @@ impl StormRule {
         Ok(())
     }
 
-    /// Returns the name; `default` if it was given none.
+    /// Returns the name, or `default` if the rule has none.
     #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or("default")
     }
 
-    /// Returns above how many messages in how long a storm starts.
+    /// Returns the count above which a storm starts, and its window.
     #[must_use]
     pub const fn threshold(&self) -> Quota {
         self.threshold
     }
 
-    /// Returns below how many messages in the threshold's window a storm ends.
+    /// Returns the count below which a storm ends.
     #[must_use]
     pub const fn end_threshold(&self) -> u32 {
         self.ends_below
@@ -141,22 +142,22 @@ impl StormRule {
         self.cap
     }
 
-    /// Returns the cool-down in microseconds.
+    /// Returns the length of the cool-down.
     #[must_use]
-    pub fn cool_down_us(&self) -> u64 {
-        micros(self.cool_down)
+    pub const fn cool_down_length(&self) -> Duration {
+        self.cool_down
     }
 
     /// Returns the window in microseconds.
-    #[must_use]
-    pub const fn window_us(&self) -> u64 {
+    pub(super) const fn window_us(&self) -> u64 {
         self.threshold.window_us()
     }
 
-    /// Returns what the groups are kept by: the name, or for want of one the threshold.
+    /// Returns the name that separates the groups of this rule from those of other rules in a store:
+    /// the rule's name, or a text with the threshold if there is none.
     #[must_use]
-    pub fn kept_by(&self) -> &str {
-        &self.kept_by
+    pub fn log_name(&self) -> &str {
+        &self.log_name
     }
 }
 
@@ -182,16 +183,16 @@ impl fmt::Debug for StormRule {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StormRuleError {
-    /// The name has no characters, too many, or others than may be.
+    /// The name is empty, too long, or has characters that are not allowed.
     #[error("{name:?} is not a name: it must be 1 to 64 characters of A-Z a-z 0-9 _ . -")]
     Name {
-        /// The name as it was given.
+        /// The given name.
         name: String,
     },
-    /// A storm would never end, or be over when it starts.
+    /// A storm would never end, or end as soon as it starts.
     #[error("a storm can't end below {ends_below}: it must be from 1 to the threshold of {limit}")]
     EndsBelow {
-        /// The count as it was given.
+        /// The given count.
         ends_below: u32,
         /// The threshold.
         limit: u32,
@@ -199,11 +200,11 @@ pub enum StormRuleError {
     /// A storm could never start, or its messages would take too much memory.
     #[error("the cap of {cap} must be above the threshold of {limit} and at most {highest}")]
     Cap {
-        /// The cap as it was given.
+        /// The given cap.
         cap: u32,
         /// The threshold.
         limit: u32,
-        /// The highest cap there is.
+        /// The highest allowed cap.
         highest: u32,
     },
     /// The cool-down is longer than a hundred years.
@@ -216,21 +217,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_wrong_part_is_named() {
+    fn errors_name_the_invalid_part() {
         let rule = |limit| StormRule::new(Quota::per_minute(limit));
-        let said = |rule: StormRule| rule.validate().unwrap_err().to_string();
-        assert!(said(rule(10).named("a:b")).contains("\"a:b\" is not a name"));
-        assert!(said(rule(10).named("")).contains("\"\" is not a name"));
-        assert!(said(rule(10).ends_below(0)).contains("can't end below 0"));
-        assert!(said(rule(10).ends_below(11)).contains("to the threshold of 10"));
-        assert!(said(rule(10).cap(10)).contains("cap of 10 must be above the threshold of 10"));
-        assert!(said(rule(10).cap(1_000_001)).contains("at most 1000000"));
-        assert!(said(rule(u32::MAX)).contains("above the threshold of 4294967295"));
-        assert!(said(rule(10).cool_down(Duration::MAX)).contains("cool-down"));
+        let error = |rule: StormRule| rule.validate().unwrap_err().to_string();
+        assert!(error(rule(10).named("a:b")).contains("\"a:b\" is not a name"));
+        assert!(error(rule(10).named("")).contains("\"\" is not a name"));
+        assert!(error(rule(10).ends_below(0)).contains("can't end below 0"));
+        assert!(error(rule(10).ends_below(11)).contains("to the threshold of 10"));
+        assert!(error(rule(10).cap(10)).contains("cap of 10 must be above the threshold of 10"));
+        assert!(error(rule(10).cap(1_000_001)).contains("at most 1000000"));
+        assert!(error(rule(u32::MAX)).contains("above the threshold of 4294967295"));
+        assert!(error(rule(10).cool_down(Duration::MAX)).contains("cool-down"));
     }
 
     #[test]
-    fn the_defaults_are_right_at_every_threshold() {
+    fn defaults_are_valid_at_every_threshold() {
         for limit in [1, 2, 3, 99, 100, 101, 1_000, 99_999, 999_999] {
             let rule = StormRule::new(Quota::per_minute(limit));
             assert_eq!(rule.validate(), Ok(()), "{limit}");
@@ -238,8 +239,8 @@ mod tests {
         }
         let rule = StormRule::new(Quota::per_minute(100));
         assert_eq!(
-            (rule.end_threshold(), rule.cap_per_group(), rule.cool_down_us()),
-            (50, 1_000, 0)
+            (rule.end_threshold(), rule.cap_per_group(), rule.cool_down_length()),
+            (50, 1_000, Duration::ZERO)
         );
     }
 }

@@ -1,4 +1,4 @@
-//! [`Shared`]: what the handles of a detector and its task share.
+//! [`Shared`]: the state that the handles of a detector share with its background task.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -8,22 +8,39 @@ use tokio::time::timeout_at;
 
 use super::alerts::Alerts;
 use super::reading::Reading;
+use super::rechecks::{NextRecheck, Recheck, Rechecks};
 use super::rule::StormRule;
 use super::store::{StormCheck, StormOutcome, StormStore};
-use super::watch::{Look, Next, Watch};
 use crate::error::StoreError;
 use crate::key::Key;
 
-/// What the handles and the task that takes looks share.
+/// The state that the handles of a detector share with the task that runs rechecks.
+///
+/// Calls of [`Shared::send`] and the task run at the same time. The lock of `rechecks` is never held
+/// during a call of the store. These interleavings are possible:
+///
+/// - Two calls about a group, in this process or others: the store runs them one after the other, and
+///   one of them gets the event.
+/// - Their outcomes are reported here in the other order. The older outcome may schedule a recheck of
+///   a storm that is over; the recheck finds no storm. Or it may cancel the recheck of a storm that has
+///   just started; then the next message of the group schedules it again or ends the storm, and a
+///   recheck by another process ends it too.
+/// - A call ends without a reply, or its caller drops it: [`LostReplyGuard`] schedules a recheck with
+///   the id of the call, which gets the events that the call caused.
+/// - A recheck is scheduled between [`Rechecks::next`] and the wait of the task: `changed` keeps the
+///   permit of `notify_one`, so the task does not miss it.
+/// - The last handle is dropped while the task waits: the task holds only a weak reference, and the
+///   drop of `Shared` wakes it.
+/// - The runtime of the task ends: its task is finished, and the next call starts another.
 pub(super) struct Shared {
     pub(super) rule: Arc<StormRule>,
     pub(super) store: Arc<dyn StormStore>,
     pub(super) alerts: Option<Alerts>,
-    watch: Mutex<Watch>,
-    /// Tells the task that there is something to do.
+    rechecks: Mutex<Rechecks>,
+    /// Wakes the task if the schedule has changed.
     changed: Arc<Notify>,
-    /// Tells that a look was taken.
-    pub(super) settled: Notify,
+    /// Notifies that a recheck was run or cancelled.
+    pub(super) recheck_done: Notify,
 }
 
 impl Shared {
@@ -32,27 +49,28 @@ impl Shared {
         store: Arc<dyn StormStore>,
         alerts: Option<Alerts>,
     ) -> Self {
-        let (watch, changed, settled) = (Mutex::default(), Arc::default(), Notify::new());
-        Self { rule, store, alerts, watch, changed, settled }
+        let (rechecks, changed, recheck_done) = (Mutex::default(), Arc::default(), Notify::new());
+        Self { rule, store, alerts, rechecks, changed, recheck_done }
     }
 
-    pub(super) fn watch(&self) -> MutexGuard<'_, Watch> {
-        // No code under the lock leaves it half changed, so a poisoned one is still whole.
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn rechecks(&self) -> MutexGuard<'_, Rechecks> {
+        // No code under the lock panics halfway through a change, so a poisoned value is consistent.
+        self.rechecks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Records a message, or only checks the group if there is none, and reports the outcome.
     pub(super) async fn send(
         self: &Arc<Self>,
         group: Key,
         message: Option<Key>,
     ) -> Result<Reading, StoreError> {
         let check = StormCheck::new(self.rule.clone(), group, message);
-        let mut unanswered = Unanswered { shared: self, check: &check, is_so: true };
+        let mut guard = LostReplyGuard { shared: self, check: &check, is_lost: true };
         let outcome = self.store.check(&check).await;
-        unanswered.is_so = outcome.as_ref().is_err_and(StoreError::may_have_counted);
-        drop(unanswered);
+        guard.is_lost = outcome.as_ref().is_err_and(StoreError::may_have_counted);
+        drop(guard);
         match outcome {
-            Ok(outcome) => Ok(self.note(&check.group, outcome)),
+            Ok(outcome) => Ok(self.report(&check.group, outcome)),
             Err(error) => {
                 error.report();
                 Err(error)
@@ -60,96 +78,95 @@ impl Shared {
         }
     }
 
-    /// Takes a look.
-    async fn take(self: &Arc<Self>, look: Look) {
-        let mut check = StormCheck::new(self.rule.clone(), look.group.clone(), None);
-        check.call = look.call;
+    async fn run(self: &Arc<Self>, recheck: Recheck) {
+        let mut check = StormCheck::new(self.rule.clone(), recheck.group.clone(), None);
+        check.call = recheck.call;
         match self.store.check(&check).await {
-            Ok(outcome) => drop(self.note(&look.group, outcome)),
+            Ok(outcome) => drop(self.report(&recheck.group, outcome)),
             Err(error) => {
                 error.report();
-                self.watch().again(look);
+                self.rechecks().retry(recheck);
             }
         }
     }
 
-    /// Tells what was decided, and remembers when to look at the group.
-    fn note(self: &Arc<Self>, group: &Key, outcome: StormOutcome) -> Reading {
-        let next_look = outcome.next_look;
+    /// Delivers the events of an outcome, and schedules or cancels the group's recheck.
+    fn report(self: &Arc<Self>, group: &Key, outcome: StormOutcome) -> Reading {
+        let recheck_after = outcome.recheck_after;
         let reading = Reading::new(outcome, &self.rule, group);
         for event in reading.events() {
             event.report();
             if let Some(alerts) = &self.alerts {
-                alerts.tell(event);
+                alerts.send(event);
             }
         }
-        let mut watch = self.watch();
-        if let Some(after) = next_look {
-            let changed = watch.storm(group, after);
-            self.start(&mut watch);
-            drop(watch);
-            if changed {
+        let mut rechecks = self.rechecks();
+        if let Some(after) = recheck_after {
+            let has_changed = rechecks.schedule(group, after);
+            self.start(&mut rechecks);
+            drop(rechecks);
+            if has_changed {
                 self.changed.notify_one();
             }
-        } else if watch.calm(group) {
-            drop(watch);
-            self.settled.notify_waiters();
+        } else if rechecks.cancel(group) {
+            drop(rechecks);
+            self.recheck_done.notify_waiters();
         }
         reading
     }
 
-    /// Starts the task that takes looks, if there is none. Without a runtime none are taken.
-    fn start(self: &Arc<Self>, watch: &mut Watch) {
-        if watch.is_empty() || watch.task.as_ref().is_some_and(|task| !task.is_finished()) {
+    /// Starts the task if rechecks are scheduled and it is not running. Does nothing without a runtime.
+    fn start(self: &Arc<Self>, rechecks: &mut Rechecks) {
+        if rechecks.is_empty() || rechecks.task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
         if let Ok(runtime) = Handle::try_current() {
-            // The look that another runtime took with it is not coming back.
-            watch.busy = false;
+            // A recheck that was running when its runtime ended never finishes.
+            rechecks.is_running = false;
             let (weak, changed) = (Arc::downgrade(self), self.changed.clone());
-            watch.task = Some(runtime.spawn(take_looks(weak, changed)));
+            rechecks.task = Some(runtime.spawn(run_rechecks(weak, changed)));
         }
     }
 }
 
-/// Takes looks until the last handle of the detector is gone.
-async fn take_looks(shared: Weak<Shared>, changed: Arc<Notify>) {
+/// Runs rechecks until the last handle of the detector is dropped.
+async fn run_rechecks(shared: Weak<Shared>, changed: Arc<Notify>) {
     loop {
-        let Some(strong) = shared.upgrade() else { return };
-        let next = strong.watch().next();
+        let Some(shared) = shared.upgrade() else { return };
+        let next = shared.rechecks().next();
         match next {
-            Next::Look(look) => {
-                strong.take(look).await;
-                strong.watch().busy = false;
-                strong.settled.notify_waiters();
+            NextRecheck::Run(recheck) => {
+                shared.run(recheck).await;
+                shared.rechecks().is_running = false;
+                shared.recheck_done.notify_waiters();
             }
-            Next::At(due) => {
-                drop(strong);
+            NextRecheck::WaitUntil(due) => {
+                drop(shared);
                 let _ = timeout_at(due, changed.notified()).await;
             }
-            Next::Nothing => {
-                drop(strong);
+            NextRecheck::None => {
+                drop(shared);
                 changed.notified().await;
             }
         }
     }
 }
 
-/// A call under way. If it ends without an answer, it is asked about later: it may have started or
-/// ended a storm, and nobody else is told.
-struct Unanswered<'a> {
+/// Schedules a recheck if a call ends without a reply: the call may have started or ended a storm, and
+/// no other call gets that event.
+struct LostReplyGuard<'a> {
     shared: &'a Arc<Shared>,
     check: &'a StormCheck,
-    is_so: bool,
+    is_lost: bool,
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for LostReplyGuard<'_> {
     fn drop(&mut self) {
-        if self.is_so {
-            let mut watch = self.shared.watch();
-            watch.unanswered(&self.check.group, self.check.call);
-            self.shared.start(&mut watch);
-            drop(watch);
+        if self.is_lost {
+            let mut rechecks = self.shared.rechecks();
+            rechecks.schedule_lost(&self.check.group, self.check.call);
+            self.shared.start(&mut rechecks);
+            drop(rechecks);
             self.shared.changed.notify_one();
         }
     }

@@ -1,7 +1,7 @@
-//! [`StormStore`]: where the messages of groups, and their storms, are kept.
+//! [`StormStore`]: stores the messages of groups, and their storms.
 //!
-//! Applications hand a [`MemoryStore`](crate::MemoryStore) or a `RedisStore` to a
-//! [`StormDetector`](crate::StormDetector); only who writes a store needs this.
+//! Applications give a [`MemoryStore`](crate::MemoryStore) or a `RedisStore` to a
+//! [`StormDetector`](crate::StormDetector). Only authors of other stores need this module.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,23 +12,23 @@ use super::rule::StormRule;
 use crate::key::Key;
 use crate::store::StoreFuture;
 
-/// Keeps the messages of groups for as long as they count, and decides when storms start and end.
+/// A store that keeps the messages of groups and decides when storms start and end.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store of storms",
     label = "not a store",
     note = "use `MemoryStore::new()` or `RedisStore::connect(url).await?`"
 )]
 pub trait StormStore: Send + Sync + 'static {
-    /// Records a message, or only looks, and decides whether a storm starts or ends, as one atomic
-    /// step.
+    /// Records the message, if there is one, and decides whether a storm starts or ends. All of it is
+    /// one atomic step.
     ///
-    /// A message that is recorded already is not recorded again. What a call has decided it is told
-    /// again if it is repeated, and nobody else is.
+    /// A message that is already recorded is not recorded again. If a call with the same id is
+    /// repeated, its outcome holds the same start and end again. The outcome of another call does not.
     fn check(&self, check: &StormCheck) -> StoreFuture<StormOutcome>;
 
     /// Counts the messages of a group in each step of the window, the oldest first.
     ///
-    /// The last step ends now; the first is shorter if the window is no whole number of steps.
+    /// The last step ends now. The first is shorter if the window is not a whole number of steps.
     fn profile(&self, rule: &Arc<StormRule>, group: &Key, step: Duration) -> StoreFuture<Vec<u32>>;
 }
 
@@ -42,45 +42,46 @@ impl<S: StormStore + ?Sized> StormStore for Arc<S> {
     }
 }
 
-/// A message to be recorded, or a look at a group.
+/// A check of a group, with the message to record if there is one.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StormCheck {
-    /// The identity of the call, the same if it is repeated because its answer was lost.
+    /// The id of the call. It stays the same if the call is repeated because its reply was lost.
     pub call: Uuid,
-    /// When storms start and end.
+    /// The rule for the start and end of storms.
     pub rule: Arc<StormRule>,
-    /// Whose message it is, or who is looked at.
+    /// The group of the message, or the group to check.
     pub group: Key,
-    /// The message's own identity. None to look.
+    /// The id of the message. `None` records nothing.
     pub message: Option<Key>,
 }
 
 impl StormCheck {
-    /// Creates the check of a message, or a look if there is none.
+    /// Creates a check with a new call id.
     #[must_use]
     pub fn new(rule: Arc<StormRule>, group: Key, message: Option<Key>) -> Self {
         Self { call: Uuid::new_v4(), rule, group, message }
     }
 }
 
-/// How a group stands after a [`StormCheck`], and what that has decided.
+/// The outcome of a [`StormCheck`]: the state of the group, and the events that the check caused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StormOutcome {
-    /// When, on the store's clock. For people to read.
+    /// The time of the check, by the store's clock. For display only.
     pub at: SystemTime,
-    /// How many messages the window holds, at most the rule's cap.
+    /// How many messages are in the window, at most the rule's cap.
     pub count: u32,
-    /// Whether the message was recorded already.
+    /// Whether the message was already recorded.
     pub is_repeated: bool,
-    /// After how long a storm could start or end if no message comes. None if none could.
-    pub next_look: Option<Duration>,
-    /// How long the storm that goes on has lasted, and the highest count in it.
+    /// When to check the group again: after this time a storm could start or end without further
+    /// messages. `None` if no storm could.
+    pub recheck_after: Option<Duration>,
+    /// How long the current storm has lasted, and its highest count.
     pub storm: Option<(Duration, u32)>,
-    /// The storm that this call has started.
+    /// The start of a storm, if this call caused it.
     pub started: Option<Started>,
-    /// The storm that this call has ended.
+    /// The end of a storm, if this call caused it.
     pub ended: Option<Ended>,
 }
 
@@ -88,26 +89,34 @@ impl StormOutcome {
     /// Creates an outcome with a count and no storm.
     #[must_use]
     pub const fn new(at: SystemTime, count: u32, is_repeated: bool) -> Self {
-        Self { at, count, is_repeated, next_look: None, storm: None, started: None, ended: None }
+        Self {
+            at,
+            count,
+            is_repeated,
+            recheck_after: None,
+            storm: None,
+            started: None,
+            ended: None,
+        }
     }
 }
 
 /// The start of a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Started {
-    /// How long ago it was.
+    /// How long ago the storm started.
     pub ago: Duration,
-    /// How many messages the window held then.
+    /// How many messages were in the window then.
     pub count: u32,
 }
 
 /// The end of a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// How long ago it was: the count fell then, which this call has noticed.
+    /// How long ago the count fell. This call has detected it.
     pub ago: Duration,
     /// How long the storm lasted.
     pub lasted: Duration,
-    /// The highest count in it.
+    /// The highest count of the storm.
     pub peak: u32,
 }

@@ -1,36 +1,36 @@
-//! How long a mute lasts, and what it is for whom.
+//! How long mutes last, and which mute wins.
 
 use super::*;
 
 contract_tests!(
-    a_mute_ends_to_the_microsecond,
-    the_longer_mute_stands_when_it_comes_later,
-    the_longer_mute_stands_when_it_comes_first,
-    the_longer_mute_stands_when_both_come_at_once,
-    who_goes_on_under_a_mute_does_not_lengthen_it,
-    who_goes_on_until_a_mute_ends_is_muted_again,
-    whoever_is_unmuted_begins_anew,
-    a_monitor_without_rules_heeds_the_mutes_of_others,
-    senders_do_not_share_anything,
+    mute_ends_at_the_exact_microsecond,
+    longer_mute_wins_if_it_comes_later,
+    longer_mute_wins_if_it_comes_first,
+    longer_mute_wins_if_both_come_at_once,
+    muted_messages_do_not_lengthen_the_mute,
+    sender_that_never_stops_is_muted_again,
+    unmuted_sender_starts_without_history,
+    monitor_without_rules_respects_mutes,
+    senders_are_independent,
 );
 
-async fn a_mute_ends_to_the_microsecond(world: World) {
+async fn mute_ends_at_the_exact_microsecond(world: World) {
     let mut chat = world.chat(rules(&["events 2/1s mute 10s"]));
     chat.says("a").await;
     assert!(chat.says("b").await.is_some());
     let last = Duration::from_secs(10) - MICROSECOND;
     let mute = chat.at_exactly(last).await.mute().await.unwrap();
     assert_eq!(mute.remaining(), MICROSECOND);
-    assert!(chat.says("c").await.is_some(), "it is muted to the last");
+    assert!(chat.says("c").await.is_some(), "the mute lasts until its last microsecond");
     assert_eq!(chat.at(10.0).await.mute().await, None);
     let again = chat.at(11.0).await.says("d").await;
-    assert_eq!(again, None, "what led to the mute is over, and so is the mute");
+    assert_eq!(again, None, "both the mute and its messages have expired");
     assert_eq!(chat.audit().len(), 1);
 }
 
 const BOTH: [&str; 2] = ["similar 3/1m 90% mute 6h", "similar 5/5m 90% mute 12h"];
 
-async fn the_longer_mute_stands_when_it_comes_later(world: World) {
+async fn longer_mute_wins_if_it_comes_later(world: World) {
     let mut chat = world.chat(rules(&BOTH));
     let mut remaining = Vec::new();
     for at in [0.0, 10.0, 20.0, 30.0, 40.0] {
@@ -42,7 +42,7 @@ async fn the_longer_mute_stands_when_it_comes_later(world: World) {
     assert_eq!(chat.audit(), [(6, false), (12, true)]);
 }
 
-async fn the_longer_mute_stands_when_it_comes_first(world: World) {
+async fn longer_mute_wins_if_it_comes_first(world: World) {
     let mut chat = world.chat(rules(&BOTH));
     for at in [0.0, 70.0, 140.0, 210.0] {
         assert_eq!(chat.at(at).await.says("buy gold").await, None);
@@ -50,11 +50,11 @@ async fn the_longer_mute_stands_when_it_comes_first(world: World) {
     assert_eq!(chat.at(280.0).await.says("buy gold").await.unwrap().remaining(), hours(12));
     for at in [281.0, 282.0, 283.0, 290.0] {
         let mute = chat.at(at).await.says("buy gold").await.unwrap();
-        assert_eq!(mute.rule().mute(), hours(12), "the shorter one is complete, and does nothing");
+        assert_eq!(mute.rule().mute(), hours(12), "the rule with the shorter mute changes nothing");
         assert_eq!(mute.remaining(), hours(12) + Duration::from_secs(280) - chat.at);
     }
     assert_eq!(chat.audit(), [(12, false)]);
-    // Late in the long mute the short one would end later: it does nothing all the same.
+    // Late in the long mute, the shorter mute would end later. It still changes nothing.
     for after in [0.0, 1.0, 2.0, 3.0] {
         chat.at(11.9 * 3600.0 + after).await.says("buy gold").await;
     }
@@ -65,7 +65,7 @@ async fn the_longer_mute_stands_when_it_comes_first(world: World) {
     assert_eq!(chat.audit(), [(12, false)]);
 }
 
-async fn the_longer_mute_stands_when_both_come_at_once(world: World) {
+async fn longer_mute_wins_if_both_come_at_once(world: World) {
     let mut chat = world.chat(rules(&BOTH));
     for at in [0.0, 100.0, 200.0, 250.0] {
         assert_eq!(chat.at(at).await.says("buy gold").await, None);
@@ -74,7 +74,7 @@ async fn the_longer_mute_stands_when_both_come_at_once(world: World) {
     assert_eq!(chat.audit(), [(12, false)], "one mute, not a shorter one that is lengthened");
 }
 
-async fn who_goes_on_under_a_mute_does_not_lengthen_it(world: World) {
+async fn muted_messages_do_not_lengthen_the_mute(world: World) {
     let mut chat = world.chat(Rule::recommended());
     for at in 0..500 {
         chat.at(f64::from(at)).await.says("buy gold").await;
@@ -85,7 +85,7 @@ async fn who_goes_on_under_a_mute_does_not_lengthen_it(world: World) {
     assert_eq!(chat.audit(), [(6, false), (12, true)]);
 }
 
-async fn who_goes_on_until_a_mute_ends_is_muted_again(world: World) {
+async fn sender_that_never_stops_is_muted_again(world: World) {
     let mut chat = world.chat(rules(&["similar 3/1m 90% mute 6h"]));
     let mut delivered = Vec::new();
     for minute in 0..1200 {
@@ -94,11 +94,11 @@ async fn who_goes_on_until_a_mute_ends_is_muted_again(world: World) {
             delivered.push(at);
         }
     }
-    assert_eq!(delivered, [0.0, 20.0], "nobody sees any of what follows");
+    assert_eq!(delivered, [0.0, 20.0], "later messages are not delivered");
     assert_eq!(chat.audit(), [(6, false), (6, false)]);
 }
 
-async fn whoever_is_unmuted_begins_anew(world: World) {
+async fn unmuted_sender_starts_without_history(world: World) {
     let chat = world.chat(Rule::recommended());
     for _ in 0..6 {
         chat.says("buy gold").await;
@@ -107,13 +107,13 @@ async fn whoever_is_unmuted_begins_anew(world: World) {
     assert!(chat.mute().await.is_some());
     chat.monitor.unmute("alice").await.unwrap();
     assert_eq!(chat.mute().await, None);
-    assert_eq!(chat.says("buy gold").await, None, "what was said before is forgotten");
+    assert_eq!(chat.says("buy gold").await, None, "earlier messages are deleted");
     assert_eq!(chat.says("buy gold").await, None);
     assert!(chat.says("buy gold").await.is_some());
     chat.monitor.unmute("bob").await.unwrap();
 }
 
-async fn a_monitor_without_rules_heeds_the_mutes_of_others(world: World) {
+async fn monitor_without_rules_respects_mutes(world: World) {
     let chat = world.chat(rules(&["events 2/1s mute 10s"]));
     let other = SpeechMonitor::new([], chat.world.store.clone());
     let message = Message::from("alice").text("hello");
@@ -125,7 +125,7 @@ async fn a_monitor_without_rules_heeds_the_mutes_of_others(world: World) {
     assert!(!other.check(&message).await.unwrap().is_delivered());
 }
 
-async fn senders_do_not_share_anything(world: World) {
+async fn senders_are_independent(world: World) {
     let chat = world.chat(Rule::recommended());
     let long = "k".repeat(1000);
     let senders: [&[u8]; 8] =

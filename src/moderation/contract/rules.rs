@@ -1,18 +1,18 @@
-//! What completes a rule.
+//! What triggers a rule.
 
 use super::*;
 
 contract_tests!(
-    five_similar_messages_in_five_minutes_mute_for_twelve_hours,
-    three_similar_messages_in_a_minute_mute_for_six_hours,
-    five_peers_in_three_minutes_mute_for_a_day,
-    nine_peers_in_five_minutes_mute_for_two_days,
-    a_peer_that_is_written_to_again_moves_and_does_not_count_twice,
-    as_many_events_as_the_rule_says_mute,
-    what_is_exactly_a_window_old_is_out,
+    five_similar_in_5m_mute_for_12h,
+    three_similar_in_1m_mute_for_6h,
+    five_peers_in_3m_mute_for_24h,
+    nine_peers_in_5m_mute_for_48h,
+    repeated_peer_moves_and_counts_once,
+    events_rule_counts_all_messages,
+    entry_exactly_one_window_old_is_out,
 );
 
-async fn five_similar_messages_in_five_minutes_mute_for_twelve_hours(world: World) {
+async fn five_similar_in_5m_mute_for_12h(world: World) {
     let mut chat = world.chat(rules(&["similar 5/5m 90% mute 12h"]));
     for at in 0..4 {
         chat.at(f64::from(at) * 70.0).await;
@@ -27,11 +27,11 @@ async fn five_similar_messages_in_five_minutes_mute_for_twelve_hours(world: Worl
     assert_eq!(chat.events.lock().unwrap()[0].sender.as_bytes(), b"alice");
 }
 
-async fn three_similar_messages_in_a_minute_mute_for_six_hours(world: World) {
+async fn three_similar_in_1m_mute_for_6h(world: World) {
     let mut chat = world.chat(Rule::recommended());
     assert_eq!(chat.says("加微信领红包").await, None);
     assert_eq!(chat.at(20.0).await.says("加微信领红包！").await, None);
-    assert_eq!(chat.at(81.0).await.says("加 微信领红包").await, None, "two within any minute");
+    assert_eq!(chat.at(81.0).await.says("加 微信领红包").await, None, "only two within any minute");
     assert_eq!(chat.at(141.0).await.says(&noise(0)).await, None);
     let mute = chat.at(142.0).await.says("加微信领红包").await;
     assert_eq!(mute, None, "the third is two minutes old");
@@ -43,10 +43,10 @@ async fn three_similar_messages_in_a_minute_mute_for_six_hours(world: World) {
     assert_eq!(chat.audit(), [(6, false)]);
 }
 
-async fn five_peers_in_three_minutes_mute_for_a_day(world: World) {
+async fn five_peers_in_3m_mute_for_24h(world: World) {
     let mut chat = world.chat(Rule::recommended());
     for (at, peer) in [(0.0, "a"), (45.0, "b"), (90.0, "c"), (135.0, "d"), (180.0, "e")] {
-        assert_eq!(chat.at(at).await.writes_to(peer).await, None, "the fifth comes too late");
+        assert_eq!(chat.at(at).await.writes_to(peer).await, None, "the fifth peer is too late");
     }
     let mute = chat.at(200.0).await.writes_to("f").await.unwrap();
     assert_eq!(mute.reason().to_string(), "5 private-chat peers within 180s");
@@ -54,7 +54,7 @@ async fn five_peers_in_three_minutes_mute_for_a_day(world: World) {
     assert_eq!(chat.audit(), [(24, false)]);
 }
 
-async fn nine_peers_in_five_minutes_mute_for_two_days(world: World) {
+async fn nine_peers_in_5m_mute_for_48h(world: World) {
     let mut chat = world.chat(Rule::recommended());
     for peer in 0..9_u32 {
         let mute = chat.at(f64::from(peer) * 37.0).await.writes_to(&peer.to_string()).await;
@@ -66,30 +66,30 @@ async fn nine_peers_in_five_minutes_mute_for_two_days(world: World) {
     assert_eq!(chat.audit(), [(24, false), (48, true)]);
 }
 
-async fn a_peer_that_is_written_to_again_moves_and_does_not_count_twice(world: World) {
+async fn repeated_peer_moves_and_counts_once(world: World) {
     let mut chat = world.chat(rules(&["peers 3/1m mute 24h"]));
     for at in 0..20 {
         assert_eq!(chat.at(f64::from(at)).await.writes_to("a").await, None);
     }
-    assert_eq!(chat.at(70.0).await.writes_to("b").await, None, "the first is out by now");
-    assert_eq!(chat.at(75.0).await.writes_to("a").await, None, "it is back, and not twice");
+    assert_eq!(chat.at(70.0).await.writes_to("b").await, None, "the first peer has left");
+    assert_eq!(chat.at(75.0).await.writes_to("a").await, None, "the peer is back and counts once");
     assert_eq!(chat.at(80.0).await.writes_to("b").await, None);
-    assert!(chat.at(134.0).await.writes_to("c").await.is_some(), "both have moved");
+    assert!(chat.at(134.0).await.writes_to("c").await.is_some(), "both peers have moved");
 }
 
-async fn as_many_events_as_the_rule_says_mute(world: World) {
+async fn events_rule_counts_all_messages(world: World) {
     let mut chat = world.chat(rules(&["events 4/10s mute 1h"]));
     chat.says("one").await;
     chat.writes_to("bob").await;
     assert_eq!(chat.at(5.0).await.says("two").await, None);
-    assert_eq!(chat.at(10.0).await.says("three").await, None, "the first two are out");
+    assert_eq!(chat.at(10.0).await.says("three").await, None, "two messages have left");
     assert_eq!(chat.at(11.0).await.send(Message::from("alice").to("bob").text("4")).await, None);
     let mute = chat.at(14.0).await.writes_to("carol").await.unwrap();
     assert_eq!(mute.reason().to_string(), "4 messages within 10s");
     assert_eq!(mute.remaining(), hours(1));
 }
 
-async fn what_is_exactly_a_window_old_is_out(world: World) {
+async fn entry_exactly_one_window_old_is_out(world: World) {
     let texts = ["similar 2/1m 90% mute 12h", "peers 2/1m mute 12h", "events 2/1m mute 12h"];
     let mut chat = world.chat([]);
     let minute = Duration::from_secs(60);

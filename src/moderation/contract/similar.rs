@@ -3,17 +3,17 @@
 use super::*;
 
 contract_tests!(
-    noise_between_similar_messages_does_not_hide_them,
-    messages_that_differ_mute_nobody,
-    each_rule_looks_back_no_further_than_its_window,
-    the_rate_is_that_of_the_newest_to_each_of_the_others,
-    ninety_percent_is_enough_and_less_is_not,
+    noise_does_not_hide_similar_messages,
+    different_messages_do_not_mute,
+    each_rule_counts_within_its_own_window,
+    rate_compares_the_newest_with_each_other,
+    exact_percentage_is_enough,
     disguised_messages_are_similar,
-    blank_messages_are_similar_and_those_without_a_text_are_not_compared,
-    only_so_many_texts_are_remembered,
+    blank_texts_are_similar_and_pictures_are_not,
+    number_of_kept_texts_is_bounded,
 );
 
-async fn noise_between_similar_messages_does_not_hide_them(world: World) {
+async fn noise_does_not_hide_similar_messages(world: World) {
     let mut chat = world.chat(rules(&["similar 3/1m 90% mute 6h"]));
     for number in 0..2 {
         assert_eq!(chat.says("buy gold").await, None);
@@ -26,7 +26,7 @@ async fn noise_between_similar_messages_does_not_hide_them(world: World) {
     assert_eq!((mute.reason().count(), mute.reason().percent()), (3, 100));
 }
 
-async fn messages_that_differ_mute_nobody(world: World) {
+async fn different_messages_do_not_mute(world: World) {
     let chat = world.chat(Rule::recommended());
     for number in 0..200 {
         assert_eq!(chat.says(&noise(number)).await, None);
@@ -34,32 +34,32 @@ async fn messages_that_differ_mute_nobody(world: World) {
     assert_eq!(chat.audit(), []);
 }
 
-async fn each_rule_looks_back_no_further_than_its_window(world: World) {
+async fn each_rule_counts_within_its_own_window(world: World) {
     let mut chat = world.chat(rules(&["similar 3/1m 90% mute 6h", "similar 5/5m 90% mute 12h"]));
     chat.says("buy gold").await;
     chat.says("buy gold").await;
     chat.at(100.0).await.says(&noise(0)).await;
     chat.says(&noise(1)).await;
-    // Three in the last minute and five in the last five, but of these no more than three alike.
+    // Three messages in the last minute and five in the last five, but only three are similar.
     assert_eq!(chat.says("buy gold").await, None);
 }
 
-async fn the_rate_is_that_of_the_newest_to_each_of_the_others(world: World) {
+async fn rate_compares_the_newest_with_each_other(world: World) {
     let mut chat = world.chat(rules(&["similar 3/1m 90% mute 6h"]));
-    // One and two differ in two of ten characters, and in one each from the third.
+    // `one` and `two` differ in two of ten characters, and each in one from `third`.
     let [one, two, third] = ["abcdefghiX", "Yabcdefghi", "abcdefghi"];
     chat.says(one).await;
     chat.says(two).await;
     let mute = chat.says(third).await.unwrap();
     assert_eq!((mute.reason().count(), mute.reason().percent()), (3, 90));
-    // The other way round the newest is like one of the others only.
+    // In another order, the newest is similar to only one of the others.
     chat.at(7.0 * 3600.0).await;
     chat.says(one).await;
     chat.says(third).await;
     assert_eq!(chat.says(two).await, None);
 }
 
-async fn ninety_percent_is_enough_and_less_is_not(world: World) {
+async fn exact_percentage_is_enough(world: World) {
     let chat = world.chat(rules(&["similar 2/1m 90% mute 6h"]));
     let send = async |sender: &str, text| {
         chat.send(Message::from(sender).text(text)).await.map(|mute| mute.reason().percent())
@@ -67,7 +67,7 @@ async fn ninety_percent_is_enough_and_less_is_not(world: World) {
     assert_eq!(send("alice", "0123456789").await, None);
     assert_eq!(send("alice", "012345678x").await, Some(90));
     assert_eq!(send("bob", "012345678").await, None);
-    assert_eq!(send("bob", "01234567x").await, None, "8 of 9 is less");
+    assert_eq!(send("bob", "01234567x").await, None, "8 of 9 is less than 90 %");
     let fifty = "一二三四五六七八九十".repeat(5);
     let five_more = format!("{fifty}12345");
     assert_eq!(send("carol", &fifty).await, None);
@@ -82,17 +82,17 @@ async fn disguised_messages_are_similar(world: World) {
     assert_eq!(chat.says("加微信ⓐⓑⓒ①②③领红包🧧").await.unwrap().reason().percent(), 100);
 }
 
-async fn blank_messages_are_similar_and_those_without_a_text_are_not_compared(world: World) {
+async fn blank_texts_are_similar_and_pictures_are_not(world: World) {
     let chat = world.chat(rules(&["similar 3/1m 90% mute 6h"]));
     for _ in 0..10 {
-        assert_eq!(chat.writes_to("bob").await, None, "pictures are not alike");
+        assert_eq!(chat.writes_to("bob").await, None, "pictures are not compared");
     }
     assert_eq!(chat.says("").await, None);
     assert_eq!(chat.says("\n\u{200b}").await, None);
     assert!(chat.says("  ").await.is_some());
 }
 
-async fn only_so_many_texts_are_remembered(world: World) {
+async fn number_of_kept_texts_is_bounded(world: World) {
     let mut chat = world.chat(rules(&["similar 2/1h 90% mute 6h"]));
     for between in [62, 63] {
         assert_eq!(chat.says("buy gold").await, None);
@@ -101,8 +101,8 @@ async fn only_so_many_texts_are_remembered(world: World) {
             assert_eq!(chat.at_exactly(at).await.says(&noise(between * 100 + number)).await, None);
         }
         let at = chat.at + MICROSECOND;
-        let remembered = chat.at_exactly(at).await.says("buy gold").await.is_some();
-        assert_eq!(remembered, between == 62, "64 are kept, the newest among them");
+        let is_muted = chat.at_exactly(at).await.says("buy gold").await.is_some();
+        assert_eq!(is_muted, between == 62, "64 texts are kept, including the newest");
         chat.monitor.unmute("alice").await.unwrap();
     }
 }

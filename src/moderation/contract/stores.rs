@@ -1,4 +1,4 @@
-//! What a store promises whatever the order in which processes ask it.
+//! What a store guarantees for any order of calls from several processes.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use super::super::store::{History, MuteOutcome, MuteRequest, RecordedMessage};
 use super::*;
 
 contract_tests!(
-    a_message_told_of_twice_counts_once,
-    texts_are_read_only_if_they_could_complete_a_rule,
-    of_two_who_find_the_same_at_once_one_mutes,
-    a_mute_whose_answer_was_lost_is_still_that_messages,
-    a_late_imposition_never_makes_a_mute_shorter,
-    an_imposition_that_comes_when_it_would_be_over_does_nothing,
-    a_mute_counts_from_the_message_and_not_from_when_it_is_imposed,
+    repeated_record_counts_once,
+    texts_are_read_only_if_a_rule_may_trigger,
+    of_two_concurrent_requests_one_mutes,
+    repeated_mute_request_owns_the_mute,
+    late_request_never_shortens_a_mute,
+    request_for_an_expired_mute_does_nothing,
+    mute_begins_at_the_message,
 );
 
 fn message(rules: &[&str], text: &str) -> RecordedMessage {
@@ -39,11 +39,11 @@ fn request(message: &RecordedMessage, history: &History, rule: &str) -> MuteRequ
     }
 }
 
-fn outcome(imposed: &MuteOutcome) -> (bool, bool) {
-    (imposed.by_this, imposed.lengthened)
+fn flags(outcome: &MuteOutcome) -> (bool, bool) {
+    (outcome.by_this, outcome.lengthened)
 }
 
-async fn a_message_told_of_twice_counts_once(mut world: World) {
+async fn repeated_record_counts_once(mut world: World) {
     let rules = ["events 9/1m mute 1h", "peers 9/1m mute 1h", "similar 2/1m 90% mute 1h"];
     let [one, two] = [message(&rules, "one"), message(&rules, "two")];
     for _ in 0..3 {
@@ -57,11 +57,11 @@ async fn a_message_told_of_twice_counts_once(mut world: World) {
     assert_eq!(
         history.texts,
         [(Duration::from_secs(3), Arc::from("one"))],
-        "the timestamp is that of the first"
+        "the first call sets the timestamp"
     );
 }
 
-async fn texts_are_read_only_if_they_could_complete_a_rule(world: World) {
+async fn texts_are_read_only_if_a_rule_may_trigger(world: World) {
     let rules = ["similar 3/1m 90% mute 6h", "peers 3/1m mute 24h"];
     let mut read = Vec::new();
     for text in ["one", "two", "three", "four"] {
@@ -72,54 +72,54 @@ async fn texts_are_read_only_if_they_could_complete_a_rule(world: World) {
         }
         read.push((history.counts, history.texts.len()));
     }
-    // Peers first, for their mute is longer. Under the mute of the other there is no more to learn.
+    // The peers rule is first, because its mute is longer. Texts are not read during the other mute.
     let counts = |peers, texts| vec![peers, texts];
     assert_eq!(read, [(counts(1, 1), 0), (counts(1, 2), 0), (counts(1, 3), 2), (counts(1, 0), 0)]);
 }
 
-async fn of_two_who_find_the_same_at_once_one_mutes(mut world: World) {
+async fn of_two_concurrent_requests_one_mutes(mut world: World) {
     let rule = "events 2/1m mute 1h";
     for sender in ["the earlier first", "the later first"] {
         let mut message = [message(&[rule], ""), message(&[rule], "")];
-        let mut found = Vec::new();
+        let mut requests = Vec::new();
         for message in &mut message {
             message.sender = sender.into();
             let history = world.store.record(message).await.unwrap();
-            assert_eq!(history.mute, None, "neither has muted yet");
-            found.push(request(message, &history, rule));
+            assert_eq!(history.mute, None, "there is no mute yet");
+            requests.push(request(message, &history, rule));
             world.advance(Duration::from_millis(3)).await;
         }
         if sender == "the later first" {
-            found.reverse();
+            requests.reverse();
         }
-        let first = world.store.mute(&found[0]).await.unwrap();
-        assert_eq!(outcome(&first), (true, false), "{sender}");
+        let first = world.store.mute(&requests[0]).await.unwrap();
+        assert_eq!(flags(&first), (true, false), "{sender}");
         let until = first.mute.unwrap().remaining();
-        let second = world.store.mute(&found[1]).await.unwrap();
-        assert_eq!(outcome(&second), (false, false), "{sender}");
-        assert_eq!(second.mute.unwrap().remaining(), until, "nothing moves: {sender}");
+        let second = world.store.mute(&requests[1]).await.unwrap();
+        assert_eq!(flags(&second), (false, false), "{sender}");
+        assert_eq!(second.mute.unwrap().remaining(), until, "nothing changes: {sender}");
     }
 }
 
-async fn a_mute_whose_answer_was_lost_is_still_that_messages(mut world: World) {
+async fn repeated_mute_request_owns_the_mute(mut world: World) {
     let [short, long] = ["events 2/1m mute 1h", "events 3/1m mute 2h"];
     let message = message(&[short], "");
     let history = world.store.record(&message).await.unwrap();
     for _ in 0..2 {
-        let imposed = world.store.mute(&request(&message, &history, short)).await.unwrap();
-        assert_eq!(outcome(&imposed), (true, false));
+        let outcome = world.store.mute(&request(&message, &history, short)).await.unwrap();
+        assert_eq!(flags(&outcome), (true, false));
         world.advance(Duration::from_millis(50)).await;
     }
     let later = self::message(&[short], "");
     let history = world.store.record(&later).await.unwrap();
     for _ in 0..2 {
-        let imposed = world.store.mute(&request(&later, &history, long)).await.unwrap();
-        assert_eq!(outcome(&imposed), (true, true));
+        let outcome = world.store.mute(&request(&later, &history, long)).await.unwrap();
+        assert_eq!(flags(&outcome), (true, true));
         world.advance(Duration::from_millis(50)).await;
     }
 }
 
-async fn a_late_imposition_never_makes_a_mute_shorter(mut world: World) {
+async fn late_request_never_shortens_a_mute(mut world: World) {
     let [short, long] = ["events 2/1m mute 1h", "events 3/1m mute 3601s"];
     let early = message(&[short], "");
     let early_history = world.store.record(&early).await.unwrap();
@@ -127,25 +127,25 @@ async fn a_late_imposition_never_makes_a_mute_shorter(mut world: World) {
     let late = message(&[short], "");
     let late_history = world.store.record(&late).await.unwrap();
     world.store.mute(&request(&late, &late_history, short)).await.unwrap();
-    let imposed = world.store.mute(&request(&early, &early_history, long)).await.unwrap();
-    assert_eq!(outcome(&imposed), (false, false));
-    assert_eq!(imposed.mute.unwrap().remaining(), hours(1));
+    let outcome = world.store.mute(&request(&early, &early_history, long)).await.unwrap();
+    assert_eq!(flags(&outcome), (false, false));
+    assert_eq!(outcome.mute.unwrap().remaining(), hours(1));
 }
 
-async fn an_imposition_that_comes_when_it_would_be_over_does_nothing(mut world: World) {
+async fn request_for_an_expired_mute_does_nothing(mut world: World) {
     let rule = "events 2/1m mute 10s";
     let message = message(&[rule], "");
     let history = world.store.record(&message).await.unwrap();
     world.advance(Duration::from_secs(10)).await;
-    let imposed = world.store.mute(&request(&message, &history, rule)).await.unwrap();
-    assert_eq!((imposed.mute, imposed.by_this), (None, false));
+    let outcome = world.store.mute(&request(&message, &history, rule)).await.unwrap();
+    assert_eq!((outcome.mute, outcome.by_this), (None, false));
 }
 
-async fn a_mute_counts_from_the_message_and_not_from_when_it_is_imposed(mut world: World) {
+async fn mute_begins_at_the_message(mut world: World) {
     let rule = "events 2/1m mute 10s";
     let message = message(&[rule], "");
     let history = world.store.record(&message).await.unwrap();
     world.advance(Duration::from_secs(4)).await;
-    let imposed = world.store.mute(&request(&message, &history, rule)).await.unwrap();
-    assert_eq!(imposed.mute.unwrap().remaining(), Duration::from_secs(6));
+    let outcome = world.store.mute(&request(&message, &history, rule)).await.unwrap();
+    assert_eq!(outcome.mute.unwrap().remaining(), Duration::from_secs(6));
 }

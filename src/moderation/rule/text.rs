@@ -1,4 +1,4 @@
-//! A [`Rule`] as text.
+//! The text form of a [`Rule`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,8 @@ use super::{Counted, Rule, RuleError};
 use crate::quota::{ParseQuotaError, Span, parse_window};
 
 impl fmt::Display for Rule {
-    /// Writes the rule as [`Rule::from_str`] reads it, times as [`Quota`](crate::Quota) writes them.
+    /// Writes the rule in the form that [`Rule::from_str`] reads, with times as in
+    /// [`Quota`](crate::Quota).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quota = self.quota;
         match self.counted {
@@ -43,8 +44,8 @@ impl FromStr for Rule {
             (_, None) => Counted::DistinctPeers,
             (_, Some(percent)) => {
                 let number = percent.strip_suffix('%').and_then(|number| number.parse().ok());
-                let wrong = || ParseRuleError::Percent { text: percent.to_owned() };
-                Counted::Similar { percent: number.ok_or_else(wrong)? }
+                let error = || ParseRuleError::Percent { text: percent.to_owned() };
+                Counted::Similar { percent: number.ok_or_else(error)? }
             }
         };
         let quota = quota.parse().map_err(ParseRuleError::Quota)?;
@@ -54,41 +55,41 @@ impl FromStr for Rule {
     }
 }
 
-/// What is wrong with the text of a [`Rule`].
+/// What is wrong with the text form of a [`Rule`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseRuleError {
-    /// The text has not the parts of a rule.
+    /// The text does not have the parts of a rule.
     #[error(
         "{text:?} is not a rule: write `events COUNT/WINDOW mute DURATION`, `peers COUNT/WINDOW \
          mute DURATION` or `similar COUNT/WINDOW PERCENT% mute DURATION`"
     )]
     Shape {
-        /// The text as it was given.
+        /// The given text.
         text: String,
     },
-    /// The first word is not what a rule can count.
-    #[error("the kind {text:?} is none of events, peers and similar")]
+    /// The first word is not a kind of rule.
+    #[error("the kind {text:?} is not one of events, peers and similar")]
     Kind {
-        /// The word as it was given.
+        /// The given word.
         text: String,
     },
-    /// The count or the window can't be read.
+    /// The count or the window is invalid.
     #[error(transparent)]
     Quota(ParseQuotaError),
-    /// The similarity is no percentage.
+    /// The similarity is not a percentage.
     #[error("the similarity {text:?} is not a whole number with a percent sign, such as 90%")]
     Percent {
-        /// The part as it was given.
+        /// The given part.
         text: String,
     },
     /// What follows `mute` is not a length of time.
     #[error("the mute {text:?} is not a whole number of us, ms, s, m, h or d, such as 12h")]
     Mute {
-        /// The part as it was given.
+        /// The given part.
         text: String,
     },
-    /// All parts can be read, but make no rule.
+    /// The parts are well-formed, but the rule is invalid.
     #[error(transparent)]
     Rule(#[from] RuleError),
 }
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_recommended_rules_are_those_of_the_design() {
+    fn recommended_rules_are_those_of_the_design() {
         let texts = [
             "similar 5/5m 90% mute 12h",
             "similar 3/1m 90% mute 6h",
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_part_that_is_wrong() {
+    fn errors_name_the_invalid_part() {
         for (text, part) in [
             ("", "is not a rule"),
             ("similar 5/5m mute 12h", "\"similar 5/5m mute 12h\" is not a rule"),
@@ -163,7 +164,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn a_rule_reads_back_what_it_writes(
+        fn any_rule_round_trips(
             kind in 0..3_usize, count in 2..=64_u32, percent in 1..=100_u8,
             window_us in 1..=LONGEST_WINDOW_US, mute_us in 1..=LONGEST_WINDOW_US,
         ) {
@@ -175,7 +176,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_the_parser_panic(
+        fn parser_never_panics(
             text in "((events|peers|similar|\\PC{0,9}) ?){0,2}[0-9/smh%\\-+ ]{0,12}( mute)? ?\\PC{0,9}",
         ) {
             if let Ok(rule) = text.parse::<Rule>() {

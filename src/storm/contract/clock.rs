@@ -1,11 +1,11 @@
-//! What becomes of a group when Redis's clock steps back.
+//! Groups in Redis when its clock steps back.
 
 use super::*;
 
 const HOUR: u64 = 3_600 * SECOND;
 
 #[tokio::test]
-async fn no_message_is_lost_and_none_stays_longer_than_the_window() {
+async fn messages_keep_their_age_if_clock_steps_back() {
     let mut world = World::on_redis().await;
     world.record_all(2).await;
     world.advance(4 * SECOND).await;
@@ -14,43 +14,45 @@ async fn no_message_is_lost_and_none_stays_longer_than_the_window() {
     assert_eq!(world.record().await.count, 5);
     assert_eq!(world.profile(SECOND).await, [0, 0, 0, 0, 0, 2, 0, 0, 0, 3]);
     world.advance(6 * SECOND - 1).await;
-    assert_eq!(world.look().await.count, 5);
+    assert_eq!(world.peek().await.count, 5);
     world.advance(1).await;
-    assert_eq!(world.look().await.count, 3, "the first two are ten seconds old");
+    assert_eq!(world.peek().await.count, 3, "the first two are ten seconds old");
     assert_eq!(world.profile(SECOND).await, [0, 0, 0, 3, 0, 0, 0, 0, 0, 0]);
     world.step_back(HOUR).await;
-    assert_eq!(world.record().await.count, 4, "again");
+    assert_eq!(world.record().await.count, 4, "the window goes on from the newest message");
     world.advance(10 * SECOND).await;
-    assert_eq!(world.look().await.count, 0);
+    assert_eq!(world.peek().await.count, 0);
 }
 
 #[tokio::test]
-async fn a_storm_is_neither_lost_nor_longer() {
-    let mut world = World::on_redis().await.ruled(|rule| rule.cool_down(Duration::from_secs(60)));
+async fn storm_keeps_its_length_if_clock_steps_back() {
+    let mut world =
+        World::on_redis().await.with_rule(|rule| rule.cool_down(Duration::from_secs(60)));
     world.record_all(6).await;
     world.step_back(HOUR).await;
     let seventh = world.record().await;
     assert_eq!((storm_us(&seventh), seventh.started), (Some((0, 7)), None));
     world.advance(10 * SECOND).await;
-    let look = world.look().await;
-    assert_eq!(look.ended, Some(Ended { ago: us(0), lasted: us(10 * SECOND), peak: 7 }));
+    let peeked = world.peek().await;
+    assert_eq!(peeked.ended, Some(Ended { ago: us(0), lasted: us(10 * SECOND), peak: 7 }));
 
-    // The log is empty, and the cool-down is still to be as long as it is.
+    // The log is empty. The cool-down must keep its length.
     world.step_back(HOUR).await;
     let last = world.record_all(9).await;
-    assert_eq!((last.started, look_us(&last)), (None, 60 * SECOND));
+    assert_eq!((last.started, recheck_us(&last)), (None, 60 * SECOND));
     world.advance(60 * SECOND).await;
     assert!(world.record_all(6).await.started.is_some());
 }
 
 #[tokio::test]
-async fn an_end_is_known_after_the_log_expired() {
-    let mut world = World::on_redis().await.ruled(|rule| rule.cool_down(Duration::from_secs(60)));
+async fn end_is_detected_after_log_expired() {
+    let mut world =
+        World::on_redis().await.with_rule(|rule| rule.cool_down(Duration::from_secs(60)));
     world.record_all(6).await;
     world.advance(4 * SECOND).await;
     world.record().await;
     world.advance(3_600 * SECOND).await;
-    // Expiry goes by the server's own clock.
+    // The test clock does not expire keys, so the log is deleted.
     let clock = world.clock.as_mut().unwrap();
     let mut expire = redis::cmd("DEL");
     expire.arg("tsw:{=lobby}:default:5/10s:storm:log");
@@ -58,11 +60,11 @@ async fn an_end_is_known_after_the_log_expired() {
     let ended = Ended { ago: us(3_594 * SECOND), lasted: us(10 * SECOND), peak: 7 };
     assert_eq!(world.record().await.ended, Some(ended));
     let last = world.record_all(5).await;
-    assert_eq!(last.started.map(|it| it.count), Some(6), "the cool-down is long over");
+    assert_eq!(last.started.map(|it| it.count), Some(6), "the cool-down is over");
 }
 
 #[tokio::test]
-async fn every_key_expires_whatever_the_clock_does() {
+async fn every_key_has_a_ttl_if_clock_steps_back() {
     let mut world = World::on_redis().await;
     for round in 0..6 {
         if round % 2 == 0 {

@@ -1,69 +1,69 @@
-//! When a storm starts and ends, and who is told.
+//! Start and end of storms, and which call gets each event.
 
 use super::*;
 
 contract_tests!(
-    a_storm_starts_above_the_threshold_and_ends_below_the_second_one,
-    a_storm_ends_to_the_microsecond,
-    an_end_that_nobody_has_looked_for_is_told_by_the_next_message,
-    between_the_two_counts_nothing_starts_and_nothing_ends,
-    a_group_that_stays_above_the_second_count_is_one_storm,
-    a_call_that_is_repeated_is_told_again_and_no_other_is,
-    a_start_whose_answer_was_lost_is_told_after_the_end,
-    an_end_whose_answer_was_lost_is_told_in_the_next_storm,
-    a_message_that_is_delivered_again_is_told_of_nothing,
-    in_the_cool_down_no_storm_starts,
-    a_storm_that_waits_for_the_cool_down_starts_if_it_still_is_one,
-    a_storm_that_ends_below_one_ends_when_the_last_message_leaves,
-    a_lowered_threshold_holds_from_the_next_message_on,
-    a_raised_threshold_ends_the_storm,
+    storm_starts_above_limit_and_ends_below_other,
+    storm_ends_at_the_exact_microsecond,
+    next_message_reports_an_undetected_end,
+    no_event_between_the_two_counts,
+    group_around_the_threshold_is_one_storm,
+    only_a_repeated_call_gets_the_event_again,
+    lost_start_is_delivered_after_the_end,
+    lost_end_is_delivered_in_the_next_storm,
+    redelivered_message_gets_no_event,
+    no_storm_starts_in_the_cool_down,
+    delayed_storm_starts_after_the_cool_down,
+    storm_can_last_until_the_last_message_leaves,
+    lowered_threshold_applies_to_next_message,
+    raised_threshold_ends_the_storm,
 );
 
 fn started(outcome: &StormOutcome) -> Option<u32> {
     outcome.started.map(|it| it.count)
 }
 
-fn nothing(outcome: &StormOutcome) -> bool {
+fn has_no_event(outcome: &StormOutcome) -> bool {
     (outcome.started, outcome.ended) == (None, None)
 }
 
-async fn a_storm_starts_above_the_threshold_and_ends_below_the_second_one(mut world: World) {
+async fn storm_starts_above_limit_and_ends_below_other(mut world: World) {
     for number in 1..=5 {
         let outcome = world.record().await;
         assert_eq!((outcome.count, storm_us(&outcome)), (number, None));
-        assert!(nothing(&outcome) && look_us(&outcome) == 0);
+        assert!(has_no_event(&outcome) && recheck_us(&outcome) == 0);
         world.advance(SECOND).await;
     }
     let sixth = world.record().await;
     assert_eq!(sixth.started, Some(Started { ago: us(0), count: 6 }));
     assert_eq!((sixth.count, storm_us(&sixth), sixth.ended), (6, Some((0, 6)), None));
-    // Below three when the fourth has left, which came at second 3.
-    assert_eq!(look_us(&sixth), 8 * SECOND);
+    // The count falls below three when the fourth message leaves, which came at second 3.
+    assert_eq!(recheck_us(&sixth), 8 * SECOND);
     world.advance(SECOND).await;
     let seventh = world.record().await;
-    assert!(nothing(&seventh), "it has started already");
-    assert_eq!((storm_us(&seventh), look_us(&seventh)), (Some((SECOND, 7)), 8 * SECOND));
+    assert!(has_no_event(&seventh), "the storm has already started");
+    assert_eq!((storm_us(&seventh), recheck_us(&seventh)), (Some((SECOND, 7)), 8 * SECOND));
     world.advance(8 * SECOND).await;
-    let look = world.look().await;
+    let peeked = world.peek().await;
     let ended = Ended { ago: us(0), lasted: us(9 * SECOND), peak: 7 };
-    assert_eq!((look.ended, look.count, look.storm), (Some(ended), 2, None));
-    assert!(nothing(&world.look().await), "it has ended already");
+    assert_eq!((peeked.ended, peeked.count, peeked.storm), (Some(ended), 2, None));
+    assert!(has_no_event(&world.peek().await), "the storm has already ended");
 }
 
-async fn a_storm_ends_to_the_microsecond(mut world: World) {
+async fn storm_ends_at_the_exact_microsecond(mut world: World) {
     let last = world.record_all(6).await;
-    assert_eq!((started(&last), look_us(&last)), (Some(6), 10 * SECOND));
+    assert_eq!((started(&last), recheck_us(&last)), (Some(6), 10 * SECOND));
     world.advance(10 * SECOND - 1).await;
-    let look = world.look().await;
-    assert!(nothing(&look));
-    assert_eq!((look.count, look_us(&look)), (6, 1));
+    let peeked = world.peek().await;
+    assert!(has_no_event(&peeked));
+    assert_eq!((peeked.count, recheck_us(&peeked)), (6, 1));
     world.advance(1).await;
-    let look = world.look().await;
-    assert_eq!(look.ended, Some(Ended { ago: us(0), lasted: us(10 * SECOND), peak: 6 }));
-    assert_eq!((look.count, look_us(&look)), (0, 0));
+    let peeked = world.peek().await;
+    assert_eq!(peeked.ended, Some(Ended { ago: us(0), lasted: us(10 * SECOND), peak: 6 }));
+    assert_eq!((peeked.count, recheck_us(&peeked)), (0, 0));
 }
 
-async fn an_end_that_nobody_has_looked_for_is_told_by_the_next_message(mut world: World) {
+async fn next_message_reports_an_undetected_end(mut world: World) {
     for wait in [0, 3_600 * SECOND, 23 * 3_600 * SECOND] {
         assert_eq!(started(&world.record_all(6).await), Some(6), "after {wait} us");
         world.advance(10 * SECOND + wait).await;
@@ -74,25 +74,25 @@ async fn an_end_that_nobody_has_looked_for_is_told_by_the_next_message(mut world
     }
 }
 
-async fn between_the_two_counts_nothing_starts_and_nothing_ends(mut world: World) {
+async fn no_event_between_the_two_counts(mut world: World) {
     world.record_all(2).await;
     for _ in 0..20 {
-        // Up to five in the window, and no fewer than three from the second on.
+        // Three to five messages are in the window.
         world.advance(5 * SECOND / 2).await;
-        assert!(nothing(&world.record().await));
+        assert!(has_no_event(&world.record().await));
     }
     world.advance(10 * SECOND).await;
     assert_eq!(started(&world.record_all(6).await), Some(6));
     for _ in 0..20 {
         world.advance(5 * SECOND / 2).await;
         let outcome = world.record().await;
-        assert!(nothing(&outcome) && outcome.storm.is_some(), "three or more: it goes on");
+        assert!(has_no_event(&outcome) && outcome.storm.is_some(), "the storm continues");
     }
 }
 
-async fn a_group_that_stays_above_the_second_count_is_one_storm(mut world: World) {
+async fn group_around_the_threshold_is_one_storm(mut world: World) {
     let (mut starts, mut ends, mut highest) = (0, 0, 0);
-    // Around the threshold, from four messages to six.
+    // The count varies from four to six, around the threshold.
     for round in 0..50 {
         for _ in 0..1 + round % 2 {
             let outcome = world.record().await;
@@ -105,7 +105,7 @@ async fn a_group_that_stays_above_the_second_count_is_one_storm(mut world: World
     assert_eq!((starts, ends, highest), (1, 0, 6));
 }
 
-async fn a_call_that_is_repeated_is_told_again_and_no_other_is(mut world: World) {
+async fn only_a_repeated_call_gets_the_event_again(mut world: World) {
     world.record_all(5).await;
     let sixth = world.message("lobby", "sixth");
     let first = world.check(&sixth).await;
@@ -113,38 +113,38 @@ async fn a_call_that_is_repeated_is_told_again_and_no_other_is(mut world: World)
     world.advance(SECOND).await;
     let again = world.check(&sixth).await;
     assert_eq!(again.started, Some(Started { ago: us(SECOND), count: 6 }));
-    assert_eq!((again.count, again.is_repeated), (6, true), "it counts once");
-    assert!(nothing(&world.record().await));
-    assert!(nothing(&world.look().await));
+    assert_eq!((again.count, again.is_repeated), (6, true), "the message counts once");
+    assert!(has_no_event(&world.record().await));
+    assert!(has_no_event(&world.peek().await));
 
     world.advance(20 * SECOND).await;
-    let look = StormCheck::new(world.rule.clone(), "lobby".into(), None);
-    // In process no answer is lost, and nothing is kept of what is over.
+    let peek = StormCheck::new(world.rule.clone(), "lobby".into(), None);
+    // In process no reply is lost, so a storm that is over is not kept.
     for _ in 0..if world.clock.is_some() { 3 } else { 1 } {
-        assert_eq!(world.check(&look).await.ended.map(|it| it.peak), Some(7));
+        assert_eq!(world.check(&peek).await.ended.map(|it| it.peak), Some(7));
         world.advance(SECOND).await;
     }
-    assert!(nothing(&world.look().await));
-    assert!(nothing(&world.record().await));
+    assert!(has_no_event(&world.peek().await));
+    assert!(has_no_event(&world.record().await));
 }
 
-async fn a_start_whose_answer_was_lost_is_told_after_the_end(mut world: World) {
+async fn lost_start_is_delivered_after_the_end(mut world: World) {
     world.record_all(5).await;
     let sixth = world.message("lobby", "sixth");
     world.check(&sixth).await;
     world.advance(30 * SECOND).await;
-    let ended = world.look().await;
+    let ended = world.peek().await;
     assert!(ended.ended.is_some() && ended.started.is_none());
-    let mut asked = StormCheck::new(world.rule.clone(), "lobby".into(), None);
-    asked.call = sixth.call;
-    let late = world.check(&asked).await;
+    let mut repeated = StormCheck::new(world.rule.clone(), "lobby".into(), None);
+    repeated.call = sixth.call;
+    let late = world.check(&repeated).await;
     if world.clock.is_some() {
         assert_eq!(late.started, Some(Started { ago: us(30 * SECOND), count: 6 }));
     }
-    assert_eq!((late.ended, late.count), (None, 0), "the end was told to another");
+    assert_eq!((late.ended, late.count), (None, 0), "another call got the end");
 }
 
-async fn an_end_whose_answer_was_lost_is_told_in_the_next_storm(mut world: World) {
+async fn lost_end_is_delivered_in_the_next_storm(mut world: World) {
     world.record_all(6).await;
     world.advance(12 * SECOND).await;
     let first_of_next = world.message("lobby", "first of the next");
@@ -154,86 +154,86 @@ async fn an_end_whose_answer_was_lost_is_told_in_the_next_storm(mut world: World
     world.advance(SECOND).await;
     let again = world.check(&first_of_next).await;
     assert_eq!(again.ended, Some(Ended { ago: us(3 * SECOND), lasted: us(10 * SECOND), peak: 6 }));
-    assert_eq!(again.started, None, "the start was told to another");
+    assert_eq!(again.started, None, "another call got the start");
 }
 
-async fn a_message_that_is_delivered_again_is_told_of_nothing(mut world: World) {
+async fn redelivered_message_gets_no_event(mut world: World) {
     world.record_all(5).await;
     assert_eq!(started(&world.check(&world.message("lobby", "sixth")).await), Some(6));
     let again = world.check(&world.message("lobby", "sixth")).await;
-    assert!(nothing(&again), "it is another call");
+    assert!(has_no_event(&again), "this is another call");
     assert_eq!((again.count, again.is_repeated), (6, true));
 }
 
-async fn in_the_cool_down_no_storm_starts(world: World) {
-    let mut world = world.ruled(|rule| rule.cool_down(Duration::from_secs(60)));
+async fn no_storm_starts_in_the_cool_down(world: World) {
+    let mut world = world.with_rule(|rule| rule.cool_down(Duration::from_secs(60)));
     world.record_all(6).await;
     world.advance(10 * SECOND).await;
-    assert!(world.look().await.ended.is_some());
+    assert!(world.peek().await.ended.is_some());
     world.advance(30 * SECOND).await;
     let last = world.record_all(9).await;
-    assert!(nothing(&last) && last.storm.is_none());
-    assert_eq!((last.count, look_us(&last)), (9, 30 * SECOND), "it is worth looking again");
+    assert!(has_no_event(&last) && last.storm.is_none());
+    assert_eq!((last.count, recheck_us(&last)), (9, 30 * SECOND), "the end of the cool-down");
     world.advance(30 * SECOND).await;
-    assert!(nothing(&world.look().await), "it was over before the cool-down was");
+    assert!(has_no_event(&world.peek().await), "the count fell during the cool-down");
     assert_eq!(started(&world.record_all(6).await), Some(6));
 }
 
-async fn a_storm_that_waits_for_the_cool_down_starts_if_it_still_is_one(world: World) {
-    let mut world = world.ruled(|rule| rule.cool_down(Duration::from_secs(60)));
+async fn delayed_storm_starts_after_the_cool_down(world: World) {
+    let mut world = world.with_rule(|rule| rule.cool_down(Duration::from_secs(60)));
     for by_message in [true, false] {
         world.advance(100 * SECOND).await;
         assert_eq!(started(&world.record_all(6).await), Some(6));
-        // Nobody looks: the cool-down counts from when the storm was over, not from the look.
+        // The cool-down begins at the end of the storm, not when the end is detected.
         world.advance(65 * SECOND).await;
         let last = world.record_all(8).await;
         assert!(last.started.is_none() && last.ended.is_none());
         world.advance(5 * SECOND - 1).await;
-        let early = world.look().await;
-        assert!(nothing(&early));
-        assert_eq!(look_us(&early), 1);
+        let early = world.peek().await;
+        assert!(has_no_event(&early));
+        assert_eq!(recheck_us(&early), 1);
         world.advance(1).await;
-        let outcome = if by_message { world.record().await } else { world.look().await };
+        let outcome = if by_message { world.record().await } else { world.peek().await };
         let count = if by_message { 9 } else { 8 };
         assert_eq!(outcome.started, Some(Started { ago: us(0), count }));
-        assert_eq!((storm_us(&outcome), look_us(&outcome)), (Some((0, count)), 5 * SECOND));
+        assert_eq!((storm_us(&outcome), recheck_us(&outcome)), (Some((0, count)), 5 * SECOND));
         world.advance(5 * SECOND).await;
-        let over = world.look().await;
-        // The one that came last may still be in the window.
+        let over = world.peek().await;
+        // The message of this round may still be in the window.
         assert_eq!(over.count, u32::from(by_message));
         let ended = Ended { ago: us(0), lasted: us(5 * SECOND), peak: count };
         assert_eq!(over.ended, Some(ended));
     }
 }
 
-async fn a_storm_that_ends_below_one_ends_when_the_last_message_leaves(world: World) {
-    let mut world = world.ruled(|rule| rule.ends_below(1));
+async fn storm_can_last_until_the_last_message_leaves(world: World) {
+    let mut world = world.with_rule(|rule| rule.ends_below(1));
     world.record_all(6).await;
     for _ in 0..10 {
         world.advance(10 * SECOND - 1).await;
         let outcome = world.record().await;
-        assert!(nothing(&outcome) && outcome.storm.is_some(), "one is left");
+        assert!(has_no_event(&outcome) && outcome.storm.is_some(), "one message is left");
     }
     world.advance(10 * SECOND + 7).await;
     let next = world.record().await;
     assert_eq!((next.ended.map(|it| it.ago.as_micros()), next.count), (Some(7), 1));
 }
 
-async fn a_lowered_threshold_holds_from_the_next_message_on(mut world: World) {
+async fn lowered_threshold_applies_to_next_message(mut world: World) {
     world.record_all(4).await;
     let lower = StormRule::new("2/10s".parse().unwrap()).named("same");
-    let mut world = world.ruled(|rule| rule.named("same"));
+    let mut world = world.with_rule(|rule| rule.named("same"));
     world.record_all(4).await;
     world.rule = Arc::new(lower);
     assert_eq!(started(&world.record().await), Some(5));
 }
 
-async fn a_raised_threshold_ends_the_storm(world: World) {
-    let mut world = world.ruled(|rule| rule.named("same"));
+async fn raised_threshold_ends_the_storm(world: World) {
+    let mut world = world.with_rule(|rule| rule.named("same"));
     world.record_all(6).await;
     world.advance(SECOND).await;
     world.rule = Arc::new(StormRule::new("20/10s".parse().unwrap()).named("same"));
-    let look = world.look().await;
-    assert_eq!(look.ended, Some(Ended { ago: us(0), lasted: us(SECOND), peak: 6 }));
-    assert_eq!(look.count, 6);
+    let peeked = world.peek().await;
+    assert_eq!(peeked.ended, Some(Ended { ago: us(0), lasted: us(SECOND), peak: 6 }));
+    assert_eq!(peeked.count, 6);
 }

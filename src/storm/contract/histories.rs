@@ -1,4 +1,4 @@
-//! Both stores agree, in every answer, over random histories.
+//! Both stores return equal outcomes over random histories.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ enum Step {
     Rewind(u64),
     Record { group: usize, id: u8 },
     Repeat(prop::sample::Index),
-    Look { group: usize },
+    Peek { group: usize },
     Profile { group: usize, step_us: u64 },
     Rule { limit: u32, ends_below: u32, cap: u32, cool_down: u64 },
 }
@@ -23,7 +23,7 @@ const GROUPS: [&str; 2] = ["lobby", "}\0%"];
 
 fn step() -> impl Strategy<Value = Step> {
     let group = || 0..GROUPS.len();
-    // Often exactly a window's length, or one microsecond beside it.
+    // Often a multiple of half a window, plus or minus a microsecond.
     let advance = prop_oneof![
         3 => 0..4 * SECOND,
         2 => (0..3_u64, 0..3_u64).prop_map(|(n, off)| (n * 5 * SECOND + off).saturating_sub(1)),
@@ -34,7 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1..30 * SECOND).prop_map(Step::Rewind),
         20 => (group(), any::<u8>()).prop_map(|(group, id)| Step::Record { group, id }),
         2 => any::<prop::sample::Index>().prop_map(Step::Repeat),
-        3 => group().prop_map(|group| Step::Look { group }),
+        3 => group().prop_map(|group| Step::Peek { group }),
         2 => (group(), SECOND / 2..12 * SECOND)
             .prop_map(|(group, step_us)| Step::Profile { group, step_us }),
         1 => (2..8_u32, 0..8_u32, 1..6_u32, 0..3_u64).prop_map(|(limit, ends, more, cool)| {
@@ -44,11 +44,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A group in process, on a clock that the test keeps.
+/// An in-process group with the clock of the test.
 #[derive(Default)]
 struct Model {
     group: Group,
-    /// By how much its timestamps are ahead of the clock, because that has stepped back.
+    /// By how much the group's timestamps are ahead of the clock after it has stepped back.
     offset_us: u64,
 }
 
@@ -60,15 +60,15 @@ impl Model {
     }
 }
 
-/// What is the same whatever the store.
+/// Returns the outcome without the store's time.
 fn comparable(outcome: &StormOutcome) -> StormOutcome {
     StormOutcome { at: std::time::UNIX_EPOCH, ..outcome.clone() }
 }
 
-async fn agree(world: &mut World, steps: &[Step], run: u32) {
+async fn assert_equal(world: &mut World, steps: &[Step], run: u32) {
     let rule = |limit| StormRule::new(format!("{limit}/10s").parse().unwrap()).named("same");
     let mut rule_now = Arc::new(rule(4).cap(7));
-    let mut said: Vec<StormCheck> = Vec::new();
+    let mut sent: Vec<StormCheck> = Vec::new();
     let mut models: HashMap<Key, Model> = HashMap::new();
     let group = |at: usize| Key::from(format!("{run}:{}", GROUPS[at]));
     for step in steps {
@@ -93,33 +93,33 @@ async fn agree(world: &mut World, steps: &[Step], run: u32) {
                 let counts = world.store.profile(&rule_now, &group, step).await.unwrap();
                 let model = models.entry(group).or_default();
                 let now_us = (clock_us + model.offset_us).max(model.group.newest_us());
-                let own = model.group.profile(rule_now.window_us(), *step_us, now_us);
-                assert_eq!(counts, own, "{step:?} in {steps:?}");
+                let expected = model.group.profile(rule_now.window_us(), *step_us, now_us);
+                assert_eq!(counts, expected, "{step:?} in {steps:?}");
                 continue;
             }
-            Step::Look { group: at } => StormCheck::new(rule_now.clone(), group(*at), None),
+            Step::Peek { group: at } => StormCheck::new(rule_now.clone(), group(*at), None),
             Step::Record { group: at, id } => {
                 StormCheck::new(rule_now.clone(), group(*at), Some(Key::from([*id])))
             }
-            Step::Repeat(_) if said.is_empty() => continue,
-            Step::Repeat(at) => said[at.index(said.len())].clone(),
+            Step::Repeat(_) if sent.is_empty() => continue,
+            Step::Repeat(at) => sent[at.index(sent.len())].clone(),
         };
         let model = models.entry(check.group.clone()).or_default();
         let now_us = model.now_us(clock_us);
-        let own = model.group.check(&check, now_us);
-        let answer = world.check(&check).await;
-        assert_eq!(comparable(&answer), comparable(&own), "{step:?} in {steps:?}");
-        said.push(check);
+        let expected = model.group.check(&check, now_us);
+        let outcome = world.check(&check).await;
+        assert_eq!(comparable(&outcome), comparable(&expected), "{step:?} in {steps:?}");
+        sent.push(check);
     }
 }
 
 #[test]
-fn both_stores_agree_over_random_histories() {
+fn stores_agree_over_random_histories() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let world = RefCell::new(runtime.block_on(World::on_redis()));
     let run = Cell::new(0);
     proptest!(ProptestConfig::with_cases(150), |(steps in prop::collection::vec(step(), 1..120))| {
         run.set(run.get() + 1);
-        runtime.block_on(agree(&mut world.borrow_mut(), &steps, run.get()));
+        runtime.block_on(assert_equal(&mut world.borrow_mut(), &steps, run.get()));
     });
 }

@@ -1,36 +1,40 @@
-//! [`Passed`]: what is left to do for a request that was let through.
+//! [`ForwardedRequest`]: a request that the inner service handles.
 
 use std::sync::Arc;
 
 use http::Response;
 use tokio::task::JoinHandle;
 
-use super::charge::Charge;
 use super::config::Config;
+use super::pending_check::CancelHandle;
 use crate::window::Usage;
 
-/// What is left to do for a request that was let through.
+/// A request that the inner service handles.
 ///
-/// If it is dropped before the response is there, the request keeps its place: the inner service
-/// was called. The layer can be told otherwise with `cancel_unanswered`.
+/// If it is dropped before the response is ready, the request stays counted, because the inner
+/// service was called. With `cancel_unanswered` it is cancelled instead.
 #[derive(Default)]
-pub(super) struct Passed {
-    /// To be shown in the response.
+pub(super) struct ForwardedRequest {
+    /// The usage that the response shows.
     pub(super) usage: Option<Usage>,
-    charge: Option<(Charge, Arc<Config>)>,
+    cancel: Option<(CancelHandle, Arc<Config>)>,
 }
 
-impl Passed {
-    pub(super) fn new(usage: Option<Usage>, charge: Option<Charge>, config: Arc<Config>) -> Self {
-        Self { usage, charge: charge.map(|charge| (charge, config)) }
+impl ForwardedRequest {
+    pub(super) fn new(
+        usage: Option<Usage>,
+        cancel: Option<CancelHandle>,
+        config: Arc<Config>,
+    ) -> Self {
+        Self { usage, cancel: cancel.map(|cancel| (cancel, config)) }
     }
 
-    /// Decides, now that the result is there, whether the request keeps its place.
+    /// Cancels the request if the configuration says so for this result of the inner service.
     pub(super) fn settle<B, E>(
         &mut self,
         result: Result<Response<B>, E>,
     ) -> (Result<Response<B>, E>, Option<JoinHandle<()>>) {
-        let Some((charge, config)) = self.charge.take() else { return (result, None) };
+        let Some((cancel, config)) = self.cancel.take() else { return (result, None) };
         let (result, cancels) = match (result, &config.cancel_if) {
             (Ok(response), Some(cancel_if)) => {
                 let (parts, body) = response.into_parts();
@@ -47,16 +51,16 @@ impl Passed {
         if let Some(usage) = &mut self.usage {
             usage.give_back();
         }
-        (result, charge.cancel())
+        (result, cancel.cancel())
     }
 }
 
-impl Drop for Passed {
+impl Drop for ForwardedRequest {
     fn drop(&mut self) {
-        if let Some((charge, config)) = self.charge.take()
+        if let Some((cancel, config)) = self.cancel.take()
             && config.cancel_unanswered
         {
-            charge.cancel();
+            cancel.cancel();
         }
     }
 }

@@ -1,0 +1,87 @@
+//! [`PendingCheck`], which waits for an outcome, and [`CancelHandle`], which cancels an admission.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use crate::error::StoreError;
+use crate::store::{Check, Outcome, Store, StoreFuture};
+
+/// A check that was sent to the store and has no outcome yet.
+///
+/// If a cancellable check is dropped before its outcome arrives, a background task waits for the
+/// outcome and then cancels the admission. Sending the cancellation at once would be wrong: it could
+/// reach the store before the check, and on a Redis Cluster it could find only some of the entries
+/// that the check records.
+pub(super) struct PendingCheck {
+    outcome: StoreFuture<Outcome>,
+    cancel: Option<CancelHandle>,
+}
+
+impl PendingCheck {
+    /// Sends the check.
+    pub(super) fn new(store: &Arc<dyn Store>, check: &Arc<Check>, is_cancellable: bool) -> Self {
+        let handle = || CancelHandle { store: store.clone(), check: check.clone() };
+        let cancel = is_cancellable.then(handle);
+        Self { outcome: store.admit(check), cancel }
+    }
+
+    /// Returns the outcome, and a handle to cancel the admission if the check is cancellable and may
+    /// have counted.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<(Result<Outcome, StoreError>, Option<CancelHandle>)> {
+        let outcome = ready!(Pin::new(&mut self.outcome).poll(cx));
+        let cancel = self.cancel.take().filter(|_| may_have_counted(&outcome));
+        Poll::Ready((outcome, cancel))
+    }
+}
+
+impl Drop for PendingCheck {
+    fn drop(&mut self) {
+        let Some(cancel) = self.cancel.take() else { return };
+        let Ok(runtime) = Handle::try_current() else { return };
+        let placeholder = StoreError::Protocol { message: "dropped".to_owned() };
+        let outcome = std::mem::replace(&mut self.outcome, StoreFuture::ready(Err(placeholder)));
+        runtime.spawn(async move {
+            if may_have_counted(&outcome.await) {
+                // A cancellation that fails is part of the store's write-back.
+                let _ = cancel.store.cancel(&cancel.check).await;
+            }
+        });
+    }
+}
+
+fn may_have_counted(outcome: &Result<Outcome, StoreError>) -> bool {
+    match outcome {
+        Ok(outcome) => outcome.admitted,
+        Err(error) => error.may_have_counted(),
+    }
+}
+
+/// Removes a request from its logs. If the handle is dropped, the request stays counted.
+pub(super) struct CancelHandle {
+    store: Arc<dyn Store>,
+    check: Arc<Check>,
+}
+
+impl CancelHandle {
+    /// Cancels the admission. If the store can't do so at once, a background task waits for it.
+    ///
+    /// Dropping the returned handle does not stop the task.
+    pub(super) fn cancel(self) -> Option<JoinHandle<()>> {
+        let outcome = match self.store.cancel(&self.check).into_ready() {
+            Ok(_) => return None,
+            Err(later) => later,
+        };
+        let runtime = Handle::try_current().ok()?;
+        Some(runtime.spawn(async move {
+            // A cancellation that fails is part of the store's write-back.
+            let _ = outcome.await;
+        }))
+    }
+}

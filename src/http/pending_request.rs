@@ -1,0 +1,132 @@
+//! [`PendingRequest`]: a request that waits for the outcome of its check.
+
+use std::sync::Arc;
+
+use http::Request;
+use http::request::Parts;
+use tower_service::Service;
+
+use super::config::{Config, Muted, OnBan};
+use super::double_count::report_double_count;
+use super::forwarded_request::ForwardedRequest;
+use super::mute::{RemainingRules, remaining_rules};
+use super::pending_check::{CancelHandle, PendingCheck};
+use super::rejection::Rejection;
+use crate::error::StoreError;
+use crate::store::conclude;
+use crate::window::{Check, DecidedBy, Decision, Denied, Outcome, Usage};
+
+/// A request that waits for the outcome of its check.
+pub(super) struct PendingRequest<S, ReqBody> {
+    check: Arc<Check>,
+    inner: S,
+    head: Parts,
+    body: ReqBody,
+    pub(super) config: Arc<Config>,
+}
+
+/// What the layer does with the request next.
+pub(super) enum NextStep {
+    /// Calls the inner service. The response shows the usage and may cancel the admission.
+    Forward { usage: Option<Usage>, cancel: Option<CancelHandle> },
+    /// Sends the check of a muted request again, now for the rules whose keys are not banned.
+    CheckAgain,
+    /// Responds without calling the inner service.
+    Reject(Rejection),
+}
+
+impl<S, ReqBody> PendingRequest<S, ReqBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    pub(super) fn new(
+        check: Arc<Check>,
+        inner: S,
+        head: Parts,
+        body: ReqBody,
+        config: Arc<Config>,
+    ) -> Self {
+        Self { check, inner, head, body, config }
+    }
+
+    /// Sends the check to the store.
+    pub(super) fn send(&self) -> PendingCheck {
+        PendingCheck::new(&self.config.store, &self.check, self.config.may_cancel())
+    }
+
+    /// Turns an outcome into the next step.
+    pub(super) fn decide(
+        &mut self,
+        outcome: Result<Outcome, StoreError>,
+        cancel: Option<CancelHandle>,
+    ) -> NextStep {
+        let shadow = self.config.shadow;
+        let decision = match conclude(self.check.clone(), outcome, shadow) {
+            Ok(decision) => decision,
+            Err(_) if shadow => return NextStep::Forward { usage: None, cancel },
+            Err(error) => {
+                // The inner service is not called, so the request must not count.
+                cancel.map(CancelHandle::cancel);
+                return NextStep::Reject(Rejection::StoreFailed(error));
+            }
+        };
+        if let Some(observe) = &self.config.on_decision {
+            observe(&decision);
+        }
+        let decided_by = decision.decided_by();
+        match decision {
+            Decision::Denied(denied) if !self.config.shadow => self.deny(denied, decided_by),
+            decision => {
+                // The failure policy counts nothing, so then there is no usage to show.
+                let is_counted = decided_by != DecidedBy::FailurePolicy;
+                let is_shown = self.config.headers_on_success && is_counted;
+                let usage = is_shown.then(|| decision.usage().clone());
+                self.insert_decision(decision);
+                NextStep::Forward { usage, cancel }
+            }
+        }
+    }
+
+    fn deny(&mut self, denied: Denied, decided_by: DecidedBy) -> NextStep {
+        match (denied.usage().banned_for(), self.config.on_ban) {
+            (None, _) => NextStep::Reject(Rejection::Denied(denied)),
+            (Some(_), OnBan::Reject(status)) => {
+                NextStep::Reject(Rejection::Banned { denied, status })
+            }
+            (Some(remaining), OnBan::Mute) => {
+                // Another layer or the check before may have muted the request for longer.
+                let earlier = self.head.extensions.get::<Muted>();
+                let remaining = earlier.map_or(remaining, |it| it.remaining.max(remaining));
+                self.head.extensions.insert(Muted { remaining });
+                match remaining_rules(&self.check, &denied, decided_by) {
+                    RemainingRules::None => {
+                        self.insert_decision(Decision::Denied(denied));
+                        NextStep::Forward { usage: None, cancel: None }
+                    }
+                    RemainingRules::Denied(denied) => NextStep::Reject(Rejection::Denied(denied)),
+                    RemainingRules::Check(check) => {
+                        self.check = check;
+                        NextStep::CheckAgain
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts the decision into the request's extensions.
+    fn insert_decision(&mut self, decision: Decision) {
+        if let Some(outer) = self.head.extensions.insert(decision) {
+            report_double_count(outer, &self.check, &mut self.head.extensions, &self.config);
+        }
+    }
+
+    /// Calls the inner service.
+    pub(super) fn call(
+        mut self,
+        usage: Option<Usage>,
+        cancel: Option<CancelHandle>,
+    ) -> (S::Future, ForwardedRequest) {
+        let response = self.inner.call(Request::from_parts(self.head, self.body));
+        (response, ForwardedRequest::new(usage, cancel, self.config))
+    }
+}
