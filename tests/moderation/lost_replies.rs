@@ -62,8 +62,8 @@ impl SpeechStore for TwoWays {
         self.mutes.mute(imposition)
     }
 
-    fn imposed(&self, imposition: &MuteRequest) -> StoreFuture<MuteOutcome> {
-        self.mutes.imposed(imposition)
+    fn mute_outcome(&self, imposition: &MuteRequest) -> StoreFuture<MuteOutcome> {
+        self.mutes.mute_outcome(imposition)
     }
 
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {

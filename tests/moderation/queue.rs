@@ -45,8 +45,8 @@ impl SpeechStore for Held {
         self.store.mute(imposition)
     }
 
-    fn imposed(&self, imposition: &MuteRequest) -> StoreFuture<MuteOutcome> {
-        self.store.imposed(imposition)
+    fn mute_outcome(&self, imposition: &MuteRequest) -> StoreFuture<MuteOutcome> {
+        self.store.mute_outcome(imposition)
     }
 
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {

@@ -41,7 +41,7 @@ async fn all_but_the_list(store: &RedisStore) {
     let storms = StormDetector::new(StormRule::new(Quota::per_minute(1)), store.clone());
     storms.record("lobby", "1").await.unwrap();
     assert!(storms.record("lobby", "2").await.unwrap().storm().is_some());
-    assert!(storms.look("lobby").await.unwrap().storm().is_some());
+    assert!(storms.peek("lobby").await.unwrap().storm().is_some());
     storms.profile("lobby", MINUTE).await.unwrap();
 
     let rule: Rule = "similar 2/1m 90% mute 1h".parse().unwrap();

@@ -113,7 +113,7 @@ async fn storm_starts_when_the_cool_down_ends() {
     }
     assert_eq!(detector.watched(), 1);
     sleep(Duration::from_secs(29)).await;
-    assert!(detector.look("lobby").await.unwrap().storm().is_some());
+    assert!(detector.peek("lobby").await.unwrap().storm().is_some());
     detector.settled().await;
     assert_eq!(start.elapsed(), Duration::from_secs(121));
 }
@@ -148,7 +148,7 @@ fn message_ends_a_storm_without_a_runtime() {
     while record(&fastrand::u64(..).to_string()).storm().is_none() {}
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
     // The end comes to one of these calls, or to the task of the runtime that this one began.
-    while tokio_test::block_on(detector.look("lobby")).unwrap().storm().is_some() {
+    while tokio_test::block_on(detector.peek("lobby")).unwrap().storm().is_some() {
         assert!(std::time::Instant::now() < deadline, "it does not end");
     }
 }
@@ -178,6 +178,6 @@ async fn messages_take_no_more_bytes_than_they_may() {
     assert!(known.is_repeated() && known.storm().is_some(), "a known message needs no room");
     detector.settled().await;
     sleep(Duration::from_secs(60)).await;
-    assert!(detector.look("0").await.unwrap().storm().is_none());
+    assert!(detector.peek("0").await.unwrap().storm().is_none());
     assert_eq!(fill().await, room, "what is over makes room");
 }

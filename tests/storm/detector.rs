@@ -32,7 +32,7 @@ async fn late_look_knows_when_a_storm_ended() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let second = StormDetector::new(rule(), redis.store().await);
-    let reading = second.look("lobby").await.unwrap();
+    let reading = second.peek("lobby").await.unwrap();
     let [StormEvent::Ended { lasted, .. }] = reading.events() else { panic!("{reading:?}") };
     // The third message left the window 600 ms after the fourth came, and that a second after it.
     assert!(*lasted <= Duration::from_millis(600), "{lasted:?}");
@@ -177,7 +177,7 @@ async fn every_key_expires_and_keeps_to_the_cap() {
         assert_eq!(reading.is_saturated(), id >= 19);
         assert_eq!(reading.storm().is_some(), id >= 10);
     }
-    let storm = detector.look("a}b").await.unwrap().storm().unwrap();
+    let storm = detector.peek("a}b").await.unwrap().storm().unwrap();
     assert_eq!((storm.peak(), storm.is_saturated()), (20, true));
     let profile = detector.profile("a}b", Duration::from_secs(20)).await.unwrap();
     assert_eq!((profile.counts().iter().sum::<u32>(), profile.is_saturated()), (20, true));
@@ -244,7 +244,7 @@ async fn full_memory_store_keeps_its_storms() {
     detector.record("lobby", "1").await.unwrap();
     let error = detector.record("other", "1").await.unwrap_err();
     assert!(matches!(error, StoreError::Full { capacity: 1 }), "{error}");
-    assert_eq!(detector.look("other").await.unwrap().count(), 0, "to look needs no room");
+    assert_eq!(detector.peek("other").await.unwrap().count(), 0, "to look needs no room");
     assert!(detector.record("lobby", "2").await.unwrap().storm().is_some());
 }
 

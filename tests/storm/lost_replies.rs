@@ -27,7 +27,7 @@ impl Behind {
         let detector = StormDetector::new(rule, store)
             .on_event(move |event| heard.lock().unwrap().push(event.clone()));
         // Has the script loaded, so that a call is one request.
-        detector.look("other").await.unwrap();
+        detector.peek("other").await.unwrap();
         Self { redis, proxy, detector, reported }
     }
 
