@@ -32,7 +32,7 @@ pub use known::{Admission, KnownBan, KnownLog, Restored};
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
-pub use redis::{RedisServers, RedisStore, RedisStoreBuilder};
+pub use redis::{RedisCommands, RedisScript, RedisServers, RedisStore, RedisStoreBuilder};
 pub use verdict::{BanState, DecidedBy, QuotaState, Struck, Verdict};
 
 /// Keeps the windows and decides, atomically, whether a request fits into all of its own.

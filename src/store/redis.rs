@@ -1,5 +1,6 @@
 //! [`RedisStore`]: the windows of a fleet.
 
+mod application;
 mod bans;
 mod calls;
 mod commands;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use redis::aio::ConnectionManager;
 
+pub use self::application::{RedisCommands, RedisScript};
 pub(crate) use self::calls::Calls;
 use self::commands::Commands;
 use self::connection::{Connection, Connector};
@@ -120,6 +122,12 @@ impl RedisStore {
         StoreError: From<T::Error>,
     {
         Self::builder().connect_lazy(servers)
+    }
+
+    /// Returns a handle for the application's own commands on the connection of this store.
+    #[must_use]
+    pub fn commands(&self) -> RedisCommands {
+        RedisCommands::new(self.calls.clone())
     }
 
     /// Returns what other things than windows are kept by.
