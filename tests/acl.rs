@@ -1,17 +1,10 @@
 //! What the Redis user of the README may do, beside keeping windows as `laws.rs` has it: all that the
 //! crate does, and nothing else.
 
-#[path = "support/acl.rs"]
-mod acl;
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-
 use std::time::Duration;
 
-use acl::{May, make_user};
-use redis_process::RedisProcess;
+use test_support::Redis;
+use test_support::acl::{May, make_user};
 use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor};
 use tower_sliding_window::store::{Admission, Check, KnownLog, Partition, RedisServers, Store};
 use tower_sliding_window::{
@@ -63,7 +56,7 @@ async fn all_but_the_list(store: &RedisStore) {
 
 #[tokio::test]
 async fn on_one_server() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let url = make_user(&redis, May::DoAll).await;
     let store = store(RedisServers::one(url).unwrap()).await;
     all_but_the_list(&store).await;
@@ -73,7 +66,7 @@ async fn on_one_server() {
 
 #[tokio::test]
 async fn on_a_cluster() {
-    let cluster = cluster::Cluster::start().await;
+    let cluster = test_support::Cluster::start().await;
     let mut urls = Vec::new();
     for node in &cluster.nodes {
         urls.push(make_user(node, May::DoAllOnACluster).await);
@@ -83,7 +76,7 @@ async fn on_a_cluster() {
 
 #[tokio::test]
 async fn and_nothing_else() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let url = make_user(&redis, May::DoAllOnACluster).await;
     let mut theirs =
         redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();

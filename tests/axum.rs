@@ -18,10 +18,7 @@ use tower_sliding_window::{
     Decision, Key, KeyError, KeyExtractor, MemoryStore, MissingKey, Quota, SlidingWindowLayer, key,
 };
 
-#[path = "support/http.rs"]
-mod http_support;
-
-use http_support::send;
+use test_support::requests::send;
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;

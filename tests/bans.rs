@@ -1,23 +1,15 @@
 //! Bans: imposed and lifted by hand, over HTTP, in Redis and in all processes that share it.
 
-#[path = "support/http.rs"]
-mod http_support;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-#[path = "support/strikes.rs"]
-mod strikes;
-mod support;
-
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
-use http_support::{from_user, ok, send, status};
-use redis_process::RedisProcess;
-use strikes::{policy, promises, provoke, run_into};
-use support::Redis;
+use test_support::Redis;
+use test_support::Redis;
+use test_support::requests::{from_user, ok, send, status};
+use test_support::strikes::{policy, promises, provoke, run_into};
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::{BanStore, Partition, Store, Struck};
@@ -412,7 +404,7 @@ async fn a_long_ban_by_hand_lets_nobody_off_the_rungs() {
 async fn when_redis_fails_a_ban_holds_and_a_lifted_one_does_not_come_back() {
     for (lifted_by, holds) in [(None, true), (Some("this process"), false), (Some("other"), false)]
     {
-        let mut redis = RedisProcess::start().await;
+        let mut redis = Redis::start().await;
         let store = async || {
             let builder = RedisStore::builder().response_timeout(Duration::from_secs(10));
             builder.connect(redis.url().as_str()).await.unwrap()

@@ -1,14 +1,12 @@
 //! Counting by response: a place is given back exactly when the layer says so, and the
 //! cancellation is not lost with the request.
 
-mod support;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
-use support::Redis;
+use test_support::Redis;
 use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;
 use tower::{Layer, Service, ServiceExt, service_fn};

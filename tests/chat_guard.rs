@@ -1,15 +1,11 @@
 //! The chat_guard example as its users meet it: in this process alone, and on Redis.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/server_process.rs"]
-mod server_process;
-mod support;
-
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use server_process::{Answer, Server, run};
-use support::Redis;
+use test_support::Redis;
+use test_support::server_process::{Answer, Server, run};
 
 const ROOM: &str = "/rooms/lobby/messages";
 
@@ -301,7 +297,7 @@ fn a_wrong_flag_exits_with_2_and_names_the_part() {
         (&["--listen", "3000"], "--listen"),
         (&["--rules", "x"], "--rule"),
     ];
-    server_process::refuses("chat_guard", cases);
+    test_support::server_process::refuses("chat_guard", cases);
 }
 
 #[test]

@@ -2,19 +2,12 @@
 //! a step forward is as if the time had passed.
 #![cfg(target_os = "linux")]
 
-#[path = "support/fault.rs"]
-mod fault;
-#[path = "support/load.rs"]
-mod load;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-use fault::Fault;
-use redis_process::{RedisProcess, free_port};
+use test_support::fault::Fault;
+use test_support::{Redis, free_port};
 use tower_sliding_window::{Decision, FailurePolicy, Limiter, Policy, Quota, RedisStore};
 
 const MINUTE: i64 = 60_000_000;
@@ -23,7 +16,7 @@ const SECOND: i64 = 1_000_000;
 
 /// A server whose clock the test sets.
 struct Redis {
-    process: RedisProcess,
+    process: Redis,
     offset: PathBuf,
 }
 
@@ -45,7 +38,7 @@ impl Redis {
             ("LD_PRELOAD", library.to_str().unwrap()),
             ("CLOCK_OFFSET_FILE", offset.to_str().unwrap()),
         ];
-        let process = RedisProcess::start_in(port, "redis-server", &[], &environment).await;
+        let process = Redis::start_in(port, "redis-server", &[], &environment).await;
         let redis = Self { process, offset };
         redis.set(-MINUTE).await;
         redis.set(0).await;

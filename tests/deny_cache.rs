@@ -1,13 +1,11 @@
 //! The cache of denials: cheap under flood, and never wrong.
 
-mod support;
-
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use support::Redis;
+use test_support::Redis;
 use tokio::sync::Notify;
 use tokio::time::advance;
 use tower::{Layer, Service, ServiceExt};

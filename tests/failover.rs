@@ -1,17 +1,10 @@
 //! What the failure policies decide, and what Redis is told afterwards.
 
-#[path = "support/http.rs"]
-mod http_support;
-#[path = "support/proxy.rs"]
-mod proxy;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-
 use std::time::Duration;
 
-use http_support::{from_user, ok, send};
-use proxy::{Fault, Proxy};
-use redis_process::{RedisProcess, free_port};
+use test_support::proxy::{Fault, Proxy};
+use test_support::requests::{from_user, ok, send};
+use test_support::{Redis, free_port};
 use tokio::time::{Instant, sleep};
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::Store;
@@ -57,7 +50,7 @@ async fn until_redis_decides(limiter: &Limiter) {
 
 #[tokio::test]
 async fn what_was_admitted_in_an_outage_is_known_to_all_afterwards_under_its_own_identity() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let ours = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
     redis.kill();
     let started = std::time::SystemTime::now();
@@ -92,7 +85,7 @@ async fn what_was_admitted_in_an_outage_is_known_to_all_afterwards_under_its_own
 
 #[tokio::test]
 async fn a_redis_that_has_lost_its_memory_is_told_what_it_lacks() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let ours = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
     for _ in 0..3 {
         admitted(&ours).await;
@@ -109,7 +102,7 @@ async fn a_redis_that_has_lost_its_memory_is_told_what_it_lacks() {
 
 #[tokio::test]
 async fn an_admission_too_many_by_a_redis_that_has_lost_its_memory_is_taken_back() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let ours = limiter(3, RedisStore::connect(redis.url()).await.unwrap());
     for _ in 0..3 {
         admitted(&ours).await;
@@ -129,7 +122,7 @@ async fn an_admission_too_many_by_a_redis_that_has_lost_its_memory_is_taken_back
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_has_lost_its_memory_while_nobody_asked_admits_nobody_too_often() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let builder = RedisStore::builder().deny_cache(false).response_timeout(Duration::from_secs(10));
     let ours = limiter(3, builder.connect(redis.url()).await.unwrap());
     for _ in 0..3 {
@@ -146,7 +139,7 @@ async fn a_redis_that_has_lost_its_memory_while_nobody_asked_admits_nobody_too_o
 
 #[tokio::test]
 async fn an_admission_too_many_is_taken_back_although_redis_knows_of_as_many_others() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let ours = limiter(3, RedisStore::connect(redis.url()).await.unwrap());
     for _ in 0..3 {
         admitted(&ours).await;
@@ -163,7 +156,7 @@ async fn an_admission_too_many_is_taken_back_although_redis_knows_of_as_many_oth
 
 #[tokio::test]
 async fn a_reset_in_another_process_is_not_undone() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let ours = limiter(2, RedisStore::connect(redis.url()).await.unwrap());
     let theirs = limiter(2, RedisStore::connect(redis.url()).await.unwrap());
     admitted(&ours).await;
@@ -174,7 +167,7 @@ async fn a_reset_in_another_process_is_not_undone() {
 
 #[tokio::test]
 async fn several_instances_share_the_quota_in_an_outage() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let instance = async |instances| {
         limiter(9, RedisStore::connect(redis.url()).await.unwrap())
             .failure_policy(FailurePolicy::local(instances))
@@ -196,7 +189,7 @@ async fn several_instances_share_the_quota_in_an_outage() {
 
 #[tokio::test]
 async fn an_open_policy_admits_without_counting_and_says_so() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let store = RedisStore::connect(redis.url()).await.unwrap();
     let ours = limiter(1, store.clone()).failure_policy(FailurePolicy::Open);
     let service = SlidingWindowLayer::new(per_hour(1), key::header("x-user-id"), store)
@@ -223,7 +216,7 @@ async fn an_open_policy_admits_without_counting_and_says_so() {
 
 #[tokio::test]
 async fn a_closed_policy_refuses_with_503_and_never_429() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let store = RedisStore::connect(redis.url()).await.unwrap();
     let ours = limiter(1, store.clone()).failure_policy(FailurePolicy::Closed);
     let service = SlidingWindowLayer::new(per_hour(1), key::header("x-user-id"), store)
@@ -246,7 +239,7 @@ async fn a_closed_policy_refuses_with_503_and_never_429() {
 
 #[tokio::test]
 async fn a_cancellation_during_an_outage_is_not_lost() {
-    let mut redis = RedisProcess::start_with(&["--appendonly", "yes"]).await;
+    let mut redis = Redis::start_with(&["--appendonly", "yes"]).await;
     let ours = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
     let before = admitted(&ours).await;
     let kept = admitted(&ours).await;
@@ -270,7 +263,7 @@ async fn a_cancellation_during_an_outage_is_not_lost() {
 
 #[tokio::test]
 async fn a_reset_in_an_outage_forgets_what_was_to_be_told() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let ours = limiter(2, RedisStore::connect(redis.url()).await.unwrap());
     redis.kill();
     admitted(&ours).await;
@@ -294,7 +287,7 @@ async fn a_service_can_start_before_its_redis() {
     let ours = limiter(3, RedisStore::connect_lazy(url).unwrap());
     let first = ours.check("alice").await.unwrap();
     assert_eq!(first.decided_by(), DecidedBy::LocalWindow);
-    let redis = RedisProcess::start_on(port).await;
+    let redis = Redis::start_on(port).await;
     until_redis_decides(&ours).await;
     eventually("Redis is told", async || redis.run::<usize>(&["ZCARD", WINDOW]).await == 1).await;
     let second = ours.check("alice").await.unwrap();
@@ -303,7 +296,7 @@ async fn a_service_can_start_before_its_redis() {
 
 #[tokio::test]
 async fn no_more_than_a_few_requests_wait_for_a_redis_that_does_not_answer() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
     let ours = limiter(1_000_000, RedisStore::connect(proxy.url()).await.unwrap())
         .failure_policy(FailurePolicy::Closed);
@@ -323,7 +316,7 @@ async fn no_more_than_a_few_requests_wait_for_a_redis_that_does_not_answer() {
 
 #[tokio::test]
 async fn at_the_cap_of_its_own_windows_a_new_key_is_refused_in_an_outage() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let builder = RedisStore::builder().local_capacity(2);
     let store = builder.connect(redis.url()).await.unwrap();
     let ours = limiter(2, store.clone());
@@ -360,7 +353,7 @@ async fn a_full_memory_store_is_for_the_failure_policy_to_decide() {
 /// As in a program with a runtime a thread.
 #[tokio::test]
 async fn an_outage_that_one_runtime_has_seen_ends_for_the_others_when_it_is_gone() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let ours = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
     redis.kill();
     let elsewhere = ours.clone();
@@ -382,7 +375,7 @@ async fn an_outage_that_one_runtime_has_seen_ends_for_the_others_when_it_is_gone
 /// A request under several policies has windows of several keys.
 #[tokio::test]
 async fn a_reset_in_an_outage_forgets_that_window_and_no_other() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let ours = limiter(2, RedisStore::connect(redis.url()).await.unwrap());
     let user = PolicyHandle::new(per_hour(2));
     let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_hour(2)));

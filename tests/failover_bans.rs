@@ -1,17 +1,14 @@
 //! Who is banned when Redis does not answer.
 
-#[path = "support/redis_process.rs"]
-mod redis_process;
-
 use std::time::Duration;
 
-use redis_process::RedisProcess;
+use test_support::Redis;
 use tower_sliding_window::{Bans, DecidedBy, Limiter, Policy, Quota, RedisStore};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// A process: what it decides with, and what it bans with.
-async fn process(redis: &RedisProcess) -> (Limiter, Bans) {
+async fn process(redis: &Redis) -> (Limiter, Bans) {
     let builder = RedisStore::builder().deny_cache(false);
     let store = builder.connect(redis.url()).await.unwrap();
     let policy = Policy::new("user").quota(Quota::per_hour(5)).penalty("3/10m:1h".parse().unwrap());
@@ -26,7 +23,7 @@ async fn passes_without_redis(limiter: &Limiter, key: &str) -> bool {
 
 #[tokio::test]
 async fn who_was_banned_before_an_outage_is_banned_in_it() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let ((ours, our_bans), (_, their_bans)) = (process(&redis).await, process(&redis).await);
     our_bans.impose("mallory", HOUR, "by hand").await.unwrap();
     their_bans.impose("trudy", HOUR, "by hand").await.unwrap();
@@ -39,7 +36,7 @@ async fn who_was_banned_before_an_outage_is_banned_in_it() {
 
 #[tokio::test]
 async fn whose_ban_was_lifted_before_an_outage_is_not_banned_in_it() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let ((ours, our_bans), (_, their_bans)) = (process(&redis).await, process(&redis).await);
     for user in ["mallory", "trudy"] {
         our_bans.impose(user, HOUR, "by mistake").await.unwrap();
@@ -55,7 +52,7 @@ async fn whose_ban_was_lifted_before_an_outage_is_not_banned_in_it() {
 
 #[tokio::test]
 async fn whose_ban_is_lifted_after_an_outage_is_banned_no_longer() {
-    let mut redis = RedisProcess::start_with(&["--appendonly", "yes"]).await;
+    let mut redis = Redis::start_with(&["--appendonly", "yes"]).await;
     let (ours, bans) = process(&redis).await;
     bans.impose("mallory", HOUR, "by mistake").await.unwrap();
     assert!(!ours.check("mallory").await.unwrap().is_admitted());

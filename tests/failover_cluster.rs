@@ -1,12 +1,7 @@
 //! Windows on a Cluster: when a node fails while no request is sent to it, and when clients hang up.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-
-use cluster::Cluster;
 use http::{Request, Response, StatusCode};
+use test_support::Cluster;
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::{Limiter, Policy, Quota, RedisStore, SlidingWindowLayer, key};

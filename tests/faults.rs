@@ -1,24 +1,15 @@
 //! What happens to requests when one Redis server fails: one test a fault, under load before,
 //! during and after it.
 
-#[path = "support/fault.rs"]
-mod fault;
-#[path = "support/load.rs"]
-mod load;
-#[path = "support/proxy.rs"]
-mod proxy;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-
 use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use fault::Fault;
-use load::{LIMIT, Load, WINDOW};
-use proxy::Proxy;
-use redis_process::RedisProcess;
+use test_support::Redis;
+use test_support::fault::Fault;
+use test_support::load::{LIMIT, Load, WINDOW};
+use test_support::proxy::Proxy;
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{FailurePolicy, MemoryStore, RedisStore};
 
@@ -29,7 +20,7 @@ async fn store(url: String) -> RedisStore {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_is_killed_and_comes_back_empty() {
-    let redis = tokio::sync::Mutex::new(RedisProcess::start().await);
+    let redis = tokio::sync::Mutex::new(Redis::start().await);
     let store = store(redis.lock().await.url()).await;
     let fault = Fault {
         number: 1,
@@ -62,7 +53,7 @@ async fn redis_is_killed_and_comes_back_empty() {
              load on a `MemoryStore` {:.2} ms",
             answers.over_admitted(),
             outage.0.len(),
-            outage.slower_than(fault::TIMEOUT),
+            outage.slower_than(test_support::fault::TIMEOUT),
             outage.p99().as_secs_f64() * 1e3,
             in_process.p99().as_secs_f64() * 1e3,
         ),
@@ -71,7 +62,7 @@ async fn redis_is_killed_and_comes_back_empty() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_stands_still_for_a_while() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let fault = Fault {
         number: 3,
         name: "SIGSTOP, and SIGCONT later",
@@ -85,7 +76,7 @@ async fn redis_stands_still_for_a_while() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_scripts_are_flushed() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let fault = Fault {
         number: 4,
         name: "SCRIPT FLUSH",
@@ -106,7 +97,7 @@ async fn the_scripts_are_flushed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_is_flushed() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let fault = Fault {
         number: 5,
         name: "FLUSHALL",
@@ -123,7 +114,7 @@ async fn everything_is_flushed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_script_of_somebody_else_keeps_redis_busy() {
-    let redis = RedisProcess::start_with(&["--lua-time-limit", "20"]).await;
+    let redis = Redis::start_with(&["--lua-time-limit", "20"]).await;
     let fault = Fault {
         number: 6,
         name: "a script that runs for ever (BUSY), and SCRIPT KILL",
@@ -146,7 +137,7 @@ async fn a_script_of_somebody_else_keeps_redis_busy() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_connections_are_killed_again_and_again() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let fault = Fault {
         number: 7,
         name: "CLIENT KILL of all connections, 50 times",
@@ -167,7 +158,7 @@ async fn the_connections_are_killed_again_and_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_answer_comes_200_ms_late() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
     let fault = Fault {
         number: 9,
@@ -177,14 +168,14 @@ async fn every_answer_comes_200_ms_late() {
                         in time either",
         ..Fault::default()
     };
-    let delay = async || proxy.set(proxy::Fault::Delay(Duration::from_millis(200)));
-    let none = async || proxy.set(proxy::Fault::None);
+    let delay = async || proxy.set(test_support::proxy::Fault::Delay(Duration::from_millis(200)));
+    let none = async || proxy.set(test_support::proxy::Fault::None);
     fault.strikes(store(proxy.url()).await, delay, none).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_network_swallows_everything() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
     let fault = Fault {
         number: 10,
@@ -193,14 +184,14 @@ async fn the_network_swallows_everything() {
         added_latency: "twice the response timeout, for what is under way when it begins",
         ..Fault::default()
     };
-    let stall = async || proxy.set(proxy::Fault::Stall);
-    let none = async || proxy.set(proxy::Fault::None);
+    let stall = async || proxy.set(test_support::proxy::Fault::Stall);
+    let none = async || proxy.set(test_support::proxy::Fault::None);
     fault.strikes(store(proxy.url()).await, stall, none).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_has_no_memory_left() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let fault = Fault {
         number: 11,
         name: "OOM under `noeviction`",
@@ -222,7 +213,7 @@ async fn redis_has_no_memory_left() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_window_s_key_has_another_type() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let fault = Fault {
         number: 12,
         name: "WRONGTYPE on one user's window",
@@ -239,7 +230,7 @@ async fn a_window_s_key_has_another_type() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_user_may_no_longer_call_scripts() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let fault = Fault {
         number: 13,
         name: "NOPERM: the user may no longer call scripts",
@@ -256,7 +247,7 @@ async fn the_user_may_no_longer_call_scripts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_wants_a_password_all_of_a_sudden() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let fault = Fault {
         number: 14,
         name: "NOAUTH: Redis wants a password that nobody has told",
@@ -284,7 +275,7 @@ async fn redis_is_still_loading_its_data() {
     // Loading is slowed down to 40 ms a key. Clients are answered after every two megabytes, which
     // Redis 6.2 has no setting for, so that is what a key holds.
     let slow = ["--key-load-delay", "40000", "--rdbcompression", "no"];
-    let redis = tokio::sync::Mutex::new(RedisProcess::start_with(&slow).await);
+    let redis = tokio::sync::Mutex::new(Redis::start_with(&slow).await);
     let store = store(redis.lock().await.url()).await;
     let fault = Fault {
         number: 15,
@@ -305,7 +296,7 @@ async fn redis_is_still_loading_its_data() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_becomes_a_replica() {
-    let (redis, other) = (RedisProcess::start().await, RedisProcess::start().await);
+    let (redis, other) = (Redis::start().await, Redis::start().await);
     let fault = Fault {
         number: 16,
         name: "READONLY: the server becomes a replica, and later a master again, empty",
@@ -322,7 +313,7 @@ async fn the_server_becomes_a_replica() {
 /// The process has no file descriptor left when its connection breaks.
 #[tokio::test]
 async fn no_file_descriptor_is_left() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     // A limit is for a whole process.
     let worker = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "worker_process", "--ignored", "--nocapture"])

@@ -1,23 +1,12 @@
 //! What happens to requests when one of several Redis servers fails: one test a fault, under load
 //! before, during and after it.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/fault.rs"]
-mod fault;
-#[path = "support/load.rs"]
-mod load;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-#[path = "support/sentinel.rs"]
-mod sentinel;
-
 use std::time::Duration;
 
-use cluster::Cluster;
-use fault::Fault;
-use load::{Load, USERS, WINDOW};
-use sentinel::Watched;
+use test_support::Cluster;
+use test_support::Sentinels;
+use test_support::fault::Fault;
+use test_support::load::{Load, USERS, WINDOW};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::store::RedisServers;
@@ -31,7 +20,7 @@ async fn store(servers: RedisServers) -> RedisStore {
 }
 
 /// Waits until a replica has become a master.
-async fn is_promoted(replica: &redis_process::RedisProcess) {
+async fn is_promoted(replica: &test_support::Redis) {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         let info: String = replica.run(&["INFO", "replication"]).await;
@@ -46,7 +35,7 @@ async fn is_promoted(replica: &redis_process::RedisProcess) {
 /// Two processes as one: each has connections, windows and a journal of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_instances_lose_their_redis() {
-    let mut redis = redis_process::RedisProcess::start().await;
+    let mut redis = test_support::Redis::start().await;
     let start = async || {
         let store = store(RedisServers::one(redis.url()).unwrap()).await;
         Load::start(store, FailurePolicy::local(2))
@@ -75,7 +64,7 @@ async fn two_instances_lose_their_redis() {
         name: "the same with two instances, `local:2`",
         test: "two_instances_lose_their_redis",
         client_sees: "half the quota at each instance",
-        over_admission: load::LIMIT as usize,
+        over_admission: test_support::load::LIMIT as usize,
         ..Fault::default()
     };
     let over = answers.over_admitted();
@@ -85,7 +74,7 @@ async fn two_instances_lose_their_redis() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_names_another_master() {
-    let watched = Mutex::new(Watched::start().await);
+    let watched = Mutex::new(Sentinels::start().await);
     let store = store(watched.lock().await.servers()).await;
     let fault = Fault {
         number: 20,
@@ -151,7 +140,7 @@ async fn a_cluster_has_lost_its_majority() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_move_from_node_to_node() {
     let cluster = Cluster::start().await;
-    let policy = Policy::new("user").quota(Quota::new(load::LIMIT, WINDOW));
+    let policy = Policy::new("user").quota(Quota::new(test_support::load::LIMIT, WINDOW));
     // Two windows of one key, so that a slot is half here and half there while it moves.
     let second = Policy::new("second").quota(Quota::new(1000, WINDOW));
     let layer =

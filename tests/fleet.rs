@@ -1,12 +1,10 @@
 //! Several processes on one Redis, deny caches on, for seconds of real time: afterwards every
 //! admission and every denial is checked against the whole log.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use support::Redis;
+use test_support::Redis;
 use tower_sliding_window::{Decision, Limiter, Quota, RedisStore};
 
 const LIMIT: u32 = 10;

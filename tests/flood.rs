@@ -17,10 +17,7 @@ use tower_sliding_window::{
     MemoryStore, Policy, PolicyHandle, Quota, SlidingWindowLayer, StoreError, key,
 };
 
-#[path = "support/http.rs"]
-mod http_support;
-
-use http_support::{from_user, ok, send, status};
+use test_support::requests::{from_user, ok, send, status};
 
 const KEYS: u64 = 10_000_000;
 const THREADS: u64 = 2;

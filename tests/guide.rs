@@ -1,11 +1,9 @@
 //! What the guide says of Redis's memory, held against a real server.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-mod support;
-
 use std::time::Duration;
 
-use support::Redis;
+use test_support::Redis;
 use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor};
 use tower_sliding_window::{Bans, Limiter, Policy, Quota, StormDetector};
 use uuid::Uuid;

@@ -1,17 +1,11 @@
 //! The seckill server and clients that are slow, leave early, or never listen.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/raw_client.rs"]
-mod raw_client;
-#[path = "support/server_process.rs"]
-mod server_process;
-mod support;
-
 use std::time::Duration;
 
-use raw_client::RawClient;
-use server_process::Server;
-use support::Redis;
+use test_support::Redis;
+use test_support::raw_client::RawClient;
+use test_support::server_process::Server;
 
 /// Longer than any answer may take, and far less than all stalled clients together are waited for.
 const HANG: Duration = Duration::from_secs(30);

@@ -1,12 +1,8 @@
 //! Numbers that no honest operator writes, as text and on the seckill server's command line.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/server_process.rs"]
-mod server_process;
-mod support;
-
-use server_process::{Server, run};
-use support::Redis;
+use test_support::Redis;
+use test_support::server_process::{Server, run};
 use tower_sliding_window::{Policy, Quota};
 
 /// Texts that are no quota, and what the error names.

@@ -13,10 +13,7 @@ use tower_sliding_window::{
     Key, KeyExtractor, Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer, key,
 };
 
-#[path = "support/http.rs"]
-mod http_support;
-
-use http_support::{Answer, send};
+use test_support::requests::{Answer, send};
 
 /// Part of every key: no answer may show it.
 const MARK: &str = "Lysistrata";

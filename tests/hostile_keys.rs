@@ -1,13 +1,11 @@
 //! Keys of any bytes and length, and hundreds of thousands of them, on a real Redis: none leaves
 //! its prefix, no two share a window, and none stays longer than its window.
 
-mod support;
-
 use std::collections::HashSet;
 use std::time::Duration;
 
 use redis::aio::ConnectionManager;
-use support::Redis;
+use test_support::Redis;
 use tokio::task::JoinSet;
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::Store;
@@ -15,10 +13,7 @@ use tower_sliding_window::{
     Limiter, MemoryStore, Policy, Quota, RedisStore, SlidingWindowLayer, key,
 };
 
-#[path = "support/http.rs"]
-mod http_support;
-
-use http_support::{ok, status};
+use test_support::requests::{ok, status};
 
 /// Bytes that mean something to Redis, to its patterns, to hash tags, or to how keys are named.
 const SPECIAL: &[u8] = b"\0\n\r :={}%257Ds*?[]\\\xff";

@@ -5,18 +5,13 @@
 
 #[path = "support/hostile_requests.rs"]
 mod hostile_requests;
-#[path = "support/raw_client.rs"]
-mod raw_client;
-#[path = "support/server_process.rs"]
-mod server_process;
-mod support;
 
 use hostile_requests::{
     Case, Expected, SOLD, USER, cookies, messages, queries, skus_and_orders, user_ids,
 };
-use raw_client::RawClient;
-use server_process::{Answer, Server};
-use support::Redis;
+use test_support::Redis;
+use test_support::raw_client::RawClient;
+use test_support::server_process::{Answer, Server};
 
 fn check(case: &Case, answer: Option<Answer>) {
     let name = &case.name;

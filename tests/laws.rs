@@ -1,21 +1,9 @@
 //! The promises that hold on both stores, in process under paused time and on a real Redis.
 
-#[path = "support/acl.rs"]
-mod acl;
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-#[path = "support/sentinel.rs"]
-mod sentinel;
-mod support;
-#[path = "support/tls.rs"]
-mod tls;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use support::Redis;
+use test_support::Redis;
 use tower_sliding_window::store::{RedisServers, Store};
 use tower_sliding_window::{
     Decision, Key, Limiter, MemoryStore, Policy, PolicyHandle, Quota, RedisStore, StoreError,
@@ -60,20 +48,20 @@ macro_rules! promises {
 
 #[tokio::test]
 async fn on_a_cluster() {
-    let cluster = cluster::Cluster::start().await;
+    let cluster = test_support::Cluster::start().await;
     all_promises(cluster.servers()).await;
 }
 
 #[tokio::test]
 async fn on_the_master_that_sentinels_name() {
-    let watched = sentinel::Watched::start().await;
+    let watched = test_support::Sentinels::start().await;
     all_promises(watched.servers()).await;
 }
 
 #[tokio::test]
 async fn as_a_user_who_may_do_no_more_than_the_scripts_need() {
-    let redis = redis_process::RedisProcess::start().await;
-    let url = acl::make_user(&redis, acl::May::KeepWindows).await;
+    let redis = test_support::Redis::start().await;
+    let url = test_support::acl::make_user(&redis, test_support::acl::May::KeepWindows).await;
     all_promises(url.try_into().unwrap()).await;
 }
 
@@ -82,14 +70,14 @@ async fn over_tls() {
     let directory = tempfile::tempdir().unwrap();
     let files = redis_test::utils::build_keys_and_certs_for_tls(&directory);
     let (certificate, key, authority) = (&files.redis_crt, &files.redis_key, &files.ca_crt);
-    let plain = redis_process::RedisProcess::start().await;
+    let plain = test_support::Redis::start().await;
     let setting: Vec<String> = plain.run(&["CONFIG", "GET", "tls-port"]).await;
     let (port, _redis) = if setting.is_empty() {
         println!("this redis-server is built without TLS: a proxy speaks it");
-        (tls::in_front_of(plain.port(), certificate, key, authority).await, plain)
+        (test_support::tls::in_front_of(plain.port(), certificate, key, authority).await, plain)
     } else {
         drop(plain);
-        let port = redis_process::free_port();
+        let port = test_support::free_port();
         let mut arguments = vec!["--tls-port".to_owned(), port.to_string()];
         for (flag, file) in [
             ("--tls-cert-file", certificate),
@@ -99,7 +87,7 @@ async fn over_tls() {
             arguments.extend([flag.to_owned(), file.to_str().unwrap().to_owned()]);
         }
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        (port, redis_process::RedisProcess::start_with(&arguments).await)
+        (port, test_support::Redis::start_with(&arguments).await)
     };
     let url = format!("rediss://127.0.0.1:{port}");
     RedisStore::connect(url.clone()).await.expect_err("a certificate that nobody vouches for");

@@ -12,10 +12,7 @@ use tower_sliding_window::{
     Limiter, MemoryStore, MissingKey, Policy, PolicyHandle, Quota, SlidingWindowLayer, key,
 };
 
-#[path = "support/http.rs"]
-mod http_support;
-
-use http_support::{from_user, ok, request, send, status};
+use test_support::requests::{from_user, ok, request, send, status};
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;

@@ -1,18 +1,10 @@
 //! A check whose answer is lost is asked again under its own identity and counts once.
 
-#[path = "support/fault.rs"]
-mod fault;
-#[path = "support/load.rs"]
-mod load;
-#[path = "support/proxy.rs"]
-mod proxy;
-mod support;
-
 use std::time::Duration;
 
-use fault::Fault;
-use proxy::Proxy;
-use support::Redis;
+use test_support::Redis;
+use test_support::fault::Fault;
+use test_support::proxy::Proxy;
 use tokio::time::Instant;
 use tower_sliding_window::{FailurePolicy, Limiter, Quota, RedisStore};
 
@@ -104,14 +96,14 @@ async fn an_answer_that_comes_too_late_counts_once() {
     let limiter = Limiter::new(Quota::per_hour(10), store);
     let _ = limiter.check("load the script").await.unwrap();
 
-    proxy.set(proxy::Fault::Stall);
+    proxy.set(test_support::proxy::Fault::Stall);
     let check = tokio::spawn({
         let limiter = limiter.clone();
         async move { limiter.check("alice").await }
     });
     // Longer than the timeout of the first asking, shorter than that of both.
     tokio::time::sleep(Duration::from_millis(600)).await;
-    proxy.set(proxy::Fault::None);
+    proxy.set(test_support::proxy::Fault::None);
     let decision = check.await.unwrap().unwrap();
     assert_eq!(decision.admitted().unwrap().remaining(), 9);
     assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:default:10/1h"]).await, 1);
@@ -126,13 +118,13 @@ async fn a_check_that_fails_though_it_was_counted_is_taken_back() {
             .failure_policy(FailurePolicy::Closed);
     let _ = limiter.check("load the script").await.unwrap();
 
-    proxy.set(proxy::Fault::Stall);
+    proxy.set(test_support::proxy::Fault::Stall);
     let error = limiter.check("alice").await.unwrap_err();
     assert!(error.may_have_counted(), "{error}");
     for _ in 0..2 {
         limiter.check("alice").await.unwrap_err();
     }
-    proxy.set(proxy::Fault::None); // and all that was asked is executed, late
+    proxy.set(test_support::proxy::Fault::None); // and all that was asked is executed, late
     let truth = Limiter::new(Quota::per_hour(3), redis.store().await);
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     let mut seen = Vec::new();

@@ -2,21 +2,13 @@
 //! fail.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/line_program.rs"]
-mod line_program;
-#[path = "support/program.rs"]
-mod program;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-mod support;
-
 use std::io::Write;
 use std::process::Stdio;
 
-use line_program::{LineProgram, on_both};
-use program::Program;
-use redis_process::RedisProcess;
-use support::Redis;
+use test_support::Redis;
+use test_support::Redis;
+use test_support::line_program::{LineProgram, on_both};
+use test_support::program::Program;
 
 const EXAMPLE: LineProgram = LineProgram("message_quota");
 
@@ -254,8 +246,8 @@ async fn senders_of_one_prefix_share_the_windows_and_those_of_another_do_not() {
 }
 
 /// Starts the program on a Redis that is killed once one message has been sent.
-async fn bereft(arguments: &[&str]) -> (Program, RedisProcess) {
-    let mut redis = RedisProcess::start().await;
+async fn bereft(arguments: &[&str]) -> (Program, Redis) {
+    let mut redis = Redis::start().await;
     let url = redis.url();
     let mut program = EXAMPLE.start(&[arguments, &["--quota", "1/10m", "--redis", &url]].concat());
     program.write("bob\t1\n");

@@ -1,20 +1,12 @@
 //! The message_storm example as a process: lines in, alerts out, alone and with others on one Redis.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/line_program.rs"]
-mod line_program;
-#[path = "support/program.rs"]
-mod program;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-mod support;
-
 use std::io::Write;
 use std::process::Stdio;
 
-use line_program::{LineProgram, on_both};
-use redis_process::RedisProcess;
-use support::Redis;
+use test_support::Redis;
+use test_support::Redis;
+use test_support::line_program::{LineProgram, on_both};
 
 const EXAMPLE: LineProgram = LineProgram("message_storm");
 
@@ -255,7 +247,7 @@ fn an_output_nobody_reads_ends_it_with_an_error() {
 
 #[tokio::test]
 async fn without_its_redis_messages_fail_the_program_goes_on_and_the_exit_code_tells() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let url = redis.url();
     let mut program = EXAMPLE.start(&["--threshold", "2/1h", "--redis", &url]);
     program.write(messages("lobby", 0..3));

@@ -1,23 +1,16 @@
 //! The metrics that the documentation lists, through an outage and back.
 
-#[path = "support/redis_process.rs"]
-mod redis_process;
-#[path = "support/told.rs"]
-mod told;
-#[path = "support/warnings.rs"]
-mod warnings;
-
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use redis_process::RedisProcess;
-use told::Told;
+use test_support::Redis;
+use test_support::recorder::RecordedMetrics;
+use test_support::warnings::Warnings;
 use tower_sliding_window::{
     FailurePolicy, Limiter, MemoryStore, Policy, Quota, RedisStore, StormDetector, StormRule,
 };
 use uuid::Uuid;
-use warnings::Warnings;
 
 /// Returns how many warnings there are, all of them about an in-process store.
 fn of_memory(warnings: &Warnings) -> usize {
@@ -28,10 +21,10 @@ fn of_memory(warnings: &Warnings) -> usize {
 
 #[tokio::test]
 async fn an_outage_is_counted_from_its_first_error_to_the_last_request_written_back() {
-    let told = Told::default();
+    let told = RecordedMetrics::default();
     metrics::set_global_recorder(told.clone()).map_err(|_| "another recorder").unwrap();
 
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let store = RedisStore::connect(redis.url()).await.unwrap();
     let policy = Policy::new("user").quota(Quota::per_hour(3)).candidate(Quota::per_hour(1));
     let local = Limiter::new(policy.clone(), store.clone());
@@ -74,7 +67,7 @@ async fn an_outage_is_counted_from_its_first_error_to_the_last_request_written_b
 
 #[tokio::test(start_paused = true)]
 async fn a_storm_is_counted_when_it_starts_and_when_it_ends_and_so_is_an_alert_that_is_shed() {
-    let told = Told::default();
+    let told = RecordedMetrics::default();
     let _recorder = metrics::set_default_local_recorder(&told);
     let (let_go, wait) = std::sync::mpsc::channel::<()>();
     let wait = Mutex::new(wait);
@@ -109,7 +102,7 @@ const NEARLY_FULL: &str = "sliding_window_memory_nearly_full{}";
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fills_up_is_told_at_80_percent() {
-    let told = Told::default();
+    let told = RecordedMetrics::default();
     let _recorder = metrics::set_default_local_recorder(&told);
     let warnings = Warnings::default();
     let _subscriber = warnings.listen();
@@ -151,7 +144,7 @@ async fn a_store_around_80_percent_warns_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_store_counts_its_refusals() {
-    let told = Told::default();
+    let told = RecordedMetrics::default();
     let _recorder = metrics::set_default_local_recorder(&told);
     let full = || told.count("sliding_window_memory_full_total{}");
     let store = MemoryStore::with_capacity(10);

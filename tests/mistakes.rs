@@ -1,13 +1,6 @@
 //! Mistakes that would limit nothing, or everybody, are told of: where the rule is made, by one
 //! warning, and by a metric.
 
-#[path = "support/http.rs"]
-mod http_support;
-#[path = "support/told.rs"]
-mod told;
-#[path = "support/warnings.rs"]
-mod warnings;
-
 use std::cell::RefCell;
 
 use std::net::{IpAddr, SocketAddr};
@@ -16,27 +9,27 @@ use std::sync::Once;
 use std::time::Duration;
 
 use http::StatusCode;
-use http_support::{from_user, ok, request, send, status};
-use told::Told;
+use test_support::recorder::RecordedMetrics;
+use test_support::requests::{from_user, ok, request, send, status};
+use test_support::warnings::Warnings;
 use tower::{Layer, ServiceBuilder, service_fn};
 use tower_sliding_window::{
     Bans, FailurePolicy, Limiter, MemoryStore, MissingKey, Policy, PolicyHandle, Quota, RedisStore,
     SlidingWindowLayer, StoreError, key, moderation,
 };
-use warnings::Warnings;
 
 fn policy(name: &str) -> Policy {
     Policy::new(name).quota(Quota::per_minute(1_000))
 }
 
-fn missing(told: &Told, policy: &str, reason: &str) -> u64 {
+fn missing(told: &RecordedMetrics, policy: &str, reason: &str) -> u64 {
     let labels = format!("{{policy={policy},reason={reason}}}");
     told.count(&format!("sliding_window_missing_keys_total{labels}"))
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_key_not_provided_is_500_and_told_once() {
-    let (told, warnings) = (Told::default(), Warnings::default());
+    let (told, warnings) = (RecordedMetrics::default(), Warnings::default());
     let _recorder = metrics::set_default_local_recorder(&told);
     let _subscriber = warnings.listen();
     let layer = || SlidingWindowLayer::new(policy("ip"), key::peer_ip(), MemoryStore::new());
@@ -62,7 +55,7 @@ async fn a_key_not_provided_is_500_and_told_once() {
 
 #[tokio::test(start_paused = true)]
 async fn each_reason_has_a_label() {
-    let told = Told::default();
+    let told = RecordedMetrics::default();
     let _recorder = metrics::set_default_local_recorder(&told);
     let service = SlidingWindowLayer::new(policy("a"), key::header("x-a"), MemoryStore::new())
         .rule(policy("b"), key::optional(key::header("x-b")))
@@ -101,7 +94,7 @@ async fn a_rule_that_never_finds_its_key_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn a_layer_applied_twice_is_told() {
-    let (told, warnings) = (Told::default(), Warnings::default());
+    let (told, warnings) = (RecordedMetrics::default(), Warnings::default());
     let _recorder = metrics::set_default_local_recorder(&told);
     let _subscriber = warnings.listen();
     let store = MemoryStore::new();
@@ -123,7 +116,7 @@ async fn a_layer_applied_twice_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn layers_of_two_policies_are_no_mistake() {
-    let (told, warnings) = (Told::default(), Warnings::default());
+    let (told, warnings) = (RecordedMetrics::default(), Warnings::default());
     let _recorder = metrics::set_default_local_recorder(&told);
     let _subscriber = warnings.listen();
     let store = MemoryStore::new();
@@ -143,7 +136,7 @@ async fn layers_of_two_policies_are_no_mistake() {
 
 #[tokio::test(start_paused = true)]
 async fn what_can_never_pass_is_no_store_failure() {
-    let told = Told::default();
+    let told = RecordedMetrics::default();
     let _recorder = metrics::set_default_local_recorder(&told);
     let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new());
     for (cost, kind) in [(6, "cost_above_limit"), (2_000, "cost_too_high")] {
@@ -246,7 +239,7 @@ async fn keys_are_made_from_what_a_person_has() {
 
 #[tokio::test]
 async fn a_redis_that_was_never_up_is_told_once() {
-    let (told, warnings) = (Told::default(), Warnings::default());
+    let (told, warnings) = (RecordedMetrics::default(), Warnings::default());
     let _recorder = metrics::set_default_local_recorder(&told);
     let _subscriber = warnings.listen();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

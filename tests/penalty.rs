@@ -1,13 +1,9 @@
 //! Strikes: who keeps running into a quota is sent away, for longer each time.
 
-#[path = "support/strikes.rs"]
-mod strikes;
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use strikes::{policy, promises, provoke, run_into};
+use test_support::strikes::{policy, promises, provoke, run_into};
 use tokio::time::sleep;
 use tower_sliding_window::store::{Check, DenyCache, Partition, Store, Struck};
 use tower_sliding_window::{Decision, Limiter, MemoryStore, Penalty, Policy, Quota};

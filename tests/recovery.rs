@@ -1,15 +1,10 @@
 //! What happens when Redis answers again: it decides at once, and what other processes did in the
 //! meantime stays done.
 
-#[path = "support/proxy.rs"]
-mod proxy;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-
 use std::time::Duration;
 
-use proxy::{Fault, Proxy};
-use redis_process::RedisProcess;
+use test_support::Redis;
+use test_support::proxy::{Fault, Proxy};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{
@@ -45,7 +40,7 @@ struct Far {
 }
 
 impl Far {
-    async fn from(redis: &RedisProcess) -> Self {
+    async fn from(redis: &Redis) -> Self {
         let proxy = Proxy::to(redis.port()).await;
         // A denial that is remembered for a second would hide what Redis says.
         let builder = RedisStore::builder().deny_cache(false);
@@ -115,7 +110,7 @@ async fn until_redis_decides(limiter: &Limiter, key: &str) -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn busy_log_returns_to_redis() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let shared = Policy::new("all").quota(Quota::new(1_000_000, Duration::from_secs(60)));
     let (one, other) = (Far::from(&redis).await, Far::from(&redis).await);
     let mut load = Vec::new();
@@ -147,7 +142,7 @@ async fn busy_log_returns_to_redis() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hammering_does_not_prolong_an_outage() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let policy: Policy = "5/1s,1000000/60s".parse().unwrap();
     let process = Far::from(&redis).await;
     let shared = Policy::new("all").quota(Quota::new(1_000_000, Duration::from_secs(60)));
@@ -173,7 +168,7 @@ async fn hammering_does_not_prolong_an_outage() {
 
 #[tokio::test]
 async fn reset_elsewhere_in_outage_stays_reset() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let (ours, theirs) = (Far::from(&redis).await, Far::from(&redis).await);
     let (our_limiter, their_limiter) = (ours.limiter(user(2)), theirs.limiter(user(2)));
     ours.cut().await;
@@ -193,7 +188,7 @@ async fn reset_elsewhere_in_outage_stays_reset() {
 
 #[tokio::test]
 async fn reset_elsewhere_is_known_after_a_blip() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let (ours, theirs) = (Far::from(&redis).await, Far::from(&redis).await);
     let (our_limiter, their_limiter) = (ours.limiter(user(5)), theirs.limiter(user(5)));
     for _ in 0..5 {
@@ -215,7 +210,7 @@ async fn reset_elsewhere_is_known_after_a_blip() {
 
 #[tokio::test]
 async fn ban_lifted_elsewhere_stays_lifted() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let (ours, theirs) = (Far::from(&redis).await, Far::from(&redis).await);
     let limiter = ours.limiter(punished(5));
     let their_bans = Bans::new(punished(5), theirs.store.clone());
@@ -231,7 +226,7 @@ async fn ban_lifted_elsewhere_stays_lifted() {
 
 #[tokio::test]
 async fn ban_outlives_the_memory_of_redis() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let ours = Far::from(&redis).await;
     let limiter = ours.limiter(punished(5));
     let bans = Bans::new(punished(5), RedisStore::connect(redis.url()).await.unwrap());
@@ -251,7 +246,7 @@ async fn ban_outlives_the_memory_of_redis() {
 
 #[tokio::test]
 async fn refused_request_keeps_no_place() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let process = Far::from(&redis).await;
     let limiter = process.limiter(user(1)).failure_policy(FailurePolicy::Closed);
     for _ in 0..20 {
@@ -267,7 +262,7 @@ async fn refused_request_keeps_no_place() {
 /// Such a connection reconnects by itself, and nobody is told.
 #[tokio::test]
 async fn unseen_reconnection_admits_no_more() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let client = redis::Client::open(format!("{}/?protocol=resp3", redis.url())).unwrap();
     let connection = client.get_connection_manager().await.unwrap();
     let limiter = Limiter::new(user(5), RedisStore::from_connection(connection));
@@ -286,7 +281,7 @@ async fn unseen_reconnection_admits_no_more() {
 
 #[tokio::test]
 async fn shares_admit_no_more_than_the_limit() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let policy = || Policy::new("user").quota(Quota::new(3, HOUR));
     let mut instances = Vec::new();
     for _ in 0..3 {
@@ -304,7 +299,7 @@ async fn shares_admit_no_more_than_the_limit() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn high_costs_are_written_back() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let process = Far::from(&redis).await;
     let limiter = process.limiter(user(1_000_000));
     process.cut().await;
@@ -320,7 +315,7 @@ async fn high_costs_are_written_back() {
 
 #[tokio::test]
 async fn clock_stepped_back_past_a_reset() {
-    let redis = RedisProcess::start().await;
+    let redis = Redis::start().await;
     let process = Far::from(&redis).await;
     let limiter = process.limiter(user(2));
     limiter.reset("alice").await.unwrap();

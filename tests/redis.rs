@@ -1,12 +1,10 @@
 //! What the Redis store promises beyond the laws: one decision a call for a whole fleet, keys that
 //! go when they are no longer needed, scripts that come back.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::Redis;
+use test_support::Redis;
 use tower_sliding_window::store::{Admission, Check, KnownLog, Partition, Store};
 use tower_sliding_window::{
     FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,

@@ -1,15 +1,11 @@
 //! What the seckill example promises over HTTP, whether its state is in process or in Redis.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/server_process.rs"]
-mod server_process;
-mod support;
-
 use std::time::{Duration, Instant};
 
 use http::HeaderValue;
-use server_process::{Answer, Server};
-use support::Redis;
+use test_support::Redis;
+use test_support::server_process::{Answer, Server};
 
 /// Holds two servers to a promise: one that keeps everything itself and one that has a Redis.
 async fn on_both(arguments: &[&str], promise: impl AsyncFn(&Server)) {

@@ -2,20 +2,11 @@
 //! more than one Redis server.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-#[path = "support/sentinel.rs"]
-mod sentinel;
-#[path = "support/server_process.rs"]
-mod server_process;
-
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 
-use redis_process::RedisProcess;
-use server_process::{Answer, Server, run};
+use test_support::Redis;
+use test_support::server_process::{Answer, Server, run};
 
 const TOKEN: &str = "0123456789abcdef-the-token";
 const ADMIN: [&str; 4] = ["--ban", "1/10m:1h", "--admin", "127.0.0.1:0"];
@@ -128,8 +119,8 @@ async fn both_listeners_stop_at_a_signal_and_hang_up_on_the_silent() {
 
 #[tokio::test]
 async fn on_a_cluster_bans_hold_and_only_the_list_is_missing() {
-    let cluster = cluster::Cluster::start().await;
-    let urls: Vec<String> = cluster.nodes.iter().map(RedisProcess::url).collect();
+    let cluster = test_support::Cluster::start().await;
+    let urls: Vec<String> = cluster.nodes.iter().map(Redis::url).collect();
     let urls = urls.join(",");
     let more = ["--admin-token", TOKEN, "--redis", &urls, "--response-timeout", "10s"];
     let flags = [&ADMIN[..], &more, &["--ip-quota", "1000/60s", "--quota", "1/60s"]].concat();
@@ -150,9 +141,9 @@ async fn on_a_cluster_bans_hold_and_only_the_list_is_missing() {
 
 #[tokio::test]
 async fn behind_sentinels_bans_hold_and_are_listed() {
-    let watched = sentinel::Watched::start().await;
+    let watched = test_support::Sentinels::start().await;
     let urls = watched.urls().join(",");
-    let more = ["--redis", &urls, "--sentinel-master", sentinel::MASTER];
+    let more = ["--redis", &urls, "--sentinel-master", test_support::MASTER];
     let patient = ["--admin-token", TOKEN, "--response-timeout", "10s"];
     let server = Server::start("seckill", &[&ADMIN[..], &more, &patient].concat());
     assert_eq!(admin(&server, "PUT", "/admin/bans/mallory").await.status, 200);

@@ -1,14 +1,10 @@
 //! Bans in the seckill example: by strikes, and by hand through the admin listener.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/server_process.rs"]
-mod server_process;
-mod support;
-
 use http::request::Builder;
 use serde_json::{Value, json};
-use server_process::{Answer, Server};
-use support::Redis;
+use test_support::Redis;
+use test_support::server_process::{Answer, Server};
 use tokio::time::{Duration, Instant, sleep};
 
 const TOKEN: &str = "0123456789abcdef-the-token";

@@ -1,14 +1,10 @@
 //! What several seckill servers promise together, and what outlives them.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/server_process.rs"]
-mod server_process;
-mod support;
-
 use std::collections::HashSet;
 
-use server_process::{Answer, Server};
-use support::Redis;
+use test_support::Redis;
+use test_support::server_process::{Answer, Server};
 
 /// Starts a server without a quota for the one address that all users come from here.
 fn start(redis: &Redis, flags: &[&str]) -> Server {

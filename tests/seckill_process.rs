@@ -1,14 +1,10 @@
 //! The seckill example as a process: flags, errors at the start, logs, signals.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/server_process.rs"]
-mod server_process;
-mod support;
-
 use std::time::{Duration, Instant};
 
-use server_process::{Server, run};
-use support::Redis;
+use test_support::Redis;
+use test_support::server_process::{Server, run};
 
 #[test]
 fn a_wrong_flag_exits_with_2_and_names_the_part() {
@@ -33,7 +29,7 @@ fn a_wrong_flag_exits_with_2_and_names_the_part() {
         (&["--opens-in", "1s", "--opens-at", "2030-01-01T00:00:00Z"], "cannot be used with"),
         (&["--stocks", "iphone=1"], "--stock"),
     ];
-    server_process::refuses("seckill", cases);
+    test_support::server_process::refuses("seckill", cases);
 }
 
 #[test]
@@ -71,7 +67,7 @@ fn help_names_every_flag_and_a_first_request() {
 
 #[test]
 fn what_prevents_the_start_is_told_with_a_way_out_and_without_the_password() {
-    server_process::cannot_start("seckill");
+    test_support::server_process::cannot_start("seckill");
 }
 
 #[tokio::test]

@@ -1,26 +1,17 @@
 //! The seckill example on more than one Redis server: a Cluster, and a master that Sentinels watch.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-#[path = "support/sentinel.rs"]
-mod sentinel;
-#[path = "support/server_process.rs"]
-mod server_process;
-
 use std::time::Duration;
 
-use redis_process::RedisProcess;
-use server_process::Server;
+use test_support::Redis;
+use test_support::server_process::Server;
 use tokio::time::{Instant, sleep};
 
 const PATIENT: [&str; 2] = ["--response-timeout", "10s"];
 
 #[tokio::test]
 async fn on_a_cluster_the_quota_and_the_stock_hold() {
-    let cluster = cluster::Cluster::start().await;
-    let urls: Vec<String> = cluster.nodes.iter().map(RedisProcess::url).collect();
+    let cluster = test_support::Cluster::start().await;
+    let urls: Vec<String> = cluster.nodes.iter().map(Redis::url).collect();
     let mut arguments = vec!["--stock", "iphone=3", "--ip-quota", "1000/60s"];
     arguments.extend(PATIENT);
     urls.iter().for_each(|url| arguments.extend(["--redis", url]));
@@ -43,10 +34,10 @@ async fn on_a_cluster_the_quota_and_the_stock_hold() {
 
 #[tokio::test]
 async fn behind_sentinels_the_shop_goes_on_with_the_new_master() {
-    let mut watched = sentinel::Watched::start().await;
+    let mut watched = test_support::Sentinels::start().await;
     let urls = watched.urls().join(",");
     let arguments =
-        ["--stock", "iphone=100", "--redis", &urls, "--sentinel-master", sentinel::MASTER];
+        ["--stock", "iphone=100", "--redis", &urls, "--sentinel-master", test_support::MASTER];
     let server = Server::start("seckill", &[&arguments[..], &PATIENT[..]].concat());
     assert_eq!(server.order("iphone", "alice").await.status, 201);
 
@@ -72,7 +63,7 @@ async fn a_failure_policy_and_servers_that_make_no_sense_are_refused() {
         (vec!["--on-failure", "local:0"], "\"0\" is not a number of instances"),
         (vec!["--sentinel-master", "shop"], "--redis"),
     ] {
-        let output = server_process::run("seckill", &arguments);
+        let output = test_support::server_process::run("seckill", &arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains(part), "{stderr}");

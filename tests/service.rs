@@ -15,10 +15,7 @@ use tower_sliding_window::store::{
 use tower_sliding_window::{MemoryStore, Quota, SlidingWindow, SlidingWindowLayer, key};
 use tower_test::mock::{self, Handle, Mock};
 
-#[path = "support/http.rs"]
-mod http_support;
-
-use http_support::{from_user, request};
+use test_support::requests::{from_user, request};
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;

@@ -1,18 +1,15 @@
 //! What the SMS gateway promises over HTTP, whether its state is in process or in Redis.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/server_process.rs"]
-mod server_process;
 #[path = "support/sms.rs"]
 mod sms;
-mod support;
 
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
-use server_process::Server;
 use sms::{message, policies_until, post, put, sms, start, until, violated};
-use support::Redis;
+use test_support::Redis;
+use test_support::server_process::Server;
 
 const ALICE: &str = "+491701234567";
 const BOB: &str = "+491701234568";

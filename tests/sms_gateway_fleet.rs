@@ -1,19 +1,14 @@
 //! What several SMS gateways promise together, and what outlives them.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/redis_process.rs"]
-mod redis_process;
-#[path = "support/server_process.rs"]
-mod server_process;
 #[path = "support/sms.rs"]
 mod sms;
-mod support;
 
-use redis_process::RedisProcess;
 use serde_json::{Value, json};
-use server_process::{Server, run};
 use sms::{policies_until, put, sent_by_both, sms, start, until, violated};
-use support::Redis;
+use test_support::Redis;
+use test_support::Redis;
+use test_support::server_process::{Server, run};
 
 const ALICE: &str = "+491701234567";
 const BOB: &str = "+491701234568";
@@ -192,7 +187,7 @@ async fn a_redis_that_forgets_is_told_again() {
 
 #[tokio::test]
 async fn without_its_redis_a_server_goes_on_and_changes_nothing() {
-    let mut redis = RedisProcess::start().await;
+    let mut redis = Redis::start().await;
     let local = start(&["--redis", &redis.url(), "--receiver-limit", "2/1h"]);
     let closed = start(&["--redis", &redis.url(), "--on-failure", "closed"]);
     put(&local, "/policies/receiver", "3/1h").await;

@@ -1,20 +1,15 @@
 //! The SMS gateway as a process: flags, errors at the start, logs, signals.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/raw_client.rs"]
-mod raw_client;
-#[path = "support/server_process.rs"]
-mod server_process;
 #[path = "support/sms.rs"]
 mod sms;
-mod support;
 
 use std::time::{Duration, Instant};
 
-use raw_client::RawClient;
-use server_process::{Server, run};
 use sms::{message, put, sms, spawn_sms, start, until};
-use support::Redis;
+use test_support::Redis;
+use test_support::raw_client::RawClient;
+use test_support::server_process::{Server, run};
 
 const ALICE: &str = "+491701234567";
 
@@ -52,7 +47,7 @@ fn a_wrong_flag_exits_with_2_and_names_the_part() {
         (&["--alert-least", "few"], "--alert-least"),
         (&["--institutions", "bank"], "--institution"),
     ];
-    server_process::refuses("sms_gateway", cases);
+    test_support::server_process::refuses("sms_gateway", cases);
 }
 
 #[test]
@@ -124,7 +119,7 @@ fn a_global_rate_below_the_sum_of_the_levels_prevents_the_start_and_shows_the_su
 
 #[test]
 fn what_prevents_the_start_is_told_with_a_way_out_and_without_the_password() {
-    server_process::cannot_start("sms_gateway");
+    test_support::server_process::cannot_start("sms_gateway");
 }
 
 #[tokio::test]

@@ -1,28 +1,20 @@
 //! The SMS gateway on more than one Redis server: a Cluster, and a master that Sentinels watch.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-#[path = "support/sentinel.rs"]
-mod sentinel;
-#[path = "support/server_process.rs"]
-mod server_process;
 #[path = "support/sms.rs"]
 mod sms;
 
-use redis_process::RedisProcess;
 use serde_json::json;
 use sms::{policies_until, put, sent_by_both, sms, start, until, violated};
+use test_support::Redis;
 
 const ALICE: &str = "+491701234567";
 const BOB: &str = "+491701234568";
 
 #[tokio::test]
 async fn on_a_cluster_the_levels_hold_and_policies_are_shared() {
-    let cluster = cluster::Cluster::start().await;
-    let urls: Vec<String> = cluster.nodes.iter().map(RedisProcess::url).collect();
+    let cluster = test_support::Cluster::start().await;
+    let urls: Vec<String> = cluster.nodes.iter().map(Redis::url).collect();
     let mut flags = vec!["--receiver-limit", "7/1h"];
     urls.iter().for_each(|url| flags.extend(["--redis", url]));
     let servers = [(); 2].map(|()| start(&flags));
@@ -55,9 +47,9 @@ async fn on_a_cluster_the_levels_hold_and_policies_are_shared() {
 
 #[tokio::test]
 async fn behind_sentinels_messages_and_policies_outlive_the_master() {
-    let mut watched = sentinel::Watched::start().await;
+    let mut watched = test_support::Sentinels::start().await;
     let urls = watched.urls().join(",");
-    let flags = ["--redis", &urls, "--sentinel-master", sentinel::MASTER];
+    let flags = ["--redis", &urls, "--sentinel-master", test_support::MASTER];
     let server = start(&flags);
     assert_eq!(put(&server, "/policies/receiver", "2/1h").await.status, 200);
     assert_eq!(sms(&server, "bank", "otp", ALICE).await.status, 202);

@@ -1,17 +1,10 @@
 //! Faults at random for as long as one likes: `tests/soak.sh MINUTES [SEED]`.
 
-#[path = "support/load.rs"]
-mod load;
-#[path = "support/proxy.rs"]
-mod proxy;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-
 use std::time::{Duration, SystemTime};
 
-use load::{Answers, Load, WINDOW};
-use proxy::{Fault, Proxy};
-use redis_process::RedisProcess;
+use test_support::Redis;
+use test_support::load::{Answers, Load, WINDOW};
+use test_support::proxy::{Fault, Proxy};
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{DecidedBy, FailurePolicy, RedisStore};
 
@@ -65,7 +58,7 @@ impl WallClock {
     }
 }
 
-async fn inject(fault: &str, redis: &mut RedisProcess, proxy: &Proxy, random: &mut fastrand::Rng) {
+async fn inject(fault: &str, redis: &mut Redis, proxy: &Proxy, random: &mut fastrand::Rng) {
     let mut span = || Duration::from_millis(random.u64(50..4_000));
     match fault {
         "kill -9 and restart" => {
@@ -143,7 +136,7 @@ async fn faults_at_random() {
     println!("seed {seed}, {minutes} minutes");
     let mut random = fastrand::Rng::with_seed(seed);
 
-    let mut redis = RedisProcess::start_with(&["--lua-time-limit", "100"]).await;
+    let mut redis = Redis::start_with(&["--lua-time-limit", "100"]).await;
     let proxy = Proxy::to(redis.port()).await;
     let store = RedisStore::builder().deny_cache(false).connect(proxy.url()).await.unwrap();
     let load = Load::start(store, FailurePolicy::default());

@@ -1,14 +1,12 @@
 //! The speech monitor on a real Redis: between processes, in what it keeps there, and when that
 //! fails. What it decides is tested beside it, in `src/moderation/promises.rs`.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use support::Redis;
+use test_support::Redis;
 use tokio::task::JoinSet;
 use tower_sliding_window::moderation::{Counted, Message, Rule, SpeechMonitor};
 use tower_sliding_window::{MemoryStore, Quota, RedisStore, StoreError};

@@ -1,15 +1,11 @@
 //! What Redis has done for the speech monitor is done once, also if its answer is lost.
 
-#[path = "support/proxy.rs"]
-mod proxy;
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use proxy::{Fault, Proxy};
-use support::Redis;
+use test_support::Redis;
+use test_support::proxy::{Fault, Proxy};
 use tower_sliding_window::moderation::store::{
     History, Imposed, Imposition, SpeechStore, Utterance,
 };

@@ -16,10 +16,7 @@ use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_layer::Layer;
 use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
 
-#[path = "support/http.rs"]
-mod http_support;
-
-use http_support::{from_user, ok, send, status};
+use test_support::requests::{from_user, ok, send, status};
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;

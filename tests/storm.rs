@@ -1,19 +1,13 @@
 //! Storm detection on a real Redis: between processes, in what it keeps there, and when that fails.
 //! What it decides is tested beside it, in `src/storm/promises.rs`.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/redis_process.rs"]
-mod redis_process;
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cluster::Cluster;
-use redis_process::RedisProcess;
-use support::Redis;
+use test_support::Cluster;
+use test_support::Redis;
+use test_support::Redis;
 use tokio::task::JoinSet;
 use tower_sliding_window::storm::StormRule;
 use tower_sliding_window::{MemoryStore, RedisStore, StoreError, StormDetector, StormEvent};
@@ -120,12 +114,12 @@ fn rule(threshold: &str) -> StormRule {
 }
 
 /// A detector, and what its hook is told.
-struct Watched {
+struct Sentinels {
     detector: StormDetector,
     told: Arc<Mutex<Vec<StormEvent>>>,
 }
 
-impl Watched {
+impl Sentinels {
     fn on(store: RedisStore, threshold: &str) -> Self {
         let told = Arc::new(Mutex::new(Vec::new()));
         let heard = told.clone();
@@ -153,7 +147,7 @@ impl Watched {
 async fn a_storm_that_goes_silent_ends_once_for_all_who_saw_it() {
     let redis = Redis::start().await;
     let [one, two] =
-        [Watched::on(redis.store().await, "10/1s"), Watched::on(redis.store().await, "10/1s")];
+        [Sentinels::on(redis.store().await, "10/1s"), Sentinels::on(redis.store().await, "10/1s")];
     one.record("lobby", 0..11).await;
     two.record("lobby", 11..14).await;
     assert_eq!((one.detector.watched(), two.detector.watched()), (1, 1));
@@ -166,9 +160,9 @@ async fn a_storm_that_goes_silent_ends_once_for_all_who_saw_it() {
 #[tokio::test]
 async fn if_the_process_that_saw_the_start_is_gone_another_tells_the_end() {
     let redis = Redis::start().await;
-    let two = Watched::on(redis.store().await, "10/1s");
+    let two = Sentinels::on(redis.store().await, "10/1s");
     {
-        let one = Watched::on(redis.store().await, "10/1s");
+        let one = Sentinels::on(redis.store().await, "10/1s");
         one.record("lobby", 0..11).await;
         one.detector.flush().await;
         assert_eq!(one.told.lock().unwrap().len(), 1);
@@ -207,7 +201,7 @@ async fn on_a_cluster_each_group_is_on_one_server() {
     let cluster = Cluster::start().await;
     let builder = RedisStore::builder().response_timeout(Duration::from_secs(10));
     let store = builder.connect(cluster.servers()).await.unwrap();
-    let watched = Watched::on(store, "10/2s");
+    let watched = Sentinels::on(store, "10/2s");
     for group in 0..20 {
         watched.record(&format!("group-{group}"), 0..11).await;
     }
@@ -220,9 +214,9 @@ async fn on_a_cluster_each_group_is_on_one_server() {
 
 #[tokio::test]
 async fn without_redis_a_message_is_an_error_at_once_and_a_storm_ends_when_it_is_back() {
-    let mut redis = RedisProcess::start_with(&["--appendonly", "yes"]).await;
+    let mut redis = Redis::start_with(&["--appendonly", "yes"]).await;
     let store = RedisStore::connect(redis.url()).await.unwrap();
-    let watched = Watched::on(store, "10/2s");
+    let watched = Sentinels::on(store, "10/2s");
     watched.record("lobby", 0..11).await;
     redis.kill();
     for id in 11..100 {

@@ -1,14 +1,10 @@
 //! A storm is told of once, also if the answer that tells of it is lost, or nobody waits for it.
 
-#[path = "support/proxy.rs"]
-mod proxy;
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use proxy::{Fault, Proxy};
-use support::Redis;
+use test_support::Redis;
+use test_support::proxy::{Fault, Proxy};
 use tower_sliding_window::storm::StormRule;
 use tower_sliding_window::{RedisStore, StormDetector, StormEvent};
 

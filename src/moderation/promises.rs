@@ -9,13 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::aio::ConnectionManager;
-use redis_test::server::RedisServer;
+use test_support::Redis;
 
 use super::redis::Scripts;
 use super::store::SpeechStore;
 use super::{Message, Mute, MuteEvent, Rule, SpeechMonitor};
 use crate::promises::promises;
-use crate::store::redis::tests::connect;
 use crate::store::{MemoryStore, RedisStore};
 
 /// Where the stamps in Redis begin: as many digits as real ones.
@@ -32,7 +31,7 @@ struct World {
 struct RedisClock {
     now_us: u64,
     connection: ConnectionManager,
-    _server: RedisServer,
+    _server: Redis,
 }
 
 impl World {
@@ -41,8 +40,8 @@ impl World {
     }
 
     async fn on_redis() -> Self {
-        let server = RedisServer::new();
-        let connection = connect(&server).await;
+        let server = Redis::start().await;
+        let connection = server.connection().await;
         let store = RedisStore::builder().response_timeout(Duration::from_secs(10));
         let store = Scripts::with_clock(&store.connection(connection.clone()), "clock");
         let clock = RedisClock { now_us: ORIGIN_US, connection, _server: server };

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use redis::aio::ConnectionManager;
-use redis_test::server::RedisServer;
+use test_support::Redis;
 
 use self::history::step;
 use super::MemoryStore;
 use super::contract::{HORIZON_US, Player, Step};
-use super::redis::tests::{Commands, connect};
+use super::redis::tests::Commands;
 
 /// Where the stamps of the Redis history begin: as many digits as real ones.
 const ORIGIN_US: u64 = 1_790_000_000_000_000;
@@ -70,9 +70,9 @@ fn the_memory_store_agrees_with_the_algorithm() {
 
 #[test]
 fn the_script_agrees_with_the_algorithm() {
-    let server = RedisServer::new();
     let runtime = runtime();
-    let connection = runtime.block_on(connect(&server));
+    let server = runtime.block_on(Redis::start());
+    let connection = runtime.block_on(server.connection());
     let history_number = std::cell::Cell::new(0);
 
     let histories = prop::collection::vec(step(true), 1..80);
@@ -87,9 +87,9 @@ fn the_script_agrees_with_the_algorithm() {
 /// Random histories seldom meet a boundary of the shorter script: these go through all of them.
 #[test]
 fn the_shorter_script_agrees_at_its_boundaries() {
-    let server = RedisServer::new();
     let runtime = runtime();
-    let connection = runtime.block_on(connect(&server));
+    let server = runtime.block_on(Redis::start());
+    let connection = runtime.block_on(server.connection());
     for limit in 1..4 {
         for offsets in [[0, 1], [1, HORIZON_US - 1], [400_000, 700_000], [2, HORIZON_US - 400_000]]
         {

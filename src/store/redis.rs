@@ -352,23 +352,6 @@ impl RedisStoreBuilder {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use redis::Client;
-    use redis::aio::ConnectionManagerConfig;
-    use redis_test::server::RedisServer;
-
-    use super::*;
-
     /// The store that a test gives a clock, without the cache that has a clock of its own.
     pub(in crate::store) use super::commands::Commands;
-
-    /// Connects to a server that has just been started.
-    pub(crate) async fn connect(server: &RedisServer) -> ConnectionManager {
-        let config = ConnectionManagerConfig::new()
-            .set_response_timeout(Some(Duration::from_secs(10)))
-            .set_min_delay(Duration::from_millis(10))
-            .set_max_delay(Duration::from_millis(50))
-            .set_number_of_retries(200);
-        let client = Client::open(server.connection_info()).unwrap();
-        ConnectionManager::new_with_config(client, config).await.unwrap()
-    }
 }

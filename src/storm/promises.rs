@@ -9,14 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::ConnectionManager;
-use redis_test::server::RedisServer;
+use test_support::Redis;
 
 use super::StormRule;
 use super::redis::Scripts;
 use super::store::{Ended, Sighted, Sighting, Started, StormStore};
 use crate::key::Key;
 use crate::promises::promises;
-use crate::store::redis::tests::connect;
 use crate::store::{MemoryStore, RedisStore};
 
 /// Where the stamps in Redis begin: as many digits as real ones.
@@ -35,7 +34,7 @@ struct World {
 struct RedisClock {
     now_us: u64,
     connection: ConnectionManager,
-    _server: RedisServer,
+    _server: Redis,
 }
 
 impl World {
@@ -44,8 +43,8 @@ impl World {
     }
 
     async fn on_redis() -> Self {
-        let server = RedisServer::new();
-        let connection = connect(&server).await;
+        let server = Redis::start().await;
+        let connection = server.connection().await;
         let store = RedisStore::builder().response_timeout(Duration::from_secs(10));
         let store = Scripts::with_clock(&store.connection(connection.clone()), "clock");
         let clock = RedisClock { now_us: ORIGIN_US, connection, _server: server };

@@ -3,9 +3,9 @@
 use serde_json::json;
 use tokio::time::advance;
 
-use crate::http_support::send;
 use crate::policies::LOOK_EVERY;
 use crate::{App, ROOMY, SECOND, violated};
+use test_support::requests::send;
 
 #[tokio::test(start_paused = true)]
 async fn a_changed_policy_applies_at_once_and_counts_what_was() {

@@ -16,10 +16,10 @@ use crate::bucket::Bucket;
 use crate::controller::Results;
 use crate::downstream::Downstream;
 use crate::gateway::{Gateway, limiter};
-use crate::http_support::send;
 use crate::levels::Levels;
 use crate::message::Message;
 use crate::{App, SECOND, body};
+use test_support::requests::send;
 
 /// A store whose answers take a second to come.
 struct Far(MemoryStore);

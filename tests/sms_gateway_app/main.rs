@@ -20,8 +20,6 @@ mod downstream;
 #[path = "../../examples/sms_gateway/gateway.rs"]
 mod gateway;
 mod hanging_up;
-#[path = "../support/http.rs"]
-mod http_support;
 #[path = "../../examples/sms_gateway/levels.rs"]
 mod levels;
 #[path = "../../examples/sms_gateway/message.rs"]
@@ -58,7 +56,7 @@ use clap::Parser;
 use http::Request;
 use serde_json::{Value, json};
 
-use crate::http_support::{Answer, send};
+use test_support::requests::{Answer, send};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::server_process::{Answer, Server};
+use test_support::server_process::{Answer, Server};
 
 /// How long to wait for what is to come soon.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -284,16 +284,15 @@ impl Commands {
 
 #[cfg(all(test, feature = "cluster"))]
 mod tests {
-    use redis_test::server::RedisServer;
+    use test_support::Redis;
 
     use super::*;
     use crate::policy::Policy;
-    use crate::store::redis::tests::connect;
 
     #[tokio::test]
     async fn what_may_have_been_sent_before_is_uncertain() {
-        let server = RedisServer::new();
-        let connection = connect(&server).await;
+        let server = Redis::start().await;
+        let connection = server.connection().await;
         let setup = "HSET clock s 1790000000 us 0\nSET clock:{=alice}:user x";
         for line in setup.lines() {
             let mut words = line.split(' ');
@@ -314,8 +313,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_the_connection_may_send_twice_is_looked_up_before_it_is_counted() {
-        let server = RedisServer::new();
-        let connection = connect(&server).await;
+        let server = Redis::start().await;
+        let connection = server.connection().await;
         let time = redis::cmd("HSET").arg(("clock", "s", 1_790_000_000, "us", 0)).to_owned();
         time.exec_async(&mut connection.clone()).await.unwrap();
         let store = Commands::with_clock(connection, "clock").sent_twice();

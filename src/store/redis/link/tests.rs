@@ -1,12 +1,11 @@
 //! A call and its connection.
 
-use redis_test::server::RedisServer;
+use test_support::Redis;
 
 use super::*;
-use crate::store::redis::tests::connect;
 
-async fn link(server: &RedisServer, response_timeout: Duration) -> (Link, Connection) {
-    let connection = connect(server).await;
+async fn link(server: &Redis, response_timeout: Duration) -> (Link, Connection) {
+    let connection = server.connection().await;
     let connector = Connector::Managed(connection.clone());
     (Link::idle(connector, response_timeout, Outage::new()), Connection::Managed(connection))
 }
@@ -20,7 +19,7 @@ fn connected(link: &Link, connection: Connection) {
 /// A call may find the new connection before those who wait for one are told of it.
 #[tokio::test]
 async fn a_call_does_not_take_the_news_of_its_connection_for_the_end_of_it() {
-    let server = RedisServer::new();
+    let server = Redis::start().await;
     let (link, connection) = link(&server, Duration::from_secs(10)).await;
     connected(&link, connection);
     let call = link.call(async |_| {
@@ -34,7 +33,7 @@ async fn a_call_does_not_take_the_news_of_its_connection_for_the_end_of_it() {
 
 #[tokio::test]
 async fn a_call_ends_with_the_connection_it_waits_on() {
-    let server = RedisServer::new();
+    let server = Redis::start().await;
     let (link, connection) = link(&server, Duration::from_secs(600)).await;
     connected(&link, connection);
     let call = link.call(async |_| std::future::pending::<Result<(), _>>().await);
@@ -46,7 +45,7 @@ async fn a_call_ends_with_the_connection_it_waits_on() {
 
 #[tokio::test]
 async fn nobody_waits_for_a_connection_longer_than_for_an_answer() {
-    let server = RedisServer::new();
+    let server = Redis::start().await;
     let (link, _) = link(&server, Duration::from_millis(50)).await;
     // Nobody makes the connection, and nobody tells.
     let attempt = Arc::new(());

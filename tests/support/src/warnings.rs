@@ -1,5 +1,4 @@
 //! A subscriber of warnings that tests can read.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::cell::RefCell;
 use std::io;
@@ -35,6 +34,7 @@ impl Warnings {
         Listening
     }
 
+    /// Returns the warnings so far, a line each.
     pub fn lines(&self) -> Vec<String> {
         let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         text.lines().map(str::to_owned).collect()

@@ -1,5 +1,4 @@
 //! TLS in front of a server that is built without it.
-#![allow(unreachable_pub, reason = "a part of one test")]
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,12 +1,10 @@
 //! A Redis Cluster of real processes.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tower_sliding_window::store::RedisServers;
 
-use crate::redis_process::{RedisProcess, free_port};
+use crate::Redis;
 
 const SLOTS: usize = 16384;
 const PRIMARIES: usize = 3;
@@ -14,7 +12,7 @@ const PRIMARIES: usize = 3;
 /// Three primaries, with a replica each if wanted.
 pub struct Cluster {
     /// The primaries first, then their replicas in the same order.
-    pub nodes: Vec<RedisProcess>,
+    pub nodes: Vec<Redis>,
 }
 
 impl Cluster {
@@ -28,7 +26,7 @@ impl Cluster {
         let mut nodes = Vec::new();
         for _ in 0..PRIMARIES * (1 + replicas) {
             let enabled = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
-            nodes.push(RedisProcess::start_in(port(), "redis-server", &enabled, &[]).await);
+            nodes.push(Redis::start_with(&enabled).await);
         }
         let cluster = Self { nodes };
         cluster.form(replicas).await;
@@ -79,14 +77,11 @@ impl Cluster {
         .await;
     }
 
-    async fn until_all_nodes(&self, is_so: impl AsyncFn(&RedisProcess) -> bool) {
+    async fn until_all_nodes(&self, is_so: impl AsyncFn(&Redis) -> bool) {
         Self::until(self.nodes.iter(), is_so).await;
     }
 
-    async fn until(
-        nodes: impl Iterator<Item = &RedisProcess>,
-        is_so: impl AsyncFn(&RedisProcess) -> bool,
-    ) {
+    async fn until(nodes: impl Iterator<Item = &Redis>, is_so: impl AsyncFn(&Redis) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(60);
         for node in nodes {
             while !is_so(node).await {
@@ -96,8 +91,9 @@ impl Cluster {
         }
     }
 
-    pub fn servers(&self) -> RedisServers {
-        RedisServers::cluster(self.nodes.iter().map(RedisProcess::url)).unwrap()
+    /// Returns the nodes' URLs.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Redis::url).collect()
     }
 
     /// Moves a slot with its keys from one primary to another, as `redis-cli --cluster reshard`
@@ -128,15 +124,5 @@ impl Cluster {
     pub async fn slot(&self, key: &str) -> (u16, usize) {
         let slot: u16 = self.nodes[0].run(&["CLUSTER", "KEYSLOT", key]).await;
         (slot, (0..PRIMARIES).rfind(|it| usize::from(slot) >= SLOTS * it / PRIMARIES).unwrap())
-    }
-}
-
-/// Returns a free port whose cluster bus, 10,000 above it, has room.
-fn port() -> u16 {
-    loop {
-        let port = free_port();
-        if port < 55_000 && std::net::TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok() {
-            return port;
-        }
     }
 }

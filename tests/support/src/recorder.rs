@@ -1,5 +1,4 @@
 //! A recorder of metrics that tests can read.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,9 +8,9 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, Share
 
 /// Keeps counters, and gauges as the bits of their value, by name and labels.
 #[derive(Clone, Default)]
-pub struct Told(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
+pub struct RecordedMetrics(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
 
-impl Told {
+impl RecordedMetrics {
     fn cell(&self, key: &Key) -> Arc<AtomicU64> {
         let labels = key.labels().map(|it| format!("{}={}", it.key(), it.value()));
         let labels: Vec<String> = labels.collect();
@@ -19,20 +18,23 @@ impl Told {
         self.0.lock().unwrap().entry(name).or_default().clone()
     }
 
+    /// Returns the value of a metric, 0 if there is none.
     pub fn count(&self, name: &str) -> u64 {
         self.0.lock().unwrap().get(name).map_or(0, |cell| cell.load(Ordering::SeqCst))
     }
 
+    /// Returns whether there is such a metric.
     pub fn knows(&self, name: &str) -> bool {
         self.0.lock().unwrap().contains_key(name)
     }
 
+    /// Returns the gauge of the connection to Redis.
     pub fn available(&self) -> f64 {
         f64::from_bits(self.count("sliding_window_store_available{}"))
     }
 }
 
-impl Recorder for Told {
+impl Recorder for RecordedMetrics {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}

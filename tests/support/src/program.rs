@@ -1,12 +1,9 @@
-//! An example of this crate as a user runs it: a process with flags, input, output, logs and an
-//! exit code.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
-#![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
+//! A program as a user runs it: a process with flags, input, output, logs and an exit code.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -14,23 +11,26 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::Process;
+
 /// How long a program may take to print what it is to print, or to stop.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running program. It is killed if the test ends before it does.
 pub struct Program {
-    child: Child,
+    process: Process,
     stdin: Option<ChildStdin>,
     stdout: mpsc::Receiver<String>,
     logs: Option<JoinHandle<String>>,
 }
 
 impl Program {
-    /// Starts a program whose logs go to someone who has left.
+    /// Starts a program whose logs are not read.
     pub fn start_unheard(command: &mut Command) -> Self {
         Self::start_heard_by(command, |_| None)
     }
 
+    /// Starts a program.
     pub fn start(command: &mut Command) -> Self {
         Self::start_heard_by(command, |mut stderr| {
             Some(std::thread::spawn(move || {
@@ -46,12 +46,13 @@ impl Program {
         hear: impl FnOnce(ChildStderr) -> Option<JoinHandle<String>>,
     ) -> Self {
         let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = pipes.spawn().expect("the example can be run");
+        let mut process = Process::start(pipes);
+        let child = &mut process.0;
         let (sender, stdout) = mpsc::channel();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|it| sender.send(it)));
         let logs = hear(child.stderr.take().unwrap());
-        Self { stdin: child.stdin.take(), child, stdout, logs }
+        Self { stdin: child.stdin.take(), process, stdout, logs }
     }
 
     /// Writes to its standard input.
@@ -72,16 +73,14 @@ impl Program {
 
     /// Sends `TERM` or `INT`.
     pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let status = Command::new("kill").args([&format!("-{name}"), &pid]).status();
-        assert!(status.expect("kill is a command").success());
+        self.process.signal(name);
     }
 
     /// Waits until it stops; returns how, what it logged, and what else it printed.
     pub fn stopped(mut self) -> (ExitStatus, String, Vec<String>) {
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
+            if let Some(status) = self.process.exited() {
                 break status;
             }
             assert!(Instant::now() < deadline, "the program does not stop: {}", self.kill());
@@ -93,25 +92,36 @@ impl Program {
 
     /// Kills it, and returns what it logged.
     pub fn kill(&mut self) -> String {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.kill();
         self.logs.take().map(|logs| logs.join().unwrap()).unwrap_or_default()
     }
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        self.kill();
+/// Begins a command that runs a program, with the log level and the settings it has by default.
+///
+/// The program is the path of an executable, such as `env!("CARGO_BIN_EXE_seckill")`, or the name of
+/// an example of tower-sliding-window, which is built now.
+pub fn command(program: &str) -> Command {
+    static BUILT: LazyLock<Mutex<HashMap<String, PathBuf>>> = LazyLock::new(Mutex::default);
+    let path = if program.contains('/') {
+        PathBuf::from(program)
+    } else {
+        let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+        built.entry(program.to_owned()).or_insert_with(|| build(program)).clone()
+    };
+    let name = path.file_stem().unwrap().to_str().unwrap();
+    let prefix = name.to_uppercase().replace('-', "_");
+    let mut command = Command::new(&path);
+    for variable in ["RUST_LOG", &format!("{prefix}_REDIS"), &format!("{prefix}_ADMIN_TOKEN")] {
+        command.env_remove(variable);
     }
+    command
 }
 
-/// Begins a command that runs an example, with the log level it has by default.
-pub fn command(example: &'static str) -> Command {
-    static BUILT: LazyLock<Mutex<HashMap<&str, PathBuf>>> = LazyLock::new(Mutex::default);
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut command = Command::new(built.entry(example).or_insert_with(|| build(example)));
-    command.env_remove("RUST_LOG");
-    command
+/// Returns the `target` directory of this test program.
+pub fn target_directory() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(3).expect("target/PROFILE/deps/TEST").to_owned()
 }
 
 /// Builds an example now: `cargo test --all-targets` and `--test NAME` do not build it, and one
@@ -132,6 +142,7 @@ fn build(example: &str) -> PathBuf {
         .args(["build", "--example", example, "--message-format", "json-render-diagnostics"])
         .arg("--profile")
         .arg(profile)
+        .args(["--package", "tower-sliding-window"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stderr(Stdio::inherit())
         .output()

@@ -1,5 +1,4 @@
 //! A client that writes whatever bytes it likes, and leaves when it likes.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::time::Duration;
 
@@ -13,13 +12,14 @@ use crate::server_process::{Answer, Server};
 /// No answer may take longer, nor may a connection that is to be closed stay open.
 const HANG: Duration = Duration::from_secs(30);
 
-/// Who takes nothing for so long is taken to be full.
+/// A server that takes nothing for so long is full.
 const FULL: Duration = Duration::from_secs(1);
 
 /// One connection to a server.
 pub struct RawClient(TcpStream);
 
 impl RawClient {
+    /// Connects to a server.
     pub async fn connect(server: &Server) -> Self {
         let address = server.url.trim_start_matches("http://");
         Self(TcpStream::connect(address).await.expect("the server accepts connections"))

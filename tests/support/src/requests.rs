@@ -9,37 +9,40 @@ use tower::{Service, ServiceExt};
 
 /// A response, read to its end.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: String,
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: String,
 }
 
-#[allow(dead_code, reason = "each test file uses a part")]
 impl Answer {
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    /// Reads a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().expect("a header in ASCII"))
     }
 
-    pub(crate) fn retry_after(&self) -> Option<u64> {
+    /// Reads the seconds of `Retry-After`.
+    pub fn retry_after(&self) -> Option<u64> {
         self.header("retry-after").map(|value| value.parse().expect("whole seconds"))
     }
 
-    pub(crate) fn problem(&self) -> serde_json::Value {
+    /// Reads the problem document.
+    pub fn problem(&self) -> serde_json::Value {
         assert_eq!(self.header("content-type"), Some("application/problem+json"));
         serde_json::from_str(&self.body).expect("a problem document")
     }
 }
 
 /// Answers every request with `ok`.
-#[allow(dead_code, reason = "each test file uses a part")]
-pub(crate) async fn ok(_: Request<String>) -> Result<Response<Full<Bytes>>, Infallible> {
+pub async fn ok(_: Request<String>) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new("ok".into()))
 }
 
 /// A request that carries these headers.
-#[allow(dead_code, reason = "each test file uses a part")]
-pub(crate) fn request(headers: &[(&str, &str)]) -> Request<String> {
+pub fn request(headers: &[(&str, &str)]) -> Request<String> {
     let with = |request: http::request::Builder, (name, value): &(&str, &str)| {
         request.header(*name, *value)
     };
@@ -48,13 +51,12 @@ pub(crate) fn request(headers: &[(&str, &str)]) -> Request<String> {
 }
 
 /// A request of the user that `key::header("x-user-id")` sees.
-#[allow(dead_code, reason = "each test file uses a part")]
-pub(crate) fn from_user(user: &str) -> Request<String> {
+pub fn from_user(user: &str) -> Request<String> {
     request(&[("x-user-id", user)])
 }
 
 /// Sends a request to a clone of the service, as a server does for each connection.
-pub(crate) async fn send<S, ReqBody, ResBody>(service: &S, request: Request<ReqBody>) -> Answer
+pub async fn send<S, ReqBody, ResBody>(service: &S, request: Request<ReqBody>) -> Answer
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
     S::Error: std::fmt::Debug,
@@ -69,8 +71,7 @@ where
 }
 
 /// Sends a request of `user` and returns the status of the answer.
-#[allow(dead_code, reason = "each test file uses a part")]
-pub(crate) async fn status<S, ResBody>(service: &S, user: &str) -> StatusCode
+pub async fn status<S, ResBody>(service: &S, user: &str) -> StatusCode
 where
     S: Service<Request<String>, Response = Response<ResBody>> + Clone,
     S::Error: std::fmt::Debug,

@@ -1,21 +1,22 @@
 //! An example that reads lines and prints lines, as a process.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::process::{Command, Output, Stdio};
 
+use crate::Redis;
 use crate::program::{self, Program};
-use crate::support::Redis;
 
-/// An example by its name, without the environment's word on which Redis it has.
+/// A program, as [`program::command`] names it.
 pub struct LineProgram(pub &'static str);
 
 impl LineProgram {
+    /// Begins a command that runs it.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = program::command(self.0);
-        command.args(arguments).env_remove(format!("{}_REDIS", self.0.to_uppercase()));
+        command.args(arguments);
         command
     }
 
+    /// Starts it.
     pub fn start(&self, arguments: &[&str]) -> Program {
         Program::start(&mut self.command(arguments))
     }

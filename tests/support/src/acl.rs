@@ -1,12 +1,11 @@
 //! The Redis user of the README.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
-use crate::redis_process::RedisProcess;
+use crate::Redis;
 
 /// The rules of the README, one a command: for windows, for all else, for a Cluster.
 fn rules() -> Vec<String> {
     let readme =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
     let block = readme.split("```").find(|block| block.starts_with("text\nACL SETUSER")).unwrap();
     let lines = block.lines().skip(1).filter(|line| !line.starts_with('#'));
     let rules: String = lines.collect::<Vec<_>>().join(" ").replace(">PASSWORD", ">secret");
@@ -16,13 +15,16 @@ fn rules() -> Vec<String> {
 /// Which of the rules a user has.
 #[derive(Clone, Copy)]
 pub enum May {
+    /// Keep windows.
     KeepWindows = 1,
+    /// Do all that the crate does on one server.
     DoAll = 2,
+    /// Do all that the crate does on a Cluster.
     DoAllOnACluster = 3,
 }
 
 /// Makes the user, and returns the URL for them.
-pub async fn make_user(redis: &RedisProcess, may: May) -> String {
+pub async fn make_user(redis: &Redis, may: May) -> String {
     let rules = rules();
     assert_eq!(rules.len(), 3);
     for rule in &rules[..may as usize] {

@@ -1,6 +1,4 @@
 //! What the tests of penalties and bans share.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
-#![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
 
 use std::time::Duration;
 
@@ -31,30 +29,3 @@ pub async fn provoke(limiter: &Limiter) -> Duration {
     assert_eq!(struck, Struck::Banned);
     banned.expect("how long")
 }
-
-/// Holds every store to promises.
-macro_rules! promises {
-    ($($name:ident),* $(,)?) => {
-        mod in_process {
-            $(#[tokio::test(start_paused = true)]
-            async fn $name() {
-                super::$name(tower_sliding_window::MemoryStore::new()).await;
-            })*
-        }
-        mod on_redis {
-            $(#[tokio::test]
-            async fn $name() {
-                let redis = super::support::Redis::start().await;
-                super::$name(redis.store_without_deny_cache().await).await;
-            })*
-        }
-        mod on_redis_behind_the_deny_cache {
-            $(#[tokio::test]
-            async fn $name() {
-                let redis = super::support::Redis::start().await;
-                super::$name(redis.store().await).await;
-            })*
-        }
-    };
-}
-pub(crate) use promises;

@@ -1,5 +1,4 @@
 //! Load on a layer while something fails, and what may be said of the answers afterwards.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -35,8 +34,11 @@ const HANG: Duration = Duration::from_secs(10);
 pub struct Answer {
     /// From [`USERS`] on it is one of the crowd, who comes once.
     pub user: usize,
+    /// When it was sent.
     pub sent: Instant,
+    /// When the answer had come.
     pub received: Instant,
+    /// The status of the answer.
     pub status: StatusCode,
     /// Who decided; a refusal does not tell.
     pub decided_by: Option<DecidedBy>,
@@ -177,6 +179,7 @@ impl Answers {
         Self(self.0.iter().filter(inside).cloned().collect())
     }
 
+    /// Counts the answers of which something holds.
     pub fn count(&self, is_so: impl Fn(&Answer) -> bool) -> usize {
         self.0.iter().filter(|answer| is_so(answer)).count()
     }
@@ -212,6 +215,7 @@ impl Answers {
         self.over(LIMIT, WINDOW)
     }
 
+    /// Returns by how many the fullest window of any user was above a limit.
     pub fn over(&self, limit: u32, window: Duration) -> usize {
         self.fullest(window).len().saturating_sub(limit as usize)
     }

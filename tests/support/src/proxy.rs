@@ -1,5 +1,4 @@
 //! A TCP proxy that can be told to fail in the ways networks do.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,10 +49,12 @@ impl Proxy {
         Self { port, fault, replies_to_drop, dropped }
     }
 
+    /// Returns the URL of the server behind the proxy.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Lets a fault begin, or end with [`Fault::None`].
     pub fn set(&self, fault: Fault) {
         self.fault.send_replace(fault);
     }

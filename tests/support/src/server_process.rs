@@ -1,12 +1,6 @@
-//! An example server as a user runs it: a process with flags, a port, logs and an exit code.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
-#![allow(clippy::unwrap_used, reason = "a test that can't go on is to panic")]
+//! A server as a user runs it: a process with flags, a port, logs and an exit code.
 
-#[path = "program.rs"]
-mod program;
-
-use std::process::{Command, ExitStatus, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus, Output};
 
 use axum::body::{Body, Bytes};
 use http::request::Builder;
@@ -18,14 +12,12 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use program::Program;
-
-/// How long a program may run that is to end by itself.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::program::{self, Program};
 
 /// A running server. It is killed if the test ends before it does.
 pub struct Server {
     program: Program,
+    /// The URL it announced.
     pub url: String,
     /// The URL of its second listener, if it has one.
     pub admin_url: Option<String>,
@@ -33,40 +25,36 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts an example on a free port and waits until it says that it listens.
-    pub fn start(example: &'static str, arguments: &[&str]) -> Self {
-        Self::start_logging(example, "info", arguments)
+    /// Starts a server on a free port and waits until it says that it listens.
+    pub fn start(program: &str, arguments: &[&str]) -> Self {
+        Self::start_logging(program, "info", arguments)
     }
 
-    /// Starts an example whose logs go to someone who has left.
-    pub fn start_unheard(example: &'static str, arguments: &[&str]) -> Self {
-        Self::listening(example, "debug", arguments, Program::start_unheard)
+    /// Starts a server whose logs are not read.
+    pub fn start_unheard(program: &str, arguments: &[&str]) -> Self {
+        Self::listening(program, "debug", arguments, Program::start_unheard)
     }
 
-    /// Starts an example that logs at this level.
-    pub fn start_logging(example: &'static str, level: &str, arguments: &[&str]) -> Self {
-        Self::listening(example, level, arguments, Program::start)
+    /// Starts a server that logs at this level.
+    pub fn start_logging(program: &str, level: &str, arguments: &[&str]) -> Self {
+        Self::listening(program, level, arguments, Program::start)
     }
 
     fn listening(
-        example: &'static str,
+        program: &str,
         level: &str,
         arguments: &[&str],
         start: impl FnOnce(&mut Command) -> Program,
     ) -> Self {
-        let mut command = command(example, arguments);
+        let mut command = command(program, arguments);
         command.args(["--listen", "127.0.0.1:0"]).env("RUST_LOG", level);
         let program = start(&mut command);
         Self::announced(program, arguments.contains(&"--admin"))
     }
 
-    /// Starts an example with these variables in its environment.
-    pub fn start_in(
-        example: &'static str,
-        environment: &[(&str, &str)],
-        arguments: &[&str],
-    ) -> Self {
-        let mut command = command(example, arguments);
+    /// Starts a server with these variables in its environment.
+    pub fn start_in(program: &str, environment: &[(&str, &str)], arguments: &[&str]) -> Self {
+        let mut command = command(program, arguments);
         command.args(["--listen", "127.0.0.1:0"]).envs(environment.iter().copied());
         Self::announced(Program::start(&mut command), arguments.contains(&"--admin"))
     }
@@ -117,6 +105,7 @@ impl Server {
         tokio::spawn(async move { send(&client, request, body).await })
     }
 
+    /// Sends a GET request.
     pub async fn get(&self, path: &str) -> Answer {
         self.send(self.request("GET", path)).await
     }
@@ -126,6 +115,7 @@ impl Server {
         self.request("POST", &format!("/seckill/{sku}/orders")).header("x-user-id", user)
     }
 
+    /// Sends an order of a user named in `x-user-id`.
     pub async fn order(&self, sku: &str, user: &str) -> Answer {
         self.send(self.order_request(sku, user)).await
     }
@@ -141,26 +131,17 @@ impl Server {
     }
 }
 
-/// Runs an example to its end, which is to come by itself.
-pub fn run(example: &'static str, arguments: &[&str]) -> Output {
-    let (stdout, stderr) = (Stdio::piped(), Stdio::piped());
-    let mut child = command(example, arguments).stdout(stdout).stderr(stderr).spawn().unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > deadline {
-            let _ = child.kill();
-            panic!("{arguments:?} keep {example} running");
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    child.wait_with_output().unwrap()
+/// Runs a program that ends by itself.
+pub fn run(program: &str, arguments: &[&str]) -> Output {
+    let mut running = Program::start(&mut command(program, arguments));
+    running.end_input();
+    let (status, stderr, lines) = running.stopped();
+    let stdout = lines.iter().map(|line| format!("{line}\n")).collect::<String>().into_bytes();
+    Output { status, stdout, stderr: stderr.into_bytes() }
 }
 
-fn command(example: &'static str, arguments: &[&str]) -> Command {
-    let mut command = program::command(example);
-    for variable in ["REDIS", "ADMIN_TOKEN"] {
-        command.env_remove(format!("{}_{variable}", example.to_uppercase()));
-    }
+fn command(program: &str, arguments: &[&str]) -> Command {
+    let mut command = program::command(program);
     command.args(arguments);
     command
 }
@@ -168,8 +149,11 @@ fn command(example: &'static str, arguments: &[&str]) -> Command {
 /// An answer, read to its end.
 #[derive(Debug)]
 pub struct Answer {
+    /// Its status.
     pub status: StatusCode,
+    /// Its headers.
     pub headers: HeaderMap,
+    /// Its body.
     pub body: Bytes,
 }
 
@@ -180,6 +164,7 @@ impl Answer {
         value.to_str().unwrap()
     }
 
+    /// Reads the body as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
@@ -209,10 +194,10 @@ async fn send(client: &Client<HttpConnector, Body>, request: Builder, body: Body
     Answer { status: head.status, headers: head.headers, body }
 }
 
-/// Checks that an example exits with 2 when it is given these flags, and names what is wrong.
-pub fn refuses(example: &'static str, cases: &[(&[&str], &str)]) {
+/// Checks that a program exits with 2 when it is given these flags, and names what is wrong.
+pub fn refuses(program: &str, cases: &[(&[&str], &str)]) {
     for (flags, part) in cases {
-        let output = run(example, flags);
+        let output = run(program, flags);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {stderr}");
         assert!(stderr.contains(part), "{flags:?} should name {part:?}: {stderr}");
@@ -220,9 +205,9 @@ pub fn refuses(example: &'static str, cases: &[(&[&str], &str)]) {
     }
 }
 
-/// Checks that an example exits with 1 when its address is taken, its Redis down or no Redis, and
+/// Checks that a program exits with 1 when its address is taken, its Redis down or no Redis, and
 /// tells a way out but no password.
-pub fn cannot_start(example: &'static str) {
+pub fn cannot_start(program: &str) {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
     // Nothing listens on port 1, which takes root to open.
@@ -234,7 +219,7 @@ pub fn cannot_start(example: &'static str) {
         (&["--listen", &taken.1], &taken.1),
     ];
     for (flags, part) in cases {
-        let output = run(example, flags);
+        let output = run(program, flags);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{flags:?}: {stderr}");
         assert!(stderr.contains(part) && stderr.contains("hint: "), "{flags:?}: {stderr}");

@@ -1,5 +1,4 @@
 //! One fault under load: what is checked of each, and the row it gets in `RELIABILITY.md`.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::io::Write;
 use std::time::Duration;
@@ -18,6 +17,7 @@ pub const TIMEOUT: Duration = Duration::from_millis(50);
 pub struct Fault {
     /// The row's place in the table.
     pub number: u32,
+    /// What fails.
     pub name: &'static str,
     /// The test that shows it.
     pub test: &'static str,
@@ -29,6 +29,7 @@ pub struct Fault {
     pub over_admission: usize,
     /// Whether windows in the process decide while it lasts.
     pub decided_here: bool,
+    /// The only statuses that clients may see.
     pub statuses: &'static [u16],
 }
 
@@ -120,7 +121,7 @@ impl Fault {
 
     /// Writes the fault's row with a bound and a figure of the test's own.
     pub fn write_row(&self, bound: &str, measured: &str) {
-        let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("reliability");
+        let directory = crate::program::target_directory().join("tmp/reliability");
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join(format!("{:02}-{}", self.number, self.test));
         let mut row = std::fs::File::create(path).unwrap();

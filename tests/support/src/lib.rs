@@ -1,0 +1,30 @@
+//! What the tests of tower-sliding-window and of its applications share.
+//!
+//! Everything runs on loopback. Each process that a value starts is killed when the value is
+//! dropped, and its files go with it.
+
+pub mod acl;
+mod cluster;
+pub mod fault;
+pub mod line_program;
+pub mod load;
+mod process;
+pub mod program;
+pub mod proxy;
+pub mod raw_client;
+pub mod recorder;
+mod redis_server;
+pub mod requests;
+mod sentinel;
+pub mod server_process;
+mod stores;
+pub mod strikes;
+pub mod tls;
+pub mod warnings;
+mod worker;
+
+pub use cluster::Cluster;
+pub use process::Process;
+pub use redis_server::{Redis, free_port};
+pub use sentinel::{MASTER, Sentinels};
+pub use worker::Worker;

@@ -1,0 +1,48 @@
+//! A child process that does not outlive its test.
+
+use std::io;
+use std::process::{Child, Command, ExitStatus};
+
+/// A running process. It is killed when this value is dropped.
+pub struct Process(pub(crate) Child);
+
+impl Process {
+    /// Starts a command.
+    ///
+    /// # Panics
+    ///
+    /// If the program does not exist.
+    pub fn start(command: &mut Command) -> Self {
+        let program = command.get_program().to_owned();
+        Self(command.spawn().unwrap_or_else(|error| panic!("cannot run {program:?}: {error}")))
+    }
+
+    /// Returns the process id.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Returns how the process has ended, if it has.
+    pub fn exited(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().expect("the process is a child")
+    }
+
+    /// Sends a signal such as `TERM` or `STOP`.
+    pub fn signal(&self, name: &str) {
+        let status =
+            Command::new("kill").args([&format!("-{name}"), &self.id().to_string()]).status();
+        assert!(status.expect("kill is a command").success());
+    }
+
+    /// Kills the process, and waits until it is gone.
+    pub fn kill(&mut self) {
+        let gone: io::Result<ExitStatus> = self.0.kill().and_then(|()| self.0.wait());
+        let _ = gone;
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,244 @@
+//! A `redis-server` process.
+
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Client, FromRedisValue, InfoDict};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+use crate::Process;
+
+/// How long a server may take to answer after it was started.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How many free ports to try before giving up.
+const PORTS: usize = 20;
+
+/// A server without persistence on a port of its own. A test can kill it, stop it and start it again.
+///
+/// Tests run side by side, and between the choice of a free port and the start of the server another
+/// test may take that port. So a server counts as started only if it answers with the process id of
+/// the child. Otherwise another port is tried.
+pub struct Redis {
+    options: Options,
+    port: u16,
+    directory: TempDir,
+    process: Process,
+}
+
+#[derive(Clone, Default)]
+struct Options {
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+}
+
+impl Redis {
+    /// Starts a server, and waits until it answers.
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts a server with these arguments.
+    pub async fn start_with(arguments: &[&str]) -> Self {
+        Self::start_in(&[], arguments).await
+    }
+
+    /// Starts a server in an environment with these variables.
+    pub async fn start_in(environment: &[(&str, &str)], arguments: &[&str]) -> Self {
+        let ports = std::iter::repeat_with(free_port).take(PORTS);
+        let options = Options {
+            arguments: arguments.iter().map(ToString::to_string).collect(),
+            environment: environment.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect(),
+        };
+        let redis = Self::start_on_one_of(ports, options).await;
+        redis.expect("redis-server starts on a free port")
+    }
+
+    /// Starts a server on this port.
+    ///
+    /// # Panics
+    ///
+    /// If another server has the port.
+    pub async fn start_on(port: u16) -> Self {
+        let redis = Self::start_on_one_of([port], Options::default()).await;
+        redis.unwrap_or_else(|| panic!("port {port} is taken"))
+    }
+
+    /// Starts a server on the first of these ports that it can have.
+    async fn start_on_one_of(
+        ports: impl IntoIterator<Item = u16>,
+        options: Options,
+    ) -> Option<Self> {
+        for port in ports {
+            let directory = tempfile::tempdir().unwrap();
+            let process = spawn(port, &directory, &options);
+            let mut redis = Self { options: options.clone(), port, directory, process };
+            let deadline = Instant::now() + PATIENCE;
+            while redis.process.exited().is_none() {
+                match redis.process_id().await {
+                    Some(id) if id == redis.process.id() => {
+                        redis.answers().await;
+                        return Some(redis);
+                    }
+                    // The port belongs to another server.
+                    Some(_) => break,
+                    None => {}
+                }
+                assert!(Instant::now() < deadline, "redis-server does not answer");
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+        None
+    }
+
+    /// Returns the port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the URL.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Kills the server as the kernel does when memory runs out.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts the server again, on its port and with its files, without waiting for it.
+    pub fn start_again(&mut self) {
+        self.process.kill();
+        self.process = spawn(self.port, &self.directory, &self.options);
+    }
+
+    /// Sends the process a signal such as `STOP`.
+    pub fn signal(&self, name: &str) {
+        self.process.signal(name);
+    }
+
+    /// Waits until the server answers.
+    ///
+    /// # Panics
+    ///
+    /// If another server answers on its port.
+    pub async fn answers(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(id) = self.process_id().await {
+                assert_eq!(id, self.process.id(), "port {} is taken", self.port);
+                if self.try_run::<()>(&["PING"]).await.is_ok() {
+                    return;
+                }
+            }
+            assert!(Instant::now() < deadline, "redis-server does not answer");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Returns the id of the process that answers on the port.
+    async fn process_id(&self) -> Option<u32> {
+        let info: InfoDict = self.try_run(&["INFO", "server"]).await.ok()?;
+        info.get("process_id")
+    }
+
+    /// Runs one command on a connection of its own.
+    pub async fn run<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        let reply = self.try_run(command).await;
+        reply.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    async fn try_run<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
+        let mut line = redis::cmd(command[0]);
+        line.arg(&command[1..]);
+        line.query_async(&mut self.connect().await?).await
+    }
+
+    async fn connect(&self) -> redis::RedisResult<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(Some(Duration::from_secs(10)))
+            .set_connection_timeout(Some(Duration::from_secs(10)));
+        let client = Client::open(self.url())?;
+        client.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    /// Makes a connection of its own, patient enough for a busy machine.
+    pub async fn connection(&self) -> ConnectionManager {
+        let config = ConnectionManagerConfig::new()
+            .set_response_timeout(Some(Duration::from_secs(10)))
+            .set_min_delay(Duration::from_millis(10))
+            .set_max_delay(Duration::from_millis(50))
+            .set_number_of_retries(200);
+        let client = Client::open(self.url()).unwrap();
+        ConnectionManager::new_with_config(client, config).await.expect("the server is up")
+    }
+}
+
+/// Returns a port that is free now, and whose neighbour 10,000 above it a Cluster node may have too.
+///
+/// Both lie below the ports that systems choose by themselves for outgoing connections: otherwise
+/// such a connection could take the port of a server while it is down.
+pub fn free_port() -> u16 {
+    loop {
+        let port = fastrand::u16(10_000..20_000);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+fn spawn(port: u16, directory: &TempDir, options: &Options) -> Process {
+    Process::start(
+        Command::new("redis-server")
+            .args(&options.arguments)
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+            .arg("--dir")
+            .arg(directory.path())
+            .envs(options.environment.iter().cloned())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_taken_port_is_left_to_its_server() {
+        let first = Redis::start().await;
+        let free = free_port();
+        let offered = [first.port(), first.port(), free];
+        let second = Redis::start_on_one_of(offered, Options::default()).await.unwrap();
+        assert_eq!(second.port(), free);
+        first.run::<()>(&["SET", "of", "the first"]).await;
+        assert_eq!(second.run::<Option<String>>(&["GET", "of"]).await, None);
+    }
+
+    #[tokio::test]
+    #[should_panic = "is taken"]
+    async fn a_taken_port_that_the_test_names_panics() {
+        let first = Redis::start().await;
+        Redis::start_on(first.port()).await;
+    }
+
+    /// With `SO_REUSEPORT` and the like two servers may both believe that they have the port.
+    #[tokio::test]
+    #[should_panic = "is taken"]
+    async fn a_server_of_another_process_is_not_believed() {
+        let (first, mut second) = (Redis::start().await, Redis::start().await);
+        second.port = first.port();
+        second.answers().await;
+    }
+
+    #[tokio::test]
+    async fn a_server_is_gone_with_its_value() {
+        let redis = Redis::start().await;
+        let (port, directory) = (redis.port(), redis.directory.path().to_owned());
+        drop(redis);
+        assert!(!directory.exists());
+        TcpListener::bind(("127.0.0.1", port)).expect("the port is free again");
+    }
+}

@@ -1,0 +1,39 @@
+//! The library's stores on the servers of a test.
+
+use std::time::Duration;
+
+use tower_sliding_window::RedisStore;
+use tower_sliding_window::store::{RedisServers, RedisStoreBuilder};
+
+use crate::{Cluster, MASTER, Redis, Sentinels};
+
+impl Redis {
+    /// Makes a store with a connection of its own.
+    pub async fn store(&self) -> RedisStore {
+        patient().connection(self.connection().await)
+    }
+
+    /// Makes a store that asks the server about every request.
+    pub async fn store_without_deny_cache(&self) -> RedisStore {
+        patient().deny_cache(false).connection(self.connection().await)
+    }
+}
+
+impl Cluster {
+    /// Returns what a store connects to.
+    pub fn servers(&self) -> RedisServers {
+        RedisServers::cluster(self.urls()).unwrap()
+    }
+}
+
+impl Sentinels {
+    /// Returns what a store connects to.
+    pub fn servers(&self) -> RedisServers {
+        RedisServers::sentinel(self.urls(), MASTER).unwrap()
+    }
+}
+
+/// Waits for replies as long as a busy machine may need.
+fn patient() -> RedisStoreBuilder {
+    RedisStore::builder().response_timeout(Duration::from_secs(10))
+}
