@@ -10,13 +10,11 @@
 mod admin;
 mod args;
 mod date;
-#[cfg(test)]
-mod ladder;
 mod opening;
 mod order;
 mod page;
 #[cfg(test)]
-mod parsers_proptest;
+mod parsers_tests;
 mod problem;
 mod routes;
 mod start;

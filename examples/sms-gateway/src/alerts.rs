@@ -128,3 +128,51 @@ impl Alerts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn alert() -> Alert {
+        let (above, window) = (Share::thousandths(200), Duration::from_secs(60));
+        Alert::new(Bound { above, window, least: 10 })
+    }
+
+    fn count(refused: u32, of: u32, alert: &mut Alert) {
+        (0..of).for_each(|index| alert.count(index < refused));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_alert_begins_once_and_is_over_once() {
+        let mut alert = alert();
+        count(2, 10, &mut alert);
+        assert_eq!(alert.look(), None, "a fifth is not more than a fifth");
+        count(1, 1, &mut alert);
+        assert_eq!(alert.look(), Some(Change::Begun(Share::ratio(3, 11))));
+        count(100, 400, &mut alert);
+        assert_eq!(alert.look(), None, "it has begun already");
+        count(0, 200, &mut alert);
+        assert_eq!(alert.look(), None, "it is over at half of the bound");
+        advance(Duration::from_secs(63)).await;
+        count(2, 19, &mut alert);
+        assert_eq!(alert.look(), None);
+        count(0, 1, &mut alert);
+        assert_eq!(alert.look(), Some(Change::Over(Share::thousandths(100))));
+        assert_eq!(alert.look(), None);
+        count(9, 9, &mut alert);
+        assert!(matches!(alert.look(), Some(Change::Begun(_))));
+        advance(Duration::from_secs(63)).await;
+        assert_eq!(alert.look(), Some(Change::Over(Share::ratio(0, 0))), "no more messages");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_messages_are_no_alert() {
+        let mut alert = alert();
+        count(9, 9, &mut alert);
+        assert_eq!(alert.look(), None);
+        count(1, 1, &mut alert);
+        assert_eq!(alert.look(), Some(Change::Begun(Share::ALL)));
+    }
+}

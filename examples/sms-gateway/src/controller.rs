@@ -139,3 +139,61 @@ pub(crate) async fn run(
         adapted.iter().for_each(|level| levels.leave(*level, share));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const FINE: Health = Health { results: 100, failed: 5, slow: 5 };
+    const FAILING: Health = Health { failed: 6, ..FINE };
+    const SLOW: Health = Health { slow: 6, ..FINE };
+
+    fn controller() -> Controller {
+        let (errors, floor) = (Share::thousandths(50), Share::thousandths(100));
+        let latency = Duration::from_millis(500);
+        Controller::new(Targets { latency, errors, window: 10 * SECOND, floor })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_lowers_fast_and_raises_slowly() {
+        let mut controller = controller();
+        let mut shares = Vec::new();
+        for health in [FAILING, SLOW, FAILING, SLOW, FAILING, SLOW, FAILING, SLOW] {
+            shares.push(controller.look(health).to_string());
+            advance(10 * SECOND).await;
+        }
+        assert_eq!(shares, ["70%", "49%", "34.3%", "24%", "16.8%", "11.7%", "10%", "10%"]);
+        let raised: Vec<_> = (0..20).map(|_| controller.look(FINE).to_string()).collect();
+        assert_eq!(raised[..2], ["15%", "20%"]);
+        assert_eq!(raised[17..], ["100%", "100%", "100%"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_waits_for_the_effect_of_a_decrease() {
+        let mut controller = controller();
+        let lowered = controller.look(FAILING);
+        for _ in 0..9 {
+            advance(SECOND).await;
+            assert_eq!((controller.look(FAILING), controller.look(FINE)), (lowered, lowered));
+        }
+        advance(SECOND).await;
+        assert!(controller.look(FAILING) < lowered);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_does_nothing_without_results() {
+        let mut controller = controller();
+        let few = Health { results: 4, failed: 4, slow: 4 };
+        assert_eq!(controller.look(few), Share::ALL, "four results are too few to lower anything");
+        let lowered = controller.look(FAILING);
+        for _ in 0..100 {
+            advance(SECOND).await;
+            assert_eq!(controller.look(Health::default()), lowered);
+        }
+        let one = Health { results: 1, failed: 0, slow: 0 };
+        assert!(controller.look(one) > lowered, "but one good result may raise");
+    }
+}

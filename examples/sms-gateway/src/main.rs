@@ -8,6 +8,8 @@
 //! ```
 
 mod alerts;
+#[cfg(test)]
+mod app_tests;
 mod args;
 mod bucket;
 mod controller;

@@ -58,3 +58,25 @@ impl<const N: usize> Tally<N> {
         self.current = now;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tally_counts_what_is_in_its_window() {
+        let second = Duration::from_secs(1);
+        let mut tally = Tally::<2>::new(20 * second);
+        tally.add([true, false]);
+        advance(10 * second).await;
+        tally.add([true, true]);
+        advance(10 * second - Duration::from_nanos(1)).await;
+        assert_eq!(tally.sum(), [2, 1]);
+        advance(Duration::from_nanos(1)).await;
+        assert_eq!(tally.sum(), [1, 1]);
+        advance(1_000_000 * second).await;
+        assert_eq!(tally.sum(), [0, 0]);
+    }
+}
