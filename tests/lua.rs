@@ -11,7 +11,7 @@ struct Script {
 
 fn scripts() -> Vec<Script> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let folders = ["lua", "examples/seckill", "examples/sms_gateway"];
+    let folders = ["lua", "examples/seckill/src", "examples/sms-gateway/src"];
     let files = folders.iter().flat_map(|folder| std::fs::read_dir(root.join(folder)).unwrap());
     let lua = files
         .map(|file| file.unwrap().path())

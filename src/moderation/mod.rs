@@ -26,7 +26,7 @@
 //! ```
 //!
 //! The chat answers a muted sender as ever, shows them their own messages, and shows those to
-//! nobody else: who knows of a mute changes the account. `examples/chat_guard` is such a chat.
+//! nobody else: who knows of a mute changes the account. `examples/chat-guard` is such a chat.
 //!
 //! # Rules
 //!
