@@ -97,7 +97,11 @@ async fn send_all(limiter: &Limiter, wait: bool) -> Result<(), Error> {
             }
         }
     }
-    if held > 0 { Err(format!("stopped; messages that are not sent: {held}").into()) } else { Ok(()) }
+    if held > 0 {
+        Err(format!("stopped; messages that are not sent: {held}").into())
+    } else {
+        Ok(())
+    }
 }
 
 /// Sends a message, or returns how long to wait before the next try.

@@ -7,7 +7,7 @@ rows=target/tmp/reliability
 # Written by tests/servers.sh.
 servers=$(sed -n '/^## Tested servers$/,$p' RELIABILITY.md)
 rm -rf "$rows"
-tests/run.sh --test faults --test faults_fleet --test lost_answers --test clock
+tests/run.sh --test failover -- faults:: lost_replies:: clock::
 {
   cat <<'HEAD'
 # When Redis fails

@@ -7,13 +7,15 @@ if [ "${1:-}" = "-h" ] || [ "${1:-}" = "--help" ]; then
   cat <<'HELP'
 Usage: tests/run.sh [--keep-going | CARGO TEST ARGUMENTS]
 
-Runs every test of the crate and its examples against real redis-server processes, which the tests
-start themselves on free ports. If redis-server is not on PATH, it is installed with the system's
+Runs every test of the workspace against real redis-server processes, which the tests start
+themselves on free ports. bench-peers, the comparison with other crates, is not built. If redis-server is not on PATH, it is installed with the system's
 package manager.
 
   tests/run.sh                    everything
   tests/run.sh --keep-going       everything, also after a test has failed
-  tests/run.sh --test laws        one file
+  tests/run.sh --test laws        one of laws, store, failover, http, input, bans, storm, moderation
+                                  and project: the folders beside this script
+  tests/run.sh -p seckill         one crate of the workspace
 HELP
   exit 0
 fi
@@ -40,14 +42,15 @@ install_redis() {
 command -v redis-server >/dev/null || install_redis >&2
 command -v redis-server >/dev/null || { echo "redis-server is still not on PATH" >&2; exit 2; }
 
+all=(--workspace --exclude bench-peers)
 if [ "${1:-}" = --keep-going ]; then
   failed=0
-  cargo test --all-targets --no-fail-fast || failed=$?
-  cargo test --doc --no-fail-fast || failed=$?
+  cargo test "${all[@]}" --all-targets --no-fail-fast || failed=$?
+  cargo test "${all[@]}" --doc --no-fail-fast || failed=$?
   exit "$failed"
 fi
 if [ $# -gt 0 ]; then
   exec cargo test "$@"
 fi
-cargo test --all-targets
-cargo test --doc
+cargo test "${all[@]}" --all-targets
+cargo test "${all[@]}" --doc

@@ -12,7 +12,7 @@ passed and failed on each. Exit code 0: all tests passed on all servers. 1: some
 run; their names are printed, and the whole output is in target/tmp/servers/. 2: a wrong argument.
 
   tests/servers.sh ~/redis-6.2 ~/valkey-9.1                   everything; takes minutes a server
-  tests/servers.sh ~/redis-6.2 ~/valkey-9.1 -- --test laws    one file
+  tests/servers.sh ~/redis-6.2 ~/valkey-9.1 -- --test laws    one test binary
 
 Without arguments after `--`, the table also replaces the section "Tested servers" of
 RELIABILITY.md, which tests/reliability.sh keeps.

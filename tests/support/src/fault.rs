@@ -12,7 +12,7 @@ use crate::load::{Answer, Answers, LIMIT, Load, WINDOW};
 /// The response timeout of the stores under test: the default.
 pub const TIMEOUT: Duration = Duration::from_millis(50);
 
-/// A fault, and what is promised of it.
+/// A fault and its bounds.
 #[derive(Clone, Copy)]
 pub struct Fault {
     /// The row's place in the table.
@@ -49,8 +49,8 @@ impl Default for Fault {
 }
 
 impl Fault {
-    /// Has a fault begin and end under load with the default failure policy, and checks what is
-    /// promised of every fault. When `end` is through, the store can answer again.
+    /// Has a fault begin and end under load with the default failure policy, and checks its bounds.
+    /// When `end` is through, the store can answer again.
     pub async fn strikes(
         self,
         store: impl Store,
@@ -60,7 +60,7 @@ impl Fault {
         self.strikes_under(Load::start(store, FailurePolicy::default()), begin, end).await
     }
 
-    /// Has a fault end under load that is there already, and checks what is promised of every fault.
+    /// Has a fault end under load that is there already, and checks its bounds.
     pub async fn has_struck(self, load: Load, end: impl AsyncFnOnce()) -> Answers {
         self.ends(load, Instant::now(), end).await
     }
@@ -92,7 +92,7 @@ impl Fault {
         let answers = load.stop().await;
 
         answers.statuses(self.statuses);
-        answers.nobody_starved();
+        answers.no_user_starves();
         answers.decided_by_the_store_since(returned);
         let over = answers.over_admitted();
         assert!(over <= self.over_admission, "{over} more than {LIMIT} were admitted in a window");

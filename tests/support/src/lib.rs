@@ -5,6 +5,8 @@
 
 pub mod acl;
 mod cluster;
+mod eventually;
+mod every_store;
 pub mod fault;
 pub mod line_program;
 pub mod load;
@@ -24,7 +26,9 @@ pub mod warnings;
 mod worker;
 
 pub use cluster::Cluster;
+pub use eventually::eventually;
 pub use process::Process;
 pub use redis_server::{Redis, free_port};
 pub use sentinel::{MASTER, Sentinels};
+pub use stores::{patient, patient_store};
 pub use worker::Worker;

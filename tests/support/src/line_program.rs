@@ -40,9 +40,9 @@ impl LineProgram {
     }
 }
 
-/// Holds a program to a promise: keeping its windows itself, and with a Redis.
-pub async fn on_both(arguments: &[&str], promise: impl Fn(&[&str])) {
-    promise(arguments);
+/// Runs a test of a program without Redis and with one.
+pub async fn on_both(arguments: &[&str], test: impl Fn(&[&str])) {
+    test(arguments);
     let redis = Redis::start().await;
-    promise(&[arguments, &["--redis", &redis.url()]].concat());
+    test(&[arguments, &["--redis", &redis.url()]].concat());
 }

@@ -1,4 +1,4 @@
-//! Load on a layer while something fails, and what may be said of the answers afterwards.
+//! Load on a layer while something fails, and checks of the answers afterwards.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -22,7 +22,7 @@ pub const WINDOW: Duration = Duration::from_secs(2);
 /// How many users there are. All of them ask for more than they may have, all the time.
 pub const USERS: usize = 24;
 const TASKS: usize = 8;
-/// How many tasks send requests of a user who has never come before, and so are always admitted.
+/// How many tasks send requests of ever new users, which are always admitted.
 const CROWD_TASKS: usize = 2;
 /// How soon after its return the store must decide again, however busy a log is.
 const RETURN: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ const HANG: Duration = Duration::from_secs(10);
 /// One request and its answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// From [`USERS`] on it is one of the crowd, who comes once.
+    /// From [`USERS`] on it is one of the crowd, of which each comes once.
     pub user: usize,
     /// When it was sent.
     pub sent: Instant,
@@ -40,7 +40,7 @@ pub struct Answer {
     pub received: Instant,
     /// The status of the answer.
     pub status: StatusCode,
-    /// Who decided; a refusal does not tell.
+    /// What decided; a refusal does not tell.
     pub decided_by: Option<DecidedBy>,
 }
 
@@ -194,7 +194,7 @@ impl Answers {
     /// there that it did not answer in time: on a busy machine it may be late now and then.
     pub fn decided_by_the_store_since(&self, returned: Instant) {
         let admitted = self.between(returned + RETURN, Instant::now());
-        let by = |who: DecidedBy| admitted.count(|it| it.decided_by == Some(who));
+        let by = |by: DecidedBy| admitted.count(|it| it.decided_by == Some(by));
         let (store, here) = (by(DecidedBy::Store), by(DecidedBy::LocalWindow));
         assert!(
             store > 0 && here * 10 <= store,
@@ -241,8 +241,8 @@ impl Answers {
         fullest
     }
 
-    /// Checks that every user got about what is theirs all the time, whatever failed.
-    pub fn nobody_starved(&self) {
+    /// Checks that every user got about the limit all the time.
+    pub fn no_user_starves(&self) {
         let (first, last) = (self.0.first().expect("answers"), self.0.last().expect("answers"));
         let windows = last.sent.duration_since(first.sent).as_secs_f64() / WINDOW.as_secs_f64();
         let least = ((windows - 1.5).max(1.0) * f64::from(LIMIT)) as usize;

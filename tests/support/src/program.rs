@@ -131,7 +131,7 @@ fn build(example: &str) -> PathBuf {
     let directory = test.ancestors().nth(2).and_then(|it| it.file_name()).unwrap();
     let profile = if directory == "debug" { "dev".as_ref() } else { directory };
     let mut cargo = Command::new(env!("CARGO"));
-    // What cargo tells a test about its package would have some build scripts run anew.
+    // With these variables of a test some build scripts would run anew.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {

@@ -1,4 +1,4 @@
-//! A TCP proxy that can be told to fail in the ways networks do.
+//! A TCP proxy that fails on demand in the ways networks do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +59,7 @@ impl Proxy {
         self.fault.send_replace(fault);
     }
 
-    /// Lets the server execute what it is asked next, and breaks the connection instead of
+    /// Lets the server execute the next request, and breaks the connection instead of
     /// passing the reply on; so many times.
     pub fn drop_replies(&self, count: usize) {
         self.replies_to_drop.fetch_add(count, Ordering::SeqCst);

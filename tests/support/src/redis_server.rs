@@ -164,6 +164,14 @@ impl Redis {
         client.get_multiplexed_async_connection_with_config(&config).await
     }
 
+    /// Returns how often a command was called.
+    pub async fn calls(&self, command: &str) -> u64 {
+        let stats: InfoDict = self.run(&["INFO", "commandstats"]).await;
+        let stats: Option<String> = stats.get(&format!("cmdstat_{command}"));
+        let calls = stats.as_deref().and_then(|it| it.strip_prefix("calls=")?.split(',').next());
+        calls.map_or(0, |calls| calls.parse().unwrap())
+    }
+
     /// Makes a connection of its own, patient enough for a busy machine.
     pub async fn connection(&self) -> ConnectionManager {
         let config = ConnectionManagerConfig::new()

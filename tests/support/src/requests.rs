@@ -6,6 +6,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tower::{Service, ServiceExt};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{PolicyHandle, SlidingWindowLayer, key};
 
 /// A response, read to its end.
 #[derive(Debug)]
@@ -53,6 +55,11 @@ pub fn request(headers: &[(&str, &str)]) -> Request<String> {
 /// A request of the user that `key::header("x-user-id")` sees.
 pub fn from_user(user: &str) -> Request<String> {
     request(&[("x-user-id", user)])
+}
+
+/// A layer whose key is the user of [`from_user`].
+pub fn by_user(policy: impl Into<PolicyHandle>, store: impl Store) -> SlidingWindowLayer {
+    SlidingWindowLayer::new(policy, key::header("x-user-id"), store)
 }
 
 /// Sends a request to a clone of the service, as a server does for each connection.

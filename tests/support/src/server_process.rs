@@ -206,7 +206,7 @@ pub fn refuses(program: &str, cases: &[(&[&str], &str)]) {
 }
 
 /// Checks that a program exits with 1 when its address is taken, its Redis down or no Redis, and
-/// tells a way out but no password.
+/// names a way out but no password.
 pub fn cannot_start(program: &str) {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tower_sliding_window::RedisStore;
 use tower_sliding_window::store::{RedisServers, RedisStoreBuilder};
+use tower_sliding_window::{RedisStore, StoreError};
 
 use crate::{Cluster, MASTER, Redis, Sentinels};
 
@@ -13,7 +13,7 @@ impl Redis {
         patient().connection(self.connection().await)
     }
 
-    /// Makes a store that asks the server about every request.
+    /// Makes a store without the deny cache.
     pub async fn store_without_deny_cache(&self) -> RedisStore {
         patient().deny_cache(false).connection(self.connection().await)
     }
@@ -33,7 +33,16 @@ impl Sentinels {
     }
 }
 
-/// Waits for replies as long as a busy machine may need.
-fn patient() -> RedisStoreBuilder {
+/// Connects a store that waits for replies as long as a busy machine may need.
+pub async fn patient_store<T>(servers: T) -> RedisStore
+where
+    T: TryInto<RedisServers>,
+    StoreError: From<T::Error>,
+{
+    patient().connect(servers).await.unwrap()
+}
+
+/// Begins a store that waits for replies as long as a busy machine may need.
+pub fn patient() -> RedisStoreBuilder {
     RedisStore::builder().response_timeout(Duration::from_secs(10))
 }

@@ -11,7 +11,7 @@ pub fn policy() -> Policy {
     Policy::new("user").quota(Quota::per_second(2)).penalty("2/1m:2s,3s".parse().unwrap())
 }
 
-/// Checks until the decision is a denial, and returns what it was to the key's standing.
+/// Checks until the decision is a denial, and returns its effect on the ban record.
 pub async fn run_into(limiter: &Limiter) -> (Struck, Option<Duration>) {
     loop {
         if let Decision::Denied(denied) = limiter.check("mallory").await.unwrap() {

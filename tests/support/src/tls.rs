@@ -1,8 +1,10 @@
 //! TLS in front of a server that is built without it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
+use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -10,6 +12,39 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+/// A certificate for 127.0.0.1, and the authority that has signed it.
+pub struct Certificates {
+    /// The certificate.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authority's certificate.
+    pub authority: PathBuf,
+    _files: TempDir,
+}
+
+impl Certificates {
+    /// Makes them with `openssl`.
+    pub fn make() -> Self {
+        let files = tempfile::tempdir().unwrap();
+        let openssl = |arguments: &str| {
+            let mut command = Command::new("openssl");
+            command.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]);
+            let output = command.args(arguments.split(' ')).current_dir(files.path()).output();
+            let output = output.expect("openssl is on PATH");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        };
+        openssl("-subj /CN=authority -keyout authority.key -out authority.crt");
+        openssl(
+            "-subj /CN=server -keyout server.key -out server.crt -CA authority.crt -CAkey \
+             authority.key -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=CA:FALSE",
+        );
+        let path = |name: &str| files.path().join(name);
+        let (certificate, key) = (path("server.crt"), path("server.key"));
+        Self { certificate, key, authority: path("authority.crt"), _files: files }
+    }
+}
 
 /// Accepts TLS connections on a free port, from clients with a certificate of the authority, and
 /// passes on what they send to the server at this loopback port. Returns the port.

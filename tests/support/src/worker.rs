@@ -32,6 +32,7 @@ impl Worker {
         let mut text = String::new();
         self.0.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         assert!(self.0.0.wait().unwrap().success(), "the worker fails: {text}");
+        assert!(text.contains("running 1 test"), "there is no such worker: {text}");
         text.lines().map(str::to_owned).collect()
     }
 

@@ -1,0 +1,4 @@
+//! Penalties and bans.
+
+mod bans;
+mod penalty;

@@ -1,0 +1,68 @@
+//! Windows on a Cluster: when a node fails while no request is sent to it, and when clients hang up.
+
+use http::{Request, Response, StatusCode};
+use test_support::{Cluster, patient_store};
+use tokio::time::{Duration, Instant, sleep, timeout};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sliding_window::{Limiter, Policy, Quota, RedisStore, SlidingWindowLayer, key};
+
+/// The connection to the node breaks and is made again without a request that fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn emptied_node_never_over_admits() {
+    let mut cluster = Cluster::start().await;
+    let builder = RedisStore::builder().deny_cache(false);
+    let store = builder.connect(cluster.servers()).await.unwrap();
+    let limiter = Limiter::new(Policy::new("user").quota(Quota::per_hour(5)), store);
+    let (_, owner) = cluster.slot("tsw:{=alice}:user").await;
+    for _ in 0..5 {
+        assert!(limiter.check("alice").await.unwrap().is_admitted());
+    }
+    let owner = &mut cluster.nodes[owner];
+    owner.kill();
+    owner.start_again();
+    owner.answers().await;
+    // Until the other nodes, and the client, have found it again.
+    sleep(Duration::from_secs(4)).await;
+    for _ in 0..5 {
+        assert!(!limiter.check("alice").await.unwrap().is_admitted());
+    }
+}
+
+/// The keys are in different slots, so an admission is two calls, and so is a cancellation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hang_up_leaves_no_trace_in_any_slot() {
+    const LIMIT: u32 = 1_000;
+    let cluster = Cluster::start().await;
+    let store = patient_store(cluster.servers()).await;
+    let policy = |name: &str| Policy::new(name).quota(Quota::per_hour(LIMIT));
+    let logs = ["user", "ip"].map(|name| Limiter::new(policy(name), store.clone()));
+    let service = SlidingWindowLayer::new(policy("user"), key::constant("alice"), store.clone())
+        .rule(policy("ip"), key::constant("bob"))
+        .cancel_if(|response| response.status() == StatusCode::GONE)
+        .layer(service_fn(async |_: Request<()>| {
+            std::future::pending::<()>().await;
+            Ok::<_, &str>(Response::new(()))
+        }));
+    let (user, ip) = ("tsw:{=alice}:user", "tsw:{=bob}:ip");
+    assert_ne!(cluster.slot(user).await.1, cluster.slot(ip).await.1, "two nodes");
+    let left = async || {
+        let usage = [logs[0].peek("alice").await.unwrap(), logs[1].peek("bob").await.unwrap()];
+        usage.map(|it| it.remaining())
+    };
+    assert_eq!(left().await, [LIMIT; 2], "the scripts are loaded");
+
+    for hang_up in 1..=200 {
+        let request = service.clone().oneshot(Request::new(()));
+        let hung_up = timeout(Duration::from_micros(hang_up), request).await;
+        assert!(hung_up.is_err());
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut counts = left().await;
+    while Instant::now() < deadline && counts[0] != counts[1] {
+        sleep(Duration::from_millis(50)).await;
+        counts = left().await;
+    }
+    sleep(Duration::from_millis(500)).await;
+    // Those whose handler ran keep their place, in both logs or in none.
+    assert_eq!(left().await[0], left().await[1], "of each request both logs or none");
+}

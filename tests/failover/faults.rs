@@ -1,0 +1,355 @@
+//! What happens to requests when one Redis server fails: one test a fault, under load before,
+//! during and after it.
+
+use std::cell::{Cell, RefCell};
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use test_support::fault::{Fault, TIMEOUT};
+use test_support::load::{LIMIT, Load, WINDOW};
+use test_support::proxy::{self, Proxy};
+use test_support::{Redis, Worker};
+use tokio::time::{Instant, sleep};
+use tower_sliding_window::{FailurePolicy, MemoryStore, RedisStore};
+
+/// A store without the deny cache, so that each request meets the fault.
+async fn store(url: String) -> RedisStore {
+    RedisStore::builder().deny_cache(false).connect(url).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_is_killed_and_comes_back_empty() {
+    let redis = tokio::sync::Mutex::new(Redis::start().await);
+    let store = store(redis.lock().await.url()).await;
+    let fault = Fault {
+        number: 1,
+        name: "`kill -9`, and a restart with an empty memory",
+        test: "redis_is_killed_and_comes_back_empty",
+        ..Fault::default()
+    };
+    let (killed, started) = (Cell::new(None), Cell::new(None));
+    let kill = async || {
+        redis.lock().await.kill();
+        killed.set(Some(Instant::now()));
+    };
+    let start_again = async || {
+        started.set(Some(Instant::now()));
+        let mut redis = redis.lock().await;
+        redis.start_again();
+        redis.answers().await;
+    };
+    let answers = fault.strikes(store, kill, start_again).await;
+
+    // Beside the same load on a store that has no Redis at all.
+    let outage = answers.between(killed.get().unwrap(), started.get().unwrap()).of_users();
+    let load = Load::start(MemoryStore::new(), FailurePolicy::default());
+    sleep(WINDOW).await;
+    let in_process = load.stop().await.of_users();
+    fault.write_row(
+        "0",
+        &format!(
+            "{} too many; of {} answers meanwhile {} took 50 ms or more, p99 {:.2} ms, of the same \
+             load on a `MemoryStore` {:.2} ms",
+            answers.over_admitted(),
+            outage.0.len(),
+            outage.slower_than(TIMEOUT),
+            outage.p99().as_secs_f64() * 1e3,
+            in_process.p99().as_secs_f64() * 1e3,
+        ),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_stands_still_for_a_while() {
+    let redis = Redis::start().await;
+    let fault = Fault {
+        number: 3,
+        name: "SIGSTOP, and SIGCONT later",
+        test: "redis_stands_still_for_a_while",
+        added_latency: "the response timeout, for what is under way when it begins",
+        ..Fault::default()
+    };
+    let stop = async || redis.signal("STOP");
+    fault.strikes(store(redis.url()).await, stop, async || redis.signal("CONT")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_scripts_are_flushed() {
+    let redis = Redis::start().await;
+    let fault = Fault {
+        number: 4,
+        name: "SCRIPT FLUSH",
+        test: "the_scripts_are_flushed",
+        client_sees: "nothing: a call brings the script along",
+        added_latency: "one round trip, once a script",
+        decided_here: false,
+        ..Fault::default()
+    };
+    let flush = async || {
+        for _ in 0..20 {
+            redis.run::<()>(&["SCRIPT", "FLUSH", "SYNC"]).await;
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    fault.strikes(store(redis.url()).await, flush, async || ()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_is_flushed() {
+    let redis = Redis::start().await;
+    let fault = Fault {
+        number: 5,
+        name: "FLUSHALL",
+        test: "everything_is_flushed",
+        client_sees: "new windows, as after a reset of every key, which FLUSHALL asks for",
+        added_latency: "none",
+        over_admission: LIMIT as usize,
+        decided_here: false,
+        ..Fault::default()
+    };
+    let flush = async || redis.run::<()>(&["FLUSHALL"]).await;
+    fault.strikes(store(redis.url()).await, flush, async || ()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreign_script_keeps_redis_busy() {
+    let redis = Redis::start_with(&["--lua-time-limit", "20"]).await;
+    let fault = Fault {
+        number: 6,
+        name: "a script that runs for ever (BUSY), and SCRIPT KILL",
+        test: "foreign_script_keeps_redis_busy",
+        added_latency: "the response timeout, for what is under way when it begins",
+        ..Fault::default()
+    };
+    let client = redis::Client::open(redis.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let busy = async || {
+        tokio::spawn(async move {
+            let mut script = redis::cmd("EVAL");
+            script.arg("while true do end").arg(0);
+            let _ = script.exec_async(&mut connection).await;
+        });
+    };
+    let kill = async || redis.run::<()>(&["SCRIPT", "KILL"]).await;
+    fault.strikes(store(redis.url()).await, busy, kill).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_are_killed_again_and_again() {
+    let redis = Redis::start().await;
+    let fault = Fault {
+        number: 7,
+        name: "CLIENT KILL of all connections, 50 times",
+        test: "connections_are_killed_again_and_again",
+        client_sees: "nothing: what was under way is sent again under its own identity",
+        added_latency: "a new connection and one round trip",
+        decided_here: false,
+        ..Fault::default()
+    };
+    let kill = async || {
+        for _ in 0..50 {
+            redis.run::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    fault.strikes(store(redis.url()).await, kill, async || ()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_reply_is_200_ms_late() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let fault = Fault {
+        number: 9,
+        name: "every answer 200 ms late",
+        test: "every_reply_is_200_ms_late",
+        added_latency: "twice the response timeout, for five requests; no new connection answers \
+                        in time either",
+        ..Fault::default()
+    };
+    let delay = async || proxy.set(proxy::Fault::Delay(Duration::from_millis(200)));
+    let none = async || proxy.set(proxy::Fault::None);
+    fault.strikes(store(proxy.url()).await, delay, none).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn network_passes_nothing_on() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let fault = Fault {
+        number: 10,
+        name: "a network that keeps connections and passes nothing on",
+        test: "network_passes_nothing_on",
+        added_latency: "twice the response timeout, for what is under way when it begins",
+        ..Fault::default()
+    };
+    let stall = async || proxy.set(proxy::Fault::Stall);
+    let none = async || proxy.set(proxy::Fault::None);
+    fault.strikes(store(proxy.url()).await, stall, none).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_has_no_memory_left() {
+    let redis = Redis::start().await;
+    let fault = Fault {
+        number: 11,
+        name: "OOM under `noeviction`",
+        test: "redis_has_no_memory_left",
+        client_sees: "the same as ever: new keys are decided in the process, those with a window in \
+                      Redis",
+        added_latency: "one round trip for a key that Redis refuses for the first time",
+        ..Fault::default()
+    };
+    let store = store(redis.url()).await;
+    // Windows that Redis has already still have room made in them: only new keys are refused.
+    redis.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let free = async || redis.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    // One rule alone: of several, Redis admits also above its memory. Their script begins with a
+    // command that frees memory, and a script that has written may go on.
+    let load = Load::of_one_rule(store, FailurePolicy::default());
+    fault.has_struck(load, free).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_key_has_another_type() {
+    let redis = Redis::start().await;
+    let fault = Fault {
+        number: 12,
+        name: "WRONGTYPE on one user's window",
+        test: "log_key_has_another_type",
+        client_sees: "the same as ever: that user's requests are decided in the process, all \
+                      others in Redis",
+        added_latency: "one round trip for that user",
+        ..Fault::default()
+    };
+    let spoil = async || redis.run::<()>(&["SET", "tsw:{=user-7}:user", "x", "PX", "600000"]).await;
+    let mend = async || redis.run::<()>(&["DEL", "tsw:{=user-7}:user"]).await;
+    fault.strikes(store(redis.url()).await, spoil, mend).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn user_may_no_longer_call_scripts() {
+    let redis = Redis::start().await;
+    let fault = Fault {
+        number: 13,
+        name: "NOPERM: the user may no longer call scripts",
+        test: "user_may_no_longer_call_scripts",
+        added_latency: "one round trip for a key that Redis refuses for the first time",
+        ..Fault::default()
+    };
+    let forbid = async || {
+        redis.run::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]).await;
+    };
+    let allow = async || redis.run::<()>(&["ACL", "SETUSER", "default", "+@all"]).await;
+    fault.strikes(store(redis.url()).await, forbid, allow).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_suddenly_wants_a_password() {
+    let redis = Redis::start().await;
+    let fault = Fault {
+        number: 14,
+        name: "NOAUTH: Redis wants a password that the store does not have",
+        test: "redis_suddenly_wants_a_password",
+        ..Fault::default()
+    };
+    let client = redis::Client::open(redis.url()).unwrap();
+    let mut admin = client.get_multiplexed_async_connection().await.unwrap();
+    let mut again = admin.clone();
+    let lock = async || {
+        let set = ["CONFIG", "SET", "requirepass", "secret"];
+        redis::cmd(set[0]).arg(&set[1..]).exec_async(&mut admin).await.unwrap();
+        let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+        redis::cmd(kill[0]).arg(&kill[1..]).exec_async(&mut admin).await.unwrap();
+    };
+    let unlock = async || {
+        let set = ["CONFIG", "SET", "requirepass", ""];
+        redis::cmd(set[0]).arg(&set[1..]).exec_async(&mut again).await.unwrap();
+    };
+    fault.strikes(store(redis.url()).await, lock, unlock).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_is_still_loading_its_data() {
+    // Loading is slowed down to 40 ms a key. Clients are answered after every two megabytes, which
+    // Redis 6.2 has no setting for, so that is what a key holds.
+    let slow = ["--key-load-delay", "40000", "--rdbcompression", "no"];
+    let redis = tokio::sync::Mutex::new(Redis::start_with(&slow).await);
+    let store = store(redis.lock().await.url()).await;
+    let fault = Fault {
+        number: 15,
+        name: "LOADING: a restart with much to load",
+        test: "redis_is_still_loading_its_data",
+        ..Fault::default()
+    };
+    let restart = async || {
+        let mut redis = redis.lock().await;
+        let fill = "local value = string.rep('x', 2 * 1024 * 1024)
+            for i = 1, 50 do redis.call('SET', 'other:' .. i, value, 'EX', 600) end";
+        redis.run::<()>(&["EVAL", fill, "0"]).await;
+        redis.run::<()>(&["SAVE"]).await;
+        redis.start_again();
+    };
+    fault.strikes(store, restart, async || redis.lock().await.answers().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_becomes_a_replica() {
+    let (redis, other) = (Redis::start().await, Redis::start().await);
+    let fault = Fault {
+        number: 16,
+        name: "READONLY: the server becomes a replica, and later a master again, empty",
+        test: "the_server_becomes_a_replica",
+        added_latency: "one round trip for a key that Redis refuses for the first time",
+        ..Fault::default()
+    };
+    let port = other.port().to_string();
+    let demote = async || redis.run::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
+    let promote = async || redis.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    fault.strikes(store(redis.url()).await, demote, promote).await;
+}
+
+/// The process has no file descriptor left when its connection breaks.
+#[tokio::test]
+async fn no_file_descriptor_is_left() {
+    let redis = Redis::start().await;
+    // A limit is for a whole process.
+    println!("{}", Worker::start("faults::worker_process", &redis).lines().join("\n"));
+}
+
+#[test]
+#[ignore = "a process of the test above"]
+fn worker_process() {
+    let Ok(url) = std::env::var("WORKER_REDIS_URL") else { return };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let fault = Fault {
+            number: 17,
+            name: "no file descriptor left for a new connection",
+            test: "no_file_descriptor_is_left",
+            ..Fault::default()
+        };
+        let client = redis::Client::open(url.clone()).unwrap();
+        let mut admin = client.get_multiplexed_async_connection().await.unwrap();
+        // A shell that is there already: without descriptors no other can be started.
+        let mut shell = Command::new("sh").stdin(Stdio::piped()).spawn().unwrap();
+        let shell_input = RefCell::new(shell.stdin.take().unwrap());
+        let allow = async |descriptors: u32, works: bool| {
+            let pid = std::process::id();
+            let line = format!("prlimit --pid {pid} --nofile={descriptors}:1024");
+            writeln!(shell_input.borrow_mut(), "{line}").unwrap();
+            while std::fs::File::open("/dev/null").is_ok() != works {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let exhaust = async || {
+            allow(3, false).await;
+            let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+            redis::cmd(kill[0]).arg(&kill[1..]).exec_async(&mut admin).await.unwrap();
+        };
+        fault.strikes(store(url).await, exhaust, async || allow(1024, true).await).await;
+        drop(shell_input);
+        shell.wait().unwrap();
+    });
+}

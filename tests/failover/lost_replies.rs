@@ -1,0 +1,150 @@
+//! A check whose reply is lost is sent again under its own identity and counts once.
+
+use std::time::Duration;
+
+use test_support::Redis;
+use test_support::fault::Fault;
+use test_support::proxy::{self, Proxy};
+use tokio::time::Instant;
+use tower_sliding_window::{FailurePolicy, Limiter, Quota, RedisStore};
+
+async fn behind(proxy: &Proxy, timeout: Duration) -> RedisStore {
+    let builder = RedisStore::builder().response_timeout(timeout);
+    builder.connect(proxy.url()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_reply_counts_once() {
+    const TASKS: u32 = 4;
+    const LOSSES: u32 = 2_500;
+    let redis = Redis::start().await;
+    let started = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..TASKS {
+        let proxy = Proxy::to(redis.port()).await;
+        let store = behind(&proxy, Duration::from_secs(10)).await;
+        tasks.spawn(async move {
+            let limiter = Limiter::new(Quota::per_hour(LOSSES + 1), store);
+            let user = format!("user-{task}");
+            for lost in 1..=LOSSES {
+                proxy.drop_replies(1);
+                let decision = limiter.check(&*user).await.unwrap();
+                let remaining = decision.admitted().expect("below the limit").remaining();
+                assert_eq!(proxy.dropped(), lost as usize, "the reply was lost");
+                assert_eq!(remaining, LOSSES + 1 - lost, "counted exactly once");
+            }
+        });
+    }
+    tasks.join_all().await;
+    for task in 0..TASKS {
+        let window = format!("tsw:{{=user-{task}}}:default:{}/1h", LOSSES + 1);
+        assert_eq!(redis.run::<u32>(&["ZCARD", &window]).await, LOSSES);
+    }
+    Fault {
+        number: 8,
+        name: "a reply lost after the script has run, 10,000 times",
+        test: "lost_reply_counts_once",
+        client_sees: "nothing: the request is sent again under its own identity",
+        added_latency: "a new connection and one round trip",
+        ..Fault::default()
+    }
+    .write_row(
+        "0",
+        &format!(
+            "0 counted twice of {} losses, {:.1} ms each",
+            TASKS * LOSSES,
+            started.elapsed().as_secs_f64() * 1e3 / f64::from(LOSSES)
+        ),
+    );
+}
+
+#[tokio::test]
+async fn denial_survives_a_lost_reply() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let store = behind(&proxy, Duration::from_secs(10)).await;
+    let limiter = Limiter::new(Quota::per_hour(1), store);
+    assert!(limiter.check("alice").await.unwrap().is_admitted());
+    proxy.drop_replies(1);
+    assert!(!limiter.check("alice").await.unwrap().is_admitted());
+    assert_eq!(proxy.dropped(), 1);
+}
+
+#[tokio::test]
+async fn repeated_check_stays_admitted_when_full() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let store = behind(&proxy, Duration::from_secs(10)).await;
+    let limiter = Limiter::new(Quota::per_hour(1), store);
+    let _ = limiter.check("load the script").await.unwrap();
+    proxy.drop_replies(1);
+    // Its first call has filled the window: sent as a new request it would be denied.
+    assert!(limiter.check("alice").await.unwrap().is_admitted());
+    assert_eq!(proxy.dropped(), 1);
+    assert!(!limiter.check("alice").await.unwrap().is_admitted());
+}
+
+#[tokio::test]
+async fn late_reply_counts_once() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let store = behind(&proxy, Duration::from_millis(400)).await;
+    let limiter = Limiter::new(Quota::per_hour(10), store);
+    let _ = limiter.check("load the script").await.unwrap();
+
+    proxy.set(proxy::Fault::Stall);
+    let check = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.check("alice").await }
+    });
+    // Longer than the timeout of the first call, shorter than that of both.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    proxy.set(proxy::Fault::None);
+    let decision = check.await.unwrap().unwrap();
+    assert_eq!(decision.admitted().unwrap().remaining(), 9);
+    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:default:10/1h"]).await, 1);
+}
+
+#[tokio::test]
+async fn failed_but_counted_check_is_cancelled() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let limiter =
+        Limiter::new(Quota::per_hour(3), behind(&proxy, Duration::from_millis(200)).await)
+            .failure_policy(FailurePolicy::Closed);
+    let _ = limiter.check("load the script").await.unwrap();
+
+    proxy.set(proxy::Fault::Stall);
+    let error = limiter.check("alice").await.unwrap_err();
+    assert!(error.may_have_counted(), "{error}");
+    for _ in 0..2 {
+        limiter.check("alice").await.unwrap_err();
+    }
+    proxy.set(proxy::Fault::None); // and everything sent is executed, late
+    let truth = Limiter::new(Quota::per_hour(3), redis.store().await);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    let mut seen = Vec::new();
+    while seen.last() != Some(&3) || seen.len() < 20 {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "a refused request keeps its place: {seen:?}"
+        );
+        seen.push(truth.peek("alice").await.unwrap().remaining());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn only_a_repeat_looks_the_request_up() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let limiter = Limiter::new(Quota::per_hour(100), behind(&proxy, Duration::from_secs(10)).await);
+    let lookups = async || redis.calls("zscore").await;
+    for _ in 0..10 {
+        let _ = limiter.check("alice").await.unwrap();
+    }
+    assert_eq!(lookups().await, 0);
+    proxy.drop_replies(1);
+    let _ = limiter.check("alice").await.unwrap();
+    assert_eq!(lookups().await, 1);
+}

@@ -1,0 +1,12 @@
+//! While Redis fails, and when it returns.
+
+mod bans;
+#[cfg(target_os = "linux")]
+mod clock;
+mod cluster;
+mod faults;
+mod lost_replies;
+mod node_faults;
+mod outage;
+mod recovery;
+mod soak;

@@ -1,0 +1,172 @@
+//! What happens to requests when one of several Redis servers fails: one test a fault, under load
+//! before, during and after it.
+
+use test_support::fault::Fault;
+use test_support::load::{LIMIT, Load, USERS, WINDOW};
+use test_support::requests::by_user;
+use test_support::{Cluster, Redis, Sentinels, eventually};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
+use tower_sliding_window::store::RedisServers;
+use tower_sliding_window::{DecidedBy, FailurePolicy, Policy, Quota, RedisStore, key};
+
+/// A store without the deny cache, so that each request meets the fault.
+async fn store(servers: RedisServers) -> RedisStore {
+    RedisStore::builder().deny_cache(false).connect(servers).await.unwrap()
+}
+
+/// Waits until a replica has become a master.
+async fn is_promoted(replica: &Redis) {
+    eventually("a replica is promoted", async || {
+        let info: String = replica.run(&["INFO", "replication"]).await;
+        info.contains("role:master")
+    })
+    .await;
+}
+
+/// Two processes as one: each has connections, windows and a journal of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_instances_lose_their_redis() {
+    let mut redis = Redis::start().await;
+    let start = async || {
+        let store = store(RedisServers::one(redis.url()).unwrap()).await;
+        Load::start(store, FailurePolicy::local(2))
+    };
+    let (ours, theirs) = (start().await, start().await);
+    ours.until_the_store_decides().await;
+    sleep(WINDOW / 4).await;
+    let killed = Instant::now();
+    redis.kill();
+    ours.until_decided_here().await;
+    sleep(WINDOW).await;
+    redis.start_again();
+    redis.answers().await;
+    let returned = Instant::now();
+    ours.until_the_store_decides().await;
+    theirs.until_the_store_decides().await;
+    let back = Instant::now();
+    sleep(WINDOW * 5 / 4).await;
+    let mut answers = ours.stop().await;
+    answers.0.extend(theirs.stop().await.0);
+
+    answers.statuses(&[200, 429]);
+    answers.decided_by_the_store_since(returned);
+    let fault = Fault {
+        number: 2,
+        name: "the same with two instances, `local:2`",
+        test: "two_instances_lose_their_redis",
+        client_sees: "half the quota at each instance",
+        over_admission: LIMIT as usize,
+        ..Fault::default()
+    };
+    let over = answers.over_admitted();
+    assert!(over < fault.over_admission, "{over} more than the limit, which is less than twice it");
+    fault.report(&answers.between(killed, back), over);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinel_names_another_master() {
+    let watched = Mutex::new(Sentinels::start().await);
+    let store = store(watched.lock().await.servers()).await;
+    let fault = Fault {
+        number: 20,
+        name: "Sentinel: the master is killed, its replica is promoted",
+        test: "sentinel_names_another_master",
+        ..Fault::default()
+    };
+    let kill = async || watched.lock().await.master.kill();
+    let promoted = async || is_promoted(&watched.lock().await.replica).await;
+    fault.strikes(store, kill, promoted).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_primary_is_killed() {
+    let cluster = Mutex::new(Cluster::with_replicas(1).await);
+    let store = store(cluster.lock().await.servers()).await;
+    let fault = Fault {
+        number: 21,
+        name: "Cluster: a primary is killed, its replica is promoted",
+        test: "cluster_primary_is_killed",
+        client_sees: "the same as ever: the keys of its slots are decided in the process, all \
+                      others in Redis",
+        added_latency: "twice the response timeout",
+        ..Fault::default()
+    };
+    let kill = async || cluster.lock().await.nodes[1].kill();
+    let promoted = async || {
+        let cluster = cluster.lock().await;
+        is_promoted(&cluster.nodes[4]).await;
+        cluster.serves_every_slot(&[0, 2, 4]).await;
+    };
+    fault.strikes(store, kill, promoted).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_loses_its_majority() {
+    let cluster = Mutex::new(Cluster::start().await);
+    let store = store(cluster.lock().await.servers()).await;
+    let fault = Fault {
+        number: 22,
+        name: "Cluster: the majority is killed, and comes back",
+        test: "cluster_loses_its_majority",
+        added_latency: "twice the response timeout",
+        ..Fault::default()
+    };
+    let kill = async || {
+        let mut cluster = cluster.lock().await;
+        cluster.nodes[0].kill();
+        cluster.nodes[1].kill();
+    };
+    let again = async || {
+        let mut cluster = cluster.lock().await;
+        cluster.nodes[0].start_again();
+        cluster.nodes[1].start_again();
+        for node in &cluster.nodes {
+            node.answers().await;
+        }
+        cluster.serves_every_slot(&[0, 1, 2]).await;
+    };
+    fault.strikes(store, kill, again).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_move_from_node_to_node() {
+    let cluster = Cluster::start().await;
+    let policy = Policy::new("user").quota(Quota::new(LIMIT, WINDOW));
+    // Two windows of one key, so that a slot is half here and half there while it moves.
+    let second = Policy::new("second").quota(Quota::new(1000, WINDOW));
+    let layer =
+        by_user(policy, store(cluster.servers()).await).rule(second, key::header("x-user-id"));
+    let load = Load::through(layer.failure_policy(FailurePolicy::default()));
+    load.until_the_store_decides().await;
+    sleep(WINDOW / 4).await;
+    let began = Instant::now();
+    let mut rounds = 0;
+    while began.elapsed() < WINDOW * 2 {
+        for user in 0..USERS {
+            let (slot, owner) = cluster.slot(&format!("tsw:{{=user-{user}}}:user")).await;
+            cluster.move_slot(slot, (owner + rounds) % 3, (owner + rounds + 1) % 3).await;
+        }
+        rounds += 1;
+    }
+    let ended = Instant::now();
+    load.until_the_store_decides().await;
+    sleep(WINDOW * 5 / 4).await;
+    let answers = load.stop().await;
+    answers.statuses(&[200, 429]);
+    answers.no_user_starves();
+    assert_eq!(answers.over_admitted(), 0);
+    let fault = Fault {
+        number: 23,
+        name: "Cluster: every user's slot moves from node to node, again and again",
+        test: "slots_move_from_node_to_node",
+        client_sees: "the same as ever; what can't be answered while a slot is half here and half \
+                      there is decided in the process",
+        added_latency: "a redirection",
+        ..Fault::default()
+    };
+    let during = answers.between(began, ended);
+    assert!(during.count(|it| it.decided_by == Some(DecidedBy::Store)) > USERS);
+    println!("each slot moved {rounds} times");
+    fault.report(&during, 0);
+}

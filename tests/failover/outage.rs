@@ -1,0 +1,362 @@
+//! What the failure policies decide, and what is written back afterwards.
+
+use std::time::Duration;
+
+use test_support::proxy::{Fault, Proxy};
+use test_support::requests::{by_user, from_user, ok, send};
+use test_support::{Redis, eventually, free_port, patient};
+use tokio::time::sleep;
+use tower::{Layer, service_fn};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{
+    Admitted, DecidedBy, Decision, FailurePolicy, Limiter, MemoryStore, Policy, PolicyHandle,
+    Quota, RedisStore, StoreError,
+};
+
+const WINDOW: &str = "tsw:{=alice}:user";
+
+fn per_hour(limit: u32) -> Policy {
+    Policy::new("user").quota(Quota::per_hour(limit))
+}
+
+fn limiter(limit: u32, store: impl Store) -> Limiter {
+    Limiter::new(per_hour(limit), store)
+}
+
+async fn admitted(limiter: &Limiter) -> Admitted {
+    match limiter.check("alice").await.unwrap() {
+        Decision::Admitted(admitted) => admitted,
+        Decision::Denied(denied) => panic!("{denied:?}"),
+    }
+}
+
+/// Checks new keys until Redis decides again.
+async fn until_redis_decides(limiter: &Limiter) {
+    eventually("Redis decides", async || {
+        let key = uuid::Uuid::new_v4().to_string();
+        limiter.check(key).await.is_ok_and(|it| it.decided_by() == DecidedBy::Store)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn outage_admissions_are_written_back() {
+    let mut redis = Redis::start().await;
+    let ours = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
+    redis.kill();
+    let started = std::time::SystemTime::now();
+    let mut ids = Vec::new();
+    for left in [4, 3, 2] {
+        let admitted = admitted(&ours).await;
+        assert_eq!(admitted.remaining(), left);
+        ids.push(*admitted.id().as_bytes());
+    }
+    assert_eq!(ours.check("alice").await.unwrap().decided_by(), DecidedBy::LocalWindow);
+    sleep(Duration::from_millis(300)).await;
+    redis.start_again();
+    redis.answers().await;
+
+    eventually("Redis knows all four", async || redis.run::<usize>(&["ZCARD", WINDOW]).await == 4)
+        .await;
+    let entries: Vec<(Vec<u8>, f64)> =
+        redis.run(&["ZRANGE", WINDOW, "0", "-1", "WITHSCORES"]).await;
+    let since_epoch = started.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    for (id, (member, score)) in ids.iter().zip(&entries) {
+        assert_eq!(&member[..], id, "the request's own identity, in the order they came");
+        let late = score / 1e6 - since_epoch;
+        assert!(
+            (-0.05..0.25).contains(&late),
+            "the timestamp is of the outage, not of the write-back: {late} s"
+        );
+    }
+    let ttl_ms = redis.run::<i64>(&["PTTL", WINDOW]).await;
+    assert!((3_590_000..=3_601_000).contains(&ttl_ms), "{ttl_ms}");
+
+    let theirs = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
+    assert!(theirs.check("alice").await.unwrap().is_admitted());
+    assert!(!theirs.check("alice").await.unwrap().is_admitted(), "five are five");
+}
+
+#[tokio::test]
+async fn emptied_redis_gets_lost_admissions_back() {
+    let mut redis = Redis::start().await;
+    let ours = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
+    for _ in 0..3 {
+        admitted(&ours).await;
+    }
+    redis.kill();
+    redis.start_again();
+    until_redis_decides(&ours).await;
+    admitted(&ours).await;
+    eventually("Redis knows all four", async || redis.run::<usize>(&["ZCARD", WINDOW]).await == 4)
+        .await;
+    admitted(&ours).await;
+    assert!(!ours.check("alice").await.unwrap().is_admitted());
+}
+
+#[tokio::test]
+async fn excess_admission_of_emptied_redis_is_undone() {
+    let mut redis = Redis::start().await;
+    let ours = limiter(3, RedisStore::connect(redis.url()).await.unwrap());
+    for _ in 0..3 {
+        admitted(&ours).await;
+    }
+    redis.kill();
+    redis.start_again();
+    until_redis_decides(&ours).await;
+    let Decision::Denied(denied) = ours.check("alice").await.unwrap() else { panic!("a fourth") };
+    assert_eq!(denied.violated().collect::<Vec<_>>(), ["user"]);
+    let wait = denied.retry_after().as_secs();
+    assert!((3_590..3_600).contains(&wait), "{wait}");
+    eventually("Redis knows the three", async || redis.run::<usize>(&["ZCARD", WINDOW]).await == 3)
+        .await;
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(redis.run::<usize>(&["ZCARD", WINDOW]).await, 3, "and the fourth is gone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quiet_restart_never_over_admits() {
+    let mut redis = Redis::start().await;
+    let builder = patient().deny_cache(false);
+    let ours = limiter(3, builder.connect(redis.url()).await.unwrap());
+    for _ in 0..3 {
+        admitted(&ours).await;
+    }
+    redis.kill();
+    redis.start_again();
+    redis.answers().await;
+    // No request fails: the first is sent again on a new connection.
+    for _ in 0..3 {
+        assert!(!ours.check("alice").await.unwrap().is_admitted());
+    }
+}
+
+#[tokio::test]
+async fn excess_is_undone_beside_other_processes() {
+    let mut redis = Redis::start().await;
+    let ours = limiter(3, RedisStore::connect(redis.url()).await.unwrap());
+    for _ in 0..3 {
+        admitted(&ours).await;
+    }
+    redis.kill();
+    redis.start_again();
+    until_redis_decides(&ours).await;
+    let theirs = limiter(3, RedisStore::connect(redis.url()).await.unwrap());
+    for _ in 0..2 {
+        admitted(&theirs).await;
+    }
+    assert!(!ours.check("alice").await.unwrap().is_admitted(), "a fourth of this process");
+}
+
+#[tokio::test]
+async fn instances_share_the_quota_in_an_outage() {
+    let mut redis = Redis::start().await;
+    let instance = async |instances| {
+        limiter(9, RedisStore::connect(redis.url()).await.unwrap())
+            .failure_policy(FailurePolicy::local(instances))
+    };
+    let (three, many) = (instance(3).await, instance(100).await);
+    redis.kill();
+    for (limiter, share) in [(three, 3), (many, 1)] {
+        let mut passed = 0;
+        while limiter.check("alice").await.unwrap().is_admitted() {
+            passed += 1;
+        }
+        assert_eq!(passed, share);
+        // More than the share would be more than the quota, if each instance admitted it.
+        let error = limiter.check_cost("bob", share + 1).await.unwrap_err();
+        assert!(matches!(error, StoreError::Unavailable), "{error:?}");
+        assert!(limiter.check_cost("bob", share).await.unwrap().is_admitted());
+    }
+}
+
+#[tokio::test]
+async fn open_policy_admits_without_counting() {
+    let mut redis = Redis::start().await;
+    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let ours = limiter(1, store.clone()).failure_policy(FailurePolicy::Open);
+    let service = by_user(per_hour(1), store)
+        .headers_on_success(true)
+        .failure_policy(FailurePolicy::Open)
+        .layer(service_fn(ok));
+    redis.kill();
+    for _ in 0..10 {
+        let admitted = admitted(&ours).await;
+        assert_eq!((admitted.remaining(), admitted.stamp()), (1, None));
+        let decision = ours.check("alice").await.unwrap();
+        assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
+        assert_eq!(ours.peek("alice").await.unwrap().remaining(), 1);
+        let answer = send(&service, from_user("alice")).await;
+        assert_eq!((answer.status.as_u16(), answer.header("ratelimit")), (200, None));
+    }
+    let impossible = ours.check_cost("alice", 2).await.unwrap_err();
+    assert!(matches!(impossible, StoreError::CostAboveLimit { .. }), "open is not for everything");
+    redis.start_again();
+    until_redis_decides(&ours).await;
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(redis.run::<usize>(&["EXISTS", WINDOW]).await, 0, "nothing is written back");
+}
+
+#[tokio::test]
+async fn closed_policy_answers_503_never_429() {
+    let mut redis = Redis::start().await;
+    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let ours = limiter(1, store.clone()).failure_policy(FailurePolicy::Closed);
+    let service =
+        by_user(per_hour(1), store).failure_policy(FailurePolicy::Closed).layer(service_fn(ok));
+    redis.kill();
+    for _ in 0..10 {
+        ours.check("alice").await.unwrap_err();
+        ours.peek("alice").await.unwrap_err();
+        let answer = send(&service, from_user("alice")).await;
+        assert_eq!(answer.status, 503);
+        assert_eq!(answer.retry_after(), Some(1));
+        let kind = &answer.problem()["type"];
+        assert!(kind.as_str().unwrap().ends_with("#temporary-reduced-capacity"), "{kind}");
+    }
+    redis.start_again();
+    until_redis_decides(&ours).await;
+    assert_eq!(send(&service, from_user("alice")).await.status, 200);
+}
+
+#[tokio::test]
+async fn cancellation_in_an_outage_is_kept() {
+    let mut redis = Redis::start_with(&["--appendonly", "yes"]).await;
+    let ours = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
+    let before = admitted(&ours).await;
+    let kept = admitted(&ours).await;
+    sleep(Duration::from_millis(1_500)).await; // what Redis has is on disk after a second
+    redis.kill();
+    let during = admitted(&ours).await;
+    assert!(ours.cancel(&before).await.unwrap());
+    assert!(ours.cancel(&during).await.unwrap());
+    assert!(!ours.cancel(&during).await.unwrap(), "it is there no longer");
+    assert_eq!(ours.peek("alice").await.unwrap().remaining(), 4);
+    redis.start_again();
+    redis.answers().await;
+    let only_kept = async || {
+        let members: Vec<Vec<u8>> = redis.run(&["ZRANGE", WINDOW, "0", "-1"]).await;
+        members == [kept.id().as_bytes().to_vec()]
+    };
+    eventually("Redis has one request", only_kept).await;
+    sleep(Duration::from_millis(300)).await;
+    assert!(only_kept().await);
+}
+
+#[tokio::test]
+async fn service_can_start_before_redis() {
+    let port = free_port();
+    let url = format!("redis://127.0.0.1:{port}");
+    let error = RedisStore::connect(url.clone()).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
+    RedisStore::connect_lazy("not a url").unwrap_err();
+
+    let ours = limiter(3, RedisStore::connect_lazy(url).unwrap());
+    let first = ours.check("alice").await.unwrap();
+    assert_eq!(first.decided_by(), DecidedBy::LocalWindow);
+    let redis = Redis::start_on(port).await;
+    until_redis_decides(&ours).await;
+    eventually("it is written back", async || redis.run::<usize>(&["ZCARD", WINDOW]).await == 1)
+        .await;
+    let second = ours.check("alice").await.unwrap();
+    assert_eq!((second.decided_by(), second.usage().remaining()), (DecidedBy::Store, 1));
+}
+
+#[tokio::test]
+async fn few_requests_wait_for_a_stalled_redis() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let ours = limiter(1_000_000, RedisStore::connect(proxy.url()).await.unwrap())
+        .failure_policy(FailurePolicy::Closed);
+    proxy.set(Fault::Stall);
+    let mut waited = 0;
+    for number in 0..500 {
+        match ours.check(format!("user-{number}")).await.unwrap_err() {
+            StoreError::Unavailable => {}
+            _ => waited += 1,
+        }
+    }
+    // Five failures in a row open the circuit breaker: two for a request, and more if its cancellation
+    // fails as well.
+    assert!((1..=3).contains(&waited), "{waited}");
+    proxy.set(Fault::None);
+    until_redis_decides(&ours).await;
+}
+
+#[tokio::test]
+async fn outage_refuses_new_keys_at_the_local_cap() {
+    let mut redis = Redis::start().await;
+    let builder = RedisStore::builder().local_capacity(2);
+    let store = builder.connect(redis.url()).await.unwrap();
+    let ours = limiter(2, store.clone());
+    for user in ["alice", "bob", "carol"] {
+        assert!(ours.check(user).await.unwrap().is_admitted(), "Redis has room for all");
+    }
+    redis.kill();
+    assert!(ours.check("alice").await.unwrap().is_admitted());
+    assert!(!ours.check("alice").await.unwrap().is_admitted());
+    let error = ours.check("carol").await.unwrap_err();
+    assert!(matches!(error, StoreError::Full { capacity: 2 }), "{error:?}");
+    let open = limiter(2, store).failure_policy(FailurePolicy::Open);
+    assert!(open.check("carol").await.unwrap().is_admitted());
+}
+
+#[tokio::test]
+async fn full_memory_store_follows_failure_policy() {
+    let store = MemoryStore::with_capacity(1);
+    let service = |on_failure| {
+        by_user(per_hour(1), store.clone()).failure_policy(on_failure).layer(service_fn(ok))
+    };
+    assert_eq!(send(&service(FailurePolicy::Open), from_user("alice")).await.status, 200);
+    for (on_failure, status) in
+        [(FailurePolicy::Open, 200), (FailurePolicy::Closed, 503), (FailurePolicy::default(), 503)]
+    {
+        assert_eq!(send(&service(on_failure), from_user("bob")).await.status, status);
+        let known = send(&service(on_failure), from_user("alice")).await;
+        assert_eq!(known.status, 429, "a key with a log is held to it");
+    }
+}
+
+/// As in a program with a runtime a thread.
+#[tokio::test]
+async fn outage_ends_when_its_runtime_is_gone() {
+    let mut redis = Redis::start().await;
+    let ours = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
+    redis.kill();
+    let elsewhere = ours.clone();
+    tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let decision = runtime.block_on(elsewhere.check("alice")).unwrap();
+        assert_eq!(decision.decided_by(), DecidedBy::LocalWindow);
+    })
+    .await
+    .unwrap();
+    redis.start_again();
+    redis.answers().await;
+    until_redis_decides(&ours).await;
+    admitted(&ours).await;
+    eventually("Redis knows both", async || redis.run::<usize>(&["ZCARD", WINDOW]).await == 2)
+        .await;
+}
+
+/// A request under several policies has windows of several keys.
+#[tokio::test]
+async fn reset_in_outage_forgets_that_log_only() {
+    let mut redis = Redis::start().await;
+    let ours = limiter(2, RedisStore::connect(redis.url()).await.unwrap());
+    let user = PolicyHandle::new(per_hour(2));
+    let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_hour(2)));
+    redis.kill();
+    for _ in 0..2 {
+        let decision = ours.check_all([(&user, "alice"), (&ip, "192.0.2.7")]);
+        assert!(decision.await.unwrap().is_admitted());
+    }
+    ours.reset("alice").await.unwrap_err();
+    assert_eq!(ours.peek("alice").await.unwrap().remaining(), 2, "here it has worked");
+    redis.start_again();
+    until_redis_decides(&ours).await;
+    let of_ip = "tsw:{=192.0.2.7}:ip";
+    eventually("Redis knows of two", async || redis.run::<usize>(&["ZCARD", of_ip]).await == 2)
+        .await;
+    assert_eq!(redis.run::<usize>(&["EXISTS", WINDOW]).await, 0);
+}

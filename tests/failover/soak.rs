@@ -1,0 +1,210 @@
+//! Faults at random for as long as one likes: `tests/soak.sh MINUTES [SEED]`.
+
+use std::time::{Duration, SystemTime};
+
+use test_support::Redis;
+use test_support::load::{Answers, Load, WINDOW};
+use test_support::proxy::{Fault, Proxy};
+use tokio::time::{Instant, sleep};
+use tower_sliding_window::{DecidedBy, FailurePolicy, RedisStore};
+
+/// What can go wrong.
+const FAULTS: [&str; 12] = [
+    "kill -9 and restart",
+    "SIGSTOP and SIGCONT",
+    "a cut network",
+    "a network that passes nothing on",
+    "answers 20 to 200 ms late",
+    "replies lost",
+    "SCRIPT FLUSH",
+    "CLIENT KILL",
+    "OOM",
+    "BUSY",
+    "READONLY",
+    "NOPERM",
+];
+
+/// What the process holds.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    resident_kib: u64,
+    descriptors: usize,
+}
+
+fn held() -> Held {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    Held {
+        resident_kib: line.split_whitespace().nth(1).unwrap().parse().unwrap(),
+        descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
+    }
+}
+
+/// Tells whether the clock that Redis goes by is set while the test runs.
+struct WallClock(SystemTime, Instant);
+
+impl WallClock {
+    fn new() -> Self {
+        Self(SystemTime::now(), Instant::now())
+    }
+
+    /// Returns by how much the wall clock has gone faster than the monotonic one.
+    fn ahead_us(&self) -> i128 {
+        let elapsed = self.1.elapsed().as_micros() as i128;
+        match self.0.elapsed() {
+            Ok(wall) => wall.as_micros() as i128 - elapsed,
+            Err(back) => -(back.duration().as_micros() as i128) - elapsed,
+        }
+    }
+}
+
+async fn inject(fault: &str, redis: &mut Redis, proxy: &Proxy, random: &mut fastrand::Rng) {
+    let mut span = || Duration::from_millis(random.u64(50..4_000));
+    match fault {
+        "kill -9 and restart" => {
+            redis.kill();
+            sleep(span()).await;
+            redis.start_again();
+            redis.answers().await;
+        }
+        "SIGSTOP and SIGCONT" => {
+            redis.signal("STOP");
+            sleep(span()).await;
+            redis.signal("CONT");
+        }
+        "a cut network" => through(proxy, Fault::Cut, span()).await,
+        "a network that passes nothing on" => through(proxy, Fault::Stall, span()).await,
+        "answers 20 to 200 ms late" => {
+            let span = span();
+            let late = Duration::from_millis(random.u64(20..200));
+            through(proxy, Fault::Delay(late), span).await;
+        }
+        "replies lost" => {
+            let all = proxy.dropped() + random.usize(1..10);
+            proxy.drop_replies(all - proxy.dropped());
+            // The fault lasts until each is lost; a new connection needs replies too.
+            while proxy.dropped() < all {
+                sleep(Duration::from_millis(5)).await;
+            }
+        }
+        "SCRIPT FLUSH" => redis.run(&["SCRIPT", "FLUSH"]).await,
+        "CLIENT KILL" => redis.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await,
+        "OOM" => {
+            redis.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+            sleep(span()).await;
+            redis.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
+        }
+        "BUSY" => {
+            let client = redis::Client::open(redis.url()).unwrap();
+            let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+            let mut connection =
+                client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+            let busy = tokio::spawn(async move {
+                let mut script = redis::cmd("EVAL");
+                let _ = script.arg("while true do end").arg(0).exec_async(&mut connection).await;
+            });
+            sleep(span() + Duration::from_millis(500)).await;
+            redis.run::<()>(&["SCRIPT", "KILL"]).await;
+            busy.await.unwrap();
+        }
+        "READONLY" => {
+            redis.run::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
+            sleep(span()).await;
+            redis.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+        }
+        "NOPERM" => {
+            redis.run::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]).await;
+            sleep(span()).await;
+            redis.run::<()>(&["ACL", "SETUSER", "default", "+@all"]).await;
+        }
+        unknown => unreachable!("{unknown}"),
+    }
+}
+
+async fn through(proxy: &Proxy, fault: Fault, span: Duration) {
+    proxy.set(fault);
+    sleep(span).await;
+    proxy.set(Fault::None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "goes on for minutes: tests/soak.sh"]
+async fn faults_at_random() {
+    let number = |name: &str| std::env::var(name).ok().map(|it| it.parse::<u64>().unwrap());
+    let minutes = number("SOAK_MINUTES").unwrap_or(1);
+    let seed = number("SOAK_SEED").unwrap_or_else(|| fastrand::u64(..));
+    println!("seed {seed}, {minutes} minutes");
+    let mut random = fastrand::Rng::with_seed(seed);
+
+    let mut redis = Redis::start_with(&["--lua-time-limit", "100"]).await;
+    let proxy = Proxy::to(redis.port()).await;
+    let store = RedisStore::builder().deny_cache(false).connect(proxy.url()).await.unwrap();
+    let load = Load::start(store, FailurePolicy::default());
+
+    let clock = WallClock::new();
+    let (started, end) = (Instant::now(), Instant::now() + Duration::from_secs(minutes * 60));
+    let (mut kept, mut faults, mut asked, mut here) = (Vec::new(), 0, 0, 0);
+    let (mut samples, mut next_line) = (Vec::new(), started);
+    while Instant::now() < end {
+        let fault = FAULTS[random.usize(..FAULTS.len())];
+        eprintln!(
+            "{:>7.1} s  {fault}; the wall clock is {} us ahead",
+            started.elapsed().as_secs_f64(),
+            clock.ahead_us()
+        );
+        inject(fault, &mut redis, &proxy, &mut random).await;
+        let returned = Instant::now();
+        faults += 1;
+        load.until_the_store_decides().await;
+        sleep(Duration::from_millis(1_500 + random.u64(0..1_500))).await;
+
+        let new = load.take();
+        new.decided_by_the_store_since(returned);
+        asked += new.0.len();
+        here += new.count(|it| it.decided_by == Some(DecidedBy::LocalWindow));
+        new.statuses(&[200, 429]);
+        kept.extend(new.0);
+        let answers = Answers(std::mem::take(&mut kept));
+        if answers.over_admitted() > 0 {
+            for answer in answers.fullest(WINDOW) {
+                eprintln!(
+                    "user {} from {:.6} s to {:.6} s, decided by {:?}",
+                    answer.user,
+                    (answer.sent - started).as_secs_f64(),
+                    (answer.received - started).as_secs_f64(),
+                    answer.decided_by
+                );
+            }
+            let ahead = clock.ahead_us();
+            panic!(
+                "too many after {fault:?}, with seed {seed}; the wall clock is {ahead} us ahead"
+            );
+        }
+        // A window may reach back into what was looked at before.
+        let from = Instant::now() - WINDOW * 2;
+        kept = answers.between(from, Instant::now()).0;
+
+        samples.push(held());
+        if Instant::now() >= next_line {
+            let Held { resident_kib, descriptors } = held();
+            println!(
+                "{:>5} s  {faults:>4} faults  {asked:>9} requests  {here:>6} admitted here  \
+                 {resident_kib:>7} KiB  {descriptors:>3} descriptors",
+                started.elapsed().as_secs()
+            );
+            next_line += Duration::from_secs(60);
+        }
+    }
+    load.stop().await;
+    // What it holds after the first fifth, in which everything has happened once, it still holds.
+    let (early, late) = samples.split_at((samples.len() / 5).max(1));
+    let most = |samples: &[Held]| {
+        let resident = samples.iter().map(|it| it.resident_kib).max().unwrap_or(0);
+        (resident, samples.iter().map(|it| it.descriptors).max().unwrap_or(0))
+    };
+    let (early, late) = (most(early), most(late));
+    println!("most held in the first fifth {early:?}, later {late:?}: (KiB, descriptors)");
+    assert!(late.0 <= early.0 * 5 / 4 + 8 * 1024, "memory grows, with seed {seed}");
+    assert!(late.1 <= early.1 + 8, "descriptors are lost, with seed {seed}");
+    println!("{faults} faults, {asked} requests, {here} admitted here, none above the limit");
+}

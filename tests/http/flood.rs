@@ -1,0 +1,127 @@
+//! Ten million keys that come once, against the in-process store. The test runs in a process of its
+//! own, because it looks at the memory of the process.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::runtime::Handle;
+use tokio::time::advance;
+use tower::{Layer, service_fn};
+use tower_sliding_window::store::{Check, Partition, Store};
+use tower_sliding_window::{MemoryStore, Policy, PolicyHandle, Quota, StoreError};
+
+use test_support::Worker;
+use test_support::requests::{by_user, from_user, ok, send, status};
+
+const KEYS: u64 = 10_000_000;
+const THREADS: u64 = 2;
+/// What the store may take for a log whose key is as long as keys get.
+const BYTES_A_WINDOW: usize = 320;
+/// What the process may take besides.
+const BYTES_BESIDES: usize = 32 << 20;
+
+/// Returns the answer of something that does not wait.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("memory answers at once"),
+    }
+}
+
+/// Returns the most memory that this process has ever had, in bytes.
+fn high_water_mark() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has this file");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a mark");
+    let kilobytes: usize = line.trim_end_matches("kB").trim().parse().expect("a number");
+    kilobytes * 1024
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "only Linux has the memory of a process in a file")]
+fn ten_million_keys_fit_in_bounded_memory() {
+    Worker::start_in("flood::worker_process", &[]).lines();
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "run as a process of its own by the test above"]
+async fn worker_process() {
+    let policy = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(2)));
+    let store = MemoryStore::new();
+    let capacity = store.capacity();
+    let layer = by_user(&policy, store.clone());
+    let service = layer.layer(service_fn(ok));
+    for expected in [StatusCode::OK, StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+        assert_eq!(status(&service, "limited").await, expected);
+    }
+    assert_eq!(status(&service, "frugal").await, StatusCode::OK);
+
+    let runtime = Handle::current();
+    let admitted = AtomicUsize::new(0);
+    let flood = |thread: u64| {
+        // Threads that have entered the runtime see its paused time.
+        let _entered = runtime.enter();
+        let mut limited = Arc::new(Check::new([Partition::new(policy.get(), "limited")]));
+        let mut check = limited.clone();
+        for number in (thread..KEYS).step_by(THREADS as usize) {
+            // Those that there is room for are as long as keys get.
+            let mut bytes = [0xff; 128];
+            bytes[..8].copy_from_slice(&number.to_be_bytes());
+            let length = if number < 2 * capacity as u64 { 128 } else { 8 };
+            Arc::make_mut(&mut check).partitions[0].key = bytes[..length].into();
+            match at_once(store.admit(&check)) {
+                Ok(outcome) => {
+                    assert!(outcome.admitted, "a new key is never denied");
+                    admitted.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    assert!(matches!(error, StoreError::Full { .. }), "{error}");
+                    assert_eq!(store.len(), capacity, "turned away only for want of room");
+                }
+            }
+            if number % 4096 == thread {
+                Arc::make_mut(&mut limited).id = uuid::Uuid::new_v4();
+                let outcome = at_once(store.admit(&limited)).expect("a window that is live");
+                assert!(!outcome.admitted, "evicted by {number} keys");
+                assert!(store.len() <= capacity);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || flood(thread));
+        }
+    });
+    assert_eq!(admitted.into_inner(), capacity - 2, "as many new keys as there was room for");
+    let most = high_water_mark();
+    let bound = capacity * BYTES_A_WINDOW + BYTES_BESIDES;
+    assert!(most < bound, "the process has had {most} bytes, {bound} are allowed");
+
+    for flood in 0..1000 {
+        let answer = send(&service, from_user(&format!("late-{flood}"))).await;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            (answer.problem()["status"].as_u64(), answer.retry_after()),
+            (Some(503), Some(1))
+        );
+        assert_eq!(answer.header("ratelimit"), None, "nothing is said of a quota");
+    }
+    assert_eq!(status(&service, "limited").await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(status(&service, "frugal").await, StatusCode::OK, "a live window goes on");
+    assert_eq!(status(&service, "frugal").await, StatusCode::TOO_MANY_REQUESTS);
+
+    advance(Duration::from_secs(60)).await;
+    for user in ["limited", "frugal", "late-0", "late-1"] {
+        for expected in [StatusCode::OK, StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+            assert_eq!(status(&service, user).await, expected, "{user}, as if nothing had been");
+        }
+    }
+    for new in 0..1000 {
+        assert_eq!(status(&service, &format!("new-{new}")).await, StatusCode::OK);
+    }
+    assert!(store.len() < capacity - 900, "those that come let go of the flood");
+}

@@ -1,0 +1,164 @@
+//! One rule in front of a service.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use http::{Method, Request, Response, StatusCode};
+use tokio::time::advance;
+use tower::service_fn;
+use tower_layer::Layer;
+use tower_sliding_window::{Decision, MemoryStore, PolicyHandle, Quota, SlidingWindowLayer};
+
+use test_support::requests::{by_user, from_user, ok, request, send, status};
+
+const OK: StatusCode = StatusCode::OK;
+const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn per_user(policy: impl Into<PolicyHandle>) -> SlidingWindowLayer {
+    by_user(policy, MemoryStore::new())
+}
+
+#[tokio::test(start_paused = true)]
+async fn layer_retry_after_gets_admitted() {
+    let service = per_user(Quota::new(1, Duration::from_secs(10))).layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    advance(Duration::from_millis(1500)).await;
+
+    let wait = send(&service, from_user("alice")).await.retry_after();
+    assert_eq!(wait, Some(9), "8.5 s, rounded up");
+    advance(Duration::from_secs(8)).await;
+    assert_eq!(status(&service, "alice").await, TOO_MANY, "a second less is too short");
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(status(&service, "alice").await, OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shortest_retry_after_is_a_second() {
+    let service = per_user(Quota::new(1, Duration::from_micros(2))).layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    advance(Duration::from_micros(1)).await;
+    assert_eq!(send(&service, from_user("alice")).await.retry_after(), Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn clones_share_the_logs() {
+    let layer = per_user(Quota::new(3, MINUTE));
+    let (one, other) = (layer.layer(service_fn(ok)), layer.clone().layer(service_fn(ok)));
+    assert_eq!(status(&one, "alice").await, OK);
+    assert_eq!(status(&one.clone(), "alice").await, OK);
+    assert_eq!(status(&other, "alice").await, OK);
+    for service in [one, other.clone(), other] {
+        assert_eq!(status(&service, "alice").await, TOO_MANY);
+    }
+}
+
+/// A CORS preflight with a user name, so that counting it would show.
+const PREFLIGHT: &[(&str, &str)] = &[
+    ("x-user-id", "alice"),
+    ("origin", "https://shop.example"),
+    ("access-control-request-method", "POST"),
+];
+
+fn with_method(headers: &[(&str, &str)], method: Method) -> Request<String> {
+    let mut request = request(headers);
+    *request.method_mut() = method;
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_whole_preflight_is_skipped() {
+    let [user, origin, asks] = [PREFLIGHT[0], PREFLIGHT[1], PREFLIGHT[2]];
+    for (headers, method) in [
+        (&[user][..], Method::OPTIONS),
+        (&[user, origin], Method::OPTIONS),
+        (&[user, asks], Method::OPTIONS),
+        (&[user, origin, asks], Method::GET),
+    ] {
+        let service = per_user(Quota::new(1, MINUTE)).layer(service_fn(ok));
+        let send = async || send(&service, with_method(headers, method.clone())).await.status;
+        assert_eq!((send().await, send().await), (OK, TOO_MANY), "{method} {headers:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn preflight_requests_are_not_counted() {
+    let service = per_user(Quota::new(1, MINUTE)).layer(service_fn(ok));
+    let preflight = || with_method(PREFLIGHT, Method::OPTIONS);
+    assert_eq!(send(&service, preflight()).await.status, OK);
+    assert_eq!(status(&service, "alice").await, OK);
+    assert_eq!(send(&service, preflight()).await.status, OK);
+    let anonymous = with_method(&PREFLIGHT[1..], Method::OPTIONS);
+    assert_eq!(send(&service, anonymous).await.status, OK, "browsers send no credentials");
+}
+
+#[tokio::test(start_paused = true)]
+async fn custom_skip_replaces_the_default() {
+    let layer = per_user(Quota::new(1, MINUTE)).skip(|parts| parts.uri.path() == "/health");
+    let service = layer.layer(service_fn(ok));
+    let at = |method: Method, path: &str| {
+        let request = Request::builder().method(method).uri(path).header("x-user-id", "alice");
+        request.body(String::new()).expect("a request")
+    };
+    for _ in 0..3 {
+        assert_eq!(send(&service, at(Method::GET, "/health")).await.status, OK);
+    }
+    assert_eq!(send(&service, at(Method::OPTIONS, "/")).await.status, OK);
+    assert_eq!(send(&service, at(Method::OPTIONS, "/")).await.status, TOO_MANY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_takes_as_many_places_as_its_cost() {
+    let layer = per_user(Quota::new(5, MINUTE)).cost(|parts| {
+        parts.headers.get("x-count").map_or(1, |it| it.to_str().unwrap().parse().unwrap())
+    });
+    let service = layer.layer(service_fn(ok));
+    let weighing = |count| request(&[("x-user-id", "alice"), ("x-count", count)]);
+
+    assert_eq!(send(&service, weighing("3")).await.status, OK);
+    assert_eq!(send(&service, weighing("3")).await.status, TOO_MANY, "two places are left");
+    let impossible = send(&service, weighing("6")).await;
+    assert_eq!(impossible.status, TOO_MANY);
+    assert_eq!(impossible.header("retry-after"), None, "no wait would help");
+    assert_eq!(send(&service, weighing("2")).await.status, OK, "neither denial took a place");
+    assert_eq!(status(&service, "alice").await, TOO_MANY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_policy_holds_at_once_for_clones() {
+    let policy = PolicyHandle::new(Quota::new(4, MINUTE));
+    let service = per_user(policy.clone()).layer(service_fn(ok));
+    let clone = service.clone();
+    for _ in 0..3 {
+        assert_eq!(status(&service, "alice").await, OK);
+        advance(Duration::from_secs(10)).await;
+    }
+
+    policy.set(Quota::new(2, MINUTE)).unwrap();
+    let answer = send(&clone, from_user("alice")).await;
+    assert_eq!(answer.status, TOO_MANY, "three before the change count");
+    assert_eq!(answer.retry_after(), Some(40), "the second newest must leave, not the oldest");
+    assert_eq!(answer.header("ratelimit-policy"), Some("\"default\";q=2;w=60"));
+
+    policy.set(Quota::new(5, MINUTE)).unwrap();
+    assert_eq!(status(&service, "alice").await, OK);
+    assert_eq!(status(&clone, "alice").await, OK);
+    assert_eq!(status(&service, "alice").await, TOO_MANY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_carries_the_decision() {
+    async fn remaining(request: Request<String>) -> Result<Response<String>, Infallible> {
+        let decision = request.extensions().get::<Decision>();
+        Ok(Response::new(match decision.and_then(Decision::admitted) {
+            Some(admitted) => admitted.remaining().to_string(),
+            None => "not counted".to_owned(),
+        }))
+    }
+    let service = per_user(Quota::new(3, MINUTE)).layer(service_fn(remaining));
+    for left in ["2", "1", "0"] {
+        assert_eq!(send(&service, from_user("alice")).await.body, left);
+    }
+    let skipped = with_method(PREFLIGHT, Method::OPTIONS);
+    assert_eq!(send(&service, skipped).await.body, "not counted");
+}

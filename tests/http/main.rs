@@ -1,0 +1,10 @@
+//! The layer in front of services.
+
+mod axum;
+mod flood;
+mod layer;
+mod mistakes;
+mod rejection;
+mod rules;
+mod service;
+mod stack;

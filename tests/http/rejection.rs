@@ -1,0 +1,225 @@
+//! The layer's own responses: what they say, what they hide, and how to replace them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use serde_json::json;
+use tokio::time::advance;
+use tower::service_fn;
+use tower_layer::Layer;
+use tower_sliding_window::store::{
+    Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict,
+};
+use tower_sliding_window::{
+    MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer, StoreError, key,
+};
+
+use test_support::requests::{by_user, from_user, ok, request, send, status};
+
+const OK: StatusCode = StatusCode::OK;
+const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+const FULL: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+const REDUCED: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+fn per_user(limit: u32, store: impl Store) -> SlidingWindowLayer {
+    let policy = Policy::new("user").quota(Quota::per_minute(limit));
+    by_user(policy, store)
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_fills_every_field() {
+    let service = per_user(1, MemoryStore::new()).layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    advance(Duration::from_millis(23_500)).await;
+
+    let answer = send(&service, from_user("alice")).await;
+    assert_eq!(answer.status, TOO_MANY);
+    assert_eq!(answer.header("retry-after"), Some("37"));
+    assert_eq!(answer.header("ratelimit"), Some(r#""user";r=0;t=37"#));
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""user";q=1;w=60"#));
+    assert_eq!(
+        answer.problem(),
+        json!({
+            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "title": "Request cannot be satisfied as assigned quota has been exceeded",
+            "status": 429,
+            "violated-policies": ["user"],
+        })
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn ratelimit_header_on_success_is_opt_in() {
+    let silent = per_user(2, MemoryStore::new()).layer(service_fn(ok));
+    let answer = send(&silent, from_user("alice")).await;
+    assert_eq!((answer.header("ratelimit"), answer.header("ratelimit-policy")), (None, None));
+
+    let telling = per_user(2, MemoryStore::new()).headers_on_success(true).layer(service_fn(ok));
+    let answer = send(&telling, from_user("alice")).await;
+    assert_eq!((answer.status, answer.body.as_str()), (OK, "ok"));
+    assert_eq!(answer.header("ratelimit"), Some(r#""user";r=1;t=60"#));
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""user";q=2;w=60"#));
+    assert_eq!(answer.header("retry-after"), None);
+
+    advance(Duration::from_millis(20_001)).await;
+    let answer = send(&telling, from_user("alice")).await;
+    assert_eq!(answer.header("ratelimit"), Some(r#""user";r=0;t=40"#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_place_counts_as_remaining() {
+    let layer = per_user(2, MemoryStore::new()).headers_on_success(true).cancel_if(|_| true);
+    let service = layer.layer(service_fn(ok));
+    for _ in 0..3 {
+        let answer = send(&service, from_user("alice")).await;
+        assert!(answer.header("ratelimit").unwrap().starts_with(r#""user";r=2"#));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn remaining_excludes_entries_a_window_old() {
+    let policy = Policy::new("user").quota(Quota::per_second(3)).quota(Quota::per_minute(100));
+    let service = SlidingWindowLayer::new(policy, key::constant("all"), MemoryStore::new())
+        .headers_on_success(true)
+        .layer(service_fn(ok));
+    send(&service, request(&[])).await;
+    advance(Duration::from_secs(1)).await;
+    let answer = send(&service, request(&[])).await;
+    assert_eq!(answer.header("ratelimit"), Some(r#""user";r=2;t=1"#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fields_of_the_inner_service_stay() {
+    let inner = |_: Request<String>| async {
+        let response = Response::builder().header("ratelimit", "own").body(String::new());
+        Ok::<_, std::convert::Infallible>(response.unwrap())
+    };
+    let layer = per_user(2, MemoryStore::new()).headers_on_success(true);
+    let answer = send(&layer.layer(service_fn(inner)), from_user("alice")).await;
+    assert_eq!(answer.headers.get_all("ratelimit").iter().collect::<Vec<_>>(), ["own"]);
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""user";q=2;w=60"#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn custom_rejection_keeps_retry_after() {
+    let service = per_user(1, MemoryStore::new())
+        .on_rejection(|rejection| {
+            let said = match rejection {
+                Rejection::Denied(denied) => format!("wait {:?}", denied.retry_after()),
+                other => format!("{}", other.status()),
+            };
+            let response = Response::builder().status(StatusCode::IM_A_TEAPOT);
+            response.header("x-own", "yes").body(said).unwrap()
+        })
+        .layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+
+    let answer = send(&service, from_user("alice")).await;
+    assert_eq!((answer.status, answer.body.as_str()), (StatusCode::IM_A_TEAPOT, "wait 60s"));
+    assert_eq!(answer.header("x-own"), Some("yes"));
+    assert_eq!(answer.header("content-type"), None);
+    assert_eq!(answer.retry_after(), Some(60));
+    assert_eq!(answer.header("ratelimit"), Some(r#""user";r=0;t=60"#));
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""user";q=1;w=60"#));
+
+    assert_eq!(send(&service, request(&[])).await.body, "401 Unauthorized");
+    let twice = request(&[("x-user-id", "a"), ("x-user-id", "b")]);
+    assert_eq!(send(&service, twice).await.body, "400 Bad Request");
+}
+
+#[tokio::test(start_paused = true)]
+async fn headers_of_a_custom_rejection_stay() {
+    let service = per_user(1, MemoryStore::new())
+        .on_rejection(|_| {
+            let response = Response::builder().status(503).header("retry-after", "7");
+            response.header("ratelimit", "hidden").body(Bytes::new()).unwrap()
+        })
+        .layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    let answer = send(&service, from_user("alice")).await;
+    assert_eq!(answer.headers.get_all("retry-after").iter().collect::<Vec<_>>(), ["7"]);
+    assert_eq!(answer.headers.get_all("ratelimit").iter().collect::<Vec<_>>(), ["hidden"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn default_rejection_can_be_amended() {
+    let service = per_user(1, MemoryStore::new())
+        .on_rejection(|rejection| {
+            let mut response = rejection.to_response();
+            response.headers_mut().insert("x-own", "yes".parse().unwrap());
+            response
+        })
+        .layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    let answer = send(&service, from_user("alice")).await;
+    assert_eq!(answer.problem()["violated-policies"], json!(["user"]));
+    assert_eq!((answer.header("x-own"), answer.retry_after()), (Some("yes"), Some(60)));
+}
+
+/// Fails with an error that holds the key.
+struct Broken;
+
+impl Broken {
+    fn answer<T>(partitions: &[Partition]) -> StoreFuture<T> {
+        let message = String::from_utf8_lossy(partitions[0].key.as_bytes()).into_owned();
+        StoreFuture::ready(Err(StoreError::Unreachable { message }))
+    }
+}
+
+impl Store for Broken {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+        Self::answer(&check.partitions)
+    }
+
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+        Self::answer(&check.partitions)
+    }
+
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
+        Self::answer(&check.partitions)
+    }
+
+    fn restore(&self, log: &Partition, _: &KnownLog) -> StoreFuture<Restored> {
+        Self::answer(std::slice::from_ref(log))
+    }
+
+    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
+        Self::answer(partitions)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failing_store_is_503_never_429() {
+    let service = per_user(1, Broken).layer(service_fn(ok));
+    let answer = send(&service, from_user("alice")).await;
+    assert_eq!(answer.status, FULL);
+    assert_eq!(answer.retry_after(), Some(1));
+    assert_eq!(answer.problem()["type"], REDUCED);
+
+    let shadow = per_user(1, Broken).shadow(true).layer(service_fn(ok));
+    assert_eq!(status(&shadow, "alice").await, OK, "in shadow mode nothing is refused");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_rejection_shows_a_key() {
+    const SECRET: &str = "s3cr3t-user";
+    let denied = per_user(1, MemoryStore::new()).layer(service_fn(ok));
+    assert_eq!(status(&denied, SECRET).await, OK);
+    let full = per_user(1, MemoryStore::with_capacity(0)).layer(service_fn(ok));
+    let heavy = per_user(1, MemoryStore::new()).cost(|_| 2).layer(service_fn(ok));
+    let broken = per_user(1, Broken).layer(service_fn(ok));
+    let twice = || request(&[("x-user-id", SECRET), ("x-user-id", SECRET)]);
+
+    for (answer, status) in [
+        (send(&denied, from_user(SECRET)).await, TOO_MANY),
+        (send(&full, from_user(SECRET)).await, FULL),
+        (send(&heavy, from_user(SECRET)).await, TOO_MANY),
+        (send(&broken, from_user(SECRET)).await, FULL),
+        (send(&denied, twice()).await, StatusCode::BAD_REQUEST),
+    ] {
+        assert_eq!(answer.status, status);
+        assert!(!format!("{answer:?}").contains(SECRET), "{answer:?}");
+    }
+}

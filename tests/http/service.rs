@@ -1,0 +1,181 @@
+//! The service and the one it wraps: readiness, errors, and when the inner one is called.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use tokio::sync::oneshot;
+use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
+use tower::{ServiceExt, service_fn};
+use tower_layer::Layer;
+use tower_sliding_window::store::{
+    Check, KnownLog, Partition, QuotaState, Restored, Store, StoreFuture, Verdict,
+};
+use tower_sliding_window::{MemoryStore, Quota, SlidingWindow};
+use tower_test::mock::{self, Handle, Mock};
+
+use test_support::requests::{by_user, from_user, request};
+
+const OK: StatusCode = StatusCode::OK;
+const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+type Call = Request<String>;
+type Reply = Response<Full<Bytes>>;
+type Mocked = mock::Spawn<SlidingWindow<Mock<Call, Reply>>>;
+
+fn mocked(limit: u32, store: impl Store) -> (Mocked, Handle<Call, Reply>) {
+    mock::spawn_layer(by_user(Quota::per_minute(limit), store))
+}
+
+fn reply(text: &'static str) -> Reply {
+    Response::new(text.into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_is_that_of_the_inner_service() {
+    let (mut service, mut handle) = mocked(9, MemoryStore::new());
+    handle.allow(0);
+    assert_pending!(service.poll_ready::<Call>());
+    assert!(!service.is_woken());
+    handle.allow(1);
+    assert!(service.is_woken());
+    assert_ready_ok!(service.poll_ready::<Call>());
+
+    handle.send_error("out of order");
+    let error = assert_ready_err!(service.poll_ready::<Call>());
+    assert_eq!(error.to_string(), "out of order");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ready_instance_is_the_one_called() {
+    let (mut service, mut handle) = mocked(9, MemoryStore::new());
+    for user in ["alice", "bob"] {
+        handle.allow(1);
+        assert_ready_ok!(service.poll_ready::<Call>());
+        // The mock panics if it is called without having been ready, as its clones have not.
+        let mut response = task::spawn(service.call(from_user(user)));
+        assert_pending!(response.poll());
+        let (call, answer) = handle.next_request().await.unwrap();
+        assert_eq!(call.headers()["x-user-id"], user);
+        answer.send_response(reply("ok"));
+        assert_eq!(assert_ready_ok!(response.poll()).status(), OK);
+        assert_pending!(service.poll_ready::<Call>(), "what is left has not been ready yet");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn skipped_request_calls_the_ready_instance() {
+    let (mut service, mut handle) = mocked(9, MemoryStore::new());
+    handle.allow(1);
+    assert_ready_ok!(service.poll_ready::<Call>());
+    let mut preflight =
+        request(&[("origin", "https://shop.example"), ("access-control-request-method", "POST")]);
+    *preflight.method_mut() = http::Method::OPTIONS;
+    let mut response = task::spawn(service.call(preflight));
+    assert_pending!(response.poll());
+    handle.next_request().await.unwrap().1.send_response(reply("ok"));
+    assert_eq!(assert_ready_ok!(response.poll()).status(), OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn denied_or_keyless_request_skips_inner() {
+    let (mut service, mut handle) = mocked(1, MemoryStore::new());
+    handle.allow(10);
+    assert_ready_ok!(service.poll_ready::<Call>());
+    let _admitted = task::spawn(service.call(from_user("alice"))).poll();
+    let _first = handle.next_request().await.unwrap();
+
+    for (call, status) in [(from_user("alice"), TOO_MANY), (request(&[]), StatusCode::UNAUTHORIZED)]
+    {
+        assert_ready_ok!(service.poll_ready::<Call>());
+        let response = assert_ready_ok!(task::spawn(service.call(call)).poll());
+        assert_eq!(response.status(), status);
+        assert_pending!(task::spawn(handle.next_request()).poll());
+    }
+}
+
+/// Answers when the test says so.
+#[derive(Clone, Default)]
+struct Held(Arc<Mutex<Option<oneshot::Sender<Verdict>>>>);
+
+impl Held {
+    fn answer(&self, admitted: bool) {
+        let wait_us = if admitted { 0 } else { 1 };
+        let states = [QuotaState::new(0, wait_us, 0)];
+        let outcome = Verdict::new(admitted, None, states.into_iter().collect());
+        let reply = self.0.lock().expect("no panic under the lock").take().expect("a check");
+        let _ = reply.send(outcome);
+    }
+}
+
+impl Store for Held {
+    fn admit(&self, _: &Arc<Check>) -> StoreFuture<Verdict> {
+        let (reply, answer) = oneshot::channel();
+        *self.0.lock().expect("no panic under the lock") = Some(reply);
+        StoreFuture::later(async { Ok(answer.await.expect("an answer")) })
+    }
+
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+        self.admit(check)
+    }
+
+    fn cancel(&self, _: &Arc<Check>) -> StoreFuture<bool> {
+        StoreFuture::ready(Ok(false))
+    }
+
+    fn restore(&self, _: &Partition, _: &KnownLog) -> StoreFuture<Restored> {
+        StoreFuture::ready(Ok(Restored::default()))
+    }
+
+    fn reset(&self, _: &[Partition]) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn inner_waits_for_the_outcome() {
+    let store = Held::default();
+    let (mut service, mut handle) = mocked(1, store.clone());
+    handle.allow(2);
+    for (admitted, status) in [(true, OK), (false, TOO_MANY)] {
+        assert_ready_ok!(service.poll_ready::<Call>());
+        let mut response = task::spawn(service.call(from_user("alice")));
+        assert_pending!(response.poll());
+        assert_pending!(task::spawn(handle.next_request()).poll());
+
+        store.answer(admitted);
+        assert!(response.is_woken());
+        if admitted {
+            assert_pending!(response.poll());
+            handle.next_request().await.unwrap().1.send_response(reply("ok"));
+        }
+        assert_eq!(assert_ready_ok!(response.poll()).status(), status);
+        assert_pending!(task::spawn(handle.next_request()).poll());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_request_never_calls_inner() {
+    let store = Held::default();
+    let (mut service, mut handle) = mocked(1, store.clone());
+    handle.allow(1);
+    assert_ready_ok!(service.poll_ready::<Call>());
+    let mut response = task::spawn(service.call(from_user("alice")));
+    assert_pending!(response.poll());
+    drop(response);
+    store.answer(true);
+    assert_pending!(task::spawn(handle.next_request()).poll());
+}
+
+#[tokio::test(start_paused = true)]
+async fn inner_error_passes_and_counts() {
+    #[derive(Debug, PartialEq)]
+    struct SoldOut(u32);
+
+    let store = MemoryStore::new();
+    let layer = by_user(Quota::per_minute(1), store.clone());
+    let service = layer.layer(service_fn(|_: Call| async { Err::<Reply, _>(SoldOut(17)) }));
+    assert_eq!(service.clone().oneshot(from_user("alice")).await.unwrap_err(), SoldOut(17));
+    assert_eq!(service.oneshot(from_user("alice")).await.unwrap().status(), TOO_MANY);
+}

@@ -1,0 +1,203 @@
+//! The layer on a bare Tower stack: any body, any other layer, and no bound that is not needed.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use tokio::time::timeout;
+use tokio_test::{assert_pending, task};
+use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_layer::Layer;
+use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer};
+
+use test_support::requests::{by_user, from_user, ok, send, status};
+
+const OK: StatusCode = StatusCode::OK;
+const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+fn layer(limit: u32) -> SlidingWindowLayer {
+    let store = MemoryStore::new();
+    by_user(Quota::per_minute(limit), store)
+}
+
+/// An error type of this test alone.
+#[derive(Debug, PartialEq)]
+struct Status(u32);
+
+/// A body as gRPC has them: data, perhaps later, then trailers or an error. It stays on its thread.
+#[derive(Default)]
+struct Stream {
+    polls: VecDeque<Poll<Result<Frame<Bytes>, Status>>>,
+    polled: Rc<Cell<u32>>,
+}
+
+impl Body for Stream {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.polled.set(self.polled.get() + 1);
+        match self.polls.pop_front() {
+            Some(poll) => poll.map(Some),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.polls.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = SizeHint::new();
+        hint.set_lower(3);
+        hint.set_upper(9);
+        hint
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_frames_and_errors_pass_unchanged() {
+    let inner = service_fn(|_: Request<()>| async {
+        let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), 0.into())]);
+        let polls = VecDeque::from([
+            Poll::Ready(Ok(Frame::data("abc".into()))),
+            Poll::Pending,
+            Poll::Ready(Ok(Frame::trailers(trailers))),
+            Poll::Ready(Err(Status(14))),
+        ]);
+        Ok::<_, Infallible>(Response::new(Stream { polls, ..Stream::default() }))
+    });
+    let service = ServiceBuilder::new().layer(layer(1)).service(inner);
+    let request = Request::builder().header("x-user-id", "alice").body(()).unwrap();
+    let mut body = task::spawn(service.oneshot(request).await.unwrap().into_body());
+
+    let hint = body.size_hint();
+    assert_eq!((hint.lower(), hint.upper(), body.is_end_stream()), (3, Some(9), false));
+    let mut next = || body.enter(|cx, body| body.poll_frame(cx));
+    let Poll::Ready(Some(Ok(data))) = next() else { panic!("no data") };
+    assert_eq!(data.into_data().unwrap(), "abc");
+    assert_pending!(next());
+    let Poll::Ready(Some(Ok(trailers))) = next() else { panic!("no trailers") };
+    assert_eq!(trailers.into_trailers().unwrap()["grpc-status"], "0");
+    assert!(matches!(next(), Poll::Ready(Some(Err(Status(14))))));
+    assert!(matches!(next(), Poll::Ready(None)));
+    assert!(body.is_end_stream());
+}
+
+#[tokio::test(start_paused = true)]
+async fn response_waits_for_no_body_frame() {
+    let polled = Rc::new(Cell::new(0));
+    let inner = service_fn({
+        let polled = polled.clone();
+        move |_: Request<()>| {
+            let body = Stream { polled: polled.clone(), ..Stream::default() };
+            async { Ok::<_, Infallible>(Response::new(body)) }
+        }
+    });
+    let request = Request::builder().header("x-user-id", "alice").body(()).unwrap();
+    let _response = layer(1).layer(inner).oneshot(request).await.unwrap();
+    assert_eq!(polled.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_knows_its_body_length() {
+    let service = layer(1).layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    let mut body = service.oneshot(from_user("alice")).await.unwrap().into_body();
+    let told = body.size_hint().exact().unwrap();
+    assert!(!body.is_end_stream());
+    let data = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert_eq!(data.len() as u64, told);
+    assert!(body.is_end_stream());
+    assert_eq!(body.size_hint().exact(), Some(0));
+    assert!(body.frame().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn empty_rejection_ends_at_once() {
+    let service = layer(1).on_rejection(|_| Response::new(Bytes::new())).layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    let mut body = service.oneshot(from_user("alice")).await.unwrap().into_body();
+    assert!(body.is_end_stream());
+    assert_eq!(body.size_hint().exact(), Some(0));
+    assert!(body.frame().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_need_not_be_send() {
+    let seen = Rc::new(Cell::new(0));
+    let inner = service_fn({
+        let seen = seen.clone();
+        move |request: Request<Rc<u32>>| {
+            seen.set(seen.get() + *request.into_body());
+            async { Ok::<_, Rc<str>>(Response::new("not even a body")) }
+        }
+    });
+    let service = layer(2).layer(inner);
+    for _ in 0..3 {
+        let request = Request::builder().header("x-user-id", "alice").body(Rc::new(7)).unwrap();
+        let _ = service.clone().oneshot(request).await.unwrap();
+    }
+    assert_eq!(seen.get(), 14, "the third was denied");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_send_stays_send() {
+    fn is_send_and_sync<T: Send + Sync + Clone + 'static>(_: &T) {}
+    fn is_send<T: Send>(_: &T) {}
+
+    let layer = layer(1);
+    is_send_and_sync(&layer);
+    let service = layer.layer(service_fn(ok));
+    is_send_and_sync(&service);
+    is_send(&service.clone().oneshot(from_user("alice")));
+
+    let boxed = service.boxed_clone();
+    let task = tokio::spawn(async move { boxed.oneshot(from_user("alice")).await });
+    assert_eq!(task.await.unwrap().unwrap().status(), OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn works_inside_and_around_other_layers() {
+    let stack = ServiceBuilder::new;
+    // A denial frees the place that its request took in a concurrency limit.
+    check(stack().layer(layer(1)).concurrency_limit(1).service_fn(ok)).await;
+    check(stack().concurrency_limit(1).layer(layer(1)).service_fn(ok)).await;
+    check(stack().buffer(4).layer(layer(1)).service_fn(ok)).await;
+    check(stack().layer(layer(1)).buffer(4).service_fn(ok)).await;
+}
+
+async fn check<S, ResBody>(service: S)
+where
+    S: Service<Request<String>, Response = Response<ResBody>> + Clone,
+    S::Error: std::fmt::Debug,
+    ResBody: Body<Error: std::fmt::Debug>,
+{
+    for (user, expected) in [("alice", OK), ("alice", TOO_MANY), ("alice", TOO_MANY), ("bob", OK)] {
+        // A place that is not freed would be waited for without end.
+        let status = timeout(Duration::from_secs(1), status(&service, user)).await;
+        assert_eq!(status, Ok(expected));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_layers_stack() {
+    let service = ServiceBuilder::new().layer(layer(3)).layer(layer(1)).service_fn(ok);
+    assert_eq!(status(&service, "alice").await, OK);
+    let inner = send(&service, from_user("alice")).await;
+    assert_eq!(inner.header("ratelimit-policy"), Some("\"default\";q=1;w=60"));
+    assert_eq!(status(&service, "alice").await, TOO_MANY);
+    let outer = send(&service, from_user("alice")).await;
+    assert_eq!(outer.header("ratelimit-policy"), Some("\"default\";q=3;w=60"));
+}

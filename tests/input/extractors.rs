@@ -1,0 +1,393 @@
+//! Extractors against anything that a client may write.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use cookie::Cookie;
+use form_urlencoded::Serializer;
+use headers::HeaderMapExt;
+use headers::authorization::{Authorization, Bearer};
+use http::request::{Builder, Parts};
+use http::{HeaderValue, Request, Uri};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use tower_sliding_window::key::{self, TrustedProxies};
+use tower_sliding_window::{Key, KeyError, KeyExtractor};
+
+/// What the tests of `client_ip` trust.
+const PROXIES: &str = "10.0.0.0/8, 2001:db8:1::/48";
+
+/// A cookie that is not `sid`, although its name may begin or end so.
+const OTHER_COOKIE: &str = r"(sid[a-z]{1,3}|[a-z]{1,3}sid|[a-rt-z]{1,5})=[!#-+\--:<-~]{0,9}";
+
+fn parts(request: Builder) -> Parts {
+    request.body(()).expect("a request").into_parts().0
+}
+
+fn trusted() -> TrustedProxies {
+    PROXIES.parse().expect("networks")
+}
+
+fn header_value() -> impl Strategy<Value = HeaderValue> {
+    vec(any::<u8>(), 0..200).prop_filter_map("a header's bytes", |bytes| {
+        HeaderValue::from_bytes(&bytes.iter().map(|it| (*it).max(32)).collect::<Vec<_>>()).ok()
+    })
+}
+
+/// Pieces of what the extractors look for, in any order.
+fn near_miss() -> impl Strategy<Value = HeaderValue> {
+    #[rustfmt::skip]
+    const PIECES: &[&str] = &[
+        "sid", "=", ";", " ", ",", "Bearer", "bearer ", "10.0.0.1", "7.7.7.7", "::1", "[", "]",
+        ":80", "\"", "%", "%zz", "é", "\t", "0", "unknown", "2001:db8:1::1", "sid=x",
+    ];
+    vec(select(PIECES), 0..12)
+        .prop_map(|it| HeaderValue::from_bytes(it.concat().as_bytes()).expect("a header's bytes"))
+}
+
+fn any_header() -> impl Strategy<Value = HeaderValue> {
+    prop_oneof![header_value(), near_miss()]
+}
+
+fn any_request() -> impl Strategy<Value = Parts> {
+    let name = select(vec!["x-user-id", "cookie", "authorization", "x-forwarded-for"]);
+    let headers = vec((name, any_header()), 0..8);
+    let query = "[&=%;+a-z0-9]{0,40}|(user|us%65r)=[ -\"$-~]{0,20}";
+    (headers, query, proptest::option::of(any::<IpAddr>())).prop_map(|(headers, query, peer)| {
+        let mut request = Request::builder();
+        if let Ok(uri) = format!("/a/b?{query}").parse::<Uri>() {
+            request = request.uri(uri);
+        }
+        if let Some(peer) = peer {
+            request = request.extension(SocketAddr::from((peer, 1)));
+        }
+        parts(
+            headers.into_iter().fold(request, |request, (name, value)| request.header(name, value)),
+        )
+    })
+}
+
+fn proxy() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![
+        any::<[u8; 3]>().prop_map(|[b, c, d]| Ipv4Addr::new(10, b, c, d).into()),
+        any::<[u16; 5]>()
+            .prop_map(|[d, e, f, g, h]| { Ipv6Addr::new(0x2001, 0xdb8, 1, d, e, f, g, h).into() }),
+    ]
+}
+
+fn client() -> impl Strategy<Value = IpAddr> {
+    any::<IpAddr>().prop_filter("no proxy", |ip| match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.octets()[0] != 10,
+        IpAddr::V6(ip) => ip.segments()[..3] != [0x2001, 0xdb8, 1],
+    })
+}
+
+fn of_client(peer: IpAddr, forwarded: &[HeaderValue]) -> Result<Key, KeyError> {
+    let request = Request::builder().extension(SocketAddr::from((peer, 443)));
+    let with = |request: Builder, value| request.header("x-forwarded-for", value);
+    key::client_ip(trusted()).extract(&parts(forwarded.iter().fold(request, with)))
+}
+
+fn of_peer(peer: IpAddr) -> Result<Key, KeyError> {
+    let request = Request::builder().extension(SocketAddr::from((peer, 443)));
+    key::peer_ip().extract(&parts(request))
+}
+
+/// Reads cookies as axum-extra's `CookieJar` does: lines that are not text are passed over, and so
+/// are cookies that can't be parsed.
+fn session(parts: &Parts) -> Vec<String> {
+    let lines = parts.headers.get_all("cookie").iter().filter_map(|line| line.to_str().ok());
+    lines
+        .flat_map(Cookie::split_parse_encoded)
+        .filter_map(Result::ok)
+        .filter(|cookie| cookie.name() == "sid")
+        .map(|cookie| cookie.value_trimmed().to_owned())
+        .collect()
+}
+
+/// Ways to write the cookie `sid` of a few users, and what is not quite it.
+fn cookie_line() -> impl Strategy<Value = HeaderValue> {
+    #[rustfmt::skip]
+    const PIECES: &[&[u8]] = &[
+        b"sid", b"s%69d", b"%73id", b"SID", b"sid%20", b"%ff", b"=", b"=", b"=", b";", b";",
+        b"; ", b" ", b"\t", b"alice", b"al%69ce", b"%61lice", b"%22alice%22", b"\"alice\"", b"\"",
+        b"bob", b"%zz", b"%", b"+", b"%2B", b"\xc3\xa9", b"%C3%A9", b",",
+    ];
+    let line = |pieces: Vec<&[u8]>| HeaderValue::from_bytes(&pieces.concat()).expect("a header");
+    prop_oneof![
+        vec(select(PIECES), 0..12).prop_map(line),
+        (select(&PIECES[..5]), vec(select(&PIECES[11..]), 0..3), vec(select(PIECES), 0..6))
+            .prop_map(move |(name, value, rest)| {
+                line([vec![name, b"="], value, vec![b";"], rest].concat())
+            }),
+    ]
+}
+
+/// Pieces of a query, of which some make the parameter `user`.
+fn query_text() -> impl Strategy<Value = String> {
+    #[rustfmt::skip]
+    const PIECES: &[&str] = &[
+        "user", "us%65r", "%75ser", "USER", "user%20", "user+", "%ff", "=", "=", "=", "&", "&",
+        ";", "alice", "%61lice", "al%69ce", "bob", "+", "%20", "%2B", "%fe", "%EF%BF%BD",
+        "%C3%A9", "é", "%", "%z", "?",
+    ];
+    vec(select(PIECES), 0..12).prop_map(|it| it.concat())
+}
+
+fn claim() -> impl Strategy<Value = String> {
+    #[rustfmt::skip]
+    const PIECES: &[&str] = &[
+        "7.7.7.7", "::1", "2001:db8::7", "::ffff:7.7.7.7", "[", "]", ":", ":80", ":65536", "%1",
+        "%eth0", " ", "\t", "0x7f.1", "07.7.7.7", "1", "unknown", "\"", "for=", "/24", "\u{a0}",
+    ];
+    vec(select(PIECES), 0..5).prop_map(|it| it.concat())
+}
+
+fn forwarded(entries: &[IpAddr]) -> HeaderValue {
+    let entries: Vec<_> = entries.iter().map(IpAddr::to_string).collect();
+    entries.join(", ").parse().expect("a header")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn no_request_makes_an_extractor_panic(request in any_request()) {
+        let closure = |parts: &Parts| Ok(Key::from(parts.uri.path()));
+        let extractors: [&dyn KeyExtractor; 12] = [
+            &key::header("x-user-id"),
+            &key::cookie("sid"),
+            &key::cookie(""),
+            &key::query("user"),
+            &key::bearer(|token| Some(Key::from(token))),
+            &key::extension::<String>(),
+            &key::peer_ip(),
+            &key::client_ip(trusted()),
+            &key::path_param("sku"),
+            &key::pair(key::header("x-user-id"), key::cookie("sid")),
+            &key::first_of(key::optional(key::header("x-user-id")), key::constant("x")),
+            &closure,
+        ];
+        for extractor in extractors {
+            let key = extractor.extract(&request);
+            prop_assert_eq!(&key, &extractor.extract(&request), "the same request, the same key");
+            if let Ok(key) = key {
+                prop_assert!(key.as_bytes().len() <= 128, "no key is longer than the cap");
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_is_the_key_byte_for_byte(value in any_header()) {
+        let request = Request::builder().header("x-user-id", &value);
+        let key = key::header("x-user-id").extract(&parts(request));
+        if value.is_empty() {
+            prop_assert_eq!(key, Err(KeyError::Missing));
+        } else {
+            prop_assert_eq!(key, Ok(Key::from(value.as_bytes())));
+        }
+    }
+
+    #[test]
+    fn a_cookie_is_found_wherever_it_stands(
+        before in vec(OTHER_COOKIE, 0..4),
+        value in "[!#$&-+\\--:<-~]{1,40}",
+        after in vec(OTHER_COOKIE, 0..4),
+        split in any::<bool>(),
+    ) {
+        let own = format!("sid={value}");
+        let cookies: Vec<_> = before.into_iter().chain([own]).chain(after).collect();
+        let lines = if split { cookies } else { vec![cookies.join("; ")] };
+        let request = Request::builder();
+        let request = lines.iter().fold(request, |request, line| request.header("cookie", line));
+        prop_assert_eq!(key::cookie("sid").extract(&parts(request)), Ok(Key::from(value)));
+    }
+
+    #[test]
+    fn query_parameter_is_found_and_decoded(
+        others in vec(("[a-tv-z]{0,5}", ".{0,9}"), 0..4),
+        value in ".{1,40}",
+    ) {
+        let mut query = Serializer::new(String::new());
+        let query = query.extend_pairs(others).append_pair("user", &value).finish();
+        let request = parts(Request::builder().uri(format!("/?{query}")));
+        prop_assert_eq!(key::query("user").extract(&request), Ok(Key::from(value)));
+    }
+
+    #[test]
+    fn one_session_of_the_cookie_jar_is_one_key(lines in vec(cookie_line(), 1..3)) {
+        let add = |request: Builder, line| request.header("cookie", line);
+        let parts = parts(lines.iter().fold(Request::builder(), add));
+        let readable = lines.iter().all(|line| line.to_str().is_ok());
+        match (key::cookie("sid").extract(&parts), &session(&parts)[..]) {
+            // The same user whatever else the request holds: the key is the value alone.
+            (Ok(key), [user]) => prop_assert_eq!(key, Key::from(user)),
+            (Err(KeyError::Missing), users) => {
+                prop_assert!(readable && users.iter().all(String::is_empty), "{:?}", users);
+            }
+            (Err(KeyError::Invalid), users) => {
+                // What the jar can't decode it passes over.
+                let jar_fails = lines.iter().any(|line| line.as_bytes().contains(&b'%'));
+                prop_assert!(!readable || users.len() > 1 || jar_fails, "{:?}", users);
+            }
+            (key, users) => prop_assert!(false, "{key:?} of {users:?}"),
+        }
+    }
+
+    #[test]
+    fn one_user_of_the_form_parser_is_one_key(query in query_text()) {
+        let Ok(uri) = format!("/?{query}").parse::<Uri>() else { return Ok(()) };
+        let users: Vec<_> = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
+            .filter(|(name, _)| name == "user")
+            .map(|(_, value)| value.into_owned())
+            .collect();
+        match (key::query("user").extract(&parts(Request::builder().uri(uri))), &users[..]) {
+            (Ok(key), [user]) => prop_assert_eq!(key, Key::from(user)),
+            (Err(KeyError::Missing), users) => {
+                prop_assert!(users.iter().all(String::is_empty), "{:?}", users);
+            }
+            (Err(KeyError::Invalid), users) => {
+                let replaced = users.iter().any(|user| user.contains('\u{fffd}'));
+                prop_assert!(users.len() > 1 || replaced, "{:?}", users);
+            }
+            (key, users) => prop_assert!(false, "{key:?} of {users:?}"),
+        }
+    }
+
+    #[test]
+    fn a_token_is_the_one_of_the_headers_crate(
+        scheme in select(vec!["Bearer", "bearer", "BEARER", "Basic", "Bearerx", ""]),
+        gap in select(vec!["", " ", "  ", "\t", " \t"]),
+        token in "[a-c =\\t]{0,4}|[A-Za-z0-9._~+/-]{1,80}=?",
+        last in select(vec![&b""[..], b" ", b"\xff"]),
+    ) {
+        let value = [scheme.as_bytes(), gap.as_bytes(), token.as_bytes(), last].concat();
+        let value = HeaderValue::from_bytes(&value).expect("a header");
+        let request = parts(Request::builder().header("authorization", &value));
+        let theirs = request.headers.typed_get::<Authorization<Bearer>>();
+        let ours = key::bearer(|token| Some(Key::from(token))).extract(&request);
+        prop_assert_eq!(ours.ok(), theirs.map(|it| Key::from(it.token())));
+    }
+
+    #[test]
+    fn a_forwarded_address_is_read_as_std_reads_it(claim in claim(), peer in proxy()) {
+        let line = HeaderValue::from_bytes(claim.as_bytes()).expect("a header");
+        let text = claim.trim_matches([' ', '\t']);
+        let in_brackets = || text.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
+        let address = text.parse::<IpAddr>().ok();
+        let address = address.or_else(|| Some(text.parse::<SocketAddr>().ok()?.ip()));
+        let address = address.or_else(|| in_brackets().map(IpAddr::V6));
+        prop_assert_eq!(of_client(peer, &[line]), address.map(Key::from).ok_or(KeyError::Invalid));
+    }
+
+    #[test]
+    fn forwarded_is_not_read(peer in proxy(), client in client(), forged in "[ -~]{0,40}") {
+        let request = Request::builder()
+            .extension(SocketAddr::from((peer, 443)))
+            .header("forwarded", format!("for={forged}"))
+            .header("x-forwarded-for", client.to_string());
+        prop_assert_eq!(key::client_ip(trusted()).extract(&parts(request)), of_peer(client));
+    }
+
+    #[test]
+    fn the_key_of_a_peer_is_that_of_its_address(ip in any::<IpAddr>()) {
+        let key = Key::from(ip);
+        prop_assert_eq!(of_peer(ip), Ok(key.clone()));
+        prop_assert!(key.as_bytes().iter().all(|it| it.is_ascii_graphic()), "printable in Redis");
+    }
+
+    #[test]
+    fn forged_forwarded_for_changes_no_key(
+        forged in vec(any_header(), 0..4),
+        same_line in any::<bool>(),
+        client in client(),
+        proxies in vec(proxy(), 0..3),
+        peer in proxy(),
+    ) {
+        let honest = forwarded(&[&[client][..], &proxies].concat());
+        let mut lines = forged;
+        if let (true, Some(last)) = (same_line, lines.last_mut()) {
+            let joined = [last.as_bytes(), b",", honest.as_bytes()].concat();
+            *last = HeaderValue::from_bytes(&joined).unwrap();
+        } else {
+            lines.push(honest);
+        }
+        prop_assert_eq!(of_client(peer, &lines), of_peer(client));
+    }
+
+    #[test]
+    fn untrusted_peer_is_the_client(
+        peer in client(),
+        forged in vec(any_header(), 0..4),
+    ) {
+        prop_assert_eq!(of_client(peer, &forged), of_peer(peer));
+    }
+
+    #[test]
+    fn if_all_are_proxies_the_leftmost_is_the_client(
+        chain in vec(proxy(), 1..5),
+        peer in proxy(),
+    ) {
+        prop_assert_eq!(of_client(peer, &[forwarded(&chain)]), of_peer(chain[0]));
+    }
+
+    #[test]
+    fn ipv6_peers_count_by_their_64(net in any::<u64>(), a in any::<u64>(), b in any::<u64>()) {
+        let ip = |net: u64, host: u64| {
+            IpAddr::from(Ipv6Addr::from((u128::from(net | 1 << 63) << 64) | u128::from(host)))
+        };
+        prop_assert_eq!(of_peer(ip(net, a)), of_peer(ip(net, b)));
+        prop_assert_ne!(of_peer(ip(net, a)), of_peer(ip(net ^ 1, a)));
+    }
+
+    #[test]
+    fn named_networks_are_trusted_and_no_others(
+        v4 in any::<u32>(),
+        bits in 0_u8..=32,
+        (flip, ip) in (0_u8..33, any::<u32>()),
+    ) {
+        // Most of the addresses differ from the network in one bit only.
+        let ip = 1_u32.checked_shl(flip.into()).map_or(ip, |bit| v4 ^ bit);
+        let (net, ip) = (Ipv4Addr::from(v4), Ipv4Addr::from(ip));
+        let proxies: TrustedProxies = format!(" ::1 ,{net}/{bits}").parse().unwrap();
+        let request = Request::builder()
+            .extension(SocketAddr::from((ip, 1)))
+            .header("x-forwarded-for", "192.0.2.1");
+        let within = u64::from(v4 ^ u32::from(ip)) >> (32 - bits) == 0;
+        let client = if within { "192.0.2.1".parse().unwrap() } else { IpAddr::from(ip) };
+        // Where the claim itself is trusted the answer is the same: it is the leftmost.
+        let key = key::client_ip(proxies).extract(&parts(request));
+        prop_assert_eq!(key, of_peer(client));
+    }
+
+    #[test]
+    fn no_two_pairs_of_keys_join_into_one(
+        text in vec(select(b"01:s\x00\xff".to_vec()), 0..12),
+        cuts in any::<[prop::sample::Index; 2]>(),
+        long in 0_usize..2,
+    ) {
+        // Cuts of one text are where a join without lengths would mix pairs up.
+        let text = [vec![b'x'; long * 130], text].concat();
+        let [one, other] = cuts.map(|cut| text.split_at(cut.index(text.len() + 1)));
+        let join = |(a, b): (&[u8], &[u8])| Key::from(a).join(&Key::from(b));
+        prop_assert_eq!(join(one) == join(other), one == other);
+    }
+
+    #[test]
+    fn headers_cannot_name_another_users_log(value in any_header()) {
+        let extractor = key::first_of(key::header("x-user-id"), key::header("x-claim"));
+        let key = |name| extractor.extract(&parts(Request::builder().header(name, &value)));
+        let (user, anonymous) = (key("x-user-id"), key("x-claim"));
+        prop_assert!(value.is_empty() || user.is_ok() && anonymous.is_ok() && user != anonymous);
+    }
+
+    #[test]
+    fn debug_never_shows_a_key(key in "[k-z]{6,60}") {
+        let debug = format!("{:?}", Key::from(&key));
+        prop_assert!(!debug.contains(&key));
+    }
+}

@@ -1,0 +1,187 @@
+//! Keys of any bytes and length, and hundreds of thousands of them, on a real Redis: each keeps its
+//! prefix, has its own log, and expires.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use redis::aio::ConnectionManager;
+use test_support::{Redis, patient};
+use tokio::task::JoinSet;
+use tower::{Layer, service_fn};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
+
+use test_support::requests::{by_user, ok, status};
+
+/// Bytes that mean something to Redis, to its patterns, to hash tags, or to how keys are named.
+const SPECIAL: &[u8] = b"\0\n\r :={}%257Ds*?[]\\\xff";
+/// How many keys come at once.
+const AT_ONCE: u64 = 512;
+
+/// All single bytes, all short strings of special ones, and lengths about the cap on a key.
+fn hostile_keys() -> HashSet<Vec<u8>> {
+    let mut keys: HashSet<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
+    keys.insert(Vec::new());
+    keys.insert((0..=255).collect());
+    for one in SPECIAL {
+        for two in SPECIAL {
+            keys.insert(vec![*one, *two]);
+            keys.extend(SPECIAL.iter().map(|three| vec![*one, *two, *three]));
+        }
+    }
+    for length in [127, 128, 129, 130, 255, 256, 65_536, 1_000_000] {
+        for byte in [b'x', b'}', b'\0', 0xff] {
+            keys.insert(vec![byte; length]);
+        }
+    }
+    let names: [&[u8]; 8] = [
+        b"alice",
+        b"}:user",
+        b"alice}:user",
+        b"alice%7D:user",
+        b"alice%257D:user",
+        b"tsw:{=alice}:user",
+        b"other:{=alice}:user",
+        b"sha256:alice",
+    ];
+    keys.extend(names.map(<[u8]>::to_vec));
+    keys
+}
+
+/// Checks that each key has a window of its own: every one passes once, and then no more.
+async fn each_has_its_own_window(store: impl Store, keys: &HashSet<Vec<u8>>) {
+    let limiter = Limiter::new(Policy::new("user").quota(Quota::per_minute(1)), store);
+    for expected in [true, false] {
+        for key in keys {
+            let admitted = limiter.check(key).await.unwrap().is_admitted();
+            let shown = key[..key.len().min(40)].escape_ascii();
+            assert_eq!(admitted, expected, "{shown} of {} bytes", key.len());
+        }
+    }
+}
+
+/// Returns all keys of a server that match a pattern.
+async fn scan(connection: &mut ConnectionManager, pattern: &[u8]) -> Vec<Vec<u8>> {
+    let (mut cursor, mut keys) = (0_u64, Vec::new());
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(10_000);
+        let page: Vec<Vec<u8>>;
+        (cursor, page) = scan.query_async(connection).await.unwrap();
+        keys.extend(page);
+        if cursor == 0 {
+            return keys;
+        }
+    }
+}
+
+/// Returns the shortest and the longest time that any of these keys has to live, in milliseconds;
+/// one without an end has -1.
+async fn times_to_live(connection: &mut ConnectionManager, keys: &[Vec<u8>]) -> (i64, i64) {
+    let (mut shortest, mut longest) = (i64::MAX, i64::MIN);
+    for keys in keys.chunks(10_000) {
+        let mut pipe = redis::pipe();
+        keys.iter().for_each(|key| {
+            pipe.cmd("PTTL").arg(key);
+        });
+        let times: Vec<i64> = pipe.query_async(connection).await.unwrap();
+        shortest = shortest.min(*times.iter().min().unwrap());
+        longest = longest.max(*times.iter().max().unwrap());
+    }
+    (shortest, longest)
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_two_keys_share_a_window_in_process() {
+    each_has_its_own_window(MemoryStore::new(), &hostile_keys()).await;
+}
+
+#[tokio::test]
+async fn keys_share_no_log_and_keep_their_prefix() {
+    let (redis, keys) = (Redis::start().await, hostile_keys());
+    let store = async |prefix: &str| {
+        patient().prefix(prefix).deny_cache(false).connection(redis.connection().await)
+    };
+    each_has_its_own_window(store("tsw").await, &keys).await;
+    let mut connection = redis.connection().await;
+    let all: HashSet<_> = scan(&mut connection, b"*").await.into_iter().collect();
+    assert_eq!(all.len(), keys.len());
+    for key in &all {
+        let shown = key.escape_ascii();
+        let inside = key.strip_prefix(b"tsw:{=").and_then(|rest| rest.strip_suffix(b"}:user"));
+        let inside = inside.unwrap_or_else(|| panic!("{shown} has left its prefix"));
+        // The first closing brace ends the hash tag: all before it, and all of the key, is in it.
+        assert!(!inside.contains(&b'}'), "{shown} ends its hash tag early");
+        assert!(inside.len() <= 3 * 128, "{shown} is longer than a key may be");
+    }
+    assert_eq!(scan(&mut connection, b"tsw:{=*}:user").await.len(), all.len());
+    let (shortest, longest) = times_to_live(&mut connection, &Vec::from_iter(all)).await;
+    assert!(shortest > 0 && longest <= 61_000, "{shortest} to {longest} ms");
+
+    // The same keys under another prefix, although some of them name it, are other windows.
+    each_has_its_own_window(store("other").await, &keys).await;
+    assert_eq!(scan(&mut connection, b"other:{=*}:user").await.len(), keys.len());
+    assert_eq!(redis.run::<usize>(&["DBSIZE"]).await, 2 * keys.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flood_of_keys_leaves_only_expiring_data() {
+    const KEYS: u64 = 200_000;
+    let redis = Redis::start().await;
+    let store = redis.store().await;
+    // Longer than the flood takes, so that all of it can be looked at.
+    let quota = Quota::per_hour(1);
+    let layer = |policy: Policy| by_user(policy, store.clone());
+    let plain = layer(Policy::new("user").quota(quota)).layer(service_fn(ok));
+    // More than admit.lua can decide.
+    let both = Policy::new("both").quota(quota).quota(Quota::per_day(2));
+    let both = layer(both).cancel_if(|response| response.status() == 204).layer(service_fn(ok));
+    let mut tasks = JoinSet::new();
+    for first in 0..AT_ONCE {
+        let (plain, both) = (plain.clone(), both.clone());
+        tasks.spawn(async move {
+            for number in (first..KEYS).step_by(AT_ONCE as usize) {
+                let user = format!("bot-{number}");
+                let service = if number % 4 == 0 { &both } else { &plain };
+                assert_eq!(status(service, &user).await, 200, "a new key is never denied");
+                if number % 100 == 0 {
+                    assert_eq!(status(service, &user).await, 429);
+                }
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("every key is answered as it should be");
+    }
+
+    let mut connection = redis.connection().await;
+    let keys = scan(&mut connection, b"*").await;
+    assert_eq!(keys.iter().collect::<HashSet<_>>().len(), KEYS as usize);
+    assert_eq!(redis.run::<u64>(&["DBSIZE"]).await, KEYS);
+    let (shortest, longest) = times_to_live(&mut connection, &keys).await;
+    assert!(shortest > 0 && longest <= 86_401_000, "{shortest} to {longest} ms");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flood_of_keys_expires() {
+    const KEYS: u64 = 50_000;
+    let redis = Redis::start().await;
+    let limiter = Limiter::new(Quota::new(1, Duration::from_millis(100)), redis.store().await);
+    let mut tasks = JoinSet::new();
+    for first in 0..AT_ONCE {
+        let limiter = limiter.clone();
+        tasks.spawn(async move {
+            for number in (first..KEYS).step_by(AT_ONCE as usize) {
+                assert!(limiter.check(number.to_be_bytes()).await.unwrap().is_admitted());
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("every key is admitted");
+    }
+    // All have run out by then; to look at each makes Redis drop those it has not yet.
+    tokio::time::sleep(Duration::from_millis(1_101)).await;
+    let mut connection = redis.connection().await;
+    assert_eq!(scan(&mut connection, b"*").await.len(), 0);
+    assert_eq!(redis.run::<u64>(&["DBSIZE"]).await, 0);
+}

@@ -1,0 +1,6 @@
+//! Hostile and random input.
+
+mod extractors;
+mod keys;
+mod parsers;
+mod requests;

@@ -1,0 +1,313 @@
+//! The layer against hostile requests: each is counted in the right log, or refused with the right
+//! status, and then nothing of it is kept.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::routing::any;
+use http::request::{Builder, Parts};
+use http::{HeaderValue, Request};
+use tower_sliding_window::{
+    Key, KeyExtractor, Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer, key,
+};
+
+use test_support::requests::{Answer, send};
+
+/// Part of every key: no answer may show it.
+const MARK: &str = "Lysistrata";
+/// Where the tests of addresses have their proxies.
+const PROXIES: &str = "10.0.0.0/8, 2001:db8:1::/48, ::ffff:192.168.0.0/112";
+
+const MISSING: Expected = Expected::Status(401);
+const INVALID: Expected = Expected::Status(400);
+const NOT_PROVIDED: Expected = Expected::Status(500);
+
+/// What becomes of a request.
+#[derive(Clone)]
+enum Expected {
+    /// It is counted for this key.
+    CountsFor(Vec<u8>),
+    /// It is answered with this status.
+    Status(u16),
+}
+
+fn counts_for(key: impl AsRef<[u8]>) -> Expected {
+    Expected::CountsFor(key.as_ref().to_vec())
+}
+
+fn per_minute(limit: u32) -> Policy {
+    Policy::new("rule").quota(Quota::per_minute(limit))
+}
+
+/// An app with one route of one parameter, guarded by a limit of so many requests a key.
+fn app(limit: u32, key: impl KeyExtractor, store: &MemoryStore) -> Router {
+    let layer = SlidingWindowLayer::new(per_minute(limit), key, store.clone());
+    Router::new().route("/of/{user}", any(|| async { "ok" })).layer(layer)
+}
+
+async fn ask(app: &Router, request: Builder) -> Answer {
+    send(app, request.body(axum::body::Body::empty()).expect("a request")).await
+}
+
+fn to(path: &str) -> Builder {
+    Request::builder().uri(path)
+}
+
+fn with(lines: &[(&str, &[u8])]) -> Builder {
+    lines.iter().fold(to("/of/all"), |request, (name, value)| {
+        request.header(*name, HeaderValue::from_bytes(value).expect("a header's bytes"))
+    })
+}
+
+/// Holds an extractor to a table: each request is put to a layer of its own.
+async fn hold(extractor: impl KeyExtractor, table: Vec<(&str, Builder, Expected)>) {
+    let extractor = Arc::new(extractor);
+    for (name, request, expected) in table {
+        let (store, extractor) = (MemoryStore::new(), extractor.clone());
+        let app = app(1, move |parts: &Parts| extractor.extract(parts), &store);
+        let answer = ask(&app, request).await;
+        match expected {
+            Expected::CountsFor(key) => {
+                assert_eq!(answer.status, 200, "{name}");
+                let limiter = Limiter::new(per_minute(1), store.clone());
+                let again = limiter.check(key).await.expect("an answer");
+                assert!(!again.is_admitted(), "{name} was counted for another key");
+                assert_eq!(store.len(), 1, "{name}");
+            }
+            Expected::Status(status) => {
+                assert_eq!(answer.status, status, "{name}");
+                assert_eq!(answer.problem()["status"], status, "{name}");
+                assert!(store.is_empty(), "{name} left a window behind");
+                let shown = format!("{answer:?}");
+                assert!(!shown.contains(MARK), "{name}: {shown}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_header_has_its_answer() {
+    let long = MARK.repeat(100_000);
+    let table = vec![
+        ("none", with(&[]), MISSING),
+        ("empty", with(&[("x-user-id", b"")]), MISSING),
+        ("another", with(&[("x-user-ids", MARK.as_bytes())]), MISSING),
+        ("a space", with(&[("x-user-id", b" ")]), counts_for(" ")),
+        ("twice", with(&[("x-user-id", b"Lysistrata"), ("x-user-id", b"b")]), INVALID),
+        ("twice the same", with(&[("x-user-id", b"a"), ("x-user-id", b"a")]), INVALID),
+        ("twice and empty", with(&[("x-user-id", b""), ("x-user-id", b"")]), INVALID),
+        ("a list", with(&[("x-user-id", b"a, b")]), counts_for("a, b")),
+        ("no UTF-8", with(&[("x-user-id", b"\xff\xfe\x80")]), counts_for(b"\xff\xfe\x80")),
+        ("braces", with(&[("x-user-id", b"{}}{")]), counts_for("{}}{")),
+        ("a tab", with(&[("x-user-id", b"a\tb")]), counts_for("a\tb")),
+        ("1 MB", with(&[("x-user-id", long.as_bytes())]), counts_for(&long)),
+    ];
+    hold(key::header("x-user-id"), table).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_cookie_has_its_answer() {
+    let cookie = |value: &[u8]| with(&[("cookie", value)]);
+    let long = format!("a=b; sid={}", MARK.repeat(100_000));
+    let many = "a=b; ".repeat(200_000) + "sid=x";
+    let table = vec![
+        ("empty", cookie(b""), MISSING),
+        ("no value", cookie(b"sid=Lysistrata=; sid"), counts_for("Lysistrata=")),
+        ("an empty value", cookie(b"sid="), MISSING),
+        ("separators", cookie(b";;; ;=;=;"), MISSING),
+        ("names like it", cookie(b"xsid=Lysistrata; sidx=Lysistrata; SID=Lysistrata"), MISSING),
+        ("twice", cookie(b"sid=Lysistrata; sid=Lysistrata"), INVALID),
+        ("in two lines", with(&[("cookie", b"sid=a"), ("cookie", b"sid=Lysistrata")]), INVALID),
+        ("no ASCII", cookie(b"a=\xff; sid=Lysistrata"), INVALID),
+        ("no UTF-8", cookie(b"sid=Lysistrata%ff"), INVALID),
+        ("decoded", cookie(b"sid=%00%7D"), counts_for("\0}")),
+        ("a name in disguise", cookie(b"%73id=x"), counts_for("x")),
+        ("twice, one in disguise", cookie(b"sid=Lysistrata; s%69d=x"), INVALID),
+        ("spaces before the value", cookie(b"sid=   x"), counts_for("x")),
+        ("spaces about the name", cookie(b"a=1;  sid =x "), counts_for("x")),
+        ("in quotes", cookie(b"sid=\"x\""), counts_for("x")),
+        ("in encoded quotes", cookie(b"sid=%22x%22"), counts_for("x")),
+        ("empty quotes", cookie(b"sid=\"\""), MISSING),
+        ("1 MB", cookie(long.as_bytes()), counts_for(MARK.repeat(100_000))),
+        ("200,000 of them", cookie(many.as_bytes()), counts_for("x")),
+    ];
+    hold(key::cookie("sid"), table).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_query_has_its_answer() {
+    let query = |query: &str| to(&format!("/of/all?{query}"));
+    let many = "a=b&".repeat(10_000) + "user=x";
+    let table = vec![
+        ("empty", query(""), MISSING),
+        ("no value", query("user"), MISSING),
+        ("an empty value", query("user="), MISSING),
+        ("separators", query("&&=&?&="), MISSING),
+        ("a fragment", query("#user=Lysistrata"), MISSING),
+        ("twice", query("user=Lysistrata&user=b"), INVALID),
+        ("twice, one in disguise", query("user=Lysistrata&%75ser=b"), INVALID),
+        ("twice, one without a value", query("user=Lysistrata&user"), INVALID),
+        ("NUL", query("user=%00"), counts_for("\0")),
+        ("newlines", query("user=%0d%0A"), counts_for("\r\n")),
+        ("braces", query("user={%7D%7b}"), counts_for("{}{}")),
+        ("no UTF-8", query("user=Lysistrata%FF%C0%80"), INVALID),
+        ("another of no UTF-8", query("a=%FF&user=x"), counts_for("x")),
+        ("decoded once", query("user=%2500"), counts_for("%00")),
+        ("half a code", query("user=%&x=%2"), counts_for("%")),
+        ("no code", query("user=%zz%+1"), counts_for("%zz% 1")),
+        ("10,000 of them", query(&many), counts_for("x")),
+        ("60 kB", query(&format!("user={}", "x".repeat(60_000))), counts_for("x".repeat(60_000))),
+    ];
+    hold(key::query("user"), table).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_path_has_its_answer() {
+    let table = vec![
+        ("NUL", to("/of/%00"), counts_for("\0")),
+        ("newlines", to("/of/%0D%0a"), counts_for("\r\n")),
+        ("braces", to("/of/%7Buser%7D"), counts_for("{user}")),
+        ("a slash", to("/of/a%2Fb"), counts_for("a/b")),
+        ("a letter", to("/of/sh%6Fe"), counts_for("shoe")),
+        ("lower-case digits", to("/of/%e9%9e%8b"), counts_for("鞋")),
+        ("no UTF-8", to("/of/Lysistrata%FF"), INVALID),
+        ("decoded once", to("/of/%2500"), counts_for("%00")),
+        ("no code", to("/of/%zz"), counts_for("%zz")),
+        ("dots", to("/of/.."), counts_for("..")),
+        ("another route", to("/Lysistrata"), MISSING),
+        ("one part too many", to("/of/a/Lysistrata"), MISSING),
+        ("60 kB", to(&format!("/of/{}", "x".repeat(60_000))), counts_for("x".repeat(60_000))),
+    ];
+    hold(key::path_param("user"), table).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_bearer_token_has_its_answer() {
+    let bearer = |value: &[u8]| with(&[("authorization", value)]);
+    let long = format!("Bearer {}", MARK.repeat(100_000));
+    let table = vec![
+        ("none", with(&[]), MISSING),
+        ("empty", bearer(b""), MISSING),
+        ("the scheme only", bearer(b"Bearer"), MISSING),
+        ("another scheme", bearer(b"Basic Lysistrata"), MISSING),
+        ("no scheme", bearer(b"Lysistrata"), MISSING),
+        ("a scheme like it", bearer(b"BearerX Lysistrata"), MISSING),
+        ("refused by the closure", bearer(b"Bearer forged-Lysistrata"), MISSING),
+        ("no ASCII", bearer(b"Bearer Lysistrata\xff"), INVALID),
+        ("twice", with(&[("authorization", b"Bearer a"), ("authorization", b"Bearer a")]), INVALID),
+        ("any case, any spaces", bearer(b"bEaReR   a  "), counts_for("a  ")),
+        ("1 MB", bearer(long.as_bytes()), counts_for(MARK.repeat(100_000))),
+    ];
+    let subject = |token: &str| (!token.starts_with("forged")).then(|| Key::from(token));
+    hold(key::bearer(subject), table).await;
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// A request of this peer, with these lines of `X-Forwarded-For`.
+fn via(peer: &str, forwarded: &[&[u8]]) -> Builder {
+    let lines: Vec<_> = forwarded.iter().map(|line| ("x-forwarded-for", *line)).collect();
+    with(&lines).extension(ConnectInfo(SocketAddr::new(ip(peer), 443)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_forwarded_address_has_its_answer() {
+    let client = || counts_for("7.7.7.7");
+    let proxy = || counts_for("10.0.0.1");
+    let net = || counts_for("2001:db8:9:9::/64");
+    let chain = |of: &str| of.repeat(50_000) + "7.7.7.7, 10.0.0.2";
+    let (forged, junk) = (chain("6.6.6.6, "), chain("Lysistrata, "));
+    let proxies = "10.0.0.3, ".repeat(50_000) + "10.0.0.2";
+    let table = vec![
+        ("an honest one", via("10.0.0.1", &[b"7.7.7.7"]), client()),
+        ("a forged chain", via("10.0.0.1", &[b"6.6.6.6, 10.0.0.9, 7.7.7.7"]), client()),
+        ("forged proxies", via("10.0.0.1", &[b"10.0.0.9, 10.0.0.8, 7.7.7.7"]), client()),
+        ("a forged line", via("10.0.0.1", &[b"6.6.6.6", b"7.7.7.7"]), client()),
+        ("forged junk", via("10.0.0.1", &[b"\xff, Lysistrata,,;\"", b"7.7.7.7"]), client()),
+        ("50,000 forged", via("10.0.0.1", &[forged.as_bytes()]), client()),
+        ("50,000 of junk", via("10.0.0.1", &[junk.as_bytes()]), client()),
+        ("50,000 proxies", via("10.0.0.1", &[proxies.as_bytes()]), counts_for("10.0.0.3")),
+        ("past proxies", via("10.0.0.1", &[b"7.7.7.7, 2001:db8:1::5, 192.168.3.4"]), client()),
+        ("with a port", via("10.0.0.1", &[b"7.7.7.7:65535"]), client()),
+        ("in brackets", via("10.0.0.1", &[b"[2001:db8:9:9::1]"]), net()),
+        ("in brackets with a port", via("10.0.0.1", &[b"[2001:db8:9:9::1]:1"]), net()),
+        ("mapped", via("10.0.0.1", &[b"::ffff:7.7.7.7"]), client()),
+        ("mapped, in hexadecimal", via("10.0.0.1", &[b"::FFFF:0707:0707"]), client()),
+        ("mapped, in brackets", via("10.0.0.1", &[b"[::ffff:7.7.7.7]:80"]), client()),
+        ("by a mapped proxy", via("::ffff:10.0.0.1", &[b"6.6.6.6, 7.7.7.7"]), client()),
+        ("past a mapped proxy", via("10.0.0.1", &[b"7.7.7.7, ::ffff:10.0.0.2"]), client()),
+        ("past one trusted as mapped", via("192.168.0.1", &[b"7.7.7.7"]), client()),
+        ("no proxy", via("7.7.7.7", &[b"6.6.6.6"]), client()),
+        ("no proxy, but says so", via("7.7.7.7", &[b"10.0.0.1, 10.0.0.1"]), client()),
+        ("no proxy, and junk", via("7.7.7.7", &[b"Lysistrata"]), client()),
+        ("all proxies", via("10.0.0.2", &[b"10.0.0.1, 10.0.0.3"]), proxy()),
+        ("nothing forwarded", via("10.0.0.1", &[]), proxy()),
+        ("an empty line", via("10.0.0.1", &[b""]), INVALID),
+        ("an empty entry", via("10.0.0.1", &[b"7.7.7.7,"]), INVALID),
+        ("unknown", via("10.0.0.1", &[b"7.7.7.7, unknown"]), INVALID),
+        ("a name", via("10.0.0.1", &[b"Lysistrata.example"]), INVALID),
+        ("no UTF-8", via("10.0.0.1", &[b"7.7.7.7\xff"]), INVALID),
+        ("too large a number", via("10.0.0.1", &[b"256.7.7.7"]), INVALID),
+        ("octal", via("10.0.0.1", &[b"07.07.07.07"]), INVALID),
+        ("one number", via("10.0.0.1", &[b"117901063"]), INVALID),
+        ("three numbers", via("10.0.0.1", &[b"7.7.7"]), INVALID),
+        ("a network", via("10.0.0.1", &[b"7.7.7.0/24"]), INVALID),
+        ("a zone", via("10.0.0.1", &[b"fe80::1%eth0"]), INVALID),
+        ("an open bracket", via("10.0.0.1", &[b"[2001:db8:9:9::1"]), INVALID),
+        ("nested brackets", via("10.0.0.1", &[b"[[2001:db8:9:9::1]]"]), INVALID),
+        ("too large a port", via("10.0.0.1", &[b"7.7.7.7:65536"]), INVALID),
+        ("IPv4 in brackets", via("10.0.0.1", &[b"[7.7.7.7]"]), INVALID),
+        ("a space of another kind", via("10.0.0.1", &["7.7.7.7\u{a0}".as_bytes()]), INVALID),
+        ("no peer", with(&[("x-forwarded-for", b"7.7.7.7")]), NOT_PROVIDED),
+    ];
+    hold(key::client_ip(PROXIES.parse().expect("networks")), table).await;
+}
+
+/// Sends requests of these addresses, as peers and behind a proxy, and returns how many windows
+/// they were counted in.
+async fn windows(addresses: impl Iterator<Item = IpAddr> + Clone) -> usize {
+    let (direct, forwarded) = (MemoryStore::new(), MemoryStore::new());
+    let by_peer = app(u32::MAX, key::peer_ip(), &direct);
+    let by_proxy = app(u32::MAX, key::client_ip(PROXIES.parse().expect("networks")), &forwarded);
+    for address in addresses {
+        let address = address.to_string();
+        assert_eq!(ask(&by_peer, via(&address, &[])).await.status, 200);
+        assert_eq!(ask(&by_proxy, via("10.0.0.1", &[address.as_bytes()])).await.status, 200);
+    }
+    assert_eq!(direct.len(), forwarded.len());
+    direct.len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn ipv6_slash_64_has_one_log() {
+    let address = |net: u16, host: u64| {
+        let net = u128::from(Ipv6Addr::new(0x2a00, 1, 2, net, 0, 0, 0, 0));
+        IpAddr::V6((net | u128::from(host)).into())
+    };
+    let hosts = (0..500_u64).map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    assert_eq!(windows(hosts.clone().map(|host| address(0, host))).await, 1);
+    let neighbours = (0..500).map(|net| address(net, 1));
+    assert_eq!(windows(neighbours).await, 500, "each customer has a window");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ipv4_address_has_one_log() {
+    let both = (0..200).flat_map(|last| {
+        let address = Ipv4Addr::new(203, 0, 113, last);
+        [IpAddr::from(address), IpAddr::from(address.to_ipv6_mapped())]
+    });
+    assert_eq!(windows(both).await, 200, "and mapped ones are not one /64");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ipv4_and_ipv6_share_no_log() {
+    let twins = (0..=255_u8).flat_map(|it| {
+        let eight = u128::from_be_bytes([it; 16]);
+        [IpAddr::from([it; 4]), IpAddr::from(Ipv6Addr::from(eight))]
+    });
+    assert_eq!(windows(twins.filter(|ip| *ip != IpAddr::from([10; 4]))).await, 511);
+}

@@ -1,0 +1,344 @@
+//! The laws that hold on every store, in process under paused time and on a real Redis.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use test_support::acl::{May, make_user};
+use test_support::tls::{self, Certificates};
+use test_support::{Cluster, Redis, Sentinels, free_port, patient};
+use tower_sliding_window::store::{RedisServers, Store};
+use tower_sliding_window::{
+    Decision, Key, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
+};
+
+/// Runs the laws on every store, and on servers that need a connection of their own kind.
+macro_rules! laws {
+    ($($name:ident),* $(,)?) => {
+        test_support::on_every_store!($($name),*);
+
+        /// Runs all laws on the same servers, each with keys of its own.
+        async fn all_laws(servers: RedisServers) {
+            $(
+                println!("{}", stringify!($name));
+                let builder = patient().prefix(concat!("limiter:", stringify!($name)));
+                let store = builder.deny_cache(false).connect(servers.clone()).await.unwrap();
+                $name(store).await;
+            )*
+        }
+    };
+}
+
+#[tokio::test]
+async fn on_a_cluster() {
+    let cluster = Cluster::start().await;
+    all_laws(cluster.servers()).await;
+}
+
+#[tokio::test]
+async fn on_the_master_that_sentinels_name() {
+    let watched = Sentinels::start().await;
+    all_laws(watched.servers()).await;
+}
+
+#[tokio::test]
+async fn with_the_least_acl_rights() {
+    let redis = Redis::start().await;
+    let url = make_user(&redis, May::KeepWindows).await;
+    all_laws(url.try_into().unwrap()).await;
+}
+
+#[tokio::test]
+async fn over_tls() {
+    let files = Certificates::make();
+    let (certificate, key, authority) = (&files.certificate, &files.key, &files.authority);
+    let plain = Redis::start().await;
+    let setting: Vec<String> = plain.run(&["CONFIG", "GET", "tls-port"]).await;
+    let (port, _redis) = if setting.is_empty() {
+        println!("this redis-server is built without TLS: a proxy speaks it");
+        (tls::in_front_of(plain.port(), certificate, key, authority).await, plain)
+    } else {
+        drop(plain);
+        let port = free_port();
+        let mut arguments = vec!["--tls-port".to_owned(), port.to_string()];
+        for (flag, file) in [
+            ("--tls-cert-file", certificate),
+            ("--tls-key-file", key),
+            ("--tls-ca-cert-file", authority),
+        ] {
+            arguments.extend([flag.to_owned(), file.to_str().unwrap().to_owned()]);
+        }
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        (port, Redis::start_with(&arguments).await)
+    };
+    let url = format!("rediss://127.0.0.1:{port}");
+    RedisStore::connect(url.clone()).await.expect_err("a certificate of an unknown authority");
+    let servers = RedisServers::one(url).unwrap();
+    // The server wants to know its clients too.
+    let trusting = servers.clone().root_certificate(std::fs::read(authority).unwrap());
+    RedisStore::connect(trusting.clone()).await.expect_err("a client without a certificate");
+    let known = trusting
+        .client_certificate(std::fs::read(certificate).unwrap(), std::fs::read(key).unwrap());
+    all_laws(known).await;
+}
+
+laws!(
+    admits_exactly_the_limit,
+    window_slides_without_boundary,
+    denial_leaves_no_trace,
+    waiting_retry_after_gets_admitted,
+    wait_is_right_after_lowering_the_limit,
+    quotas_record_all_or_nothing,
+    policies_record_all_or_nothing,
+    same_log_twice_counts_once,
+    rules_of_one_name_and_key_all_hold,
+    cancel_removes_that_very_entry,
+    cost_takes_all_its_places_or_none,
+    reset_of_one_key_leaves_others,
+    policies_share_logs_by_name_only,
+    keys_may_hold_any_bytes,
+    cost_above_the_limit_is_an_error,
+    huge_cost_is_refused_early,
+);
+
+fn admitted(decision: &Decision) -> bool {
+    decision.is_admitted()
+}
+
+async fn admit(limiter: &Limiter, key: &str) -> bool {
+    admitted(&limiter.check(key).await.unwrap())
+}
+
+async fn retry_after(limiter: &Limiter, key: &str) -> Duration {
+    match limiter.check(key).await.unwrap() {
+        Decision::Denied(denied) => denied.retry_after(),
+        Decision::Admitted(_) => panic!("admitted"),
+    }
+}
+
+async fn admits_exactly_the_limit(store: impl Store) {
+    let limiter = Limiter::new(Quota::per_minute(5), store);
+    let mut remaining = Vec::new();
+    for _ in 0..5 {
+        let decision = limiter.check("alice").await.unwrap();
+        remaining.push(decision.admitted().expect("within the limit").remaining());
+    }
+    assert_eq!(remaining, [4, 3, 2, 1, 0]);
+    for _ in 0..20 {
+        assert!(!admit(&limiter, "alice").await);
+    }
+    assert!(admit(&limiter, "bob").await, "another key has a window of its own");
+}
+
+async fn window_slides_without_boundary(store: impl Store) {
+    let limiter = Limiter::new(Quota::new(4, Duration::from_millis(2500)), store);
+    assert!(admit(&limiter, "alice").await);
+    tokio::time::sleep(Duration::from_millis(1000)).await;
+    for _ in 0..3 {
+        assert!(admit(&limiter, "alice").await);
+    }
+    // The first leaves; the burst of three, which a fixed window would have forgotten, does not.
+    tokio::time::sleep(retry_after(&limiter, "alice").await).await;
+    assert!(admit(&limiter, "alice").await);
+    assert!(!admit(&limiter, "alice").await);
+}
+
+async fn denial_leaves_no_trace(store: impl Store) {
+    let limiter = Limiter::new(Quota::new(2, Duration::from_millis(1500)), store);
+    assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
+    let mut last = Duration::MAX;
+    for _ in 0..30 {
+        let wait = retry_after(&limiter, "alice").await;
+        assert!(wait <= last, "hammering does not extend the wait");
+        last = wait;
+    }
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 2);
+}
+
+async fn waiting_retry_after_gets_admitted(store: impl Store) {
+    let limiter = Limiter::new(Quota::new(2, Duration::from_millis(300)), store);
+    for _ in 0..5 {
+        let wait = loop {
+            if let Decision::Denied(denied) = limiter.check("alice").await.unwrap() {
+                break denied.retry_after();
+            }
+        };
+        assert!(wait <= Duration::from_millis(300));
+        tokio::time::sleep(wait).await;
+        assert!(admit(&limiter, "alice").await);
+    }
+}
+
+async fn wait_is_right_after_lowering_the_limit(store: impl Store) {
+    let policy = PolicyHandle::new(Quota::new(4, Duration::from_millis(2500)));
+    let limiter = Limiter::new(policy.clone(), store);
+    for _ in 0..2 {
+        assert!(admit(&limiter, "alice").await);
+    }
+    tokio::time::sleep(Duration::from_millis(1250)).await;
+    for _ in 0..2 {
+        assert!(admit(&limiter, "alice").await);
+    }
+    policy.set(Quota::new(2, Duration::from_millis(2500))).unwrap();
+    // The two newest alone fill the window: one of those has to leave, not the oldest.
+    let wait = retry_after(&limiter, "alice").await;
+    assert!(wait > Duration::from_millis(1250), "{wait:?}");
+    tokio::time::sleep(wait).await;
+    assert!(admit(&limiter, "alice").await);
+}
+
+async fn quotas_record_all_or_nothing(store: impl Store) {
+    let policy = Policy::new("user").quota(Quota::new(2, Duration::from_millis(1500)));
+    let limiter = Limiter::new(policy.quota(Quota::per_minute(3)), store);
+    assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
+    let wait = retry_after(&limiter, "alice").await;
+    assert!(wait <= Duration::from_millis(1500), "only the short quota is full");
+    tokio::time::sleep(wait).await;
+    assert!(admit(&limiter, "alice").await, "its denial took no place in the long one");
+    let wait = retry_after(&limiter, "alice").await;
+    assert!(wait > Duration::from_secs(50), "now the long one is: {wait:?}");
+}
+
+async fn policies_record_all_or_nothing(store: impl Store) {
+    let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(3)));
+    let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_hour(1)));
+    let limiter = Limiter::new(&user, store);
+    let pairs = |name| [(&user, name), (&ip, "192.0.2.7")];
+
+    assert!(admitted(&limiter.check_all(pairs("alice")).await.unwrap()));
+    let decision = limiter.check_all(pairs("alice")).await.unwrap();
+    let denied = decision.denied().expect("the ip has used its one place");
+    assert_eq!(denied.violated().collect::<Vec<_>>(), ["ip"]);
+    assert!(denied.retry_after() > Duration::from_secs(3500));
+    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 2, "the user paid nothing");
+
+    for _ in 0..2 {
+        assert!(admit(&limiter, "alice").await);
+    }
+    assert!(!admit(&limiter, "alice").await);
+    let decision = limiter.check_all(pairs("alice")).await.unwrap();
+    let denied = decision.denied().expect("both are full");
+    assert_eq!(denied.violated().collect::<Vec<_>>(), ["user", "ip"]);
+    assert!(denied.retry_after() > Duration::from_secs(3500), "the longest wait");
+}
+
+async fn same_log_twice_counts_once(store: impl Store) {
+    let policy = PolicyHandle::new(Quota::per_minute(3));
+    let limiter = Limiter::new(&policy, store);
+    let decision = limiter.check_all([(&policy, "alice"), (&policy, "alice")]).await.unwrap();
+    assert_eq!(decision.admitted().unwrap().remaining(), 2);
+    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 2);
+    let decision = limiter.check_all([(&policy, "alice"), (&policy, "bob")]).await.unwrap();
+    assert!(admitted(&decision), "two keys under one policy are two windows");
+    assert_eq!(limiter.peek("bob").await.unwrap().remaining(), 2);
+}
+
+async fn rules_of_one_name_and_key_all_hold(store: impl Store) {
+    let one = PolicyHandle::new(Policy::new("user").quota(Quota::per_second(9)));
+    let two = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(2)));
+    let limiter = Limiter::new(&one, store);
+    let mut passed = 0;
+    for _ in 0..5 {
+        let pairs = [(&one, "alice"), (&two, "alice")];
+        passed += usize::from(admitted(&limiter.check_all(pairs).await.unwrap()));
+    }
+    assert_eq!(passed, 2, "the second rule's quota holds too");
+}
+
+async fn cancel_removes_that_very_entry(store: impl Store) {
+    let limiter = Limiter::new(Quota::per_minute(3), store);
+    let mut ids = BTreeSet::new();
+    let mut decisions = Vec::new();
+    for _ in 0..3 {
+        let decision = limiter.check("alice").await.unwrap();
+        ids.insert(decision.admitted().unwrap().id());
+        decisions.push(decision);
+    }
+    assert_eq!(ids.len(), 3, "each request has an identity of its own");
+    let middle = decisions[1].admitted().unwrap();
+    assert!(limiter.cancel(middle).await.unwrap());
+    assert!(!limiter.cancel(middle).await.unwrap(), "it is gone already");
+    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 1);
+    assert!(admit(&limiter, "alice").await);
+    assert!(!admit(&limiter, "alice").await);
+}
+
+async fn cost_takes_all_its_places_or_none(store: impl Store) {
+    let limiter = Limiter::new(Quota::new(5, Duration::from_millis(2000)), store);
+    let heavy = limiter.check_cost("alice", 3).await.unwrap();
+    assert_eq!(heavy.admitted().unwrap().remaining(), 2);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(admit(&limiter, "alice").await);
+
+    let Decision::Denied(denied) = limiter.check_cost("alice", 3).await.unwrap() else {
+        panic!("one place is free, not three");
+    };
+    assert_eq!(denied.usage().remaining(), 1);
+    tokio::time::sleep(denied.retry_after()).await;
+    let again = limiter.check_cost("alice", 3).await.unwrap();
+    assert_eq!(again.admitted().unwrap().remaining(), 1);
+    assert!(limiter.cancel(again.admitted().unwrap()).await.unwrap());
+    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 4, "all of its places are back");
+}
+
+async fn reset_of_one_key_leaves_others(store: impl Store) {
+    let limiter = Limiter::new(Quota::per_minute(1), store);
+    assert!(admit(&limiter, "alice").await && admit(&limiter, "bob").await);
+    limiter.reset("alice").await.unwrap();
+    assert!(admit(&limiter, "alice").await);
+    assert!(!admit(&limiter, "bob").await);
+}
+
+async fn policies_share_logs_by_name_only(store: impl Store) {
+    let store = std::sync::Arc::new(store);
+    let one = Limiter::new(Policy::new("one").quota(Quota::per_minute(1)), store.clone());
+    let two = Limiter::new(Policy::new("two").quota(Quota::per_minute(1)), store.clone());
+    let one_again = Limiter::new(Policy::new("one").quota(Quota::per_minute(1)), store);
+    assert!(admit(&one, "alice").await && admit(&two, "alice").await);
+    assert!(!admit(&one_again, "alice").await, "a policy is known by its name");
+}
+
+async fn keys_may_hold_any_bytes(store: impl Store) {
+    let limiter = Limiter::new(Quota::per_minute(1), store);
+    let long = "k".repeat(100_000);
+    let keys: [&[u8]; 14] = [
+        b"",
+        b"=",
+        b"{",
+        b"}",
+        b"{}",
+        b"}:default:1/60s",
+        b"%7D",
+        b"%",
+        b"a\nb",
+        b"a\r\nb",
+        b"\0",
+        b"\0\0",
+        b"\xff\xfe\x80",
+        long.as_bytes(),
+    ];
+    for key in keys {
+        let first = limiter.check(key).await.unwrap();
+        assert!(admitted(&first), "{key:?} shares no window with those before it");
+    }
+    for key in keys {
+        assert!(!admitted(&limiter.check(key).await.unwrap()), "{key:?} is remembered");
+    }
+    let hash = Key::from(long.as_bytes());
+    assert!(admitted(&limiter.check(hash.as_bytes()).await.unwrap()), "not by its hash alone");
+}
+
+async fn cost_above_the_limit_is_an_error(store: impl Store) {
+    let limiter = Limiter::new(Quota::per_minute(5), store);
+    let error = limiter.check_cost("alice", 6).await.unwrap_err();
+    assert!(matches!(error, StoreError::CostAboveLimit { cost: 6, limit: 5, .. }), "{error}");
+    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 5);
+}
+
+async fn huge_cost_is_refused_early(store: impl Store) {
+    let limiter = Limiter::new(Quota::per_minute(u32::MAX), store);
+    let error = limiter.check_cost("alice", u32::MAX).await.unwrap_err();
+    assert!(matches!(error, StoreError::CostTooHigh { most: 1024, .. }), "{error}");
+    let decision = limiter.check_cost("alice", 1024).await.unwrap();
+    assert_eq!(decision.admitted().unwrap().remaining(), u32::MAX - 1024);
+}

@@ -1,0 +1,163 @@
+//! What Redis does for the speech monitor happens once, also if its reply is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use test_support::proxy::{Fault, Proxy};
+use test_support::{Redis, eventually, patient_store};
+use tower_sliding_window::moderation::store::{
+    History, Imposed, Imposition, SpeechStore, Utterance,
+};
+use tower_sliding_window::moderation::{Message, Mute, Rule, SpeechMonitor, Verdict};
+use tower_sliding_window::store::StoreFuture;
+use tower_sliding_window::{Key, RedisStore, StoreError};
+
+fn rules() -> Vec<Rule> {
+    ["events 4/1h mute 2h", "similar 4/1h 90% mute 1h"].map(|text| text.parse().unwrap()).into()
+}
+
+async fn behind(redis: &Redis) -> (Proxy, RedisStore) {
+    let proxy = Proxy::to(redis.port()).await;
+    let store = patient_store(proxy.url()).await;
+    (proxy, store)
+}
+
+/// Has the scripts loaded, so that a call is one request.
+async fn load(monitor: &SpeechMonitor) {
+    let _ = monitor.check(&Message::from("bob").text("hello")).await.unwrap();
+    assert_eq!(monitor.mute_of("bob").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn message_of_lost_reply_counts_once() {
+    let redis = Redis::start().await;
+    let (proxy, store) = behind(&redis).await;
+    let monitor = SpeechMonitor::new(rules(), store);
+    load(&monitor).await;
+    for number in 1..=3 {
+        proxy.drop_replies(1);
+        let message = Message::from("alice").text("buy gold");
+        assert!(monitor.check(&message).await.unwrap().is_delivered());
+        assert_eq!(proxy.dropped(), number, "the answer was lost");
+    }
+    for log in ["messages", "texts"] {
+        let held: usize = redis.run(&["ZCARD", &format!("tsw:{{=alice}}:speech:{log}")]).await;
+        assert_eq!(held, 3, "{log}");
+    }
+}
+
+/// Imposes mutes over another connection than that on which messages are recorded.
+struct TwoWays {
+    messages: RedisStore,
+    mutes: RedisStore,
+}
+
+impl SpeechStore for TwoWays {
+    fn record(&self, said: &Utterance) -> StoreFuture<History> {
+        self.messages.record(said)
+    }
+
+    fn mute(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
+        self.mutes.mute(imposition)
+    }
+
+    fn imposed(&self, imposition: &Imposition) -> StoreFuture<Imposed> {
+        self.mutes.imposed(imposition)
+    }
+
+    fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
+        self.mutes.mute_of(sender)
+    }
+
+    fn forget(&self, sender: &Key) -> StoreFuture<()> {
+        self.messages.forget(sender)
+    }
+}
+
+#[tokio::test]
+async fn mute_of_lost_reply_is_audited_once() {
+    let behind = Behind::start().await;
+    behind.says(3).await;
+    behind.proxy.drop_replies(1);
+    for _ in 0..2 {
+        assert!(!behind.check().await.unwrap().is_delivered());
+    }
+    assert_eq!((behind.proxy.dropped(), behind.reported.load(Ordering::Relaxed)), (1, 1));
+}
+
+/// A monitor whose mutes go through a proxy, and how many of them were audited.
+struct Behind {
+    redis: Redis,
+    proxy: Proxy,
+    monitor: SpeechMonitor,
+    reported: Arc<AtomicUsize>,
+}
+
+impl Behind {
+    async fn start() -> Self {
+        let redis = Redis::start().await;
+        let (proxy, mutes) = behind(&redis).await;
+        let reported = Arc::new(AtomicUsize::new(0));
+        let heard = reported.clone();
+        let store = TwoWays { messages: redis.store().await, mutes };
+        let monitor = SpeechMonitor::new(rules(), store).on_mute(move |_| {
+            heard.fetch_add(1, Ordering::Relaxed);
+        });
+        load(&monitor).await;
+        Self { redis, proxy, monitor, reported }
+    }
+
+    async fn says(&self, times: usize) {
+        for _ in 0..times {
+            assert!(self.check().await.unwrap().is_delivered());
+        }
+    }
+
+    async fn check(&self) -> Result<Verdict, StoreError> {
+        self.monitor.check(&Message::from("alice").text("buy gold")).await
+    }
+
+    /// Waits until a mute is audited.
+    async fn reported(&self) -> usize {
+        eventually("the audit hears", async || self.reported.load(Ordering::Relaxed) > 0).await;
+        self.reported.load(Ordering::Relaxed)
+    }
+}
+
+#[tokio::test]
+async fn a_mute_with_both_replies_lost_is_told() {
+    let behind = Behind::start().await;
+    behind.says(3).await;
+    behind.proxy.drop_replies(2);
+    let error = behind.check().await.unwrap_err();
+    assert!(error.may_have_counted(), "{error}");
+    assert_eq!(behind.redis.run::<usize>(&["EXISTS", "tsw:{=alice}:speech:mute"]).await, 1);
+    assert_eq!(behind.reported().await, 1);
+    assert!(!behind.check().await.unwrap().is_delivered());
+    behind.monitor.settled().await;
+    assert_eq!(behind.reported().await, 1, "it is audited once");
+}
+
+#[tokio::test]
+async fn a_mute_whose_caller_hung_up_is_told() {
+    let behind = Behind::start().await;
+    behind.says(3).await;
+    behind.proxy.set(Fault::Delay(Duration::from_millis(300)));
+    let left = tokio::time::timeout(Duration::from_millis(50), behind.check()).await;
+    assert!(left.is_err(), "the reply is still under way");
+    behind.proxy.set(Fault::None);
+    assert_eq!(behind.reported().await, 1);
+}
+
+#[tokio::test]
+async fn a_lost_reply_does_not_undo_an_unmute() {
+    let behind = Behind::start().await;
+    behind.says(3).await;
+    behind.proxy.drop_replies(2);
+    assert!(behind.check().await.is_err());
+    behind.monitor.unmute("alice").await.unwrap();
+    behind.monitor.settled().await;
+    assert_eq!(behind.monitor.mute_of("alice").await.unwrap(), None);
+    assert_eq!(behind.reported.load(Ordering::Relaxed), 0);
+}

@@ -1,0 +1,294 @@
+//! The speech monitor on a real Redis: between processes, in what it keeps there, and when that
+//! fails. What it decides is tested beside it, in `src/moderation/promises.rs`.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use test_support::{Redis, Worker, patient_store};
+use tokio::task::JoinSet;
+use tower_sliding_window::moderation::{Counted, Message, Rule, SpeechMonitor};
+use tower_sliding_window::{MemoryStore, Quota, RedisStore, StoreError};
+
+const SENDERS: usize = 100;
+const PROCESSES: usize = 3;
+const MESSAGES: usize = 8;
+
+/// One process of the test below; run by it alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "run as a process of its own by the test below"]
+async fn worker_process() {
+    let url = std::env::var("WORKER_REDIS_URL").expect("the test below sets it");
+    let rules: [Rule; 1] = ["similar 5/5m 90% mute 12h".parse().unwrap()];
+    let monitor = SpeechMonitor::new(rules, patient_store(url.as_str()).await)
+        .on_mute(|event| println!("\nlog muted {}", name(event.sender.as_bytes())));
+    let mut messages = JoinSet::new();
+    for number in 0..SENDERS * MESSAGES {
+        let monitor = monitor.clone();
+        messages.spawn(async move {
+            let sender = format!("sender-{}", number % SENDERS);
+            let message = Message::from(&sender).text("Cheap gold at example.com");
+            let delivered = monitor.check(&message).await.unwrap().is_delivered();
+            format!("log {} {sender}\n", if delivered { "delivered" } else { "withheld" })
+        });
+    }
+    print!("\n{}", messages.join_all().await.concat());
+}
+
+fn name(key: &[u8]) -> &str {
+    std::str::from_utf8(key).unwrap()
+}
+
+#[tokio::test]
+async fn processes_share_one_mute_and_one_event() {
+    let redis = Redis::start().await;
+    let workers: Vec<_> =
+        (0..PROCESSES).map(|_| Worker::start("monitor::worker_process", &redis)).collect();
+    let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for worker in workers {
+        for line in worker.lines() {
+            let ["log", what, sender] = line.split(' ').collect::<Vec<_>>()[..] else { continue };
+            *counts.entry((sender.to_owned(), what.to_owned())).or_default() += 1;
+        }
+    }
+    for sender in 0..SENDERS {
+        let count = |what: &str| {
+            counts.get(&(format!("sender-{sender}"), what.to_owned())).copied().unwrap_or(0)
+        };
+        let all = PROCESSES * MESSAGES;
+        assert_eq!([count("muted"), count("delivered"), count("withheld")], [1, 4, all - 4]);
+    }
+    let mute = monitor(&redis).await.mute_of("sender-0").await.unwrap().unwrap();
+    assert_eq!(mute.rule(), Rule::recommended()[0]);
+}
+
+async fn monitor(redis: &Redis) -> SpeechMonitor {
+    let mut rules = Rule::recommended().to_vec();
+    rules.push("events 100/1m mute 1h".parse().unwrap());
+    SpeechMonitor::new(rules, redis.store().await)
+}
+
+/// A text that is like no other of another number.
+fn noise(number: u32) -> String {
+    (0..12).map(|at| char::from_u32(0x4e00 + number * 12 + at).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn mute_is_shared_by_all_processes() {
+    let redis = Redis::start().await;
+    let [one, two] = [monitor(&redis).await, monitor(&redis).await];
+    for number in 0..3 {
+        let message = Message::from("alice").text("buy gold");
+        assert_eq!(one.check(&message).await.unwrap().is_delivered(), number < 2);
+    }
+    let mute = two.mute_of("alice").await.unwrap().unwrap();
+    assert_eq!(mute.rule().to_string(), "similar 3/60s 90% mute 6h");
+    assert_eq!(mute.reason().to_string(), "3 messages within 60s at 100% similarity");
+    let hours = mute.until().duration_since(std::time::SystemTime::now()).unwrap();
+    assert!(hours > Duration::from_secs(6 * 3600 - 60) && hours <= Duration::from_secs(6 * 3600));
+    assert!(!two.check(&Message::from("alice").text("hello")).await.unwrap().is_delivered());
+    two.unmute("alice").await.unwrap();
+    assert!(one.check(&Message::from("alice").text("hello")).await.unwrap().is_delivered());
+    assert_eq!(one.mute_of("alice").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn every_key_expires_and_keeps_little() {
+    let redis = Redis::start().await;
+    let monitor = monitor(&redis).await;
+    for number in 0..300 {
+        let message = Message::from("a}lice").to(number.to_string()).text(noise(number));
+        let _ = monitor.check(&message).await.unwrap();
+    }
+    let name = |part: &str| format!("tsw:{{=a%7Dlice}}:speech:{part}");
+    let mut keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
+    keys.sort();
+    assert_eq!(keys, ["messages", "mute", "peers", "texts"].map(name));
+    // The longest window of the rules that count in it, and a second; the longest mute.
+    for (part, held, seconds) in
+        [("messages", 100, 60), ("peers", 9, 300), ("texts", 64, 300), ("mute", 0, 48 * 3600)]
+    {
+        if held > 0 {
+            assert_eq!(redis.run::<usize>(&["ZCARD", &name(part)]).await, held, "{part}");
+        }
+        let ttl: i64 = redis.run(&["PTTL", &name(part)]).await;
+        assert!((1..=(seconds + 1) * 1000).contains(&ttl), "{part}: {ttl}");
+        assert!(ttl > seconds * 1000 - 30_000, "{part}: {ttl}");
+    }
+}
+
+#[tokio::test]
+async fn a_rule_that_is_not_there_costs_no_key() {
+    let redis = Redis::start().await;
+    let rule: Rule = "peers 5/3m mute 24h".parse().unwrap();
+    let monitor = SpeechMonitor::new([rule], redis.store().await);
+    let _ = monitor.check(&Message::from("alice").text("hello, all")).await.unwrap();
+    assert_eq!(redis.run::<Vec<String>>(&["KEYS", "*"]).await, Vec::<String>::new());
+    let _ = monitor.check(&Message::from("alice").to("bob").text("hello")).await.unwrap();
+    assert_eq!(redis.run::<Vec<String>>(&["KEYS", "*"]).await, ["tsw:{=alice}:speech:peers"]);
+}
+
+#[tokio::test]
+async fn failing_store_is_an_error() {
+    let redis = Redis::start().await;
+    let monitor = SpeechMonitor::new(Rule::recommended(), redis.store().await);
+    redis.run::<()>(&["SET", "tsw:{=alice}:speech:texts", "not a log"]).await;
+    let error = monitor.check(&Message::from("alice").text("hello")).await.unwrap_err();
+    assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+    assert!(!error.to_string().contains("alice"), "{error}");
+    let mute = "HSET tsw:{=bob}:speech:mute until_us 9e15 mute_us 1 rule ? count 1 percent 0";
+    let mute: Vec<&str> = mute.split(' ').chain(["lengthened", "0"]).collect();
+    redis.run::<()>(&mute).await;
+    let error = monitor.mute_of("bob").await.unwrap_err();
+    assert!(matches!(error, StoreError::Protocol { .. }), "{error}");
+
+    let store = RedisStore::connect_lazy("redis://127.0.0.1:1").unwrap();
+    let monitor = SpeechMonitor::new(Rule::recommended(), store);
+    let message = Message::from("alice").text("hello");
+    assert!(matches!(monitor.check(&message).await, Err(StoreError::Unavailable)));
+}
+
+#[tokio::test]
+async fn full_memory_store_keeps_its_mutes() {
+    let monitor = SpeechMonitor::new(Rule::recommended(), MemoryStore::with_capacity(1));
+    for _ in 0..3 {
+        let _ = monitor.check(&Message::from("alice").text("buy gold")).await.unwrap();
+    }
+    let error = monitor.check(&Message::from("bob").text("hello")).await.unwrap_err();
+    assert!(matches!(error, StoreError::Full { capacity: 1 }), "{error}");
+    assert_eq!(monitor.mute_of("bob").await.unwrap(), None, "to look needs no room");
+    assert!(monitor.mute_of("alice").await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn forgotten_scripts_are_loaded_again() {
+    let redis = Redis::start().await;
+    let monitor = SpeechMonitor::new(Rule::recommended(), redis.store().await);
+    for number in 0..3 {
+        redis.run::<()>(&["SCRIPT", "FLUSH"]).await;
+        let message = Message::from("alice").text("buy gold");
+        assert_eq!(monitor.check(&message).await.unwrap().is_delivered(), number < 2);
+    }
+}
+
+#[test]
+fn debug_shows_no_sender_or_text() {
+    let message = Message::from("alice").to("bob").text("a secret");
+    let monitor = SpeechMonitor::new(Rule::recommended(), MemoryStore::new());
+    let heard = std::sync::Arc::new(AtomicUsize::new(0));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let counted = heard.clone();
+    let monitor = monitor.on_mute(move |event| {
+        assert!(!format!("{event:?}").contains("alice"), "{event:?}");
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    for _ in 0..3 {
+        let verdict = runtime.block_on(monitor.check(&message)).unwrap();
+        let printed = format!("{message:?} {monitor:?} {verdict:?}");
+        for secret in ["alice", "bob", "secret"] {
+            assert!(!printed.contains(secret), "{printed}");
+        }
+    }
+    assert_eq!(heard.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn panics_name_the_callers_line() {
+    let (tell, reported) = std::sync::mpsc::channel();
+    let (this, other) = (std::thread::current().id(), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().id() == this {
+            let _ = tell.send(panic.location().unwrap().file().to_owned());
+        } else {
+            other(panic);
+        }
+    }));
+    let minute = Duration::from_secs(60);
+    let rule = || Rule::new(Counted::Events, Quota::per_minute(1), minute);
+    assert!(std::panic::catch_unwind(rule).is_err(), "a count of one mutes everybody");
+    let queue = || {
+        let monitor = SpeechMonitor::new([], MemoryStore::new());
+        monitor.spawn(NonZeroUsize::MIN)
+    };
+    assert!(std::panic::catch_unwind(queue).is_err(), "there is no runtime");
+    assert_eq!([reported.recv().unwrap(), reported.recv().unwrap()], [file!(), file!()]);
+}
+
+/// A text of 500 characters, 1,500 bytes, that is like no other.
+fn long(number: u32) -> String {
+    let character = |at: u32| char::from_u32(0x4e00 + (number * 499 + at * (number + 7)) % 20_000);
+    (0..500).filter_map(character).collect()
+}
+
+/// Has strangers say long things until the store has no room for another one.
+async fn fill(monitor: &SpeechMonitor) -> usize {
+    for stranger in 0..10_000_u32 {
+        let message = Message::from(format!("stranger-{stranger}")).text(long(stranger));
+        match monitor.check(&message).await {
+            Ok(verdict) => assert!(verdict.is_delivered()),
+            Err(StoreError::TooManyBytes { .. }) => return stranger as usize,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("the store takes everything");
+}
+
+#[tokio::test(start_paused = true)]
+async fn texts_take_no_more_bytes_than_they_may() {
+    let store = MemoryStore::new().speech_bytes(200_000);
+    let monitor = SpeechMonitor::new(Rule::recommended(), store.clone());
+    let room = fill(&monitor).await;
+    assert!((100..=133).contains(&room), "{room} messages of 1,500 bytes");
+    for _ in 0..100 {
+        // A shorter message may find room, and one of a sender with many may not.
+        let _ =
+            monitor.check(&Message::from("stranger-0").text(long(fastrand::u32(..1_000)))).await;
+        assert!(store.speech_bytes_used() <= 200_000, "{}", store.speech_bytes_used());
+    }
+    tokio::time::advance(Duration::from_secs(299)).await;
+    assert_eq!(fill(&monitor).await, 0, "all of it is live");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(fill(&monitor).await, room, "what is over makes room");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_without_room_still_mutes() {
+    let store = MemoryStore::new().speech_bytes(200_000);
+    let monitor = SpeechMonitor::new(Rule::recommended(), store.clone());
+    let says = async |sender: &str| monitor.check(&Message::from(sender).text("buy gold")).await;
+    for _ in 0..2 {
+        assert!(says("alice").await.unwrap().is_delivered());
+        assert!(says("bob").await.unwrap().is_delivered());
+    }
+    assert!(!says("bob").await.unwrap().is_delivered());
+    fill(&monitor).await;
+    // Until no short message finds room either.
+    while says(&fastrand::u64(..).to_string()).await.is_ok() {}
+    for _ in 0..3 {
+        assert!(!says("alice").await.unwrap().is_delivered(), "it is judged by what is kept");
+        assert!(!says("bob").await.unwrap().is_delivered(), "a mute stays");
+    }
+    let error = says("carol").await.unwrap_err();
+    assert!(matches!(error, StoreError::TooManyBytes { budget: 200_000 }), "{error}");
+    assert_eq!(error.kind(), "full");
+    let mute = monitor.mute_of("alice").await.unwrap().unwrap();
+    assert_eq!(mute.rule().mute(), Duration::from_secs(6 * 3600));
+}
+
+#[tokio::test(start_paused = true)]
+async fn texts_of_a_muted_sender_expire() {
+    let store = MemoryStore::new();
+    let monitor = SpeechMonitor::new(Rule::recommended(), store.clone());
+    for _ in 0..10 {
+        let _ = monitor.check(&Message::from("alice").text(long(1))).await.unwrap();
+    }
+    assert!(store.speech_bytes_used() > 10 * 1_500);
+    tokio::time::advance(Duration::from_secs(300)).await;
+    assert!(monitor.mute_of("alice").await.unwrap().is_some(), "the mute lasts twelve hours");
+    let used = store.speech_bytes_used();
+    assert!(used < 500, "{used} bytes are kept of a mute");
+    tokio::time::advance(Duration::from_secs(12 * 3600)).await;
+    assert_eq!(monitor.mute_of("alice").await.unwrap(), None);
+    assert_eq!(store.speech_bytes_used(), 0);
+}

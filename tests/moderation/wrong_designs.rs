@@ -1,0 +1,88 @@
+//! Designs of a speech monitor known to be wrong, and the right decisions beside each. Time is paused.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, advance};
+use tower_sliding_window::MemoryStore;
+use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor, similarity};
+
+fn monitor(rules: &[&str]) -> SpeechMonitor {
+    let rules: Vec<Rule> = rules.iter().map(|text| text.parse().unwrap()).collect();
+    SpeechMonitor::new(rules, MemoryStore::new())
+}
+
+/// The share of bytes that are the same at the same position, over the shorter length.
+fn same_byte_at_same_position(one: &str, other: &str) -> f64 {
+    let shorter = one.len().min(other.len());
+    let same = one.bytes().zip(other.bytes()).filter(|(a, b)| a == b).count();
+    same as f64 / shorter as f64
+}
+
+#[test]
+fn equal_bytes_at_positions_miss_copies() {
+    let wrong = same_byte_at_same_position;
+    assert_eq!(wrong("a", "abc"), 1.0, "the wrong design: a prefix is the same");
+    assert_eq!(similarity("a", "abc"), 33);
+
+    assert!(wrong("", "abc").is_nan(), "the wrong design divides by zero");
+    assert!(wrong("", "").is_nan());
+    assert_eq!((similarity("", "abc"), similarity("", "")), (0, 100));
+
+    assert!(wrong("今", "仍") > 0.6, "the wrong design compares parts of characters");
+    assert_eq!(similarity("今", "仍"), 0);
+    assert_eq!(wrong("😀", "😁"), 0.75);
+    assert_eq!(similarity("😀", "😁"), 0);
+
+    let (spam, moved) = ("加微信abc123领红包", "!加微信abc123领红包");
+    assert!(wrong(spam, moved) < 0.2, "the wrong design: one character in front, and all differs");
+    assert!(similarity(spam, moved) >= 90);
+    assert!(wrong("buy gold", "b u y g o l d") < 0.3);
+    assert_eq!(similarity("buy gold", "b u y g o l d"), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shorter_mute_does_not_replace_a_longer_one() {
+    let hour = Duration::from_secs(3600);
+    let start = Instant::now();
+    // SETEX: the last one to be written stands.
+    let wrong_until = [48 * hour, 24 * hour].into_iter().fold(start, |_, mute| start + mute);
+    assert_eq!(wrong_until - start, 24 * hour, "the wrong design shows its fault");
+
+    let monitor = monitor(&["peers 2/5m mute 48h", "events 4/5m mute 24h"]);
+    for peer in ["a", "b", "a", "b", "a"] {
+        let _ = monitor.check(&Message::from("alice").to(peer)).await.unwrap();
+    }
+    assert_eq!(monitor.mute_of("alice").await.unwrap().unwrap().remaining(), 48 * hour);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mute_does_not_stand_for_ever() {
+    let monitor = monitor(&["events 2/1m mute 24h"]);
+    let message = Message::from("alice");
+    let mut delivered = Vec::new();
+    // A key that is set and never expires would withhold all after the first.
+    for _ in 0..4 {
+        delivered.push(monitor.check(&message).await.unwrap().is_delivered());
+        advance(Duration::from_secs(12 * 3600)).await;
+    }
+    assert_eq!(delivered, [true, true, true, true], "one in twelve hours");
+    delivered.clear();
+    for wait in [0, 0, 23, 1, 24] {
+        advance(Duration::from_secs(wait * 3600)).await;
+        delivered.push(monitor.check(&message).await.unwrap().is_delivered());
+    }
+    assert_eq!(delivered, [true, false, false, true, true], "muted for a day, and no longer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chat_with_one_peer_is_one_peer() {
+    let sends = ["bob"; 20];
+    // A counter, or a log with an entry for each message.
+    assert!(sends.len() >= 5, "the wrong design: five to one are as five to five");
+
+    let monitor = monitor(&["peers 5/3m mute 24h"]);
+    for peer in sends {
+        let message = Message::from("alice").to(peer);
+        assert!(monitor.check(&message).await.unwrap().is_delivered());
+    }
+}

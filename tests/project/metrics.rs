@@ -1,0 +1,185 @@
+//! The metrics that the documentation lists, through an outage and back.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use test_support::recorder::RecordedMetrics;
+use test_support::warnings::Warnings;
+use test_support::{Redis, eventually};
+use tower_sliding_window::{
+    FailurePolicy, Limiter, MemoryStore, Policy, Quota, RedisStore, StormDetector, StormRule,
+};
+use uuid::Uuid;
+
+/// Returns how many warnings there are, all of them about an in-process store.
+fn of_memory(warnings: &Warnings) -> usize {
+    let lines = warnings.lines();
+    assert!(lines.iter().all(|line| line.contains("in-process store")), "{lines:?}");
+    lines.len()
+}
+
+#[tokio::test]
+async fn outage_metrics_from_error_to_write_back() {
+    let recorded = RecordedMetrics::default();
+    let _recorder = metrics::set_default_local_recorder(&recorded);
+
+    let mut redis = Redis::start().await;
+    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let policy = Policy::new("user").quota(Quota::per_hour(3)).candidate(Quota::per_hour(1));
+    let local = Limiter::new(policy.clone(), store.clone());
+    let open = local.clone().failure_policy(FailurePolicy::Open);
+    let closed = local.clone().failure_policy(FailurePolicy::Closed);
+    assert!(local.check("alice").await.unwrap().is_admitted());
+    assert_eq!(recorded.available(), 1.0);
+    let admitted = "sliding_window_decisions_total{policy=user,outcome=admitted}";
+    assert_eq!(recorded.count(admitted), 1);
+
+    redis.kill();
+    for admitted in [true, true, false] {
+        assert_eq!(local.check("alice").await.unwrap().is_admitted(), admitted);
+    }
+    let _ = open.check("alice").await.unwrap();
+    closed.check("alice").await.unwrap_err();
+    let without_redis = |labels: &str| {
+        recorded
+            .count(&format!("sliding_window_fallback_decisions_total{{failure_policy={labels}}}"))
+    };
+    assert_eq!(without_redis("local,outcome=admitted"), 2);
+    assert_eq!(without_redis("local,outcome=denied"), 1);
+    assert_eq!(without_redis("open,outcome=admitted"), 1);
+    assert_eq!(without_redis("closed,outcome=refused"), 1);
+    assert_eq!(
+        recorded.count(admitted),
+        4,
+        "with those of the windows here and of the open policy"
+    );
+    assert_eq!(recorded.available(), 0.0);
+    let kinds = ["unreachable", "timeout", "disconnected", "unavailable"];
+    let errors =
+        kinds.map(|it| recorded.count(&format!("sliding_window_store_errors_total{{kind={it}}}")));
+    assert_eq!(errors.iter().sum::<u64>(), 5, "one a request: {errors:?}");
+
+    redis.start_again();
+    let written = || recorded.count("sliding_window_written_back_total{}");
+    eventually("both are written back", async || written() >= 2).await;
+    assert_eq!(recorded.available(), 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn storms_and_shed_alerts_are_counted() {
+    let recorded = RecordedMetrics::default();
+    let _recorder = metrics::set_default_local_recorder(&recorded);
+    let (let_go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let rule = StormRule::new("1/10s".parse().unwrap()).named("chat");
+    let detector = StormDetector::new(rule, MemoryStore::new()).unwrap().on_event(move |_| {
+        let _ = wait.lock().unwrap().recv();
+    });
+    for group in 0..1_100_u32 {
+        for id in ["1", "2"] {
+            detector.record(group.to_be_bytes(), id).await.unwrap();
+        }
+    }
+    detector.settled().await;
+    let storms = |event: &str| {
+        recorded.count(&format!("sliding_window_storms_total{{name=chat,event={event}}}"))
+    };
+    assert_eq!((storms("start"), storms("end")), (1_100, 1_100));
+    let shed = recorded.count("sliding_window_storm_alerts_shed_total{}");
+    assert!(shed > 1_000 && shed == detector.shed(), "{shed}");
+    drop(let_go);
+}
+
+/// Fills a store whose logs run out after a minute up to so many.
+async fn fill(store: &MemoryStore, logs: usize) {
+    let limiter = Limiter::new(Quota::per_minute(1), store.clone());
+    while store.len() < logs {
+        let _ = limiter.check(Uuid::new_v4().to_string()).await.unwrap();
+    }
+}
+
+const NEARLY_FULL: &str = "sliding_window_memory_nearly_full{}";
+
+#[tokio::test(start_paused = true)]
+async fn filling_store_warns_at_80_percent() {
+    let recorded = RecordedMetrics::default();
+    let _recorder = metrics::set_default_local_recorder(&recorded);
+    let warnings = Warnings::default();
+    let _subscriber = warnings.listen();
+    let nearly_full = || f64::from_bits(recorded.count(NEARLY_FULL));
+    let store = MemoryStore::with_capacity(10);
+    fill(&store, 7).await;
+    assert_eq!((nearly_full(), of_memory(&warnings)), (0.0, 0));
+    fill(&store, 8).await;
+    assert_eq!((nearly_full(), of_memory(&warnings)), (1.0, 1));
+    fill(&store, 10).await;
+    assert_eq!((nearly_full(), of_memory(&warnings)), (1.0, 1), "once, however full it gets");
+
+    let other = MemoryStore::with_capacity(10);
+    fill(&other, 10).await;
+    assert_eq!((nearly_full(), of_memory(&warnings)), (2.0, 2), "each store counts");
+    drop(other);
+    assert_eq!(nearly_full(), 1.0, "a store that is gone is not full");
+
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let _ = Limiter::new(Quota::per_minute(1), store.clone()).check("alice").await.unwrap();
+    assert_eq!((nearly_full(), of_memory(&warnings)), (0.0, 2), "there is room again");
+    fill(&store, 10).await;
+    assert_eq!((nearly_full(), of_memory(&warnings)), (1.0, 3), "and it is filled again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_around_80_percent_warns_once() {
+    let warnings = Warnings::default();
+    let _subscriber = warnings.listen();
+    let store = MemoryStore::with_capacity(10);
+    let limiter = Limiter::new(Quota::per_minute(1), store.clone());
+    fill(&store, 7).await;
+    for _ in 0..100 {
+        let decision = limiter.check("alice").await.unwrap();
+        limiter.cancel(decision.admitted().unwrap()).await.unwrap();
+    }
+    assert_eq!(of_memory(&warnings), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_store_counts_its_refusals() {
+    let recorded = RecordedMetrics::default();
+    let _recorder = metrics::set_default_local_recorder(&recorded);
+    let full = || recorded.count("sliding_window_memory_full_total{}");
+    let store = MemoryStore::with_capacity(10);
+    let limiter = Limiter::new(Quota::per_minute(1), store.clone());
+    for key in 0..10 {
+        assert!(limiter.check(key.to_string()).await.unwrap().is_admitted());
+    }
+    assert!(!limiter.check("0").await.unwrap().is_admitted(), "a key with a log is decided on");
+    assert_eq!(full(), 0);
+    for key in 10..15 {
+        limiter.check(key.to_string()).await.unwrap_err();
+    }
+    assert_eq!(full(), 5);
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert!(limiter.check("10").await.unwrap().is_admitted(), "room was made for this one");
+    assert_eq!(full(), 5);
+}
+
+#[test]
+fn documentation_lists_every_metric() {
+    let source = |path: &str| {
+        std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    };
+    let names = |text: &str| -> BTreeSet<String> {
+        let word = |at: usize| {
+            let rest = &text[at..];
+            let end = rest.find(|it: char| !it.is_ascii_alphanumeric() && it != '_');
+            rest[..end.unwrap_or(rest.len())].to_owned()
+        };
+        text.match_indices("sliding_window_").map(|(at, _)| word(at)).collect()
+    };
+    let listed: String = source("src/lib.rs").lines().filter(|it| it.starts_with("//!")).collect();
+    let listed = names(&listed);
+    let recorded = names(&source("src/report.rs"));
+    assert_eq!(listed.difference(&recorded).collect::<Vec<_>>(), Vec::<&String>::new());
+    assert_eq!(recorded.difference(&listed).collect::<Vec<_>>(), Vec::<&String>::new());
+}

@@ -1,0 +1,89 @@
+//! The Redis user of the README has the rights for all that the crate does, and no others.
+
+use std::time::Duration;
+
+use test_support::acl::{May, make_user};
+use test_support::{Cluster, Redis};
+use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor};
+use tower_sliding_window::store::{Admission, Check, KnownLog, Partition, RedisServers, Store};
+use tower_sliding_window::{
+    Bans, FailurePolicy, Limiter, Policy, Quota, RedisStore, StormDetector, StormRule,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A store of the user, who has the keys that begin with `limiter:`.
+async fn store(servers: RedisServers) -> RedisStore {
+    let builder = RedisStore::builder().prefix("limiter").response_timeout(MINUTE / 6);
+    builder.connect(servers).await.unwrap()
+}
+
+fn policy() -> Policy {
+    Policy::new("user").quota(Quota::per_minute(1)).penalty("1/10m:1m".parse().unwrap())
+}
+
+/// Has the store do all that it can, but for a list of bans.
+async fn all_but_the_list(store: &RedisStore) {
+    // A failure policy that decides would hide that Redis refuses.
+    let limiter = Limiter::new(policy(), store.clone()).failure_policy(FailurePolicy::Closed);
+    assert!(limiter.check("alice").await.unwrap().is_admitted());
+    let struck = limiter.check("alice").await.unwrap();
+    assert!(struck.denied().unwrap().retry_after() > Duration::ZERO);
+    limiter.reset("alice").await.unwrap();
+    let check = Check::new([Partition::new(limiter.policy(), "alice")]);
+    let known = KnownLog::new(vec![Admission::new(check.id, 1, Duration::ZERO)]);
+    store.restore(&check.partitions[0], &known).await.unwrap();
+    let bans = Bans::new(policy(), store.clone());
+    assert!(bans.get("alice").await.unwrap().is_some(), "the one strike was a ban");
+    assert!(bans.lift("alice").await.unwrap());
+    bans.impose("bob", MINUTE, "spam").await.unwrap();
+
+    let storms = StormDetector::new(StormRule::new(Quota::per_minute(1)), store.clone()).unwrap();
+    storms.record("lobby", "1").await.unwrap();
+    assert!(storms.record("lobby", "2").await.unwrap().storm().is_some());
+    assert!(storms.look("lobby").await.unwrap().storm().is_some());
+    storms.profile("lobby", MINUTE).await.unwrap();
+
+    let rule: Rule = "similar 2/1m 90% mute 1h".parse().unwrap();
+    let monitor = SpeechMonitor::new([rule], store.clone());
+    for _ in 0..2 {
+        let _ = monitor.check(&Message::from("mallory").text("cheap gold")).await.unwrap();
+    }
+    assert!(monitor.mute_of("mallory").await.unwrap().is_some());
+    monitor.unmute("mallory").await.unwrap();
+}
+
+#[tokio::test]
+async fn on_one_server() {
+    let redis = Redis::start().await;
+    let url = make_user(&redis, May::DoAll).await;
+    let store = store(RedisServers::one(url).unwrap()).await;
+    all_but_the_list(&store).await;
+    let bans = Bans::new(policy(), store).list().await.unwrap();
+    assert_eq!(bans.len(), 1);
+}
+
+#[tokio::test]
+async fn on_a_cluster() {
+    let cluster = Cluster::start().await;
+    let mut urls = Vec::new();
+    for node in &cluster.nodes {
+        urls.push(make_user(node, May::DoAllOnACluster).await);
+    }
+    all_but_the_list(&store(RedisServers::cluster(urls).unwrap()).await).await;
+}
+
+#[tokio::test]
+async fn and_nothing_else() {
+    let redis = Redis::start().await;
+    let url = make_user(&redis, May::DoAllOnACluster).await;
+    let mut theirs =
+        redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
+    for forbidden in
+        [&["INCR", "limiter:x"][..], &["FLUSHALL"], &["ZCARD", "other"], &["CLUSTER", "RESET"]]
+    {
+        let mut command = redis::cmd(forbidden[0]);
+        let refused = command.arg(&forbidden[1..]).exec_async(&mut theirs).await.unwrap_err();
+        assert_eq!(refused.code(), Some("NOPERM"), "{forbidden:?}");
+    }
+}

@@ -1,0 +1,7 @@
+//! The stores: Redis, in process, and the deny cache.
+
+mod acl;
+mod commands;
+mod deny_cache;
+mod memory;
+mod redis;

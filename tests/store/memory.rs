@@ -1,0 +1,282 @@
+//! The in-process store beyond the laws: exact to the microsecond, bounded, and right under threads.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::advance;
+use tower_sliding_window::{
+    Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError,
+};
+
+const TICK: Duration = Duration::from_micros(1);
+
+async fn admit(limiter: &Limiter, key: &str) -> bool {
+    limiter.check(key).await.unwrap().is_admitted()
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_is_exact_to_the_microsecond() {
+    let policy = Policy::new("user").quota("2/1s".parse().unwrap()).quota("3/60s".parse().unwrap());
+    let limiter = Limiter::new(policy, MemoryStore::new());
+    for expected in [1_000_000 - 2 * 123_457, 59_000_000] {
+        while admit(&limiter, "alice").await {
+            advance(Duration::from_micros(123_457)).await;
+        }
+        let Decision::Denied(denied) = limiter.check("alice").await.unwrap() else {
+            panic!("the window is full");
+        };
+        let wait = denied.retry_after();
+        assert_eq!(wait, Duration::from_micros(expected));
+        advance(wait - TICK).await;
+        let Decision::Denied(early) = limiter.check("alice").await.unwrap() else {
+            panic!("admitted a microsecond early");
+        };
+        assert_eq!(early.retry_after(), TICK);
+        advance(TICK).await;
+        assert!(admit(&limiter, "alice").await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn live_logs_stay_at_the_cap() {
+    let store = MemoryStore::with_capacity(3);
+    let minute = Limiter::new(Policy::new("minute").quota(Quota::per_minute(1)), store.clone());
+    let second = Limiter::new(Policy::new("second").quota(Quota::per_second(1)), store.clone());
+    assert!(admit(&minute, "a").await && admit(&second, "b").await && admit(&minute, "c").await);
+    for flood in 0..1000 {
+        let error = minute.check(format!("flood-{flood}")).await.unwrap_err();
+        assert!(matches!(error, StoreError::Full { capacity: 3, .. }), "{error}");
+    }
+    assert!(!admit(&minute, "a").await && !admit(&second, "b").await, "not washed out");
+
+    advance(Duration::from_secs(1)).await;
+    assert!(admit(&minute, "d").await, "the one window that has run out makes room");
+    assert!(minute.check("e").await.is_err());
+    assert_eq!(store.len(), 3);
+    minute.reset("a").await.unwrap();
+    assert!(admit(&minute, "e").await, "so does a reset");
+}
+
+#[tokio::test(start_paused = true)]
+async fn expired_log_makes_room_at_once() {
+    let store = MemoryStore::with_capacity(3);
+    let policy = |name: &str, ms| Policy::new(name).quota(Quota::new(1, Duration::from_millis(ms)));
+    let long = Limiter::new(policy("long", 60_000), store.clone());
+    let short = Limiter::new(policy("short", 100), store.clone());
+    assert!(admit(&long, "a").await && admit(&long, "b").await && admit(&short, "0").await);
+    for round in 1..50 {
+        assert!(short.check(round.to_string()).await.is_err(), "all windows are live");
+        advance(Duration::from_millis(100) - TICK).await;
+        assert!(short.check(round.to_string()).await.is_err(), "a microsecond early");
+        advance(TICK).await;
+        assert!(admit(&short, &round.to_string()).await, "what came last may run out first");
+    }
+    assert!(!admit(&long, "a").await && !admit(&long, "b").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn expired_logs_make_room_one_by_one() {
+    let store = MemoryStore::with_capacity(20);
+    let limiter = |name: String, ms| {
+        let quota = Quota::new(1, Duration::from_millis(ms));
+        Limiter::new(Policy::new(name).quota(quota), store.clone())
+    };
+    for ms in 1..=20 {
+        assert!(admit(&limiter(format!("short-{ms}"), ms), "x").await);
+    }
+    let long = limiter("long".to_owned(), 60_000);
+    for number in 0..20 {
+        assert!(long.check(number.to_string()).await.is_err(), "all windows are live");
+        advance(Duration::from_millis(1)).await;
+        assert!(admit(&long, &number.to_string()).await, "room number {number}");
+    }
+    assert!(long.check("one more").await.is_err());
+}
+
+/// One thread makes room for all: the others must find it.
+#[tokio::test(start_paused = true)]
+async fn threads_all_find_freed_room_at_the_cap() {
+    const THREADS: usize = 8;
+    let runtime = Handle::current();
+    for round in 0..500 {
+        let limiter = Limiter::new(Quota::per_second(1), MemoryStore::with_capacity(THREADS));
+        for old in 0..THREADS {
+            assert!(admit(&limiter, &format!("old-{old}")).await);
+        }
+        assert!(limiter.check("one more").await.is_err());
+        advance(Duration::from_secs(1)).await;
+        let together = Barrier::new(THREADS);
+        let new = &|thread: usize| {
+            // Threads that have entered the runtime see its paused time.
+            let _entered = runtime.enter();
+            together.wait();
+            let key = format!("new-{thread}");
+            pin!(admit(&limiter, &key)).poll(&mut Context::from_waker(Waker::noop()))
+        };
+        std::thread::scope(|scope| {
+            let threads = (0..THREADS).map(|thread| scope.spawn(move || new(thread)));
+            for thread in threads.collect::<Vec<_>>() {
+                assert_eq!(thread.join().unwrap(), Poll::Ready(true), "round {round}");
+            }
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_logs_free_their_room() {
+    let store = MemoryStore::with_capacity(1);
+    let limiter = Limiter::new(Quota::per_minute(1), store.clone());
+    for key in 0..1000 {
+        let decision = limiter.check(key.to_string()).await.unwrap();
+        limiter.cancel(decision.admitted().unwrap()).await.unwrap();
+    }
+    assert!(store.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_keys_drop_expired_logs() {
+    let store = MemoryStore::new();
+    let limiter = Limiter::new(Quota::per_second(1), store.clone());
+    for key in 0..10_000 {
+        assert!(admit(&limiter, &key.to_string()).await);
+        // Ten seconds' worth of keys: nine tenths of them have run out at any time.
+        advance(Duration::from_millis(1)).await;
+    }
+    assert!(store.len() < 2_500, "{} windows are held for 1,000 live ones", store.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn denied_check_creates_no_log() {
+    let store = MemoryStore::new();
+    let full = Policy::new("full").quota(Quota::per_minute(1));
+    let limiter = Limiter::new(full.clone(), store.clone());
+    assert!(admit(&limiter, "alice").await);
+    for key in 0..100 {
+        let other = Policy::new("other").quota(Quota::per_minute(1));
+        let pairs = [(full.clone(), "alice".to_owned()), (other, key.to_string())];
+        assert!(!limiter.check_all(pairs).await.unwrap().is_admitted());
+    }
+    assert_eq!(store.len(), 1);
+}
+
+/// Checking a length and adding in two steps admits too many here.
+#[test]
+fn threads_on_one_key_never_over_admit() {
+    for _ in 0..20 {
+        let limiter = Limiter::new(Quota::per_hour(100), MemoryStore::new());
+        let passed = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                    for _ in 0..50 {
+                        let admitted = runtime.block_on(admit(&limiter, "hot"));
+                        passed.fetch_add(usize::from(admitted), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(passed.into_inner(), 100);
+    }
+}
+
+/// Two windows locked in different orders by different threads would stop here for ever.
+#[test]
+fn threads_on_several_logs_never_deadlock() {
+    let store = MemoryStore::new();
+    let policy = |name: &str| Policy::new(name).quota(Quota::per_hour(1000));
+    let limiter = Limiter::new(policy("a"), store);
+    let passed = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (limiter, passed) = (&limiter, &passed);
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                for _ in 0..400 {
+                    let mut pairs =
+                        vec![(policy("a"), "x"), (policy("b"), "y"), (policy("c"), "z")];
+                    pairs.rotate_left(thread % 3);
+                    let decision = runtime.block_on(limiter.check_all(pairs)).unwrap();
+                    passed.fetch_add(usize::from(decision.is_admitted()), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(passed.into_inner(), 1000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn longer_window_keeps_old_entries() {
+    let policy = PolicyHandle::new("1/100ms".parse::<Policy>().unwrap());
+    let limiter = Limiter::new(&policy, MemoryStore::new());
+    assert!(admit(&limiter, "alice").await);
+    advance(Duration::from_millis(50)).await;
+    policy.set("1/10s".parse::<Policy>().unwrap()).unwrap();
+    advance(Duration::from_millis(10)).await;
+    let decision = limiter.check("alice").await.unwrap();
+    let wait = decision.denied().unwrap().retry_after();
+    assert_eq!(wait, Duration::from_millis(9_940));
+    advance(Duration::from_millis(90)).await;
+    // The keys that come now drop what has run out.
+    for key in 0..1_000 {
+        assert!(admit(&limiter, &format!("user-{key}")).await);
+    }
+    assert!(!admit(&limiter, "alice").await);
+    advance(wait - Duration::from_millis(90)).await;
+    assert!(admit(&limiter, "alice").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shorter_window_makes_room_at_the_cap() {
+    let store = MemoryStore::with_capacity(3);
+    let policy = PolicyHandle::new(Policy::new("user").quota(Quota::per_hour(1)));
+    let limiter = Limiter::new(&policy, store);
+    for key in ["a", "b", "c"] {
+        assert!(admit(&limiter, key).await);
+    }
+    policy.set(Quota::per_second(1)).unwrap();
+    assert!(limiter.check("d").await.is_err(), "all three are live");
+    advance(Duration::from_secs(1)).await;
+    for key in ["d", "e", "f"] {
+        assert!(admit(&limiter, key).await, "a log that has run out keeps no place");
+    }
+    assert!(limiter.check("g").await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_log_makes_room_at_the_cap() {
+    let limiter = Limiter::new("2/10s".parse::<Policy>().unwrap(), MemoryStore::with_capacity(1));
+    assert!(admit(&limiter, "a").await);
+    advance(Duration::from_secs(9)).await;
+    let second = limiter.check("a").await.unwrap();
+    advance(Duration::from_secs(2)).await;
+    assert!(limiter.check("b").await.is_err(), "a has a live entry");
+    assert!(limiter.cancel(second.admitted().unwrap()).await.unwrap());
+    assert!(admit(&limiter, "b").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn entry_one_window_old_cannot_be_cancelled() {
+    let limiter = Limiter::new(Quota::per_second(1), MemoryStore::new());
+    for (age, was_there) in [(Duration::from_secs(1) - TICK, true), (Duration::from_secs(1), false)]
+    {
+        let decision = limiter.check("alice").await.unwrap();
+        advance(age).await;
+        assert_eq!(limiter.cancel(decision.admitted().unwrap()).await.unwrap(), was_there);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn policy_violated_twice_is_named_once() {
+    let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(1)));
+    let limiter = Limiter::new(&user, MemoryStore::new());
+    let both = async || limiter.check_all([(&user, "alice"), (&user, "bob")]).await.unwrap();
+    assert!(both().await.is_admitted());
+    let denied = both().await;
+    assert_eq!(denied.denied().unwrap().violated().collect::<Vec<_>>(), ["user"]);
+}

@@ -1,0 +1,6 @@
+//! The storm detector.
+
+mod alerts;
+mod detector;
+mod lost_replies;
+mod wrong_designs;
