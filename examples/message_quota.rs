@@ -18,7 +18,6 @@ const HELP: &str = r"Reads lines RECEIVER<TAB>TEXT and sends each receiver at mo
   --wait                 holds messages and sends them later, in order for each receiver
   --redis URL            shares the quotas with other processes, as redis://127.0.0.1:6379
 Prints `sent receiver=R text=T` or `held receiver=R retry_after=17s`, rounded up.
-  printf 'bob\tone\nbob\ttwo\nbob\tthree\n' | message_quota --quota 2/5s --wait
 ";
 
 type Error = Box<dyn std::error::Error>;

@@ -20,8 +20,8 @@ pub(crate) struct Downstream(Mutex<State>);
 
 struct State {
     conduct: Conduct,
-    /// Messages asked for and failed since the conduct was set.
-    asked: u64,
+    /// Messages received and failed since the conduct was set.
+    received: u64,
     failed: u64,
     under_way: u64,
 }
@@ -33,7 +33,7 @@ pub(crate) struct NotTaken;
 
 impl Downstream {
     pub(crate) fn new(conduct: Conduct) -> Self {
-        Self(Mutex::new(State { conduct, asked: 0, failed: 0, under_way: 0 }))
+        Self(Mutex::new(State { conduct, received: 0, failed: 0, under_way: 0 }))
     }
 
     pub(crate) fn conduct(&self) -> Conduct {
@@ -42,7 +42,7 @@ impl Downstream {
 
     pub(crate) fn set(&self, conduct: Conduct) {
         let mut state = self.state();
-        *state = State { conduct, asked: 0, failed: 0, under_way: state.under_way };
+        *state = State { conduct, received: 0, failed: 0, under_way: state.under_way };
     }
 
     /// Returns how many messages it is busy with.
@@ -52,7 +52,7 @@ impl Downstream {
 
     /// Hands a message over.
     ///
-    /// Not to be dropped before it is done: the message would be under way for ever.
+    /// The future must not be dropped early: the message would be under way for ever.
     ///
     /// # Errors
     ///
@@ -76,9 +76,9 @@ impl Downstream {
 impl State {
     /// Begins with a message; returns how long it takes, and whether it fails.
     fn begin(&mut self) -> (Duration, bool) {
-        self.asked += 1;
+        self.received += 1;
         self.under_way += 1;
-        let fails = self.failed < self.conduct.errors.of(self.asked);
+        let fails = self.failed < self.conduct.errors.of(self.received);
         self.failed += u64::from(fails);
         (self.conduct.latency, fails)
     }

@@ -35,13 +35,13 @@ pub(crate) enum Refusal {
     Global(Duration),
     /// Windows of these levels are full.
     Levels(Box<Denied>),
-    /// The windows can't be asked.
+    /// The store does not answer.
     Store(StoreError),
     /// The downstream did not take the message. It is not counted.
     Downstream,
 }
 
-/// Makes the limiter of a gateway. Its own policy is never asked: each message brings those of its
+/// Creates the limiter of a gateway. Its own policy is not used: each check names the policies of the
 /// levels.
 pub(crate) fn limiter(windows: impl Store, on_failure: FailurePolicy) -> Limiter {
     Limiter::new(Quota::per_second(1), windows).failure_policy(on_failure)

@@ -50,7 +50,7 @@ pub(crate) fn body(status: StatusCode) -> Problem {
 }
 
 pub(crate) fn not_local() -> Problem {
-    let title = "This may only be asked from the server's own machine";
+    let title = "Only requests from the server's own machine are served here";
     Problem::new(StatusCode::FORBIDDEN, "/problems/not-local", title)
 }
 
@@ -107,10 +107,10 @@ impl From<ChangeError> for Problem {
             }
             ChangeError::GlobalTooLow(error) => global_too_low(&error),
             ChangeError::Redis(error) => {
-                tracing::warn!(%error, "Redis was not told of a change");
+                tracing::warn!(%error, "a change could not be written to Redis");
                 Self::reduced_capacity(SOON).detail(
-                    "Redis did not answer. If it heard of the change, this comes into force when \
-                     Redis answers again.",
+                    "Redis did not answer. If it received the change, it applies when Redis answers \
+                     again.",
                 )
             }
             ChangeError::Contended => Self::reduced_capacity(SOON)

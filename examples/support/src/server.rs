@@ -23,6 +23,7 @@ pub fn log_to_stderr() {
     let targets: Targets = wanted.unwrap_or_else(|| Targets::new().with_default(Level::INFO));
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
+        .with_ansi(false)
         // Without this, it panics when stderr has been closed, as in `2>&1 | head`.
         .log_internal_errors(false);
     tracing_subscriber::registry().with(lines).with(targets).init();
@@ -39,7 +40,7 @@ pub fn exit_code(result: Result<(), impl std::error::Error>) -> ExitCode {
     }
 }
 
-/// A server that has its address and can be told to stop.
+/// A server that has its address.
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,

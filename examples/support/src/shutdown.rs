@@ -8,7 +8,7 @@ use tokio::sync::watch;
 /// How long requests may take to end once the server has been asked to stop.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Says when the server is to stop. Clones are told together.
+/// Says when the server is to stop.
 #[derive(Clone)]
 pub(crate) struct Stop(watch::Receiver<bool>);
 

@@ -1,6 +1,6 @@
 //! Orders of single users, whether the state is in process or in Redis.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -145,17 +145,4 @@ async fn early_orders_are_refused_and_count() {
     assert!(early.retry_after() > 365 * 24 * 3600);
     let server = alone(&["--opens-at", "2020-01-01T00:00:00Z"]);
     assert_eq!(server.order("iphone", "alice").await.status, 201);
-}
-
-#[tokio::test]
-async fn a_client_that_waits_for_the_opening_buys() {
-    let started = Instant::now();
-    let server = alone(&["--opens-in", "2s"]);
-    let early = server.order("iphone", "alice").await;
-    if started.elapsed() < Duration::from_secs(2) {
-        early.problem(403);
-        assert!(early.retry_after() <= 2);
-        tokio::time::sleep(Duration::from_secs(early.retry_after())).await;
-        assert_eq!(server.order("iphone", "alice").await.status, 201);
-    }
 }

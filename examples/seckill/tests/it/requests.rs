@@ -143,10 +143,7 @@ async fn hold(flags: &[&str], cases: &[Case]) {
                 let shown = format!("{:?} {:?}", answer.headers, answer.body);
                 assert!(!shown.contains(USER), "{name} shows the user: {shown}");
                 // The HTTP library refuses what is no request, without a body.
-                assert!(
-                    answer.body.is_empty() || answer.problem(*expected).contains('/'),
-                    "{name}"
-                );
+                assert!(answer.body.is_empty() || !answer.problem(*expected).is_empty(), "{name}");
             }
         }
         let sold = cases.iter().filter(|(_, _, status)| *status == 201).count();

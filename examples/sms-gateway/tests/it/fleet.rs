@@ -79,25 +79,6 @@ async fn concurrent_changes_never_break_the_sum() {
 }
 
 #[tokio::test]
-async fn only_newer_policies_replace_older_ones() {
-    let redis = Redis::start().await;
-    let script = include_str!("../../src/put_policies.lua");
-    let put = async |version: &str, fields: &[&str]| {
-        let call = ["EVAL", script, "1", "p", version, "60000"];
-        redis.run::<u32>(&[&call[..], fields].concat()).await
-    };
-    let receiver = async || redis.run::<Option<String>>(&["HGET", "p", "receiver"]).await;
-    assert_eq!(put("2", &["receiver", "1/1s", "channel", "9/1s"]).await, 1);
-    assert_eq!(put("2", &["receiver", "2/1s"]).await, 0, "another server was faster");
-    assert_eq!(put("1", &["receiver", "3/1s"]).await, 0);
-    assert_eq!(receiver().await.as_deref(), Some("1/1s"));
-    assert_eq!(put("3", &["receiver", "4/1s"]).await, 1);
-    assert_eq!(receiver().await.as_deref(), Some("4/1s"));
-    assert_eq!(redis.run::<usize>(&["HLEN", "p"]).await, 2, "replaced as a whole");
-    assert!((1..=60).contains(&redis.run::<i64>(&["TTL", "p"]).await));
-}
-
-#[tokio::test]
 async fn an_unreadable_policy_changes_nothing() {
     let redis = Redis::start().await;
     let server = start(&["--redis", &redis.url()]);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use test_support::Redis;
 use test_support::server_process::Server;
 
-use crate::{ALICE, BOB, message, policies_until, put, sms, start, stop, until, violated};
+use crate::{ALICE, BOB, message, policies_until, sms, start, stop, until, violated};
 
 /// Holds two servers to a promise: one that keeps everything itself and one that has a Redis.
 async fn on_both(flags: &[&str], promise: impl AsyncFn(&Server)) {
@@ -29,29 +29,6 @@ async fn messages_go_out_until_a_level_is_full() {
         assert!((1..=60).contains(&denied.retry_after()));
         assert!(!String::from_utf8_lossy(&denied.body).contains("4917"), "{denied:?}");
         assert_eq!(sms(server, "bank", BOB).await.status, 202, "others are not held up");
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn levels_decide_together() {
-    let flags =
-        ["--institution", "bank=2/1h", "--channel-limit", "4/1h", "--receiver-limit", "1/1h"];
-    on_both(&flags, async |server| {
-        put(server, "/downstream", r#"{"errors":"100%"}"#).await;
-        assert_eq!(sms(server, "bank", ALICE).await.retry_after(), 1);
-        put(server, "/downstream", r#"{"errors":"0%"}"#).await;
-        assert_eq!(sms(server, "bank", ALICE).await.status, 202, "its place was free");
-        for _ in 0..5 {
-            assert_eq!(violated(&sms(server, "bank", ALICE).await), json!(["receiver"]));
-        }
-        assert_eq!(sms(server, "bank", BOB).await.status, 202);
-        let denied = sms(server, "bank", "+15550000002").await;
-        assert_eq!(violated(&denied), json!(["institution"]));
-        put(server, "/policies/institution/bank", "99/1h").await;
-        assert_eq!(sms(server, "bank", "+15550000002").await.status, 202);
-        assert_eq!(sms(server, "bank", "+15550000003").await.status, 202);
-        assert_eq!(violated(&sms(server, "bank", BOB).await), json!(["channel", "receiver"]));
     })
     .await;
 }
@@ -83,38 +60,6 @@ async fn a_malformed_message_is_refused() {
         let said = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
         assert!(said.contains(part) && !said.contains("stranger"), "{body}: {said}");
     }
-}
-
-#[tokio::test]
-async fn policies_change_while_the_server_runs() {
-    on_both(&["--global", "500/1s"], async |server| {
-        let before = server.get("/policies").await.json();
-        for (path, body, status, part) in [
-            ("receiver", "0/1s", 422, "limit is zero"),
-            ("receiver", "\"5/60s", 400, "JSON"),
-            ("sender", "5/60s", 404, "institution/NAME"),
-            ("institution/stranger", "5/60s", 404, "started with"),
-            ("institution/bank", "401/1s", 409, "bank 401/1s + shop 100/1s"),
-        ] {
-            let refused = put(server, &format!("/policies/{path}"), body).await;
-            refused.problem(status);
-            let said = refused.json()["detail"].as_str().unwrap().to_owned();
-            assert!(said.contains(part), "{path} {body}: {said}");
-            assert_eq!(server.get("/policies").await.json(), before, "{path} {body}");
-        }
-        assert_eq!(sms(server, "bank", ALICE).await.status, 202);
-        let changed = put(server, "/policies/receiver", "\"1/1h\"").await;
-        assert_eq!(changed.json(), json!({ "configured": "1/1h", "effective": "1/1h" }));
-        violated(&sms(server, "bank", ALICE).await);
-        put(server, "/policies/receiver", "3/1h").await;
-        assert_eq!(sms(server, "bank", ALICE).await.status, 202);
-        assert_eq!(put(server, "/policies/institution/bank", "400/1s").await.status, 200);
-        let after = server.get("/policies").await.json();
-        assert_eq!(after["version"], 3);
-        assert_eq!(after["institution"]["institutions"]["bank"]["configured"], "400/1s");
-        assert_eq!(after["institution"]["configured"], "100/1s");
-    })
-    .await;
 }
 
 #[tokio::test]
