@@ -1,4 +1,6 @@
 //! Penalties and bans.
 
-mod bans;
+mod by_hand;
+mod http;
+mod pages;
 mod penalty;

@@ -109,13 +109,14 @@ async fn clock_step_back_never_over_admits() {
         assert!((148..=150).contains(&told), "the oldest leaves when the clock gets there: {told}");
     }
     Fault {
-        number: 18,
-        name: "Redis's clock steps back, and forward again later",
-        test: "clock_step_back_never_over_admits",
         client_sees: "what was admitted before stays in the window until the clock gets there; the \
                       wait says so",
         added_latency: "none",
-        ..Fault::default()
+        ..Fault::new(
+            18,
+            "Redis's clock steps back, and forward again later",
+            "clock_step_back_never_over_admits",
+        )
     }
     .write_row("0", "0 too many of 5 a minute, 90 s back and 90 s forward");
 }
@@ -153,12 +154,13 @@ async fn clock_step_forward_counts_as_time() {
         assert_eq!(fill(&limiter).await.0, 5);
     }
     Fault {
-        number: 19,
-        name: "Redis's clock steps forward by itself",
-        test: "clock_step_forward_counts_as_time",
         client_sees: "new windows, as far as the step goes",
         added_latency: "none",
-        ..Fault::default()
+        ..Fault::new(
+            19,
+            "Redis's clock steps forward by itself",
+            "clock_step_forward_counts_as_time",
+        )
     }
     .write_row("the limit", "5 too many in the minute before and after a step of a minute");
 }

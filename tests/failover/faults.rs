@@ -22,12 +22,11 @@ async fn store(url: String) -> RedisStore {
 async fn redis_is_killed_and_comes_back_empty() {
     let redis = tokio::sync::Mutex::new(Redis::start().await);
     let store = store(redis.lock().await.url()).await;
-    let fault = Fault {
-        number: 1,
-        name: "`kill -9`, and a restart with an empty memory",
-        test: "redis_is_killed_and_comes_back_empty",
-        ..Fault::default()
-    };
+    let fault = Fault::new(
+        1,
+        "`kill -9`, and a restart with an empty memory",
+        "redis_is_killed_and_comes_back_empty",
+    );
     let (killed, started) = (Cell::new(None), Cell::new(None));
     let kill = async || {
         redis.lock().await.kill();
@@ -64,11 +63,8 @@ async fn redis_is_killed_and_comes_back_empty() {
 async fn redis_stands_still_for_a_while() {
     let redis = Redis::start().await;
     let fault = Fault {
-        number: 3,
-        name: "SIGSTOP, and SIGCONT later",
-        test: "redis_stands_still_for_a_while",
         added_latency: "the response timeout, for what is under way when it begins",
-        ..Fault::default()
+        ..Fault::new(3, "SIGSTOP, and SIGCONT later", "redis_stands_still_for_a_while")
     };
     let stop = async || redis.signal("STOP");
     fault.strikes(store(redis.url()).await, stop, async || redis.signal("CONT")).await;
@@ -78,13 +74,10 @@ async fn redis_stands_still_for_a_while() {
 async fn the_scripts_are_flushed() {
     let redis = Redis::start().await;
     let fault = Fault {
-        number: 4,
-        name: "SCRIPT FLUSH",
-        test: "the_scripts_are_flushed",
         client_sees: "nothing: a call brings the script along",
         added_latency: "one round trip, once a script",
         decided_here: false,
-        ..Fault::default()
+        ..Fault::new(4, "SCRIPT FLUSH", "the_scripts_are_flushed")
     };
     let flush = async || {
         for _ in 0..20 {
@@ -99,14 +92,11 @@ async fn the_scripts_are_flushed() {
 async fn everything_is_flushed() {
     let redis = Redis::start().await;
     let fault = Fault {
-        number: 5,
-        name: "FLUSHALL",
-        test: "everything_is_flushed",
         client_sees: "new windows, as after a reset of every key, which FLUSHALL asks for",
         added_latency: "none",
         over_admission: LIMIT as usize,
         decided_here: false,
-        ..Fault::default()
+        ..Fault::new(5, "FLUSHALL", "everything_is_flushed")
     };
     let flush = async || redis.run::<()>(&["FLUSHALL"]).await;
     fault.strikes(store(redis.url()).await, flush, async || ()).await;
@@ -116,11 +106,12 @@ async fn everything_is_flushed() {
 async fn foreign_script_keeps_redis_busy() {
     let redis = Redis::start_with(&["--lua-time-limit", "20"]).await;
     let fault = Fault {
-        number: 6,
-        name: "a script that runs for ever (BUSY), and SCRIPT KILL",
-        test: "foreign_script_keeps_redis_busy",
         added_latency: "the response timeout, for what is under way when it begins",
-        ..Fault::default()
+        ..Fault::new(
+            6,
+            "a script that runs for ever (BUSY), and SCRIPT KILL",
+            "foreign_script_keeps_redis_busy",
+        )
     };
     let client = redis::Client::open(redis.url()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
@@ -139,13 +130,14 @@ async fn foreign_script_keeps_redis_busy() {
 async fn connections_are_killed_again_and_again() {
     let redis = Redis::start().await;
     let fault = Fault {
-        number: 7,
-        name: "CLIENT KILL of all connections, 50 times",
-        test: "connections_are_killed_again_and_again",
         client_sees: "nothing: what was under way is sent again under its own identity",
         added_latency: "a new connection and one round trip",
         decided_here: false,
-        ..Fault::default()
+        ..Fault::new(
+            7,
+            "CLIENT KILL of all connections, 50 times",
+            "connections_are_killed_again_and_again",
+        )
     };
     let kill = async || {
         for _ in 0..50 {
@@ -161,12 +153,9 @@ async fn every_reply_is_200_ms_late() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
     let fault = Fault {
-        number: 9,
-        name: "every answer 200 ms late",
-        test: "every_reply_is_200_ms_late",
         added_latency: "twice the response timeout, for five requests; no new connection answers \
                         in time either",
-        ..Fault::default()
+        ..Fault::new(9, "every answer 200 ms late", "every_reply_is_200_ms_late")
     };
     let delay = async || proxy.set(proxy::Fault::Delay(Duration::from_millis(200)));
     let none = async || proxy.set(proxy::Fault::None);
@@ -178,11 +167,12 @@ async fn network_passes_nothing_on() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
     let fault = Fault {
-        number: 10,
-        name: "a network that keeps connections and passes nothing on",
-        test: "network_passes_nothing_on",
         added_latency: "twice the response timeout, for what is under way when it begins",
-        ..Fault::default()
+        ..Fault::new(
+            10,
+            "a network that keeps connections and passes nothing on",
+            "network_passes_nothing_on",
+        )
     };
     let stall = async || proxy.set(proxy::Fault::Stall);
     let none = async || proxy.set(proxy::Fault::None);
@@ -193,13 +183,10 @@ async fn network_passes_nothing_on() {
 async fn redis_has_no_memory_left() {
     let redis = Redis::start().await;
     let fault = Fault {
-        number: 11,
-        name: "OOM under `noeviction`",
-        test: "redis_has_no_memory_left",
         client_sees: "the same as ever: new keys are decided in the process, those with a window in \
                       Redis",
         added_latency: "one round trip for a key that Redis refuses for the first time",
-        ..Fault::default()
+        ..Fault::new(11, "OOM under `noeviction`", "redis_has_no_memory_left")
     };
     let store = store(redis.url()).await;
     // Windows that Redis has already still have room made in them: only new keys are refused.
@@ -215,13 +202,10 @@ async fn redis_has_no_memory_left() {
 async fn log_key_has_another_type() {
     let redis = Redis::start().await;
     let fault = Fault {
-        number: 12,
-        name: "WRONGTYPE on one user's window",
-        test: "log_key_has_another_type",
         client_sees: "the same as ever: that user's requests are decided in the process, all \
                       others in Redis",
         added_latency: "one round trip for that user",
-        ..Fault::default()
+        ..Fault::new(12, "WRONGTYPE on one user's window", "log_key_has_another_type")
     };
     let spoil = async || redis.run::<()>(&["SET", "tsw:{=user-7}:user", "x", "PX", "600000"]).await;
     let mend = async || redis.run::<()>(&["DEL", "tsw:{=user-7}:user"]).await;
@@ -232,11 +216,12 @@ async fn log_key_has_another_type() {
 async fn user_may_no_longer_call_scripts() {
     let redis = Redis::start().await;
     let fault = Fault {
-        number: 13,
-        name: "NOPERM: the user may no longer call scripts",
-        test: "user_may_no_longer_call_scripts",
         added_latency: "one round trip for a key that Redis refuses for the first time",
-        ..Fault::default()
+        ..Fault::new(
+            13,
+            "NOPERM: the user may no longer call scripts",
+            "user_may_no_longer_call_scripts",
+        )
     };
     let forbid = async || {
         redis.run::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]).await;
@@ -248,12 +233,11 @@ async fn user_may_no_longer_call_scripts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_suddenly_wants_a_password() {
     let redis = Redis::start().await;
-    let fault = Fault {
-        number: 14,
-        name: "NOAUTH: Redis wants a password that the store does not have",
-        test: "redis_suddenly_wants_a_password",
-        ..Fault::default()
-    };
+    let fault = Fault::new(
+        14,
+        "NOAUTH: Redis wants a password that the store does not have",
+        "redis_suddenly_wants_a_password",
+    );
     let client = redis::Client::open(redis.url()).unwrap();
     let mut admin = client.get_multiplexed_async_connection().await.unwrap();
     let mut again = admin.clone();
@@ -277,12 +261,8 @@ async fn redis_is_still_loading_its_data() {
     let slow = ["--key-load-delay", "40000", "--rdbcompression", "no"];
     let redis = tokio::sync::Mutex::new(Redis::start_with(&slow).await);
     let store = store(redis.lock().await.url()).await;
-    let fault = Fault {
-        number: 15,
-        name: "LOADING: a restart with much to load",
-        test: "redis_is_still_loading_its_data",
-        ..Fault::default()
-    };
+    let fault =
+        Fault::new(15, "LOADING: a restart with much to load", "redis_is_still_loading_its_data");
     let restart = async || {
         let mut redis = redis.lock().await;
         let fill = "local value = string.rep('x', 2 * 1024 * 1024)
@@ -298,11 +278,12 @@ async fn redis_is_still_loading_its_data() {
 async fn the_server_becomes_a_replica() {
     let (redis, other) = (Redis::start().await, Redis::start().await);
     let fault = Fault {
-        number: 16,
-        name: "READONLY: the server becomes a replica, and later a master again, empty",
-        test: "the_server_becomes_a_replica",
         added_latency: "one round trip for a key that Redis refuses for the first time",
-        ..Fault::default()
+        ..Fault::new(
+            16,
+            "READONLY: the server becomes a replica, and later a master again, empty",
+            "the_server_becomes_a_replica",
+        )
     };
     let port = other.port().to_string();
     let demote = async || redis.run::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
@@ -324,12 +305,11 @@ fn worker_process() {
     let Ok(url) = std::env::var("WORKER_REDIS_URL") else { return };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let fault = Fault {
-            number: 17,
-            name: "no file descriptor left for a new connection",
-            test: "no_file_descriptor_is_left",
-            ..Fault::default()
-        };
+        let fault = Fault::new(
+            17,
+            "no file descriptor left for a new connection",
+            "no_file_descriptor_is_left",
+        );
         let client = redis::Client::open(url.clone()).unwrap();
         let mut admin = client.get_multiplexed_async_connection().await.unwrap();
         // A shell that is there already: without descriptors no other can be started.

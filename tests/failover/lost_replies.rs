@@ -41,12 +41,13 @@ async fn lost_reply_counts_once() {
         assert_eq!(redis.run::<u32>(&["ZCARD", &window]).await, LOSSES);
     }
     Fault {
-        number: 8,
-        name: "a reply lost after the script has run, 10,000 times",
-        test: "lost_reply_counts_once",
         client_sees: "nothing: the request is sent again under its own identity",
         added_latency: "a new connection and one round trip",
-        ..Fault::default()
+        ..Fault::new(
+            8,
+            "a reply lost after the script has run, 10,000 times",
+            "lost_reply_counts_once",
+        )
     }
     .write_row(
         "0",

@@ -8,5 +8,6 @@ mod faults;
 mod lost_replies;
 mod node_faults;
 mod outage;
+mod policies;
 mod recovery;
 mod soak;

@@ -52,12 +52,9 @@ async fn two_instances_lose_their_redis() {
     answers.statuses(&[200, 429]);
     answers.decided_by_the_store_since(returned);
     let fault = Fault {
-        number: 2,
-        name: "the same with two instances, `local:2`",
-        test: "two_instances_lose_their_redis",
         client_sees: "half the quota at each instance",
         over_admission: LIMIT as usize,
-        ..Fault::default()
+        ..Fault::new(2, "the same with two instances, `local:2`", "two_instances_lose_their_redis")
     };
     let over = answers.over_admitted();
     assert!(over < fault.over_admission, "{over} more than the limit, which is less than twice it");
@@ -68,12 +65,11 @@ async fn two_instances_lose_their_redis() {
 async fn sentinel_names_another_master() {
     let watched = Mutex::new(Sentinels::start().await);
     let store = store(watched.lock().await.servers()).await;
-    let fault = Fault {
-        number: 20,
-        name: "Sentinel: the master is killed, its replica is promoted",
-        test: "sentinel_names_another_master",
-        ..Fault::default()
-    };
+    let fault = Fault::new(
+        20,
+        "Sentinel: the master is killed, its replica is promoted",
+        "sentinel_names_another_master",
+    );
     let kill = async || watched.lock().await.master.kill();
     let promoted = async || is_promoted(&watched.lock().await.replica).await;
     fault.strikes(store, kill, promoted).await;
@@ -84,13 +80,14 @@ async fn cluster_primary_is_killed() {
     let cluster = Mutex::new(Cluster::with_replicas(1).await);
     let store = store(cluster.lock().await.servers()).await;
     let fault = Fault {
-        number: 21,
-        name: "Cluster: a primary is killed, its replica is promoted",
-        test: "cluster_primary_is_killed",
         client_sees: "the same as ever: the keys of its slots are decided in the process, all \
                       others in Redis",
         added_latency: "twice the response timeout",
-        ..Fault::default()
+        ..Fault::new(
+            21,
+            "Cluster: a primary is killed, its replica is promoted",
+            "cluster_primary_is_killed",
+        )
     };
     let kill = async || cluster.lock().await.nodes[1].kill();
     let promoted = async || {
@@ -106,11 +103,12 @@ async fn cluster_loses_its_majority() {
     let cluster = Mutex::new(Cluster::start().await);
     let store = store(cluster.lock().await.servers()).await;
     let fault = Fault {
-        number: 22,
-        name: "Cluster: the majority is killed, and comes back",
-        test: "cluster_loses_its_majority",
         added_latency: "twice the response timeout",
-        ..Fault::default()
+        ..Fault::new(
+            22,
+            "Cluster: the majority is killed, and comes back",
+            "cluster_loses_its_majority",
+        )
     };
     let kill = async || {
         let mut cluster = cluster.lock().await;
@@ -157,13 +155,14 @@ async fn slots_move_from_node_to_node() {
     answers.no_user_starves();
     assert_eq!(answers.over_admitted(), 0);
     let fault = Fault {
-        number: 23,
-        name: "Cluster: every user's slot moves from node to node, again and again",
-        test: "slots_move_from_node_to_node",
         client_sees: "the same as ever; what can't be answered while a slot is half here and half \
                       there is decided in the process",
         added_latency: "a redirection",
-        ..Fault::default()
+        ..Fault::new(
+            23,
+            "Cluster: every user's slot moves from node to node, again and again",
+            "slots_move_from_node_to_node",
+        )
     };
     let during = answers.between(began, ended);
     assert!(during.count(|it| it.decided_by == Some(DecidedBy::Store)) > USERS);

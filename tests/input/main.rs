@@ -1,5 +1,6 @@
 //! Hostile and random input.
 
+mod addresses;
 mod extractors;
 mod keys;
 mod parsers;

@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use test_support::requests::by_user;
 
 use http::{Request, Response, StatusCode};
+use test_support::requests::by_user;
 use test_support::{Redis, eventually};
 use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;

@@ -2,72 +2,22 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use test_support::requests::by_user;
 
+use test_support::requests::by_user;
 use test_support::{Redis, patient_store};
 use tokio::sync::Notify;
 use tokio::time::advance;
 use tower::{Layer, Service, ServiceExt};
-use tower_sliding_window::store::{
-    Admission, Check, DenyCache, KnownLog, Partition, Restored, Store, StoreFuture, Verdict,
-};
+use tower_sliding_window::store::{Admission, Check, DenyCache, KnownLog, Partition, Store};
 use tower_sliding_window::{
-    Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, SlidingWindowLayer, key,
+    Decision, Limiter, Policy, PolicyHandle, Quota, SlidingWindowLayer, key,
 };
 use uuid::Uuid;
 
+use crate::counting::Counting;
+
 const TICK: Duration = Duration::from_micros(1);
-
-/// A memory store that counts the checks, and may take its time to reply.
-#[derive(Clone, Default)]
-struct Counting {
-    store: MemoryStore,
-    checks: Arc<AtomicUsize>,
-    before: Duration,
-    after: Duration,
-    /// If set, replies are held back until it is notified.
-    hold: Option<Arc<Notify>>,
-}
-
-impl Counting {
-    fn checks(&self) -> usize {
-        self.checks.load(Ordering::Relaxed)
-    }
-}
-
-impl Store for Counting {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
-        self.checks.fetch_add(1, Ordering::Relaxed);
-        let (this, check) = (self.clone(), check.clone());
-        StoreFuture::later(async move {
-            tokio::time::sleep(this.before).await;
-            let outcome = this.store.admit(&check).await;
-            if let Some(hold) = &this.hold {
-                hold.notified().await;
-            }
-            tokio::time::sleep(this.after).await;
-            outcome
-        })
-    }
-
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
-        self.store.peek(check)
-    }
-
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        self.store.cancel(check)
-    }
-
-    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
-        self.store.restore(log, known)
-    }
-
-    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
-        self.store.reset(partitions)
-    }
-}
 
 /// A cache that believes a denial for as long as it says.
 fn cached(store: &Counting) -> DenyCache<Counting> {

@@ -2,6 +2,7 @@
 
 mod acl;
 mod commands;
+mod counting;
 mod deny_cache;
 mod memory;
 mod redis;

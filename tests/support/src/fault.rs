@@ -33,12 +33,13 @@ pub struct Fault {
     pub statuses: &'static [u16],
 }
 
-impl Default for Fault {
-    fn default() -> Self {
+impl Fault {
+    /// A fault with the usual bounds.
+    pub fn new(number: u32, name: &'static str, test: &'static str) -> Self {
         Self {
-            number: 0,
-            name: "",
-            test: "",
+            number,
+            name,
+            test,
             client_sees: "the same as ever: admissions and denials come from the process",
             added_latency: "none after the first failure",
             over_admission: 0,
@@ -46,9 +47,7 @@ impl Default for Fault {
             statuses: &[200, 429],
         }
     }
-}
 
-impl Fault {
     /// Has a fault begin and end under load with the default failure policy, and checks its bounds.
     /// When `end` is through, the store can answer again.
     pub async fn strikes(

@@ -185,6 +185,16 @@ async fn on_a_cluster_levels_and_policies_hold() {
     violated(&sms(&servers[1], "shop", ALICE).await);
 }
 
+/// Returns whether a Sentinel names the server on this port as the master.
+async fn names_master(sentinel: &str, port: u16) -> bool {
+    let client = redis::Client::open(sentinel).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut ask = redis::cmd("SENTINEL");
+    ask.arg("GET-MASTER-ADDR-BY-NAME").arg(MASTER);
+    let (_, named): (String, u16) = ask.query_async(&mut connection).await.unwrap();
+    named == port
+}
+
 #[tokio::test]
 async fn messages_and_policies_outlive_a_master() {
     let mut watched = Sentinels::start().await;
@@ -201,6 +211,9 @@ async fn messages_and_policies_outlive_a_master() {
     assert_eq!(sms(&server, "bank", BOB).await.status, 202, "the failure policy decides");
     until(async || put(&server, "/policies/channel", "9/1h").await.status == 200).await;
     policies_until(&server, |policies| policies["stale"] == false).await;
+    for url in watched.urls() {
+        until(async || names_master(&url, watched.replica.port()).await).await;
+    }
 
     let other = start(&flags);
     assert_eq!(configured(&other, "receiver").await, "2/1h", "it was replicated");

@@ -1,0 +1,117 @@
+//! Banned and muted requests over HTTP.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use test_support::requests::{by_user, from_user, ok, send, status};
+use test_support::strikes::policy;
+use tokio::time::sleep;
+use tower::{Layer, service_fn};
+use tower_sliding_window::store::{BanStore, Store, Struck};
+use tower_sliding_window::{Bans, Limiter, MemoryStore, Muted, OnBan, Policy, Quota, key};
+
+test_support::on_every_store!(
+    a_muted_request_is_held_to_the_other_rules,
+    a_mute_counts_one_strike_a_request,
+);
+
+async fn muted(request: Request<String>) -> Result<Response<String>, Infallible> {
+    let muted = request.extensions().get::<Muted>();
+    Ok(Response::new(muted.map_or("heard", |_| "muted").to_owned()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_ban_status_and_retry_after() {
+    for (on_ban, expected) in
+        [(None, 403), (Some(OnBan::Reject(StatusCode::TOO_MANY_REQUESTS)), 429)]
+    {
+        let store = MemoryStore::new();
+        let bans = Bans::new(policy(), store.clone());
+        let mut layer = by_user(policy(), store);
+        if let Some(on_ban) = on_ban {
+            layer = layer.on_ban(on_ban);
+        }
+        let service = layer.layer(service_fn(ok));
+        assert_eq!(status(&service, "mallory").await, 200);
+        bans.impose("mallory", Duration::from_millis(90_500), "sells accounts").await.unwrap();
+
+        let answer = send(&service, from_user("mallory")).await;
+        assert_eq!(answer.status, expected);
+        assert_eq!(answer.retry_after(), Some(91));
+        let problem = answer.problem();
+        assert!(problem["type"].as_str().unwrap().ends_with("#abnormal-usage-detected"));
+        assert_eq!(problem["violated-policies"], serde_json::json!(["user"]));
+        assert!(!answer.body.contains("sells"), "the reason is not the client's");
+        assert_eq!(status(&service, "alice").await, 200);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn muted_request_passes_uncounted() {
+    let store = MemoryStore::new();
+    let bans = Bans::new(policy(), store.clone());
+    let service = by_user(policy(), store.clone()).on_ban(OnBan::Mute).layer(service_fn(muted));
+    assert_eq!(send(&service, from_user("mallory")).await.body, "heard");
+    bans.impose("mallory", Duration::from_secs(60), "spam").await.unwrap();
+    for _ in 0..10 {
+        let answer = send(&service, from_user("mallory")).await;
+        assert_eq!((answer.status.as_u16(), answer.body.as_str()), (200, "muted"));
+        assert_eq!(answer.retry_after(), None);
+    }
+    let left = Limiter::new(policy(), store).peek("mallory").await.unwrap().remaining();
+    assert_eq!(left, 1, "what was muted is not counted");
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(send(&service, from_user("mallory")).await.body, "heard");
+}
+
+async fn a_muted_request_is_held_to_the_other_rules(store: impl Store + BanStore + Clone) {
+    let all = || Policy::new("all").quota(Quota::per_hour(3));
+    let bans = Bans::new(policy(), store.clone());
+    bans.impose("mallory", Duration::from_secs(600), "spam").await.unwrap();
+    let service = by_user(policy(), store.clone())
+        .rule(all(), key::constant("everybody"))
+        .on_ban(OnBan::Mute)
+        .layer(service_fn(muted));
+    for _ in 0..3 {
+        let answer = send(&service, from_user("mallory")).await;
+        assert_eq!((answer.status.as_u16(), answer.body.as_str()), (200, "muted"));
+    }
+    for _ in 0..5 {
+        let answer = send(&service, from_user("mallory")).await;
+        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(answer.problem()["violated-policies"], serde_json::json!(["all"]));
+        assert!(answer.header("ratelimit").unwrap().starts_with("\"all\";r=0"));
+        assert!(answer.retry_after() > Some(3_000), "the full rule's wait, not the ban's");
+    }
+    let left = Limiter::new(policy(), store.clone()).peek("mallory").await.unwrap().remaining();
+    assert_eq!(left, policy().quotas()[0].limit(), "nothing counts for the banned key");
+    let alice = send(&service, from_user("alice")).await;
+    assert_eq!(alice.status, StatusCode::TOO_MANY_REQUESTS, "the places were taken");
+}
+
+/// Each key of the request is under a policy with a penalty, and the first is banned.
+async fn a_mute_counts_one_strike_a_request(store: impl Store + BanStore + Clone) {
+    let strict = || {
+        let policy = Policy::new("strict").quota(Quota::per_hour(1));
+        policy.penalty("2/1h:1h".parse().unwrap())
+    };
+    Bans::new(policy(), store.clone())
+        .impose("mallory", Duration::from_secs(60), "")
+        .await
+        .unwrap();
+    let strikes = Arc::new(Mutex::new(Vec::new()));
+    let seen = strikes.clone();
+    let service = by_user(policy(), store)
+        .rule(strict(), key::constant("everybody"))
+        .on_ban(OnBan::Mute)
+        .on_decision(move |decision| {
+            let struck = decision.usage().bans().map(|(_, ban)| ban.struck);
+            seen.lock().unwrap().extend(struck.filter(|it| *it != Struck::No));
+        })
+        .layer(service_fn(muted));
+    assert_eq!(status(&service, "mallory").await, 200);
+    assert_eq!(status(&service, "mallory").await, 429);
+    assert_eq!(*strikes.lock().unwrap(), [Struck::Strike]);
+}

@@ -1,0 +1,98 @@
+//! Lists of bans, page by page.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use test_support::Redis;
+use test_support::strikes::policy;
+use tower_sliding_window::store::{BanStore, Store};
+use tower_sliding_window::{BanCursor, Bans, Limiter, Penalty, Policy, Quota};
+
+test_support::on_every_store!(
+    pages_show_each_ban_once,
+    a_page_holds_about_as_many_as_asked_for,
+    a_cursor_reads_back_what_it_writes,
+);
+
+/// Bans so many users by hand, beside one of another policy and many that are not banned.
+async fn ban(store: &(impl Store + BanStore + Clone), users: usize) -> Bans {
+    let minute = Duration::from_secs(60);
+    let other = Policy::new("other").quota(Quota::per_second(2)).penalty(Penalty::by_hand());
+    Bans::new(other, store.clone()).impose("stranger", minute, "").await.unwrap();
+    let bans = Bans::new(policy(), store.clone());
+    let limiter = Limiter::new(policy(), store.clone());
+    for user in 0..users {
+        assert!(limiter.check(format!("honest-{user}")).await.unwrap().is_admitted());
+        bans.impose(user.to_string(), minute, "by hand").await.unwrap();
+    }
+    bans
+}
+
+async fn pages_show_each_ban_once(store: impl Store + BanStore + Clone) {
+    let bans = ban(&store, 500).await;
+    let (mut cursor, mut users, mut pages) = (BanCursor::default(), BTreeSet::new(), 0);
+    loop {
+        let page = bans.page(cursor, 30).await.unwrap();
+        for (user, ban) in page.bans {
+            assert_eq!(ban.reason(), "by hand");
+            users.insert(String::from_utf8(user.as_bytes().to_vec()).unwrap());
+        }
+        pages += 1;
+        let Some(next) = page.next else { break };
+        cursor = next;
+    }
+    assert_eq!(users, (0..500).map(|user| user.to_string()).collect());
+    assert!((8..=50).contains(&pages), "{pages} pages");
+    let mut listed: Vec<_> = bans.list().await.unwrap();
+    assert!(listed.is_sorted_by_key(|(_, ban)| std::cmp::Reverse(ban.remaining())));
+    listed.sort_by(|one, other| one.0.cmp(&other.0));
+    listed.dedup_by(|one, other| one.0 == other.0);
+    assert_eq!(listed.len(), 500);
+}
+
+async fn a_page_holds_about_as_many_as_asked_for(store: impl Store + BanStore + Clone) {
+    let bans = ban(&store, 300).await;
+    for count in [0, 1, 20, 100] {
+        let page = bans.page(BanCursor::default(), count).await.unwrap();
+        let few = count.max(1)..=count + 30;
+        assert!(few.contains(&page.bans.len()), "{} for {count}", page.bans.len());
+        assert!(page.next.is_some());
+    }
+    let page = bans.page(BanCursor::default(), usize::MAX).await.unwrap();
+    assert_eq!((page.bans.len(), page.next), (300, None));
+}
+
+async fn a_cursor_reads_back_what_it_writes(store: impl Store + BanStore + Clone) {
+    let bans = ban(&store, 100).await;
+    let page = bans.page(BanCursor::default(), 10).await.unwrap();
+    let next = page.next.unwrap();
+    assert_eq!(next.to_string().parse::<BanCursor>().unwrap(), next);
+    let [same, again] = [next, next.to_string().parse().unwrap()].map(|it| bans.page(it, 10));
+    assert_eq!(same.await.unwrap().bans.len(), again.await.unwrap().bans.len());
+    for text in ["", "-1", "x", " 1", "18446744073709551616"] {
+        let error = text.parse::<BanCursor>().unwrap_err().to_string();
+        assert!(error.contains(&format!("{text:?}")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn list_of_bans_is_few_round_trips() {
+    let redis = Redis::start().await;
+    let mut put = redis::pipe();
+    for user in 0..3_000 {
+        let name = format!("tsw:{{=user-{user}}}:user:ban");
+        put.cmd("HSET").arg(name).arg(&["until", "9999999999999999", "reason", "x"]).ignore();
+    }
+    put.exec_async(&mut redis.connection().await).await.unwrap();
+    let bans = Bans::new(policy(), redis.store().await);
+    assert_eq!(bans.get("user-7").await.unwrap().unwrap().reason(), "x");
+    let reads = async || -> u64 {
+        let stats: String = redis.run(&["INFO", "stats"]).await;
+        let reads = stats.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
+        reads.unwrap().trim().parse().unwrap()
+    };
+    let before = reads().await;
+    assert_eq!(bans.list().await.unwrap().len(), 3_000);
+    let reads = reads().await - before;
+    assert!(reads < 300, "{reads} reads for 3,000 bans");
+}

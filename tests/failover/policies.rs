@@ -1,0 +1,116 @@
+//! What the failure policies decide.
+
+use std::time::Duration;
+
+use test_support::Redis;
+use test_support::requests::{by_user, from_user, ok, send};
+use tokio::time::sleep;
+use tower::{Layer, service_fn};
+use tower_sliding_window::{DecidedBy, FailurePolicy, MemoryStore, RedisStore, StoreError};
+
+use crate::outage::{WINDOW, admitted, limiter, per_hour, until_redis_decides};
+
+#[tokio::test]
+async fn instances_share_the_quota_in_an_outage() {
+    let mut redis = Redis::start().await;
+    let instance = async |instances| {
+        limiter(9, RedisStore::connect(redis.url()).await.unwrap())
+            .failure_policy(FailurePolicy::local(instances))
+    };
+    let (three, many) = (instance(3).await, instance(100).await);
+    redis.kill();
+    for (limiter, share) in [(three, 3), (many, 1)] {
+        let mut passed = 0;
+        while limiter.check("alice").await.unwrap().is_admitted() {
+            passed += 1;
+        }
+        assert_eq!(passed, share);
+        // More than the share would be more than the quota, if each instance admitted it.
+        let error = limiter.check_cost("bob", share + 1).await.unwrap_err();
+        assert!(matches!(error, StoreError::Unavailable), "{error:?}");
+        assert!(limiter.check_cost("bob", share).await.unwrap().is_admitted());
+    }
+}
+
+#[tokio::test]
+async fn open_policy_admits_without_counting() {
+    let mut redis = Redis::start().await;
+    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let ours = limiter(1, store.clone()).failure_policy(FailurePolicy::Open);
+    let service = by_user(per_hour(1), store)
+        .headers_on_success(true)
+        .failure_policy(FailurePolicy::Open)
+        .layer(service_fn(ok));
+    redis.kill();
+    for _ in 0..10 {
+        let admitted = admitted(&ours).await;
+        assert_eq!((admitted.remaining(), admitted.stamp()), (1, None));
+        let decision = ours.check("alice").await.unwrap();
+        assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
+        assert_eq!(ours.peek("alice").await.unwrap().remaining(), 1);
+        let answer = send(&service, from_user("alice")).await;
+        assert_eq!((answer.status.as_u16(), answer.header("ratelimit")), (200, None));
+    }
+    let impossible = ours.check_cost("alice", 2).await.unwrap_err();
+    assert!(matches!(impossible, StoreError::CostAboveLimit { .. }), "open is not for everything");
+    redis.start_again();
+    until_redis_decides(&ours).await;
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(redis.run::<usize>(&["EXISTS", WINDOW]).await, 0, "nothing is written back");
+}
+
+#[tokio::test]
+async fn closed_policy_answers_503_never_429() {
+    let mut redis = Redis::start().await;
+    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let ours = limiter(1, store.clone()).failure_policy(FailurePolicy::Closed);
+    let service =
+        by_user(per_hour(1), store).failure_policy(FailurePolicy::Closed).layer(service_fn(ok));
+    redis.kill();
+    for _ in 0..10 {
+        ours.check("alice").await.unwrap_err();
+        ours.peek("alice").await.unwrap_err();
+        let answer = send(&service, from_user("alice")).await;
+        assert_eq!(answer.status, 503);
+        assert_eq!(answer.retry_after(), Some(1));
+        let kind = &answer.problem()["type"];
+        assert!(kind.as_str().unwrap().ends_with("#temporary-reduced-capacity"), "{kind}");
+    }
+    redis.start_again();
+    until_redis_decides(&ours).await;
+    assert_eq!(send(&service, from_user("alice")).await.status, 200);
+}
+
+#[tokio::test]
+async fn outage_refuses_new_keys_at_the_local_cap() {
+    let mut redis = Redis::start().await;
+    let builder = RedisStore::builder().local_capacity(2);
+    let store = builder.connect(redis.url()).await.unwrap();
+    let ours = limiter(2, store.clone());
+    for user in ["alice", "bob", "carol"] {
+        assert!(ours.check(user).await.unwrap().is_admitted(), "Redis has room for all");
+    }
+    redis.kill();
+    assert!(ours.check("alice").await.unwrap().is_admitted());
+    assert!(!ours.check("alice").await.unwrap().is_admitted());
+    let error = ours.check("carol").await.unwrap_err();
+    assert!(matches!(error, StoreError::Full { capacity: 2 }), "{error:?}");
+    let open = limiter(2, store).failure_policy(FailurePolicy::Open);
+    assert!(open.check("carol").await.unwrap().is_admitted());
+}
+
+#[tokio::test]
+async fn full_memory_store_follows_failure_policy() {
+    let store = MemoryStore::with_capacity(1);
+    let service = |on_failure| {
+        by_user(per_hour(1), store.clone()).failure_policy(on_failure).layer(service_fn(ok))
+    };
+    assert_eq!(send(&service(FailurePolicy::Open), from_user("alice")).await.status, 200);
+    for (on_failure, status) in
+        [(FailurePolicy::Open, 200), (FailurePolicy::Closed, 503), (FailurePolicy::default(), 503)]
+    {
+        assert_eq!(send(&service(on_failure), from_user("bob")).await.status, status);
+        let known = send(&service(on_failure), from_user("alice")).await;
+        assert_eq!(known.status, 429, "a key with a log is held to it");
+    }
+}

@@ -1,0 +1,60 @@
+//! A store that counts its checks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tower_sliding_window::MemoryStore;
+use tower_sliding_window::store::{
+    Check, KnownLog, Partition, Restored, Store, StoreFuture, Verdict,
+};
+
+/// A memory store that counts the checks, and may take its time to reply.
+#[derive(Clone, Default)]
+pub(crate) struct Counting {
+    pub(crate) store: MemoryStore,
+    pub(crate) checks: Arc<AtomicUsize>,
+    pub(crate) before: Duration,
+    pub(crate) after: Duration,
+    /// If set, replies are held back until it is notified.
+    pub(crate) hold: Option<Arc<Notify>>,
+}
+
+impl Counting {
+    pub(crate) fn checks(&self) -> usize {
+        self.checks.load(Ordering::Relaxed)
+    }
+}
+
+impl Store for Counting {
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+        self.checks.fetch_add(1, Ordering::Relaxed);
+        let (this, check) = (self.clone(), check.clone());
+        StoreFuture::later(async move {
+            tokio::time::sleep(this.before).await;
+            let outcome = this.store.admit(&check).await;
+            if let Some(hold) = &this.hold {
+                hold.notified().await;
+            }
+            tokio::time::sleep(this.after).await;
+            outcome
+        })
+    }
+
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Verdict> {
+        self.store.peek(check)
+    }
+
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
+        self.store.cancel(check)
+    }
+
+    fn restore(&self, log: &Partition, known: &KnownLog) -> StoreFuture<Restored> {
+        self.store.restore(log, known)
+    }
+
+    fn reset(&self, partitions: &[Partition]) -> StoreFuture<()> {
+        self.store.reset(partitions)
+    }
+}
