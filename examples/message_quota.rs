@@ -1,115 +1,120 @@
-//! At most so many messages to each receiver in any window, the receiver known only when sending.
+//! At most two messages to each receiver in ten minutes. The receiver is known only when sending.
 //!
 //! ```text
-//! printf 'bob\tone\nbob\ttwo\nbob\tthree\n' | cargo run --example message_quota
-//! ... | cargo run --example message_quota -- --quota 2/5s --wait
-//! ... | cargo run --example message_quota -- --redis redis://127.0.0.1:6379
-//! cargo run --example message_quota -- --help
+//! printf 'bob\t1\nbob\t2\nbob\t3\n' | cargo run --example message_quota -- --quota 2/5s --wait
 //! ```
-//!
-//! What to take from here for a worker of your own is `message_quota/outbox.rs`.
 
-#[path = "message_quota/args.rs"]
-mod args;
-#[path = "common/mod.rs"]
-mod common;
-#[path = "message_quota/line.rs"]
-mod line;
-#[path = "message_quota/outbox.rs"]
-mod outbox;
-#[path = "message_quota/result.rs"]
-mod result;
-#[path = "message_quota/session.rs"]
-mod session;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io::{self, Write};
+use std::time::Duration;
 
-use std::io::BufReader;
-use std::process::ExitCode;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep_until};
+use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, RedisStore};
 
-use clap::Parser;
-use tower_sliding_window::{Limiter, MemoryStore};
+const HELP: &str = r"Reads lines RECEIVER<TAB>TEXT and sends each receiver at most so many in any window.
+  --quota LIMIT/WINDOW   default 2/10m; several quotas as 2/10m,20/1d
+  --wait                 holds messages and sends them later, in order for each receiver
+  --redis URL            shares the quotas with other processes, as redis://127.0.0.1:6379
+Prints `sent receiver=R text=T` or `held receiver=R retry_after=17s`, rounded up.
+";
 
-use crate::args::Args;
-use crate::common::lines::lines;
-use crate::common::redis::OpenError;
-use crate::common::server::log_to_stderr;
-use crate::common::shutdown;
-use crate::line::Message;
-use crate::session::{Session, Stopped, Summary};
+type Error = Box<dyn std::error::Error>;
 
 #[tokio::main]
-async fn main() -> ExitCode {
-    let args = Args::parse();
-    log_to_stderr("warn");
-    let problem = match run(args).await {
-        Ok(summary) => problem_of(&summary),
-        Err(error) => Some(error.to_string()),
-    };
-    match problem {
-        None => ExitCode::SUCCESS,
-        Some(problem) => {
-            eprintln!("error: {problem}");
-            ExitCode::FAILURE
+async fn main() {
+    let result = run().await.inspect_err(|error| eprintln!("error: {error}"));
+    // A return from here would wait for the next line of the input.
+    std::process::exit(result.is_err().into());
+}
+
+async fn run() -> Result<(), Error> {
+    let (mut quota, mut wait, mut redis) = ("2/10m".to_owned(), false, None);
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--wait" => wait = true,
+            "--quota" => quota = args.next().ok_or("--quota needs LIMIT/WINDOW")?,
+            "--redis" => redis = Some(args.next().ok_or("--redis needs a URL")?),
+            "-h" | "--help" => return Ok(print!("{HELP}")),
+            _ => return Err(format!("unknown option {arg}; see --help").into()),
         }
     }
-}
-
-async fn run(args: Args) -> Result<Summary, RunError> {
-    // Before anything is sent, so that a signal is not missed.
-    let stop = shutdown::signals().map_err(RunError::Signals)?;
-    let limiter = limiter(&args).await?;
-    let (out, input) = (std::io::stdout(), BufReader::new(std::io::stdin()));
-    let session = Session::new(limiter, args.waiting_at_most(), args.show_text, out);
-    session.run(lines(input, Message::parse), stop.asked()).await.map_err(RunError::Print)
-}
-
-async fn limiter(args: &Args) -> Result<Limiter, OpenError> {
-    let policy = args.quota.clone().named("receiver");
-    let limiter = match args.redis.redis()? {
-        Some(redis) => Limiter::new(policy, redis.windows(&args.prefix).await?),
+    let policy = quota.parse::<Policy>().map_err(|why| format!("--quota {quota}: {why}"))?;
+    let policy = policy.named("receiver");
+    let limiter = match redis {
+        Some(url) => Limiter::new(policy, RedisStore::connect(url).await?),
         None => Limiter::new(policy, MemoryStore::new()),
     };
-    Ok(limiter.failure_policy(args.on_failure))
+    send_all(&limiter, wait).await
 }
 
-/// Says what went wrong in a session, if anything did, and tells of a stop.
-fn problem_of(summary: &Summary) -> Option<String> {
-    let mut problems = Vec::new();
-    if summary.dropped > 0 {
-        problems.push(format!(
-            "too many messages waited, and {} more had to be dropped\n\
-             hint: raise --waiting-at-most",
-            summary.dropped
-        ));
-    }
-    if summary.failed > 0 {
-        problems.push(format!(
-            "nobody could decide, so that {} of the messages failed\n\
-             hint: with --wait they are sent when Redis answers again, and with --on-failure local \
-             this process decides alone",
-            summary.failed
-        ));
-    }
-    if let Some(error) = &summary.unreadable {
-        problems.push(error.to_string());
-    }
-    if let Some(Stopped { after_line, not_sent }) = summary.stopped {
-        let text = format!("stopped after line {after_line} of the input");
-        if not_sent == 0 {
-            eprintln!("{text}");
-        } else {
-            problems.push(format!("{text}; of the messages that waited, {not_sent} were not sent"));
+async fn send_all(limiter: &Limiter, wait: bool) -> Result<(), Error> {
+    let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    // The messages that wait for each receiver, and when to try the first of them.
+    let mut waiting: HashMap<String, VecDeque<String>> = HashMap::new();
+    let mut due: BTreeSet<(Instant, String)> = BTreeSet::new();
+    let (mut held, mut number, mut open) = (0, 0, true);
+    while open || held > 0 {
+        let next = due.first().map_or_else(Instant::now, |(at, _)| *at);
+        tokio::select! {
+            biased;
+            _ = int.recv() => break,
+            _ = term.recv() => break,
+            () = sleep_until(next), if held > 0 => {
+                let Some((_, receiver)) = due.pop_first() else { continue };
+                let Some(mut queue) = waiting.remove(&receiver) else { continue };
+                let pause = try_to_send(limiter, &receiver, queue.front().map_or("", |it| it)).await?;
+                if pause.is_zero() {
+                    queue.pop_front();
+                    held -= 1;
+                }
+                if !queue.is_empty() {
+                    due.insert((Instant::now() + pause, receiver.clone()));
+                    waiting.insert(receiver, queue);
+                }
+            }
+            line = lines.next_line(), if open && held < 10_000 => {
+                number += 1;
+                let line = line.map_err(|why| format!("can't read line {number}: {why}"))?;
+                let Some(line) = line else { open = false; continue };
+                let Some((to, text)) = line.split_once('\t') else {
+                    eprintln!("line {number} is skipped: write RECEIVER<TAB>TEXT");
+                    continue;
+                };
+                if !waiting.contains_key(to) {
+                    let pause = try_to_send(limiter, to, text).await?;
+                    if pause.is_zero() || !wait {
+                        continue;
+                    }
+                    due.insert((Instant::now() + pause, to.to_owned()));
+                }
+                waiting.entry(to.to_owned()).or_default().push_back(text.to_owned());
+                held += 1;
+            }
         }
     }
-    (!problems.is_empty()).then(|| problems.join("\nerror: "))
+    if held > 0 {
+        Err(format!("stopped; messages that are not sent: {held}").into())
+    } else {
+        Ok(())
+    }
 }
 
-/// Why the program ends early, and what to do about it.
-#[derive(Debug, thiserror::Error)]
-enum RunError {
-    #[error(transparent)]
-    Redis(#[from] OpenError),
-    #[error("can't listen for signals: {0}")]
-    Signals(std::io::Error),
-    #[error("can't print to stdout what became of a message: {0}")]
-    Print(std::io::Error),
+/// Sends a message, or returns how long to wait before the next try.
+async fn try_to_send(limiter: &Limiter, receiver: &str, text: &str) -> io::Result<Duration> {
+    let pause = match limiter.check(receiver).await {
+        Ok(Decision::Admitted(_)) => {
+            // Stands for the delivery. The quotes keep a text from forging a line.
+            writeln!(io::stdout(), "sent receiver={receiver:?} text={text:?}")?;
+            return Ok(Duration::ZERO);
+        }
+        Ok(Decision::Denied(denied)) => denied.retry_after(),
+        Err(error) => error.retry_after().unwrap_or(Duration::from_secs(1)),
+    };
+    let seconds = pause.as_secs_f64().ceil();
+    writeln!(io::stdout(), "held receiver={receiver:?} retry_after={seconds}s")?;
+    Ok(pause)
 }

@@ -1,115 +1,111 @@
-//! Tells when a group has too many messages: a storm starts, and a storm ends, each told once
-//! however many processes count with.
+//! Counts the messages of groups, refuses none, and prints one line when a storm starts and one when
+//! it ends, however many processes count.
 //!
 //! ```text
 //! cargo run --example message_storm -- --simulate
-//! cargo run --example message_storm -- --simulate --threshold 100/5s
-//! printf 'lobby\tmessage-1\nlobby\tmessage-2\n' | cargo run --example message_storm -- --threshold 1/60s
-//! ... | cargo run --example message_storm -- --redis redis://127.0.0.1:6379
-//! cargo run --example message_storm -- --help
+//! printf 'lobby\t1\nlobby\t2\nlobby\t3\n' | cargo run --example message_storm -- --threshold 2/3s
 //! ```
-//!
-//! What to take from here for a service of your own is `message_storm/session.rs`.
 
-#[path = "message_storm/alert.rs"]
-mod alert;
-#[path = "message_storm/args.rs"]
-mod args;
-#[path = "common/mod.rs"]
-mod common;
-#[path = "message_storm/line.rs"]
-mod line;
-#[path = "message_storm/session.rs"]
-mod session;
-#[path = "message_storm/simulation.rs"]
-mod simulation;
+use std::io::Write;
+use std::time::Duration;
 
-use std::io::{BufReader, IsTerminal};
-use std::process::ExitCode;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::signal::unix::{SignalKind, signal};
+use tower_sliding_window::{MemoryStore, Quota, RedisStore, StormDetector, StormEvent};
 
-use tower_sliding_window::storm::{ProfileError, StormRuleError};
-use tower_sliding_window::{MemoryStore, StormDetector};
+const HELP: &str = r"Reads lines GROUP<TAB>MESSAGE-ID and prints when a storm starts and when it ends.
+  --threshold LIMIT/WINDOW   default 100/60s; it ends below half of it
+  --simulate                 needs no input: 50 messages of one group, 150 of another
+  --redis URL                counts together with other processes, as redis://127.0.0.1:6379
+Prints `storm start group=G count=N` and `storm end group=G peak=N lasted=T`. A message id that comes
+twice counts once. After the end of the input it waits for the end of the storms; Ctrl-C stops it.
+";
 
-use crate::args::Args;
-use crate::common::lines::lines;
-use crate::common::redis::OpenError;
-use crate::common::server::log_to_stderr;
-use crate::common::shutdown;
-use crate::line::Message;
-use crate::session::{Session, Summary};
+type Error = Box<dyn std::error::Error>;
 
 #[tokio::main]
-async fn main() -> ExitCode {
-    let args = Args::read();
-    log_to_stderr("warn");
-    let problem = match run(args).await {
-        Ok(summary) => problem_of(&summary),
-        Err(error) => Some(error.to_string()),
-    };
-    match problem {
-        None => ExitCode::SUCCESS,
-        Some(problem) => {
-            session::note(format_args!("error: {problem}"));
-            ExitCode::FAILURE
-        }
-    }
+async fn main() {
+    let result = run().await.inspect_err(|error| eprintln!("error: {error}"));
+    // A return from here would wait for the next line of the input.
+    std::process::exit(result.is_err().into());
 }
 
-async fn run(args: Args) -> Result<Summary, RunError> {
-    // Before anything is read, so that a signal is not missed.
-    let stop = shutdown::signals().map_err(RunError::Signals)?;
-    let detector = match args.redis.redis()? {
-        Some(redis) => StormDetector::new(args.rule(), redis.windows(&args.prefix).await?)?,
-        None => StormDetector::new(args.rule(), MemoryStore::new())?,
-    };
-    let profile = args.profile.map(|step| step.0);
-    if let Some(step) = profile {
-        // A step that can't be is told before the first storm.
-        detector.profile("", step).await?;
+async fn run() -> Result<(), Error> {
+    let (mut threshold, mut simulated, mut redis) = ("100/60s".to_owned(), false, None);
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--simulate" => simulated = true,
+            "--threshold" => threshold = args.next().ok_or("--threshold needs LIMIT/WINDOW")?,
+            "--redis" => redis = Some(args.next().ok_or("--redis needs a URL")?),
+            "-h" | "--help" => return Ok(print!("{HELP}")),
+            _ => return Err(format!("unknown option {arg}; see --help").into()),
+        }
     }
-    let lines = if args.simulate {
-        simulation::start(args.threshold)
+    let rule: Quota = threshold.parse().map_err(|why| format!("--threshold {threshold}: {why}"))?;
+    let detector = match redis {
+        Some(url) => StormDetector::new(rule, RedisStore::connect(url).await?),
+        None => StormDetector::new(rule, MemoryStore::new()),
+    };
+    let detector = detector.on_event(print_event);
+    let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let result = tokio::select! {
+        result = record_all(&detector, simulated) => result,
+        _ = int.recv() => Ok(()),
+        _ = term.recv() => Ok(()),
+    };
+    detector.flush().await;
+    result
+}
+
+/// Records all messages, and waits until all storms are over that this process knows of.
+async fn record_all(detector: &StormDetector, simulated: bool) -> Result<(), Error> {
+    if simulated {
+        let (calm, stormy) =
+            (simulate(detector, "calm", 50, 100), simulate(detector, "stormy", 150, 10));
+        tokio::try_join!(calm, stormy)?;
     } else {
-        if std::io::stdin().is_terminal() {
-            session::note(format_args!(
-                "reading lines GROUP<TAB>MESSAGE-ID; Ctrl-D ends the input, --simulate needs none"
-            ));
+        read(detector).await?;
+    }
+    eprintln!("all messages are recorded; waiting for the end of the storms (Ctrl-C stops)");
+    Ok(detector.settled().await)
+}
+
+async fn read(detector: &StormDetector) -> Result<(), Error> {
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let (mut number, mut failed) = (0, None);
+    while let Some(line) = lines.next_line().await? {
+        number += 1;
+        match line.split_once('\t') {
+            // While the store does not answer, the group goes on: nothing is refused.
+            Some((group, id)) => failed = detector.record(group, id).await.err().or(failed),
+            None => eprintln!("line {number} is skipped: write GROUP<TAB>MESSAGE-ID"),
         }
-        lines(BufReader::new(std::io::stdin()), Message::parse)
+    }
+    failed.map_or(Ok(()), |error| Err(format!("some messages may not be counted: {error}").into()))
+}
+
+async fn simulate(detector: &StormDetector, group: &str, count: u32, ms: u64) -> Result<(), Error> {
+    eprintln!("{group} gets {count} messages, one every {ms} ms");
+    for number in 0..count {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+        detector.record(group, format!("{}-{number}", std::process::id())).await?;
+    }
+    Ok(())
+}
+
+fn print_event(event: &StormEvent) {
+    // Quotes keep the name of a group from forging a line.
+    let group = format!("{:?}", String::from_utf8_lossy(event.group().as_bytes()));
+    let line = match event {
+        StormEvent::Started { count, .. } => format!("storm start group={group} count={count}"),
+        StormEvent::Ended { peak, lasted, .. } => {
+            format!("storm end group={group} peak={peak} lasted={lasted:.1?}")
+        }
+        _ => return,
     };
-    let wait_for_ends = args.simulate || args.wait_end;
-    let session = Session::new(detector, wait_for_ends, profile, std::io::stdout());
-    session.run(lines, stop.asked()).await.map_err(RunError::Print)
-}
-
-/// Says what went wrong in a session, if anything did.
-fn problem_of(summary: &Summary) -> Option<String> {
-    let mut problems = Vec::new();
-    if let Some((number, error)) = &summary.failed_first {
-        problems.push(format!(
-            "{} of the messages may not be counted, the first in line {number}: {error}\n\
-             hint: see that Redis answers, or raise --response-timeout; to give a message again \
-             is safe, for it counts once",
-            summary.failed
-        ));
+    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
+        eprintln!("error: can't print that there is a storm: {error}");
+        std::process::exit(1);
     }
-    if let Some(error) = &summary.unreadable {
-        problems.push(error.to_string());
-    }
-    (!problems.is_empty()).then(|| problems.join("\nerror: "))
-}
-
-/// Why the program ends early, and what to do about it.
-#[derive(Debug, thiserror::Error)]
-enum RunError {
-    #[error(transparent)]
-    Rule(#[from] StormRuleError),
-    #[error(transparent)]
-    Redis(#[from] OpenError),
-    #[error("there can be no such profile: {0}\nhint: correct --profile")]
-    Profile(#[from] ProfileError),
-    #[error("can't listen for signals: {0}")]
-    Signals(std::io::Error),
-    #[error("can't print to stdout that there is a storm: {0}")]
-    Print(std::io::Error),
 }

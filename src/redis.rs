@@ -6,6 +6,7 @@
 mod backoff;
 mod circuit_breaker;
 mod client;
+mod commands;
 mod connection;
 mod connector;
 mod keys;
@@ -25,4 +26,5 @@ pub(crate) use self::keys::Keys;
 pub(crate) use self::outage::Outage;
 pub(crate) use self::reply::{malformed, read};
 pub(crate) use self::scripts::Script;
+pub use self::commands::{RedisCommands, RedisScript};
 pub use self::servers::RedisServers;

@@ -34,7 +34,7 @@ pub use self::memory::MemoryStore;
 pub use self::redis::{RedisStore, RedisStoreBuilder};
 pub use self::snapshot::{Admission, BanSnapshot, LogSnapshot, Restored};
 #[cfg(feature = "redis")]
-pub use crate::redis::RedisServers;
+pub use crate::redis::{RedisCommands, RedisScript, RedisServers};
 pub use crate::window::{
     BanState, Check, DecidedBy, LogId, LogOutcome, Outcome, QuotaState, Strike,
 };

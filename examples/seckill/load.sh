@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Rushes two seckill servers on one Redis, and counts whether anybody got past the quota or the
-# stock was oversold. See --help.
+# Sends three rushes to two seckill servers on one Redis, and counts whether a user got past the
+# quota or the stock was oversold. See --help.
 set -euo pipefail
 
 readonly quota=5 window=10m   # longer than the script runs, so that no window slides meanwhile
@@ -17,8 +17,8 @@ requests in all, and prints one table:
   crowd   a thousand users at once, and five bots that send half of the requests
   rush    thousands of users after a stock of 100
 
-Then it counts. Exit code 0: nobody got past the quota and no stock was oversold. 1: somebody did,
-or requests were not answered; the reasons follow the table. 2: something needed is missing.
+Then it counts. Exit code 0: no user got past the quota and no stock was oversold. 1: one did, or
+requests were not answered; the reasons follow the table. 2: a program that it needs is missing.
 
 Needs cargo, and redis-server and redis-cli on PATH. Installs the load generator `oha` with cargo
 if it is missing. Everything started here is stopped at the end, also after a failure.
@@ -46,7 +46,7 @@ fi
 
 cd "$(dirname "$0")/../.."
 echo "building the servers ..."
-cargo build --release --quiet --example seckill
+cargo build --release --quiet -p seckill
 target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/seckill.XXXXXX")
@@ -76,7 +76,7 @@ wait_for() {
   exit 1
 }
 
-# A socket file can't be taken by somebody else, as a free port can.
+# Another process can take a free port, but not a socket file.
 redis() { redis-cli -s "$work/redis.sock" --raw "$@"; }
 
 start_redis() {
@@ -90,7 +90,7 @@ start_redis() {
 # so there is no limit for that.
 start_server() {
   local out=$work/server$1.out log=$work/server$1.log
-  "$target/release/examples/seckill" --listen 127.0.0.1:0 --redis "unix://$work/redis.sock" --response-timeout 1s \
+  "$target/release/seckill" --listen 127.0.0.1:0 --redis "unix://$work/redis.sock" --response-timeout 1s \
     --prefix "$prefix" --quota "$quota/$window" --ip-quota off --user-from query:user \
     --stock flood=1000 --stock crowd=10000 --stock rush=100 > "$out" 2> "$log" &
   pids+=($!)
@@ -145,7 +145,7 @@ report() {
   read -r windows fullest entries <<< "$(windows_of "$scenario")"
   shown=$(redis HLEN "$prefix:{$scenario}:buyers")
   orders=$(redis HLEN "$prefix:{$scenario}:orders")
-  # oha can also send a single request and show the answer, which spares us curl.
+  # oha can also send a single request and show the answer, so that curl is not needed.
   sold=$(oha --debug --no-tui "http://$second/seckill/$scenario" 2>&1 \
     | tr -d '\\ ' | sed -n 's/.*"sold":\([0-9]*\).*/\1/p')
 
@@ -194,4 +194,4 @@ if ((${#failures[@]} > 0)); then
   printf 'FAILED  %s\n' "${failures[@]}" >&2
   exit 1
 fi
-echo "ok: nobody got past the quota of $quota, and no stock was oversold"
+echo "ok: no user got past the quota of $quota, and no stock was oversold"

@@ -17,7 +17,7 @@ pub use self::builder::RedisStoreBuilder;
 pub(crate) use self::direct::DirectStore;
 use super::{LogSnapshot, MemoryStore, Restored, Store, StoreFuture};
 use crate::error::StoreError;
-use crate::redis::{Client, RedisServers};
+use crate::redis::{RedisCommands, Client, RedisServers};
 use crate::window::{Check, LogId, Outcome};
 
 /// A store on Redis. All processes that use it with the same prefix share the logs.
@@ -108,6 +108,12 @@ impl RedisStore {
     #[cfg(any(feature = "storm", feature = "moderation"))]
     pub(crate) fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Returns a handle for the application's own commands on the connection of this store.
+    #[must_use]
+    pub fn commands(&self) -> RedisCommands {
+        RedisCommands::new(self.client.clone())
     }
 
     /// Returns a builder with the default settings.

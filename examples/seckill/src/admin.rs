@@ -1,0 +1,199 @@
+//! The admin listener: an operator looks at bans, imposes and lifts them.
+
+mod token;
+
+use std::time::{Duration, SystemTime};
+
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::StatusCode;
+use axum::http::header::WWW_AUTHENTICATE;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use humantime::format_rfc3339_seconds;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tower_sliding_window::{Ban, BanCursor, BanEvent, BanPage, Bans, Key, KeyExtractor, key};
+
+pub(crate) use self::token::{Token, TokenError};
+use crate::problem;
+use crate::user::UserId;
+use example_support::problem::Problem;
+use example_support::problem::whole_seconds;
+use example_support::span::Span;
+
+/// The longest body, in bytes.
+const LONGEST_BODY: usize = 4096;
+/// The longest reason, in bytes.
+const LONGEST_REASON: usize = 500;
+/// How many bans a page has, unless the client asks for another number.
+const BANS_A_PAGE: usize = 1_000;
+/// How many bans a client may ask for at once.
+const MOST_BANS_A_PAGE: usize = 10_000;
+/// The shortest ban.
+const SHORTEST_BAN: Duration = Duration::from_secs(1);
+
+/// Returns the admin routes. All of them need the token, and unknown paths do too.
+pub(crate) fn routes(bans: Bans, token: Token) -> Router {
+    let bans = bans.on_event(audit);
+    Router::new()
+        .route("/admin/bans", get(list))
+        .route("/admin/bans/{user}", get(show).put(impose).delete(lift))
+        .fallback(|| async { Problem::no_such_page() })
+        .method_not_allowed_fallback(|| async { Problem::wrong_method() })
+        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(from_fn_with_state(token, authenticate))
+        .with_state(bans)
+}
+
+async fn authenticate(State(token): State<Token>, request: Request, next: Next) -> Response {
+    let is_admin = key::bearer(move |text| token.is(text).then(|| Key::from("admin")));
+    let (parts, body) = request.into_parts();
+    if is_admin.extract(&parts).is_err() {
+        tracing::warn!("audit: refused a request without the admin token");
+        return ([(WWW_AUTHENTICATE, "Bearer")], problem::no_token()).into_response();
+    }
+    next.run(Request::from_parts(parts, body)).await
+}
+
+/// Where a real shop writes its audit log. User ids, and reasons that may contain one, appear at the
+/// level debug only.
+fn audit(event: &BanEvent) {
+    match event {
+        BanEvent::Imposed { policy, key, ban } => {
+            tracing::info!(%policy, length = ?ban.remaining(), "audit: a ban was imposed");
+            let user = String::from_utf8_lossy(key.as_bytes());
+            tracing::debug!(?user, reason = ?ban.reason(), "audit: a ban was imposed");
+        }
+        BanEvent::Lifted { policy, key } => {
+            tracing::info!(%policy, "audit: a ban was lifted");
+            tracing::debug!(user = ?String::from_utf8_lossy(key.as_bytes()), "audit: a ban was lifted");
+        }
+        _ => tracing::info!("audit: a ban was changed"),
+    }
+}
+
+type UserPath = Result<Path<String>, PathRejection>;
+
+/// Reads a user id by the same rules as the order route.
+fn user(path: UserPath) -> Result<UserId, Problem> {
+    path.ok().and_then(|Path(text)| UserId::new(text)).ok_or_else(problem::no_such_user)
+}
+
+/// A ban in a response.
+#[derive(Serialize)]
+struct Shown {
+    user: String,
+    until: Option<String>,
+    remaining_seconds: u64,
+    reason: String,
+}
+
+impl Shown {
+    fn new(user: impl Into<String>, ban: &Ban) -> Self {
+        let until = SystemTime::now().checked_add(ban.remaining());
+        Self {
+            user: user.into(),
+            until: until.map(|until| format_rfc3339_seconds(until).to_string()),
+            remaining_seconds: whole_seconds(ban.remaining()),
+            reason: ban.reason().to_owned(),
+        }
+    }
+}
+
+/// The page of bans that the query asks for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WantedPage {
+    cursor: Option<String>,
+    limit: Option<usize>,
+}
+
+impl WantedPage {
+    /// Returns where the page begins, and about how many bans it is to have.
+    fn read(query: Result<Query<Self>, QueryRejection>) -> Result<(BanCursor, usize), Problem> {
+        let Query(Self { cursor, limit }) =
+            query.map_err(|why| problem::bad_page(why.body_text()))?;
+        let limit = limit.unwrap_or(BANS_A_PAGE);
+        if !(1..=MOST_BANS_A_PAGE).contains(&limit) {
+            return Err(problem::bad_page("the limit is out of range"));
+        }
+        let cursor = cursor.map_or(Ok(BanCursor::default()), |cursor| cursor.parse());
+        Ok((cursor.map_err(problem::bad_page)?, limit))
+    }
+}
+
+/// Responds with a page of the bans, the longest of the page first, and with the cursor of the next
+/// page, if there is one.
+async fn list(
+    State(bans): State<Bans>,
+    query: Result<Query<WantedPage>, QueryRejection>,
+) -> Result<Json<Value>, Problem> {
+    let (cursor, limit) = WantedPage::read(query)?;
+    let BanPage { mut bans, next, .. } =
+        bans.page(cursor, limit).await.map_err(problem::no_page)?;
+    bans.sort_by_key(|(_, ban)| std::cmp::Reverse(ban.remaining()));
+    let user = |key: &Key| String::from_utf8_lossy(key.as_bytes()).into_owned();
+    let listed: Vec<Shown> = bans.iter().map(|(key, ban)| Shown::new(user(key), ban)).collect();
+    let mut page = json!({ "bans": listed });
+    if let Some(next) = next {
+        page["next"] = next.to_string().into();
+    }
+    Ok(Json(page))
+}
+
+async fn show(State(bans): State<Bans>, path: UserPath) -> Result<Json<Shown>, Problem> {
+    let user = user(path)?;
+    let ban = bans.get(&user).await?.ok_or_else(problem::not_banned)?;
+    Ok(Json(Shown::new(user.as_str(), &ban)))
+}
+
+/// The body of a PUT. The content type does not matter.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object")]
+struct Wanted {
+    #[serde(rename = "for")]
+    length: String,
+    reason: String,
+}
+
+impl Wanted {
+    fn read(body: Result<Bytes, BytesRejection>) -> Result<(Duration, String), Problem> {
+        let body = body.map_err(|why| match why.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => problem::ban_too_large(LONGEST_BODY),
+            _ => problem::bad_ban("it can't be read"),
+        })?;
+        let Self { length, reason } = serde_json::from_slice(&body).map_err(problem::bad_ban)?;
+        let Span(length) =
+            length.parse().map_err(|why| problem::bad_ban(format!("`for`: {why}")))?;
+        if length < SHORTEST_BAN {
+            return Err(problem::bad_ban("`for`: it is shorter than a second"));
+        }
+        if reason.len() > LONGEST_REASON {
+            return Err(problem::bad_ban("`reason`: it is longer than 500 bytes"));
+        }
+        Ok((length, reason))
+    }
+}
+
+/// Responds with the ban that stands, which may be a longer one from before.
+async fn impose(
+    State(bans): State<Bans>,
+    path: UserPath,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Shown>, Problem> {
+    let user = user(path)?;
+    let (length, reason) = Wanted::read(body)?;
+    let ban = bans.impose(&user, length, &reason).await?;
+    Ok(Json(Shown::new(user.as_str(), &ban)))
+}
+
+async fn lift(State(bans): State<Bans>, path: UserPath) -> Result<StatusCode, Problem> {
+    match bans.lift(&user(path)?).await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(problem::not_banned()),
+    }
+}

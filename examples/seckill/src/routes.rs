@@ -1,0 +1,112 @@
+//! The server's routes, and what each of them does.
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Extension, Path, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderName, StatusCode};
+use axum::response::{Html, IntoResponse};
+use axum::routing::{get, post};
+use axum::{Json, Router, middleware};
+use serde_json::{Value, json};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{FailurePolicy, Policy, SlidingWindowLayer, key};
+use uuid::Uuid;
+
+use crate::opening::Opening;
+use crate::order::{Order, OrderId, Sku};
+use crate::problem;
+use crate::stock::{Outcome, Stock};
+use crate::user::{UserFrom, UserId, identify};
+use example_support::problem::Problem;
+
+/// What the handlers share.
+#[derive(Clone)]
+pub(crate) struct Shop {
+    pub(crate) stock: Stock,
+    pub(crate) opening: Opening,
+    pub(crate) page: Html<String>,
+}
+
+/// The rules in front of the order route.
+pub(crate) struct Rules {
+    pub(crate) user: Policy,
+    pub(crate) ip: Option<Policy>,
+    pub(crate) user_from: UserFrom,
+    pub(crate) on_failure: FailurePolicy,
+}
+
+/// Puts the shop together.
+pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
+    let mut limit = SlidingWindowLayer::new(rules.user, key::extension::<UserId>(), windows)
+        .failure_policy(rules.on_failure);
+    if let Some(ip) = rules.ip {
+        limit = limit.rule(ip, key::peer_ip());
+    }
+    // `route_layer` guards this route's own method only: neither other routes nor a 405 are
+    // counted. The layer added last runs first.
+    let orders = post(place_order)
+        .route_layer(limit)
+        .route_layer(middleware::from_fn_with_state(rules.user_from, identify));
+
+    Router::new()
+        .route("/seckill/{sku}/orders", orders)
+        .route("/seckill/{sku}", get(level))
+        .route("/orders/{order_id}", get(order))
+        .route("/healthz", get(|| async { "ok" }))
+        .route("/", get(|State(shop): State<Shop>| async move { shop.page }))
+        .fallback(|| async { Problem::no_such_page() })
+        .method_not_allowed_fallback(|| async { Problem::wrong_method() })
+        .with_state(shop)
+}
+
+/// Runs behind the layer, so the request counts whatever the response is. A client that hammers the
+/// route before the sale opens has a full quota when it opens.
+async fn place_order(
+    State(shop): State<Shop>,
+    Extension(user): Extension<UserId>,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<(StatusCode, [(HeaderName, String); 1], Json<Order>), Problem> {
+    if let Some(wait) = shop.opening.wait() {
+        return Err(problem::not_open(wait));
+    }
+    let sku = sku(path)?;
+    let order_id = OrderId { sku: sku.clone(), uuid: Uuid::new_v4() };
+    match shop.stock.place(&order_id, &user).await? {
+        Outcome::Placed => {
+            tracing::debug!(%order_id, user = user.as_str(), "order placed");
+            let location = [(LOCATION, format!("/orders/{order_id}"))];
+            Ok((StatusCode::CREATED, location, Json(Order::new(order_id, user))))
+        }
+        Outcome::AlreadyOrdered(uuid) => Err(problem::already_ordered(&OrderId { sku, uuid })),
+        Outcome::SoldOut => Err(problem::sold_out(&sku)),
+        Outcome::UnknownSku => Err(problem::unknown_sku()),
+    }
+}
+
+async fn level(
+    State(shop): State<Shop>,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, Problem> {
+    let sku = sku(path)?;
+    let level = shop.stock.level(&sku).await?.ok_or_else(problem::unknown_sku)?;
+    Ok(Json(json!({
+        "sku": sku,
+        "stock": level.stock,
+        "sold": level.sold,
+        "remaining": level.stock.saturating_sub(level.sold),
+    })))
+}
+
+async fn order(
+    State(shop): State<Shop>,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<impl IntoResponse, Problem> {
+    let id: Option<OrderId> = path.ok().and_then(|Path(text)| text.parse().ok());
+    let id = id.ok_or_else(problem::unknown_order)?;
+    shop.stock.order(&id).await?.map(Json).ok_or_else(problem::unknown_order)
+}
+
+/// What is no SKU is not for sale.
+fn sku(path: Result<Path<String>, PathRejection>) -> Result<Sku, Problem> {
+    path.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(problem::unknown_sku)
+}

@@ -1,0 +1,143 @@
+//! The server as a process: what prevents its start, logs, signals.
+
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use test_support::Redis;
+use test_support::server_process::{Server, cannot_start, refuses, run};
+
+use crate::{SECKILL, TOKEN, alone, stop};
+
+const ADMIN: [&str; 4] = ["--ban", "1/10m:1h", "--admin", "127.0.0.1:0"];
+
+#[test]
+fn a_wrong_flag_is_named() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--quota", "2/1s,5/sixty"], "quota number 2: the window \"sixty\""),
+        (&["--ip-quota", "none"], "write off"),
+        (&["--stock", "i/phone=1"], "the SKU \"i/phone\""),
+        (&["--stock", "a=1", "--stock", "a=2"], "--stock names the SKU a twice"),
+        (&["--user-from", "body:user"], "the place \"body\""),
+        (&["--opens-in", "9000h"], "longer than a year"),
+        (&["--opens-at", "noon"], "RFC 3339"),
+        (&["--on-failure", "sometimes"], "\"sometimes\" is not a failure policy"),
+        (&["--ban", "3/10m:1h,1m"], "rung number 2"),
+        (&["--ban", "3/10m:1m", "--admin", "0.0.0.0:0"], "other machines could reach it"),
+        (&["--sentinel-master", "shop"], "--redis"),
+    ];
+    refuses(SECKILL, cases);
+}
+
+#[test]
+fn a_failed_start_names_the_way_out() {
+    cannot_start(SECKILL);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
+    let cases: &[(&[&str], &str)] = &[
+        (&["--admin", "127.0.0.1:0"], "SECKILL_ADMIN_TOKEN"),
+        (&["--admin", "127.0.0.1:0", "--admin-token", "hunter2"], "16 to 256 characters"),
+        (&["--admin", "127.0.0.1:0", "--admin-token-file", "/nowhere/x"], "/nowhere/x"),
+        (&["--admin", &taken.1, "--admin-token", TOKEN], "--admin IP:PORT"),
+    ];
+    for (flags, part) in cases {
+        let output =
+            run(SECKILL, &[&["--listen", "127.0.0.1:0", "--ban", "3/10m:1m"], *flags].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{flags:?}: {stderr}");
+        assert!(stderr.contains(part) && stderr.contains("hint: "), "{flags:?}: {stderr}");
+        assert!(!stderr.contains("hunter2") && !stderr.contains(TOKEN), "{stderr}");
+    }
+}
+
+#[tokio::test]
+async fn the_token_comes_from_the_environment_or_a_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("{TOKEN}\n")).unwrap();
+    let from_file = [&ADMIN[..], &["--admin-token-file", file.path().to_str().unwrap()]].concat();
+    for server in
+        [Server::start_in(SECKILL, &[("SECKILL_ADMIN_TOKEN", TOKEN)], &ADMIN), alone(&from_file)]
+    {
+        let request = server.admin_request("GET", "/admin/bans");
+        let request = request.header("authorization", format!("Bearer {TOKEN}"));
+        assert_eq!(server.send(request).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn logs_name_users_at_debug_only_and_never_the_token() {
+    for (level, named) in [("info", false), ("info,seckill=debug", true)] {
+        let flags = [&ADMIN[..], &["--admin-token", TOKEN, "--quota", "2/60s"]].concat();
+        let server = Server::start_logging(SECKILL, level, &flags);
+        for user in ["Lysistrata", "Lysistrata", "Lysistrata", &"Lysistrata".repeat(20)] {
+            server.order("iphone", user).await;
+        }
+        let bearer = format!("Bearer {TOKEN}");
+        let put = server.admin_request("PUT", "/admin/bans/Lysistrata");
+        let body = r#"{"for": "2h", "reason": "known to Aristophanes"}"#;
+        assert_eq!(server.send_body(put.header("authorization", &bearer), body).await.status, 200);
+        let lift = server.admin_request("DELETE", "/admin/bans/Lysistrata");
+        assert_eq!(server.send(lift.header("authorization", &bearer)).await.status, 204);
+        let wrong = server.admin_request("GET", "/admin/bans/Lysistrata");
+        server.send(wrong.header("authorization", "Bearer wrong-wrong-wrong")).await.problem(401);
+        let logs = stop(server);
+        for event in ["audit: a ban was imposed", "audit: a ban was lifted", "audit: refused"] {
+            assert!(logs.contains(event), "{event}: {logs}");
+        }
+        for name in ["Lysistrata", "Aristophanes"] {
+            assert_eq!(logs.contains(name), named, "{level}: {logs}");
+        }
+        assert!(!logs.contains(TOKEN) && !logs.contains("wrong-wrong"), "{logs}");
+    }
+}
+
+#[tokio::test]
+async fn a_signal_stops_both_listeners_at_once() {
+    for signal in ["TERM", "INT"] {
+        let server = alone(&[&ADMIN[..], &["--admin-token", TOKEN]].concat());
+        // The client keeps its connections open, which must not hold the server up.
+        assert_eq!(server.get("/healthz").await.status, 200);
+        server.send(server.admin_request("GET", "/admin/bans")).await.problem(401);
+        let urls = [server.url.clone(), server.admin_url.clone().unwrap()];
+        let asked = Instant::now();
+        server.signal(signal);
+        let (status, logs, printed) = server.stopped();
+        assert_eq!(status.code(), Some(0), "{logs}");
+        assert!(asked.elapsed() < Duration::from_secs(8), "it ran into its own time limit");
+        assert_eq!(printed, Vec::<String>::new(), "two lines on stdout, and no more");
+        for url in urls {
+            assert!(
+                TcpStream::connect(url.trim_start_matches("http://")).is_err(),
+                "{url} is open"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_a_reader_of_its_logs_serves() {
+    let server = Server::start_unheard(SECKILL, &[]);
+    assert_eq!(server.order("iphone", "alice").await.status, 201);
+    server.signal("TERM");
+    assert_eq!(server.stopped().0.code(), Some(0));
+}
+
+#[tokio::test]
+async fn an_order_under_way_is_answered_before_the_stop() {
+    let redis = Redis::start().await;
+    let server = crate::on_redis(&redis, &[]);
+    // Redis holds scripts back, and with them the order.
+    redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
+    let order = server.spawn(server.order_request("iphone", "alice"));
+    while !redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1") {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    server.signal("TERM");
+    // New connections are refused once the server has begun to stop.
+    let address = server.url.trim_start_matches("http://").to_owned();
+    while tokio::net::TcpStream::connect(&address).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
+    assert_eq!(order.await.unwrap().status, 201);
+    assert_eq!(server.stopped().0.code(), Some(0));
+}

@@ -1,0 +1,58 @@
+//! [`Bucket`]: the global token bucket in front of the levels.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use governor::clock::Clock;
+use governor::middleware::NoOpMiddleware;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota as Refill, RateLimiter};
+use tokio::time::Instant;
+use tower_sliding_window::Quota;
+
+/// Admits a number of messages in a length of time, and after a pause as many at once.
+///
+/// It is this server's own, and guards the server and what is behind it: every message that comes
+/// takes a token, also one that the levels then refuse.
+pub(crate) struct Bucket {
+    tokens: RateLimiter<NotKeyed, InMemoryState, Monotonic, NoOpMiddleware<Duration>>,
+    quota: Quota,
+}
+
+impl Bucket {
+    /// Creates a bucket that is full.
+    pub(crate) fn new(quota: Quota) -> Result<Self, TooFast> {
+        let limit = NonZeroU32::new(quota.limit()).ok_or(TooFast)?;
+        let refill = Refill::with_period(quota.window() / quota.limit()).ok_or(TooFast)?;
+        let clock = Monotonic(Instant::now());
+        let tokens = RateLimiter::direct_with_clock(refill.allow_burst(limit), clock);
+        Ok(Self { tokens, quota })
+    }
+
+    /// Takes a token, or says how long until there is one.
+    pub(crate) fn take(&self) -> Result<(), Duration> {
+        let now = self.tokens.clock().now();
+        self.tokens.check().map_err(|until| until.wait_time_from(now))
+    }
+
+    pub(crate) fn quota(&self) -> Quota {
+        self.quota
+    }
+}
+
+/// A rate is higher than a clock of nanoseconds can tell.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("more than a token a nanosecond: lower the limit or lengthen the window")]
+pub(crate) struct TooFast;
+
+/// Tokio's clock, which the windows in this process have too.
+#[derive(Clone)]
+struct Monotonic(Instant);
+
+impl Clock for Monotonic {
+    type Instant = Duration;
+
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+}

@@ -1,0 +1,97 @@
+//! [`Gateway`]: what becomes of a message.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{
+    Admitted, Decision, Denied, FailurePolicy, Key, Limiter, Quota, StoreError,
+};
+use uuid::Uuid;
+
+use crate::alerts::Alerts;
+use crate::bucket::Bucket;
+use crate::controller::Results;
+use crate::downstream::Downstream;
+use crate::levels::Levels;
+use crate::message::Message;
+
+/// The way of a message: the bucket, then all levels in one decision, then the downstream.
+pub(crate) struct Gateway {
+    pub(crate) limiter: Limiter,
+    pub(crate) bucket: Bucket,
+    pub(crate) levels: Arc<Levels>,
+    pub(crate) alerts: Alerts,
+    pub(crate) downstream: Downstream,
+    pub(crate) results: Results,
+}
+
+/// Why a message is not sent.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    UnknownInstitution,
+    /// The bucket is empty, for so long.
+    Global(Duration),
+    /// Windows of these levels are full.
+    Levels(Box<Denied>),
+    /// The store does not answer.
+    Store(StoreError),
+    /// The downstream did not take the message. It is not counted.
+    Downstream,
+}
+
+/// Creates the limiter of a gateway. Its own policy is not used: each check names the policies of the
+/// levels.
+pub(crate) fn limiter(windows: impl Store, on_failure: FailurePolicy) -> Limiter {
+    Limiter::new(Quota::per_second(1), windows).failure_policy(on_failure)
+}
+
+impl Gateway {
+    /// Sends a message, or refuses it and leaves no trace of it in any window.
+    ///
+    /// A message that has begun its way goes it to the end, even if the caller no longer waits: one
+    /// that is admitted is handed over, and one that is not taken gives its places back.
+    pub(crate) async fn send(self: &Arc<Self>, message: Message) -> Result<Uuid, Refusal> {
+        let gateway = self.clone();
+        let sent = tokio::spawn(async move { gateway.decide_and_send(message).await });
+        // Only a panic, or the end of the program, ends the task early.
+        sent.await.unwrap_or(Err(Refusal::Downstream))
+    }
+
+    async fn decide_and_send(&self, message: Message) -> Result<Uuid, Refusal> {
+        let policies = self.levels.policies(&message.institution);
+        let [institution, channel, receiver] = policies.ok_or(Refusal::UnknownInstitution)?;
+        let token = self.bucket.take();
+        self.alerts.global(token.is_err());
+        token.map_err(Refusal::Global)?;
+
+        let keys = [
+            (institution, Key::from(message.institution.as_str())),
+            (channel, Key::from(message.channel.as_str())),
+            (receiver, Key::from(&message.to)),
+        ];
+        let decision = self.limiter.check_all(keys).await.map_err(Refusal::Store)?;
+        let refused_by: Vec<&str> =
+            decision.denied().into_iter().flat_map(Denied::violated).collect();
+        self.alerts.levels(&refused_by);
+        match decision {
+            Decision::Admitted(admitted) => self.hand_over(&message, &admitted).await,
+            Decision::Denied(denied) => Err(Refusal::Levels(Box::new(denied))),
+        }
+    }
+
+    /// Hands an admitted message to the downstream; one that is not taken gives its places back.
+    async fn hand_over(&self, message: &Message, admitted: &Admitted) -> Result<Uuid, Refusal> {
+        let asked = Instant::now();
+        let taken = self.downstream.send(message).await;
+        self.results.add(asked.elapsed(), taken.is_err());
+        if taken.is_ok() {
+            return Ok(admitted.id());
+        }
+        if let Err(error) = self.limiter.cancel(admitted).await {
+            tracing::warn!(%error, "a message that was not sent stays counted");
+        }
+        Err(Refusal::Downstream)
+    }
+}

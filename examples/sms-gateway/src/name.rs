@@ -1,0 +1,50 @@
+//! [`Name`]: what institutions and channels are called.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest name, in bytes.
+const LONGEST_NAME: usize = 64;
+
+/// The name of an institution or a channel: 1 to 64 characters of `a-z 0-9 _ . -`.
+///
+/// Lower case only: a name that can be spelt in two ways would have two windows.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Name(String);
+
+impl Name {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Senders choose names, so they may be logged at the level debug only.
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Name({} bytes)", self.0.len())
+    }
+}
+
+impl FromStr for Name {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let allowed =
+            |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"_.-".contains(&it);
+        if text.is_empty() || text.len() > LONGEST_NAME || !text.bytes().all(allowed) {
+            return Err(NameError);
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// A text is no [`Name`].
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("a name is 1 to 64 characters of a-z 0-9 _ . -")]
+pub(crate) struct NameError;

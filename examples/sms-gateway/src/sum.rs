@@ -1,0 +1,186 @@
+//! [`Sum`]: what the levels admit altogether, which the global rate must not be below.
+//!
+//! Every message takes a place in the window of its institution, and the institutions are those the
+//! server was started with. So in the long run the levels admit no more than the sum of the
+//! institutions' rates. Channels and receivers are not summed: a message may name new ones, so their
+//! number has no bound, and they only narrow what the institutions' windows let through.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+use tower_sliding_window::{Policy, Quota};
+
+use crate::name::Name;
+
+/// How many terms a message shows.
+const SHOWN_TERMS: usize = 10;
+/// What rounding may add to a sum of rates, as a part of it.
+const ROUNDING: f64 = 1e-9;
+
+/// The institutions' rates, added up.
+#[derive(Clone, Debug)]
+pub(crate) struct Sum {
+    /// The highest rate first.
+    terms: Vec<Term>,
+}
+
+/// What one institution adds to the sum.
+#[derive(Clone, Debug)]
+struct Term {
+    institution: Name,
+    policy: Policy,
+    /// Messages a second in the long run.
+    rate: f64,
+    /// Messages at once on top of that.
+    burst: u64,
+}
+
+/// Returns how many requests a second a quota admits in the long run.
+fn rate(quota: &Quota) -> f64 {
+    f64::from(quota.limit()) / quota.window().as_secs_f64()
+}
+
+/// Returns the quota that holds a policy back in the long run.
+fn binding(policy: &Policy) -> Option<&Quota> {
+    policy.quotas().iter().min_by(|one, other| {
+        rate(one).total_cmp(&rate(other)).then(one.limit().cmp(&other.limit()))
+    })
+}
+
+impl Sum {
+    pub(crate) fn new<'a>(institutions: impl Iterator<Item = (&'a Name, &'a Policy)>) -> Self {
+        let term = |(name, policy): (&Name, &Policy)| Term {
+            institution: name.clone(),
+            policy: policy.clone(),
+            rate: binding(policy).map_or(0.0, rate),
+            burst: binding(policy).map_or(0, |quota| quota.limit().into()),
+        };
+        let mut terms: Vec<_> = institutions.map(term).collect();
+        terms.sort_by(|one, other| other.rate.total_cmp(&one.rate));
+        Self { terms }
+    }
+
+    /// Returns the sum, in messages a second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.terms.iter().map(|term| term.rate).sum()
+    }
+
+    /// Holds a global rate against the sum.
+    ///
+    /// # Errors
+    ///
+    /// [`GlobalTooLow`] if the rate is below the sum.
+    pub(crate) fn check(self, global: Quota) -> Result<(), GlobalTooLow> {
+        if self.rate() > rate(&global) * (1.0 + ROUNDING) {
+            return Err(GlobalTooLow { sum: self, global });
+        }
+        Ok(())
+    }
+
+    /// Returns how many tokens a bucket must hold to refuse nothing that the levels admit, if that is
+    /// more than a bucket of this quota holds.
+    pub(crate) fn burst_above(&self, global: Quota) -> Option<u64> {
+        let burst = self.terms.iter().map(|term| term.burst).sum();
+        (burst > u64::from(global.limit())).then_some(burst)
+    }
+}
+
+impl fmt::Display for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} a second", Rate(self.rate()))?;
+        for (index, term) in self.terms.iter().take(SHOWN_TERMS).enumerate() {
+            let sign = if index == 0 { "=" } else { "+" };
+            write!(f, " {sign} {} {}", term.institution, term.policy)?;
+        }
+        match self.terms.len().saturating_sub(SHOWN_TERMS) {
+            0 => Ok(()),
+            more => write!(f, " + {more} more"),
+        }
+    }
+}
+
+/// The global rate is below the sum of what it fronts.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "the global rate {global}, that is {} a second, is below the sum of the institutions' rates: {sum}",
+    Rate(rate(global))
+)]
+pub(crate) struct GlobalTooLow {
+    sum: Sum,
+    global: Quota,
+}
+
+impl GlobalTooLow {
+    /// Returns the lowest global rate in whole messages a second that would do.
+    pub(crate) fn enough(&self) -> u64 {
+        (self.sum.rate() * (1.0 - ROUNDING)).ceil() as u64
+    }
+
+    /// Returns the sum, its terms and the global rate for a problem document, rates a second.
+    pub(crate) fn members(&self) -> [(&'static str, Value); 3] {
+        let term = |term: &Term| {
+            let (name, policy) = (term.institution.as_str(), term.policy.to_string());
+            json!({ "institution": name, "policy": policy, "rate": term.rate })
+        };
+        let terms: Vec<_> = self.sum.terms.iter().take(SHOWN_TERMS).map(term).collect();
+        let global = json!({ "policy": self.global.to_string(), "rate": rate(&self.global) });
+        [("sum", self.sum.rate().into()), ("terms", terms.into()), ("global", global)]
+    }
+}
+
+/// A rate with at most three decimals.
+struct Rate(f64);
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{:.3}", self.0);
+        f.write_str(text.trim_end_matches('0').trim_end_matches('.'))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(policies: &[&str]) -> Sum {
+        let named = |(index, policy): (usize, &&str)| {
+            (format!("i{index}").parse().unwrap(), policy.parse().unwrap())
+        };
+        let terms: Vec<(Name, Policy)> = policies.iter().enumerate().map(named).collect();
+        Sum::new(terms.iter().map(|(name, policy)| (name, policy)))
+    }
+
+    fn fits(policies: &[&str], global: &str) -> bool {
+        sum(policies).check(global.parse().unwrap()).is_ok()
+    }
+
+    #[test]
+    fn the_bound_is_the_sum_itself() {
+        assert!(fits(&["100/1s", "400/1s"], "500/1s"));
+        assert!(!fits(&["100/1s", "400/1s"], "499/1s"));
+        assert!(!fits(&["100/1s", "400/1s", "1/1h"], "500/1s"));
+        assert!(fits(&["100/3s"; 3], "100/1s"), "thirds add up to a whole");
+        assert!(fits(&["1/7s"; 7], "60/60s") && !fits(&["1/7s"; 8], "60/60s"));
+        assert!(fits(&["100/1s,60/60s"], "1/1s"), "the lowest rate of a policy counts");
+        assert!(fits(&[], "1/24h"));
+    }
+
+    #[test]
+    fn the_message_shows_the_sum_its_terms_and_the_rate() {
+        let error = sum(&["50/60s", "400/1s"]).check("24000/60s".parse().unwrap()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the global rate 24000/60s, that is 400 a second, is below the sum of the institutions' \
+             rates: 400.833 a second = i1 400/1s + i0 50/60s"
+        );
+        assert_eq!(error.enough(), 401);
+        assert!(sum(&["1/1s"; 12]).to_string().ends_with("+ i9 1/1s + 2 more"));
+    }
+
+    #[test]
+    fn the_bucket_must_hold_what_may_come_on_top_of_the_rates() {
+        let sum = sum(&["1000/60s", "5/1s,100/60s"]);
+        assert_eq!(sum.burst_above("1099/1s".parse().unwrap()), Some(1100));
+        assert_eq!(sum.burst_above("1100/1s".parse().unwrap()), None);
+    }
+}

@@ -1,0 +1,223 @@
+//! Several gateways, what outlives them, and a Redis that fails or is more than one server.
+
+use serde_json::{Value, json};
+use test_support::server_process::{Server, run};
+use test_support::{Cluster, MASTER, Redis, Sentinels};
+
+use crate::{
+    ALICE, BOB, GATEWAY, policies_until, put, sent_by_both, sms, start, stop, until, violated,
+};
+
+async fn configured(server: &Server, level: &str) -> Value {
+    server.get("/policies").await.json()[level]["configured"].clone()
+}
+
+#[tokio::test]
+async fn two_servers_hold_a_receiver_to_one_policy() {
+    let redis = Redis::start().await;
+    let flags = ["--redis", &redis.url(), "--receiver-limit", "7/1h"];
+    let servers = [(); 2].map(|()| start(&flags));
+    assert_eq!(sent_by_both(&servers, 60, ALICE).await, 7);
+    for log in ["{=+491701234567}:receiver", "{=bank}:institution", "{=otp}:channel"] {
+        assert_eq!(redis.run::<usize>(&["ZCARD", &format!("sms:{log}")]).await, 7, "{log}");
+    }
+}
+
+#[tokio::test]
+async fn a_change_holds_on_every_server_and_after_a_restart() {
+    let redis = Redis::start().await;
+    let flags = ["--redis", &redis.url(), "--prefix", "gate", "--receiver-limit", "2/60s"];
+    let servers = [(); 2].map(|()| start(&flags));
+    for policy in ["3/1h", "1/1h"] {
+        assert_eq!(put(&servers[0], "/policies/receiver", policy).await.status, 200);
+        policies_until(&servers[1], |it| it["receiver"]["configured"] == policy).await;
+    }
+    put(&servers[1], "/policies/institution/bank", "50/1s").await;
+    assert_eq!(sms(&servers[1], "bank", ALICE).await.status, 202);
+    violated(&sms(&servers[1], "bank", ALICE).await);
+    servers.into_iter().for_each(|server| drop(stop(server)));
+
+    for key in redis.run::<Vec<String>>(&["KEYS", "*"]).await {
+        let ttl: i64 = redis.run(&["TTL", &key]).await;
+        let month = 30 * 24 * 3600;
+        let expected = if key == "gate:policies" { month - 600..=month } else { 1..=3601 };
+        assert!(expected.contains(&ttl), "{key} has {ttl}");
+    }
+    redis.run::<()>(&["EXPIRE", "gate:policies", "100"]).await;
+    let again = start(&flags);
+    assert!(redis.run::<i64>(&["TTL", "gate:policies"]).await > 100, "the server renews it");
+    let policies = again.get("/policies").await.json();
+    assert_eq!(
+        (&policies["version"], &policies["receiver"]["configured"]),
+        (&3.into(), &"1/1h".into())
+    );
+    assert_eq!(policies["institution"]["institutions"]["bank"]["configured"], "50/1s");
+    violated(&sms(&again, "bank", ALICE).await);
+}
+
+#[tokio::test]
+async fn concurrent_changes_never_break_the_sum() {
+    let redis = Redis::start().await;
+    let [one, other] = [(); 2].map(|()| start(&["--redis", &redis.url(), "--global", "500/1s"]));
+    for round in 0..20 {
+        assert_eq!(put(&one, "/policies/institution/bank", "100/1s").await.status, 200);
+        assert_eq!(put(&one, "/policies/institution/shop", "100/1s").await.status, 200);
+        let raise = |server: &Server, name: &str| {
+            let request = server.request("PUT", &format!("/policies/institution/{name}"));
+            server.spawn_body(request, "300/1s")
+        };
+        let answers = [raise(&one, "bank"), raise(&other, "shop")];
+        let mut statuses = Vec::new();
+        for answer in answers {
+            statuses.push(answer.await.unwrap().status.as_u16());
+        }
+        statuses.sort_unstable();
+        assert_eq!(statuses, [200, 409], "round {round}");
+    }
+    let version = one.get("/policies").await.json()["version"].as_u64().unwrap();
+    assert_eq!(version, 60, "each change has one version");
+}
+
+#[tokio::test]
+async fn an_unreadable_policy_changes_nothing() {
+    let redis = Redis::start().await;
+    let server = start(&["--redis", &redis.url()]);
+    put(&server, "/policies/channel", "33/1s").await;
+    let set = ["HSET", "sms:policies", "channel", "many", "institution/gone", "1/1s"];
+    let more = ["sender", "1/1s", "receiver", "7/60s", "version", "9"];
+    redis.run::<()>(&[&set[..], &more].concat()).await;
+    policies_until(&server, |policies| policies["receiver"]["configured"] == "7/60s").await;
+    assert_eq!(configured(&server, "channel").await, "33/1s");
+    // What this server does not understand is kept for others.
+    put(&server, "/policies/receiver", "8/60s").await;
+    assert_eq!(redis.run::<String>(&["HGET", "sms:policies", "sender"]).await, "1/1s");
+    let logs = stop(server);
+    let warnings = logs.lines().filter(|line| line.contains("WARN") && line.contains("in Redis"));
+    assert_eq!(warnings.count(), 3, "each once: {logs}");
+}
+
+#[tokio::test]
+async fn a_redis_that_forgets_gets_the_policies_again() {
+    let redis = Redis::start().await;
+    let server = start(&["--redis", &redis.url()]);
+    put(&server, "/policies/receiver", "1/1h").await;
+    redis.run::<()>(&["FLUSHALL"]).await;
+    let restored =
+        async || redis.run::<Option<String>>(&["HGET", "sms:policies", "receiver"]).await;
+    until(async || restored().await.as_deref() == Some("1/1h")).await;
+    assert_eq!(redis.run::<u32>(&["HGET", "sms:policies", "version"]).await, 1);
+    assert_eq!(configured(&server, "receiver").await, "1/1h");
+}
+
+#[tokio::test]
+async fn a_server_outlives_its_redis_and_takes_it_back() {
+    let mut redis = Redis::start().await;
+    let local = start(&["--redis", &redis.url(), "--receiver-limit", "2/1h"]);
+    let closed = start(&["--redis", &redis.url(), "--on-failure", "closed"]);
+    put(&local, "/policies/receiver", "3/1h").await;
+    assert_eq!(sms(&local, "bank", ALICE).await.status, 202);
+    policies_until(&closed, |policies| policies["version"] == 1).await;
+    redis.kill();
+
+    for _ in 0..2 {
+        assert_eq!(sms(&local, "bank", ALICE).await.status, 202);
+    }
+    assert_eq!(violated(&sms(&local, "bank", ALICE).await), json!(["receiver"]));
+    for refused in
+        [sms(&closed, "bank", BOB).await, put(&local, "/policies/receiver", "9/1h").await]
+    {
+        assert!(refused.problem(503).ends_with("#temporary-reduced-capacity"));
+        refused.retry_after();
+    }
+    policies_until(&local, |policies| policies["stale"] == true).await;
+    assert_eq!(configured(&local, "receiver").await, "3/1h");
+
+    redis.start_again();
+    redis.answers().await;
+    until(async || put(&local, "/policies/receiver", "9/1h").await.status == 200).await;
+    policies_until(&closed, |policies| policies["receiver"]["configured"] == "9/1h").await;
+    policies_until(&local, |policies| policies["stale"] == false).await;
+    let logs = stop(local);
+    assert!(logs.contains("those known hold") && logs.contains("from Redis again"), "{logs}");
+    assert!(!logs.contains("4917"), "{logs}");
+}
+
+#[tokio::test]
+async fn changes_count_in_the_sum_of_every_server() {
+    let redis = Redis::start().await;
+    let url = redis.url();
+    let [high, low] =
+        ["900/1s", "300/1s"].map(|global| start(&["--redis", &url, "--global", global]));
+    assert_eq!(put(&low, "/policies/institution/bank", "400/1s").await.status, 409);
+    assert_eq!(put(&high, "/policies/institution/bank", "400/1s").await.status, 200);
+    // The levels are the fleet's: the other server takes the policy over, and warns.
+    policies_until(&low, |policies| policies["version"] == 1).await;
+    assert_eq!(put(&low, "/policies/institution/bank", "401/1s").await.status, 409);
+    assert_eq!(put(&low, "/policies/institution/bank", "399/1s").await.status, 200, "it helps");
+    assert!(stop(low).contains("500 a second = bank 400/1s + shop 100/1s"));
+
+    let flags = ["--listen", "127.0.0.1:0", "--redis", &url, "--global", "300/1s"];
+    let output = run(GATEWAY, &flags);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    for part in ["499 a second = bank 399/1s + shop 100/1s", "--global 499/1s", "kept in Redis"] {
+        assert!(stderr.contains(part), "{part}: {stderr}");
+    }
+}
+
+#[tokio::test]
+async fn on_a_cluster_levels_and_policies_hold() {
+    let cluster = Cluster::start().await;
+    let urls: Vec<String> = cluster.nodes.iter().map(Redis::url).collect();
+    let mut flags = vec!["--receiver-limit", "7/1h"];
+    urls.iter().for_each(|url| flags.extend(["--redis", url]));
+    let servers = [(); 2].map(|()| start(&flags));
+    assert_eq!(sent_by_both(&servers, 40, ALICE).await, 7);
+
+    assert_eq!(put(&servers[0], "/policies/receiver", "8/1h").await.status, 200);
+    assert_eq!(put(&servers[1], "/policies/institution/bank", "7/1h").await.status, 200);
+    for server in &servers {
+        policies_until(server, |policies| policies["version"] == 2).await;
+    }
+    let denied = sms(&servers[0], "bank", ALICE).await;
+    assert_eq!(violated(&denied), json!(["institution"]), "the others are rolled back");
+    assert_eq!(sms(&servers[0], "shop", ALICE).await.status, 202);
+    violated(&sms(&servers[1], "shop", ALICE).await);
+}
+
+/// Returns whether a Sentinel names the server on this port as the master.
+async fn names_master(sentinel: &str, port: u16) -> bool {
+    let client = redis::Client::open(sentinel).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut ask = redis::cmd("SENTINEL");
+    ask.arg("GET-MASTER-ADDR-BY-NAME").arg(MASTER);
+    let (_, named): (String, u16) = ask.query_async(&mut connection).await.unwrap();
+    named == port
+}
+
+#[tokio::test]
+async fn messages_and_policies_outlive_a_master() {
+    let mut watched = Sentinels::start().await;
+    let urls = watched.urls().join(",");
+    let flags = ["--redis", &urls, "--sentinel-master", MASTER];
+    let server = start(&flags);
+    assert_eq!(put(&server, "/policies/receiver", "2/1h").await.status, 200);
+    assert_eq!(sms(&server, "bank", ALICE).await.status, 202);
+    let log = format!("sms:{{={ALICE}}}:receiver");
+    let replicated = async |key: &str| watched.replica.run::<u32>(&["EXISTS", key]).await == 1;
+    until(async || replicated("sms:policies").await && replicated(&log).await).await;
+
+    watched.master.kill();
+    assert_eq!(sms(&server, "bank", BOB).await.status, 202, "the failure policy decides");
+    until(async || put(&server, "/policies/channel", "9/1h").await.status == 200).await;
+    policies_until(&server, |policies| policies["stale"] == false).await;
+    for url in watched.urls() {
+        until(async || names_master(&url, watched.replica.port()).await).await;
+    }
+
+    let other = start(&flags);
+    assert_eq!(configured(&other, "receiver").await, "2/1h", "it was replicated");
+    assert_eq!(configured(&other, "channel").await, "9/1h");
+    assert_eq!(sms(&other, "bank", ALICE).await.status, 202);
+    assert_eq!(violated(&sms(&other, "bank", ALICE).await), json!(["receiver"]));
+}

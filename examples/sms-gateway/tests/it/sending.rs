@@ -1,0 +1,83 @@
+//! Messages and policies over HTTP, whether the state is in process or in Redis.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+use test_support::Redis;
+use test_support::server_process::Server;
+
+use crate::{ALICE, BOB, message, policies_until, sms, start, stop, until, violated};
+
+/// Holds two servers to a promise: one that keeps everything itself and one that has a Redis.
+async fn on_both(flags: &[&str], promise: impl AsyncFn(&Server)) {
+    promise(&start(flags)).await;
+    let redis = Redis::start().await;
+    promise(&start(&[flags, &["--redis", &redis.url()]].concat())).await;
+}
+
+#[tokio::test]
+async fn messages_go_out_until_a_level_is_full() {
+    on_both(&[], async |server| {
+        let mut ids = HashSet::new();
+        for institution in ["bank", "shop"] {
+            let sent = sms(server, institution, ALICE).await;
+            assert_eq!(sent.status, 202, "{sent:?}");
+            assert!(ids.insert(sent.json()["message_id"].as_str().unwrap().to_owned()));
+        }
+        let denied = sms(server, "bank", ALICE).await;
+        assert_eq!(violated(&denied), json!(["receiver"]));
+        assert!((1..=60).contains(&denied.retry_after()));
+        assert!(!String::from_utf8_lossy(&denied.body).contains("4917"), "{denied:?}");
+        assert_eq!(sms(server, "bank", BOB).await.status, 202, "others are not held up");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_malformed_message_is_refused() {
+    let server = start(&[]);
+    let with = |member: &str, value: Value| {
+        let mut body: Value = serde_json::from_str(&message("bank", ALICE)).unwrap();
+        body[member] = value;
+        body.to_string()
+    };
+    let twice = message("bank", ALICE).replacen('{', r#"{"to":"+15550000009","#, 1);
+    for (body, status, part) in [
+        ("{\n  \"to\": +49\n}".to_owned(), 400, "line 2"),
+        ("null".to_owned(), 422, "JSON object"),
+        (twice, 422, "each once"),
+        ("{\"channel\":\"otp\"}".to_owned(), 422, "institution"),
+        (with("to", Value::Null), 422, "to"),
+        (with("to", "+0491701234567".into()), 422, "telephone number"),
+        (with("to", "+1234567890123456".into()), 422, "7 to 15 digits"),
+        (with("institution", "Bank".into()), 422, "a-z"),
+        (with("institution", "stranger".into()), 403, "started with"),
+        (with("text", "ü".repeat(1601).into()), 422, "1 to 1600"),
+        (with("text", "x".repeat(20_000).into()), 413, ""),
+    ] {
+        let answer = server.send_body(server.request("POST", "/sms"), body.clone()).await;
+        answer.problem(status);
+        let said = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
+        assert!(said.contains(part) && !said.contains("stranger"), "{body}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn an_alert_is_logged_at_its_start_and_end() {
+    let flags = ["--alert-window", "2s", "--alert-least", "5", "--receiver-limit", "1/1h"];
+    let server = start(&flags);
+    until(async || {
+        sms(&server, "bank", ALICE).await;
+        server.get("/policies").await.json()["receiver"]["alert"] == true
+    })
+    .await;
+    policies_until(&server, |policies| policies["receiver"]["alert"] == false).await;
+    let logs = stop(server);
+    let lines = |part: &str| -> Vec<&str> { logs.lines().filter(|it| it.contains(part)).collect() };
+    let (begun, over) = (lines("alert: a level refuses too much"), lines("the alert is over"));
+    assert_eq!((begun.len(), over.len()), (1, 1), "{logs}");
+    assert!(begun[0].contains("WARN") && begun[0].contains("receiver"), "{logs}");
+    for key in ["4917", "bank", "otp"] {
+        assert!(!logs.contains(key), "{key} does not belong in logs at info: {logs}");
+    }
+}

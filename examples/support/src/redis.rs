@@ -1,0 +1,81 @@
+//! [`Connected`]: the Redis that a server uses.
+
+use std::error::Error;
+use std::time::Duration;
+
+use ::redis::{ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
+use tower_sliding_window::store::RedisServers;
+use tower_sliding_window::{RedisStore, StoreError};
+
+use crate::prefix::Prefix;
+
+/// A Redis that has answered.
+pub struct Connected {
+    /// The windows, and the connection for the server's own commands.
+    pub store: RedisStore,
+    /// The addresses of the servers, without what else their URLs hold.
+    pub addresses: String,
+}
+
+impl Connected {
+    /// Says that this Redis fails.
+    pub fn unusable(&self, source: StoreError) -> OpenError {
+        unusable(&self.addresses, source)
+    }
+}
+
+/// Connects to the server at a URL, to the Cluster of several, or to the master that Sentinels name.
+pub(crate) async fn connect(
+    urls: &[String],
+    sentinel_master: Option<&str>,
+    response_timeout: Duration,
+    prefix: &Prefix,
+) -> Result<Connected, OpenError> {
+    let infos = urls.iter().map(|url| url.as_str().into_connection_info());
+    let infos: Vec<ConnectionInfo> = infos.collect::<RedisResult<_>>().map_err(OpenError::Url)?;
+    let addresses: Vec<String> = infos.iter().map(|info| info.addr().to_string()).collect();
+    let addresses = addresses.join(", ");
+    let servers = match (&infos[..], sentinel_master) {
+        (_, Some(master)) => RedisServers::sentinel(infos, master),
+        ([one], None) => RedisServers::one(one.clone()),
+        (_, None) => RedisServers::cluster(infos),
+    };
+    let builder = RedisStore::builder().prefix(&prefix.0).response_timeout(response_timeout);
+    let store = match servers {
+        Ok(servers) => builder.connect(servers).await,
+        Err(error) => Err(error),
+    };
+    match store {
+        Ok(store) => Ok(Connected { store, addresses }),
+        Err(error) => Err(unusable(&addresses, error)),
+    }
+}
+
+fn unusable(addresses: &str, source: impl Error + Send + Sync + 'static) -> OpenError {
+    OpenError::Unusable { addresses: addresses.to_owned(), source: Box::new(source) }
+}
+
+/// Why a server can't start with the Redis it was given.
+///
+/// No message shows a URL, which may hold a password.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The text of a URL is wrong.
+    #[error(
+        "the value of --redis is not a Redis URL: {0}\n\
+         hint: write redis://[:PASSWORD@]HOST[:PORT][/DB], such as redis://127.0.0.1:6379"
+    )]
+    Url(RedisError),
+    /// The Redis does not answer, or refuses.
+    #[error(
+        "can't use the Redis at {addresses}: {source}\n\
+         hint: start one with `redis-server` (6.2 or later, or Valkey), correct --redis, or leave it \
+         out to keep everything in this process"
+    )]
+    Unusable {
+        /// Where the Redis is.
+        addresses: String,
+        /// What went wrong.
+        source: Box<dyn Error + Send + Sync>,
+    },
+}

@@ -1,0 +1,110 @@
+//! [`RedisCommands`]: the application's own commands, on the connection of the store.
+
+use redis::{Cmd, FromRedisValue, Pipeline, ToRedisArgs, Value};
+
+use super::client::Client;
+use super::reply::read;
+use super::scripts::Script;
+use crate::error::StoreError;
+
+/// Sends the application's own commands over the connection of a [`RedisStore`](crate::RedisStore).
+///
+/// A cheap handle: clones share the connection. It is the same connection as the store's, with the
+/// same circuit breaker: to one server, to the master that Sentinels name, or to a Cluster. Each
+/// call waits for a reply no longer than the response timeout of the store. While the store has no
+/// connection, each call fails at once with [`StoreError::Unavailable`].
+///
+/// No call is repeated. After an error with [`StoreError::may_have_counted`] the server may have
+/// executed it.
+///
+/// Keys are sent as they are: the prefix of the store is not added to them. A key that does not
+/// contain `{=` is not one of the store's.
+///
+/// ```no_run
+/// use tower_sliding_window::RedisStore;
+/// use tower_sliding_window::store::RedisScript;
+///
+/// # async fn sell() -> Result<(), tower_sliding_window::StoreError> {
+/// let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
+/// let commands = store.commands();
+///
+/// let stock: Option<u32> = commands.query(redis::cmd("GET").arg("shop:{iphone}:stock")).await?;
+///
+/// let take = RedisScript::new("return redis.call('DECRBY', KEYS[1], ARGV[1])");
+/// let left: i64 = commands.script(&take, &["shop:{iphone}:stock"], &[1]).await?;
+/// # let _ = (stock, left);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedisCommands {
+    client: Client,
+}
+
+impl RedisCommands {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Sends one command.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if there is no reply in time, if the reply is an error, or if it is not a `T`.
+    pub async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
+        read(&self.client.send(command).await?)
+    }
+
+    /// Sends several commands at once, and returns their replies as one tuple or list.
+    ///
+    /// On a Cluster all keys must be in one slot.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisCommands::query`]. An error in place of one reply is an error of the whole.
+    pub async fn pipeline<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, StoreError> {
+        read(&Value::Array(self.client.send_all(commands).await?))
+    }
+
+    /// Calls a script with these keys and arguments.
+    ///
+    /// The script is called by its hash. A server that does not have it gets its text. On a Cluster
+    /// the first key says which server it runs on, and all keys must be in one slot.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisCommands::query`].
+    pub async fn script<T: FromRedisValue>(
+        &self,
+        script: &RedisScript,
+        keys: impl ToRedisArgs,
+        arguments: impl ToRedisArgs,
+    ) -> Result<T, StoreError> {
+        let mut command = script.0.command(keys.num_of_args());
+        command.arg(keys).arg(arguments);
+        read(&self.client.run(&script.0, &command).await?)
+    }
+}
+
+impl std::fmt::Debug for RedisCommands {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisCommands").finish_non_exhaustive()
+    }
+}
+
+/// A Lua script of the application, for [`RedisCommands::script`].
+pub struct RedisScript(Script);
+
+impl RedisScript {
+    /// Takes the script's text. It is not compiled before the first call.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self(Script::new(text.to_owned()))
+    }
+}
+
+impl std::fmt::Debug for RedisScript {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisScript").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,113 @@
+//! The examples in single files, as a reader runs them.
+
+use test_support::Redis;
+use test_support::line_program::LineProgram;
+
+const QUOTA: LineProgram = LineProgram("message_quota");
+const STORM: LineProgram = LineProgram("message_storm");
+const MONITOR: LineProgram = LineProgram("speech_monitor");
+
+#[test]
+fn every_example_is_short_and_has_help() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+    let mut count = 0;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let Some(name) = path.file_name().unwrap().to_str().unwrap().strip_suffix(".rs") else {
+            continue;
+        };
+        count += 1;
+        let lines = std::fs::read_to_string(&path).unwrap().lines().count();
+        assert!(lines <= 120, "{name} has {lines} lines");
+        let output = test_support::server_process::run(name, &["--help"]);
+        assert!(output.status.success(), "{name}: {output:?}");
+        assert!(output.stdout.len() > 100, "{name} does not help");
+    }
+    assert!((5..=12).contains(&count), "{count} examples");
+}
+
+#[tokio::test]
+async fn message_quota_holds_the_third_message() {
+    let redis = Redis::start().await;
+    let url = redis.url();
+    for store in [&[][..], &["--redis", &url]] {
+        let input = "bob\t1\nbob\t2\nbob\t3\nann\t4\nno tab\nbob\t5";
+        let (code, lines, logs) = QUOTA.fed(store, input);
+        assert_eq!(code, Some(0), "{logs}");
+        let kinds: Vec<_> = lines.iter().map(|line| line.split("\" ").next().unwrap()).collect();
+        let expected = ["sent", "sent", "held", "sent", "held"];
+        let receivers = ["bob", "bob", "bob", "ann", "bob"];
+        let expected =
+            expected.iter().zip(receivers).map(|(it, to)| format!("{it} receiver=\"{to}"));
+        assert_eq!(kinds, expected.collect::<Vec<_>>(), "{lines:?}");
+        assert!(lines[2].contains("retry_after=600s") || lines[2].contains("retry_after=59"));
+        assert!(logs.contains("line 5 is skipped"), "{logs}");
+
+        // With --wait all are sent, in order for each receiver.
+        let input: String = (1..=5).map(|text| format!("eve\t{text}\nzoe\t{text}\n")).collect();
+        let flags = [&["--wait", "--quota", "2/1s"], store].concat();
+        let (code, lines, logs) = QUOTA.fed(&flags, input);
+        assert_eq!(code, Some(0), "{logs}");
+        for receiver in ["eve", "zoe"] {
+            let start = format!("sent receiver={receiver:?} text=");
+            let sent: Vec<_> = lines.iter().filter_map(|it| it.strip_prefix(&start)).collect();
+            assert_eq!(sent, ["\"1\"", "\"2\"", "\"3\"", "\"4\"", "\"5\""], "{lines:?}");
+        }
+    }
+}
+
+#[test]
+fn message_quota_says_what_it_did_not_send() {
+    let mut program = QUOTA.start(&["--wait"]);
+    program.write("bob\t1\nbob\t2\nbob\t3\n");
+    for verb in ["sent", "sent", "held"] {
+        assert!(program.line().unwrap().starts_with(verb));
+    }
+    program.signal("TERM");
+    let (status, logs, _) = program.stopped();
+    assert_eq!(status.code(), Some(1), "{logs}");
+    assert!(logs.contains("messages that are not sent: 1"), "{logs}");
+    let (code, _, logs) = QUOTA.fed(&["--quota", "2/10"], "");
+    assert!(code == Some(1) && logs.contains("the window \"10\""), "{logs}");
+}
+
+#[tokio::test]
+async fn message_storm_tells_of_one_storm_in_the_fleet() {
+    let redis = Redis::start().await;
+    let url = redis.url();
+    let flags = ["--simulate", "--threshold", "100/3s", "--redis", &url];
+    let programs = [STORM.start(&flags), STORM.start(&flags)];
+    let mut lines = Vec::new();
+    for program in programs {
+        let (status, logs, own) = program.stopped();
+        assert_eq!(status.code(), Some(0), "{logs}");
+        lines.extend(own);
+    }
+    lines.sort();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].starts_with("storm end group=\"stormy\" peak=300 lasted="), "{lines:?}");
+    assert_eq!(lines[1], "storm start group=\"stormy\" count=101");
+}
+
+#[test]
+fn message_storm_counts_a_message_once() {
+    let input: String = (0..3).map(|id| format!("lobby\t{id}\nlobby\t{id}\n")).collect();
+    let mut program = STORM.start(&["--threshold", "2/1h"]);
+    program.write("no tab\n".to_owned() + &input + "other\t1\n");
+    assert_eq!(program.line().unwrap(), "storm start group=\"lobby\" count=3");
+    program.end_input();
+    // It waits for the end of the storm, an hour later.
+    program.signal("INT");
+    let (status, logs, lines) = program.stopped();
+    assert_eq!((status.code(), lines), (Some(0), vec![]), "{logs}");
+}
+
+#[test]
+fn speech_monitor_mutes_the_third_of_a_kind() {
+    let input = "bob\tlunch?\nmal\tcheap gold\nmal\tCHEAP GOLD!\nmal\tc h e a p gold\nmal\thello\n";
+    let (code, lines, logs) = MONITOR.fed(&[], input);
+    assert_eq!(code, Some(0), "{logs}");
+    let seen_by_all = lines.iter().filter(|line| line.starts_with("all see")).count();
+    assert_eq!((lines.len(), seen_by_all), (5, 3), "{lines:?}");
+    assert!(logs.contains("audit: muted by similar 3/60s 90% mute 6h"), "{logs}");
+}

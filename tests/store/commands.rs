@@ -1,0 +1,100 @@
+//! The application's own commands on the connection of the store.
+
+use std::time::{Duration, Instant};
+
+use test_support::{Cluster, Redis};
+use tower_sliding_window::store::{RedisCommands, RedisScript, RedisServers};
+use tower_sliding_window::{RedisStore, StoreError};
+
+const TIMEOUT: Duration = Duration::from_millis(300);
+
+async fn commands(servers: RedisServers) -> RedisCommands {
+    let builder = RedisStore::builder().response_timeout(Duration::from_secs(10));
+    builder.connect(servers).await.unwrap().commands()
+}
+
+async fn get(commands: &RedisCommands, key: &str) -> Result<Option<u32>, StoreError> {
+    commands.query(redis::cmd("GET").arg(key)).await
+}
+
+#[tokio::test]
+async fn commands_pipelines_and_scripts_reply() {
+    let redis = Redis::start().await;
+    let commands = commands(RedisServers::one(redis.url()).unwrap()).await;
+    assert_eq!(get(&commands, "a").await.unwrap(), None);
+    let mut both = redis::pipe();
+    both.set("a", 7).ignore().get("a").exists("a");
+    let reply: (u32, bool) = commands.pipeline(&both).await.unwrap();
+    assert_eq!(reply, (7, true));
+
+    let add = RedisScript::new("return redis.call('INCRBY', KEYS[1], ARGV[1]) + ARGV[2]");
+    for expected in [10, 12] {
+        let reply: u32 = commands.script(&add, &["a"], &[2, 1]).await.unwrap();
+        assert_eq!(reply, expected);
+        redis.run::<()>(&["SCRIPT", "FLUSH"]).await;
+    }
+    let none = RedisScript::new("return #KEYS + #ARGV");
+    let (keys, arguments): ([&str; 0], [&str; 0]) = ([], []);
+    assert_eq!(commands.script::<u32>(&none, &keys, &arguments).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_wrong_reply_is_an_error() {
+    let redis = Redis::start().await;
+    let commands = commands(RedisServers::one(redis.url()).unwrap()).await;
+    redis.run::<()>(&["RPUSH", "list", "x"]).await;
+    let refused = get(&commands, "list").await;
+    assert!(matches!(refused, Err(StoreError::Refused { code, .. }) if code == "WRONGTYPE"));
+    redis.run::<()>(&["SET", "text", "x"]).await;
+    assert!(matches!(get(&commands, "text").await, Err(StoreError::Protocol { .. })));
+    let mut both = redis::pipe();
+    both.get("text").get("list");
+    let refused = commands.pipeline::<(String, String)>(&both).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn no_command_waits_for_a_dead_redis() {
+    let mut redis = Redis::start().await;
+    let store = RedisStore::builder().response_timeout(TIMEOUT).connect(redis.url()).await.unwrap();
+    let commands = store.commands();
+    redis.signal("STOP");
+    let asked = Instant::now();
+    let late = get(&commands, "a").await.unwrap_err();
+    assert!(matches!(late, StoreError::Timeout) && late.may_have_counted(), "{late:?}");
+    assert!((TIMEOUT..10 * TIMEOUT).contains(&asked.elapsed()), "{:?}", asked.elapsed());
+
+    redis.kill();
+    while !matches!(get(&commands, "a").await, Err(StoreError::Unavailable)) {}
+    let asked = Instant::now();
+    for _ in 0..100 {
+        let refused = get(&commands, "a").await;
+        assert!(matches!(refused, Err(StoreError::Unavailable)), "{refused:?}");
+    }
+    assert!(asked.elapsed() < TIMEOUT, "the circuit breaker refuses at once");
+
+    redis.start_again();
+    redis.answers().await;
+    let back = Instant::now();
+    while get(&commands, "a").await.is_err() {
+        assert!(back.elapsed() < Duration::from_secs(10), "the store does not find it again");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn on_a_cluster_the_first_key_routes() {
+    let cluster = Cluster::start().await;
+    let servers = RedisServers::cluster(cluster.nodes.iter().map(Redis::url)).unwrap();
+    let commands = commands(servers).await;
+    let add = RedisScript::new("return redis.call('INCRBY', KEYS[1], ARGV[1])");
+    for number in 0..20 {
+        let key = format!("{{tag-{number}}}:count");
+        assert_eq!(commands.script::<u32>(&add, &[&key], &[number]).await.unwrap(), number);
+        let mut both = redis::pipe();
+        both.incr(&key, 1).ignore().get(&key);
+        let reply: (u32,) = commands.pipeline(&both).await.unwrap();
+        assert_eq!(reply, (number + 1,));
+        assert_eq!(get(&commands, &key).await.unwrap(), Some(number + 1));
+    }
+}
