@@ -52,19 +52,8 @@ pub use crate::window::{
 /// - A denied request leaves no trace in the logs.
 /// - A request counts once under its [`Check::id`].
 ///
-/// The contract test in `store::contract`, behind the feature `contract`, plays random histories to a
-/// store and compares each outcome with the exact algorithm. Call it in a test of the store. Here it
-/// tests [`MemoryStore`]:
-///
-/// ```
-/// # #[cfg(feature = "contract")]
-/// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
-/// use tower_sliding_window::{MemoryStore, store::contract};
-///
-/// // In a `#[tokio::test(start_paused = true)]`:
-/// contract::holds(&MemoryStore::new(), tokio::time::advance).await;
-/// # });
-/// ```
+/// The contract test `store::contract::holds`, behind the feature `contract`, plays random histories to
+/// a store and compares each outcome with the exact algorithm. Call it in a test of the store.
 ///
 /// ## Logs
 ///
@@ -83,6 +72,8 @@ pub use crate::window::{
 /// - After an admission, [`QuotaState::remaining`] and [`QuotaState::reset`] include the request.
 ///   After a denial or a peek they do not. [`QuotaState::wait`] is the time until there is room for
 ///   the check's cost, and is always computed before the request is recorded.
+/// - [`Outcome::timestamp`] may be absent unless [`Check::wants_timestamp`] is set, and
+///   [`QuotaState::reset`] may be zero unless [`Check::wants_reset`] is set.
 /// - If [`Check::repeated`] is set and a log of the check has the identity, the outcome is an
 ///   admission without any ban, with all waits zero and with the timestamp of the entries. Nothing is
 ///   recorded. If no log has the identity, the check is decided like any other.
@@ -93,7 +84,7 @@ pub use crate::window::{
 /// in the same atomic step as it decides:
 ///
 /// - If the key is banned, the request is denied, whatever the log holds. This denial is no strike.
-/// - If a quota of the policy is full, the denial is a strike and begins an episode. The episode lasts
+/// - If the key is not banned and a quota of the policy is full, the denial is a strike and begins an episode. The episode lasts
 ///   as long as the longest window among the full quotas. Further denials in the episode are no
 ///   strikes. A peek is never a strike, and an identity is one strike at most.
 /// - When as many strikes as the limit of [`Penalty::strikes`] lie within its window, they are deleted
@@ -126,7 +117,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Removes all entries of the check's identity from its logs.
     ///
-    /// Returns whether one of them had not left the longest window of its log.
+    /// Returns whether one of them had not left the longest window of its log. Strikes and bans stay.
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool>;
 
     /// Records what a process has decided or seen without this store, whatever the quotas are.

@@ -28,12 +28,6 @@
 //! in-process store that reads [`tokio::time::Instant`] under paused time, with `tokio::time::advance`
 //! (tokio's feature `test-util`). A store that reads the clock of a database needs a way to replace
 //! that clock in tests.
-//!
-//! # Penalties
-//!
-//! [`Store`] describes how a store supports [`Penalty`](crate::Penalty). A store without this support
-//! must return [`StoreError::Unsupported`] for a check with a penalty. Otherwise bans would be
-//! configured and never enforced. [`holds_without_penalties`] tests such a store.
 
 mod generate;
 mod model;
@@ -86,7 +80,8 @@ pub fn holds(store: &impl Store, advance: impl AsyncFnMut(Duration)) -> impl Fut
 }
 
 /// Tests that a store without support for penalties decides exactly as the algorithm, and returns
-/// [`StoreError::Unsupported`] for a check with a penalty.
+/// [`StoreError::Unsupported`] for a check with a [`Penalty`](crate::Penalty). Otherwise bans would be
+/// configured and never enforced.
 ///
 /// The parameters are those of [`holds`].
 ///

@@ -33,8 +33,8 @@ use crate::window::{BanRecord, Check, LogId, Outcome};
 
 /// The capacity of [`MemoryStore::new`].
 const DEFAULT_CAPACITY: usize = 1_000_000;
-/// How many expired logs an admission drops at most. An admission creates one log, mostly, so two are
-/// enough to keep up, and no admission pays for a whole sweep.
+/// How many expired logs an admission drops at most in each of its shards. Most admissions create at
+/// most one log, so two are enough to keep up, and no admission pays for a whole sweep.
 const DROPPED_PER_ADMISSION: usize = 2;
 
 /// A store in the memory of this process.
@@ -67,11 +67,11 @@ pub struct MemoryStore(Arc<Inner>);
 // `held` is raised before logs are inserted and lowered after they are removed, so the store never has
 // more logs than its capacity.
 //
-// `due_us` must never be later than the first log to expire, or a sweep that would make room is
-// skipped. Each insertion and each change of a policy lowers it under the lock of the log's shard. Only
-// a sweep raises it: first to the maximum, then it visits the shards and lowers it to each shard's
-// earliest instant. An insertion into a shard before its visit is seen by the visit. An insertion after
-// the visit sees the raised value, because both hold the shard's lock, and lowers it itself.
+// `due_us` must not be later than the instant at which any log comes due, or a sweep that would make
+// room is skipped. Each insertion and each change of a policy lowers it under the lock of the log's
+// shard. Only a sweep raises it: first to the maximum, then it visits the shards and lowers it to the
+// earliest instant of each. A visit includes the logs that were inserted into its shard before it. A
+// later insertion sees the raised value, because both hold the shard's lock, and lowers it itself.
 struct Inner {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
@@ -83,7 +83,7 @@ struct Inner {
     ban_records: ExpiringMap<BanRecord>,
     #[cfg(any(feature = "storm", feature = "moderation"))]
     tables: Tables,
-    /// No log expires before this instant. Raised only under the lock of `sweep`.
+    /// No log comes due before this instant. Raised only under the lock of `sweep`.
     due_us: AtomicU64,
     /// Locked while all shards are swept. The longest window of each policy at its last sweep, by log
     /// name.
@@ -116,7 +116,7 @@ impl MemoryStore {
     /// seconds at 30,000 requests per second, and never at less than 16,667 per second. It stays full
     /// for the length of the flood, and up to one window longer.
     ///
-    /// The remedy is a rule by address beside the rule by user. A denied request creates no log, so an
+    /// The remedy is an additional rule by address. A denied request creates no log, so an
     /// address creates no more logs of users than it has admitted requests. The guide has the recipe,
     /// in "A flood of invented ids".
     ///

@@ -9,8 +9,8 @@ use crate::policy::Penalty;
 pub(crate) struct BanRecord {
     /// When the latest ban ends or ended. 0 if there was none.
     pub(crate) until_us: u64,
-    /// The key's level when that ban began: how many of its last bans count. The next ban has the
-    /// length at this index of the penalty's levels.
+    /// The key's level since that ban began, before any decay: the index of the next ban's length among
+    /// the penalty's levels.
     pub(crate) level: u64,
     /// Why the ban was imposed.
     pub(crate) reason: String,

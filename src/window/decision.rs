@@ -103,9 +103,9 @@ impl Admitted {
 
     /// Returns the timestamp of the request in the log, on the store's clock.
     ///
-    /// The clock counts from the Unix epoch in Redis, and from the store's creation in process. The
-    /// timestamp is always present in the decision of a [`Limiter`](crate::Limiter). In that of a
-    /// layer it may be absent, because the layer does not request it.
+    /// The clock counts from the Unix epoch in Redis, and from the store's creation in process. A
+    /// [`Limiter`](crate::Limiter) requests the timestamp. A layer does not, so it may be absent. An
+    /// admission by [`FailurePolicy::Open`](crate::FailurePolicy::Open) has none.
     #[must_use]
     pub fn timestamp(&self) -> Option<Duration> {
         self.usage.outcome.timestamp

@@ -69,7 +69,7 @@ impl Outcome {
 /// the ban of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogOutcome {
-    /// The states of the quotas and then of the candidates. They share one allocation.
+    /// The states of the quotas and then of the candidates, with one allocation at most.
     states: SmallVec<[QuotaState; 2]>,
     /// How many of the states are those of quotas.
     quotas: usize,

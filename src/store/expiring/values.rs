@@ -31,7 +31,7 @@ pub(super) struct Slot<V> {
 }
 
 impl<V> Slot<V> {
-    /// Returns how many bytes a value takes beside its heap: its slot, its key, and its entries in the
+    /// Returns how many bytes a value takes in addition to its heap bytes: its slot, its key, and its entries in the
     /// table and in the heap of due values.
     pub(super) fn fixed_bytes(key: &[u8]) -> usize {
         size_of::<Self>() + key.len() + 2 * size_of::<u32>() + size_of::<(u64, u32, u32)>()

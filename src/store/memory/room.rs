@@ -37,7 +37,7 @@ impl Inner {
     /// Drops all expired logs, and returns whether there may be room now.
     ///
     /// In a flood of new keys each request comes here. So it visits the shards, whose locks the other
-    /// requests need, only if a log may have expired.
+    /// requests need, only if a log has come due.
     fn make_room(&self, logs: &[LogId]) -> bool {
         let mut longest_us = self.sweep.lock().unwrap_or_else(PoisonError::into_inner);
         for log in logs {

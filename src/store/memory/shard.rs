@@ -25,7 +25,8 @@ pub(super) struct StoredLog {
     key: SmallVec<[u8; 24]>,
     /// The policy of the last decision. Its longest window says how long entries are kept.
     policy: Arc<Policy>,
-    /// The instant of the log's entry in `Shard::expiries`. The log does not expire before it.
+    /// When the log comes due: the instant of its entry in `Shard::expiries`. It is not later than the
+    /// expiry, unless the newest entry was cancelled.
     due_us: u64,
 }
 
@@ -51,7 +52,7 @@ impl StoredLog {
         self.expires_us() <= now_us
     }
 
-    /// Returns an instant before which the log does not expire.
+    /// Returns when the log comes due.
     pub(super) fn due_us(&self) -> u64 {
         self.due_us
     }
@@ -65,7 +66,8 @@ fn highest_limit(policy: &Policy) -> u32 {
     policy.quotas_and_candidates().map(|quota| quota.limit()).max().unwrap_or(0)
 }
 
-/// Logs by hash, and by the instant at which they may have expired.
+/// Logs by hash, and by the instant at which they come due: the shard then checks whether the log has
+/// expired.
 #[derive(Default)]
 pub(super) struct Shard {
     by_hash: HashTable<u32>,
@@ -81,7 +83,7 @@ impl Shard {
         self.by_hash.find(hash, |slot| self.logs[*slot as usize].is(log)).copied()
     }
 
-    /// Returns an instant before which no log expires.
+    /// Returns when the first log comes due.
     pub(super) fn due_us(&self) -> u64 {
         self.expiries.peek().map_or(u64::MAX, |Reverse((due_us, _))| *due_us)
     }
