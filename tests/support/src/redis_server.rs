@@ -232,7 +232,7 @@ mod tests {
         Redis::start_on(first.port()).await;
     }
 
-    /// With `SO_REUSEPORT` and the like two servers may both believe that they have the port.
+    /// The process id tells two servers apart, not the port.
     #[tokio::test]
     #[should_panic = "is taken"]
     async fn a_server_of_another_process_is_not_believed() {
