@@ -63,7 +63,8 @@ pub enum OpenError {
     /// The text of a URL is wrong.
     #[error(
         "the value of --redis is not a Redis URL: {0}\n\
-         hint: write redis://[:PASSWORD@]HOST[:PORT][/DB], such as redis://127.0.0.1:6379"
+         hint: write redis://[:PASSWORD@]HOST[:PORT][/DB], such as redis://127.0.0.1:6379; rediss:// \
+         needs a server built with `--features tls`"
     )]
     Url(RedisError),
     /// The Redis does not answer, or refuses.
