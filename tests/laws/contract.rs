@@ -43,7 +43,7 @@ async fn on_the_master_that_sentinels_name() {
 #[tokio::test]
 async fn with_the_least_acl_rights() {
     let redis = Redis::start().await;
-    let url = make_user(&redis, May::KeepWindows).await;
+    let url = make_user(&redis, May::KeepLogs).await;
     all_laws(url.try_into().unwrap()).await;
 }
 

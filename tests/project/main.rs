@@ -6,3 +6,4 @@ mod layout;
 mod lua;
 mod manifest;
 mod metrics;
+mod readme;

@@ -7,7 +7,29 @@ use ahash::RandomState;
 use hashbrown::HashTable;
 use slab::Slab;
 
-use super::{ExpiringValue, Keep};
+/// A value of an [`ExpiringMap`].
+pub(crate) trait ExpiringValue: Default {
+    /// Returns how many bytes the value has on the heap.
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
+    /// Removes the expired parts of the value, and returns how long to keep the rest. Called when the
+    /// value has expired.
+    fn expire(&mut self, _now_us: u64) -> Keep {
+        Keep::Not
+    }
+}
+
+/// How long to keep a value.
+pub(crate) enum Keep {
+    /// It expires at this instant, in microseconds of the map's own clock.
+    Until(u64),
+    /// It expires at this instant or at its present instant of expiry, whichever is later.
+    AtLeastUntil(u64),
+    /// It is dropped, or not inserted.
+    Not,
+}
 
 /// The values of an [`ExpiringMap`](super::ExpiringMap).
 pub(super) struct Values<V> {

@@ -1,12 +1,12 @@
-//! The Redis user of the README.
+//! The Redis user of SECURITY.md.
 
 use crate::Redis;
 
-/// The rules of the README, one a command: for windows, for all else, for a Cluster.
+/// The rules of SECURITY.md, one a command: for logs, for all else, for a Cluster.
 fn rules() -> Vec<String> {
-    let readme =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
-    let block = readme.split("```").find(|block| block.starts_with("text\nACL SETUSER")).unwrap();
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../SECURITY.md")).unwrap();
+    let block = page.split("```").find(|block| block.starts_with("text\nACL SETUSER")).unwrap();
     let lines = block.lines().skip(1).filter(|line| !line.starts_with('#'));
     let rules: String = lines.collect::<Vec<_>>().join(" ").replace(">PASSWORD", ">secret");
     rules.split("ACL").skip(1).map(|rule| format!("ACL{rule}")).collect()
@@ -15,8 +15,8 @@ fn rules() -> Vec<String> {
 /// Which of the rules a user has.
 #[derive(Clone, Copy)]
 pub enum May {
-    /// Keep windows.
-    KeepWindows = 1,
+    /// Keep logs.
+    KeepLogs = 1,
     /// Do all that the crate does on one server.
     DoAll = 2,
     /// Do all that the crate does on a Cluster.
