@@ -12,9 +12,9 @@
 //! |---|---|---|---|
 //! | flash sale, API rate limit: a quota for each user of an HTTP route | [`SlidingWindowLayer`] | | `examples/seckill` |
 //! | message storm: an alert if a group gets too many messages | `StormDetector` | `storm` | `examples/message_storm.rs` |
-//! | chat spam: silent mutes for repeated messages and messages to many strangers | `moderation::SpeechMonitor` | `moderation` | `examples/chat_guard` |
+//! | chat spam: silent mutes for repeated messages and messages to many strangers | `moderation::SpeechMonitor` | `moderation` | `examples/chat-guard` |
 //! | per-receiver quota: not too many messages to one receiver | [`Limiter`] | | `examples/message_quota.rs` |
-//! | SMS gateway: quotas of institution, channel and receiver in one decision | [`Limiter::check_all`] | | `examples/sms_gateway` |
+//! | SMS gateway: quotas of institution, channel and receiver in one decision | [`Limiter::check_all`] | | `examples/sms-gateway` |
 //! | temporary bans for clients that exceed a quota again and again | [`Penalty`], [`Bans`] | | `examples/seckill` |
 //!
 //! The [guide](docs) compares these tools and their costs.

@@ -29,7 +29,7 @@
 //!
 //! The mute is silent: the chat responds to a muted sender as usual and shows their messages to them,
 //! but to no one else. A sender that notices a mute would switch to another account.
-//! `examples/chat_guard` is such a chat.
+//! `examples/chat-guard` is such a chat.
 //!
 //! # Rules
 //!

@@ -8,7 +8,8 @@
 
   Arguments:
     ARGV[1] horizon_us (microseconds): the longest window of the log's quotas
-    ARGV[2...] for each admission:
+    ARGV[2] delay_us (microseconds): how long the call may have been under way
+    ARGV[3...] for each admission:
       member (16 bytes): the UUID of the request
       cost (places): how many places it takes
       age_us (microseconds): how long ago it was admitted
@@ -21,7 +22,8 @@
   Cost: O(log n) for each place, n is the number of entries in the log.
   TTL: what is left of the longest window, and 999 ms. It never becomes shorter.
 ]]
-local call, log, mark, horizon_us = redis.call, KEYS[1], KEYS[2], tonumber(ARGV[1])
+local call, log, mark = redis.call, KEYS[1], KEYS[2]
+local horizon_us, delay_us = tonumber(ARGV[1]), tonumber(ARGV[2])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
@@ -33,10 +35,20 @@ end
 call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
 
 local added, longest_left_us = 0, 0
-for a = 2, #ARGV, 4 do
+for a = 3, #ARGV, 4 do
   local member, cost, age_us, mode = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
   local at_us, left_us = now_us - age_us, horizon_us - age_us
-  if left_us > 0 and at_us >= reset_us then
+  local since_us, least_left_us = reset_us, 0
+  if mode == 'NX' then
+    -- The age is that of the moment of sending, so the admission looks newer than it is, by the time
+    -- that the call was under way. This log had the entry. If it is gone, and may be older than the
+    -- reset or the window, the reset or the window took it: it must not come back.
+    least_left_us = delay_us
+    if reset_us >= 0 then
+      since_us = reset_us + delay_us
+    end
+  end
+  if left_us > least_left_us and at_us >= since_us then
     for n = 1, cost do
       added = added + call('ZADD', log, mode, at_us, n == 1 and member or member .. n)
     end

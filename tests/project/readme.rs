@@ -22,8 +22,7 @@ fn figures(text: &str) -> Vec<String> {
     let prose = prose.split('`').step_by(2).collect::<String>();
     let is_figure = |it: char| it.is_ascii_digit() || it == '.' || it == ',';
     let figures = prose.split(|it| !is_figure(it)).map(|it| it.trim_matches(['.', ',']));
-    let mut figures: Vec<String> =
-        figures.filter(|it| it.len() > 1).map(str::to_owned).collect();
+    let mut figures: Vec<String> = figures.filter(|it| it.len() > 1).map(str::to_owned).collect();
     figures.sort_unstable();
     figures
 }

@@ -154,7 +154,8 @@ impl RedisStoreBuilder {
         let breaker = CircuitBreaker::new(connector, self.response_timeout, outage.clone());
         breaker.set_ready(Connection::Managed(connection));
         let client = Client::new(breaker, Keys::new(self.prefix.clone()));
-        self.store(DirectStore::new(client.clone()), outage, client)
+        let direct = DirectStore::new(client.clone(), self.response_timeout);
+        self.store(direct, outage, client)
     }
 
     fn build(self, servers: RedisServers) -> Result<(RedisStore, CircuitBreaker), StoreError> {
@@ -164,7 +165,7 @@ impl RedisStoreBuilder {
         let connector = servers.connector(self.response_timeout, &outage)?;
         let breaker = CircuitBreaker::new(connector, self.response_timeout, outage.clone());
         let client = Client::new(breaker.clone(), Keys::new(self.prefix.clone()));
-        let direct = DirectStore::new(client.clone());
+        let direct = DirectStore::new(client.clone(), self.response_timeout);
         #[cfg(feature = "cluster")]
         if is_cluster {
             let cross_slot = CrossSlot::new(direct.with_resends());

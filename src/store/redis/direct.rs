@@ -23,6 +23,8 @@ pub(crate) struct DirectStore {
     client: Client,
     /// Whether the connection itself sends a command again if the reply is lost.
     resends: bool,
+    /// How long a call may be under way before it counts as failed.
+    response_timeout: Duration,
 }
 
 /// A call of one of the two scripts that decide. `admit.lua` is the shorter one.
@@ -32,8 +34,8 @@ enum Call {
 }
 
 impl DirectStore {
-    pub(super) fn new(client: Client) -> Self {
-        Self { client, resends: false }
+    pub(super) fn new(client: Client, response_timeout: Duration) -> Self {
+        Self { client, resends: false, response_timeout }
     }
 
     /// Makes Redis look for each request before it counts it, because the connection may send a
@@ -181,7 +183,7 @@ impl DirectStore {
         }
         let mut command = self.client.scripts().restore.command(2);
         command.arg(self.keys().log(log)).arg(self.keys().reset_mark(log));
-        command.arg(log.policy.longest_window_us());
+        command.arg(log.policy.longest_window_us()).arg(micros(self.response_timeout));
         for admission in admissions {
             command.arg(admission.id.as_bytes()).arg(admission.cost);
             command.arg(micros(admission.age)).arg(if admission.confirmed { "NX" } else { "GT" });
@@ -259,6 +261,8 @@ impl DirectStore {
         let connector = Connector::Managed(connection.clone());
         let breaker = CircuitBreaker::new(connector, Duration::from_secs(10), Outage::new());
         breaker.set_ready(Connection::Managed(connection));
-        Self::new(Client::new(breaker, Keys::new(clock.to_owned())).with_clock(clock))
+        // The contract test knows the time of each call.
+        let client = Client::new(breaker, Keys::new(clock.to_owned())).with_clock(clock);
+        Self::new(client, Duration::ZERO)
     }
 }

@@ -44,3 +44,50 @@ async fn resent_check_counts_once() {
         assert!(store.admit(&check).await.unwrap().admitted, "it is the same request");
     }
 }
+
+/// A process writes back what it knows of a log. Meanwhile another process resets the log, and the
+/// write-back takes a while to arrive: the admission looks newer than the reset.
+#[tokio::test]
+async fn late_resync_leaves_a_log_reset() {
+    let server = Redis::start().await;
+    let connection = server.connection().await;
+    let mut store = DirectStore::with_clock(connection.clone(), "clock");
+    store.response_timeout = Duration::from_millis(50);
+    let check = check();
+    send(&connection, "HSET clock s 1790000000 us 0").await;
+    assert!(store.admit(&check).await.unwrap().admitted);
+    send(&connection, "HSET clock us 1000").await;
+    store.reset(&check.logs).await.unwrap();
+    send(&connection, "HSET clock us 6000").await;
+    let restore = async |age_us, confirmed| {
+        let age = Duration::from_micros(age_us);
+        let admission = Admission { confirmed, ..Admission::new(check.id, 1, age) };
+        let snapshot = LogSnapshot::new(vec![admission]);
+        store.restore(&check.logs[0], &snapshot).await.unwrap().added
+    };
+    assert_eq!(restore(2_000, true).await, 0, "it was sent at 2000, one millisecond late");
+    assert_eq!(restore(2_000, false).await, 1, "Redis never had it");
+    store.reset(&check.logs).await.unwrap();
+    send(&connection, "HSET clock us 60000").await;
+    assert_eq!(restore(0, true).await, 1, "no call takes so long: Redis has lost it since");
+}
+
+#[tokio::test]
+async fn late_resync_revives_no_old_entry() {
+    let server = Redis::start().await;
+    let connection = server.connection().await;
+    let mut store = DirectStore::with_clock(connection.clone(), "clock");
+    store.response_timeout = Duration::from_millis(50);
+    let check = check();
+    send(&connection, "HSET clock s 1790000000 us 0").await;
+    assert!(store.admit(&check).await.unwrap().admitted);
+    send(&connection, "HSET clock s 1790000060 us 5000").await;
+    let restore = async |age_ms| {
+        let age = Duration::from_millis(age_ms);
+        let admission = Admission { confirmed: true, ..Admission::new(check.id, 1, age) };
+        let snapshot = LogSnapshot::new(vec![admission]);
+        store.restore(&check.logs[0], &snapshot).await.unwrap().added
+    };
+    assert_eq!(restore(59_999).await, 0, "it was sent a millisecond before the entry left");
+    assert_eq!(restore(59_949).await, 1, "no call takes so long: Redis has lost it");
+}
