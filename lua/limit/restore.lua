@@ -40,9 +40,9 @@ for a = 3, #ARGV, 4 do
   local at_us, left_us = now_us - age_us, horizon_us - age_us
   local since_us, least_left_us = reset_us, 0
   if mode == 'NX' then
-    -- The age is that of the moment of sending, so the admission looks newer than it is, by the time
-    -- that the call was under way. This log had the entry. If it is gone, and may be older than the
-    -- reset or the window, the reset or the window took it: it must not come back.
+    -- The age is that of the moment of sending. So the admission looks newer than it is, by the
+    -- time that the call was under way. This log had the entry. If the entry is gone and may be
+    -- older than the reset or the window, one of these removed it, and it must not come back.
     least_left_us = delay_us
     if reset_us >= 0 then
       since_us = reset_us + delay_us
