@@ -8,7 +8,7 @@
 use std::io::BufRead;
 
 use tower_sliding_window::MemoryStore;
-use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor, SpeechDecision};
+use tower_sliding_window::moderation::{Message, Rule, SpeechDecision, SpeechMonitor};
 
 const HELP: &str = r"Reads lines SENDER<TAB>TEXT or SENDER<TAB>TEXT<TAB>PEER, and prints what the chat shows.
 These rules mute, or the rules given as arguments:

@@ -19,7 +19,6 @@ impl<E> Hook<E> {
         Self { closure: Arc::new(closure), panics: Arc::default(), report_panic }
     }
 
-    /// Calls the closure with an event.
     pub(crate) fn call(&self, event: &E) {
         // Unwind safe: only the closure can see the state that its panic left behind.
         if catch_unwind(AssertUnwindSafe(|| (self.closure)(event))).is_err() {
@@ -28,7 +27,6 @@ impl<E> Hook<E> {
         }
     }
 
-    /// Returns how many times the closure has panicked.
     pub(crate) fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }

@@ -18,11 +18,9 @@ use crate::quota::Quota;
 
 pub use self::error::{ParsePenaltyError, PolicyError};
 pub use self::handle::PolicyHandle;
-#[cfg(feature = "memory")]
 pub(crate) use self::penalty::LONGEST_BAN;
 pub use self::penalty::Penalty;
 
-/// The longest policy name, in bytes.
 const LONGEST_NAME: usize = 64;
 /// The name of a policy without one, as in the examples of the IETF draft.
 const DEFAULT_NAME: &str = "default";
@@ -103,7 +101,6 @@ impl Policy {
         Self { name, log_name, quotas, candidates, penalty: None }
     }
 
-    /// Returns whether the policy was given a name.
     pub(crate) fn is_named(&self) -> bool {
         self.name == self.log_name
     }
@@ -191,7 +188,6 @@ impl Policy {
         &self.log_name
     }
 
-    /// Returns whether two policies have the same log name.
     pub(crate) fn shares_logs_with(self: &Arc<Self>, other: &Arc<Self>) -> bool {
         Arc::ptr_eq(self, other) || self.log_name == other.log_name
     }
@@ -209,7 +205,6 @@ impl Policy {
         &self.candidates
     }
 
-    /// Returns the quotas and then the candidates.
     pub(crate) fn quotas_and_candidates(&self) -> impl ExactSizeIterator<Item = Quota> {
         let (quotas, candidates) = (&self.quotas, &self.candidates);
         let quota = move |at| quotas.get(at).unwrap_or_else(|| &candidates[at - quotas.len()]);
@@ -249,7 +244,6 @@ impl Policy {
         self.quotas.last().map_or(0, Quota::window_us).max(candidates)
     }
 
-    /// Returns the policy, or an error if it has no quota.
     fn ensure_quota(self) -> Result<Self, PolicyError> {
         if self.quotas.is_empty() {
             return Err(PolicyError::NoQuota { name: self.name.as_ref().to_owned() });

@@ -130,7 +130,6 @@ impl Quota {
         Duration::from_micros(self.window_us.get())
     }
 
-    /// Returns the length of the window in microseconds.
     pub(crate) const fn window_us(&self) -> u64 {
         self.window_us.get()
     }
@@ -182,7 +181,6 @@ impl FromStr for Quota {
     }
 }
 
-/// Parses a whole number and a unit.
 pub(crate) fn parse_window(text: &str) -> Option<Duration> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
     let (count, unit) = text.split_at(digits);
@@ -264,12 +262,9 @@ mod tests {
     #[test]
     fn error_names_the_part() {
         let error = |text: &str| text.parse::<Quota>().unwrap_err().to_string();
-        assert!(error("5").contains("LIMIT/WINDOW"));
         assert!(error("").contains("LIMIT/WINDOW"));
-        assert!(error("five/60s").contains("limit \"five\""));
         assert!(error("-5/60s").contains("limit \"-5\""));
         assert!(error("99999999999/60s").contains("limit \"99999999999\""));
-        assert!(error("5/sixty").contains("window \"sixty\""));
         assert!(error("5/-60s").contains("window \"-60s\""));
         assert!(error("5/60").contains("window \"60\""));
         assert!(error("0/60s").contains("limit is zero"));

@@ -63,7 +63,6 @@ impl List {
         }
     }
 
-    /// Adds a parameter to the current item.
     fn parameter(&mut self, name: &str, value: u64) {
         let mut digits = itoa::Buffer::new();
         for part in [";", name, "=", digits.format(value)] {
@@ -99,15 +98,6 @@ mod tests {
 
     fn state(remaining: u32, wait_us: u64, reset_us: u64) -> QuotaState {
         QuotaState { remaining, wait_us, reset_us }
-    }
-
-    #[test]
-    fn fields_of_a_denial() {
-        let user = Policy::new("user").quota("5/60s".parse().unwrap());
-        let mut headers = HeaderMap::new();
-        insert_rate_limit(&mut headers, &usage(&[user], &[&[state(0, 36_000_001, 0)]]));
-        assert_eq!(headers["ratelimit-policy"], "\"user\";q=5;w=60");
-        assert_eq!(headers["ratelimit"], "\"user\";r=0;t=37");
     }
 
     #[test]

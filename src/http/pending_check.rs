@@ -22,7 +22,6 @@ pub(super) struct PendingCheck {
 }
 
 impl PendingCheck {
-    /// Sends the check.
     pub(super) fn new(store: &Arc<dyn Store>, check: &Arc<Check>, is_cancellable: bool) -> Self {
         let handle = || CancelHandle { store: store.clone(), check: check.clone() };
         let cancel = is_cancellable.then(handle);

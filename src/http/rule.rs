@@ -12,7 +12,6 @@ use crate::telemetry;
 /// A rule that has never found its key is reported after so many requests without one.
 const REPORTED_AFTER: u32 = 100;
 
-/// A policy together with its key extractor.
 #[derive(Clone)]
 pub(super) struct Rule {
     pub(super) policy: PolicyHandle,

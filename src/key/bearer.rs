@@ -39,24 +39,3 @@ where
         subject(token.trim_start()).ok_or(KeyError::Missing)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use http::Request;
-
-    use super::*;
-    use crate::key::parts_of;
-
-    #[test]
-    fn closure_verifies_the_token() {
-        let subject = |token: &str| token.strip_prefix("good-").map(Key::from);
-        let key = |value: &str| {
-            bearer(subject).extract(&parts_of(Request::builder().header(AUTHORIZATION, value)))
-        };
-        assert_eq!(key("Bearer good-alice"), Ok(Key::from("alice")));
-        assert_eq!(key("bearer  good-alice"), Ok(Key::from("alice")));
-        assert_eq!(key("Bearer forged"), Err(KeyError::Missing));
-        assert_eq!(key("Basic good-alice"), Err(KeyError::Missing));
-        assert_eq!(key("Bearer"), Err(KeyError::Missing));
-    }
-}

@@ -92,7 +92,6 @@ impl<const N: usize> From<&[u8; N]> for Key {
     }
 }
 
-/// Returns the key of a number's decimal digits.
 fn digits(number: impl itoa::Integer) -> Key {
     Key::new(itoa::Buffer::new().format(number))
 }

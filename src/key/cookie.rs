@@ -44,27 +44,6 @@ fn is_name(encoded: &str, name: &str) -> bool {
     encoded == name || encoded.contains('%') && percent_decode_str(encoded).eq(name.bytes())
 }
 
-/// Removes one pair of double quotes.
 fn unquoted(value: &str) -> &str {
     value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value)
-}
-
-#[cfg(test)]
-mod tests {
-    use http::Request;
-
-    use super::*;
-    use crate::key::{Key, parts_of};
-
-    #[test]
-    fn finds_the_cookie_by_name() {
-        let key = |value: &str| {
-            cookie("sid").extract(&parts_of(Request::builder().header(COOKIE, value)))
-        };
-        assert_eq!(key("a=1; sid=alice; b=2"), Ok(Key::from("alice")));
-        assert_eq!(key("xsid=eve; sid=alice"), Ok(Key::from("alice")));
-        assert_eq!(key("sid=alice; sid=eve"), Err(KeyError::Invalid));
-        assert_eq!(key("sid="), Err(KeyError::Missing));
-        assert_eq!(key("sidx=eve"), Err(KeyError::Missing));
-    }
 }

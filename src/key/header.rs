@@ -35,32 +35,3 @@ pub fn header(name: impl AsRef<str>) -> impl KeyExtractor + Clone {
         non_empty(value.as_bytes())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use http::{HeaderValue, Request};
-
-    use super::*;
-    use crate::key::{Key, parts_of};
-
-    #[test]
-    fn takes_any_bytes() {
-        let key = |value: &[u8]| {
-            let value = HeaderValue::from_bytes(value).unwrap();
-            header("x-user-id").extract(&parts_of(Request::builder().header("x-user-id", value)))
-        };
-        assert_eq!(key(b"alice"), Ok(Key::from("alice")));
-        assert_eq!(key(b"\xff\xfe{}"), Ok(Key::from(b"\xff\xfe{}")));
-        assert_eq!(key(b""), Err(KeyError::Missing));
-    }
-
-    #[test]
-    fn repeated_header_is_invalid() {
-        let request = Request::builder().header("x-user-id", "a").header("x-user-id", "b");
-        assert_eq!(header("x-user-id").extract(&parts_of(request)), Err(KeyError::Invalid));
-        assert_eq!(
-            header("x-user-id").extract(&parts_of(Request::builder())),
-            Err(KeyError::Missing)
-        );
-    }
-}

@@ -35,7 +35,6 @@ impl Outage {
         }))
     }
 
-    /// Records that the store fails now.
     pub(crate) fn record_failure(&self) {
         self.0.last_us.fetch_max(self.now_us() + 1, Ordering::SeqCst);
     }
@@ -59,7 +58,6 @@ impl Outage {
         self.0.reconnects_silently.store(true, Ordering::SeqCst);
     }
 
-    /// Returns how often the whole connection was replaced.
     pub(crate) fn new_connections(&self) -> u64 {
         self.0.new_connections.load(Ordering::SeqCst)
     }

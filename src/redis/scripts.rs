@@ -43,7 +43,6 @@ scripts! {
 }
 
 impl Scripts {
-    /// Returns the scripts as shipped.
     pub(crate) fn shipped() -> &'static Self {
         static SHIPPED: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(str::to_owned));
         &SHIPPED
@@ -73,7 +72,6 @@ impl Scripts {
     }
 }
 
-/// The text and the hash of a script.
 pub(crate) struct Script {
     code: String,
     hash: String,
@@ -121,7 +119,6 @@ impl Script {
     }
 }
 
-/// Returns a copy of the command with one argument replaced.
 fn with_argument(command: &Cmd, index: usize, argument: &[u8]) -> Cmd {
     let mut changed = Cmd::new();
     for (at, old) in command.args_iter().enumerate() {

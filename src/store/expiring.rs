@@ -15,11 +15,9 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::time::micros;
 
-/// How many expired values an update drops at most.
 const DROPPED_PER_UPDATE: usize = 2;
 /// With less room than this, in bytes, an update drops all expired values.
 const LITTLE_ROOM: usize = 1 << 20;
-/// How many slots a page reads at most.
 const SLOTS_PER_PAGE: usize = 100_000;
 
 /// A map of values that expire. From its instant of expiry on, a value counts as absent.
@@ -36,9 +34,7 @@ pub(crate) struct ExpiringMap<V> {
     budget: AtomicUsize,
 }
 
-/// A value of an [`ExpiringMap`].
 pub(crate) trait ExpiringValue: Default {
-    /// Returns how many bytes the value has on the heap.
     fn heap_bytes(&self) -> usize {
         0
     }
@@ -50,14 +46,12 @@ pub(crate) trait ExpiringValue: Default {
     }
 }
 
-/// Returns how many bytes a key has on the heap.
 pub(crate) fn heap_bytes_of(key: &Key) -> usize {
     // A shorter key is stored inline.
     let inline = size_of::<Key>() - size_of::<usize>();
     Some(key.as_bytes().len()).filter(|length| *length > inline).unwrap_or(0)
 }
 
-/// How long to keep a value.
 pub(crate) enum Keep {
     /// It expires at this instant, in microseconds of the map's own clock.
     Until(u64),
@@ -79,12 +73,10 @@ impl<V: ExpiringValue> ExpiringMap<V> {
         }
     }
 
-    /// Sets the budget in bytes.
     pub(crate) fn set_budget(&self, bytes: usize) {
         self.budget.store(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the error of a change that exceeds the budget.
     pub(crate) fn too_many_bytes(&self) -> StoreError {
         StoreError::TooManyBytes { budget: self.budget.load(Ordering::Relaxed) }
     }
@@ -186,7 +178,6 @@ impl<V: ExpiringValue> ExpiringMap<V> {
         (found, (next < end).then_some(next))
     }
 
-    /// Returns the number of values, expired ones included.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.lock().slots.len()

@@ -3,7 +3,6 @@
 mod bans;
 mod decide;
 mod fill;
-mod locked;
 mod room;
 mod shard;
 #[cfg(feature = "redis")]
@@ -20,8 +19,7 @@ use ahash::RandomState;
 use tokio::time::Instant;
 
 use self::fill::Fill;
-use self::locked::Locked;
-use self::shard::{SHARDS, Shard, shard_of};
+use self::shard::{Locked, SHARDS, Shard, shard_of};
 #[cfg(any(feature = "storm", feature = "moderation"))]
 use self::tables::Tables;
 use super::expiring::ExpiringMap;
@@ -31,7 +29,6 @@ use super::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::policy::Policy;
 use crate::window::{BanRecord, Check, LogId, Outcome};
 
-/// The capacity of [`MemoryStore::new`].
 const DEFAULT_CAPACITY: usize = 1_000_000;
 /// How many expired logs an admission drops at most in each of its shards. Most admissions create at
 /// most one log, so two are enough to keep up, and no admission pays for a whole sweep.
@@ -76,7 +73,6 @@ struct Inner {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
     epoch: Instant,
-    /// The number of logs.
     held: AtomicUsize,
     capacity: usize,
     fill: Fill,

@@ -17,7 +17,7 @@ pub use self::builder::RedisStoreBuilder;
 pub(crate) use self::direct::DirectStore;
 use super::{LogSnapshot, MemoryStore, Restored, Store, StoreFuture};
 use crate::error::StoreError;
-use crate::redis::{RedisCommands, Client, RedisServers};
+use crate::redis::{Client, RedisCommands, RedisServers};
 use crate::window::{Check, LogId, Outcome};
 
 /// A store on Redis. All processes that use it with the same prefix share the logs.

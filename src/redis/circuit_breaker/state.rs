@@ -109,12 +109,10 @@ impl Shared {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the connection in use is the one with this number.
     pub(super) fn is_ready(&self, wanted: u64) -> bool {
         matches!(&**self.state.load(), State::Ready { number, .. } if *number == wanted)
     }
 
-    /// Makes a connection.
     pub(super) async fn connect(&self) -> Result<Connection, StoreError> {
         match timeout(CONNECTION_TIMEOUT, self.connector.connect()).await {
             Ok(connection) => {
@@ -211,7 +209,6 @@ impl Shared {
         }
     }
 
-    /// Makes calls fail at once.
     fn set_failed(&self, error: &StoreError) {
         let _lock = self.lock();
         self.report_lost(error);

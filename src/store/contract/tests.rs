@@ -3,7 +3,6 @@
 use super::*;
 use crate::store::{LogSnapshot, MemoryStore, Outcome, Restored, StoreFuture};
 
-/// A fault of a store.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     IgnoresRepeated,
@@ -115,7 +114,6 @@ async fn message_names_the_calling_test() {
     holds(&store, tokio::time::advance).await;
 }
 
-/// Returns the difference that a fault causes.
 async fn difference(fault: Fault) -> String {
     let store = Wrong(MemoryStore::new(), fault);
     play(&store, tokio::time::advance, true).await.expect_err("a difference")

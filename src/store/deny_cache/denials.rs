@@ -49,7 +49,6 @@ pub(super) struct Denials {
     generations: Box<[AtomicU64]>,
 }
 
-/// The outcome of one log.
 struct Denial {
     /// The policy of the check, which may have been replaced since.
     policy: Arc<Policy>,
@@ -69,7 +68,6 @@ impl Denial {
             && !self.is_renewed.swap(true, Ordering::Relaxed)
     }
 
-    /// Returns the outcome of the log this long after it was received.
     fn outcome(&self, elapsed_us: u64) -> LogOutcome {
         let mut outcome = self.outcome.clone();
         for state in outcome.states_mut() {
@@ -99,7 +97,6 @@ impl Denials {
         self.cache.len()
     }
 
-    /// Returns how often the denials of a log were invalidated.
     pub(super) fn generation(&self, log: &LogId) -> u64 {
         self.generation_counter(log).load(Ordering::SeqCst)
     }

@@ -18,7 +18,6 @@ use crate::redis::Backoff;
 use crate::store::{Admission, BanStore, Check, LogId, LogSnapshot, Restored, Store, StoreFuture};
 use crate::telemetry;
 
-/// How many logs the background task writes back at once.
 const MAX_LOGS: usize = 128;
 /// How many places the admissions of one call take. They keep Redis busy for about half a
 /// millisecond.
@@ -128,7 +127,6 @@ impl<S: Store> Failover<S> {
         }
     }
 
-    /// Runs a writer and records its result in the journal.
     async fn run(self, writer: LogWriter) -> Result<(), StoreError> {
         let (result, resynced_until_us) = match self.write(&writer).await {
             Ok(resynced_until_us) => (Ok(()), resynced_until_us),
@@ -208,7 +206,6 @@ impl<S: Store> Failover<S> {
         Ok(())
     }
 
-    /// Cancels requests in the store, all at the same time.
     async fn cancel_all(&self, writer: &LogWriter) -> Result<(), StoreError> {
         let cancels = writer.changes.iter().filter(|change| change.kind == ChangeKind::Cancel);
         let mut pending: Vec<StoreFuture<bool>> = cancels
@@ -235,7 +232,6 @@ impl<S: Store> Failover<S> {
     }
 }
 
-/// Returns a check with which a request is cancelled in one log.
 fn cancellation(log: &LogId, id: Uuid, cost: u32) -> Arc<Check> {
     let mut check = Check::new([log.clone()]);
     (check.id, check.cost) = (id, cost);

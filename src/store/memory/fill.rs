@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::telemetry;
 
-/// The last reported fill of a store.
 pub(super) struct Fill {
     /// 80 % of the capacity. The store becomes nearly full at this many logs.
     high: usize,

@@ -79,7 +79,6 @@ impl Inner {
         }
     }
 
-    /// Sets the policy of a log, see [`Shard::set_policy`].
     pub(super) fn set_policy(&self, shard: &mut Shard, slot: u32, policy: &Arc<Policy>) {
         shard.set_policy(slot, policy);
         self.note_due(shard.log(slot).due_us());
@@ -98,7 +97,6 @@ impl Inner {
         slot
     }
 
-    /// Reserves places for `more` logs, or returns `false` if that would exceed the capacity.
     pub(super) fn reserve(&self, more: usize) -> bool {
         let grown = |held: usize| Some(held + more).filter(|sum| *sum <= self.capacity);
         self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok()

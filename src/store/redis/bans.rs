@@ -41,7 +41,6 @@ impl From<BanReply> for Ban {
     }
 }
 
-/// Reads the present ban.
 async fn read_ban(client: &Client, log: &LogId) -> Result<Option<Ban>, StoreError> {
     let reply = call_ban(client, log, Duration::ZERO, "").await?;
     Ok((!reply.remaining.is_zero()).then(|| reply.into()))
@@ -120,10 +119,8 @@ async fn page(
     }
 }
 
-/// A search for the bans of a policy.
 struct Scan<'a> {
     client: &'a Client,
-    /// The last part of the Redis key of a ban record.
     name: String,
     pattern: String,
 }
@@ -178,20 +175,4 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// A Redis key.
 type RedisKey = Vec<u8>;
-
-#[cfg(test)]
-mod tests {
-    use crate::redis::Keys;
-
-    #[test]
-    fn key_is_read_back_from_its_redis_key() {
-        let keys = Keys::new("tsw".into());
-        for key in [&b""[..], b"alice", b"}:user:ban", b"%7D%", b"a\0\n{", b"sha256:x"] {
-            let redis_key = keys.name(key, "user:ban");
-            assert_eq!(keys.key_of(&redis_key, "user:ban").unwrap().as_bytes(), key);
-        }
-        assert!(keys.key_of(b"tsw:{=alice}:other:ban", "user:ban").is_none());
-    }
-}

@@ -165,7 +165,6 @@ impl DirectStore {
         self.client.keys()
     }
 
-    /// Starts the command of a script whose keys are logs.
     fn command(&self, script: &Script, logs: &[LogId]) -> Cmd {
         let mut command = script.command(logs.len());
         for log in logs {
@@ -174,7 +173,6 @@ impl DirectStore {
         command
     }
 
-    /// Returns the command that restores admissions, if there are any.
     fn restore_command(&self, log: &LogId, admissions: &[Admission]) -> Option<Cmd> {
         if admissions.is_empty() {
             return None;
@@ -189,7 +187,6 @@ impl DirectStore {
         Some(command)
     }
 
-    /// Sends a call and reads its reply.
     async fn send(&self, check: &Check, call: &Call) -> Result<Outcome, StoreError> {
         let scripts = self.client.scripts();
         match call {
