@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A closure that is called with events. Its panics are caught and counted.
 ///
 /// Clones share the closure and the count.
+#[derive(Clone)]
 pub(crate) struct Hook<E> {
     closure: Arc<dyn Fn(&E) + Send + Sync>,
     panics: Arc<AtomicU64>,
@@ -29,15 +30,5 @@ impl<E> Hook<E> {
 
     pub(crate) fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
-    }
-}
-
-impl<E> Clone for Hook<E> {
-    fn clone(&self) -> Self {
-        Self {
-            closure: self.closure.clone(),
-            panics: self.panics.clone(),
-            report_panic: self.report_panic,
-        }
     }
 }

@@ -27,10 +27,8 @@
 //! An extractor reads a request as common parsers do, so that one user of the application is one key.
 //! Where parsers differ, the error is [`KeyError::Invalid`].
 
-mod bearer;
 mod combine;
 mod convert;
-mod cookie;
 mod extension;
 mod header;
 mod ip;
@@ -44,11 +42,9 @@ use http::request::Parts;
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
-pub use bearer::bearer;
 pub use combine::{constant, first_of, optional, pair};
-pub use cookie::cookie;
 pub use extension::extension;
-pub use header::header;
+pub use header::{bearer, cookie, header};
 pub use ip::{TrustedProxies, TrustedProxiesError, client_ip, peer_ip};
 #[cfg(feature = "axum")]
 pub use path::path_param;

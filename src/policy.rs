@@ -25,7 +25,6 @@ const LONGEST_NAME: usize = 64;
 /// The name of a policy without one, as in the examples of the IETF draft.
 const DEFAULT_NAME: &str = "default";
 
-/// Returns whether a text is valid as the name of a policy or of a rule.
 pub(crate) fn is_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     (1..=LONGEST_NAME).contains(&text.len()) && text.bytes().all(allowed)
@@ -57,7 +56,6 @@ pub(crate) fn is_name(text: &str) -> bool {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
     name: Arc<str>,
-    /// See [`Policy::log_name`].
     log_name: Arc<str>,
     /// Sorted by window and then by limit, so that equal sets are equal policies.
     quotas: SmallVec<[Quota; 2]>,
@@ -238,7 +236,6 @@ impl Policy {
         Arc::new(share)
     }
 
-    /// Returns the longest window among the quotas and candidates, in microseconds.
     pub(crate) fn longest_window_us(&self) -> u64 {
         let candidates = self.candidates.iter().map(Quota::window_us).max().unwrap_or(0);
         self.quotas.last().map_or(0, Quota::window_us).max(candidates)

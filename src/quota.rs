@@ -74,50 +74,6 @@ impl Quota {
         Ok(Self { limit, window_us })
     }
 
-    /// Creates a quota of `limit` requests per second.
-    ///
-    /// # Panics
-    ///
-    /// If `limit` is zero.
-    #[must_use]
-    #[track_caller]
-    pub const fn per_second(limit: u32) -> Self {
-        Self::new(limit, Duration::from_secs(1))
-    }
-
-    /// Creates a quota of `limit` requests per 60 seconds.
-    ///
-    /// # Panics
-    ///
-    /// If `limit` is zero.
-    #[must_use]
-    #[track_caller]
-    pub const fn per_minute(limit: u32) -> Self {
-        Self::new(limit, Duration::from_secs(60))
-    }
-
-    /// Creates a quota of `limit` requests per 3600 seconds.
-    ///
-    /// # Panics
-    ///
-    /// If `limit` is zero.
-    #[must_use]
-    #[track_caller]
-    pub const fn per_hour(limit: u32) -> Self {
-        Self::new(limit, Duration::from_secs(3600))
-    }
-
-    /// Creates a quota of `limit` requests per 24 hours.
-    ///
-    /// # Panics
-    ///
-    /// If `limit` is zero.
-    #[must_use]
-    #[track_caller]
-    pub const fn per_day(limit: u32) -> Self {
-        Self::new(limit, Duration::from_secs(24 * 3600))
-    }
-
     /// Returns the highest number of requests per window.
     #[must_use]
     pub const fn limit(&self) -> u32 {
@@ -135,6 +91,31 @@ impl Quota {
     }
 }
 
+/// Declares the quotas of windows that have a name.
+macro_rules! quotas_per {
+    ($($name:ident: $unit:literal, $seconds:expr;)*) => {$(
+        impl Quota {
+            #[doc = concat!("Creates a quota of `limit` requests per ", $unit, ".")]
+            ///
+            /// # Panics
+            ///
+            /// If `limit` is zero.
+            #[must_use]
+            #[track_caller]
+            pub const fn $name(limit: u32) -> Self {
+                Self::new(limit, Duration::from_secs($seconds))
+            }
+        }
+    )*};
+}
+
+quotas_per! {
+    per_second: "second", 1;
+    per_minute: "60 seconds", 60;
+    per_hour: "3600 seconds", 3600;
+    per_day: "24 hours", 24 * 3600;
+}
+
 impl fmt::Display for Quota {
     /// Writes the window in the longest unit of hours, seconds, milliseconds and microseconds that is
     /// exact.
@@ -143,8 +124,6 @@ impl fmt::Display for Quota {
     }
 }
 
-/// A length of time in microseconds. [`Display`](fmt::Display) writes it like the window of a
-/// [`Quota`].
 pub(crate) struct Span(pub(crate) u64);
 
 impl fmt::Display for Span {

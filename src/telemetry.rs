@@ -62,7 +62,6 @@ pub(crate) fn banned(policy: &str, length: Duration) {
     event!(info, policy, ?length, "banned");
 }
 
-/// Reports a strike that is not counted because the map of ban records is full.
 #[cfg(feature = "memory")]
 pub(crate) fn strike_lost(error: impl Display) {
     count!("sliding_window_strikes_lost_total");
@@ -107,7 +106,6 @@ pub(crate) fn write_back_lost(error: impl Display) {
     event!(warn, %error, "a request can't be written back to the store");
 }
 
-/// Reports an in-process store that holds 80 % of its capacity.
 #[cfg(feature = "memory")]
 pub(crate) fn memory_nearly_full(held: usize, capacity: usize) {
     #[cfg(feature = "metrics")]
@@ -127,7 +125,6 @@ pub(crate) fn memory_has_room() {
     metrics::gauge!("sliding_window_memory_nearly_full").decrement(1.0);
 }
 
-/// Counts a request that an in-process store had no room for.
 #[cfg(feature = "memory")]
 pub(crate) fn memory_full() {
     count!("sliding_window_memory_full_total");
@@ -161,7 +158,6 @@ pub(crate) fn key_never_found(policy: &str, requests: u32) {
     );
 }
 
-/// Reports a request that two layers count in the same log.
 pub(crate) fn counted_twice(policy: &str, is_first: bool) {
     count!("sliding_window_counted_twice_total", "policy" => policy.to_owned());
     if is_first {
@@ -199,7 +195,6 @@ pub(crate) fn storm_hook_panicked() {
     event!(error, "the hook for storms has panicked");
 }
 
-/// Reports that a sender is muted, or muted for longer.
 #[cfg(feature = "moderation")]
 pub(crate) fn muted(rule: impl Display) {
     count!("sliding_window_mutes_total", "rule" => rule.to_string());

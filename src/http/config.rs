@@ -93,10 +93,6 @@ impl Config {
         self.rules.push(rule);
     }
 
-    pub(super) fn may_cancel(&self) -> bool {
-        self.cancel_if.is_some() || self.cancel_unanswered
-    }
-
     /// Returns the check to send to the store, or `None` if no rule applies to the request.
     #[allow(clippy::result_large_err, reason = "the errors made here are small and rare")]
     pub(super) fn check(&self, parts: &Parts) -> Result<Option<Arc<Check>>, Rejection> {

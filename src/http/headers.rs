@@ -29,7 +29,9 @@ pub(super) fn insert_rate_limit(headers: &mut HeaderMap, usage: &Usage) {
             policies.parameter("q", quota.limit().into());
             policies.parameter("w", seconds(quota.window()));
         }
-        let Some(tightest) = outcome.quotas().iter().min_by_key(tightness) else { continue };
+        // The quota that limits the client first: the longest wait, then the least room.
+        let order = |state: &&QuotaState| (u64::MAX - state.wait_us, state.remaining);
+        let Some(tightest) = outcome.quotas().iter().min_by_key(order) else { continue };
         limits.item(policy.name());
         limits.parameter("r", tightest.remaining.into());
         let more_in = Duration::from_micros(tightest.wait_us.max(tightest.reset_us));
@@ -69,11 +71,6 @@ impl List {
             self.0.push_str(part);
         }
     }
-}
-
-/// Sorts quotas by how soon they limit the client: the longest wait first, then the least room.
-fn tightness(state: &&QuotaState) -> (u64, u32) {
-    (u64::MAX - state.wait_us, state.remaining)
 }
 
 /// Returns whole seconds, rounded up: a shorter wait could end before there is room.

@@ -28,8 +28,6 @@ impl PendingCheck {
         Self { outcome: store.admit(check), cancel }
     }
 
-    /// Returns the outcome, and a handle to cancel the admission if the check is cancellable and may
-    /// have counted.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,

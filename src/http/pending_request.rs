@@ -17,7 +17,6 @@ use crate::store::conclude;
 use crate::telemetry;
 use crate::window::{Check, DecidedBy, Decision, Denied, LogId, LogOutcome, Outcome, Usage};
 
-/// A request that waits for the outcome of its check.
 pub(super) struct PendingRequest<S, ReqBody> {
     check: Arc<Check>,
     inner: S,
@@ -50,7 +49,8 @@ where
     }
 
     pub(super) fn send(&self) -> PendingCheck {
-        PendingCheck::new(&self.config.store, &self.check, self.config.may_cancel())
+        let is_cancellable = self.config.cancel_if.is_some() || self.config.cancel_unanswered;
+        PendingCheck::new(&self.config.store, &self.check, is_cancellable)
     }
 
     pub(super) fn decide(
@@ -127,7 +127,6 @@ where
     }
 }
 
-/// What the rules whose keys are not banned say about a request that was denied by a ban.
 enum RemainingRules {
     /// There are none: every key of the request is banned.
     None,

@@ -34,7 +34,6 @@ impl Rule {
         Self { policy, extractor: Arc::new(extractor), prefix: None, stats: Arc::default() }
     }
 
-    /// Returns whether both rules have unnamed policies that share their logs.
     pub(super) fn shares_unnamed_logs_with(&self, other: &Self) -> bool {
         let (ours, theirs) = (self.policy.get(), other.policy.get());
         !ours.is_named() && ours.shares_logs_with(&theirs)

@@ -12,7 +12,6 @@ use crate::time::micros;
 
 /// The longest ban: a year.
 pub(crate) const LONGEST_BAN: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The highest number of levels, and of strikes before a ban.
 const MOST: usize = 100;
 const MANUAL: &str = "manual";
 const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
@@ -158,7 +157,6 @@ impl Penalty {
         self.decay
     }
 
-    /// Returns the length of the longest ban that strikes can cause, with the highest jitter.
     #[cfg(feature = "redis")]
     pub(crate) fn longest_us(&self) -> u64 {
         2 * self.levels.last().map_or(0, |level| micros(*level))

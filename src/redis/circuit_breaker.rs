@@ -35,7 +35,6 @@ impl CircuitBreaker {
         Self(Arc::new(Shared::new(connector, response_timeout, outage)))
     }
 
-    /// Connects, and returns when the connection is there.
     pub(crate) async fn connect(&self) -> Result<(), StoreError> {
         let connection = self.0.connect().await?;
         self.0.set_ready(connection);

@@ -43,7 +43,6 @@ impl Client {
         self.keys.name(key.as_bytes(), name)
     }
 
-    /// Returns whether the keys are spread over several servers.
     pub(crate) fn is_cluster(&self) -> bool {
         self.breaker.is_cluster()
     }
@@ -71,7 +70,6 @@ impl Client {
         }
     }
 
-    /// Sends several commands in one round trip and returns the reply to each.
     pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
         self.call(async |mut connection| commands.query_async(&mut connection).await).await
     }

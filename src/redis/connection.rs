@@ -65,7 +65,6 @@ pub(crate) enum Connector {
 }
 
 impl Connector {
-    /// Makes a connection, and returns it when the server has replied to a PING.
     pub(super) async fn connect(&self) -> RedisResult<Connection> {
         // The circuit breaker applies its own timeouts.
         let config =

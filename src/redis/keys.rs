@@ -27,12 +27,10 @@ impl Keys {
         self.of_policy(log, ":strikes")
     }
 
-    /// Returns the Redis key that holds when a log was last reset.
     pub(crate) fn reset_mark(&self, log: &LogId) -> Vec<u8> {
         self.of_policy(log, ":reset")
     }
 
-    /// Returns the Redis key that holds when the ban of a log's key was last lifted.
     pub(crate) fn lift_mark(&self, log: &LogId) -> Vec<u8> {
         self.of_policy(log, ":lifted")
     }

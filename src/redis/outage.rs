@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use crate::time::micros;
 use crate::window::Check;
 
-/// Records when the store failed last. Clones share the record.
 #[derive(Clone, Debug)]
 pub(crate) struct Outage(Arc<Record>);
 
@@ -53,7 +52,6 @@ impl Outage {
         self.record_failure();
     }
 
-    /// Sets that the connection reconnects by itself and does not report it.
     pub(crate) fn set_reconnects_silently(&self) {
         self.0.reconnects_silently.store(true, Ordering::SeqCst);
     }

@@ -9,7 +9,6 @@ pub(crate) fn read<T: FromRedisValue>(reply: &Value) -> Result<T, StoreError> {
         .map_err(|error| StoreError::Protocol { message: error.to_string() })
 }
 
-/// Returns the error for a reply of an unexpected form.
 pub(crate) fn malformed(expected: impl Into<String>) -> StoreError {
     StoreError::Protocol { message: expected.into() }
 }

@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 use redis::aio::ConnectionLike;
 use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 
-/// Declares the table of scripts, each with its file below `lua/`.
 macro_rules! scripts {
     ($($(#[$attribute:meta])* $name:ident: $file:literal,)*) => {
         /// All scripts of the crate. Each file describes its script.

@@ -144,22 +144,13 @@ impl RedisServers {
             .get_or_insert(redis::TlsCertificates { client_tls: None, root_cert: None })
     }
 
-    /// Returns whether the logs of a request may be on several servers.
     #[cfg(feature = "cluster")]
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self.kind, Kind::Cluster(_))
     }
 
-    pub(crate) fn connector(
-        self,
-        response_timeout: Duration,
-        outage: &Outage,
-    ) -> Result<Connector, StoreError> {
-        self.try_into_connector(response_timeout, outage).map_err(unreachable)
-    }
-
     #[cfg_attr(not(feature = "cluster"), allow(unused_variables, reason = "only clusters use it"))]
-    fn try_into_connector(
+    pub(crate) fn connector(
         self,
         response_timeout: Duration,
         outage: &Outage,

@@ -30,7 +30,6 @@ pub(crate) struct ExpiringMap<V> {
     hasher: RandomState,
     epoch: Instant,
     capacity: usize,
-    /// In bytes.
     budget: AtomicUsize,
 }
 
@@ -81,7 +80,6 @@ impl<V: ExpiringValue> ExpiringMap<V> {
         StoreError::TooManyBytes { budget: self.budget.load(Ordering::Relaxed) }
     }
 
-    /// Returns how many bytes the values take, expired ones included.
     pub(crate) fn bytes(&self) -> usize {
         self.lock().bytes
     }

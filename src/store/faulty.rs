@@ -18,7 +18,6 @@ pub(super) struct Faulty {
 }
 
 impl Faulty {
-    /// Creates a store whose calls take no time.
     pub(super) fn new() -> Self {
         let behavior: Arc<Behavior> = Arc::new(|_, _| Ok(Duration::ZERO));
         Self { store: MemoryStore::new(), behavior: Arc::new(Mutex::new(behavior)) }

@@ -2,7 +2,6 @@
 
 mod bans;
 mod decide;
-mod fill;
 mod room;
 mod shard;
 #[cfg(feature = "redis")]
@@ -18,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ahash::RandomState;
 use tokio::time::Instant;
 
-use self::fill::Fill;
+use self::room::Fill;
 use self::shard::{Locked, SHARDS, Shard, shard_of};
 #[cfg(any(feature = "storm", feature = "moderation"))]
 use self::tables::Tables;
@@ -184,12 +183,17 @@ impl Inner {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lock_one(&self, log: &LogId) -> (u64, MutexGuard<'_, Shard>) {
+        let hash = self.hash(log);
+        (hash, self.lock(shard_of(hash)))
+    }
+
     /// Locks the shards of some logs, each once. The order is always the same, so that two checks can't
     /// deadlock.
     fn lock_all(&self, logs: &[LogId]) -> Locked<'_> {
         if let [log] = logs {
-            let hash = self.hash(log);
-            return Locked::One(hash, self.lock(shard_of(hash)));
+            let (hash, shard) = self.lock_one(log);
+            return Locked::One(hash, shard);
         }
         let hashes: Vec<u64> = logs.iter().map(|log| self.hash(log)).collect();
         let shards: BTreeSet<usize> = hashes.iter().map(|hash| shard_of(*hash)).collect();

@@ -27,7 +27,6 @@ pub(in crate::store) struct Player<'a> {
 }
 
 impl<'a> Player<'a> {
-    /// Creates a player for logs that the store does not have yet.
     pub(in crate::store) fn new(store: &'a dyn Store, keys: [Key; 2], origin_us: u64) -> Self {
         Self {
             store,

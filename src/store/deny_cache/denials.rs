@@ -50,7 +50,6 @@ pub(super) struct Denials {
 }
 
 struct Denial {
-    /// The policy of the check, which may have been replaced since.
     policy: Arc<Policy>,
     timestamp: Option<Duration>,
     outcome: LogOutcome,
@@ -105,7 +104,6 @@ impl Denials {
         &self.generations[self.hasher.hash_one(log) as usize % GENERATIONS]
     }
 
-    /// Returns a denial if the store would certainly deny the check.
     pub(super) fn deny(&self, check: &Check, now: Instant) -> Option<Outcome> {
         let mut denials = SmallVec::<[Option<Arc<Denial>>; 1]>::new();
         for log in &check.logs {

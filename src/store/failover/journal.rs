@@ -18,7 +18,6 @@ pub(super) use self::backlog::{Change, ChangeKind, Claim, LogWriter, Resync};
 use crate::error::StoreError;
 use crate::store::{Check, LogId};
 
-/// The number of logs for which a resync since the last reconnection is remembered.
 const MAX_RESYNCED: usize = 65_536;
 
 /// A journal behind a lock. It is nearly always empty, which can be read without the lock.
@@ -54,7 +53,6 @@ impl SharedJournal {
     }
 }
 
-/// The changes to be written back, in a backlog for each log.
 #[derive(Debug)]
 pub(super) struct Journal {
     backlogs: HashMap<LogId, Backlog, RandomState>,
@@ -87,7 +85,6 @@ impl Journal {
         }
     }
 
-    /// Returns the token that the background task must hold, or `None` if there is a task.
     pub(super) fn claim_task(&mut self) -> Option<Arc<()>> {
         if self.task.strong_count() > 0 {
             return None;
@@ -102,7 +99,7 @@ impl Journal {
     }
 
     pub(super) fn change_count(&self, logs: &[LogId]) -> usize {
-        logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::change_count).sum()
+        logs.iter().filter_map(|log| self.backlogs.get(log)).map(|it| it.changes.len()).sum()
     }
 
     pub(super) fn places(&self, logs: &[LogId]) -> usize {
@@ -142,7 +139,9 @@ impl Journal {
         kind: ChangeKind,
         at: Instant,
     ) -> Result<(), StoreError> {
-        let is_new = |log: &&LogId| self.backlogs.get(*log).is_none_or(|it| !it.has(check.id));
+        let is_new = |log: &&LogId| {
+            self.backlogs.get(*log).is_none_or(|it| !it.numbers.contains_key(&check.id))
+        };
         let more = check.logs.iter().filter(is_new).count();
         if more > 0 && !self.has_room(more, at) {
             return Err(StoreError::Full { capacity: self.capacity });
@@ -210,7 +209,7 @@ impl Journal {
             self.changes -= backlog.finish(writer, result.is_ok(), resynced_until_us);
             self.drop_if_empty(&writer.log);
         }
-        writer.publish(result);
+        writer.result.send_replace(Some(result.clone()));
     }
 
     pub(super) fn forget(&mut self, logs: &[LogId]) {
@@ -237,8 +236,6 @@ impl Journal {
         (0..count).filter_map(next_log).collect()
     }
 
-    /// Returns whether there is room for `more` changes. Drops expired changes if that is
-    /// necessary.
     fn has_room(&mut self, more: usize, now: Instant) -> bool {
         if self.changes + more <= self.capacity {
             return true;

@@ -22,7 +22,6 @@ const MAX_LOGS: usize = 128;
 /// How many places the admissions of one call take. They keep Redis busy for about half a
 /// millisecond.
 const MAX_PLACES: usize = 512;
-/// The pauses of the background task after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// How long to wait for the writer of another caller, whose runtime may not run now.
@@ -91,7 +90,6 @@ impl<S: Store> Failover<S> {
         Ok(())
     }
 
-    /// Writes back the changes of some logs up to now, and resyncs them if they need it.
     pub(super) async fn write_back_and_resync(&self, logs: &[LogId]) -> Result<(), StoreError> {
         let last = self.0.journal.with(|journal| journal.last_number());
         for log in logs {

@@ -12,13 +12,10 @@ use smallvec::SmallVec;
 use crate::policy::Policy;
 use crate::window::{Entry, Log, LogId};
 
-/// How many shards, each with a lock, the logs are spread over.
 pub(super) const SHARDS: usize = 64;
 
-/// The log of a key that has none yet.
 pub(super) static EMPTY: Log = Log::new();
 
-/// The log of one key under one policy.
 pub(super) struct StoredLog {
     pub(super) entries: Log,
     /// Short keys are inline: to follow a pointer costs as much as the rest of a look-up.
@@ -40,7 +37,6 @@ impl StoredLog {
         self.entries.add(entry, cost, highest_limit(&self.policy));
     }
 
-    /// Adds the entries of a request that the log may have, see [`Log::restore`].
     pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: u32, raise: bool) -> u32 {
         self.entries.remove_expired(now_us, self.policy.longest_window_us());
         self.entries.restore(entry, cost, highest_limit(&self.policy), raise)
@@ -127,7 +123,6 @@ impl Shard {
         }
     }
 
-    /// Sets the policy of all its logs that have an earlier version with a longer window.
     pub(super) fn shorten(&mut self, policy: &Arc<Policy>) {
         let is_longer = |stored: &StoredLog| {
             stored.policy.shares_logs_with(policy)
@@ -196,7 +191,6 @@ pub(super) fn shard_of(hash: u64) -> usize {
     (hash >> 40) as usize % SHARDS
 }
 
-/// The locked shards of a check, and the hashes of its logs.
 pub(super) enum Locked<'a> {
     /// Nearly every check has one log.
     One(u64, MutexGuard<'a, Shard>),

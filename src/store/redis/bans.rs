@@ -16,10 +16,8 @@ use crate::redis::{Client, read};
 use crate::store::{Ban, BanCursor, BanPage, BanStore, StoreFuture};
 use crate::window::LogId;
 
-/// How many keys one SCAN command covers.
 const MIN_STEP: usize = 10;
 const MAX_STEP: usize = 1_000;
-/// How many keys one page covers at most.
 const MAX_PER_PAGE: usize = 100_000;
 
 /// Imposes a ban. If the duration is zero, reads the present one.
@@ -41,15 +39,13 @@ impl From<BanReply> for Ban {
     }
 }
 
-async fn read_ban(client: &Client, log: &LogId) -> Result<Option<Ban>, StoreError> {
-    let reply = call_ban(client, log, Duration::ZERO, "").await?;
-    Ok((!reply.remaining.is_zero()).then(|| reply.into()))
-}
-
 impl BanStore for RedisStore {
     fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
         let (client, log) = (self.client.clone(), log.clone());
-        StoreFuture::later(async move { read_ban(&client, &log).await })
+        StoreFuture::later(async move {
+            let reply = call_ban(&client, &log, Duration::ZERO, "").await?;
+            Ok((!reply.remaining.is_zero()).then(|| reply.into()))
+        })
     }
 
     fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {

@@ -17,7 +17,6 @@ use crate::store::{Admission, LogSnapshot, Restored, Store, StoreFuture};
 use crate::time::micros;
 use crate::window::{Check, LogId, Outcome, STRIKES_REASON};
 
-/// A store on Redis that keeps nothing in this process.
 #[derive(Clone)]
 pub(crate) struct DirectStore {
     client: Client,

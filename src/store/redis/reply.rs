@@ -27,7 +27,6 @@ pub(super) fn admit(reply: &Value, check: &Check) -> Result<Outcome, StoreError>
     Ok(Outcome::new(reply >= 0, log))
 }
 
-/// Returns the penalties of the logs' policies, each with the index of its log.
 pub(super) fn penalties(logs: &[LogId]) -> impl Iterator<Item = (usize, &Penalty)> {
     let logs = logs.iter().enumerate();
     logs.filter_map(|(index, log)| Some((index, log.policy.get_penalty()?)))
@@ -78,11 +77,9 @@ pub(super) enum BanOutcome {
 }
 
 pub(super) struct BanReply {
-    /// The rest of the present ban. Zero if there is none.
     pub(super) remaining: Duration,
     pub(super) outcome: BanOutcome,
     pub(super) reason: String,
-    /// The time of the reply, on Redis's clock.
     pub(super) timestamp: Duration,
 }
 

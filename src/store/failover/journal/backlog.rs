@@ -16,7 +16,6 @@ use crate::store::LogId;
 /// circuit breaker opening. The requests of its logs must not each wait for a timeout.
 const RETRY_PAUSE: Duration = Duration::from_millis(750);
 
-/// A request that was decided without the store.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::failover) struct Change {
     pub(in crate::store::failover) id: Uuid,
@@ -59,8 +58,8 @@ pub(super) struct Backlog {
     /// Differs from that of an earlier backlog of the same log.
     pub(super) number: u64,
     /// By their numbers, so in the order in which they were added.
-    changes: BTreeMap<u64, Change>,
-    numbers: HashMap<Uuid, u64, RandomState>,
+    pub(super) changes: BTreeMap<u64, Change>,
+    pub(super) numbers: HashMap<Uuid, u64, RandomState>,
     pub(super) places: usize,
     resync: Resync,
     is_resync_new: bool,
@@ -69,7 +68,6 @@ pub(super) struct Backlog {
     failed_at: Option<Instant>,
 }
 
-/// Whether the local log is to be written back as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::store::failover) enum Resync {
     #[default]
@@ -78,7 +76,6 @@ pub(in crate::store::failover) enum Resync {
     After(Option<u64>),
 }
 
-/// What a caller that wants a log written back has to do.
 #[derive(Debug)]
 pub(in crate::store::failover) enum Claim {
     Nothing,
@@ -93,13 +90,7 @@ pub(in crate::store::failover) struct LogWriter {
     pub(in crate::store::failover) log: LogId,
     pub(in crate::store::failover) changes: Vec<Change>,
     pub(in crate::store::failover) resync: Resync,
-    result: watch::Sender<WriteResult>,
-}
-
-impl LogWriter {
-    pub(super) fn publish(&self, result: &Result<(), StoreError>) {
-        self.result.send_replace(Some(result.clone()));
-    }
+    pub(super) result: watch::Sender<WriteResult>,
 }
 
 impl Backlog {
@@ -117,19 +108,10 @@ impl Backlog {
         }
     }
 
-    /// Replaces the policy by that of `log`, if the latter has the longer window.
     pub(super) fn keep_longest_policy(&mut self, log: &LogId) {
         if log.policy.longest_window_us() > self.log.policy.longest_window_us() {
             self.log = log.clone();
         }
-    }
-
-    pub(super) fn change_count(&self) -> usize {
-        self.changes.len()
-    }
-
-    pub(super) fn has(&self, id: Uuid) -> bool {
-        self.numbers.contains_key(&id)
     }
 
     pub(super) fn has_changes_until(&self, number: u64) -> bool {
@@ -170,7 +152,6 @@ impl Backlog {
         before.is_none()
     }
 
-    /// Removes a change, unless another one has replaced it.
     fn remove(&mut self, number: u64) {
         if let Some(removed) = self.changes.remove(&number) {
             self.numbers.remove(&removed.id);
@@ -178,7 +159,6 @@ impl Backlog {
         }
     }
 
-    /// Requests a resync from the oldest admission on.
     pub(super) fn request_resync(&mut self) {
         self.resync = Resync::After(None);
         self.is_resync_new = true;
@@ -210,7 +190,6 @@ impl Backlog {
         self.changes.values().copied().take_while(fits).collect()
     }
 
-    /// Ends the work of a writer, and returns how many changes are done.
     pub(super) fn finish(
         &mut self,
         writer: &LogWriter,
@@ -231,7 +210,6 @@ impl Backlog {
         before - self.changes.len()
     }
 
-    /// Drops expired changes, and returns how many there were.
     pub(super) fn drop_expired(&mut self, now: Instant) -> usize {
         let before = self.changes.len();
         // The oldest come first: one that has not expired ends the search.
@@ -243,7 +221,6 @@ impl Backlog {
         before - self.changes.len()
     }
 
-    /// Drops everything that is to be written back, and returns how many changes there were.
     pub(super) fn clear(&mut self) -> usize {
         self.resync = Resync::NotNeeded;
         self.numbers.clear();

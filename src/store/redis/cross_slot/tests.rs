@@ -13,7 +13,6 @@ fn log(name: &str, key: &str) -> LogId {
     LogId { policy, key: key.into() }
 }
 
-/// Returns a store on which one call about one key fails.
 fn failing(call: &'static str, key: &'static str) -> Faulty {
     let nodes = Faulty::new();
     nodes.set_behavior(move |name, log| match name == call && log.key == key.into() {
