@@ -11,7 +11,6 @@ use crate::policy::{PolicyError, PolicyHandle};
 use crate::store::{Ban, BanCursor, BanPage, BanStore};
 use crate::window::LogId;
 
-/// How many bans [`Bans::list`] reads per page.
 const LIST_PAGE: usize = 1_000;
 
 type OnEvent = dyn Fn(&BanEvent) + Send + Sync;

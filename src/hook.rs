@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A closure that is called with events. Its panics are caught and counted.
 ///
 /// Clones share the closure and the count.
+#[derive(Clone)]
 pub(crate) struct Hook<E> {
     closure: Arc<dyn Fn(&E) + Send + Sync>,
     panics: Arc<AtomicU64>,
@@ -19,7 +20,6 @@ impl<E> Hook<E> {
         Self { closure: Arc::new(closure), panics: Arc::default(), report_panic }
     }
 
-    /// Calls the closure with an event.
     pub(crate) fn call(&self, event: &E) {
         // Unwind safe: only the closure can see the state that its panic left behind.
         if catch_unwind(AssertUnwindSafe(|| (self.closure)(event))).is_err() {
@@ -28,18 +28,7 @@ impl<E> Hook<E> {
         }
     }
 
-    /// Returns how many times the closure has panicked.
     pub(crate) fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
-    }
-}
-
-impl<E> Clone for Hook<E> {
-    fn clone(&self) -> Self {
-        Self {
-            closure: self.closure.clone(),
-            panics: self.panics.clone(),
-            report_panic: self.report_panic,
-        }
     }
 }

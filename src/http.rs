@@ -3,12 +3,10 @@
 
 mod body;
 mod config;
-mod double_count;
 mod forwarded_request;
 mod future;
 mod headers;
 mod layer;
-mod mute;
 mod pending_check;
 mod pending_request;
 mod rejection;

@@ -18,16 +18,13 @@ use crate::quota::Quota;
 
 pub use self::error::{ParsePenaltyError, PolicyError};
 pub use self::handle::PolicyHandle;
-#[cfg(feature = "memory")]
 pub(crate) use self::penalty::LONGEST_BAN;
 pub use self::penalty::Penalty;
 
-/// The longest policy name, in bytes.
 const LONGEST_NAME: usize = 64;
 /// The name of a policy without one, as in the examples of the IETF draft.
 const DEFAULT_NAME: &str = "default";
 
-/// Returns whether a text is valid as the name of a policy or of a rule.
 pub(crate) fn is_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     (1..=LONGEST_NAME).contains(&text.len()) && text.bytes().all(allowed)
@@ -59,7 +56,6 @@ pub(crate) fn is_name(text: &str) -> bool {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
     name: Arc<str>,
-    /// See [`Policy::log_name`].
     log_name: Arc<str>,
     /// Sorted by window and then by limit, so that equal sets are equal policies.
     quotas: SmallVec<[Quota; 2]>,
@@ -103,7 +99,6 @@ impl Policy {
         Self { name, log_name, quotas, candidates, penalty: None }
     }
 
-    /// Returns whether the policy was given a name.
     pub(crate) fn is_named(&self) -> bool {
         self.name == self.log_name
     }
@@ -191,7 +186,6 @@ impl Policy {
         &self.log_name
     }
 
-    /// Returns whether two policies have the same log name.
     pub(crate) fn shares_logs_with(self: &Arc<Self>, other: &Arc<Self>) -> bool {
         Arc::ptr_eq(self, other) || self.log_name == other.log_name
     }
@@ -209,7 +203,6 @@ impl Policy {
         &self.candidates
     }
 
-    /// Returns the quotas and then the candidates.
     pub(crate) fn quotas_and_candidates(&self) -> impl ExactSizeIterator<Item = Quota> {
         let (quotas, candidates) = (&self.quotas, &self.candidates);
         let quota = move |at| quotas.get(at).unwrap_or_else(|| &candidates[at - quotas.len()]);
@@ -243,13 +236,11 @@ impl Policy {
         Arc::new(share)
     }
 
-    /// Returns the longest window among the quotas and candidates, in microseconds.
     pub(crate) fn longest_window_us(&self) -> u64 {
         let candidates = self.candidates.iter().map(Quota::window_us).max().unwrap_or(0);
         self.quotas.last().map_or(0, Quota::window_us).max(candidates)
     }
 
-    /// Returns the policy, or an error if it has no quota.
     fn ensure_quota(self) -> Result<Self, PolicyError> {
         if self.quotas.is_empty() {
             return Err(PolicyError::NoQuota { name: self.name.as_ref().to_owned() });

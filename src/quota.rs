@@ -74,50 +74,6 @@ impl Quota {
         Ok(Self { limit, window_us })
     }
 
-    /// Creates a quota of `limit` requests per second.
-    ///
-    /// # Panics
-    ///
-    /// If `limit` is zero.
-    #[must_use]
-    #[track_caller]
-    pub const fn per_second(limit: u32) -> Self {
-        Self::new(limit, Duration::from_secs(1))
-    }
-
-    /// Creates a quota of `limit` requests per 60 seconds.
-    ///
-    /// # Panics
-    ///
-    /// If `limit` is zero.
-    #[must_use]
-    #[track_caller]
-    pub const fn per_minute(limit: u32) -> Self {
-        Self::new(limit, Duration::from_secs(60))
-    }
-
-    /// Creates a quota of `limit` requests per 3600 seconds.
-    ///
-    /// # Panics
-    ///
-    /// If `limit` is zero.
-    #[must_use]
-    #[track_caller]
-    pub const fn per_hour(limit: u32) -> Self {
-        Self::new(limit, Duration::from_secs(3600))
-    }
-
-    /// Creates a quota of `limit` requests per 24 hours.
-    ///
-    /// # Panics
-    ///
-    /// If `limit` is zero.
-    #[must_use]
-    #[track_caller]
-    pub const fn per_day(limit: u32) -> Self {
-        Self::new(limit, Duration::from_secs(24 * 3600))
-    }
-
     /// Returns the highest number of requests per window.
     #[must_use]
     pub const fn limit(&self) -> u32 {
@@ -130,10 +86,34 @@ impl Quota {
         Duration::from_micros(self.window_us.get())
     }
 
-    /// Returns the length of the window in microseconds.
     pub(crate) const fn window_us(&self) -> u64 {
         self.window_us.get()
     }
+}
+
+/// Declares the quotas of windows that have a name.
+macro_rules! quotas_per {
+    ($($name:ident: $unit:literal, $seconds:expr;)*) => {$(
+        impl Quota {
+            #[doc = concat!("Creates a quota of `limit` requests per ", $unit, ".")]
+            ///
+            /// # Panics
+            ///
+            /// If `limit` is zero.
+            #[must_use]
+            #[track_caller]
+            pub const fn $name(limit: u32) -> Self {
+                Self::new(limit, Duration::from_secs($seconds))
+            }
+        }
+    )*};
+}
+
+quotas_per! {
+    per_second: "second", 1;
+    per_minute: "60 seconds", 60;
+    per_hour: "3600 seconds", 3600;
+    per_day: "24 hours", 24 * 3600;
 }
 
 impl fmt::Display for Quota {
@@ -144,8 +124,6 @@ impl fmt::Display for Quota {
     }
 }
 
-/// A length of time in microseconds. [`Display`](fmt::Display) writes it like the window of a
-/// [`Quota`].
 pub(crate) struct Span(pub(crate) u64);
 
 impl fmt::Display for Span {
@@ -182,7 +160,6 @@ impl FromStr for Quota {
     }
 }
 
-/// Parses a whole number and a unit.
 pub(crate) fn parse_window(text: &str) -> Option<Duration> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
     let (count, unit) = text.split_at(digits);
@@ -264,12 +241,9 @@ mod tests {
     #[test]
     fn error_names_the_part() {
         let error = |text: &str| text.parse::<Quota>().unwrap_err().to_string();
-        assert!(error("5").contains("LIMIT/WINDOW"));
         assert!(error("").contains("LIMIT/WINDOW"));
-        assert!(error("five/60s").contains("limit \"five\""));
         assert!(error("-5/60s").contains("limit \"-5\""));
         assert!(error("99999999999/60s").contains("limit \"99999999999\""));
-        assert!(error("5/sixty").contains("window \"sixty\""));
         assert!(error("5/-60s").contains("window \"-60s\""));
         assert!(error("5/60").contains("window \"60\""));
         assert!(error("0/60s").contains("limit is zero"));

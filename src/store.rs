@@ -12,6 +12,8 @@ mod deny_cache;
 mod expiring;
 #[cfg(feature = "redis")]
 mod failover;
+#[cfg(all(test, feature = "redis"))]
+mod faulty;
 mod future;
 #[cfg(feature = "memory")]
 mod memory;
@@ -24,8 +26,7 @@ use std::sync::Arc;
 pub use self::ban_store::{Ban, BanCursor, BanPage, BanStore, ParseBanCursorError};
 pub(crate) use self::conclude::{admit_if_open, conclude};
 pub use self::deny_cache::DenyCache;
-#[cfg(any(feature = "storm", feature = "moderation"))]
-#[cfg(feature = "memory")]
+#[cfg(all(feature = "memory", any(feature = "storm", feature = "moderation")))]
 pub(crate) use self::expiring::{ExpiringValue, Keep, heap_bytes_of};
 pub use self::future::StoreFuture;
 #[cfg(feature = "memory")]

@@ -11,7 +11,6 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-/// Whether one of the features is enabled.
 pub(crate) const IS_ON: bool = cfg!(any(feature = "metrics", feature = "tracing"));
 
 macro_rules! count {
@@ -31,7 +30,6 @@ macro_rules! event {
     };
 }
 
-/// Counts a decision of one policy.
 pub(crate) fn decision(policy: &str, outcome: &'static str) {
     count!("sliding_window_decisions_total", "policy" => policy.to_owned(), "outcome" => outcome);
 }
@@ -41,7 +39,6 @@ pub(crate) fn denied<'a>(policies: impl Fn() -> Vec<&'a str>, retry_after: Durat
     event!(debug, policies = ?policies(), ?retry_after, shadow, "denied");
 }
 
-/// Counts a decision that was made without the store.
 pub(crate) fn fallback(failure_policy: &'static str, outcome: &'static str) {
     count!(
         "sliding_window_fallback_decisions_total",
@@ -49,7 +46,6 @@ pub(crate) fn fallback(failure_policy: &'static str, outcome: &'static str) {
     );
 }
 
-/// Counts a request that a candidate quota would have denied.
 pub(crate) fn candidate_denial(policy: &str, quota: impl Display) {
     count!(
         "sliding_window_candidate_denials_total",
@@ -57,37 +53,31 @@ pub(crate) fn candidate_denial(policy: &str, quota: impl Display) {
     );
 }
 
-/// Counts a strike.
 pub(crate) fn strike(policy: &str) {
     count!("sliding_window_strikes_total", "policy" => policy.to_owned());
 }
 
-/// Reports a ban that a strike has caused.
 pub(crate) fn banned(policy: &str, length: Duration) {
     count!("sliding_window_bans_total", "policy" => policy.to_owned());
     event!(info, policy, ?length, "banned");
 }
 
-/// Reports a strike that is not counted because the map of ban records is full.
 #[cfg(feature = "memory")]
 pub(crate) fn strike_lost(error: impl Display) {
     count!("sliding_window_strikes_lost_total");
     event!(warn, %error, "a strike is not counted");
 }
 
-/// Reports an error of the store.
 pub(crate) fn store_error(kind: &'static str, error: impl Display) {
     count!("sliding_window_store_errors_total", "kind" => kind);
     event!(debug, %error, "the store could not decide");
 }
 
-/// Reports a request that no store could admit.
 pub(crate) fn impossible_request(kind: &'static str, error: impl Display) {
     count!("sliding_window_impossible_requests_total", "kind" => kind);
     event!(debug, %error, "no store could admit the request");
 }
 
-/// Reports that the connection to the store is lost.
 #[cfg(feature = "redis")]
 pub(crate) fn store_lost(error: impl Display) {
     #[cfg(feature = "metrics")]
@@ -95,7 +85,6 @@ pub(crate) fn store_lost(error: impl Display) {
     event!(warn, %error, "the store does not answer: the failure policy decides");
 }
 
-/// Reports that there is a connection to the store.
 #[cfg(feature = "redis")]
 pub(crate) fn store_found() {
     #[cfg(feature = "metrics")]
@@ -103,7 +92,6 @@ pub(crate) fn store_found() {
     event!(info, "the store answers");
 }
 
-/// Reports requests that were written back to the store.
 #[cfg(feature = "redis")]
 pub(crate) fn written_back(requests: u64) {
     if requests > 0 {
@@ -112,14 +100,12 @@ pub(crate) fn written_back(requests: u64) {
     }
 }
 
-/// Reports a request that can't be written back to the store.
 #[cfg(feature = "redis")]
 pub(crate) fn write_back_lost(error: impl Display) {
     count!("sliding_window_write_back_lost_total");
     event!(warn, %error, "a request can't be written back to the store");
 }
 
-/// Reports an in-process store that holds 80 % of its capacity.
 #[cfg(feature = "memory")]
 pub(crate) fn memory_nearly_full(held: usize, capacity: usize) {
     #[cfg(feature = "metrics")]
@@ -133,20 +119,17 @@ pub(crate) fn memory_nearly_full(held: usize, capacity: usize) {
     );
 }
 
-/// Reports an in-process store that is no longer nearly full.
 #[cfg(feature = "memory")]
 pub(crate) fn memory_has_room() {
     #[cfg(feature = "metrics")]
     metrics::gauge!("sliding_window_memory_nearly_full").decrement(1.0);
 }
 
-/// Counts a request that an in-process store had no room for.
 #[cfg(feature = "memory")]
 pub(crate) fn memory_full() {
     count!("sliding_window_memory_full_total");
 }
 
-/// Counts a request without the key of a rule.
 pub(crate) fn no_key(policy: &str, reason: &'static str) {
     count!(
         "sliding_window_missing_keys_total",
@@ -175,7 +158,6 @@ pub(crate) fn key_never_found(policy: &str, requests: u32) {
     );
 }
 
-/// Reports a request that two layers count in the same log.
 pub(crate) fn counted_twice(policy: &str, is_first: bool) {
     count!("sliding_window_counted_twice_total", "policy" => policy.to_owned());
     if is_first {
@@ -188,14 +170,12 @@ pub(crate) fn counted_twice(policy: &str, is_first: bool) {
     }
 }
 
-/// Reports the start of a storm.
 #[cfg(feature = "storm")]
 pub(crate) fn storm_started(name: &str, count: u32, threshold: impl Display) {
     count!("sliding_window_storms_total", "name" => name.to_owned(), "event" => "start");
     event!(info, name, count, %threshold, "a storm has started");
 }
 
-/// Reports the end of a storm.
 #[cfg(feature = "storm")]
 pub(crate) fn storm_ended(name: &str, peak: u32, lasted: Duration) {
     count!("sliding_window_storms_total", "name" => name.to_owned(), "event" => "end");
@@ -209,21 +189,18 @@ pub(crate) fn storm_event_shed() {
     event!(warn, "an event of a storm is not passed to the hook: too many events wait");
 }
 
-/// Reports a panic of the hook for storms.
 #[cfg(feature = "storm")]
 pub(crate) fn storm_hook_panicked() {
     count!("sliding_window_storm_alert_panics_total");
     event!(error, "the hook for storms has panicked");
 }
 
-/// Reports that a sender is muted, or muted for longer.
 #[cfg(feature = "moderation")]
 pub(crate) fn muted(rule: impl Display) {
     count!("sliding_window_mutes_total", "rule" => rule.to_string());
     event!(info, %rule, "a sender is muted");
 }
 
-/// Reports a panic of the hook for mutes.
 #[cfg(feature = "moderation")]
 pub(crate) fn mute_hook_panicked() {
     count!("sliding_window_mute_hook_panics_total");

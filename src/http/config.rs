@@ -22,7 +22,6 @@ pub(super) type Cost = dyn Fn(&Parts) -> u32 + Send + Sync;
 pub(super) type OnDecision = dyn Fn(&Decision) + Send + Sync;
 pub(super) type CancelIf = dyn Fn(&Response<()>) -> bool + Send + Sync;
 
-/// The configuration that all clones of a layer share.
 #[derive(Clone)]
 pub(super) struct Config {
     pub(super) rules: Vec<Rule>,
@@ -92,11 +91,6 @@ impl Config {
             }
         }
         self.rules.push(rule);
-    }
-
-    /// Returns whether an admission may be cancelled later.
-    pub(super) fn may_cancel(&self) -> bool {
-        self.cancel_if.is_some() || self.cancel_unanswered
     }
 
     /// Returns the check to send to the store, or `None` if no rule applies to the request.

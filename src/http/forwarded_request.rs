@@ -15,7 +15,6 @@ use crate::window::Usage;
 /// service was called. With `cancel_unanswered` it is cancelled instead.
 #[derive(Default)]
 pub(super) struct ForwardedRequest {
-    /// The usage that the response shows.
     pub(super) usage: Option<Usage>,
     cancel: Option<(CancelHandle, Arc<Config>)>,
 }
@@ -29,7 +28,6 @@ impl ForwardedRequest {
         Self { usage, cancel: cancel.map(|cancel| (cancel, config)) }
     }
 
-    /// Cancels the request if the configuration says so for this result of the inner service.
     pub(super) fn settle<B, E>(
         &mut self,
         result: Result<Response<B>, E>,

@@ -22,15 +22,12 @@ pub(super) struct PendingCheck {
 }
 
 impl PendingCheck {
-    /// Sends the check.
     pub(super) fn new(store: &Arc<dyn Store>, check: &Arc<Check>, is_cancellable: bool) -> Self {
         let handle = || CancelHandle { store: store.clone(), check: check.clone() };
         let cancel = is_cancellable.then(handle);
         Self { outcome: store.admit(check), cancel }
     }
 
-    /// Returns the outcome, and a handle to cancel the admission if the check is cancellable and may
-    /// have counted.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,

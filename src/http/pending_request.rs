@@ -1,22 +1,22 @@
 //! [`PendingRequest`]: a request that waits for the outcome of its check.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use http::Request;
 use http::request::Parts;
+use http::{Extensions, Request};
+use smallvec::SmallVec;
 use tower_service::Service;
 
 use super::config::{Config, Muted, OnBan};
-use super::double_count::report_double_count;
 use super::forwarded_request::ForwardedRequest;
-use super::mute::{RemainingRules, remaining_rules};
 use super::pending_check::{CancelHandle, PendingCheck};
 use super::rejection::Rejection;
 use crate::error::StoreError;
 use crate::store::conclude;
-use crate::window::{Check, DecidedBy, Decision, Denied, Outcome, Usage};
+use crate::telemetry;
+use crate::window::{Check, DecidedBy, Decision, Denied, LogId, LogOutcome, Outcome, Usage};
 
-/// A request that waits for the outcome of its check.
 pub(super) struct PendingRequest<S, ReqBody> {
     check: Arc<Check>,
     inner: S,
@@ -25,7 +25,6 @@ pub(super) struct PendingRequest<S, ReqBody> {
     pub(super) config: Arc<Config>,
 }
 
-/// What the layer does with the request next.
 pub(super) enum NextStep {
     /// Calls the inner service. The response shows the usage and may cancel the admission.
     Forward { usage: Option<Usage>, cancel: Option<CancelHandle> },
@@ -49,12 +48,11 @@ where
         Self { check, inner, head, body, config }
     }
 
-    /// Sends the check to the store.
     pub(super) fn send(&self) -> PendingCheck {
-        PendingCheck::new(&self.config.store, &self.check, self.config.may_cancel())
+        let is_cancellable = self.config.cancel_if.is_some() || self.config.cancel_unanswered;
+        PendingCheck::new(&self.config.store, &self.check, is_cancellable)
     }
 
-    /// Turns an outcome into the next step.
     pub(super) fn decide(
         &mut self,
         outcome: Result<Outcome, StoreError>,
@@ -113,14 +111,12 @@ where
         }
     }
 
-    /// Puts the decision into the request's extensions.
     fn insert_decision(&mut self, decision: Decision) {
         if let Some(outer) = self.head.extensions.insert(decision) {
             report_double_count(outer, &self.check, &mut self.head.extensions, &self.config);
         }
     }
 
-    /// Calls the inner service.
     pub(super) fn call(
         mut self,
         usage: Option<Usage>,
@@ -129,4 +125,60 @@ where
         let response = self.inner.call(Request::from_parts(self.head, self.body));
         (response, ForwardedRequest::new(usage, cancel, self.config))
     }
+}
+
+enum RemainingRules {
+    /// There are none: every key of the request is banned.
+    None,
+    /// One of them has no room, as the outcome shows. The denial is by these rules.
+    Denied(Denied),
+    /// They have room. This check counts the request for them.
+    Check(Arc<Check>),
+}
+
+fn remaining_rules(check: &Check, denied: &Denied, decided_by: DecidedBy) -> RemainingRules {
+    let mut logs: SmallVec<[LogId; 1]> = SmallVec::new();
+    let mut outcomes: SmallVec<[LogOutcome; 1]> = SmallVec::new();
+    for (log, outcome) in denied.usage().logs() {
+        if !outcome.ban().is_banned() {
+            logs.push(log.clone());
+            outcomes.push(outcome.clone());
+        }
+    }
+    if logs.is_empty() {
+        return RemainingRules::None;
+    }
+    let remaining = Arc::new(Check { logs, ..check.clone() });
+    let mut outcome = Outcome::new(false, outcomes);
+    if outcome.fits() {
+        return RemainingRules::Check(remaining);
+    }
+    (outcome.timestamp, outcome.decided_by) = (denied.timestamp(), decided_by);
+    match Decision::new(remaining.clone(), outcome) {
+        Decision::Denied(denied) => RemainingRules::Denied(denied),
+        Decision::Admitted(_) => RemainingRules::Check(remaining),
+    }
+}
+
+/// The admitted checks of outer layers, except the one whose decision is in the extensions.
+#[derive(Clone, Default)]
+struct OuterChecks(Vec<Arc<Check>>);
+
+/// Reports a request that an outer layer has already counted in a log of `check`.
+///
+/// Called only if the extensions held the decision of another layer.
+pub(super) fn report_double_count(
+    outer: Decision,
+    check: &Arc<Check>,
+    extensions: &mut Extensions,
+    config: &Config,
+) {
+    let mut counted = extensions.remove::<OuterChecks>().unwrap_or_default();
+    counted.0.extend(outer.admitted().map(|admitted| admitted.check().clone()));
+    let is_counted = |log: &&LogId| counted.0.iter().any(|check| check.logs.contains(log));
+    if let Some(log) = check.logs.iter().find(is_counted) {
+        let is_first = !config.double_count_reported.swap(true, Ordering::Relaxed);
+        telemetry::counted_twice(log.policy.name(), is_first);
+    }
+    extensions.insert(counted);
 }

@@ -6,7 +6,6 @@ use super::headers;
 use crate::error::StoreError;
 use crate::window::Denied;
 
-/// Makes the response of a rejection.
 pub(super) type OnRejection = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
 
 /// Why the layer responds to a request itself.

@@ -12,7 +12,6 @@ use crate::telemetry;
 /// A rule that has never found its key is reported after so many requests without one.
 const REPORTED_AFTER: u32 = 100;
 
-/// A policy together with its key extractor.
 #[derive(Clone)]
 pub(super) struct Rule {
     pub(super) policy: PolicyHandle,
@@ -35,7 +34,6 @@ impl Rule {
         Self { policy, extractor: Arc::new(extractor), prefix: None, stats: Arc::default() }
     }
 
-    /// Returns whether both rules have unnamed policies that share their logs.
     pub(super) fn shares_unnamed_logs_with(&self, other: &Self) -> bool {
         let (ours, theirs) = (self.policy.get(), other.policy.get());
         !ours.is_named() && ours.shares_logs_with(&theirs)

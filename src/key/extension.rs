@@ -52,19 +52,3 @@ where
 {
     |parts: &Parts| parts.extensions.get::<T>().map(Into::into).ok_or(KeyError::Missing)
 }
-
-#[cfg(test)]
-mod tests {
-    use http::Request;
-
-    use super::*;
-    use crate::key::parts_of;
-
-    #[test]
-    fn finds_the_value_by_its_type() {
-        let request = Request::builder().extension(String::from("alice"));
-        assert_eq!(extension::<String>().extract(&parts_of(request)), Ok(Key::from("alice")));
-        let request = Request::builder().extension(7_u64);
-        assert_eq!(extension::<String>().extract(&parts_of(request)), Err(KeyError::Missing));
-    }
-}

@@ -36,24 +36,3 @@ pub fn query(name: impl Into<String>) -> impl KeyExtractor + Clone {
 fn decoded(text: &str) -> Vec<u8> {
     percent_decode_str(&text.replace('+', " ")).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use http::Request;
-
-    use super::*;
-    use crate::key::{Key, parts_of};
-
-    #[test]
-    fn finds_the_parameter_by_name() {
-        let key = |uri: &str| query("user").extract(&parts_of(Request::builder().uri(uri)));
-        assert_eq!(key("/?a=1&user=al%7Bice+x"), Ok(Key::from("al{ice x")));
-        assert_eq!(key("/?us%65r=alice"), Ok(Key::from("alice")));
-        assert_eq!(key("/?user=%ff"), Err(KeyError::Invalid), "not UTF-8");
-        assert_eq!(key("/?%ff=x&user=alice"), Ok(Key::from("alice")), "another parameter's name");
-        assert_eq!(key("/?user=a%3Db=c"), Ok(Key::from("a=b=c")));
-        assert_eq!(key("/?user=alice&user=eve"), Err(KeyError::Invalid));
-        assert_eq!(key("/?user="), Err(KeyError::Missing));
-        assert_eq!(key("/"), Err(KeyError::Missing));
-    }
-}

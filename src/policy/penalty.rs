@@ -12,11 +12,8 @@ use crate::time::micros;
 
 /// The longest ban: a year.
 pub(crate) const LONGEST_BAN: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The highest number of levels, and of strikes before a ban.
 const MOST: usize = 100;
-/// The text form of [`Penalty::manual`].
 const MANUAL: &str = "manual";
-/// The default of [`Penalty::decay`].
 const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A ban after a number of strikes within a time. Later bans are longer.
@@ -160,7 +157,6 @@ impl Penalty {
         self.decay
     }
 
-    /// Returns the length of the longest ban that strikes can cause, with the highest jitter.
     #[cfg(feature = "redis")]
     pub(crate) fn longest_us(&self) -> u64 {
         2 * self.levels.last().map_or(0, |level| micros(*level))
@@ -170,7 +166,6 @@ impl Penalty {
         micros(self.decay)
     }
 
-    /// Returns [`Penalty::ban_lengths`] in microseconds.
     pub(crate) fn ban_lengths_us(&self, id: Uuid) -> Vec<u64> {
         // The identity is random enough, and a repeated check has the same one.
         let random = id.as_u64_pair().1 as u32;

@@ -19,7 +19,6 @@ impl Backoff {
         Self { first, longest, next: first }
     }
 
-    /// Makes the next pause the first one again.
     pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }

@@ -15,8 +15,7 @@ use tokio::sync::futures::Notified;
 use tokio::time::{Sleep, sleep};
 
 use self::state::{Shared, State};
-use super::connection::Connection;
-use super::connector::Connector;
+use super::connection::{Connection, Connector};
 use super::outage::Outage;
 use crate::error::StoreError;
 
@@ -32,12 +31,10 @@ use crate::error::StoreError;
 pub(crate) struct CircuitBreaker(Arc<Shared>);
 
 impl CircuitBreaker {
-    /// Creates a circuit breaker that connects when it is first used.
     pub(crate) fn new(connector: Connector, response_timeout: Duration, outage: Outage) -> Self {
         Self(Arc::new(Shared::new(connector, response_timeout, outage)))
     }
 
-    /// Connects, and returns when the connection is there.
     pub(crate) async fn connect(&self) -> Result<(), StoreError> {
         let connection = self.0.connect().await?;
         self.0.set_ready(connection);
@@ -49,12 +46,10 @@ impl CircuitBreaker {
         self.0.connect_if_idle();
     }
 
-    /// Uses a connection that works.
     pub(crate) fn set_ready(&self, connection: Connection) {
         self.0.set_ready(connection);
     }
 
-    /// Returns whether the connection is to several servers.
     pub(crate) fn is_cluster(&self) -> bool {
         self.0.connector.is_cluster()
     }

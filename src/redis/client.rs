@@ -8,7 +8,6 @@ use super::keys::Keys;
 use super::reply;
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
-use crate::key::Key;
 
 /// Runs scripts and sends other commands through a circuit breaker. Clones share the connection.
 #[derive(Clone)]
@@ -23,7 +22,6 @@ impl Client {
         Self { breaker, keys, scripts: Scripts::shipped() }
     }
 
-    /// Replaces the clock of all scripts, see [`Scripts::with_clock`].
     #[cfg(test)]
     pub(crate) fn with_clock(mut self, clock: &str) -> Self {
         self.scripts = Scripts::with_clock(clock);
@@ -41,11 +39,10 @@ impl Client {
     /// Returns the Redis key for a key and a name: `PREFIX:{=KEY}:NAME`. All Redis keys of one key
     /// are in one cluster slot.
     #[cfg(any(feature = "storm", feature = "moderation"))]
-    pub(crate) fn name(&self, key: &Key, name: &str) -> Vec<u8> {
+    pub(crate) fn name(&self, key: &crate::key::Key, name: &str) -> Vec<u8> {
         self.keys.name(key.as_bytes(), name)
     }
 
-    /// Returns whether the keys are spread over several servers.
     pub(crate) fn is_cluster(&self) -> bool {
         self.breaker.is_cluster()
     }
@@ -73,12 +70,10 @@ impl Client {
         }
     }
 
-    /// Sends several commands in one round trip and returns the reply to each.
     pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
         self.call(async |mut connection| commands.query_async(&mut connection).await).await
     }
 
-    /// Sends a command.
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, StoreError> {
         self.call(async |mut connection| command.query_async(&mut connection).await).await
     }

@@ -1,7 +1,14 @@
-//! [`Connection`]: a connection to one server or to a cluster.
+//! [`Connection`]: a connection to one server or to a cluster. [`Connector`] makes it.
+
+#[cfg(feature = "sentinel")]
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
-use redis::{Cmd, Pipeline, RedisFuture, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisFuture, RedisResult, Value};
+
+use super::scripts::Scripts;
+#[cfg(feature = "sentinel")]
+use super::sentinel::Sentinel;
 
 /// A connection that pipelines the commands of concurrent requests. Clones share it.
 #[derive(Clone)]
@@ -13,14 +20,20 @@ pub(crate) enum Connection {
     Cluster(redis::cluster_async::ClusterConnection),
 }
 
+impl Connection {
+    fn inner(&mut self) -> &mut dyn ConnectionLike {
+        match self {
+            Self::One(connection) => connection,
+            Self::Managed(connection) => connection,
+            #[cfg(feature = "cluster")]
+            Self::Cluster(connection) => connection,
+        }
+    }
+}
+
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        match self {
-            Self::One(connection) => connection.req_packed_command(command),
-            Self::Managed(connection) => connection.req_packed_command(command),
-            #[cfg(feature = "cluster")]
-            Self::Cluster(connection) => connection.req_packed_command(command),
-        }
+        self.inner().req_packed_command(command)
     }
 
     fn req_packed_commands<'a>(
@@ -29,12 +42,7 @@ impl ConnectionLike for Connection {
         offset: usize,
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
-        match self {
-            Self::One(connection) => connection.req_packed_commands(pipeline, offset, count),
-            Self::Managed(connection) => connection.req_packed_commands(pipeline, offset, count),
-            #[cfg(feature = "cluster")]
-            Self::Cluster(connection) => connection.req_packed_commands(pipeline, offset, count),
-        }
+        self.inner().req_packed_commands(pipeline, offset, count)
     }
 
     fn get_db(&self) -> i64 {
@@ -43,6 +51,48 @@ impl ConnectionLike for Connection {
             Self::Managed(connection) => connection.get_db(),
             #[cfg(feature = "cluster")]
             Self::Cluster(connection) => connection.get_db(),
+        }
+    }
+}
+
+pub(crate) enum Connector {
+    One(Box<Client>),
+    Managed(ConnectionManager),
+    #[cfg(feature = "sentinel")]
+    Sentinel(Sentinel, AtomicUsize),
+    #[cfg(feature = "cluster")]
+    Cluster(Box<redis::cluster::ClusterClient>),
+}
+
+impl Connector {
+    pub(super) async fn connect(&self) -> RedisResult<Connection> {
+        // The circuit breaker applies its own timeouts.
+        let config =
+            AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        let mut connection = match self {
+            Self::One(client) => {
+                Connection::One(client.get_multiplexed_async_connection_with_config(&config).await?)
+            }
+            Self::Managed(manager) => Connection::Managed(manager.clone()),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinel, attempts) => {
+                let master = sentinel.master(attempts.fetch_add(1, Ordering::Relaxed)).await?;
+                Connection::One(master.get_multiplexed_async_connection_with_config(&config).await?)
+            }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(client) => Connection::Cluster(client.get_async_connection().await?),
+        };
+        redis::cmd("PING").exec_async(&mut connection).await?;
+        Scripts::shipped().load(&mut connection).await;
+        Ok(connection)
+    }
+
+    /// Returns whether a connection has several servers and survives the failure of one of them.
+    pub(super) fn is_cluster(&self) -> bool {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => true,
+            _ => false,
         }
     }
 }

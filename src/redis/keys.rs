@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::key::Key;
 use crate::window::LogId;
 
-/// Names the Redis keys of one prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     prefix: Arc<str>,
@@ -16,27 +15,22 @@ impl Keys {
         Self { prefix: prefix.into() }
     }
 
-    /// Returns the Redis key of a log.
     pub(crate) fn log(&self, log: &LogId) -> Vec<u8> {
         self.name(log.key.as_bytes(), log.policy.log_name())
     }
 
-    /// Returns the Redis key of the ban record that belongs to a log.
     pub(crate) fn ban_record(&self, log: &LogId) -> Vec<u8> {
         self.of_policy(log, ":ban")
     }
 
-    /// Returns the Redis key of the strikes that belong to a log.
     pub(crate) fn strikes(&self, log: &LogId) -> Vec<u8> {
         self.of_policy(log, ":strikes")
     }
 
-    /// Returns the Redis key that holds when a log was last reset.
     pub(crate) fn reset_mark(&self, log: &LogId) -> Vec<u8> {
         self.of_policy(log, ":reset")
     }
 
-    /// Returns the Redis key that holds when the ban of a log's key was last lifted.
     pub(crate) fn lift_mark(&self, log: &LogId) -> Vec<u8> {
         self.of_policy(log, ":lifted")
     }
@@ -110,5 +104,15 @@ mod tests {
         assert_eq!(name(b""), b"tsw:{=}:user");
         assert_eq!(name(b"}:admin"), b"tsw:{=%7D:admin}:user");
         assert_eq!(name(b"{{\0\n%7D"), b"tsw:{={{\0\n%257D}:user");
+    }
+
+    #[test]
+    fn key_is_read_back_from_its_redis_key() {
+        let keys = Keys::new("tsw".into());
+        for key in [&b""[..], b"alice", b"}:user:ban", b"%7D%", b"a\0\n{", b"sha256:x"] {
+            let redis_key = keys.name(key, "user:ban");
+            assert_eq!(keys.key_of(&redis_key, "user:ban").unwrap().as_bytes(), key);
+        }
+        assert!(keys.key_of(b"tsw:{=alice}:other:ban", "user:ban").is_none());
     }
 }

@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use crate::time::micros;
 use crate::window::Check;
 
-/// Records when the store failed last. Clones share the record.
 #[derive(Clone, Debug)]
 pub(crate) struct Outage(Arc<Record>);
 
@@ -35,7 +34,6 @@ impl Outage {
         }))
     }
 
-    /// Records that the store fails now.
     pub(crate) fn record_failure(&self) {
         self.0.last_us.fetch_max(self.now_us() + 1, Ordering::SeqCst);
     }
@@ -54,12 +52,10 @@ impl Outage {
         self.record_failure();
     }
 
-    /// Sets that the connection reconnects by itself and does not report it.
     pub(crate) fn set_reconnects_silently(&self) {
         self.0.reconnects_silently.store(true, Ordering::SeqCst);
     }
 
-    /// Returns how often the whole connection was replaced.
     pub(crate) fn new_connections(&self) -> u64 {
         self.0.new_connections.load(Ordering::SeqCst)
     }

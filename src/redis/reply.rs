@@ -4,18 +4,15 @@ use redis::{FromRedisValue, RedisError, Value};
 
 use crate::error::StoreError;
 
-/// Converts a reply to a Rust type.
 pub(crate) fn read<T: FromRedisValue>(reply: &Value) -> Result<T, StoreError> {
     T::from_redis_value_ref(reply)
         .map_err(|error| StoreError::Protocol { message: error.to_string() })
 }
 
-/// Returns the error for a reply of an unexpected form.
 pub(crate) fn malformed(expected: impl Into<String>) -> StoreError {
     StoreError::Protocol { message: expected.into() }
 }
 
-/// Converts an error of the connection or the server.
 pub(super) fn error(error: RedisError) -> StoreError {
     let message = error.to_string();
     if error.is_timeout() {

@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 use redis::aio::ConnectionLike;
 use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 
-/// Declares the table of scripts, each with its file below `lua/`.
 macro_rules! scripts {
     ($($(#[$attribute:meta])* $name:ident: $file:literal,)*) => {
         /// All scripts of the crate. Each file describes its script.
@@ -43,7 +42,6 @@ scripts! {
 }
 
 impl Scripts {
-    /// Returns the scripts as shipped.
     pub(crate) fn shipped() -> &'static Self {
         static SHIPPED: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(str::to_owned));
         &SHIPPED
@@ -73,7 +71,6 @@ impl Scripts {
     }
 }
 
-/// The text and the hash of a script.
 pub(crate) struct Script {
     code: String,
     hash: String,
@@ -121,7 +118,6 @@ impl Script {
     }
 }
 
-/// Returns a copy of the command with one argument replaced.
 fn with_argument(command: &Cmd, index: usize, argument: &[u8]) -> Cmd {
     let mut changed = Cmd::new();
     for (at, old) in command.args_iter().enumerate() {

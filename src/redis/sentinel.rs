@@ -3,7 +3,6 @@
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
 
-/// The addresses of the Sentinels, and the credentials of the master.
 #[derive(Clone)]
 pub(crate) struct Sentinel {
     pub(super) sentinels: Vec<ConnectionInfo>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
 
-use super::connector::Connector;
+use super::connection::Connector;
 use super::outage::Outage;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
@@ -144,22 +144,13 @@ impl RedisServers {
             .get_or_insert(redis::TlsCertificates { client_tls: None, root_cert: None })
     }
 
-    /// Returns whether the logs of a request may be on several servers.
     #[cfg(feature = "cluster")]
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self.kind, Kind::Cluster(_))
     }
 
-    pub(crate) fn connector(
-        self,
-        response_timeout: Duration,
-        outage: &Outage,
-    ) -> Result<Connector, StoreError> {
-        self.try_into_connector(response_timeout, outage).map_err(unreachable)
-    }
-
     #[cfg_attr(not(feature = "cluster"), allow(unused_variables, reason = "only clusters use it"))]
-    fn try_into_connector(
+    pub(crate) fn connector(
         self,
         response_timeout: Duration,
         outage: &Outage,
@@ -276,20 +267,4 @@ fn parse_all<U: IntoConnectionInfo>(
 
 fn unreachable(error: RedisError) -> StoreError {
     StoreError::Unreachable { message: error.to_string() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_and_debug_hide_the_password() {
-        for url in ["", "127.0.0.1:6379", "http://:secret@host", "redis://:secret@host:port"] {
-            let error = RedisServers::try_from(url).unwrap_err();
-            assert!(matches!(error, StoreError::Unreachable { .. }), "{url:?}: {error:?}");
-            assert!(!error.to_string().contains("secret"), "{error}");
-        }
-        let servers = RedisServers::try_from("redis://:secret@host").unwrap();
-        assert!(!format!("{servers:?}").contains("secret"));
-    }
 }

@@ -29,7 +29,6 @@
 //! (tokio's feature `test-util`). A store that reads the clock of a database needs a way to replace
 //! that clock in tests.
 
-mod generate;
 mod model;
 mod player;
 #[cfg(all(test, feature = "redis"))]
@@ -56,9 +55,7 @@ pub(in crate::store) use step::LONGEST_WINDOW_US;
 #[cfg(all(test, feature = "redis"))]
 pub(in crate::store) use step::Step;
 
-/// The number of histories.
 const HISTORIES: u64 = 200;
-/// The number of steps of a history.
 const STEPS: usize = 60;
 
 /// Tests that a store decides exactly as the algorithm, penalties included.
@@ -115,7 +112,7 @@ async fn play(
     let run = Uuid::new_v4();
     let mut clock_us = store_now_us(store, run).await?;
     for history in 0..HISTORIES {
-        let steps = generate::history(&mut Rng::with_seed(history), STEPS);
+        let steps = step::history(&mut Rng::with_seed(history), STEPS, false);
         // The second key has bytes that a text format has to escape.
         let keys = [format!("{run}-{history}-alice"), format!("{run}-{history}-b}}o\0b%{{")];
         let mut player = Player::new(store, keys.map(Key::from), clock_us);
@@ -134,7 +131,6 @@ async fn play(
     Ok(())
 }
 
-/// Returns the present time of the store's clock.
 async fn store_now_us(store: &dyn Store, run: Uuid) -> Result<u64, String> {
     let policy = Policy::new("user").quota(Quota::new(1, Duration::from_micros(LONGEST_WINDOW_US)));
     let mut check = Check::new([LogId::new(Arc::new(policy), format!("{run}-clock"))]);

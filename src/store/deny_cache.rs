@@ -13,9 +13,9 @@ use self::denials::{Denials, Invalidation};
 use super::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::window::{Check, LogId, Outcome};
 
-const DEFAULT_CAPACITY: usize = 65_536;
+pub(super) const DEFAULT_CAPACITY: usize = 65_536;
 /// Short, because a place can become free by more than time, also in other processes.
-const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
+pub(super) const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// Caches denials in this process, and repeats them without a call to the store.
 ///
@@ -60,7 +60,11 @@ impl<S: Store> DenyCache<S> {
     /// Puts a cache for up to 65,536 denials in front of a store.
     #[must_use]
     pub fn new(store: S) -> Self {
-        Self { store, denials: Arc::new(Denials::new(DEFAULT_CAPACITY)), max_age: DEFAULT_MAX_AGE }
+        Self::with(store, DEFAULT_CAPACITY, DEFAULT_MAX_AGE)
+    }
+
+    pub(super) fn with(store: S, capacity: usize, max_age: Duration) -> Self {
+        Self { store, denials: Arc::new(Denials::new(capacity)), max_age }
     }
 
     /// Sets how many denials are cached. Defaults to 65,536.

@@ -16,11 +16,9 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::time::micros;
 
-/// How many expired values an update drops at most.
 const DROPPED_PER_UPDATE: usize = 2;
 /// With less room than this, in bytes, an update drops all expired values.
 const LITTLE_ROOM: usize = 1 << 20;
-/// How many slots a page reads at most.
 const SLOTS_PER_PAGE: usize = 100_000;
 
 /// A map of values that expire. From its instant of expiry on, a value counts as absent.
@@ -33,7 +31,6 @@ pub(crate) struct ExpiringMap<V> {
     hasher: RandomState,
     epoch: Instant,
     capacity: usize,
-    /// In bytes.
     budget: AtomicUsize,
 }
 
@@ -56,17 +53,14 @@ impl<V: ExpiringValue> ExpiringMap<V> {
         }
     }
 
-    /// Sets the budget in bytes.
     pub(crate) fn set_budget(&self, bytes: usize) {
         self.budget.store(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the error of a change that exceeds the budget.
     pub(crate) fn too_many_bytes(&self) -> StoreError {
         StoreError::TooManyBytes { budget: self.budget.load(Ordering::Relaxed) }
     }
 
-    /// Returns how many bytes the values take, expired ones included.
     pub(crate) fn bytes(&self) -> usize {
         self.lock().bytes
     }
@@ -163,7 +157,6 @@ impl<V: ExpiringValue> ExpiringMap<V> {
         (found, (next < end).then_some(next))
     }
 
-    /// Returns the number of values, expired ones included.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.lock().slots.len()

@@ -89,7 +89,6 @@ impl<S: Store> Failover<S> {
         Self(Arc::new(Inner { store, local, journal, outage }))
     }
 
-    /// Adds a change of all logs of a check, to be written back.
     fn add_change(&self, check: &Check, kind: ChangeKind) -> Result<(), StoreError> {
         self.0.journal.with(|journal| {
             journal.add(check, kind, Instant::now())?;
@@ -98,7 +97,6 @@ impl<S: Store> Failover<S> {
         })
     }
 
-    /// Requests a resync of logs, see [`Journal::request_resync`].
     fn request_resync(&self, logs: &[LogId], always: bool) {
         let reconnections = self.0.outage.reconnections();
         self.0.journal.with(|journal| {
@@ -184,10 +182,17 @@ impl<S: Store> Store for Failover<S> {
         if self.0.journal.has_backlog(&check.logs) {
             // Written after what is being written now, which may contain the request.
             let added = self.add_change(check, ChangeKind::Cancel);
-            return match is_local(check) {
-                true => StoreFuture::ready(added.and(was_here)),
-                false => self.cancel_after_changes(check, added),
-            };
+            if is_local(check) {
+                return StoreFuture::ready(added.and(was_here));
+            }
+            // The local log does not say whether the request was there.
+            let (this, check) = (self.clone(), check.clone());
+            return StoreFuture::later(async move {
+                added?;
+                let was_there = this.0.store.cancel(&check).await;
+                this.write_back_changes(&check.logs).await?;
+                was_there
+            });
         }
         let (this, check) = (self.clone(), check.clone());
         let cancelled = self.0.store.cancel(&check);
@@ -211,23 +216,5 @@ impl<S: Store> Store for Failover<S> {
         let _ = immediate(self.0.local.reset(logs));
         self.0.journal.with(|journal| journal.forget(logs));
         self.0.store.reset(logs)
-    }
-}
-
-impl<S: Store> Failover<S> {
-    /// Cancels a request under a policy other than `Local`, whose local log does not say whether
-    /// the request was there.
-    fn cancel_after_changes(
-        &self,
-        check: &Arc<Check>,
-        added: Result<(), StoreError>,
-    ) -> StoreFuture<bool> {
-        let (this, check) = (self.clone(), check.clone());
-        StoreFuture::later(async move {
-            added?;
-            let was_there = this.0.store.cancel(&check).await;
-            this.write_back_changes(&check.logs).await?;
-            was_there
-        })
     }
 }

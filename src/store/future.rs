@@ -23,7 +23,6 @@ impl<T> StoreFuture<T> {
         Self(State::Ready(Some(result)))
     }
 
-    /// Returns the result if the future was created with it, otherwise the future.
     pub(crate) fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
         match self.0 {
             State::Ready(Some(result)) => Ok(result),

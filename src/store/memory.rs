@@ -2,8 +2,6 @@
 
 mod bans;
 mod decide;
-mod fill;
-mod locked;
 mod room;
 mod shard;
 #[cfg(feature = "redis")]
@@ -19,9 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ahash::RandomState;
 use tokio::time::Instant;
 
-use self::fill::Fill;
-use self::locked::Locked;
-use self::shard::{SHARDS, Shard, shard_of};
+use self::room::Fill;
+use self::shard::{Locked, SHARDS, Shard, shard_of};
 #[cfg(any(feature = "storm", feature = "moderation"))]
 use self::tables::Tables;
 use super::expiring::ExpiringMap;
@@ -31,7 +28,6 @@ use super::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::policy::Policy;
 use crate::window::{BanRecord, Check, LogId, Outcome};
 
-/// The capacity of [`MemoryStore::new`].
 const DEFAULT_CAPACITY: usize = 1_000_000;
 /// How many expired logs an admission drops at most in each of its shards. Most admissions create at
 /// most one log, so two are enough to keep up, and no admission pays for a whole sweep.
@@ -76,7 +72,6 @@ struct Inner {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
     epoch: Instant,
-    /// The number of logs.
     held: AtomicUsize,
     capacity: usize,
     fill: Fill,
@@ -188,12 +183,17 @@ impl Inner {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lock_one(&self, log: &LogId) -> (u64, MutexGuard<'_, Shard>) {
+        let hash = self.hash(log);
+        (hash, self.lock(shard_of(hash)))
+    }
+
     /// Locks the shards of some logs, each once. The order is always the same, so that two checks can't
     /// deadlock.
     fn lock_all(&self, logs: &[LogId]) -> Locked<'_> {
         if let [log] = logs {
-            let hash = self.hash(log);
-            return Locked::One(hash, self.lock(shard_of(hash)));
+            let (hash, shard) = self.lock_one(log);
+            return Locked::One(hash, shard);
         }
         let hashes: Vec<u64> = logs.iter().map(|log| self.hash(log)).collect();
         let shards: BTreeSet<usize> = hashes.iter().map(|hash| shard_of(*hash)).collect();

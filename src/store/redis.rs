@@ -69,7 +69,6 @@ use crate::window::{Check, LogId, Outcome};
 pub struct RedisStore {
     /// The layers that decide: failover, deny cache, Redis.
     logs: Arc<dyn Store>,
-    /// The logs and bans in this process.
     local: MemoryStore,
     client: Client,
 }

@@ -23,7 +23,6 @@ impl LogSnapshot {
         Self { admissions, ban: None }
     }
 
-    /// Returns whether the snapshot has neither an admission nor a ban.
     #[cfg(feature = "redis")]
     pub(crate) fn is_empty(&self) -> bool {
         self.admissions.is_empty() && self.ban.is_none()

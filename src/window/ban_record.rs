@@ -12,7 +12,6 @@ pub(crate) struct BanRecord {
     /// The key's level since that ban began, before any decay: the index of the next ban's length among
     /// the penalty's levels.
     pub(crate) level: u64,
-    /// Why the ban was imposed.
     pub(crate) reason: String,
     /// When this process imposed the ban or last saw it in another store.
     pub(crate) last_seen_us: u64,

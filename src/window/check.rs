@@ -131,7 +131,6 @@ impl Check {
     }
 }
 
-/// Merges the policies of a log that occurs twice.
 fn distinct(logs: SmallVec<[LogId; 1]>) -> SmallVec<[LogId; 1]> {
     let mut distinct: SmallVec<[LogId; 1]> = SmallVec::new();
     for log in logs {

@@ -24,7 +24,6 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Creates a log without entries.
     pub(crate) const fn new() -> Self {
         Self { entries: SmallVec::new_const() }
     }
@@ -164,7 +163,6 @@ impl Log {
         self.entries.drain(..self.count_expired(now_us, longest_window_us));
     }
 
-    /// Returns the timestamp of the newest entry.
     pub(crate) fn newest_us(&self) -> Option<u64> {
         self.entries.last().map(|entry| entry.at_us)
     }

@@ -59,7 +59,6 @@ impl Outcome {
         &mut self.logs
     }
 
-    /// Returns whether no log denies the request.
     pub(crate) fn fits(&self) -> bool {
         !self.logs.iter().any(LogOutcome::denies)
     }
@@ -71,7 +70,6 @@ impl Outcome {
 pub struct LogOutcome {
     /// The states of the quotas and then of the candidates, with one allocation at most.
     states: SmallVec<[QuotaState; 2]>,
-    /// How many of the states are those of quotas.
     quotas: usize,
     ban: BanState,
 }
@@ -112,7 +110,6 @@ impl LogOutcome {
         Self { quotas: policy.quotas().len().min(states.len()), states, ban: BanState::default() }
     }
 
-    /// Creates the outcome of an empty log.
     pub(crate) fn empty(policy: &Policy) -> Self {
         Self::of(policy, |quota| QuotaState { remaining: quota.limit(), ..QuotaState::default() })
     }
@@ -154,7 +151,6 @@ impl LogOutcome {
         quotas.max().unwrap_or(0).max(self.ban.remaining_us)
     }
 
-    /// Returns the states of the quotas and then of the candidates.
     pub(crate) fn states(&self) -> &[QuotaState] {
         &self.states
     }
@@ -267,10 +263,8 @@ impl BanState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "one server needs none"))]
 pub(crate) enum Rollback {
-    /// No log had recorded it.
     #[default]
     NotNeeded,
-    /// The request was removed.
     Done,
     /// The request may still be recorded and has to be cancelled.
     Unfinished,

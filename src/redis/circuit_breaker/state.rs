@@ -14,9 +14,7 @@ use crate::error::StoreError;
 use crate::redis::{Backoff, Connection, Connector, Outage};
 use crate::telemetry;
 
-/// After how many replies in a row that do not arrive the connection is given up.
 const MAX_FAILURES: u32 = 5;
-/// How long an attempt to connect may take.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Short enough that Redis decides again within a second of its return.
@@ -58,7 +56,6 @@ pub(super) struct Shared {
     lock: Mutex<()>,
     pub(super) changed: Notify,
     failures: AtomicU32,
-    /// Whether the loss of the connection was reported.
     is_reported: AtomicBool,
     outage: Outage,
 }
@@ -81,7 +78,6 @@ pub(super) enum State {
 pub(super) type Attempt = Weak<()>;
 
 impl State {
-    /// Returns whether there is no connection and no task that makes one.
     pub(super) fn is_idle(&self) -> bool {
         match self {
             Self::Idle => true,
@@ -109,12 +105,10 @@ impl Shared {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the connection in use is the one with this number.
     pub(super) fn is_ready(&self, wanted: u64) -> bool {
         matches!(&**self.state.load(), State::Ready { number, .. } if *number == wanted)
     }
 
-    /// Makes a connection.
     pub(super) async fn connect(&self) -> Result<Connection, StoreError> {
         match timeout(CONNECTION_TIMEOUT, self.connector.connect()).await {
             Ok(connection) => {
@@ -174,7 +168,6 @@ impl Shared {
         }
     }
 
-    /// Gives up a connection, if it is still in use and at least this old.
     pub(super) fn give_up(
         self: &Arc<Self>,
         failed: u64,
@@ -211,7 +204,6 @@ impl Shared {
         }
     }
 
-    /// Makes calls fail at once.
     fn set_failed(&self, error: &StoreError) {
         let _lock = self.lock();
         self.report_lost(error);
@@ -229,7 +221,6 @@ impl Shared {
     }
 }
 
-/// Attempts to connect until that succeeds, or until the circuit breaker is dropped.
 async fn reconnect(breaker: Weak<Shared>, _token: Arc<()>) {
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     while let Some(breaker) = breaker.upgrade() {

@@ -10,7 +10,6 @@ use crate::window::{
     BanRecord, BanState, Check, Entry, Log, LogId, LogOutcome, Outcome, QuotaState, Strike,
 };
 
-/// The log name and the bytes of the key.
 type Name = (String, Vec<u8>);
 
 fn name(log: &LogId) -> Name {

@@ -13,7 +13,6 @@ use crate::quota::Quota;
 use crate::store::{Admission, BanSnapshot, LogSnapshot, Store};
 use crate::window::{Check, Log, LogId, LogOutcome, Outcome};
 
-/// Plays a history to a store and to the model.
 pub(in crate::store) struct Player<'a> {
     store: &'a dyn Store,
     keys: [Key; 2],
@@ -28,7 +27,6 @@ pub(in crate::store) struct Player<'a> {
 }
 
 impl<'a> Player<'a> {
-    /// Creates a player for logs that the store does not have yet.
     pub(in crate::store) fn new(store: &'a dyn Store, keys: [Key; 2], origin_us: u64) -> Self {
         Self {
             store,
@@ -42,7 +40,6 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Removes the penalties.
     pub(super) fn without_penalties(mut self) -> Self {
         self.penalties = false;
         self.policies = [policy(0, [4, 2], 1, false), policy(1, [5, 3], 2, false)];
@@ -156,7 +153,6 @@ impl<'a> Player<'a> {
         same(expected, outcome.map(|outcome| only_wanted(check, outcome)))
     }
 
-    /// Restores an admission in the store and in the model.
     async fn restore(
         &mut self,
         check: Arc<Check>,
@@ -181,7 +177,6 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Restores a ban in the store and in the model.
     async fn restore_ban(&mut self, log: &LogId, remaining_us: u64) -> Result<(), String> {
         let ban = BanSnapshot {
             remaining: Duration::from_micros(remaining_us),
@@ -210,7 +205,6 @@ fn policy(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) ->
     })
 }
 
-/// Returns the penalty that the histories use.
 pub(super) fn penalty() -> Penalty {
     let strikes = Quota::new(2, Duration::from_micros(LONGEST_WINDOW_US * 2));
     let levels = [LONGEST_WINDOW_US / 2, LONGEST_WINDOW_US * 3].map(Duration::from_micros);

@@ -3,7 +3,6 @@
 use super::*;
 use crate::store::{LogSnapshot, MemoryStore, Outcome, Restored, StoreFuture};
 
-/// A fault of a store.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     IgnoresRepeated,
@@ -115,12 +114,6 @@ async fn message_names_the_calling_test() {
     holds(&store, tokio::time::advance).await;
 }
 
-/// Returns the difference that a fault causes.
-async fn difference(fault: Fault) -> String {
-    let store = Wrong(MemoryStore::new(), fault);
-    play(&store, tokio::time::advance, true).await.expect_err("a difference")
-}
-
 #[tokio::test(start_paused = true)]
 async fn faults_are_found() {
     for (fault, step) in [
@@ -133,7 +126,9 @@ async fn faults_are_found() {
         (Fault::IgnoresBans, "ban: BanState"),
         (Fault::RefusesPenalties, "got the error: the store can't do this: penalties"),
     ] {
-        let difference = difference(fault).await;
+        let store = Wrong(MemoryStore::new(), fault);
+        let played = play(&store, tokio::time::advance, true).await;
+        let difference = played.expect_err("a difference");
         assert!(difference.starts_with("history "), "{difference}");
         assert!(difference.contains(step), "{difference}");
     }

@@ -49,9 +49,7 @@ pub(super) struct Denials {
     generations: Box<[AtomicU64]>,
 }
 
-/// The outcome of one log.
 struct Denial {
-    /// The policy of the check, which may have been replaced since.
     policy: Arc<Policy>,
     timestamp: Option<Duration>,
     outcome: LogOutcome,
@@ -69,7 +67,6 @@ impl Denial {
             && !self.is_renewed.swap(true, Ordering::Relaxed)
     }
 
-    /// Returns the outcome of the log this long after it was received.
     fn outcome(&self, elapsed_us: u64) -> LogOutcome {
         let mut outcome = self.outcome.clone();
         for state in outcome.states_mut() {
@@ -99,7 +96,6 @@ impl Denials {
         self.cache.len()
     }
 
-    /// Returns how often the denials of a log were invalidated.
     pub(super) fn generation(&self, log: &LogId) -> u64 {
         self.generation_counter(log).load(Ordering::SeqCst)
     }
@@ -108,7 +104,6 @@ impl Denials {
         &self.generations[self.hasher.hash_one(log) as usize % GENERATIONS]
     }
 
-    /// Returns a denial if the store would certainly deny the check.
     pub(super) fn deny(&self, check: &Check, now: Instant) -> Option<Outcome> {
         let mut denials = SmallVec::<[Option<Arc<Denial>>; 1]>::new();
         for log in &check.logs {

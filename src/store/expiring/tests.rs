@@ -85,7 +85,6 @@ async fn page_returns_lasting_values_once() {
     assert!(lasting >= 85, "{lasting} lasting values were read");
 }
 
-/// A value with a given number of heap bytes.
 #[derive(Default)]
 struct Heavy(usize);
 

@@ -31,7 +31,6 @@ pub(crate) enum Keep {
     Not,
 }
 
-/// The values of an [`ExpiringMap`](super::ExpiringMap).
 pub(super) struct Values<V> {
     by_hash: HashTable<u32>,
     pub(super) slots: Slab<Slot<V>>,
@@ -47,7 +46,6 @@ pub(super) struct Slot<V> {
     pub(super) key: Box<[u8]>,
     generation: u32,
     pub(super) expires_us: u64,
-    /// The value's part of [`Values::bytes`].
     bytes: usize,
     pub(super) value: V,
 }
@@ -132,7 +130,6 @@ impl<V: ExpiringValue> Values<V> {
         is_live
     }
 
-    /// Drops up to `most` expired values.
     pub(super) fn drop_expired(&mut self, now_us: u64, most: usize, hasher: &RandomState) {
         let mut dropped = 0;
         while dropped < most

@@ -15,11 +15,9 @@ use crate::window::{Check, LogId, LogOutcome, Outcome, Rollback};
 /// local decision takes the place.
 const MAX_ATTEMPTS: usize = 3;
 
-/// An admission by the store that the local logs contradict.
 #[derive(Debug)]
 pub(super) struct Conflict;
 
-/// How the local logs compare with an admission by the store.
 enum Comparison {
     /// The store holds at least as much.
     Agrees,
@@ -30,7 +28,6 @@ enum Comparison {
 }
 
 impl<S: Store> Failover<S> {
-    /// Accepts the result of a check that was sent to the store, or resolves the conflict.
     pub(super) async fn accept_or_resolve(
         &self,
         check: &Arc<Check>,
@@ -145,7 +142,6 @@ impl<S: Store> Failover<S> {
         self.decide_locally(check, &StoreError::Unavailable)
     }
 
-    /// Decides on a request whose logs have changes: writes them back, and then sends the check.
     pub(super) async fn admit_after_changes(&self, check: &Arc<Check>) -> CheckResult {
         if is_local(check) && self.is_write_back_slow(&check.logs) {
             return self.decide_locally(check, &StoreError::Unavailable);

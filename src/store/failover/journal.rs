@@ -1,13 +1,13 @@
 //! [`Journal`]: the changes to be written back to the store, log by log.
 
 mod backlog;
-mod shared;
 #[cfg(test)]
 mod tests;
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Weak};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use ahash::RandomState;
@@ -15,20 +15,49 @@ use tokio::time::Instant;
 
 use self::backlog::Backlog;
 pub(super) use self::backlog::{Change, ChangeKind, Claim, LogWriter, Resync};
-pub(super) use self::shared::SharedJournal;
 use crate::error::StoreError;
 use crate::store::{Check, LogId};
 
-/// The number of logs for which a resync since the last reconnection is remembered.
 const MAX_RESYNCED: usize = 65_536;
 
-/// The changes to be written back, in a backlog for each log.
+/// A journal behind a lock. It is nearly always empty, which can be read without the lock.
+#[derive(Debug)]
+pub(super) struct SharedJournal {
+    journal: Mutex<Journal>,
+    /// The number of backlogs, updated before the lock is released.
+    count: AtomicUsize,
+}
+
+impl SharedJournal {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { journal: Mutex::new(Journal::new(capacity)), count: AtomicUsize::new(0) }
+    }
+
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut Journal) -> T) -> T {
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = f(&mut journal);
+        self.count.store(journal.backlogs.len(), Ordering::Release);
+        result
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Returns whether anything is to be written back, or is being written back, for one of some
+    /// logs.
+    ///
+    /// Takes the lock in any case, to see a change that is being added.
+    pub(super) fn has_backlog(&self, logs: &[LogId]) -> bool {
+        self.with(|journal| logs.iter().any(|log| journal.backlogs.contains_key(log)))
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Journal {
     backlogs: HashMap<LogId, Backlog, RandomState>,
-    /// The logs and the numbers of their backlogs, in the order of the write-back. Some are done.
-    order: VecDeque<(LogId, u64)>,
-    /// The number of changes, of all logs.
+    /// The logs by the numbers of their backlogs, in the order of the write-back.
+    order: BTreeMap<u64, LogId>,
     changes: usize,
     capacity: usize,
     next_number: u64,
@@ -45,7 +74,7 @@ impl Journal {
     fn new(capacity: usize) -> Self {
         Self {
             backlogs: HashMap::default(),
-            order: VecDeque::new(),
+            order: BTreeMap::new(),
             changes: 0,
             capacity,
             next_number: 0,
@@ -56,7 +85,6 @@ impl Journal {
         }
     }
 
-    /// Returns the token that the background task must hold, or `None` if there is a task.
     pub(super) fn claim_task(&mut self) -> Option<Arc<()>> {
         if self.task.strong_count() > 0 {
             return None;
@@ -66,17 +94,14 @@ impl Journal {
         Some(token)
     }
 
-    /// Allows another background task to start.
     pub(super) fn release_task(&mut self) {
         self.task = Weak::new();
     }
 
-    /// Returns the number of changes of some logs.
     pub(super) fn change_count(&self, logs: &[LogId]) -> usize {
-        logs.iter().filter_map(|log| self.backlogs.get(log)).map(Backlog::change_count).sum()
+        logs.iter().filter_map(|log| self.backlogs.get(log)).map(|it| it.changes.len()).sum()
     }
 
-    /// Returns how many places the changes of some logs take.
     pub(super) fn places(&self, logs: &[LogId]) -> usize {
         logs.iter().filter_map(|log| self.backlogs.get(log)).map(|it| it.places).sum()
     }
@@ -91,17 +116,14 @@ impl Journal {
         backlogs.any(|backlog| backlog.is_failing(now, self.connected.1))
     }
 
-    /// Returns the number of the last change.
     pub(super) fn last_number(&self) -> u64 {
         self.next_number
     }
 
-    /// Returns whether a log has a change up to this number.
     pub(super) fn has_changes_until(&self, log: &LogId, number: u64) -> bool {
         self.backlogs.get(log).is_some_and(|backlog| backlog.has_changes_until(number))
     }
 
-    /// Returns whether a log needs a resync.
     pub(super) fn needs_resync(&self, log: &LogId) -> bool {
         self.backlogs.get(log).is_some_and(Backlog::needs_resync)
     }
@@ -117,7 +139,9 @@ impl Journal {
         kind: ChangeKind,
         at: Instant,
     ) -> Result<(), StoreError> {
-        let is_new = |log: &&LogId| self.backlogs.get(*log).is_none_or(|it| !it.has(check.id));
+        let is_new = |log: &&LogId| {
+            self.backlogs.get(*log).is_none_or(|it| !it.numbers.contains_key(&check.id))
+        };
         let more = check.logs.iter().filter(is_new).count();
         if more > 0 && !self.has_room(more, at) {
             return Err(StoreError::Full { capacity: self.capacity });
@@ -155,7 +179,7 @@ impl Journal {
             }
             Entry::Vacant(vacant) => {
                 self.next_number += 1;
-                self.order.push_back((log.clone(), self.next_number));
+                self.order.insert(self.next_number, log.clone());
                 vacant.insert(Backlog::new(log.clone(), self.next_number))
             }
         }
@@ -185,10 +209,9 @@ impl Journal {
             self.changes -= backlog.finish(writer, result.is_ok(), resynced_until_us);
             self.drop_if_empty(&writer.log);
         }
-        writer.publish(result);
+        writer.result.send_replace(Some(result.clone()));
     }
 
-    /// Drops the changes of some logs, and the requests to resync them.
     pub(super) fn forget(&mut self, logs: &[LogId]) {
         for log in logs {
             if let Some(backlog) = self.backlogs.get_mut(log) {
@@ -201,22 +224,18 @@ impl Journal {
     /// Returns up to `max` logs to be written back. Those that were returned last come last, so
     /// that a log that can't be written delays no other.
     pub(super) fn next_logs(&mut self, max: usize) -> Vec<LogId> {
-        let mut logs = Vec::new();
-        for _ in 0..self.order.len() {
-            if logs.len() == max {
-                break;
-            }
-            let Some((log, number)) = self.order.pop_front() else { break };
-            if let Some(backlog) = self.backlogs.get(&log).filter(|it| it.number == number) {
-                logs.push(backlog.log.clone());
-                self.order.push_back((log, number));
-            }
-        }
-        logs
+        let count = self.order.len().min(max);
+        let next_log = |_| {
+            let (_, log) = self.order.pop_first()?;
+            let backlog = self.backlogs.get_mut(&log)?;
+            self.next_number += 1;
+            backlog.number = self.next_number;
+            self.order.insert(backlog.number, log);
+            Some(backlog.log.clone())
+        };
+        (0..count).filter_map(next_log).collect()
     }
 
-    /// Returns whether there is room for `more` changes. Drops expired changes if that is
-    /// necessary.
     fn has_room(&mut self, more: usize, now: Instant) -> bool {
         if self.changes + more <= self.capacity {
             return true;
@@ -224,32 +243,24 @@ impl Journal {
         let is_recent = |at: Instant| now.saturating_duration_since(at) < Duration::from_secs(1);
         if !self.cleared_at.is_some_and(is_recent) {
             self.cleared_at = Some(now);
-            for backlog in self.backlogs.values_mut() {
-                self.changes -= backlog.drop_expired(now);
-            }
-            self.backlogs.retain(|_, backlog| !backlog.is_empty());
-            self.compact();
+            let Self { backlogs, order, changes, .. } = self;
+            backlogs.retain(|_, backlog| {
+                *changes -= backlog.drop_expired(now);
+                let is_kept = !backlog.is_empty();
+                if !is_kept {
+                    order.remove(&backlog.number);
+                }
+                is_kept
+            });
         }
         self.changes + more <= self.capacity
     }
 
     fn drop_if_empty(&mut self, log: &LogId) {
-        if self.backlogs.get(log).is_some_and(Backlog::is_empty) {
-            // `next_logs` or `compact` drops its place in the order.
-            self.backlogs.remove(log);
-            self.compact();
-        }
-    }
-
-    /// Drops finished backlogs from the order if they are the larger part: a log may be done and
-    /// added again any number of times before the background task comes to it.
-    fn compact(&mut self) {
-        if self.order.len() > 2 * self.backlogs.len() + 64 {
-            let backlogs = &self.backlogs;
-            let is_current = |(log, number): &(LogId, u64)| {
-                backlogs.get(log).is_some_and(|backlog| backlog.number == *number)
-            };
-            self.order.retain(is_current);
+        if self.backlogs.get(log).is_some_and(Backlog::is_empty)
+            && let Some(backlog) = self.backlogs.remove(log)
+        {
+            self.order.remove(&backlog.number);
         }
     }
 }

@@ -21,7 +21,6 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// Uses a [`MemoryStore`] in place of Redis.
 fn failover() -> (Failover<MemoryStore>, MemoryStore) {
     let store = MemoryStore::new();
     (Failover::new(store.clone(), MemoryStore::new(), Outage::new()), store)

@@ -18,12 +18,10 @@ use crate::redis::Backoff;
 use crate::store::{Admission, BanStore, Check, LogId, LogSnapshot, Restored, Store, StoreFuture};
 use crate::telemetry;
 
-/// How many logs the background task writes back at once.
 const MAX_LOGS: usize = 128;
 /// How many places the admissions of one call take. They keep Redis busy for about half a
 /// millisecond.
 const MAX_PLACES: usize = 512;
-/// The pauses of the background task after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// How long to wait for the writer of another caller, whose runtime may not run now.
@@ -92,7 +90,6 @@ impl<S: Store> Failover<S> {
         Ok(())
     }
 
-    /// Writes back the changes of some logs up to now, and resyncs them if they need it.
     pub(super) async fn write_back_and_resync(&self, logs: &[LogId]) -> Result<(), StoreError> {
         let last = self.0.journal.with(|journal| journal.last_number());
         for log in logs {
@@ -128,7 +125,6 @@ impl<S: Store> Failover<S> {
         }
     }
 
-    /// Runs a writer and records its result in the journal.
     async fn run(self, writer: LogWriter) -> Result<(), StoreError> {
         let (result, resynced_until_us) = match self.write(&writer).await {
             Ok(resynced_until_us) => (Ok(()), resynced_until_us),
@@ -208,7 +204,6 @@ impl<S: Store> Failover<S> {
         Ok(())
     }
 
-    /// Cancels requests in the store, all at the same time.
     async fn cancel_all(&self, writer: &LogWriter) -> Result<(), StoreError> {
         let cancels = writer.changes.iter().filter(|change| change.kind == ChangeKind::Cancel);
         let mut pending: Vec<StoreFuture<bool>> = cancels
@@ -235,7 +230,6 @@ impl<S: Store> Failover<S> {
     }
 }
 
-/// Returns a check with which a request is cancelled in one log.
 fn cancellation(log: &LogId, id: Uuid, cost: u32) -> Arc<Check> {
     let mut check = Check::new([log.clone()]);
     (check.id, check.cost) = (id, cost);

@@ -20,7 +20,6 @@ fn ban(record: &BanRecord, now_us: u64, is_new: bool) -> Option<Ban> {
     (wait_us > 0).then(|| Ban { remaining, reason: record.reason.clone(), is_new })
 }
 
-/// Returns how long to keep a record.
 fn keep(record: &BanRecord, now_us: u64, penalty: Option<&Penalty>) -> Keep {
     match penalty.map(|penalty| record.expires_us(penalty)) {
         _ if *record == BanRecord::default() => Keep::Not,
@@ -32,7 +31,6 @@ fn keep(record: &BanRecord, now_us: u64, penalty: Option<&Penalty>) -> Keep {
 }
 
 impl MemoryStore {
-    /// Calls `change` with the ban record of a log's key and the present instant.
     fn with_ban_record<T>(
         &self,
         log: &LogId,

@@ -157,7 +157,6 @@ impl Inner {
         Ok(added)
     }
 
-    /// Returns the slot of a log, and inserts the log if it is absent and there is room.
     fn find_or_insert(
         &self,
         shard: &mut Shard,

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use ahash::RandomState;
 use hashbrown::HashTable;
@@ -12,13 +12,10 @@ use smallvec::SmallVec;
 use crate::policy::Policy;
 use crate::window::{Entry, Log, LogId};
 
-/// How many shards, each with a lock, the logs are spread over.
 pub(super) const SHARDS: usize = 64;
 
-/// The log of a key that has none yet.
 pub(super) static EMPTY: Log = Log::new();
 
-/// The log of one key under one policy.
 pub(super) struct StoredLog {
     pub(super) entries: Log,
     /// Short keys are inline: to follow a pointer costs as much as the rest of a look-up.
@@ -35,24 +32,20 @@ impl StoredLog {
         self.key[..] == *log.key.as_bytes() && self.policy.shares_logs_with(&log.policy)
     }
 
-    /// Adds the entries of a request.
     pub(super) fn add(&mut self, entry: Entry, now_us: u64, cost: u32) {
         self.entries.compact(now_us, self.policy.longest_window_us());
         self.entries.add(entry, cost, highest_limit(&self.policy));
     }
 
-    /// Adds the entries of a request that the log may have, see [`Log::restore`].
     pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: u32, raise: bool) -> u32 {
         self.entries.remove_expired(now_us, self.policy.longest_window_us());
         self.entries.restore(entry, cost, highest_limit(&self.policy), raise)
     }
 
-    /// Returns whether all entries have left the longest window.
     pub(super) fn is_expired(&self, now_us: u64) -> bool {
         self.expires_us() <= now_us
     }
 
-    /// Returns when the log comes due.
     pub(super) fn due_us(&self) -> u64 {
         self.due_us
     }
@@ -78,22 +71,18 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// Returns the slot of a log, or `None` if the log is absent.
     pub(super) fn find(&self, hash: u64, log: &LogId) -> Option<u32> {
         self.by_hash.find(hash, |slot| self.logs[*slot as usize].is(log)).copied()
     }
 
-    /// Returns when the first log comes due.
     pub(super) fn due_us(&self) -> u64 {
         self.expiries.peek().map_or(u64::MAX, |Reverse((due_us, _))| *due_us)
     }
 
-    /// Returns the log in a slot that `find` or `insert` has returned.
     pub(super) fn log(&self, slot: u32) -> &StoredLog {
         &self.logs[slot as usize]
     }
 
-    /// Returns the log in a slot that `find` or `insert` has returned.
     pub(super) fn log_mut(&mut self, slot: u32) -> &mut StoredLog {
         &mut self.logs[slot as usize]
     }
@@ -134,7 +123,6 @@ impl Shard {
         }
     }
 
-    /// Sets the policy of all its logs that have an earlier version with a longer window.
     pub(super) fn shorten(&mut self, policy: &Arc<Policy>) {
         let is_longer = |stored: &StoredLog| {
             stored.policy.shares_logs_with(policy)
@@ -145,7 +133,6 @@ impl Shard {
         slots.into_iter().for_each(|slot| self.set_policy(slot, policy));
     }
 
-    /// Removes a log, and returns whether it was present.
     pub(super) fn remove(&mut self, hash: u64, log: &LogId) -> bool {
         let same = |slot: &u32| self.logs[*slot as usize].is(log);
         let Ok(found) = self.by_hash.find_entry(hash, same) else {
@@ -161,7 +148,6 @@ impl Shard {
         true
     }
 
-    /// Drops up to `most` expired logs, and returns their number.
     pub(super) fn drop_expired(&mut self, now_us: u64, most: usize, hasher: &RandomState) -> usize {
         let mut dropped = 0;
         while dropped < most {
@@ -195,7 +181,6 @@ fn hash_of(stored: &StoredLog, hasher: &RandomState) -> u64 {
     hash(hasher, &stored.policy, &stored.key)
 }
 
-/// Returns the hash of a log's identity.
 pub(super) fn hash(hasher: &RandomState, policy: &Policy, key: &[u8]) -> u64 {
     hasher.hash_one((policy.log_name(), key))
 }
@@ -204,4 +189,25 @@ pub(super) fn hash(hasher: &RandomState, policy: &Policy, key: &[u8]) -> u64 {
 /// chosen by bits between them.
 pub(super) fn shard_of(hash: u64) -> usize {
     (hash >> 40) as usize % SHARDS
+}
+
+pub(super) enum Locked<'a> {
+    /// Nearly every check has one log.
+    One(u64, MutexGuard<'a, Shard>),
+    /// The shards are in ascending order.
+    Many(Vec<u64>, Vec<(usize, MutexGuard<'a, Shard>)>),
+}
+
+impl Locked<'_> {
+    pub(super) fn shard(&mut self, index: usize) -> (&mut Shard, u64) {
+        match self {
+            Self::One(hash, guard) => (guard, *hash),
+            Self::Many(hashes, guards) => {
+                let hash = hashes[index];
+                let wanted = shard_of(hash);
+                let at = guards.partition_point(|(shard, _)| *shard < wanted);
+                (&mut guards[at].1, hash)
+            }
+        }
+    }
 }

@@ -10,15 +10,13 @@ use crate::time::micros;
 use crate::window::{Check, LogId};
 
 impl MemoryStore {
-    /// Records an admission by another store, `age` ago.
     pub(in crate::store) fn record(&self, check: &Check, age: Duration) -> Result<(), StoreError> {
         self.0.with_room(&check.logs, || self.0.try_record(check, micros(age)))
     }
 
     /// Returns the number of entries of a log. Some may have left its longest window.
     pub(in crate::store) fn log_len(&self, log: &LogId) -> usize {
-        let hash = self.0.hash(log);
-        let shard = self.0.lock(super::shard::shard_of(hash));
+        let (hash, shard) = self.0.lock_one(log);
         shard.find(hash, log).map_or(0, |slot| shard.log(slot).entries.len())
     }
 
@@ -34,8 +32,7 @@ impl MemoryStore {
         most: usize,
     ) -> (LogSnapshot, Option<u64>) {
         let ban = if after_us.is_none() { self.ban_snapshot(log) } else { None };
-        let hash = self.0.hash(log);
-        let shard = self.0.lock(super::shard::shard_of(hash));
+        let (hash, shard) = self.0.lock_one(log);
         let now_us = self.0.now_us();
         let Some(slot) = shard.find(hash, log) else {
             return (LogSnapshot { admissions: Vec::new(), ban }, None);
@@ -64,7 +61,6 @@ impl MemoryStore {
         (LogSnapshot { admissions, ban }, None)
     }
 
-    /// Returns the ban of a log's key, if its policy has a penalty.
     pub(in crate::store) fn ban_snapshot(&self, log: &LogId) -> Option<BanSnapshot> {
         log.policy.get_penalty()?;
         let key = ban_record_key(&log.policy, log.key.as_bytes());
@@ -81,8 +77,7 @@ impl MemoryStore {
 
     /// Removes the admissions of a log that are at least `age` old, after another process has reset it.
     pub(in crate::store) fn forget_older(&self, log: &LogId, age: Duration) {
-        let hash = self.0.hash(log);
-        let mut shard = self.0.lock(super::shard::shard_of(hash));
+        let (hash, mut shard) = self.0.lock_one(log);
         let reset_us = self.0.now_us().saturating_sub(micros(age));
         if let Some(slot) = shard.find(hash, log) {
             shard.log_mut(slot).entries.remove_until(reset_us);

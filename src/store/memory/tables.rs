@@ -8,7 +8,6 @@ use ahash::RandomState;
 
 use crate::store::expiring::{ExpiringMap, ExpiringValue};
 
-/// The default budget of a table.
 const DEFAULT_BUDGET: usize = 256 << 20;
 
 /// One table for each type of value, created at its first use.
@@ -16,7 +15,6 @@ const DEFAULT_BUDGET: usize = 256 << 20;
 pub(super) struct Tables(RwLock<HashMap<TypeId, Arc<dyn Any + Send + Sync>, RandomState>>);
 
 impl Tables {
-    /// Returns the table of a type of value, created with this capacity.
     pub(super) fn get<V: ExpiringValue + Send + 'static>(
         &self,
         capacity: usize,

@@ -16,10 +16,8 @@ use crate::redis::{Client, read};
 use crate::store::{Ban, BanCursor, BanPage, BanStore, StoreFuture};
 use crate::window::LogId;
 
-/// How many keys one SCAN command covers.
 const MIN_STEP: usize = 10;
 const MAX_STEP: usize = 1_000;
-/// How many keys one page covers at most.
 const MAX_PER_PAGE: usize = 100_000;
 
 /// Imposes a ban. If the duration is zero, reads the present one.
@@ -41,16 +39,13 @@ impl From<BanReply> for Ban {
     }
 }
 
-/// Reads the present ban.
-async fn read_ban(client: &Client, log: &LogId) -> Result<Option<Ban>, StoreError> {
-    let reply = call_ban(client, log, Duration::ZERO, "").await?;
-    Ok((!reply.remaining.is_zero()).then(|| reply.into()))
-}
-
 impl BanStore for RedisStore {
     fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
         let (client, log) = (self.client.clone(), log.clone());
-        StoreFuture::later(async move { read_ban(&client, &log).await })
+        StoreFuture::later(async move {
+            let reply = call_ban(&client, &log, Duration::ZERO, "").await?;
+            Ok((!reply.remaining.is_zero()).then(|| reply.into()))
+        })
     }
 
     fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
@@ -120,10 +115,8 @@ async fn page(
     }
 }
 
-/// A search for the bans of a policy.
 struct Scan<'a> {
     client: &'a Client,
-    /// The last part of the Redis key of a ban record.
     name: String,
     pattern: String,
 }
@@ -178,20 +171,4 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// A Redis key.
 type RedisKey = Vec<u8>;
-
-#[cfg(test)]
-mod tests {
-    use crate::redis::Keys;
-
-    #[test]
-    fn key_is_read_back_from_its_redis_key() {
-        let keys = Keys::new("tsw".into());
-        for key in [&b""[..], b"alice", b"}:user:ban", b"%7D%", b"a\0\n{", b"sha256:x"] {
-            let redis_key = keys.name(key, "user:ban");
-            assert_eq!(keys.key_of(&redis_key, "user:ban").unwrap().as_bytes(), key);
-        }
-        assert!(keys.key_of(b"tsw:{=alice}:other:ban", "user:ban").is_none());
-    }
-}

@@ -11,6 +11,7 @@ use super::cross_slot::CrossSlot;
 use super::direct::DirectStore;
 use crate::error::StoreError;
 use crate::redis::{CircuitBreaker, Client, Connection, Connector, Keys, Outage, RedisServers};
+use crate::store::deny_cache::{DEFAULT_CAPACITY, DEFAULT_MAX_AGE};
 use crate::store::failover::Failover;
 use crate::store::{DenyCache, MemoryStore, Store};
 
@@ -40,8 +41,8 @@ pub struct RedisStoreBuilder {
     prefix: String,
     response_timeout: Duration,
     deny_cache: bool,
-    deny_cache_capacity: Option<usize>,
-    deny_cache_max_age: Option<Duration>,
+    deny_cache_capacity: usize,
+    deny_cache_max_age: Duration,
     local_capacity: usize,
 }
 
@@ -51,8 +52,8 @@ impl Default for RedisStoreBuilder {
             prefix: DEFAULT_PREFIX.to_owned(),
             response_timeout: DEFAULT_RESPONSE_TIMEOUT,
             deny_cache: true,
-            deny_cache_capacity: None,
-            deny_cache_max_age: None,
+            deny_cache_capacity: DEFAULT_CAPACITY,
+            deny_cache_max_age: DEFAULT_MAX_AGE,
             local_capacity: DEFAULT_LOCAL_CAPACITY,
         }
     }
@@ -90,13 +91,13 @@ impl RedisStoreBuilder {
 
     /// Sets [`DenyCache::capacity`]. Defaults to 65,536.
     pub fn deny_cache_capacity(mut self, capacity: usize) -> Self {
-        self.deny_cache_capacity = Some(capacity);
+        self.deny_cache_capacity = capacity;
         self
     }
 
     /// Sets [`DenyCache::max_age`]. Defaults to one second.
     pub fn deny_cache_max_age(mut self, max_age: Duration) -> Self {
-        self.deny_cache_max_age = Some(max_age);
+        self.deny_cache_max_age = max_age;
         self
     }
 
@@ -162,7 +163,9 @@ impl RedisStoreBuilder {
         let outage = Outage::new();
         #[cfg(feature = "cluster")]
         let is_cluster = servers.is_cluster();
-        let connector = servers.connector(self.response_timeout, &outage)?;
+        let connector = servers.connector(self.response_timeout, &outage);
+        let connector =
+            connector.map_err(|error| StoreError::Unreachable { message: error.to_string() })?;
         let breaker = CircuitBreaker::new(connector, self.response_timeout, outage.clone());
         let client = Client::new(breaker.clone(), Keys::new(self.prefix.clone()));
         let direct = DirectStore::new(client.clone(), self.response_timeout);
@@ -176,18 +179,12 @@ impl RedisStoreBuilder {
 
     fn store(self, store: impl Store, outage: Outage, client: Client) -> RedisStore {
         let local = MemoryStore::with_capacity(self.local_capacity);
-        if !self.deny_cache {
-            let logs = Arc::new(Failover::new(store, local.clone(), outage));
-            return RedisStore { logs, local, client };
-        }
-        let mut cache = DenyCache::new(store);
-        if let Some(capacity) = self.deny_cache_capacity {
-            cache = cache.capacity(capacity);
-        }
-        if let Some(max_age) = self.deny_cache_max_age {
-            cache = cache.max_age(max_age);
-        }
-        let logs = Arc::new(Failover::new(cache, local.clone(), outage));
+        let logs: Arc<dyn Store> = if self.deny_cache {
+            let cache = DenyCache::with(store, self.deny_cache_capacity, self.deny_cache_max_age);
+            Arc::new(Failover::new(cache, local.clone(), outage))
+        } else {
+            Arc::new(Failover::new(store, local.clone(), outage))
+        };
         RedisStore { logs, local, client }
     }
 }

@@ -68,7 +68,6 @@ fn split(check: &Check) -> SmallVec<[Part; 2]> {
     parts
 }
 
-/// Merges the outcomes of the parts, in the order of the check's logs.
 fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
     let admitted = outcomes.iter().all(|outcome| outcome.admitted);
     // The latest: the request is not admitted before all logs have recorded it.

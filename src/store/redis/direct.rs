@@ -17,7 +17,6 @@ use crate::store::{Admission, LogSnapshot, Restored, Store, StoreFuture};
 use crate::time::micros;
 use crate::window::{Check, LogId, Outcome, STRIKES_REASON};
 
-/// A store on Redis that keeps nothing in this process.
 #[derive(Clone)]
 pub(crate) struct DirectStore {
     client: Client,
@@ -167,7 +166,6 @@ impl DirectStore {
         self.client.keys()
     }
 
-    /// Starts the command of a script whose keys are logs.
     fn command(&self, script: &Script, logs: &[LogId]) -> Cmd {
         let mut command = script.command(logs.len());
         for log in logs {
@@ -176,7 +174,6 @@ impl DirectStore {
         command
     }
 
-    /// Returns the command that restores admissions, if there are any.
     fn restore_command(&self, log: &LogId, admissions: &[Admission]) -> Option<Cmd> {
         if admissions.is_empty() {
             return None;
@@ -191,7 +188,6 @@ impl DirectStore {
         Some(command)
     }
 
-    /// Sends a call and reads its reply.
     async fn send(&self, check: &Check, call: &Call) -> Result<Outcome, StoreError> {
         let scripts = self.client.scripts();
         match call {

@@ -11,9 +11,7 @@ use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState, Str
 
 /// The number of integers before those of the quotas in a reply of `admit_all.lua`.
 const HEAD: usize = 2;
-/// The number of integers for each quota.
 const PER_QUOTA: usize = 3;
-/// The number of integers for each penalty.
 const PER_PENALTY: usize = 2;
 
 /// Reads the reply of `admit.lua`: the places left if it is admitted, else the wait as a negative
@@ -29,13 +27,11 @@ pub(super) fn admit(reply: &Value, check: &Check) -> Result<Outcome, StoreError>
     Ok(Outcome::new(reply >= 0, log))
 }
 
-/// Returns the penalties of the logs' policies, each with the index of its log.
 pub(super) fn penalties(logs: &[LogId]) -> impl Iterator<Item = (usize, &Penalty)> {
     let logs = logs.iter().enumerate();
     logs.filter_map(|(index, log)| Some((index, log.policy.get_penalty()?)))
 }
 
-/// Reads the reply of `admit_all.lua`.
 pub(super) fn admit_all(reply: &Value, check: &Check) -> Result<Outcome, StoreError> {
     let quotas: usize = check.logs.iter().map(|log| log.policy.quotas_and_candidates().len()).sum();
     let count = HEAD + PER_QUOTA * quotas + PER_PENALTY * penalties(&check.logs).count();
@@ -71,10 +67,8 @@ pub(super) fn admit_all(reply: &Value, check: &Check) -> Result<Outcome, StoreEr
     Ok(Outcome::new(admitted, logs).with_timestamp(Duration::from_micros(at_us)))
 }
 
-/// The result of a call of `ban.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BanOutcome {
-    /// The ban was imposed.
     Imposed,
     /// The call imposes no ban, or a present ban ends at the same time or later.
     NotImposed,
@@ -82,18 +76,13 @@ pub(super) enum BanOutcome {
     LiftedSince,
 }
 
-/// The reply of `ban.lua`.
 pub(super) struct BanReply {
-    /// The rest of the present ban. Zero if there is none.
     pub(super) remaining: Duration,
     pub(super) outcome: BanOutcome,
-    /// The reason of the present ban.
     pub(super) reason: String,
-    /// The time of the reply, on Redis's clock.
     pub(super) timestamp: Duration,
 }
 
-/// Reads the reply of `ban.lua`.
 pub(super) fn ban(reply: &Value) -> Result<BanReply, StoreError> {
     let (wait_us, outcome, reason, at_us): (u64, i64, Vec<u8>, u64) = read(reply)?;
     let outcome = match outcome {

@@ -1,6 +1,6 @@
 //! [`Backlog`]: the changes of one log.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use ahash::RandomState;
@@ -16,7 +16,6 @@ use crate::store::LogId;
 /// circuit breaker opening. The requests of its logs must not each wait for a timeout.
 const RETRY_PAUSE: Duration = Duration::from_millis(750);
 
-/// A request that was decided without the store.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::failover) struct Change {
     pub(in crate::store::failover) id: Uuid,
@@ -58,21 +57,17 @@ pub(super) struct Backlog {
     pub(super) log: LogId,
     /// Differs from that of an earlier backlog of the same log.
     pub(super) number: u64,
-    changes: HashMap<Uuid, Change, RandomState>,
-    /// The changes in the order in which they were added. Some are done.
-    order: VecDeque<Uuid>,
-    /// How many places the changes take.
+    /// By their numbers, so in the order in which they were added.
+    pub(super) changes: BTreeMap<u64, Change>,
+    pub(super) numbers: HashMap<Uuid, u64, RandomState>,
     pub(super) places: usize,
     resync: Resync,
-    /// Whether a resync was requested after the writer began.
     is_resync_new: bool,
     /// The result of the writer. Closed when the writer is gone, also if its task was dropped.
     writing: Option<watch::Receiver<WriteResult>>,
-    /// When the last writer failed, if it did.
     failed_at: Option<Instant>,
 }
 
-/// Whether the local log is to be written back as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::store::failover) enum Resync {
     #[default]
@@ -81,12 +76,9 @@ pub(in crate::store::failover) enum Resync {
     After(Option<u64>),
 }
 
-/// What a caller that wants a log written back has to do.
 #[derive(Debug)]
 pub(in crate::store::failover) enum Claim {
-    /// There is nothing to write back.
     Nothing,
-    /// The caller writes.
     Write(LogWriter),
     /// Another caller writes. Its result is to be waited for.
     Wait(watch::Receiver<WriteResult>),
@@ -98,14 +90,7 @@ pub(in crate::store::failover) struct LogWriter {
     pub(in crate::store::failover) log: LogId,
     pub(in crate::store::failover) changes: Vec<Change>,
     pub(in crate::store::failover) resync: Resync,
-    result: watch::Sender<WriteResult>,
-}
-
-impl LogWriter {
-    /// Sends the result to the callers that wait.
-    pub(super) fn publish(&self, result: &Result<(), StoreError>) {
-        self.result.send_replace(Some(result.clone()));
-    }
+    pub(super) result: watch::Sender<WriteResult>,
 }
 
 impl Backlog {
@@ -113,8 +98,8 @@ impl Backlog {
         Self {
             log,
             number,
-            changes: HashMap::default(),
-            order: VecDeque::new(),
+            changes: BTreeMap::new(),
+            numbers: HashMap::default(),
             places: 0,
             resync: Resync::default(),
             is_resync_new: false,
@@ -123,24 +108,14 @@ impl Backlog {
         }
     }
 
-    /// Replaces the policy by that of `log`, if the latter has the longer window.
     pub(super) fn keep_longest_policy(&mut self, log: &LogId) {
         if log.policy.longest_window_us() > self.log.policy.longest_window_us() {
             self.log = log.clone();
         }
     }
 
-    pub(super) fn change_count(&self) -> usize {
-        self.changes.len()
-    }
-
-    pub(super) fn has(&self, id: Uuid) -> bool {
-        self.changes.contains_key(&id)
-    }
-
-    /// Returns whether there is a change up to this number.
     pub(super) fn has_changes_until(&self, number: u64) -> bool {
-        self.changes.values().any(|change| change.number <= number)
+        self.changes.first_key_value().is_some_and(|(first, _)| *first <= number)
     }
 
     /// Returns whether checks must not wait for the write-back: the last one has failed, and it is
@@ -169,21 +144,21 @@ impl Backlog {
     /// Adds a change, which replaces an earlier one of the same request. Returns whether there was
     /// none.
     pub(super) fn add(&mut self, change: Change) -> bool {
-        let before = self.changes.insert(change.id, change);
+        let earlier = self.numbers.insert(change.id, change.number);
+        let before = earlier.and_then(|number| self.changes.remove(&number));
         self.places += change.cost as usize;
         self.places -= before.map_or(0, |before| before.cost as usize);
-        if before.is_none() {
-            self.order.push_back(change.id);
-        }
+        self.changes.insert(change.number, change);
         before.is_none()
     }
 
-    fn remove(&mut self, id: Uuid) {
-        let removed = self.changes.remove(&id);
-        self.places -= removed.map_or(0, |removed| removed.cost as usize);
+    fn remove(&mut self, number: u64) {
+        if let Some(removed) = self.changes.remove(&number) {
+            self.numbers.remove(&removed.id);
+            self.places -= removed.cost as usize;
+        }
     }
 
-    /// Requests a resync from the oldest admission on.
     pub(super) fn request_resync(&mut self) {
         self.resync = Resync::After(None);
         self.is_resync_new = true;
@@ -207,16 +182,14 @@ impl Backlog {
     /// Returns the first changes that take up to `max_places`, and at least one change.
     fn first_changes(&self, max_places: usize) -> Vec<Change> {
         let mut places = 0;
-        let changes = self.order.iter().filter_map(|id| self.changes.get(id).copied());
         let fits = |change: &Change| {
             let is_first = places == 0;
             places += change.cost.max(1) as usize;
             is_first || places <= max_places
         };
-        changes.take_while(fits).collect()
+        self.changes.values().copied().take_while(fits).collect()
     }
 
-    /// Ends the work of a writer, and returns how many changes are done.
     pub(super) fn finish(
         &mut self,
         writer: &LogWriter,
@@ -233,45 +206,25 @@ impl Backlog {
             self.resync = resynced_until_us.map_or(Resync::NotNeeded, left);
         }
         let before = self.changes.len();
-        for change in &writer.changes {
-            if self.changes.get(&change.id).is_some_and(|added| added.number == change.number) {
-                self.remove(change.id);
-            }
-        }
-        self.compact();
+        writer.changes.iter().for_each(|change| self.remove(change.number));
         before - self.changes.len()
     }
 
-    /// Drops expired changes, and returns how many there were.
     pub(super) fn drop_expired(&mut self, now: Instant) -> usize {
         let before = self.changes.len();
         // The oldest come first: one that has not expired ends the search.
-        while let Some(id) = self.order.front().copied() {
-            if self.changes.get(&id).is_some_and(|change| !change.has_expired(&self.log, now)) {
-                break;
-            }
-            self.remove(id);
-            self.order.pop_front();
+        while let Some((&number, change)) = self.changes.first_key_value()
+            && change.has_expired(&self.log, now)
+        {
+            self.remove(number);
         }
         before - self.changes.len()
     }
 
-    /// Drops everything that is to be written back, and returns how many changes there were.
     pub(super) fn clear(&mut self) -> usize {
         self.resync = Resync::NotNeeded;
-        self.order.clear();
+        self.numbers.clear();
         self.places = 0;
         std::mem::take(&mut self.changes).len()
-    }
-
-    /// Drops finished changes from the order: those at its front at once, the others when they are
-    /// the larger part.
-    fn compact(&mut self) {
-        while self.order.front().is_some_and(|id| !self.changes.contains_key(id)) {
-            self.order.pop_front();
-        }
-        if self.order.len() > 2 * self.changes.len() + 64 {
-            self.order.retain(|id| self.changes.contains_key(id));
-        }
     }
 }

@@ -1,81 +1,13 @@
 //! The failover in front of a store that fails and is slow.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
 use tokio::time::{advance, sleep, timeout};
 
 use super::*;
 use crate::store::DecidedBy;
-
-/// A store that fails or is slow on demand.
-#[derive(Clone)]
-struct Faulty(Arc<State>);
-
-struct State {
-    store: MemoryStore,
-    fails: AtomicBool,
-    latency_ms: AtomicU64,
-}
-
-impl Faulty {
-    fn fail(&self, fails: bool) {
-        self.0.fails.store(fails, Ordering::SeqCst);
-    }
-
-    fn set_latency(&self, latency: Duration) {
-        self.0.latency_ms.store(latency.as_millis() as u64, Ordering::SeqCst);
-    }
-
-    /// Calls the store after half the latency, and returns its result after the other half.
-    fn respond<T: Send + 'static>(
-        &self,
-        call: impl FnOnce(&MemoryStore) -> StoreFuture<T> + Send + 'static,
-    ) -> StoreFuture<T> {
-        let this = self.0.clone();
-        StoreFuture::later(async move {
-            let latency = Duration::from_millis(this.latency_ms.load(Ordering::SeqCst));
-            if this.fails.load(Ordering::SeqCst) {
-                return Err(StoreError::Unavailable);
-            }
-            sleep(latency / 2).await;
-            let result = call(&this.store).await;
-            sleep(latency / 2).await;
-            result
-        })
-    }
-}
-
-impl Store for Faulty {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
-        let check = check.clone();
-        self.respond(move |store| store.admit(&check))
-    }
-
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
-        let check = check.clone();
-        self.respond(move |store| store.peek(&check))
-    }
-
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        let check = check.clone();
-        self.respond(move |store| store.cancel(&check))
-    }
-
-    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
-        let (log, snapshot) = (log.clone(), snapshot.clone());
-        self.respond(move |store| store.restore(&log, &snapshot))
-    }
-
-    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
-        let logs = logs.to_vec();
-        self.respond(move |store| store.reset(&logs))
-    }
-}
+use crate::store::faulty::Faulty;
 
 fn faulty() -> (Failover<Faulty>, Faulty) {
-    let fails = AtomicBool::new(false);
-    let state = State { store: MemoryStore::new(), fails, latency_ms: AtomicU64::new(0) };
-    let store = Faulty(Arc::new(state));
+    let store = Faulty::new();
     (Failover::new(store.clone(), MemoryStore::new(), Outage::new()), store)
 }
 
@@ -87,6 +19,11 @@ fn check(policy: &Arc<Policy>, key: &str) -> Arc<Check> {
     Arc::new(Check::new([LogId::new(policy.clone(), key)]))
 }
 
+/// Runs only inside `block_on`, as in a test or in a synchronous program.
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn check_does_not_wait_for_later_changes() {
     let (failover, store) = faulty();
@@ -95,10 +32,9 @@ async fn check_does_not_wait_for_later_changes() {
     for check in &admitted {
         assert!(failover.admit(check).await.unwrap().admitted);
     }
-    store.fail(true);
+    store.fail();
     assert!(failover.admit(&check(&policy, "all")).await.unwrap().admitted);
-    store.fail(false);
-    store.set_latency(Duration::from_millis(10));
+    store.work(Duration::from_millis(10));
     let cancelling = failover.clone();
     tokio::spawn(async move {
         for check in admitted {
@@ -117,10 +53,9 @@ async fn check_does_not_wait_for_later_changes() {
 async fn unpolled_check_delays_no_other() {
     let (failover, store) = faulty();
     let policy = policy(Quota::per_hour(5));
-    store.fail(true);
+    store.fail();
     assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
-    store.fail(false);
-    store.set_latency(Duration::from_millis(20));
+    store.work(Duration::from_millis(20));
     // Becomes the writer before the background task does.
     let mut first = failover.admit(&check(&policy, "alice"));
     assert!(timeout(Duration::from_micros(1), &mut first).await.is_err());
@@ -134,16 +69,15 @@ async fn unpolled_check_delays_no_other() {
 async fn slow_write_back_admits_no_more() {
     let (failover, store) = faulty();
     let policy = policy(Quota::new(2, Duration::from_secs(1)));
-    store.fail(true);
+    store.fail();
     assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
-    store.fail(false);
     // The write-back and the check take 400 ms each.
-    store.set_latency(Duration::from_millis(400));
+    store.work(Duration::from_millis(400));
     let began = Instant::now();
     assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
     let admitted_after = began.elapsed();
     assert!(admitted_after >= Duration::from_millis(600), "{admitted_after:?}");
-    store.fail(true);
+    store.fail();
     // The store has counted the second request at 600 ms.
     advance(Duration::from_millis(1_100).saturating_sub(admitted_after)).await;
     let mut admitted = 0;
@@ -159,16 +93,16 @@ async fn write_back_keeps_to_a_longer_window() {
     let (failover, store) = faulty();
     let short = policy(Quota::new(5, Duration::from_secs(1)));
     let long = policy(Quota::new(2, Duration::from_secs(60)));
-    store.fail(true);
+    store.fail();
     for policy in [&short, &long] {
         assert!(failover.admit(&check(policy, "alice")).await.unwrap().admitted);
     }
     sleep(Duration::from_secs(2)).await;
-    store.fail(false);
+    store.work(Duration::ZERO);
     sleep(Duration::from_secs(2)).await;
     // As another process would see it.
-    let state =
-        immediate(store.0.store.peek(&check(&long, "alice"))).unwrap().logs()[0].quotas()[0];
+    let outcome = immediate(store.store.peek(&check(&long, "alice"))).unwrap();
+    let state = outcome.logs()[0].quotas()[0];
     assert_eq!(state.remaining, 0, "both were written back");
 }
 
@@ -176,9 +110,9 @@ async fn write_back_keeps_to_a_longer_window() {
 async fn wait_from_before_an_outage_is_honest() {
     let (failover, store) = faulty();
     let policy = policy(Quota::per_minute(1));
-    store.set_latency(Duration::from_millis(40));
+    store.work(Duration::from_millis(40));
     assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
-    store.set_latency(Duration::ZERO);
+    store.work(Duration::ZERO);
     let denied = failover.admit(&check(&policy, "alice")).await.unwrap();
     failover.0.outage.record_reconnection();
     advance(Duration::from_micros(denied.logs()[0].quotas()[0].wait_us)).await;
@@ -196,9 +130,9 @@ async fn ban_wait_is_honest_after_an_outage() {
     let denied = failover.admit(&check(&policy, "mallory")).await.unwrap();
     let (denied_at, wait_us) = (Instant::now(), denied.logs()[0].ban().remaining_us);
     // The outcome of another request arrives late, with the same ban.
-    store.set_latency(Duration::from_millis(40));
+    store.work(Duration::from_millis(40));
     failover.admit(&check(&policy, "mallory")).await.unwrap();
-    store.set_latency(Duration::ZERO);
+    store.work(Duration::ZERO);
     failover.0.outage.record_reconnection();
     let wait = Duration::from_micros(wait_us);
     tokio::time::sleep_until(denied_at + wait - Duration::from_secs(1)).await;
@@ -212,39 +146,29 @@ async fn ban_wait_is_honest_after_an_outage() {
 fn write_back_outlives_a_runtime() {
     let (failover, store) = faulty();
     let policy = policy(Quota::per_hour(5));
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_time().build().unwrap()
-    };
-    store.fail(true);
+    store.fail();
     runtime().block_on(async {
         assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
     });
-    store.fail(false);
+    store.work(Duration::ZERO);
     runtime().block_on(async {
         assert!(failover.admit(&check(&policy, "bob")).await.unwrap().admitted);
         sleep(Duration::from_millis(200)).await;
     });
-    let state =
-        immediate(store.0.store.peek(&check(&policy, "alice"))).unwrap().logs()[0].quotas()[0];
+    let outcome = immediate(store.store.peek(&check(&policy, "alice"))).unwrap();
+    let state = outcome.logs()[0].quotas()[0];
     assert_eq!(state.remaining, 4, "written back without another failure");
 }
 
-/// The runtime runs only inside `block_on`, as in a test or in a synchronous program.
 #[test]
 fn unpolled_runtime_delays_no_other() {
     let (failover, store) = faulty();
     let policy = policy(Quota::per_hour(5));
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_time().build().unwrap()
-    };
     let (one, other) = (runtime(), runtime());
     let admit = || failover.admit(&check(&policy, "alice"));
-    store.fail(true);
+    store.fail();
     assert!(one.block_on(admit()).unwrap().admitted);
-    store.fail(false);
-    store.set_latency(Duration::from_millis(20));
+    store.work(Duration::from_millis(20));
     let first = one.block_on(async { timeout(Duration::from_millis(5), admit()).await });
     assert!(first.is_err());
     let result = other.block_on(async { timeout(Duration::from_secs(5), admit()).await });

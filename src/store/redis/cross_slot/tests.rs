@@ -5,67 +5,21 @@ use tokio::time::sleep;
 use super::*;
 use crate::policy::Policy;
 use crate::quota::Quota;
-use crate::store::{BanState, DenyCache, MemoryStore, QuotaState, Strike};
-
-/// A store on which some calls about some keys fail or are slow.
-#[derive(Clone, Default)]
-struct Nodes {
-    store: MemoryStore,
-    /// The call and the key that fail.
-    broken: Option<(&'static str, &'static str)>,
-    /// The key whose calls take 10 ms.
-    slow: Option<&'static str>,
-}
-
-impl Nodes {
-    fn respond<T: Send + 'static>(
-        &self,
-        action: &str,
-        check: &Check,
-        call: impl FnOnce(&MemoryStore) -> StoreFuture<T> + Send + 'static,
-    ) -> StoreFuture<T> {
-        let is = |key: &str| check.logs[0].key.as_bytes() == key.as_bytes();
-        if self.broken.is_some_and(|(broken, key)| broken == action && is(key)) {
-            return StoreFuture::ready(Err(StoreError::Timeout));
-        }
-        let (store, is_slow) = (self.store.clone(), self.slow.is_some_and(is));
-        StoreFuture::later(async move {
-            if is_slow {
-                sleep(Duration::from_millis(10)).await;
-            }
-            call(&store).await
-        })
-    }
-}
-
-impl Store for Nodes {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
-        let check = check.clone();
-        self.respond("admit", &check.clone(), move |store| store.admit(&check))
-    }
-
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
-        let check = check.clone();
-        self.respond("peek", &check.clone(), move |store| store.peek(&check))
-    }
-
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        let check = check.clone();
-        self.respond("cancel", &check.clone(), move |store| store.cancel(&check))
-    }
-
-    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
-        self.store.restore(log, snapshot)
-    }
-
-    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
-        self.store.reset(logs)
-    }
-}
+use crate::store::faulty::Faulty;
+use crate::store::{BanState, DenyCache, QuotaState, Strike};
 
 fn log(name: &str, key: &str) -> LogId {
     let policy = Arc::new(Policy::new(name).quota(Quota::per_minute(1)));
     LogId { policy, key: key.into() }
+}
+
+fn failing(call: &'static str, key: &'static str) -> Faulty {
+    let nodes = Faulty::new();
+    nodes.set_behavior(move |name, log| match name == call && log.key == key.into() {
+        true => Err(StoreError::Timeout),
+        false => Ok(Duration::ZERO),
+    });
+    nodes
 }
 
 fn both() -> Arc<Check> {
@@ -92,7 +46,7 @@ fn merge_keeps_a_ban_with_its_log() {
 
 #[tokio::test(start_paused = true)]
 async fn denial_stands_if_a_later_peek_fails() {
-    let nodes = Nodes { broken: Some(("peek", "::1")), ..Nodes::default() };
+    let nodes = failing("peek", "::1");
     assert!(nodes.admit(&one("user", "alice")).await.unwrap().admitted);
     let outcome = CrossSlot::new(nodes).admit(&both()).await.unwrap();
     assert!(!outcome.admitted);
@@ -102,7 +56,7 @@ async fn denial_stands_if_a_later_peek_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn denial_stands_if_its_rollback_fails() {
-    let nodes = Nodes { broken: Some(("cancel", "alice")), ..Nodes::default() };
+    let nodes = failing("cancel", "alice");
     assert!(nodes.admit(&one("ip", "::1")).await.unwrap().admitted);
     let outcome = CrossSlot::new(nodes).admit(&both()).await.unwrap();
     assert!(!outcome.admitted);
@@ -111,7 +65,9 @@ async fn denial_stands_if_its_rollback_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn rollback_drops_cached_denials() {
-    let nodes = Nodes { slow: Some("::1"), ..Nodes::default() };
+    let nodes = Faulty::new();
+    let latency_ms = |log: &LogId| if log.key == "::1".into() { 20 } else { 0 };
+    nodes.set_behavior(move |_, log| Ok(Duration::from_millis(latency_ms(log))));
     assert!(nodes.admit(&one("ip", "::1")).await.unwrap().admitted);
     let store = DenyCache::new(CrossSlot::new(nodes)).max_age(Duration::MAX);
     let rolled_back = tokio::spawn(store.admit(&both()));

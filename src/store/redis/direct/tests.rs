@@ -9,7 +9,6 @@ fn check() -> Arc<Check> {
     Arc::new(Check::new([LogId::new(policy, "alice")]))
 }
 
-/// Sends commands, one a line.
 async fn send(connection: &ConnectionManager, commands: &str) {
     for line in commands.lines() {
         let mut words = line.split(' ');
