@@ -125,7 +125,6 @@ mod audit;
 mod contract;
 mod decision;
 mod entries;
-mod judge;
 mod memory;
 mod message;
 mod monitor;

@@ -72,14 +72,14 @@ async fn assert_equal(world: &mut World, steps: &[Step], run: u32) {
     let mut models: HashMap<Key, Model> = HashMap::new();
     let group = |at: usize| Key::from(format!("{run}:{}", GROUPS[at]));
     for step in steps {
-        let clock_us = world.clock.as_ref().unwrap().now_us;
+        let clock_us = world.clock.now_us;
         let check = match step {
-            Step::Advance(us) => {
-                world.advance(*us).await;
+            Step::Advance(by_us) => {
+                world.advance(*by_us).await;
                 continue;
             }
-            Step::Rewind(us) => {
-                world.step_back(*us).await;
+            Step::Rewind(by_us) => {
+                world.clock.step_back(us(*by_us)).await;
                 continue;
             }
             Step::Rule { limit, ends_below, cap, cool_down } => {
