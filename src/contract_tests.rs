@@ -13,13 +13,15 @@ macro_rules! contract_tests {
         mod in_process {
             $(#[tokio::test(start_paused = true)]
             async fn $name() {
-                super::$name(super::World::in_process()).await;
+                let clock = crate::contract_tests::Clock::in_process();
+                super::$name(super::World::new(crate::store::MemoryStore::new(), clock)).await;
             })*
         }
         mod on_redis {
             $(#[tokio::test]
             async fn $name() {
-                super::$name(super::World::on_redis().await).await;
+                let (clock, store) = crate::contract_tests::Clock::on_redis().await;
+                super::$name(super::World::new(store, clock)).await;
             })*
         }
     };

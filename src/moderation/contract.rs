@@ -10,7 +10,6 @@ use std::time::Duration;
 use super::store::SpeechStore;
 use super::{Message, Mute, MuteEvent, Rule, SpeechMonitor};
 use crate::contract_tests::{Clock, contract_tests};
-use crate::store::MemoryStore;
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 
@@ -21,12 +20,7 @@ struct World {
 }
 
 impl World {
-    fn in_process() -> Self {
-        Self { store: Arc::new(MemoryStore::new()), clock: Clock::in_process() }
-    }
-
-    async fn on_redis() -> Self {
-        let (clock, store) = Clock::on_redis().await;
+    fn new(store: impl SpeechStore, clock: Clock) -> Self {
         Self { store: Arc::new(store), clock }
     }
 

@@ -8,8 +8,7 @@ use uuid::Uuid;
 use super::decision::{Mute, Reason};
 use super::entries::Entries;
 use super::rule::Rule;
-use super::rules::Log;
-use super::store::{History, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore};
+use super::store::{History, Log, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore};
 use crate::key::Key;
 use crate::store::{ExpiringValue, Keep, MemoryStore, StoreFuture};
 use crate::time::micros;
@@ -203,13 +202,6 @@ impl MemoryStore {
     /// is always imposed and kept. A message that does not fit is checked against the recorded messages
     /// of its sender, but not recorded. If the sender is not muted, the monitor then returns
     /// [`StoreError::TooManyBytes`](crate::StoreError::TooManyBytes).
-    ///
-    /// ```
-    /// use tower_sliding_window::MemoryStore;
-    ///
-    /// let store = MemoryStore::new().speech_bytes(64 << 20);
-    /// assert_eq!(store.speech_bytes_used(), 0);
-    /// ```
     #[must_use]
     pub fn speech_bytes(self, bytes: usize) -> Self {
         self.table::<Sender>().set_budget(bytes);
@@ -223,6 +215,14 @@ impl MemoryStore {
     #[must_use]
     pub fn speech_bytes_used(&self) -> usize {
         self.table::<Sender>().bytes()
+    }
+
+    fn update<T>(&self, key: &Key, change: impl FnOnce(&mut Sender, u64) -> T) -> StoreFuture<T> {
+        StoreFuture::ready(
+            self.table::<Sender>().update(key.as_bytes(), |sender, now_us| {
+                (change(sender, now_us), sender.keep(now_us))
+            }),
+        )
     }
 }
 
@@ -239,26 +239,15 @@ impl SpeechStore for MemoryStore {
     }
 
     fn mute(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome> {
-        let outcome = self.table::<Sender>().update(request.sender.as_bytes(), |sender, now_us| {
-            let outcome = sender.impose(request, now_us);
-            (outcome, sender.keep(now_us))
-        });
-        StoreFuture::ready(outcome)
+        self.update(&request.sender, |sender, now_us| sender.impose(request, now_us))
     }
 
     fn mute_outcome(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome> {
-        let id = request.id;
-        let outcome = self.table::<Sender>().update(request.sender.as_bytes(), |sender, now_us| {
-            (sender.mute_outcome(id, now_us), sender.keep(now_us))
-        });
-        StoreFuture::ready(outcome)
+        self.update(&request.sender, |sender, now_us| sender.mute_outcome(request.id, now_us))
     }
 
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
-        let mute = self
-            .table::<Sender>()
-            .update(sender.as_bytes(), |sender, now_us| (sender.mute(now_us), sender.keep(now_us)));
-        StoreFuture::ready(mute)
+        self.update(sender, |sender, now_us| sender.mute(now_us))
     }
 
     fn forget(&self, sender: &Key) -> StoreFuture<()> {

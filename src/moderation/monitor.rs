@@ -1,4 +1,4 @@
-//! [`SpeechMonitor`]: decides on each message and mutes senders that trigger a rule.
+//! [`SpeechMonitor`]: decides on each [`Message`] and mutes senders that trigger a rule.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,15 +8,64 @@ use uuid::Uuid;
 
 use super::audit::Audit;
 use super::decision::{Mute, MuteEvent, Reason, SpeechDecision};
-use super::message::Message;
 use super::rule::{Counted, Rule};
-use super::rules::Rules;
-use super::similarity::Comparison;
-use super::store::{History, MuteRequest, RecordedMessage, SpeechStore};
+use super::similarity::{Comparison, normalised};
+use super::store::{History, MuteRequest, RecordedMessage, Rules, SpeechStore};
 use crate::error::StoreError;
 use crate::hook::Hook;
 use crate::key::Key;
 use crate::telemetry;
+
+/// A chat message to check: its sender, the peer if it is private, and its text.
+///
+/// ```
+/// use tower_sliding_window::moderation::Message;
+///
+/// let in_a_room = Message::from("alice").text("hello, all");
+/// let in_private = Message::from("alice").to("bob").text("hello, you");
+/// let a_picture = Message::from("alice").to("bob");
+/// assert_eq!(format!("{in_private:?}"), "Message { private: true, has_text: true, .. }");
+/// ```
+#[derive(Clone)]
+pub struct Message {
+    pub(super) sender: Key,
+    pub(super) peer: Option<Key>,
+    pub(super) text: Option<String>,
+}
+
+impl Message {
+    /// Creates a message from a sender, not private and without a text.
+    #[must_use]
+    pub fn from(sender: impl Into<Key>) -> Self {
+        Self { sender: sender.into(), peer: None, text: None }
+    }
+
+    /// Sets the peer of a private chat. Defaults to none, as for a message to a room.
+    #[must_use]
+    pub fn to(mut self, peer: impl Into<Key>) -> Self {
+        self.peer = Some(peer.into());
+        self
+    }
+
+    /// Sets the text. Defaults to none, as for a picture; such a message is not compared.
+    ///
+    /// The text is [`normalised`] here. The original is not kept.
+    #[must_use]
+    pub fn text(mut self, text: impl AsRef<str>) -> Self {
+        self.text = Some(normalised(text.as_ref()));
+        self
+    }
+}
+
+impl fmt::Debug for Message {
+    /// Shows neither the sender nor the text.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("private", &self.peer.is_some())
+            .field("has_text", &self.text.is_some())
+            .finish_non_exhaustive()
+    }
+}
 
 /// Checks chat messages against rules and silently mutes spammers. See [the module](super).
 ///
@@ -52,14 +101,6 @@ impl SpeechMonitor {
     /// tasks. Beyond that, and without a tokio runtime, the hook is not called, and the event is counted
     /// in the metric `sliding_window_mute_events_lost_total`. The hook is not called either if the
     /// process ends between the mute and the call.
-    ///
-    /// ```
-    /// use tower_sliding_window::MemoryStore;
-    /// use tower_sliding_window::moderation::{Rule, SpeechMonitor};
-    ///
-    /// let monitor = SpeechMonitor::new(Rule::recommended(), MemoryStore::new())
-    ///     .on_mute(|event| println!("muted by {:?}: {}", event.mute.rule(), event.mute.reason()));
-    /// ```
     #[must_use]
     pub fn on_mute(mut self, hook: impl Fn(&MuteEvent) + Send + Sync + 'static) -> Self {
         let hook = Hook::new(hook, telemetry::mute_hook_panicked);

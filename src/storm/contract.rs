@@ -12,7 +12,6 @@ use super::StormRule;
 use super::store::{Ended, Started, StormCheck, StormOutcome, StormStore};
 use crate::contract_tests::{Clock, contract_tests};
 use crate::key::Key;
-use crate::store::MemoryStore;
 
 const SECOND: u64 = 1_000_000;
 
@@ -25,19 +24,15 @@ struct World {
 }
 
 impl World {
-    fn in_process() -> Self {
-        Self::new(Arc::new(MemoryStore::new()), Clock::in_process())
-    }
-
     async fn on_redis() -> Self {
         let (clock, store) = Clock::on_redis().await;
-        Self::new(Arc::new(store), clock)
+        Self::new(store, clock)
     }
 
-    fn new(store: Arc<dyn StormStore>, clock: Clock) -> Self {
+    fn new(store: impl StormStore, clock: Clock) -> Self {
         // A storm starts with more than five messages in ten seconds and ends with fewer than three.
         let rule = StormRule::new("5/10s".parse().unwrap());
-        Self { store, clock, rule: Arc::new(rule), sent: 0 }
+        Self { store: Arc::new(store), clock, rule: Arc::new(rule), sent: 0 }
     }
 
     fn with_rule(mut self, change: impl FnOnce(StormRule) -> StormRule) -> Self {

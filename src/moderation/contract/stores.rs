@@ -5,8 +5,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::super::decision::Reason;
-use super::super::rules::Rules;
-use super::super::store::{MuteRequest, RecordedMessage};
+use super::super::store::{MuteRequest, RecordedMessage, Rules};
 use super::*;
 
 contract_tests!(
