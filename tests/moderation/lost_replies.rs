@@ -49,7 +49,6 @@ async fn message_of_lost_reply_counts_once() {
 #[tokio::test]
 async fn mute_of_lost_reply_is_audited_once() {
     let behind = Behind::start().await;
-    behind.says(3).await;
     behind.proxy.drop_replies(1);
     for _ in 0..2 {
         assert!(!behind.check().await.unwrap().is_delivered());
@@ -57,7 +56,7 @@ async fn mute_of_lost_reply_is_audited_once() {
     assert_eq!((behind.proxy.dropped(), behind.reported.load(Ordering::Relaxed)), (1, 1));
 }
 
-/// A monitor whose mutes go through a proxy, and how many of them were audited.
+/// A monitor whose mutes go through a proxy. The next message mutes its sender.
 struct Behind {
     redis: Redis,
     proxy: Proxy,
@@ -77,13 +76,11 @@ impl Behind {
             heard.fetch_add(1, Ordering::Relaxed);
         });
         load(&monitor).await;
-        Self { redis, proxy, monitor, reported }
-    }
-
-    async fn says(&self, times: usize) {
-        for _ in 0..times {
-            assert!(self.check().await.unwrap().is_delivered());
+        let behind = Self { redis, proxy, monitor, reported };
+        for _ in 0..3 {
+            assert!(behind.check().await.unwrap().is_delivered());
         }
+        behind
     }
 
     async fn check(&self) -> Result<SpeechDecision, StoreError> {
@@ -100,7 +97,6 @@ impl Behind {
 #[tokio::test]
 async fn a_mute_with_both_replies_lost_is_told() {
     let behind = Behind::start().await;
-    behind.says(3).await;
     behind.proxy.drop_replies(2);
     let error = behind.check().await.unwrap_err();
     assert!(error.may_have_counted(), "{error}");
@@ -114,7 +110,6 @@ async fn a_mute_with_both_replies_lost_is_told() {
 #[tokio::test]
 async fn a_mute_whose_caller_hung_up_is_told() {
     let behind = Behind::start().await;
-    behind.says(3).await;
     behind.proxy.set(Fault::Delay(Duration::from_millis(300)));
     let left = tokio::time::timeout(Duration::from_millis(50), behind.check()).await;
     assert!(left.is_err(), "the reply is still under way");
@@ -125,7 +120,6 @@ async fn a_mute_whose_caller_hung_up_is_told() {
 #[tokio::test]
 async fn a_lost_reply_does_not_undo_an_unmute() {
     let behind = Behind::start().await;
-    behind.says(3).await;
     behind.proxy.drop_replies(2);
     assert!(behind.check().await.is_err());
     SpeechMonitor::new([], behind.redis.store().await).unmute("alice").await.unwrap();

@@ -72,11 +72,6 @@ async fn monitor(redis: &Redis) -> SpeechMonitor {
     SpeechMonitor::new(rules, redis.store().await)
 }
 
-/// A text that is like no other of another number.
-fn noise(number: u32) -> String {
-    (0..12).map(|at| char::from_u32(0x4e00 + number * 12 + at).unwrap()).collect()
-}
-
 #[tokio::test]
 async fn every_key_expires_and_keeps_little() {
     let redis = Redis::start().await;
@@ -86,7 +81,7 @@ async fn every_key_expires_and_keeps_little() {
             // The mute is imposed at the fifth peer, so each script is loaded again.
             redis.run::<()>(&["SCRIPT", "FLUSH"]).await;
         }
-        let message = Message::from("a}lice").to(number.to_string()).text(noise(number));
+        let message = Message::from("a}lice").to(number.to_string()).text(long(number));
         let _ = monitor.check(&message).await.unwrap();
     }
     let name = |part: &str| format!("tsw:{{=a%7Dlice}}:speech:{part}");

@@ -38,12 +38,8 @@ impl Held {
             })
         };
         let monitor = SpeechMonitor::new(Rule::recommended(), RecordsBy(record, rest));
-        Self { queue: monitor.spawn(places(capacity)), permits, texts }
+        Self { queue: monitor.spawn(NonZeroUsize::new(capacity).unwrap()), permits, texts }
     }
-}
-
-fn places(count: usize) -> NonZeroUsize {
-    NonZeroUsize::new(count).unwrap()
 }
 
 fn says(text: &str) -> Message {
@@ -104,7 +100,7 @@ async fn queue_mutes_even_if_the_hook_panics() {
             *sink.lock().unwrap() += 1;
             assert_ne!(event.sender.as_bytes(), b"alice", "a panic of the test's own");
         });
-    let queue = monitor.spawn(places(10));
+    let queue = monitor.spawn(NonZeroUsize::new(10).unwrap());
     for sender in ["alice", "bob"] {
         for _ in 0..3 {
             let message = Message::from(sender).text("buy gold");

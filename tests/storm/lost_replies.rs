@@ -7,7 +7,7 @@ use test_support::{Redis, eventually, patient_store};
 
 use super::Watched;
 
-/// A detector behind a proxy.
+/// A detector behind a proxy, with five messages in the group.
 struct Behind {
     redis: Redis,
     proxy: Proxy,
@@ -21,6 +21,7 @@ impl Behind {
         let watched = Watched::new(threshold, patient_store(proxy.url()).await);
         // Loads the script, so that a call is one request.
         watched.detector.peek("other").await.unwrap();
+        watched.record("lobby", 0..5).await;
         Self { redis, proxy, watched }
     }
 
@@ -38,7 +39,6 @@ impl Behind {
 #[tokio::test]
 async fn lost_start_reply_is_reported_once() {
     let behind = Behind::start("5/1h").await;
-    behind.record(0..5).await;
     behind.proxy.drop_replies(1);
     let sixth = behind.watched.detector.record("lobby", "5").await.unwrap();
     assert_eq!((behind.proxy.dropped(), sixth.count(), sixth.events().len()), (1, 6, 1));
@@ -51,7 +51,6 @@ async fn lost_start_reply_is_reported_once() {
 #[tokio::test]
 async fn start_is_reported_after_two_lost_replies() {
     let behind = Behind::start("5/1h").await;
-    behind.record(0..5).await;
     behind.proxy.drop_replies(2);
     let error = behind.watched.detector.record("lobby", "5").await.unwrap_err();
     assert!(error.may_have_counted(), "{error}");
@@ -65,7 +64,6 @@ async fn start_is_reported_after_two_lost_replies() {
 #[tokio::test]
 async fn start_is_reported_after_a_hang_up() {
     let behind = Behind::start("5/1h").await;
-    behind.record(0..5).await;
     behind.proxy.set(Fault::Delay(Duration::from_millis(300)));
     let patience = Duration::from_millis(50);
     let left = tokio::time::timeout(patience, behind.watched.detector.record("lobby", "5")).await;
@@ -79,7 +77,7 @@ async fn start_is_reported_after_a_hang_up() {
 #[tokio::test]
 async fn lost_end_reply_is_reported_once() {
     let behind = Behind::start("5/500ms").await;
-    behind.record(0..6).await;
+    behind.record(5..6).await;
     assert_eq!(behind.starts(1).await, [true]);
     behind.proxy.drop_replies(3);
     assert_eq!(behind.starts(2).await, [true, false]);
