@@ -125,21 +125,17 @@ mod audit;
 mod contract;
 mod decision;
 mod entries;
-mod judge;
 mod memory;
-mod message;
 mod monitor;
 mod queue;
 #[cfg(feature = "redis")]
 mod redis;
 mod rule;
-mod rules;
 mod similarity;
 pub mod store;
 
 pub use self::decision::{Mute, MuteEvent, Reason, SpeechDecision};
-pub use self::message::Message;
-pub use self::monitor::SpeechMonitor;
+pub use self::monitor::{Message, SpeechMonitor};
 pub use self::queue::{SpeechQueue, Submitted};
 pub use self::rule::{Counted, ParseRuleError, Rule, RuleError};
 pub use self::similarity::{normalised, similarity};

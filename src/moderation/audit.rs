@@ -1,11 +1,10 @@
 //! [`Audit`]: imposes mutes and calls the hook for each, even if a reply is lost.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::decision::{Mute, MuteEvent};
@@ -31,14 +30,12 @@ pub(super) struct Audit {
     store: Arc<dyn SpeechStore>,
     hook: Option<Hook<MuteEvent>>,
     /// How many lost replies are being resolved.
-    lost_replies: AtomicUsize,
-    /// Notifies that a lost reply was resolved.
-    resolved: Notify,
+    lost_replies: watch::Sender<usize>,
 }
 
 impl Audit {
     pub(super) fn new(store: Arc<dyn SpeechStore>, hook: Option<Hook<MuteEvent>>) -> Arc<Self> {
-        Arc::new(Self { store, hook, lost_replies: AtomicUsize::new(0), resolved: Notify::new() })
+        Arc::new(Self { store, hook, lost_replies: watch::Sender::new(0) })
     }
 
     /// Returns how many times the hook has panicked.
@@ -62,13 +59,8 @@ impl Audit {
 
     /// Waits until all lost replies are resolved.
     pub(super) async fn settled(&self) {
-        loop {
-            let resolved = self.resolved.notified();
-            if self.lost_replies.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            resolved.await;
-        }
+        // The sender is not closed, because this holds it.
+        let _ = self.lost_replies.subscribe().wait_for(|lost| *lost == 0).await;
     }
 
     /// Calls the hook if the active mute was imposed by this request, and returns whether it was.
@@ -131,15 +123,17 @@ struct LostReply(Arc<Audit>);
 impl LostReply {
     /// Counts a lost reply, unless there are too many.
     fn new(audit: &Arc<Audit>) -> Option<Self> {
-        let one_more = |lost: usize| (lost < MAX_LOST_REPLIES).then_some(lost + 1);
-        let lost = audit.lost_replies.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more);
-        lost.is_ok().then(|| Self(audit.clone()))
+        let is_counted = audit.lost_replies.send_if_modified(|lost| {
+            let has_room = *lost < MAX_LOST_REPLIES;
+            *lost += usize::from(has_room);
+            has_room
+        });
+        is_counted.then(|| Self(audit.clone()))
     }
 }
 
 impl Drop for LostReply {
     fn drop(&mut self) {
-        self.0.lost_replies.fetch_sub(1, Ordering::AcqRel);
-        self.0.resolved.notify_waiters();
+        self.0.lost_replies.send_modify(|lost| *lost -= 1);
     }
 }

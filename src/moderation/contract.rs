@@ -2,69 +2,33 @@
 
 mod mutes;
 mod rules;
-mod similar;
 mod stores;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::aio::ConnectionManager;
-use test_support::Redis;
-
 use super::store::SpeechStore;
 use super::{Message, Mute, MuteEvent, Rule, SpeechMonitor};
-use crate::contract_tests::contract_tests;
-use crate::store::{MemoryStore, RedisStore};
+use crate::contract_tests::{Clock, contract_tests};
 
-/// The first timestamp in Redis, with as many digits as real timestamps.
-const ORIGIN_US: u64 = 1_790_000_000_000_000;
 const MICROSECOND: Duration = Duration::from_micros(1);
 
 /// A store and its clock.
 struct World {
     store: Arc<dyn SpeechStore>,
-    /// The clock of Redis. In process the paused clock of tokio is used instead.
-    clock: Option<RedisClock>,
-}
-
-struct RedisClock {
-    now_us: u64,
-    connection: ConnectionManager,
-    _server: Redis,
+    clock: Clock,
 }
 
 impl World {
-    fn in_process() -> Self {
-        Self { store: Arc::new(MemoryStore::new()), clock: None }
-    }
-
-    async fn on_redis() -> Self {
-        let server = Redis::start().await;
-        let connection = server.connection().await;
-        let store = RedisStore::builder().response_timeout(Duration::from_secs(10));
-        let store = store.connection(connection.clone()).with_clock("clock");
-        let clock = RedisClock { now_us: ORIGIN_US, connection, _server: server };
-        let mut world = Self { store: Arc::new(store), clock: Some(clock) };
-        world.advance(Duration::ZERO).await;
-        world
-    }
-
-    async fn advance(&mut self, time: Duration) {
-        let Some(RedisClock { now_us, connection, .. }) = &mut self.clock else {
-            return tokio::time::advance(time).await;
-        };
-        *now_us += u64::try_from(time.as_micros()).unwrap();
-        let (s, us) = (*now_us / 1_000_000, *now_us % 1_000_000);
-        let mut set = redis::cmd("HSET");
-        set.arg(("clock", "s", s, "us", us)).exec_async(connection).await.unwrap();
+    fn new(store: impl SpeechStore, clock: Clock) -> Self {
+        Self { store: Arc::new(store), clock }
     }
 
     fn chat(self, rules: impl IntoIterator<Item = Rule>) -> Chat {
-        let events = Arc::new(Mutex::new(Vec::new()));
-        let sink = events.clone();
-        let monitor = SpeechMonitor::new(rules, self.store.clone())
-            .on_mute(move |event| sink.lock().unwrap().push(event.clone()));
-        Chat { world: self, monitor, events, at: Duration::ZERO }
+        let monitor = SpeechMonitor::new([], self.store.clone());
+        let mut chat = Chat { world: self, monitor, events: Arc::default(), at: Duration::ZERO };
+        chat.use_rules(rules);
+        chat
     }
 }
 
@@ -77,13 +41,19 @@ struct Chat {
 }
 
 impl Chat {
+    fn use_rules(&mut self, rules: impl IntoIterator<Item = Rule>) {
+        let events = self.events.clone();
+        self.monitor = SpeechMonitor::new(rules, self.world.store.clone())
+            .on_mute(move |event| events.lock().unwrap().push(event.clone()));
+    }
+
     /// Moves the clock to `seconds` after the start.
     async fn at(&mut self, seconds: f64) -> &mut Self {
         self.at_exactly(Duration::from_secs_f64(seconds)).await
     }
 
     async fn at_exactly(&mut self, at: Duration) -> &mut Self {
-        self.world.advance(at - self.at).await;
+        self.world.clock.advance(at - self.at).await;
         self.at = at;
         self
     }

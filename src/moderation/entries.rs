@@ -20,14 +20,12 @@ pub(super) struct Entries<T> {
 /// A value that a log can hold.
 pub(super) trait Entry {
     /// Returns how many bytes the entry takes on the heap.
-    fn heap_bytes(&self) -> usize;
-}
-
-impl Entry for Uuid {
     fn heap_bytes(&self) -> usize {
         0
     }
 }
+
+impl Entry for Uuid {}
 
 impl Entry for Key {
     fn heap_bytes(&self) -> usize {
@@ -49,8 +47,9 @@ impl<T> Default for Entries<T> {
 }
 
 impl<T: Entry> Entries<T> {
-    /// Adds an entry, and drops the oldest so that at most `max_entries` are left.
-    pub(super) fn add(&mut self, now_us: u64, entry: T, max_entries: u32) {
+    /// Adds an entry, if there is one, and drops the oldest so that at most `max_entries` are left.
+    pub(super) fn add(&mut self, now_us: u64, entry: Option<T>, max_entries: u32) {
+        let Some(entry) = entry else { return };
         while self.entries.len() >= (max_entries as usize).max(1) {
             self.drop_oldest();
         }
@@ -99,7 +98,8 @@ impl<T: Entry> Entries<T> {
     }
 
     /// Returns by how many bytes the log may grow if an entry is added.
-    pub(super) fn growth(&self, entry: &T, max_entries: u32) -> usize {
+    pub(super) fn growth(&self, entry: Option<&T>, max_entries: u32) -> usize {
+        let Some(entry) = entry else { return 0 };
         if self.entries.len() >= max_entries as usize {
             let oldest = self.entries.front().map_or(0, |(_, oldest)| oldest.heap_bytes());
             return entry.heap_bytes().saturating_sub(oldest);

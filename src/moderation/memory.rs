@@ -8,8 +8,7 @@ use uuid::Uuid;
 use super::decision::{Mute, Reason};
 use super::entries::Entries;
 use super::rule::Rule;
-use super::rules::Log;
-use super::store::{History, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore};
+use super::store::{History, Log, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore};
 use crate::key::Key;
 use crate::store::{ExpiringValue, Keep, MemoryStore, StoreFuture};
 use crate::time::micros;
@@ -38,64 +37,55 @@ struct ActiveMute {
 impl Sender {
     /// Records a message if it takes at most `room` bytes, and returns whether it was recorded.
     fn record(&mut self, message: &RecordedMessage, now_us: u64, room: usize) -> (History, bool) {
-        self.expire_entries(message, now_us);
-        let new = NewEntries::of(self, message);
-        let is_recorded = new.growth(self, message) <= room;
-        if is_recorded {
-            self.add(message, &new, now_us);
-        }
-        let (counts, texts) = self.read(message, &new, is_recorded, now_us);
-        (History::new(Duration::from_micros(now_us), counts, texts, self.mute(now_us)), is_recorded)
-    }
-
-    /// Drops the entries that the rules no longer need.
-    fn expire_entries(&mut self, message: &RecordedMessage, now_us: u64) {
+        // Drops the entries that the rules no longer need.
         self.messages.expire(now_us, message.retention(Log::Messages));
         self.peers.expire(now_us, message.retention(Log::Peers));
         self.texts.expire(now_us, message.retention(Log::Texts));
+        let new = NewEntries::of(self, message);
+        let is_recorded = new.growth(self, message) <= room;
+        let unrecorded = if is_recorded { self.add(message, new, now_us) } else { new };
+        let (counts, texts) = self.read(message, &unrecorded, now_us);
+        (History::new(Duration::from_micros(now_us), counts, texts, self.mute(now_us)), is_recorded)
     }
 
-    fn add(&mut self, message: &RecordedMessage, new: &NewEntries, now_us: u64) {
+    /// Adds the entries, and returns none.
+    fn add(&mut self, message: &RecordedMessage, new: NewEntries, now_us: u64) -> NewEntries {
         let max_entries = |log| message.retention(log).1;
-        if new.message {
-            self.messages.add(now_us, message.id, max_entries(Log::Messages));
-        }
-        if let (true, Some(peer)) = (new.peer, &message.peer) {
+        if let Some(peer) = &new.peer {
             self.peers.remove(|it| it == peer);
-            self.peers.add(now_us, peer.clone(), max_entries(Log::Peers));
         }
-        if let (true, Some(text)) = (new.text, &message.text) {
-            self.texts.add(now_us, (message.id, text.clone()), max_entries(Log::Texts));
-        }
+        self.messages.add(now_us, new.message, max_entries(Log::Messages));
+        self.peers.add(now_us, new.peer, max_entries(Log::Peers));
+        self.texts.add(now_us, new.text, max_entries(Log::Texts));
         for (longest_window, max_entries) in Log::ALL.map(|log| message.retention(log)) {
             if max_entries > 0 {
                 self.logs_over_us = self.logs_over_us.max(now_us + micros(longest_window));
             }
         }
+        NewEntries::default()
     }
 
     /// Returns the count of each rule, and the other texts if a rule compares them. The counts include
-    /// the message even if it was not recorded.
+    /// the entries that were not recorded.
     fn read(
         &self,
         message: &RecordedMessage,
-        new: &NewEntries,
-        is_recorded: bool,
+        unrecorded: &NewEntries,
         now_us: u64,
     ) -> (Vec<u32>, Vec<(Duration, Arc<str>)>) {
         let active_mute_us = self.active_mute(now_us).map_or(0, |it| it.reason.rule.mute_us());
-        let unrecorded = |is_new: bool| usize::from(is_new && !is_recorded);
+        let NewEntries { message: id, peer, text } = unrecorded;
         let count = |rule: &Rule| match (Log::of(rule), rule.window_us()) {
             (log, _) if message.retention(log).1 == 0 || rule.mute_us() <= active_mute_us => 0,
             (Log::Messages, window_us) => {
-                self.messages.count(now_us, window_us, |_| true) + unrecorded(new.message)
+                self.messages.count(now_us, window_us, |_| true) + usize::from(id.is_some())
             }
             (Log::Peers, window_us) => {
-                let others = |peer: &Key| is_recorded || Some(peer) != message.peer.as_ref();
-                self.peers.count(now_us, window_us, others) + unrecorded(new.peer)
+                let others = |it: &Key| Some(it) != peer.as_ref();
+                self.peers.count(now_us, window_us, others) + usize::from(peer.is_some())
             }
             (Log::Texts, window_us) => {
-                self.texts.count(now_us, window_us, |_| true) + unrecorded(new.text)
+                self.texts.count(now_us, window_us, |_| true) + usize::from(text.is_some())
             }
         };
         let rules = message.rules.as_slice();
@@ -167,40 +157,35 @@ impl ExpiringValue for Sender {
     }
 }
 
-/// The logs that a message adds an entry to.
+/// The entries that a message adds to the logs.
+#[derive(Default)]
 struct NewEntries {
-    message: bool,
-    peer: bool,
-    text: bool,
+    message: Option<Uuid>,
+    /// An entry of the same peer is replaced.
+    peer: Option<Key>,
+    text: Option<(Uuid, Arc<str>)>,
 }
 
 impl NewEntries {
     fn of(sender: &Sender, message: &RecordedMessage) -> Self {
         let needed = |log| message.retention(log).1 > 0;
+        let is_first = needed(Log::Messages) && !sender.messages.any(|id| *id == message.id);
+        let adds_text = needed(Log::Texts) && !sender.texts.any(|(id, _)| *id == message.id);
+        let text = message.text.as_ref().filter(|_| adds_text);
         Self {
-            message: needed(Log::Messages) && !sender.messages.any(|id| *id == message.id),
-            // An entry of the same peer is replaced.
-            peer: needed(Log::Peers),
-            text: needed(Log::Texts) && !sender.texts.any(|(id, _)| *id == message.id),
+            message: is_first.then_some(message.id),
+            peer: message.peer.clone().filter(|_| needed(Log::Peers)),
+            text: text.map(|text| (message.id, text.clone())),
         }
     }
 
     /// Returns by how many bytes the logs may grow if the message is recorded.
     fn growth(&self, sender: &Sender, message: &RecordedMessage) -> usize {
-        let mut bytes = 0;
-        if self.message {
-            bytes += sender.messages.growth(&message.id, message.retention(Log::Messages).1);
-        }
-        if let (true, Some(peer)) = (self.peer, &message.peer)
-            && !sender.peers.any(|it| it == peer)
-        {
-            bytes += sender.peers.growth(peer, message.retention(Log::Peers).1);
-        }
-        if let (true, Some(text)) = (self.text, &message.text) {
-            bytes +=
-                sender.texts.growth(&(message.id, text.clone()), message.retention(Log::Texts).1);
-        }
-        bytes
+        let max_entries = |log| message.retention(log).1;
+        let peer = self.peer.as_ref().filter(|peer| !sender.peers.any(|it| it == *peer));
+        sender.messages.growth(self.message.as_ref(), max_entries(Log::Messages))
+            + sender.peers.growth(peer, max_entries(Log::Peers))
+            + sender.texts.growth(self.text.as_ref(), max_entries(Log::Texts))
     }
 }
 
@@ -217,13 +202,6 @@ impl MemoryStore {
     /// is always imposed and kept. A message that does not fit is checked against the recorded messages
     /// of its sender, but not recorded. If the sender is not muted, the monitor then returns
     /// [`StoreError::TooManyBytes`](crate::StoreError::TooManyBytes).
-    ///
-    /// ```
-    /// use tower_sliding_window::MemoryStore;
-    ///
-    /// let store = MemoryStore::new().speech_bytes(64 << 20);
-    /// assert_eq!(store.speech_bytes_used(), 0);
-    /// ```
     #[must_use]
     pub fn speech_bytes(self, bytes: usize) -> Self {
         self.table::<Sender>().set_budget(bytes);
@@ -237,6 +215,14 @@ impl MemoryStore {
     #[must_use]
     pub fn speech_bytes_used(&self) -> usize {
         self.table::<Sender>().bytes()
+    }
+
+    fn update<T>(&self, key: &Key, change: impl FnOnce(&mut Sender, u64) -> T) -> StoreFuture<T> {
+        StoreFuture::ready(
+            self.table::<Sender>().update(key.as_bytes(), |sender, now_us| {
+                (change(sender, now_us), sender.keep(now_us))
+            }),
+        )
     }
 }
 
@@ -253,26 +239,15 @@ impl SpeechStore for MemoryStore {
     }
 
     fn mute(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome> {
-        let outcome = self.table::<Sender>().update(request.sender.as_bytes(), |sender, now_us| {
-            let outcome = sender.impose(request, now_us);
-            (outcome, sender.keep(now_us))
-        });
-        StoreFuture::ready(outcome)
+        self.update(&request.sender, |sender, now_us| sender.impose(request, now_us))
     }
 
     fn mute_outcome(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome> {
-        let id = request.id;
-        let outcome = self.table::<Sender>().update(request.sender.as_bytes(), |sender, now_us| {
-            (sender.mute_outcome(id, now_us), sender.keep(now_us))
-        });
-        StoreFuture::ready(outcome)
+        self.update(&request.sender, |sender, now_us| sender.mute_outcome(request.id, now_us))
     }
 
     fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
-        let mute = self
-            .table::<Sender>()
-            .update(sender.as_bytes(), |sender, now_us| (sender.mute(now_us), sender.keep(now_us)));
-        StoreFuture::ready(mute)
+        self.update(sender, |sender, now_us| sender.mute(now_us))
     }
 
     fn forget(&self, sender: &Key) -> StoreFuture<()> {

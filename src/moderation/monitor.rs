@@ -1,20 +1,71 @@
-//! [`SpeechMonitor`]: decides on each message and mutes senders that trigger a rule.
+//! [`SpeechMonitor`]: decides on each [`Message`] and mutes senders that trigger a rule.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::audit::Audit;
-use super::decision::{Mute, MuteEvent, SpeechDecision};
-use super::message::Message;
-use super::rule::Rule;
-use super::rules::Rules;
-use super::store::{MuteRequest, RecordedMessage, SpeechStore};
+use super::decision::{Mute, MuteEvent, Reason, SpeechDecision};
+use super::rule::{Counted, Rule};
+use super::similarity::{Comparison, normalised};
+use super::store::{History, MuteRequest, RecordedMessage, Rules, SpeechStore};
 use crate::error::StoreError;
 use crate::hook::Hook;
 use crate::key::Key;
 use crate::telemetry;
+
+/// A chat message to check: its sender, the peer if it is private, and its text.
+///
+/// ```
+/// use tower_sliding_window::moderation::Message;
+///
+/// let in_a_room = Message::from("alice").text("hello, all");
+/// let in_private = Message::from("alice").to("bob").text("hello, you");
+/// let a_picture = Message::from("alice").to("bob");
+/// assert_eq!(format!("{in_private:?}"), "Message { private: true, has_text: true, .. }");
+/// ```
+#[derive(Clone)]
+pub struct Message {
+    pub(super) sender: Key,
+    pub(super) peer: Option<Key>,
+    pub(super) text: Option<String>,
+}
+
+impl Message {
+    /// Creates a message from a sender, not private and without a text.
+    #[must_use]
+    pub fn from(sender: impl Into<Key>) -> Self {
+        Self { sender: sender.into(), peer: None, text: None }
+    }
+
+    /// Sets the peer of a private chat. Defaults to none, as for a message to a room.
+    #[must_use]
+    pub fn to(mut self, peer: impl Into<Key>) -> Self {
+        self.peer = Some(peer.into());
+        self
+    }
+
+    /// Sets the text. Defaults to none, as for a picture; such a message is not compared.
+    ///
+    /// The text is [`normalised`] here. The original is not kept.
+    #[must_use]
+    pub fn text(mut self, text: impl AsRef<str>) -> Self {
+        self.text = Some(normalised(text.as_ref()));
+        self
+    }
+}
+
+impl fmt::Debug for Message {
+    /// Shows neither the sender nor the text.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("private", &self.peer.is_some())
+            .field("has_text", &self.text.is_some())
+            .finish_non_exhaustive()
+    }
+}
 
 /// Checks chat messages against rules and silently mutes spammers. See [the module](super).
 ///
@@ -50,14 +101,6 @@ impl SpeechMonitor {
     /// tasks. Beyond that, and without a tokio runtime, the hook is not called, and the event is counted
     /// in the metric `sliding_window_mute_events_lost_total`. The hook is not called either if the
     /// process ends between the mute and the call.
-    ///
-    /// ```
-    /// use tower_sliding_window::MemoryStore;
-    /// use tower_sliding_window::moderation::{Rule, SpeechMonitor};
-    ///
-    /// let monitor = SpeechMonitor::new(Rule::recommended(), MemoryStore::new())
-    ///     .on_mute(|event| println!("muted by {:?}: {}", event.mute.rule(), event.mute.reason()));
-    /// ```
     #[must_use]
     pub fn on_mute(mut self, hook: impl Fn(&MuteEvent) + Send + Sync + 'static) -> Self {
         let hook = Hook::new(hook, telemetry::mute_hook_panicked);
@@ -91,11 +134,7 @@ impl SpeechMonitor {
     /// A [`StoreError`] if the store could not decide. The message may have been recorded. Most chats
     /// then deliver it: the sender's next message imposes the mute that could not be imposed now.
     pub async fn check(&self, message: &Message) -> Result<SpeechDecision, StoreError> {
-        let decision = self.decide(message).await;
-        if let Err(error) = &decision {
-            error.report();
-        }
-        decision
+        self.decide(message).await.inspect_err(StoreError::report)
     }
 
     async fn decide(&self, message: &Message) -> Result<SpeechDecision, StoreError> {
@@ -140,6 +179,48 @@ impl SpeechMonitor {
     pub async fn unmute(&self, sender: impl Into<Key>) -> Result<(), StoreError> {
         self.store.forget(&sender.into()).await
     }
+}
+
+impl Rules {
+    /// Returns the rule that a message triggers, and what triggered it. Only rules with a longer mute
+    /// than the active one can trigger; of several, the one with the longest mute is returned.
+    pub(super) fn judge(&self, message: &RecordedMessage, history: &History) -> Option<Reason> {
+        let active_length = history.mute.as_ref().map_or(Duration::ZERO, |mute| mute.rule().mute());
+        let mut similarities = None;
+        self.as_slice()
+            .iter()
+            .zip(&history.counts)
+            .filter(|(rule, count)| rule.mute() > active_length && **count >= rule.count())
+            .find_map(|(rule, count)| match rule.counted() {
+                Counted::Events | Counted::DistinctPeers => Some(Reason::new(*rule, *count, 0)),
+                Counted::Similar { percent } => {
+                    let compare = || self.compare(message, history);
+                    similar(*rule, percent, similarities.get_or_insert_with(compare))
+                }
+            })
+    }
+
+    /// Returns the age of each earlier text and its similarity to the message in percent.
+    fn compare(&self, message: &RecordedMessage, history: &History) -> Vec<(Duration, u8)> {
+        let percents = self.as_slice().iter().filter_map(|rule| match rule.counted() {
+            Counted::Similar { percent } => Some(percent),
+            _ => None,
+        });
+        let least = percents.min().unwrap_or(0);
+        let Some(text) = &message.text else { return Vec::new() };
+        let comparison = Comparison::with(text);
+        let texts = history.texts.iter();
+        texts.map(|(age, text)| (*age, comparison.percent(text, least))).collect()
+    }
+}
+
+/// Returns what triggers a rule about similar messages, given the similarity of the earlier messages
+/// to the newest.
+fn similar(rule: Rule, least: u8, similarities: &[(Duration, u8)]) -> Option<Reason> {
+    let within = similarities.iter().filter(|(age, _)| *age < rule.window());
+    let group = within.map(|(_, percent)| *percent).filter(|percent| *percent >= least);
+    let (others, rate) = group.fold((0, 100), |(others, rate), it| (others + 1, it.min(rate)));
+    (others + 1 >= rule.count()).then(|| Reason::new(rule, others + 1, rate))
 }
 
 impl fmt::Debug for SpeechMonitor {

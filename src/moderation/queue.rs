@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use super::message::Message;
-use super::monitor::SpeechMonitor;
+use super::monitor::{Message, SpeechMonitor};
 use crate::telemetry;
 
 /// A queue of messages that a [`SpeechMonitor`] checks in the background, so that senders do not wait
@@ -49,13 +48,8 @@ use crate::telemetry;
 #[derive(Clone)]
 pub struct SpeechQueue {
     jobs: mpsc::Sender<Job>,
-    counts: Arc<Counts>,
-}
-
-#[derive(Default)]
-struct Counts {
-    shed: AtomicU64,
-    failed: AtomicU64,
+    shed: Arc<AtomicU64>,
+    failed: Arc<AtomicU64>,
 }
 
 enum Job {
@@ -84,18 +78,18 @@ impl SpeechMonitor {
     #[must_use = "the queue ends when its last handle is dropped"]
     pub fn spawn(&self, capacity: NonZeroUsize) -> SpeechQueue {
         let (jobs, queue) = mpsc::channel(capacity.get());
-        let counts = Arc::new(Counts::default());
-        tokio::spawn(check_all(self.clone(), queue, counts.clone()));
-        SpeechQueue { jobs, counts }
+        let (shed, failed) = (Arc::default(), Arc::default());
+        tokio::spawn(check_all(self.clone(), queue, Arc::clone(&failed)));
+        SpeechQueue { jobs, shed, failed }
     }
 }
 
-async fn check_all(monitor: SpeechMonitor, mut queue: mpsc::Receiver<Job>, counts: Arc<Counts>) {
+async fn check_all(monitor: SpeechMonitor, mut queue: mpsc::Receiver<Job>, failed: Arc<AtomicU64>) {
     while let Some(job) = queue.recv().await {
         match job {
             Job::Check(message) => {
                 if monitor.check(&message).await.is_err() {
-                    counts.failed.fetch_add(1, Ordering::Relaxed);
+                    failed.fetch_add(1, Ordering::Relaxed);
                 }
             }
             // The caller of `flush` may be gone.
@@ -110,7 +104,7 @@ impl SpeechQueue {
         match self.jobs.try_send(Job::Check(message)) {
             Ok(()) => Submitted::Queued,
             Err(TrySendError::Full(_) | TrySendError::Closed(_)) => {
-                self.counts.shed.fetch_add(1, Ordering::Relaxed);
+                self.shed.fetch_add(1, Ordering::Relaxed);
                 telemetry::message_shed();
                 Submitted::Shed
             }
@@ -129,13 +123,13 @@ impl SpeechQueue {
     /// Returns how many messages were dropped because the queue was full.
     #[must_use]
     pub fn shed(&self) -> u64 {
-        self.counts.shed.load(Ordering::Relaxed)
+        self.shed.load(Ordering::Relaxed)
     }
 
     /// Returns how many messages could not be checked because the store failed.
     #[must_use]
     pub fn failed(&self) -> u64 {
-        self.counts.failed.load(Ordering::Relaxed)
+        self.failed.load(Ordering::Relaxed)
     }
 }
 

@@ -6,8 +6,7 @@ use std::time::{Duration, SystemTime};
 use redis::Cmd;
 
 use super::decision::{Mute, Reason};
-use super::rules::Log;
-use super::store::{History, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore};
+use super::store::{History, Log, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::redis::{Client, malformed, read};
@@ -18,6 +17,8 @@ use crate::time::micros;
 const NAMES: [&str; 4] = ["speech:messages", "speech:peers", "speech:texts", "speech:mute"];
 /// Arguments with which the script imposes no mute: timestamp, length, rule, count and percentage.
 const NO_MUTE: (u64, u64, &str, u32, u8) = (0, 0, "", 0, 0);
+/// The rule, count and percentage of a mute.
+type MuteRow = (String, u32, u8);
 
 fn names(client: &Client, sender: &Key) -> [Vec<u8>; 4] {
     NAMES.map(|name| client.name(sender, name))
@@ -34,7 +35,7 @@ fn mute_command(client: &Client, sender: &Key) -> Cmd {
 fn run_mute(client: Client, command: Cmd) -> StoreFuture<MuteOutcome> {
     StoreFuture::later(async move {
         let reply = client.run_idempotent(&client.scripts().mute, &command).await?;
-        let (now_us, until_us, mute, by_this, lengthened): (_, _, Vec<String>, _, _) =
+        let (now_us, until_us, mute, by_this, lengthened): (_, _, Vec<MuteRow>, _, _) =
             read(&reply)?;
         Ok(MuteOutcome::new(active_mute(now_us, until_us, &mute)?, by_this, lengthened))
     })
@@ -60,7 +61,7 @@ impl SpeechStore for RedisStore {
             command.arg(log).arg(rule.count()).arg(rule.window_us()).arg(rule.mute_us());
         }
         StoreFuture::later(async move {
-            type Reply = (u64, u64, Vec<String>, Vec<u32>, Vec<u64>, Vec<String>);
+            type Reply = (u64, u64, Vec<MuteRow>, Vec<u32>, Vec<u64>, Vec<String>);
             let reply = client.run_idempotent(script, &command).await?;
             let (now_us, until_us, mute, counts, ages_us, texts): Reply = read(&reply)?;
             let texts = ages_us
@@ -104,17 +105,11 @@ impl SpeechStore for RedisStore {
     }
 }
 
-/// Reads the active mute: its rule, count and percentage.
-fn active_mute(now_us: u64, until_us: u64, fields: &[String]) -> Result<Option<Mute>, StoreError> {
-    if until_us == 0 {
-        return Ok(None);
-    }
-    let error = || malformed("expected a mute from Redis");
-    let [rule, count, percent] = fields else { return Err(error()) };
-    let rule = rule.parse().map_err(|_| error())?;
-    let count = count.parse().map_err(|_| error())?;
-    let percent = percent.parse().map_err(|_| error())?;
+/// Reads the active mute, if there is one.
+fn active_mute(now_us: u64, until_us: u64, rows: &[MuteRow]) -> Result<Option<Mute>, StoreError> {
+    let Some((rule, count, percent)) = rows.first() else { return Ok(None) };
+    let rule = rule.parse().map_err(|_| malformed("expected a mute from Redis"))?;
     let remaining = Duration::from_micros(until_us.saturating_sub(now_us));
     let until = SystemTime::UNIX_EPOCH + Duration::from_micros(until_us);
-    Ok(Some(Mute::new(Reason::new(rule, count, percent), remaining, until)))
+    Ok(Some(Mute::new(Reason::new(rule, *count, *percent), remaining, until)))
 }

@@ -2,9 +2,8 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, SyncSender, TrySendError};
 
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::reading::StormEvent;
 use crate::hook::Hook;
@@ -18,7 +17,7 @@ const CAPACITY: usize = 1024;
 /// A thread and not a task, because a hook that blocks would delay the runtime and its shutdown.
 pub(super) struct Alerts {
     hook: Hook<StormEvent>,
-    jobs: OnceLock<Option<SyncSender<Job>>>,
+    jobs: OnceLock<Option<mpsc::Sender<Job>>>,
     shed: AtomicU64,
 }
 
@@ -48,12 +47,9 @@ impl Alerts {
     pub(super) async fn flush(&self) {
         let Some(Some(jobs)) = self.jobs.get() else { return };
         let (flushed, until_flushed) = oneshot::channel();
-        let mut job = Job::Flush(flushed);
-        while let Err(TrySendError::Full(full)) = jobs.try_send(job) {
-            job = full;
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        if jobs.send(Job::Flush(flushed)).await.is_ok() {
+            let _ = until_flushed.await;
         }
-        let _ = until_flushed.await;
     }
 
     pub(super) fn shed(&self) -> u64 {
@@ -65,10 +61,10 @@ impl Alerts {
     }
 }
 
-fn start(hook: Hook<StormEvent>) -> std::io::Result<SyncSender<Job>> {
-    let (jobs, queue) = mpsc::sync_channel(CAPACITY);
+fn start(hook: Hook<StormEvent>) -> std::io::Result<mpsc::Sender<Job>> {
+    let (jobs, mut queue) = mpsc::channel(CAPACITY);
     let deliver = move || {
-        while let Ok(job) = queue.recv() {
+        while let Some(job) = queue.blocking_recv() {
             match job {
                 Job::Deliver(event) => hook.call(&event),
                 // The caller of `flush` may be gone.

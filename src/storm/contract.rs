@@ -8,54 +8,31 @@ mod histories;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::ConnectionManager;
-use test_support::Redis;
-
 use super::StormRule;
 use super::store::{Ended, Started, StormCheck, StormOutcome, StormStore};
-use crate::contract_tests::contract_tests;
+use crate::contract_tests::{Clock, contract_tests};
 use crate::key::Key;
-use crate::store::{MemoryStore, RedisStore};
 
-/// The first timestamp in Redis, with as many digits as real timestamps.
-const ORIGIN_US: u64 = 1_790_000_000_000_000;
 const SECOND: u64 = 1_000_000;
 
 /// A store and its clock.
 struct World {
     store: Arc<dyn StormStore>,
-    /// The clock of Redis. In process the paused clock of tokio is used instead.
-    clock: Option<RedisClock>,
+    clock: Clock,
     rule: Arc<StormRule>,
     sent: u32,
 }
 
-struct RedisClock {
-    now_us: u64,
-    connection: ConnectionManager,
-    _server: Redis,
-}
-
 impl World {
-    fn in_process() -> Self {
-        Self::new(Arc::new(MemoryStore::new()), None)
-    }
-
     async fn on_redis() -> Self {
-        let server = Redis::start().await;
-        let connection = server.connection().await;
-        let store = RedisStore::builder().response_timeout(Duration::from_secs(10));
-        let store = store.connection(connection.clone()).with_clock("clock");
-        let clock = RedisClock { now_us: ORIGIN_US, connection, _server: server };
-        let mut world = Self::new(Arc::new(store), Some(clock));
-        world.advance(0).await;
-        world
+        let (clock, store) = Clock::on_redis().await;
+        Self::new(store, clock)
     }
 
-    fn new(store: Arc<dyn StormStore>, clock: Option<RedisClock>) -> Self {
+    fn new(store: impl StormStore, clock: Clock) -> Self {
         // A storm starts with more than five messages in ten seconds and ends with fewer than three.
         let rule = StormRule::new("5/10s".parse().unwrap());
-        Self { store, clock, rule: Arc::new(rule), sent: 0 }
+        Self { store: Arc::new(store), clock, rule: Arc::new(rule), sent: 0 }
     }
 
     fn with_rule(mut self, change: impl FnOnce(StormRule) -> StormRule) -> Self {
@@ -65,17 +42,7 @@ impl World {
     }
 
     async fn advance(&mut self, us: u64) {
-        let Some(clock) = &mut self.clock else {
-            return tokio::time::advance(Duration::from_micros(us)).await;
-        };
-        clock.now_us += us;
-        clock.set().await;
-    }
-
-    async fn step_back(&mut self, us: u64) {
-        let clock = self.clock.as_mut().expect("an in-process clock never steps back");
-        clock.now_us -= us;
-        clock.set().await;
+        self.clock.advance(Duration::from_micros(us)).await;
     }
 
     async fn check(&self, check: &StormCheck) -> StormOutcome {
@@ -108,14 +75,6 @@ impl World {
     async fn profile(&self, step_us: u64) -> Vec<u32> {
         let step = Duration::from_micros(step_us);
         self.store.profile(&self.rule, &Key::from("lobby"), step).await.unwrap()
-    }
-}
-
-impl RedisClock {
-    async fn set(&mut self) {
-        let (s, us) = (self.now_us / 1_000_000, self.now_us % 1_000_000);
-        let mut set = redis::cmd("HSET");
-        set.arg(("clock", "s", s, "us", us)).exec_async(&mut self.connection).await.unwrap();
     }
 }
 

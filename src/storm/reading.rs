@@ -160,16 +160,15 @@ fn events(outcome: &StormOutcome, rule: &StormRule, group: &Key) -> Vec<StormEve
     let (threshold, cap) = (rule.threshold(), rule.cap_per_group());
     let started = outcome.started.map(|it| {
         let (name, group, count, at) = (name(), group.clone(), it.count, ago(it.ago));
-        (it.ago, StormEvent::Started { name, group, count, cap, threshold, at })
+        StormEvent::Started { name, group, count, cap, threshold, at }
     });
     let ended = outcome.ended.map(|it| {
         let (name, group, peak, at) = (name(), group.clone(), it.peak, ago(it.ago));
-        let lasted = it.lasted;
-        (it.ago, StormEvent::Ended { name, group, peak, cap, threshold, lasted, at })
+        StormEvent::Ended { name, group, peak, cap, threshold, lasted: it.lasted, at }
     });
-    let mut events: Vec<_> = started.into_iter().chain(ended).collect();
-    events.sort_by_key(|(ago, _)| std::cmp::Reverse(*ago));
-    events.into_iter().map(|(_, event)| event).collect()
+    let ended_first = outcome.ended.map(|it| it.ago) > outcome.started.map(|it| it.ago);
+    let events = if ended_first { [ended, started] } else { [started, ended] };
+    events.into_iter().flatten().collect()
 }
 
 /// How many messages a group had in each step of the window, for a graph.

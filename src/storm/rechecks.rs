@@ -22,11 +22,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// whose reply was lost, which may have started or ended a storm.
 #[derive(Default)]
 pub(super) struct Rechecks {
-    by_time: BTreeMap<(Instant, u64), Recheck>,
+    /// By their times, and by their calls so that the keys are unique.
+    by_time: BTreeMap<(Instant, Uuid), Recheck>,
     /// The place in `by_time` of each group in a storm.
-    storms: HashMap<Key, (Instant, u64), RandomState>,
-    /// Makes the keys of `by_time` unique.
-    number: u64,
+    storms: HashMap<Key, (Instant, Uuid), RandomState>,
     /// Whether the task is running a recheck.
     pub(super) is_running: bool,
     /// The task that runs the rechecks.
@@ -94,8 +93,7 @@ impl Rechecks {
         if self.by_time.len() >= CAPACITY {
             return;
         }
-        let place = (due, self.number);
-        self.number += 1;
+        let place = (due, recheck.call);
         if recheck.is_for_storm {
             self.storms.insert(recheck.group.clone(), place);
         }

@@ -7,9 +7,8 @@ use redis::Cmd;
 
 use super::rule::StormRule;
 use super::store::{Ended, Started, StormCheck, StormOutcome, StormStore};
-use crate::error::StoreError;
 use crate::key::Key;
-use crate::redis::{Client, Script, malformed, read};
+use crate::redis::{Client, Script, read};
 use crate::store::{RedisStore, StoreFuture};
 use crate::time::micros;
 
@@ -35,23 +34,23 @@ impl StormStore for RedisStore {
         command.arg(rule.window_us()).arg(rule.threshold().limit()).arg(rule.end_threshold());
         command.arg(rule.cap_per_group()).arg(micros(rule.cool_down_length()));
         StoreFuture::later(async move {
-            type Reply = (u64, u32, bool, u64, Vec<u64>, Vec<u64>, Vec<u64>);
+            // No numbers, or one row of them.
+            type Reply =
+                (u64, u32, bool, u64, Vec<(u64, u32)>, Vec<(u64, u32)>, Vec<(u64, u64, u32)>);
             let reply = client.run_idempotent(script, &command).await?;
             let (now_us, count, is_repeated, recheck_us, storm, started, ended): Reply =
                 read(&reply)?;
-            let at = SystemTime::UNIX_EPOCH + Duration::from_micros(now_us);
-            let mut outcome = StormOutcome::new(at, count, is_repeated);
-            outcome.recheck_after = (recheck_us > 0).then(|| Duration::from_micros(recheck_us));
-            outcome.storm = numbers(&storm)?
-                .map(|[lasted_us, peak]| (Duration::from_micros(lasted_us), narrow(peak)));
-            outcome.started = numbers(&started)?.map(|[ago_us, count]| Started {
-                ago: Duration::from_micros(ago_us),
-                count: narrow(count),
-            });
-            outcome.ended = numbers(&ended)?.map(|[ago_us, lasted_us, peak]| Ended {
-                ago: Duration::from_micros(ago_us),
-                lasted: Duration::from_micros(lasted_us),
-                peak: narrow(peak),
+            let us = Duration::from_micros;
+            let mut outcome =
+                StormOutcome::new(SystemTime::UNIX_EPOCH + us(now_us), count, is_repeated);
+            outcome.recheck_after = (recheck_us > 0).then(|| us(recheck_us));
+            outcome.storm = storm.first().map(|&(lasted_us, peak)| (us(lasted_us), peak));
+            outcome.started =
+                started.first().map(|&(ago_us, count)| Started { ago: us(ago_us), count });
+            outcome.ended = ended.first().map(|&(ago_us, lasted_us, peak)| Ended {
+                ago: us(ago_us),
+                lasted: us(lasted_us),
+                peak,
             });
             Ok(outcome)
         })
@@ -61,23 +60,7 @@ impl StormStore for RedisStore {
         let client = self.client().clone();
         let script = &client.scripts().profile;
         let mut command = group_command(&client, script, rule, group);
-        let step_us = micros(step);
-        command.arg(rule.window_us()).arg(step_us.max(1));
+        command.arg(rule.window_us()).arg(micros(step).max(1));
         StoreFuture::later(async move { read(&client.run_idempotent(script, &command).await?) })
     }
-}
-
-/// Reads `N` numbers, or none if the list is empty.
-fn numbers<const N: usize>(numbers: &[u64]) -> Result<Option<[u64; N]>, StoreError> {
-    match numbers {
-        [] => Ok(None),
-        numbers => {
-            let error = |_| malformed(format!("expected {N} numbers from record.lua"));
-            numbers.try_into().map(Some).map_err(error)
-        }
-    }
-}
-
-fn narrow(number: u64) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -69,13 +69,7 @@ impl Shared {
         let outcome = self.store.check(&check).await;
         guard.is_lost = outcome.as_ref().is_err_and(StoreError::may_have_counted);
         drop(guard);
-        match outcome {
-            Ok(outcome) => Ok(self.report(&check.group, outcome)),
-            Err(error) => {
-                error.report();
-                Err(error)
-            }
-        }
+        Ok(self.report(&check.group, outcome.inspect_err(StoreError::report)?))
     }
 
     async fn run(self: &Arc<Self>, recheck: Recheck) {

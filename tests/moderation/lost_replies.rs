@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually, patient_store};
-use tower_sliding_window::moderation::store::{
-    History, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore,
-};
-use tower_sliding_window::moderation::{Message, Mute, Rule, SpeechDecision, SpeechMonitor};
-use tower_sliding_window::store::StoreFuture;
-use tower_sliding_window::{Key, RedisStore, StoreError};
+use tower_sliding_window::moderation::store::{RecordedMessage, SpeechStore};
+use tower_sliding_window::moderation::{Message, Rule, SpeechDecision, SpeechMonitor};
+use tower_sliding_window::{RedisStore, StoreError};
+
+use super::RecordsBy;
 
 fn rules() -> Vec<Rule> {
     ["events 4/1h mute 2h", "similar 4/1h 90% mute 1h"].map(|text| text.parse().unwrap()).into()
@@ -47,38 +46,9 @@ async fn message_of_lost_reply_counts_once() {
     }
 }
 
-/// Imposes mutes over another connection than that on which messages are recorded.
-struct TwoWays {
-    messages: RedisStore,
-    mutes: RedisStore,
-}
-
-impl SpeechStore for TwoWays {
-    fn record(&self, said: &RecordedMessage) -> StoreFuture<History> {
-        self.messages.record(said)
-    }
-
-    fn mute(&self, imposition: &MuteRequest) -> StoreFuture<MuteOutcome> {
-        self.mutes.mute(imposition)
-    }
-
-    fn mute_outcome(&self, imposition: &MuteRequest) -> StoreFuture<MuteOutcome> {
-        self.mutes.mute_outcome(imposition)
-    }
-
-    fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
-        self.mutes.mute_of(sender)
-    }
-
-    fn forget(&self, sender: &Key) -> StoreFuture<()> {
-        self.messages.forget(sender)
-    }
-}
-
 #[tokio::test]
 async fn mute_of_lost_reply_is_audited_once() {
     let behind = Behind::start().await;
-    behind.says(3).await;
     behind.proxy.drop_replies(1);
     for _ in 0..2 {
         assert!(!behind.check().await.unwrap().is_delivered());
@@ -86,7 +56,7 @@ async fn mute_of_lost_reply_is_audited_once() {
     assert_eq!((behind.proxy.dropped(), behind.reported.load(Ordering::Relaxed)), (1, 1));
 }
 
-/// A monitor whose mutes go through a proxy, and how many of them were audited.
+/// A monitor whose mutes go through a proxy. The next message mutes its sender.
 struct Behind {
     redis: Redis,
     proxy: Proxy,
@@ -100,18 +70,17 @@ impl Behind {
         let (proxy, mutes) = behind(&redis).await;
         let reported = Arc::new(AtomicUsize::new(0));
         let heard = reported.clone();
-        let store = TwoWays { messages: redis.store().await, mutes };
+        let messages = redis.store().await;
+        let store = RecordsBy(move |message: &RecordedMessage| messages.record(message), mutes);
         let monitor = SpeechMonitor::new(rules(), store).on_mute(move |_| {
             heard.fetch_add(1, Ordering::Relaxed);
         });
         load(&monitor).await;
-        Self { redis, proxy, monitor, reported }
-    }
-
-    async fn says(&self, times: usize) {
-        for _ in 0..times {
-            assert!(self.check().await.unwrap().is_delivered());
+        let behind = Self { redis, proxy, monitor, reported };
+        for _ in 0..3 {
+            assert!(behind.check().await.unwrap().is_delivered());
         }
+        behind
     }
 
     async fn check(&self) -> Result<SpeechDecision, StoreError> {
@@ -128,7 +97,6 @@ impl Behind {
 #[tokio::test]
 async fn a_mute_with_both_replies_lost_is_told() {
     let behind = Behind::start().await;
-    behind.says(3).await;
     behind.proxy.drop_replies(2);
     let error = behind.check().await.unwrap_err();
     assert!(error.may_have_counted(), "{error}");
@@ -142,7 +110,6 @@ async fn a_mute_with_both_replies_lost_is_told() {
 #[tokio::test]
 async fn a_mute_whose_caller_hung_up_is_told() {
     let behind = Behind::start().await;
-    behind.says(3).await;
     behind.proxy.set(Fault::Delay(Duration::from_millis(300)));
     let left = tokio::time::timeout(Duration::from_millis(50), behind.check()).await;
     assert!(left.is_err(), "the reply is still under way");
@@ -153,10 +120,9 @@ async fn a_mute_whose_caller_hung_up_is_told() {
 #[tokio::test]
 async fn a_lost_reply_does_not_undo_an_unmute() {
     let behind = Behind::start().await;
-    behind.says(3).await;
     behind.proxy.drop_replies(2);
     assert!(behind.check().await.is_err());
-    behind.monitor.unmute("alice").await.unwrap();
+    SpeechMonitor::new([], behind.redis.store().await).unmute("alice").await.unwrap();
     behind.monitor.settled().await;
     assert_eq!(behind.monitor.mute_of("alice").await.unwrap(), None);
     assert_eq!(behind.reported.load(Ordering::Relaxed), 0);

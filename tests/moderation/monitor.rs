@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use test_support::{Redis, Worker, patient_store};
@@ -45,22 +44,26 @@ async fn processes_share_one_mute_and_one_event() {
     let redis = Redis::start().await;
     let workers: Vec<_> =
         (0..PROCESSES).map(|_| Worker::start("monitor::worker_process", &redis)).collect();
-    let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
-    for worker in workers {
-        for line in worker.lines() {
-            let ["log", what, sender] = line.split(' ').collect::<Vec<_>>()[..] else { continue };
-            *counts.entry((sender.to_owned(), what.to_owned())).or_default() += 1;
-        }
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for line in workers.into_iter().flat_map(Worker::lines) {
+        *counts.entry(line).or_default() += 1;
     }
     for sender in 0..SENDERS {
-        let count = |what: &str| {
-            counts.get(&(format!("sender-{sender}"), what.to_owned())).copied().unwrap_or(0)
-        };
+        let count = |what: &str| counts.get(&format!("log {what} sender-{sender}")).copied();
         let all = PROCESSES * MESSAGES;
-        assert_eq!([count("muted"), count("delivered"), count("withheld")], [1, 4, all - 4]);
+        let outcomes = ["muted", "delivered", "withheld"].map(count);
+        assert_eq!(outcomes, [Some(1), Some(4), Some(all - 4)]);
     }
-    let mute = monitor(&redis).await.mute_of("sender-0").await.unwrap().unwrap();
+    let monitor = monitor(&redis).await;
+    let mute = monitor.mute_of("sender-0").await.unwrap().unwrap();
     assert_eq!(mute.rule(), Rule::recommended()[0]);
+    let left = mute.until().duration_since(std::time::SystemTime::now()).unwrap();
+    assert!((12 * 3600 - 60..=12 * 3600).contains(&left.as_secs()), "{left:?}");
+    let hello = Message::from("sender-0").text("hello");
+    assert!(!monitor.check(&hello).await.unwrap().is_delivered());
+    monitor.unmute("sender-0").await.unwrap();
+    assert!(monitor.check(&hello).await.unwrap().is_delivered());
+    assert_eq!(monitor.mute_of("sender-0").await.unwrap(), None);
 }
 
 async fn monitor(redis: &Redis) -> SpeechMonitor {
@@ -69,36 +72,16 @@ async fn monitor(redis: &Redis) -> SpeechMonitor {
     SpeechMonitor::new(rules, redis.store().await)
 }
 
-/// A text that is like no other of another number.
-fn noise(number: u32) -> String {
-    (0..12).map(|at| char::from_u32(0x4e00 + number * 12 + at).unwrap()).collect()
-}
-
-#[tokio::test]
-async fn mute_is_shared_by_all_processes() {
-    let redis = Redis::start().await;
-    let [one, two] = [monitor(&redis).await, monitor(&redis).await];
-    for number in 0..3 {
-        let message = Message::from("alice").text("buy gold");
-        assert_eq!(one.check(&message).await.unwrap().is_delivered(), number < 2);
-    }
-    let mute = two.mute_of("alice").await.unwrap().unwrap();
-    assert_eq!(mute.rule().to_string(), "similar 3/60s 90% mute 6h");
-    assert_eq!(mute.reason().to_string(), "3 messages within 60s at 100% similarity");
-    let hours = mute.until().duration_since(std::time::SystemTime::now()).unwrap();
-    assert!(hours > Duration::from_secs(6 * 3600 - 60) && hours <= Duration::from_secs(6 * 3600));
-    assert!(!two.check(&Message::from("alice").text("hello")).await.unwrap().is_delivered());
-    two.unmute("alice").await.unwrap();
-    assert!(one.check(&Message::from("alice").text("hello")).await.unwrap().is_delivered());
-    assert_eq!(one.mute_of("alice").await.unwrap(), None);
-}
-
 #[tokio::test]
 async fn every_key_expires_and_keeps_little() {
     let redis = Redis::start().await;
     let monitor = monitor(&redis).await;
     for number in 0..300 {
-        let message = Message::from("a}lice").to(number.to_string()).text(noise(number));
+        if number < 10 {
+            // The mute is imposed at the fifth peer, so each script is loaded again.
+            redis.run::<()>(&["SCRIPT", "FLUSH"]).await;
+        }
+        let message = Message::from("a}lice").to(number.to_string()).text(long(number));
         let _ = monitor.check(&message).await.unwrap();
     }
     let name = |part: &str| format!("tsw:{{=a%7Dlice}}:speech:{part}");
@@ -162,35 +145,19 @@ async fn full_memory_store_keeps_its_mutes() {
 }
 
 #[tokio::test]
-async fn forgotten_scripts_are_loaded_again() {
-    let redis = Redis::start().await;
-    let monitor = SpeechMonitor::new(Rule::recommended(), redis.store().await);
-    for number in 0..3 {
-        redis.run::<()>(&["SCRIPT", "FLUSH"]).await;
-        let message = Message::from("alice").text("buy gold");
-        assert_eq!(monitor.check(&message).await.unwrap().is_delivered(), number < 2);
-    }
-}
-
-#[test]
-fn debug_shows_no_sender_or_text() {
+async fn debug_shows_no_sender_or_text() {
     let message = Message::from("alice").to("bob").text("a secret");
-    let monitor = SpeechMonitor::new(Rule::recommended(), MemoryStore::new());
-    let heard = std::sync::Arc::new(AtomicUsize::new(0));
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let counted = heard.clone();
-    let monitor = monitor.on_mute(move |event| {
-        assert!(!format!("{event:?}").contains("alice"), "{event:?}");
-        counted.fetch_add(1, Ordering::Relaxed);
-    });
+    let monitor = SpeechMonitor::new(Rule::recommended(), MemoryStore::new())
+        .on_mute(|event| assert!(!format!("{event:?}").contains("alice"), "{event:?}"));
     for _ in 0..3 {
-        let decision = runtime.block_on(monitor.check(&message)).unwrap();
+        let decision = monitor.check(&message).await.unwrap();
         let printed = format!("{message:?} {monitor:?} {decision:?}");
         for secret in ["alice", "bob", "secret"] {
             assert!(!printed.contains(secret), "{printed}");
         }
     }
-    assert_eq!(heard.load(Ordering::Relaxed), 1);
+    assert!(monitor.mute_of("alice").await.unwrap().is_some());
+    assert_eq!(monitor.panicked(), 0, "the hook has seen the mute");
 }
 
 #[test]

@@ -5,61 +5,41 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tower_sliding_window::moderation::store::{
-    History, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore,
-};
-use tower_sliding_window::moderation::{Message, Mute, Rule, SpeechMonitor, Submitted};
+use tower_sliding_window::moderation::store::{RecordedMessage, SpeechStore};
+use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor, SpeechQueue, Submitted};
 use tower_sliding_window::store::StoreFuture;
-use tower_sliding_window::{Key, MemoryStore, StoreError};
+use tower_sliding_window::{MemoryStore, StoreError};
 
-/// A store that records nothing until it is let.
-#[derive(Clone)]
+use super::RecordsBy;
+
+/// A queue on a store that records a message for each permit, and fails on the text `fail`.
 struct Held {
-    store: MemoryStore,
-    lets: Arc<Semaphore>,
+    queue: SpeechQueue,
+    permits: Arc<Semaphore>,
     texts: Arc<Mutex<Vec<String>>>,
 }
 
 impl Held {
-    fn new() -> Self {
-        let (lets, texts) = (Arc::new(Semaphore::new(0)), Arc::default());
-        Self { store: MemoryStore::new(), lets, texts }
+    fn new(capacity: usize) -> Self {
+        let (permits, texts) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (store, needed, sink) = (MemoryStore::new(), permits.clone(), texts.clone());
+        let rest = store.clone();
+        let record = move |message: &RecordedMessage| {
+            let (store, needed, sink) = (store.clone(), needed.clone(), sink.clone());
+            let message = message.clone();
+            StoreFuture::later(async move {
+                needed.acquire().await.expect("it is never closed").forget();
+                let text = message.text.as_deref().unwrap_or_default();
+                sink.lock().unwrap().push(text.to_owned());
+                if text == "fail" {
+                    return Err(StoreError::Timeout);
+                }
+                store.record(&message).await
+            })
+        };
+        let monitor = SpeechMonitor::new(Rule::recommended(), RecordsBy(record, rest));
+        Self { queue: monitor.spawn(NonZeroUsize::new(capacity).unwrap()), permits, texts }
     }
-}
-
-impl SpeechStore for Held {
-    fn record(&self, said: &RecordedMessage) -> StoreFuture<History> {
-        let (held, said) = (self.clone(), said.clone());
-        StoreFuture::later(async move {
-            held.lets.acquire().await.expect("it is never closed").forget();
-            let text = said.text.as_deref().unwrap_or_default();
-            held.texts.lock().unwrap().push(text.to_owned());
-            match text {
-                "fail" => Err(StoreError::Timeout),
-                _ => held.store.record(&said).await,
-            }
-        })
-    }
-
-    fn mute(&self, imposition: &MuteRequest) -> StoreFuture<MuteOutcome> {
-        self.store.mute(imposition)
-    }
-
-    fn mute_outcome(&self, imposition: &MuteRequest) -> StoreFuture<MuteOutcome> {
-        self.store.mute_outcome(imposition)
-    }
-
-    fn mute_of(&self, sender: &Key) -> StoreFuture<Option<Mute>> {
-        self.store.mute_of(sender)
-    }
-
-    fn forget(&self, sender: &Key) -> StoreFuture<()> {
-        self.store.forget(sender)
-    }
-}
-
-fn places(count: usize) -> NonZeroUsize {
-    NonZeroUsize::new(count).unwrap()
 }
 
 fn says(text: &str) -> Message {
@@ -74,23 +54,8 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_queued_is_judged_and_mutes() {
-    let monitor = SpeechMonitor::new(Rule::recommended(), MemoryStore::new());
-    let queue = monitor.spawn(places(10));
-    for _ in 0..3 {
-        assert_eq!(queue.submit(says("buy gold")), Submitted::Queued);
-    }
-    assert_eq!(monitor.mute_of("alice").await.unwrap(), None, "not yet");
-    queue.flush().await;
-    let mute = monitor.mute_of("alice").await.unwrap().unwrap();
-    assert_eq!(mute.remaining(), Duration::from_secs(6 * 3600));
-    assert_eq!((queue.shed(), queue.failed()), (0, 0));
-}
-
-#[tokio::test(start_paused = true)]
 async fn only_a_full_queue_sheds() {
-    let held = Held::new();
-    let queue = SpeechMonitor::new(Rule::recommended(), held.clone()).spawn(places(3));
+    let Held { queue, permits, texts } = Held::new(3);
     assert_eq!(queue.submit(says("1")), Submitted::Queued);
     settle().await;
     // One is with the store, three wait; time stands still, so nothing here can have waited.
@@ -100,56 +65,52 @@ async fn only_a_full_queue_sheds() {
     assert_eq!(queue.shed(), 2);
     assert!(format!("{queue:?}").contains("room: 0, shed: 2"), "{queue:?}");
 
-    held.lets.add_permits(2);
+    permits.add_permits(2);
     settle().await;
     assert_eq!(queue.submit(says("7")), Submitted::Queued, "there is room again");
-    held.lets.add_permits(100);
+    permits.add_permits(100);
     queue.flush().await;
-    assert_eq!(*held.texts.lock().unwrap(), ["1", "2", "3", "4", "7"], "in the order they came");
+    assert_eq!(*texts.lock().unwrap(), ["1", "2", "3", "4", "7"], "in the order they came");
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_message_does_not_stop_the_queue() {
-    let held = Held::new();
-    held.lets.add_permits(100);
-    let queue = SpeechMonitor::new(Rule::recommended(), held.clone()).spawn(places(10));
+async fn queue_outlives_failures_and_handles() {
+    let Held { queue, permits, texts } = Held::new(10);
+    permits.add_permits(100);
     for text in ["fail", "one", "fail", "two"] {
         queue.submit(says(text));
     }
     queue.flush().await;
     assert_eq!((queue.failed(), queue.shed()), (2, 0));
-    assert_eq!(held.texts.lock().unwrap().len(), 4);
-}
-
-#[tokio::test(start_paused = true)]
-async fn queue_drains_after_the_last_handle() {
-    let held = Held::new();
-    let queue = SpeechMonitor::new(Rule::recommended(), held.clone()).spawn(places(10));
-    for text in ["one", "two", "three"] {
+    assert_eq!(texts.lock().unwrap().len(), 4);
+    for text in ["three", "four", "five"] {
         queue.clone().submit(says(text));
     }
     drop(queue);
-    held.lets.add_permits(100);
     settle().await;
-    assert_eq!(held.texts.lock().unwrap().len(), 3);
+    assert_eq!(texts.lock().unwrap().len(), 7, "the queued messages are still checked");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_of_the_audit_ends_nothing() {
-    let (store, reported) = (MemoryStore::new(), Arc::new(Mutex::new(0)));
-    let heard = reported.clone();
-    let monitor = SpeechMonitor::new(Rule::recommended(), store).on_mute(move |event| {
-        *heard.lock().unwrap() += 1;
-        assert_ne!(event.sender.as_bytes(), b"alice", "a panic of the test's own");
-    });
-    let queue = monitor.spawn(places(10));
+async fn queue_mutes_even_if_the_hook_panics() {
+    let events = Arc::new(Mutex::new(0));
+    let sink = events.clone();
+    let monitor =
+        SpeechMonitor::new(Rule::recommended(), MemoryStore::new()).on_mute(move |event| {
+            *sink.lock().unwrap() += 1;
+            assert_ne!(event.sender.as_bytes(), b"alice", "a panic of the test's own");
+        });
+    let queue = monitor.spawn(NonZeroUsize::new(10).unwrap());
     for sender in ["alice", "bob"] {
         for _ in 0..3 {
             let message = Message::from(sender).text("buy gold");
             assert_eq!(queue.submit(message), Submitted::Queued);
         }
+        assert_eq!(monitor.mute_of(sender).await.unwrap(), None, "not yet");
         queue.flush().await;
-        assert!(monitor.mute_of(sender).await.unwrap().is_some(), "{sender} is muted");
+        let mute = monitor.mute_of(sender).await.unwrap().unwrap();
+        assert_eq!(mute.remaining(), Duration::from_secs(6 * 3600));
     }
-    assert_eq!((queue.shed(), *reported.lock().unwrap(), monitor.panicked()), (0, 2, 1));
+    assert_eq!((queue.shed(), queue.failed(), *events.lock().unwrap()), (0, 0, 2));
+    assert_eq!(monitor.panicked(), 1);
 }

@@ -1,42 +1,17 @@
 //! Storm detection on a real Redis: between processes, in what it keeps there, and when that fails.
 //! What it decides is tested beside it, in `src/storm/contract.rs`.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use test_support::{Cluster, Redis, Worker, patient_store};
 use tokio::task::JoinSet;
-use tower_sliding_window::storm::StormRule;
 use tower_sliding_window::{MemoryStore, RedisStore, StoreError, StormDetector, StormEvent};
+
+use super::{Watched, rule};
 
 const GROUPS: usize = 8;
 const PROCESSES: usize = 3;
 const MESSAGES: usize = 120;
-
-/// The log of a storm expires while no process looks at it.
-#[tokio::test]
-async fn late_look_knows_when_a_storm_ended() {
-    let redis = Redis::start().await;
-    let rule = || rule("3/1s").ends_below(2);
-    let first = StormDetector::new(rule(), redis.store().await);
-    for id in ["1", "2", "3"] {
-        first.record("lobby", id).await.unwrap();
-    }
-    tokio::time::sleep(Duration::from_millis(400)).await;
-    let fourth = first.record("lobby", "4").await.unwrap();
-    assert!(fourth.events().iter().any(StormEvent::is_start), "{fourth:?}");
-    drop(first);
-    let log = "tsw:{=lobby}:default:3/1s:storm:log";
-    while redis.run::<bool>(&["EXISTS", log]).await {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    let second = StormDetector::new(rule(), redis.store().await);
-    let reading = second.peek("lobby").await.unwrap();
-    let [StormEvent::Ended { lasted, .. }] = reading.events() else { panic!("{reading:?}") };
-    // The third message left the window 600 ms after the fourth came, and that a second after it.
-    assert!(*lasted <= Duration::from_millis(600), "{lasted:?}");
-}
 
 /// One process of the test below; run by it alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,15 +19,21 @@ async fn late_look_knows_when_a_storm_ended() {
 async fn worker_process() {
     let url = std::env::var("WORKER_REDIS_URL").expect("the test below sets it");
     let store = patient_store(url.as_str()).await;
+    // Each process has a number, and waits until all are there.
+    let processes = StormDetector::new(rule("1000/1h"), store.clone());
+    let this = processes.record("processes", fastrand::u64(..).to_be_bytes()).await.unwrap();
+    while processes.peek("processes").await.unwrap().count() < PROCESSES as u32 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let number = this.count() as usize - 1;
     let detector = StormDetector::new(rule("50/5s"), store).on_event(|event| {
         let group = std::str::from_utf8(event.group().as_bytes()).unwrap();
         match event {
-            StormEvent::Started { count, .. } => println!("\nlog start {group} {count}"),
-            StormEvent::Ended { peak, .. } => println!("\nlog end {group} {peak}"),
+            StormEvent::Started { count, .. } => println!("\nlog {group} start {count}"),
+            StormEvent::Ended { peak, .. } => println!("\nlog {group} end {peak}"),
             _ => unreachable!("there are no others"),
         }
     });
-    let number = all_are_there(&url).await;
     let mut messages = JoinSet::new();
     // Each message comes to two processes.
     for at in 0..MESSAGES * 2 / PROCESSES {
@@ -69,85 +50,31 @@ async fn worker_process() {
     detector.flush().await;
 }
 
-/// Waits until all processes are there; returns which one this is.
-async fn all_are_there(url: &str) -> usize {
-    let client = redis::Client::open(url).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    let number: usize = redis::cmd("INCR").arg("here").query_async(&mut connection).await.unwrap();
-    loop {
-        let here: usize = redis::cmd("GET").arg("here").query_async(&mut connection).await.unwrap();
-        if here == PROCESSES {
-            return number - 1;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 #[tokio::test]
 async fn processes_share_one_start_and_end() {
     let redis = Redis::start().await;
     let workers: Vec<_> =
         (0..PROCESSES).map(|_| Worker::start("detector::worker_process", &redis)).collect();
-    let mut reported: BTreeMap<(String, String), Vec<u32>> = BTreeMap::new();
-    for worker in workers {
-        for line in worker.lines() {
-            if let ["log", what, group, count] = line.split(' ').collect::<Vec<_>>()[..] {
-                let counts = reported.entry((group.to_owned(), what.to_owned())).or_default();
-                counts.push(count.parse().unwrap());
-            }
-        }
-    }
-    let all = MESSAGES.try_into().unwrap();
-    for group in 0..GROUPS {
-        let of = |what: &str| reported.get(&(format!("group-{group}"), what.to_owned()));
-        assert_eq!(of("start"), Some(&vec![51]), "{reported:?}");
-        assert_eq!(of("end"), Some(&vec![all]), "each message counted once: {reported:?}");
-    }
-}
-
-fn rule(threshold: &str) -> StormRule {
-    StormRule::new(threshold.parse().unwrap())
-}
-
-/// A detector, and the events of its hook.
-struct Watched {
-    detector: StormDetector,
-    reported: Arc<Mutex<Vec<StormEvent>>>,
-}
-
-impl Watched {
-    fn on(store: RedisStore, threshold: &str) -> Self {
-        let reported = Arc::new(Mutex::new(Vec::new()));
-        let heard = reported.clone();
-        let detector = StormDetector::new(rule(threshold), store)
-            .on_event(move |event| heard.lock().unwrap().push(event.clone()));
-        Self { detector, reported }
-    }
-
-    async fn record(&self, group: &str, ids: std::ops::Range<u32>) {
-        for id in ids {
-            self.detector.record(group, id.to_string()).await.unwrap();
-        }
-    }
-
-    /// Returns for each event whether it was a start, once nothing more is to come.
-    async fn reported(&self) -> Vec<bool> {
-        self.detector.settled().await;
-        self.detector.flush().await;
-        self.reported.lock().unwrap().iter().map(StormEvent::is_start).collect()
-    }
+    let mut reported: Vec<String> = workers.into_iter().flat_map(Worker::lines).collect();
+    reported.retain(|line| line.starts_with("log"));
+    reported.sort();
+    let expected = (0..GROUPS).flat_map(|group| {
+        // Each message counts once.
+        [format!("log group-{group} end {MESSAGES}"), format!("log group-{group} start 51")]
+    });
+    assert_eq!(reported, expected.collect::<Vec<_>>());
 }
 
 #[tokio::test]
 async fn silent_storm_ends_once_for_all() {
     let redis = Redis::start().await;
-    let [one, two] =
-        [Watched::on(redis.store().await, "10/1s"), Watched::on(redis.store().await, "10/1s")];
+    let one = Watched::new("10/1s", redis.store().await);
+    let two = Watched::new("10/1s", redis.store().await);
     one.record("lobby", 0..11).await;
     two.record("lobby", 11..14).await;
     assert_eq!((one.detector.watched(), two.detector.watched()), (1, 1));
-    let mut reported = one.reported().await;
-    reported.extend(two.reported().await);
+    let mut reported = one.all_starts().await;
+    reported.extend(two.all_starts().await);
     assert_eq!(reported, [true, false]);
     assert_eq!((one.detector.watched(), two.detector.watched()), (0, 0));
 }
@@ -155,15 +82,14 @@ async fn silent_storm_ends_once_for_all() {
 #[tokio::test]
 async fn another_process_reports_the_end() {
     let redis = Redis::start().await;
-    let two = Watched::on(redis.store().await, "10/1s");
+    let two = Watched::new("10/1s", redis.store().await);
     {
-        let one = Watched::on(redis.store().await, "10/1s");
+        let one = Watched::new("10/1s", redis.store().await);
         one.record("lobby", 0..11).await;
-        one.detector.flush().await;
-        assert_eq!(one.reported.lock().unwrap().len(), 1);
+        assert_eq!(one.starts().await, [true]);
         two.record("lobby", 11..12).await;
     }
-    assert_eq!(two.reported().await, [false]);
+    assert_eq!(two.all_starts().await, [false]);
 }
 
 #[tokio::test]
@@ -195,13 +121,13 @@ async fn every_key_expires_and_keeps_to_the_cap() {
 async fn cluster_keeps_each_group_on_one_server() {
     let cluster = Cluster::start().await;
     let store = patient_store(cluster.servers()).await;
-    let watched = Watched::on(store, "10/2s");
+    let watched = Watched::new("10/2s", store);
     for group in 0..20 {
         watched.record(&format!("group-{group}"), 0..11).await;
     }
     let steps = watched.detector.profile("group-0", Duration::from_millis(10)).await.unwrap();
     assert_eq!((steps.counts().len(), steps.counts().iter().sum::<u32>()), (200, 11));
-    let reported = watched.reported().await;
+    let reported = watched.all_starts().await;
     let starts = reported.iter().filter(|is_start| **is_start).count();
     assert_eq!((starts, reported.len() - starts), (20, 20));
 }
@@ -210,7 +136,7 @@ async fn cluster_keeps_each_group_on_one_server() {
 async fn outage_is_an_error_and_storm_ends_later() {
     let mut redis = Redis::start_with(&["--appendonly", "yes"]).await;
     let store = RedisStore::connect(redis.url()).await.unwrap();
-    let watched = Watched::on(store, "10/2s");
+    let watched = Watched::new("10/2s", store);
     watched.record("lobby", 0..11).await;
     redis.kill();
     for id in 11..100 {
@@ -221,7 +147,7 @@ async fn outage_is_an_error_and_storm_ends_later() {
     assert!(matches!(error, StoreError::Unavailable), "{error}");
     assert!(watched.detector.profile("lobby", Duration::from_secs(1)).await.is_err());
     redis.start_again();
-    assert_eq!(watched.reported().await, [true, false], "the end that no message causes");
+    assert_eq!(watched.all_starts().await, [true, false], "the end that no message causes");
 }
 
 #[tokio::test]

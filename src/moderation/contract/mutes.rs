@@ -4,9 +4,7 @@ use super::*;
 
 contract_tests!(
     mute_ends_at_the_exact_microsecond,
-    longer_mute_wins_if_it_comes_later,
-    longer_mute_wins_if_it_comes_first,
-    longer_mute_wins_if_both_come_at_once,
+    longer_mute_wins_in_any_order,
     muted_messages_do_not_lengthen_the_mute,
     sender_that_never_stops_is_muted_again,
     unmuted_sender_starts_without_history,
@@ -28,50 +26,33 @@ async fn mute_ends_at_the_exact_microsecond(world: World) {
     assert_eq!(chat.audit().len(), 1);
 }
 
-const BOTH: [&str; 2] = ["similar 3/1m 90% mute 6h", "similar 5/5m 90% mute 12h"];
-
-async fn longer_mute_wins_if_it_comes_later(world: World) {
-    let mut chat = world.chat(rules(&BOTH));
-    let mut remaining = Vec::new();
-    for at in [0.0, 10.0, 20.0, 30.0, 40.0] {
-        let mute = chat.at(at).await.says("buy gold").await;
-        remaining.push(mute.map_or(Duration::ZERO, |mute| mute.remaining()));
+async fn longer_mute_wins_in_any_order(world: World) {
+    let mut chat = world.chat(rules(&["similar 3/1m 90% mute 6h", "similar 5/5m 90% mute 12h"]));
+    // The seconds of messages, each with the second at which the active mute began, and its hours.
+    type Messages = &'static [(u64, u64, u64)];
+    let later: Messages = &[(0, 0, 0), (10, 0, 0), (20, 20, 6), (30, 20, 6), (40, 40, 12)];
+    let at_once: Messages = &[(0, 0, 0), (100, 0, 0), (200, 0, 0), (250, 0, 0), (255, 255, 12)];
+    let silent = [(0, 0, 0), (70, 0, 0), (140, 0, 0), (210, 0, 0), (280, 280, 12)];
+    // The shorter mute changes nothing, even late in the long mute when it would end later.
+    let more = [1, 2, 3, 10, 42_840, 42_841, 42_842, 42_843].map(|after| (280 + after, 280, 12));
+    let first = [&silent[..], &more].concat();
+    let mut start = Duration::ZERO;
+    for (messages, audit) in [
+        (later, &[(6, false), (12, true)][..]),
+        (&first, &[(12, false)]),
+        (at_once, &[(12, false)]),
+    ] {
+        for &(second, began, length) in messages {
+            let at = start + Duration::from_secs(second);
+            let mute = chat.at_exactly(at).await.says("buy gold").await;
+            let until = mute.map_or(Duration::ZERO, |mute| mute.remaining() + at - start);
+            let expected = Duration::from_secs(began) + hours(length);
+            assert_eq!(until, expected, "{second} in {messages:?}");
+        }
+        assert_eq!(chat.audit(), audit);
+        chat.events.lock().unwrap().clear();
+        start += hours(24);
     }
-    let six_less_ten = hours(6) - Duration::from_secs(10);
-    assert_eq!(remaining, [Duration::ZERO, Duration::ZERO, hours(6), six_less_ten, hours(12)]);
-    assert_eq!(chat.audit(), [(6, false), (12, true)]);
-}
-
-async fn longer_mute_wins_if_it_comes_first(world: World) {
-    let mut chat = world.chat(rules(&BOTH));
-    for at in [0.0, 70.0, 140.0, 210.0] {
-        assert_eq!(chat.at(at).await.says("buy gold").await, None);
-    }
-    assert_eq!(chat.at(280.0).await.says("buy gold").await.unwrap().remaining(), hours(12));
-    for at in [281.0, 282.0, 283.0, 290.0] {
-        let mute = chat.at(at).await.says("buy gold").await.unwrap();
-        assert_eq!(mute.rule().mute(), hours(12), "the rule with the shorter mute changes nothing");
-        assert_eq!(mute.remaining(), hours(12) + Duration::from_secs(280) - chat.at);
-    }
-    assert_eq!(chat.audit(), [(12, false)]);
-    // Late in the long mute, the shorter mute would end later. It still changes nothing.
-    for after in [0.0, 1.0, 2.0, 3.0] {
-        chat.at(11.9 * 3600.0 + after).await.says("buy gold").await;
-    }
-    assert_eq!(
-        chat.mute().await.unwrap().remaining(),
-        hours(12) + Duration::from_secs(280) - chat.at
-    );
-    assert_eq!(chat.audit(), [(12, false)]);
-}
-
-async fn longer_mute_wins_if_both_come_at_once(world: World) {
-    let mut chat = world.chat(rules(&BOTH));
-    for at in [0.0, 100.0, 200.0, 250.0] {
-        assert_eq!(chat.at(at).await.says("buy gold").await, None);
-    }
-    assert_eq!(chat.at(255.0).await.says("buy gold").await.unwrap().remaining(), hours(12));
-    assert_eq!(chat.audit(), [(12, false)], "one mute, not a shorter one that is lengthened");
 }
 
 async fn muted_messages_do_not_lengthen_the_mute(world: World) {

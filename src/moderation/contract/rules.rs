@@ -1,57 +1,116 @@
-//! What triggers a rule.
+//! What triggers a rule, and which messages are similar.
 
 use super::*;
 
 contract_tests!(
-    five_similar_in_5m_mute_for_12h,
-    three_similar_in_1m_mute_for_6h,
-    five_peers_in_3m_mute_for_24h,
+    last_message_of_each_case_triggers_a_rule,
     nine_peers_in_5m_mute_for_48h,
-    repeated_peer_moves_and_counts_once,
-    events_rule_counts_all_messages,
     entry_exactly_one_window_old_is_out,
+    noise_does_not_hide_similar_messages,
+    different_messages_do_not_mute,
+    number_of_kept_texts_is_bounded,
 );
 
-async fn five_similar_in_5m_mute_for_12h(world: World) {
-    let mut chat = world.chat(rules(&["similar 5/5m 90% mute 12h"]));
-    for at in 0..4 {
-        chat.at(f64::from(at) * 70.0).await;
-        assert_eq!(chat.says("Cheap gold at example.com").await, None);
-    }
-    let mute = chat.at(299.0).await.says("cheap gold at example.com!").await.unwrap();
-    assert_eq!(mute.remaining(), hours(12));
-    assert_eq!(mute.rule().to_string(), "similar 5/300s 90% mute 12h");
-    assert_eq!(mute.reason().to_string(), "5 messages within 300s at 95% similarity");
-    assert_eq!(chat.mute().await.unwrap().reason(), mute.reason());
-    assert_eq!(chat.audit(), [(12, false)]);
-    assert_eq!(chat.events.lock().unwrap()[0].sender.as_bytes(), b"alice");
-}
+/// Rules, the messages of a sender, and what the last message triggers. The messages are their seconds
+/// and texts, or `@` and the peer that gets a picture.
+const CASES: &[(&str, &str, &str)] = &[
+    (
+        "similar 5/5m 90% mute 12h",
+        "0 Cheap gold; 70 Cheap gold; 140 Cheap gold; 210 Cheap gold; 299 cheap gold!",
+        "similar 5/300s 90% mute 12h: 5 messages within 300s at 90% similarity",
+    ),
+    (
+        // Only two of the first are within any minute, and the third is two minutes old later.
+        RECOMMENDED,
+        "0 加微信领红包; 20 加微信领红包！; 81 加 微信领红包; 141 今天天气很好; 142 加微信领红包; 143 hello; \
+         440 加微信领红包; 450 加微信领红包; 499 加微信领红包",
+        "similar 3/60s 90% mute 6h: 3 messages within 60s at 100% similarity",
+    ),
+    (
+        // The fifth peer is too late.
+        RECOMMENDED,
+        "0 @a; 45 @b; 90 @c; 135 @d; 180 @e; 200 @f",
+        "peers 5/180s mute 24h: 5 private-chat peers within 180s",
+    ),
+    (
+        // A repeated peer moves and counts once.
+        "peers 3/1m mute 24h",
+        "0 @a; 1 @a; 2 @a; 19 @a; 70 @b; 75 @a; 80 @b; 134 @c",
+        "peers 3/60s mute 24h: 3 private-chat peers within 60s",
+    ),
+    (
+        // At second 10 the first two have left.
+        "events 4/10s mute 1h",
+        "0 one; 0 @bob; 5 two; 10 three; 11 @bob; 14 @carol",
+        "events 4/10s mute 1h: 4 messages within 10s",
+    ),
+    (
+        // Three messages in the last minute and five in the last five, but only three are similar.
+        "similar 3/1m 90% mute 6h; similar 5/5m 90% mute 12h",
+        "0 buy gold; 0 buy gold; 100 hello; 100 good morning; 100 buy gold",
+        "",
+    ),
+    (
+        // The first two differ in two of ten characters, and each in one from the third.
+        "similar 3/1m 90% mute 6h",
+        "0 abcdefghiX; 0 Yabcdefghi; 0 abcdefghi",
+        "similar 3/60s 90% mute 6h: 3 messages within 60s at 90% similarity",
+    ),
+    // The newest is similar to only one of the others.
+    ("similar 3/1m 90% mute 6h", "0 abcdefghiX; 0 abcdefghi; 0 Yabcdefghi", ""),
+    (
+        "similar 2/1m 90% mute 6h",
+        "0 0123456789; 0 012345678x",
+        "similar 2/60s 90% mute 6h: 2 messages within 60s at 90% similarity",
+    ),
+    // 8 of 9 is less than 90 %.
+    ("similar 2/1m 90% mute 6h", "0 012345678; 0 01234567x", ""),
+    (
+        // 20 of 22, rounded down.
+        "similar 2/1m 90% mute 6h",
+        "0 一二三四五六七八九十一二三四五六七八九十; 0 一二三四五六七八九十一二三四五六七八九十12",
+        "similar 2/60s 90% mute 6h: 2 messages within 60s at 90% similarity",
+    ),
+    (
+        // Blank texts are similar to each other. Pictures are not compared.
+        "similar 3/1m 90% mute 6h",
+        "0 @bob; 0 @bob; 0 @bob; 0 @bob; 0 ; 0 \n\u{200b}; 0   ",
+        "similar 3/60s 90% mute 6h: 3 messages within 60s at 100% similarity",
+    ),
+];
+const RECOMMENDED: &str = "similar 5/5m 90% mute 12h; similar 3/1m 90% mute 6h; \
+    peers 5/3m mute 24h; peers 9/5m mute 48h";
 
-async fn three_similar_in_1m_mute_for_6h(world: World) {
-    let mut chat = world.chat(Rule::recommended());
-    assert_eq!(chat.says("加微信领红包").await, None);
-    assert_eq!(chat.at(20.0).await.says("加微信领红包！").await, None);
-    assert_eq!(chat.at(81.0).await.says("加 微信领红包").await, None, "only two within any minute");
-    assert_eq!(chat.at(141.0).await.says(&noise(0)).await, None);
-    let mute = chat.at(142.0).await.says("加微信领红包").await;
-    assert_eq!(mute, None, "the third is two minutes old");
-    assert_eq!(chat.at(143.0).await.says(&noise(1)).await, None);
-    assert_eq!(chat.at(440.0).await.says("加微信领红包").await, None);
-    assert_eq!(chat.at(450.0).await.says("加微信领红包").await, None);
-    let mute = chat.at(499.0).await.says("加微信领红包").await.unwrap();
-    assert_eq!((mute.remaining(), mute.reason().count()), (hours(6), 3));
-    assert_eq!(chat.audit(), [(6, false)]);
-}
-
-async fn five_peers_in_3m_mute_for_24h(world: World) {
-    let mut chat = world.chat(Rule::recommended());
-    for (at, peer) in [(0.0, "a"), (45.0, "b"), (90.0, "c"), (135.0, "d"), (180.0, "e")] {
-        assert_eq!(chat.at(at).await.writes_to(peer).await, None, "the fifth peer is too late");
+async fn last_message_of_each_case_triggers_a_rule(world: World) {
+    let parsed = |texts: &str| rules(&texts.split("; ").collect::<Vec<_>>());
+    assert_eq!(parsed(RECOMMENDED), Rule::recommended());
+    let mut chat = world.chat([]);
+    for (index, (texts, messages, expected)) in CASES.iter().enumerate() {
+        chat.use_rules(parsed(texts));
+        let (start, sender) = (Duration::from_secs(1000 * index as u64), index.to_string());
+        let mut mute = None;
+        for message in messages.split("; ") {
+            assert_eq!(mute, None, "earlier messages are delivered: {messages}");
+            let (second, text) = message.split_once(' ').unwrap();
+            let message = match text.strip_prefix('@') {
+                Some(peer) => Message::from(&sender).to(peer),
+                None => Message::from(&sender).text(text),
+            };
+            let at = start + Duration::from_secs(second.parse().unwrap());
+            mute = chat.at_exactly(at).await.send(message).await;
+        }
+        assert_eq!(chat.monitor.mute_of(&sender).await.unwrap(), mute);
+        let mut events = chat.events.lock().unwrap();
+        let Some(mute) = mute else {
+            assert_eq!((*expected, events.len()), ("", 0), "{messages}");
+            continue;
+        };
+        assert_eq!(format!("{}: {}", mute.rule(), mute.reason()), *expected);
+        assert_eq!(mute.remaining(), mute.rule().mute());
+        let event = events.pop().unwrap();
+        assert_eq!((event.sender.as_bytes(), event.lengthened), (sender.as_bytes(), false));
+        assert!(events.is_empty(), "one event for each mute");
     }
-    let mute = chat.at(200.0).await.writes_to("f").await.unwrap();
-    assert_eq!(mute.reason().to_string(), "5 private-chat peers within 180s");
-    assert_eq!(mute.remaining(), hours(24));
-    assert_eq!(chat.audit(), [(24, false)]);
 }
 
 async fn nine_peers_in_5m_mute_for_48h(world: World) {
@@ -66,41 +125,53 @@ async fn nine_peers_in_5m_mute_for_48h(world: World) {
     assert_eq!(chat.audit(), [(24, false), (48, true)]);
 }
 
-async fn repeated_peer_moves_and_counts_once(world: World) {
-    let mut chat = world.chat(rules(&["peers 3/1m mute 24h"]));
-    for at in 0..20 {
-        assert_eq!(chat.at(f64::from(at)).await.writes_to("a").await, None);
-    }
-    assert_eq!(chat.at(70.0).await.writes_to("b").await, None, "the first peer has left");
-    assert_eq!(chat.at(75.0).await.writes_to("a").await, None, "the peer is back and counts once");
-    assert_eq!(chat.at(80.0).await.writes_to("b").await, None);
-    assert!(chat.at(134.0).await.writes_to("c").await.is_some(), "both peers have moved");
-}
-
-async fn events_rule_counts_all_messages(world: World) {
-    let mut chat = world.chat(rules(&["events 4/10s mute 1h"]));
-    chat.says("one").await;
-    chat.writes_to("bob").await;
-    assert_eq!(chat.at(5.0).await.says("two").await, None);
-    assert_eq!(chat.at(10.0).await.says("three").await, None, "two messages have left");
-    assert_eq!(chat.at(11.0).await.send(Message::from("alice").to("bob").text("4")).await, None);
-    let mute = chat.at(14.0).await.writes_to("carol").await.unwrap();
-    assert_eq!(mute.reason().to_string(), "4 messages within 10s");
-    assert_eq!(mute.remaining(), hours(1));
-}
-
 async fn entry_exactly_one_window_old_is_out(world: World) {
     let texts = ["similar 2/1m 90% mute 12h", "peers 2/1m mute 12h", "events 2/1m mute 12h"];
     let mut chat = world.chat([]);
     let minute = Duration::from_secs(60);
     for (index, text) in texts.iter().enumerate() {
-        let store = chat.world.store.clone();
-        chat.monitor = SpeechMonitor::new(rules(&[text]), store);
+        chat.use_rules(rules(&[text]));
         let say = |to| Message::from(*text).to(to).text("buy");
         let start = Duration::from_secs(1000 * index as u64);
         assert_eq!(chat.at_exactly(start).await.send(say("a")).await, None);
         assert_eq!(chat.at_exactly(start + minute).await.send(say("b")).await, None, "{text}");
         let last = start + 2 * minute - MICROSECOND;
         assert!(chat.at_exactly(last).await.send(say("c")).await.is_some(), "{text}");
+    }
+}
+
+async fn noise_does_not_hide_similar_messages(world: World) {
+    let mut chat = world.chat(rules(&["similar 3/1m 90% mute 6h"]));
+    for number in 0..2 {
+        assert_eq!(chat.says("buy gold").await, None);
+        for other in 0..20 {
+            let mute = chat.says(&noise(number * 20 + other)).await;
+            assert_eq!(mute, None);
+        }
+    }
+    let mute = chat.at(30.0).await.says("buy gold").await.unwrap();
+    assert_eq!((mute.reason().count(), mute.reason().percent()), (3, 100));
+}
+
+async fn different_messages_do_not_mute(world: World) {
+    let chat = world.chat(Rule::recommended());
+    for number in 0..200 {
+        assert_eq!(chat.says(&noise(number)).await, None);
+    }
+    assert_eq!(chat.audit(), []);
+}
+
+async fn number_of_kept_texts_is_bounded(world: World) {
+    let mut chat = world.chat(rules(&["similar 2/1h 90% mute 6h"]));
+    for between in [62, 63] {
+        assert_eq!(chat.says("buy gold").await, None);
+        for number in 0..between {
+            let at = chat.at + MICROSECOND;
+            assert_eq!(chat.at_exactly(at).await.says(&noise(between * 100 + number)).await, None);
+        }
+        let at = chat.at + MICROSECOND;
+        let is_muted = chat.at_exactly(at).await.says("buy gold").await.is_some();
+        assert_eq!(is_muted, between == 62, "64 texts are kept, including the newest");
+        chat.monitor.unmute("alice").await.unwrap();
     }
 }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::super::decision::Reason;
-use super::super::rules::Rules;
-use super::super::store::{History, MuteOutcome, MuteRequest, RecordedMessage};
+use super::super::store::{MuteRequest, RecordedMessage, Rules};
 use super::*;
 
 contract_tests!(
@@ -15,7 +14,6 @@ contract_tests!(
     of_two_concurrent_requests_one_mutes,
     repeated_mute_request_owns_the_mute,
     late_request_never_shortens_a_mute,
-    request_for_an_expired_mute_does_nothing,
     mute_begins_at_the_message,
 );
 
@@ -29,18 +27,18 @@ fn message(rules: &[&str], text: &str) -> RecordedMessage {
     }
 }
 
-fn request(message: &RecordedMessage, history: &History, rule: &str) -> MuteRequest {
+/// Records a message, and returns a request to mute its sender.
+async fn request(world: &World, sender: &str, rule: &str) -> MuteRequest {
+    let message = RecordedMessage { sender: sender.into(), ..message(&[rule], "") };
+    let timestamp = world.store.record(&message).await.unwrap().timestamp;
     let reason = Reason::new(rule.parse().unwrap(), 3, 0);
-    MuteRequest {
-        id: message.id,
-        timestamp: history.timestamp,
-        sender: message.sender.clone(),
-        reason,
-    }
+    MuteRequest { id: message.id, timestamp, sender: message.sender, reason }
 }
 
-fn flags(outcome: &MuteOutcome) -> (bool, bool) {
-    (outcome.by_this, outcome.lengthened)
+/// Returns how long the mute lasts, whether the request has caused it, and whether it was lengthened.
+async fn mute(world: &World, request: &MuteRequest) -> (Option<Duration>, bool, bool) {
+    let outcome = world.store.mute(request).await.unwrap();
+    (outcome.mute.map(|mute| mute.remaining()), outcome.by_this, outcome.lengthened)
 }
 
 async fn repeated_record_counts_once(mut world: World) {
@@ -50,7 +48,7 @@ async fn repeated_record_counts_once(mut world: World) {
         let history = world.store.record(&one).await.unwrap();
         assert_eq!(history.counts, [1, 1, 1]);
         assert!(history.texts.is_empty(), "a message is not compared with itself");
-        world.advance(Duration::from_secs(1)).await;
+        world.clock.advance(Duration::from_secs(1)).await;
     }
     let history = world.store.record(&two).await.unwrap();
     assert_eq!(history.counts, [2, 1, 2]);
@@ -68,7 +66,9 @@ async fn texts_are_read_only_if_a_rule_may_trigger(world: World) {
         let message = message(&rules, text);
         let history = world.store.record(&message).await.unwrap();
         if text == "three" {
-            world.store.mute(&request(&message, &history, rules[0])).await.unwrap();
+            let reason = Reason::new(rules[0].parse().unwrap(), 3, 0);
+            let RecordedMessage { id, sender, .. } = message;
+            mute(&world, &MuteRequest { id, timestamp: history.timestamp, sender, reason }).await;
         }
         read.push((history.counts, history.texts.len()));
     }
@@ -78,74 +78,46 @@ async fn texts_are_read_only_if_a_rule_may_trigger(world: World) {
 }
 
 async fn of_two_concurrent_requests_one_mutes(mut world: World) {
-    let rule = "events 2/1m mute 1h";
     for sender in ["the earlier first", "the later first"] {
-        let mut message = [message(&[rule], ""), message(&[rule], "")];
         let mut requests = Vec::new();
-        for message in &mut message {
-            message.sender = sender.into();
-            let history = world.store.record(message).await.unwrap();
-            assert_eq!(history.mute, None, "there is no mute yet");
-            requests.push(request(message, &history, rule));
-            world.advance(Duration::from_millis(3)).await;
+        for _ in 0..2 {
+            requests.push(request(&world, sender, "events 2/1m mute 1h").await);
+            world.clock.advance(Duration::from_millis(3)).await;
         }
         if sender == "the later first" {
             requests.reverse();
         }
-        let first = world.store.mute(&requests[0]).await.unwrap();
-        assert_eq!(flags(&first), (true, false), "{sender}");
-        let until = first.mute.unwrap().remaining();
-        let second = world.store.mute(&requests[1]).await.unwrap();
-        assert_eq!(flags(&second), (false, false), "{sender}");
-        assert_eq!(second.mute.unwrap().remaining(), until, "nothing changes: {sender}");
+        let (remaining, by_this, lengthened) = mute(&world, &requests[0]).await;
+        assert_eq!((by_this, lengthened), (true, false), "{sender}");
+        let second = mute(&world, &requests[1]).await;
+        assert_eq!(second, (remaining, false, false), "nothing changes: {sender}");
     }
 }
 
 async fn repeated_mute_request_owns_the_mute(mut world: World) {
-    let [short, long] = ["events 2/1m mute 1h", "events 3/1m mute 2h"];
-    let message = message(&[short], "");
-    let history = world.store.record(&message).await.unwrap();
-    for _ in 0..2 {
-        let outcome = world.store.mute(&request(&message, &history, short)).await.unwrap();
-        assert_eq!(flags(&outcome), (true, false));
-        world.advance(Duration::from_millis(50)).await;
-    }
-    let later = self::message(&[short], "");
-    let history = world.store.record(&later).await.unwrap();
-    for _ in 0..2 {
-        let outcome = world.store.mute(&request(&later, &history, long)).await.unwrap();
-        assert_eq!(flags(&outcome), (true, true));
-        world.advance(Duration::from_millis(50)).await;
+    for (rule, is_longer) in [("events 2/1m mute 1h", false), ("events 3/1m mute 2h", true)] {
+        let request = request(&world, "alice", rule).await;
+        for _ in 0..2 {
+            let (_, by_this, lengthened) = mute(&world, &request).await;
+            assert_eq!((by_this, lengthened), (true, is_longer));
+            world.clock.advance(Duration::from_millis(50)).await;
+        }
     }
 }
 
 async fn late_request_never_shortens_a_mute(mut world: World) {
-    let [short, long] = ["events 2/1m mute 1h", "events 3/1m mute 3601s"];
-    let early = message(&[short], "");
-    let early_history = world.store.record(&early).await.unwrap();
-    world.advance(Duration::from_secs(5)).await;
-    let late = message(&[short], "");
-    let late_history = world.store.record(&late).await.unwrap();
-    world.store.mute(&request(&late, &late_history, short)).await.unwrap();
-    let outcome = world.store.mute(&request(&early, &early_history, long)).await.unwrap();
-    assert_eq!(flags(&outcome), (false, false));
-    assert_eq!(outcome.mute.unwrap().remaining(), hours(1));
-}
-
-async fn request_for_an_expired_mute_does_nothing(mut world: World) {
-    let rule = "events 2/1m mute 10s";
-    let message = message(&[rule], "");
-    let history = world.store.record(&message).await.unwrap();
-    world.advance(Duration::from_secs(10)).await;
-    let outcome = world.store.mute(&request(&message, &history, rule)).await.unwrap();
-    assert_eq!((outcome.mute, outcome.by_this), (None, false));
+    let early = request(&world, "alice", "events 3/1m mute 3601s").await;
+    world.clock.advance(Duration::from_secs(5)).await;
+    let late = request(&world, "alice", "events 2/1m mute 1h").await;
+    mute(&world, &late).await;
+    assert_eq!(mute(&world, &early).await, (Some(hours(1)), false, false));
 }
 
 async fn mute_begins_at_the_message(mut world: World) {
-    let rule = "events 2/1m mute 10s";
-    let message = message(&[rule], "");
-    let history = world.store.record(&message).await.unwrap();
-    world.advance(Duration::from_secs(4)).await;
-    let outcome = world.store.mute(&request(&message, &history, rule)).await.unwrap();
-    assert_eq!(outcome.mute.unwrap().remaining(), Duration::from_secs(6));
+    for (wait, remaining) in [(10, None), (4, Some(Duration::from_secs(6)))] {
+        let request = request(&world, "alice", "events 2/1m mute 10s").await;
+        world.clock.advance(Duration::from_secs(wait)).await;
+        let outcome = mute(&world, &request).await;
+        assert_eq!(outcome, (remaining, remaining.is_some(), false), "after {wait} s");
+    }
 }

@@ -117,17 +117,6 @@ mod tests {
     }
 
     #[test]
-    fn recommended_rules_are_those_of_the_design() {
-        let texts = [
-            "similar 5/5m 90% mute 12h",
-            "similar 3/1m 90% mute 6h",
-            "peers 5/3m mute 24h",
-            "peers 9/5m mute 48h",
-        ];
-        assert_eq!(texts.map(|text| text.parse::<Rule>().unwrap()), Rule::recommended());
-    }
-
-    #[test]
     fn errors_name_the_invalid_part() {
         for (text, part) in [
             ("", "is not a rule"),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const HOUR: u64 = 3_600 * SECOND;
+const HOUR: Duration = Duration::from_secs(3_600);
 
 #[tokio::test]
 async fn messages_keep_their_age_if_clock_steps_back() {
@@ -10,7 +10,7 @@ async fn messages_keep_their_age_if_clock_steps_back() {
     world.record_all(2).await;
     world.advance(4 * SECOND).await;
     world.record_all(2).await;
-    world.step_back(HOUR).await;
+    world.clock.step_back(HOUR).await;
     assert_eq!(world.record().await.count, 5);
     assert_eq!(world.profile(SECOND).await, [0, 0, 0, 0, 0, 2, 0, 0, 0, 3]);
     world.advance(6 * SECOND - 1).await;
@@ -18,7 +18,7 @@ async fn messages_keep_their_age_if_clock_steps_back() {
     world.advance(1).await;
     assert_eq!(world.peek().await.count, 3, "the first two are ten seconds old");
     assert_eq!(world.profile(SECOND).await, [0, 0, 0, 3, 0, 0, 0, 0, 0, 0]);
-    world.step_back(HOUR).await;
+    world.clock.step_back(HOUR).await;
     assert_eq!(world.record().await.count, 4, "the window goes on from the newest message");
     world.advance(10 * SECOND).await;
     assert_eq!(world.peek().await.count, 0);
@@ -29,7 +29,7 @@ async fn storm_keeps_its_length_if_clock_steps_back() {
     let mut world =
         World::on_redis().await.with_rule(|rule| rule.cool_down(Duration::from_secs(60)));
     world.record_all(6).await;
-    world.step_back(HOUR).await;
+    world.clock.step_back(HOUR).await;
     let seventh = world.record().await;
     assert_eq!((storm_us(&seventh), seventh.started), (Some((0, 7)), None));
     world.advance(10 * SECOND).await;
@@ -37,7 +37,7 @@ async fn storm_keeps_its_length_if_clock_steps_back() {
     assert_eq!(peeked.ended, Some(Ended { ago: us(0), lasted: us(10 * SECOND), peak: 7 }));
 
     // The log is empty. The cool-down must keep its length.
-    world.step_back(HOUR).await;
+    world.clock.step_back(HOUR).await;
     let last = world.record_all(9).await;
     assert_eq!((last.started, recheck_us(&last)), (None, 60 * SECOND));
     world.advance(60 * SECOND).await;
@@ -53,10 +53,8 @@ async fn end_is_detected_after_log_expired() {
     world.record().await;
     world.advance(3_600 * SECOND).await;
     // The test clock does not expire keys, so the log is deleted.
-    let clock = world.clock.as_mut().unwrap();
-    let mut expire = redis::cmd("DEL");
-    expire.arg("tsw:{=lobby}:default:5/10s:storm:log");
-    expire.exec_async(&mut clock.connection).await.unwrap();
+    let server = world.clock.server().unwrap();
+    server.run::<()>(&["DEL", "tsw:{=lobby}:default:5/10s:storm:log"]).await;
     let ended = Ended { ago: us(3_594 * SECOND), lasted: us(10 * SECOND), peak: 7 };
     assert_eq!(world.record().await.ended, Some(ended));
     let last = world.record_all(5).await;
@@ -68,16 +66,14 @@ async fn every_key_has_a_ttl_if_clock_steps_back() {
     let mut world = World::on_redis().await;
     for round in 0..6 {
         if round % 2 == 0 {
-            world.step_back(HOUR).await;
+            world.clock.step_back(HOUR).await;
         }
         world.record_all(2).await;
         world.advance(SECOND).await;
-        let clock = world.clock.as_mut().unwrap();
-        let name = "tsw:{=lobby}:default:5/10s:storm:";
+        let server = world.clock.server().unwrap();
         for (part, most) in [("log", 11_000), ("state", 24 * 3_600_000 + 11_000)] {
-            let mut ttl = redis::cmd("PTTL");
-            ttl.arg(format!("{name}{part}"));
-            let ttl: i64 = ttl.query_async(&mut clock.connection).await.unwrap();
+            let key = format!("tsw:{{=lobby}}:default:5/10s:storm:{part}");
+            let ttl: i64 = server.run(&["PTTL", &key]).await;
             assert!(ttl == -2 || (1..=most).contains(&ttl), "{part}: {ttl}");
         }
     }

@@ -12,11 +12,17 @@ use super::*;
 enum Step {
     Advance(u64),
     Rewind(u64),
-    Record { group: usize, id: u8 },
+    /// A message, or none.
+    Check {
+        group: usize,
+        id: Option<u8>,
+    },
     Repeat(prop::sample::Index),
-    Peek { group: usize },
-    Profile { group: usize, step_us: u64 },
-    Rule { limit: u32, ends_below: u32, cap: u32, cool_down: u64 },
+    Profile {
+        group: usize,
+        step_us: u64,
+    },
+    Rule(StormRule),
 }
 
 const GROUPS: [&str; 2] = ["lobby", "}\0%"];
@@ -32,16 +38,21 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => advance.prop_map(Step::Advance),
         1 => (1..30 * SECOND).prop_map(Step::Rewind),
-        20 => (group(), any::<u8>()).prop_map(|(group, id)| Step::Record { group, id }),
+        23 => (group(), prop::option::weighted(0.87, any::<u8>()))
+            .prop_map(|(group, id)| Step::Check { group, id }),
         2 => any::<prop::sample::Index>().prop_map(Step::Repeat),
-        3 => group().prop_map(|group| Step::Peek { group }),
         2 => (group(), SECOND / 2..12 * SECOND)
             .prop_map(|(group, step_us)| Step::Profile { group, step_us }),
         1 => (2..8_u32, 0..8_u32, 1..6_u32, 0..3_u64).prop_map(|(limit, ends, more, cool)| {
-            let (ends_below, cap) = (1 + ends % limit, limit + more);
-            Step::Rule { limit, ends_below, cap, cool_down: cool * 7 }
+            let cool_down = Duration::from_secs(cool * 7);
+            let rule = rule(limit).ends_below(1 + ends % limit).cap(limit + more);
+            Step::Rule(rule.cool_down(cool_down))
         }),
     ]
+}
+
+fn rule(limit: u32) -> StormRule {
+    StormRule::new(format!("{limit}/10s").parse().unwrap()).named("same")
 }
 
 /// An in-process group with the clock of the test.
@@ -66,26 +77,23 @@ fn comparable(outcome: &StormOutcome) -> StormOutcome {
 }
 
 async fn assert_equal(world: &mut World, steps: &[Step], run: u32) {
-    let rule = |limit| StormRule::new(format!("{limit}/10s").parse().unwrap()).named("same");
     let mut rule_now = Arc::new(rule(4).cap(7));
     let mut sent: Vec<StormCheck> = Vec::new();
     let mut models: HashMap<Key, Model> = HashMap::new();
     let group = |at: usize| Key::from(format!("{run}:{}", GROUPS[at]));
     for step in steps {
-        let clock_us = world.clock.as_ref().unwrap().now_us;
+        let clock_us = world.clock.now_us;
         let check = match step {
-            Step::Advance(us) => {
-                world.advance(*us).await;
+            Step::Advance(by_us) => {
+                world.advance(*by_us).await;
                 continue;
             }
-            Step::Rewind(us) => {
-                world.step_back(*us).await;
+            Step::Rewind(by_us) => {
+                world.clock.step_back(us(*by_us)).await;
                 continue;
             }
-            Step::Rule { limit, ends_below, cap, cool_down } => {
-                let cool_down = Duration::from_secs(*cool_down);
-                rule_now =
-                    Arc::new(rule(*limit).ends_below(*ends_below).cap(*cap).cool_down(cool_down));
+            Step::Rule(rule) => {
+                rule_now = Arc::new(rule.clone());
                 continue;
             }
             Step::Profile { group: at, step_us } => {
@@ -97,9 +105,8 @@ async fn assert_equal(world: &mut World, steps: &[Step], run: u32) {
                 assert_eq!(counts, expected, "{step:?} in {steps:?}");
                 continue;
             }
-            Step::Peek { group: at } => StormCheck::new(rule_now.clone(), group(*at), None),
-            Step::Record { group: at, id } => {
-                StormCheck::new(rule_now.clone(), group(*at), Some(Key::from([*id])))
+            Step::Check { group: at, id } => {
+                StormCheck::new(rule_now.clone(), group(*at), id.map(|id| Key::from([id])))
             }
             Step::Repeat(_) if sent.is_empty() => continue,
             Step::Repeat(at) => sent[at.index(sent.len())].clone(),
