@@ -104,8 +104,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 #![cfg_attr(
-    not(all(feature = "memory", feature = "redis")),
-    allow(dead_code, reason = "only the stores together use all of the core")
+    not(feature = "full"),
+    allow(dead_code, reason = "only all features together use all of the core")
 )]
 
 mod bans;

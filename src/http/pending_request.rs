@@ -127,6 +127,7 @@ where
     }
 }
 
+/// What the rules whose keys are not banned decide.
 enum RemainingRules {
     /// There are none: every key of the request is banned.
     None,
@@ -167,7 +168,7 @@ struct OuterChecks(Vec<Arc<Check>>);
 /// Reports a request that an outer layer has already counted in a log of `check`.
 ///
 /// Called only if the extensions held the decision of another layer.
-pub(super) fn report_double_count(
+fn report_double_count(
     outer: Decision,
     check: &Arc<Check>,
     extensions: &mut Extensions,

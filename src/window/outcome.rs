@@ -261,7 +261,6 @@ impl BanState {
 /// The rollback of a denied request: its removal from the logs that had recorded it before another
 /// log denied it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "one server needs none"))]
 pub(crate) enum Rollback {
     #[default]
     NotNeeded,
