@@ -14,36 +14,26 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use humantime::format_rfc3339_seconds;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tower_sliding_window::{Ban, BanCursor, BanEvent, BanPage, Bans, Key, KeyExtractor, key};
 
-pub(crate) use self::token::{Token, TokenError};
+pub(crate) use self::token::Token;
 use crate::problem;
 use crate::user::UserId;
-use example_support::problem::Problem;
-use example_support::problem::whole_seconds;
-use example_support::span::Span;
+use example_support::flags::span;
+use example_support::problem::{Problem, whole_seconds, with_fallbacks};
 
 /// The longest body, in bytes.
 const LONGEST_BODY: usize = 4096;
-/// The longest reason, in bytes.
-const LONGEST_REASON: usize = 500;
-/// How many bans a page has, unless the client asks for another number.
-const BANS_A_PAGE: usize = 1_000;
-/// How many bans a client may ask for at once.
-const MOST_BANS_A_PAGE: usize = 10_000;
-/// The shortest ban.
-const SHORTEST_BAN: Duration = Duration::from_secs(1);
 
 /// Returns the admin routes. All of them need the token, and unknown paths do too.
 pub(crate) fn routes(bans: Bans, token: Token) -> Router {
     let bans = bans.on_event(audit);
-    Router::new()
+    let routes = Router::new()
         .route("/admin/bans", get(list))
-        .route("/admin/bans/{user}", get(show).put(impose).delete(lift))
-        .fallback(|| async { Problem::no_such_page() })
-        .method_not_allowed_fallback(|| async { Problem::wrong_method() })
+        .route("/admin/bans/{user}", get(show).put(impose).delete(lift));
+    with_fallbacks(routes)
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
         .layer(from_fn_with_state(token, authenticate))
         .with_state(bans)
@@ -83,25 +73,15 @@ fn user(path: UserPath) -> Result<UserId, Problem> {
     path.ok().and_then(|Path(text)| UserId::new(text)).ok_or_else(problem::no_such_user)
 }
 
-/// A ban in a response.
-#[derive(Serialize)]
-struct Shown {
-    user: String,
-    until: Option<String>,
-    remaining_seconds: u64,
-    reason: String,
-}
-
-impl Shown {
-    fn new(user: impl Into<String>, ban: &Ban) -> Self {
-        let until = SystemTime::now().checked_add(ban.remaining());
-        Self {
-            user: user.into(),
-            until: until.map(|until| format_rfc3339_seconds(until).to_string()),
-            remaining_seconds: whole_seconds(ban.remaining()),
-            reason: ban.reason().to_owned(),
-        }
-    }
+/// Shows a ban in a response.
+fn shown(user: &str, ban: &Ban) -> Value {
+    let until = SystemTime::now().checked_add(ban.remaining());
+    json!({
+        "user": user,
+        "until": until.map(|until| format_rfc3339_seconds(until).to_string()),
+        "remaining_seconds": whole_seconds(ban.remaining()),
+        "reason": ban.reason(),
+    })
 }
 
 /// The page of bans that the query asks for.
@@ -117,8 +97,8 @@ impl WantedPage {
     fn read(query: Result<Query<Self>, QueryRejection>) -> Result<(BanCursor, usize), Problem> {
         let Query(Self { cursor, limit }) =
             query.map_err(|why| problem::bad_page(why.body_text()))?;
-        let limit = limit.unwrap_or(BANS_A_PAGE);
-        if !(1..=MOST_BANS_A_PAGE).contains(&limit) {
+        let limit = limit.unwrap_or(1_000);
+        if !(1..=10_000).contains(&limit) {
             return Err(problem::bad_page("the limit is out of range"));
         }
         let cursor = cursor.map_or(Ok(BanCursor::default()), |cursor| cursor.parse());
@@ -137,7 +117,7 @@ async fn list(
         bans.page(cursor, limit).await.map_err(problem::no_page)?;
     bans.sort_by_key(|(_, ban)| std::cmp::Reverse(ban.remaining()));
     let user = |key: &Key| String::from_utf8_lossy(key.as_bytes()).into_owned();
-    let listed: Vec<Shown> = bans.iter().map(|(key, ban)| Shown::new(user(key), ban)).collect();
+    let listed: Vec<_> = bans.iter().map(|(key, ban)| shown(&user(key), ban)).collect();
     let mut page = json!({ "bans": listed });
     if let Some(next) = next {
         page["next"] = next.to_string().into();
@@ -145,10 +125,10 @@ async fn list(
     Ok(Json(page))
 }
 
-async fn show(State(bans): State<Bans>, path: UserPath) -> Result<Json<Shown>, Problem> {
+async fn show(State(bans): State<Bans>, path: UserPath) -> Result<Json<Value>, Problem> {
     let user = user(path)?;
     let ban = bans.get(&user).await?.ok_or_else(problem::not_banned)?;
-    Ok(Json(Shown::new(user.as_str(), &ban)))
+    Ok(Json(shown(user.as_str(), &ban)))
 }
 
 /// The body of a PUT. The content type does not matter.
@@ -167,12 +147,11 @@ impl Wanted {
             _ => problem::bad_ban("it can't be read"),
         })?;
         let Self { length, reason } = serde_json::from_slice(&body).map_err(problem::bad_ban)?;
-        let Span(length) =
-            length.parse().map_err(|why| problem::bad_ban(format!("`for`: {why}")))?;
-        if length < SHORTEST_BAN {
+        let length = span(&length).map_err(|why| problem::bad_ban(format!("`for`: {why}")))?;
+        if length < Duration::from_secs(1) {
             return Err(problem::bad_ban("`for`: it is shorter than a second"));
         }
-        if reason.len() > LONGEST_REASON {
+        if reason.len() > 500 {
             return Err(problem::bad_ban("`reason`: it is longer than 500 bytes"));
         }
         Ok((length, reason))
@@ -184,11 +163,11 @@ async fn impose(
     State(bans): State<Bans>,
     path: UserPath,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Shown>, Problem> {
+) -> Result<Json<Value>, Problem> {
     let user = user(path)?;
     let (length, reason) = Wanted::read(body)?;
     let ban = bans.impose(&user, length, &reason).await?;
-    Ok(Json(Shown::new(user.as_str(), &ban)))
+    Ok(Json(shown(user.as_str(), &ban)))
 }
 
 async fn lift(State(bans): State<Bans>, path: UserPath) -> Result<StatusCode, Problem> {

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use example_support::flags::{FlagError, span};
+
 /// How many slots a window is divided into.
 const SLOTS: usize = 20;
 
@@ -18,15 +20,14 @@ pub(crate) struct Tally<const N: usize> {
 }
 
 impl<const N: usize> Tally<N> {
-    /// Creates a tally that begins now.
-    ///
-    /// # Panics
-    ///
-    /// If the window is shorter than a microsecond.
+    /// Creates a tally that begins now, over a [`window`].
     pub(crate) fn new(window: Duration) -> Self {
-        let slot = window / SLOTS as u32;
-        assert!(!slot.is_zero(), "the window is too short");
-        Self { slots: [[0; N]; SLOTS], slot, epoch: Instant::now(), current: 0 }
+        Self {
+            slots: [[0; N]; SLOTS],
+            slot: window / SLOTS as u32,
+            epoch: Instant::now(),
+            current: 0,
+        }
     }
 
     /// Counts one occurrence of each kind that is marked.
@@ -57,6 +58,21 @@ impl<const N: usize> Tally<N> {
         }
         self.current = now;
     }
+}
+
+/// Reads a length of time over which a tally counts.
+pub(crate) fn window(text: &str) -> Result<Duration, WindowError> {
+    let window = span(text)?;
+    if window < Duration::from_millis(100) { Err(WindowError::TooShort) } else { Ok(window) }
+}
+
+/// What is wrong with the text of a [`window`].
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum WindowError {
+    #[error(transparent)]
+    Span(#[from] FlagError),
+    #[error("it is shorter than 100ms")]
+    TooShort,
 }
 
 #[cfg(test)]

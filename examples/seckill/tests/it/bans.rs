@@ -2,30 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use http::request::Builder;
 use serde_json::{Value, json};
 use test_support::server_process::{Answer, Server};
 use test_support::{Cluster, Redis};
 
-use crate::{TOKEN, alone, on_both, on_redis, stop, ttl};
+use crate::{TOKEN, admin_request, alone, on_both, on_redis, stop, ttl};
 
 /// The first strike is a ban of an hour.
 const STRICT: [&str; 8] =
     ["--quota", "2/60s", "--ban", "1/10m:1h", "--admin", "127.0.0.1:0", "--admin-token", TOKEN];
 
-/// Begins a request that carries the token.
-fn request(server: &Server, method: &str, path: &str) -> Builder {
-    server.admin_request(method, path).header("authorization", format!("Bearer {TOKEN}"))
-}
-
 async fn admin(server: &Server, method: &str, path: &str) -> Answer {
-    server.send(request(server, method, path)).await
+    server.send(admin_request(server, method, path)).await
 }
 
 async fn impose(server: &Server, user: &str, length: &str, reason: &str) -> Value {
     let body = json!({ "for": length, "reason": reason }).to_string();
     let path = format!("/admin/bans/{user}");
-    let answer = server.send_body(request(server, "PUT", &path), body).await;
+    let answer = server.send_body(admin_request(server, "PUT", &path), body).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.json()
 }
@@ -183,7 +177,7 @@ async fn no_route_works_without_the_token() {
 async fn a_malformed_ban_is_refused() {
     on_both(&STRICT, async |server| {
         let put = async |body: &[u8]| {
-            server.send_body(request(server, "PUT", "/admin/bans/alice"), body.to_vec()).await
+            server.send_body(admin_request(server, "PUT", "/admin/bans/alice"), body.to_vec()).await
         };
         let long = json!({ "for": "1h", "reason": "x".repeat(501) }).to_string();
         for body in [
