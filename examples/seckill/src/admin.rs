@@ -2,6 +2,7 @@
 
 mod token;
 
+use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 
 use axum::body::Bytes;
@@ -16,10 +17,11 @@ use axum::{Json, Router};
 use humantime::format_rfc3339_seconds;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tower_sliding_window::{Ban, BanCursor, BanEvent, BanPage, Bans, Key, KeyExtractor, key};
+use tower_sliding_window::{
+    Ban, BanCursor, BanEvent, BanPage, Bans, Key, KeyExtractor, StoreError, key,
+};
 
 pub(crate) use self::token::Token;
-use crate::problem;
 use crate::user::UserId;
 use example_support::flags::span;
 use example_support::problem::{Problem, whole_seconds, with_fallbacks};
@@ -44,7 +46,11 @@ async fn authenticate(State(token): State<Token>, request: Request, next: Next) 
     let (parts, body) = request.into_parts();
     if is_admin.extract(&parts).is_err() {
         tracing::warn!("audit: refused a request without the admin token");
-        return ([(WWW_AUTHENTICATE, "Bearer")], problem::no_token()).into_response();
+        let title = "The request does not carry the admin token";
+        let problem = Problem::new(StatusCode::UNAUTHORIZED, "no-token", title).detail(
+            "Send `Authorization: Bearer TOKEN`, with the token the server was started with.",
+        );
+        return ([(WWW_AUTHENTICATE, "Bearer")], problem).into_response();
     }
     next.run(Request::from_parts(parts, body)).await
 }
@@ -70,7 +76,10 @@ type UserPath = Result<Path<String>, PathRejection>;
 
 /// Reads a user id by the same rules as the order route.
 fn user(path: UserPath) -> Result<UserId, Problem> {
-    path.ok().and_then(|Path(text)| UserId::new(text)).ok_or_else(problem::no_such_user)
+    path.ok().and_then(|Path(text)| UserId::new(text)).ok_or_else(|| {
+        Problem::new(StatusCode::BAD_REQUEST, "bad-user", "The path names no user")
+            .detail("A user id is 1 to 128 bytes of UTF-8, percent-encoded in the path.")
+    })
 }
 
 /// Shows a ban in a response.
@@ -95,14 +104,13 @@ struct WantedPage {
 impl WantedPage {
     /// Returns where the page begins, and about how many bans it is to have.
     fn read(query: Result<Query<Self>, QueryRejection>) -> Result<(BanCursor, usize), Problem> {
-        let Query(Self { cursor, limit }) =
-            query.map_err(|why| problem::bad_page(why.body_text()))?;
+        let Query(Self { cursor, limit }) = query.map_err(|why| bad_page(why.body_text()))?;
         let limit = limit.unwrap_or(1_000);
         if !(1..=10_000).contains(&limit) {
-            return Err(problem::bad_page("the limit is out of range"));
+            return Err(bad_page("the limit is out of range"));
         }
         let cursor = cursor.map_or(Ok(BanCursor::default()), |cursor| cursor.parse());
-        Ok((cursor.map_err(problem::bad_page)?, limit))
+        Ok((cursor.map_err(bad_page)?, limit))
     }
 }
 
@@ -113,8 +121,7 @@ async fn list(
     query: Result<Query<WantedPage>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
     let (cursor, limit) = WantedPage::read(query)?;
-    let BanPage { mut bans, next, .. } =
-        bans.page(cursor, limit).await.map_err(problem::no_page)?;
+    let BanPage { mut bans, next, .. } = bans.page(cursor, limit).await.map_err(no_page)?;
     bans.sort_by_key(|(_, ban)| std::cmp::Reverse(ban.remaining()));
     let user = |key: &Key| String::from_utf8_lossy(key.as_bytes()).into_owned();
     let listed: Vec<_> = bans.iter().map(|(key, ban)| shown(&user(key), ban)).collect();
@@ -127,7 +134,7 @@ async fn list(
 
 async fn show(State(bans): State<Bans>, path: UserPath) -> Result<Json<Value>, Problem> {
     let user = user(path)?;
-    let ban = bans.get(&user).await?.ok_or_else(problem::not_banned)?;
+    let ban = bans.get(&user).await?.ok_or_else(not_banned)?;
     Ok(Json(shown(user.as_str(), &ban)))
 }
 
@@ -143,16 +150,20 @@ struct Wanted {
 impl Wanted {
     fn read(body: Result<Bytes, BytesRejection>) -> Result<(Duration, String), Problem> {
         let body = body.map_err(|why| match why.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => problem::ban_too_large(LONGEST_BODY),
-            _ => problem::bad_ban("it can't be read"),
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                let title = "The body is too large for a ban";
+                Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "ban-too-large", title)
+                    .detail(format!("The body may have {LONGEST_BODY} bytes."))
+            }
+            _ => bad_ban("it can't be read"),
         })?;
-        let Self { length, reason } = serde_json::from_slice(&body).map_err(problem::bad_ban)?;
-        let length = span(&length).map_err(|why| problem::bad_ban(format!("`for`: {why}")))?;
+        let Self { length, reason } = serde_json::from_slice(&body).map_err(bad_ban)?;
+        let length = span(&length).map_err(|why| bad_ban(format!("`for`: {why}")))?;
         if length < Duration::from_secs(1) {
-            return Err(problem::bad_ban("`for`: it is shorter than a second"));
+            return Err(bad_ban("`for`: it is shorter than a second"));
         }
         if reason.len() > 500 {
-            return Err(problem::bad_ban("`reason`: it is longer than 500 bytes"));
+            return Err(bad_ban("`reason`: it is longer than 500 bytes"));
         }
         Ok((length, reason))
     }
@@ -173,6 +184,34 @@ async fn impose(
 async fn lift(State(bans): State<Bans>, path: UserPath) -> Result<StatusCode, Problem> {
     match bans.lift(&user(path)?).await? {
         true => Ok(StatusCode::NO_CONTENT),
-        false => Err(problem::not_banned()),
+        false => Err(not_banned()),
     }
+}
+
+fn not_banned() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "not-banned", "The user is not banned")
+}
+
+fn bad_ban(why: impl Display) -> Problem {
+    let title = "The ban is malformed";
+    Problem::new(StatusCode::BAD_REQUEST, "bad-ban", title).detail(format!(
+        "The body must be {{\"for\": \"1h\", \"reason\": \"...\"}}, in UTF-8: {why}."
+    ))
+}
+
+fn bad_page(why: impl Display) -> Problem {
+    let title = "The query names no page of bans";
+    Problem::new(StatusCode::BAD_REQUEST, "bad-page", title).detail(format!(
+        "It may be `limit`, from 1 to 10000, and `cursor`, the `next` of the page before: {why}."
+    ))
+}
+
+/// Says that this store can't list bans, if that is the error.
+fn no_page(error: StoreError) -> Problem {
+    if !matches!(error, StoreError::Unsupported { .. }) {
+        return error.into();
+    }
+    let title = "The bans of a Redis Cluster can't be listed";
+    Problem::new(StatusCode::NOT_IMPLEMENTED, "no-list", title)
+        .detail("Ask for one user: GET /admin/bans/{user}.")
 }

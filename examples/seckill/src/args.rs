@@ -119,11 +119,7 @@ impl Args {
 
     /// Returns when the sale opens. `--opens-in` counts from this call.
     pub(crate) fn opening(&self) -> Opening {
-        match (self.opens_in, self.opens_at) {
-            (Some(delay), _) => Opening::At(Instant::now() + delay),
-            (None, Some(date)) => Opening::OnDate(date),
-            (None, None) => Opening::Now,
-        }
+        Opening { at: self.opens_in.map(|delay| Instant::now() + delay), on: self.opens_at }
     }
 }
 

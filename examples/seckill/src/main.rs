@@ -13,7 +13,6 @@ mod opening;
 mod order;
 #[cfg(test)]
 mod parsers_tests;
-mod problem;
 mod routes;
 mod stock;
 mod user;

@@ -2,26 +2,21 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// When orders are taken from.
+/// When orders are taken from: from the start, if neither is set.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Opening {
-    /// From the start.
-    Now,
-    /// From an instant of this process's monotonic clock on.
-    At(Instant),
-    /// From a moment of the calendar on, by the clock on this machine's wall.
-    OnDate(SystemTime),
+pub(crate) struct Opening {
+    /// An instant of this process's monotonic clock.
+    pub(crate) at: Option<Instant>,
+    /// A moment of the calendar, by the clock on this machine's wall.
+    pub(crate) on: Option<SystemTime>,
 }
 
 impl Opening {
     /// Returns how long it is until the sale opens, or nothing if it is open.
     pub(crate) fn wait(&self) -> Option<Duration> {
-        let wait = match self {
-            Self::Now => return None,
-            Self::At(instant) => instant.saturating_duration_since(Instant::now()),
-            Self::OnDate(date) => date.duration_since(SystemTime::now()).unwrap_or_default(),
-        };
-        (!wait.is_zero()).then_some(wait)
+        let at = self.at.map(|instant| instant.saturating_duration_since(Instant::now()));
+        let on = self.on.and_then(|date| date.duration_since(SystemTime::now()).ok());
+        at.or(on).filter(|wait| !wait.is_zero())
     }
 }
 

@@ -14,7 +14,6 @@ use uuid::Uuid;
 
 use crate::opening::Opening;
 use crate::order::{OrderId, Sku};
-use crate::problem;
 use crate::stock::{Outcome, Stock};
 use crate::user::{UserFrom, UserId, identify};
 use example_support::problem::{Problem, with_fallbacks};
@@ -65,7 +64,10 @@ async fn place_order(
     path: Result<Path<String>, PathRejection>,
 ) -> Result<(StatusCode, [(HeaderName, String); 1], Json<Value>), Problem> {
     if let Some(wait) = shop.opening.wait() {
-        return Err(problem::not_open(wait));
+        let title = "The sale is not open";
+        return Err(Problem::new(StatusCode::FORBIDDEN, "sale-not-open", title)
+            .detail("Orders sent before the opening count in the window all the same.")
+            .retry_after(wait));
     }
     let sku = sku(path)?;
     let order_id = OrderId { sku: sku.clone(), uuid: Uuid::new_v4() };
@@ -75,9 +77,15 @@ async fn place_order(
             let location = [(LOCATION, format!("/orders/{order_id}"))];
             Ok((StatusCode::CREATED, location, Json(shown(&order_id, &user))))
         }
-        Outcome::AlreadyOrdered(uuid) => Err(problem::already_ordered(&OrderId { sku, uuid })),
-        Outcome::SoldOut => Err(problem::sold_out(&sku)),
-        Outcome::UnknownSku => Err(problem::unknown_sku()),
+        Outcome::AlreadyOrdered(uuid) => {
+            let title = "The user has an order for this SKU already";
+            let order_id = OrderId { sku, uuid }.to_string();
+            Err(Problem::new(StatusCode::CONFLICT, "already-ordered", title)
+                .member("order_id", order_id))
+        }
+        Outcome::SoldOut => Err(Problem::new(StatusCode::GONE, "sold-out", "Sold out")
+            .detail(format!("Every {sku} has been sold."))),
+        Outcome::UnknownSku => Err(unknown_sku()),
     }
 }
 
@@ -86,7 +94,7 @@ async fn level(
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, Problem> {
     let sku = sku(path)?;
-    let level = shop.stock.level(&sku).await?.ok_or_else(problem::unknown_sku)?;
+    let level = shop.stock.level(&sku).await?.ok_or_else(unknown_sku)?;
     Ok(Json(json!({
         "sku": sku,
         "stock": level.stock,
@@ -100,8 +108,8 @@ async fn order(
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, Problem> {
     let id: Option<OrderId> = path.ok().and_then(|Path(text)| OrderId::parse(&text));
-    let id = id.ok_or_else(problem::unknown_order)?;
-    let user = shop.stock.buyer(&id).await?.ok_or_else(problem::unknown_order)?;
+    let id = id.ok_or_else(unknown_order)?;
+    let user = shop.stock.buyer(&id).await?.ok_or_else(unknown_order)?;
     Ok(Json(shown(&id, &user)))
 }
 
@@ -111,5 +119,13 @@ fn shown(id: &OrderId, user: &UserId) -> Value {
 
 /// What is no SKU is not for sale.
 fn sku(path: Result<Path<String>, PathRejection>) -> Result<Sku, Problem> {
-    path.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(problem::unknown_sku)
+    path.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(unknown_sku)
+}
+
+fn unknown_sku() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "unknown-sku", "No such SKU is for sale")
+}
+
+fn unknown_order() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "unknown-order", "No such order")
 }

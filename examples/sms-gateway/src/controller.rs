@@ -3,7 +3,7 @@
 //! Additive increase, multiplicative decrease, as TCP does (RFC 5681): quick to make room, slow to
 //! take it back, so that servers that share a downstream settle beside each other.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
@@ -120,7 +120,7 @@ impl Controller {
 }
 
 /// Looks again and again, and applies what the controller decides to the levels it is in charge of.
-pub(crate) async fn run(targets: Targets, gateway: Arc<Gateway>, adapted: Vec<Level>) {
+pub(crate) async fn run(targets: Targets, gateway: &Gateway, adapted: Vec<Level>) {
     let mut controller = Controller::new(targets);
     let mut looks = interval(targets.adapt_window / LOOKS);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

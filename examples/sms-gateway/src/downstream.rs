@@ -56,24 +56,20 @@ impl Downstream {
     ///
     /// The future must not be dropped early: the message would be under way for ever.
     pub(crate) async fn send(&self, message: &Message) -> bool {
-        let (latency, fails) = lock(&self.0).begin();
+        let (latency, fails) = {
+            let mut state = lock(&self.0);
+            state.received += 1;
+            state.under_way += 1;
+            // Failures are evenly spread over the messages.
+            let fails = state.failed < state.conduct.downstream_errors.of(state.received);
+            state.failed += u64::from(fails);
+            (state.conduct.downstream_latency, fails)
+        };
         let characters = message.text.chars().count();
         let (institution, channel, to) = (&message.institution, &message.channel, &message.to);
         tracing::debug!(%institution, %channel, %to, characters, "handed to the downstream");
         tokio::time::sleep(latency).await;
         lock(&self.0).under_way -= 1;
         !fails
-    }
-}
-
-impl State {
-    /// Begins with a message. Returns how long it takes, and whether it fails.
-    fn begin(&mut self) -> (Duration, bool) {
-        // Failures are evenly spread over the messages.
-        self.received += 1;
-        self.under_way += 1;
-        let fails = self.failed < self.conduct.downstream_errors.of(self.received);
-        self.failed += u64::from(fails);
-        (self.conduct.downstream_latency, fails)
     }
 }

@@ -115,10 +115,9 @@ async fn app(args: Args) -> Result<Router, Box<dyn Error>> {
     });
     let policies = Arc::new(policies);
 
-    tokio::spawn(controller::run(args.targets, gateway.clone(), args.adapt));
-    tokio::spawn({
-        let gateway = gateway.clone();
-        async move { gateway.alerts.run().await }
+    let (targets, adapted, watched) = (args.targets, args.adapt, gateway.clone());
+    tokio::spawn(async move {
+        tokio::join!(controller::run(targets, &watched, adapted), watched.alerts.run())
     });
     if is_shared {
         let policies = policies.clone();

@@ -1,10 +1,11 @@
 //! [`Tally`]: counts over a sliding window of time.
 
+use std::error::Error;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use example_support::flags::{FlagError, span};
+use example_support::flags::span;
 
 /// How many slots a window is divided into.
 const SLOTS: usize = 20;
@@ -61,18 +62,10 @@ impl<const N: usize> Tally<N> {
 }
 
 /// Reads a length of time over which a tally counts.
-pub(crate) fn window(text: &str) -> Result<Duration, WindowError> {
+pub(crate) fn window(text: &str) -> Result<Duration, Box<dyn Error + Send + Sync>> {
     let window = span(text)?;
-    if window < Duration::from_millis(100) { Err(WindowError::TooShort) } else { Ok(window) }
-}
-
-/// What is wrong with the text of a [`window`].
-#[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum WindowError {
-    #[error(transparent)]
-    Span(#[from] FlagError),
-    #[error("it is shorter than 100ms")]
-    TooShort,
+    let is_long_enough = window >= Duration::from_millis(100);
+    if is_long_enough { Ok(window) } else { Err("it is shorter than 100ms".into()) }
 }
 
 #[cfg(test)]

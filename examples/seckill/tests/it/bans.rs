@@ -144,12 +144,10 @@ async fn the_user_in_the_path_is_the_user_who_orders() {
 async fn no_route_works_without_the_token() {
     let server = alone(&STRICT);
     impose(&server, "mallory", "1h", "stays").await;
-    let basic = format!("Basic {TOKEN}");
-    let (wrong, longer, part) = (TOKEN.to_uppercase(), format!("{TOKEN}x"), &TOKEN[1..]);
-    let bearer = [&wrong, &longer, part, ""].map(|text| format!("Bearer {text}"));
-    let mut values = vec![None, Some(""), Some("Bearer"), Some(TOKEN), Some(&basic[..])];
-    values.extend(bearer.iter().map(|value| Some(&value[..])));
-    for value in values {
+    let (upper, part) = (TOKEN.to_uppercase(), &TOKEN[1..]);
+    let wrong = [format!("Basic {TOKEN}"), format!("Bearer {TOKEN}x"), format!("Bearer {upper}")];
+    let odd = ["", "Bearer", "Bearer ", TOKEN, &format!("Bearer {part}")].map(str::to_owned);
+    for value in wrong.into_iter().chain(odd).map(Some).chain([None]) {
         for (method, path) in [
             ("GET", "/admin/bans"),
             ("GET", "/admin/bans/mallory"),
@@ -158,7 +156,7 @@ async fn no_route_works_without_the_token() {
             ("GET", "/nowhere"),
         ] {
             let mut request = server.admin_request(method, path);
-            if let Some(value) = value {
+            if let Some(value) = &value {
                 request = request.header("authorization", value);
             }
             let refused = server.send_body(request, r#"{"for": "1h", "reason": ""}"#).await;
