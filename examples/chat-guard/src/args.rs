@@ -6,13 +6,13 @@ use clap::Parser;
 use tower_sliding_window::moderation::Rule;
 
 use example_support::flags::{ListenFlags, RedisFlags};
-use example_support::prefix::Prefix;
 
 /// A chat that mutes spammers silently: they see a success, and no other user sees their messages.
 #[derive(Parser)]
 #[command(
     name = "chat-guard",
     mut_arg("redis", |redis| redis.env("CHAT_GUARD_REDIS")),
+    mut_arg("prefix", |prefix| prefix.default_value("chat")),
     // A message had better wait than pass without a check.
     mut_arg("response_timeout", |timeout| timeout.default_value("1s")),
     after_help = "\
@@ -39,10 +39,6 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(crate) redis: RedisFlags,
-
-    /// What the Redis keys begin with; servers with the same prefix are one chat.
-    #[arg(long, value_name = "NAME", default_value = "chat")]
-    pub(crate) prefix: Prefix,
 
     /// A rule that mutes; repeat it for more. One of
     /// `similar COUNT/WINDOW PERCENT% mute DURATION` (messages that are alike),

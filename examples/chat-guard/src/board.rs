@@ -11,11 +11,11 @@ const MOST_BYTES: usize = 16 * 1024 * 1024;
 /// What a message costs beside its texts.
 const OVERHEAD: usize = 200;
 
-/// Where a message is said.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Place {
-    Room(Name),
-    Private(Name),
+/// Where a message is said: in a room, or to one user.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) is_private: bool,
+    pub(crate) name: Name,
 }
 
 /// A message, as it is shown.

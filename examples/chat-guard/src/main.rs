@@ -13,9 +13,9 @@
 mod args;
 mod board;
 mod names;
-mod problem;
 mod routes;
 
+use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -25,16 +25,14 @@ use tower_sliding_window::moderation::{MuteEvent, SpeechMonitor};
 use crate::args::Args;
 use crate::routes::{Chat, routes};
 use example_support::redis::OpenError;
-use example_support::server::{Server, ServerError, exit_code, log_to_stderr};
+use example_support::server::{Server, exit_code};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let args = Args::parse();
-    log_to_stderr();
-    exit_code(run(args).await)
+    exit_code(run(Args::parse())).await
 }
 
-async fn run(args: Args) -> Result<(), StartError> {
+async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?;
     let capacity = args.queue;
     let monitor = monitor(args).await?.on_mute(audit);
@@ -42,7 +40,6 @@ async fn run(args: Args) -> Result<(), StartError> {
     server.announce("listening on")?;
     server.serve(routes(chat.clone())).await;
     chat.finish().await;
-    tracing::info!("stopped");
     Ok(())
 }
 
@@ -50,7 +47,7 @@ async fn monitor(args: Args) -> Result<SpeechMonitor, OpenError> {
     for rule in &args.rule {
         tracing::info!(%rule, "watching");
     }
-    let Some(redis) = args.redis.connect(&args.prefix).await? else {
+    let Some(redis) = args.redis.connect().await? else {
         tracing::info!("mutes are kept in this process");
         return Ok(SpeechMonitor::new(args.rule, MemoryStore::new()));
     };
@@ -64,13 +61,4 @@ fn audit(event: &MuteEvent) {
     tracing::info!(%rule, %reason, lengthened = event.lengthened, "audit: muted");
     let user = String::from_utf8_lossy(event.sender.as_bytes());
     tracing::debug!(%user, %rule, "audit: muted");
-}
-
-/// Why the server does not run, and what to do about it.
-#[derive(Debug, thiserror::Error)]
-enum StartError {
-    #[error(transparent)]
-    Redis(#[from] OpenError),
-    #[error(transparent)]
-    Server(#[from] ServerError),
 }

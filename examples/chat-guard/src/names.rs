@@ -1,15 +1,17 @@
 //! [`Name`]: of a user or a room.
 
-use crate::problem;
 use std::fmt;
-use std::str::FromStr;
 
 use axum::extract::{FromRequestParts, OptionalFromRequestParts, Path};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
 use serde::Serialize;
 use tower_sliding_window::Key;
 
 use example_support::problem::Problem;
+
+/// The header that names the user.
+const USER: &str = "x-user-id";
 
 /// The name of a user or a room: 1 to 128 bytes of UTF-8.
 #[derive(Clone, PartialEq, Eq, Serialize)]
@@ -18,20 +20,12 @@ pub(crate) struct Name(String);
 impl Name {
     pub(crate) const LONGEST: usize = 128;
 
+    fn new(text: &str) -> Option<Self> {
+        (1..=Self::LONGEST).contains(&text.len()).then(|| Self(text.to_owned()))
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-impl FromStr for Name {
-    type Err = Problem;
-
-    fn from_str(text: &str) -> Result<Self, Problem> {
-        if (1..=Self::LONGEST).contains(&text.len()) {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(problem::bad_name())
-        }
     }
 }
 
@@ -53,13 +47,11 @@ pub(crate) struct User(pub(crate) Name);
 
 impl User {
     fn of(parts: &Parts) -> Result<Option<Self>, Problem> {
-        let mut values = parts.headers.get_all("x-user-id").iter();
+        let mut values = parts.headers.get_all(USER).iter();
         let Some(value) = values.next().filter(|value| !value.is_empty()) else { return Ok(None) };
-        let text = std::str::from_utf8(value.as_bytes()).map_err(|_| problem::bad_user())?;
-        if values.next().is_some() {
-            return Err(problem::bad_user());
-        }
-        text.parse().map(|name| Some(Self(name))).map_err(|_| problem::bad_user())
+        let name = std::str::from_utf8(value.as_bytes()).ok().and_then(Name::new);
+        let only = name.filter(|_| values.next().is_none());
+        only.map(|name| Some(Self(name))).ok_or_else(|| Problem::bad_user(format!("header {USER}")))
     }
 }
 
@@ -67,7 +59,7 @@ impl<S: Sync> FromRequestParts<S> for User {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        Self::of(parts)?.ok_or_else(problem::no_user)
+        Self::of(parts)?.ok_or_else(|| Problem::no_user(format!("header {USER}")))
     }
 }
 
@@ -79,7 +71,7 @@ impl<S: Sync> OptionalFromRequestParts<S> for User {
     }
 }
 
-/// A name in the path.
+/// The name in the path.
 pub(crate) struct Named(pub(crate) Name);
 
 impl<S: Send + Sync> FromRequestParts<S> for Named {
@@ -87,7 +79,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let path = <Path<String> as FromRequestParts<S>>::from_request_parts(parts, state).await;
-        let Path(text) = path.map_err(|_| problem::bad_name())?;
-        text.parse().map(Self)
+        let name = path.ok().and_then(|Path(text)| Name::new(&text));
+        name.map(Self).ok_or_else(|| {
+            Problem::new(StatusCode::BAD_REQUEST, "bad-name", "The path has no proper name")
+                .detail("The name of a room or a user is 1 to 128 bytes of UTF-8.")
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! The server's routes, and what each of them does.
 
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -18,8 +18,8 @@ use uuid::Uuid;
 
 use crate::board::{Board, Place, Post};
 use crate::names::{Name, Named, User};
-use crate::problem;
-use example_support::problem::Problem;
+use example_support::lock;
+use example_support::problem::{Problem, with_fallbacks};
 
 /// The longest body of a message, in bytes.
 const LONGEST_BODY: usize = 256 * 1024;
@@ -46,10 +46,6 @@ impl Chat {
         }
     }
 
-    fn board(&self) -> MutexGuard<'_, Board> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn is_delivered(&self, message: Message, from: &Name) -> Result<bool, StoreError> {
         let Some(queue) = &self.queue else {
             return Ok(self.monitor.check(&message).await?.is_delivered());
@@ -63,11 +59,10 @@ impl Chat {
     /// Takes a message. The response is the same whether it is delivered or not.
     async fn say(&self, place: Place, from: Name, body: Body) -> Result<Accepted, Problem> {
         let text = said(body)?;
-        let message = Message::from(&from).text(&text);
-        let message = match &place {
-            Place::Room(_) => message,
-            Place::Private(peer) => message.to(peer),
-        };
+        let mut message = Message::from(&from).text(&text);
+        if place.is_private {
+            message = message.to(&place.name);
+        }
         let is_delivered = self.is_delivered(message, &from).await.unwrap_or_else(|error| {
             // The chat goes on while the store does not answer.
             tracing::warn!(%error, "a message is delivered without a check");
@@ -75,13 +70,8 @@ impl Chat {
         });
         let id = Uuid::new_v4().to_string();
         let accepted = json!({ "id": id });
-        self.board().post(place, Post { id, from, text }, is_delivered);
+        lock(&self.board).post(place, Post { id, from, text }, is_delivered);
         Ok((StatusCode::ACCEPTED, Json(accepted)))
-    }
-
-    fn show(&self, place: &Place, viewer: Option<User>) -> Json<Vec<Post>> {
-        let viewer = viewer.map(|User(name)| name);
-        Json(self.board().view(place, viewer.as_ref()))
     }
 }
 
@@ -95,61 +85,44 @@ struct Said {
 }
 
 fn said(body: Body) -> Result<String, Problem> {
-    let body = body.map_err(|_| problem::too_long())?;
-    serde_json::from_slice(&body)
-        .map(|Said { text }| text)
-        .map_err(|why| problem::bad_message(&why))
+    let body = body.map_err(|_| {
+        let title = "The message is too long";
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "message-too-long", title)
+            .detail("The body may have 256 KiB.")
+    })?;
+    serde_json::from_slice(&body).map(|Said { text }| text).map_err(|why| {
+        Problem::new(StatusCode::BAD_REQUEST, "bad-message", "The message is malformed")
+            .detail(format!("The body must be {{\"text\": \"...\"}}, in UTF-8: {why}."))
+    })
 }
 
 /// Puts the chat together.
 pub(crate) fn routes(chat: Chat) -> Router {
-    Router::new()
-        .route("/rooms/{room}/messages", get(room).post(say_in_room))
-        .route("/private/{peer}", get(private).post(say_in_private))
-        .route("/admin/mutes/{user}", get(mute).delete(unmute))
+    let messages = |is_private: bool| {
+        let place = move |Named(name): Named| Place { is_private, name };
+        let view = move |State(chat): State<Chat>, viewer: Option<User>, name: Named| async move {
+            let viewer = viewer.map(|User(name)| name);
+            Json(lock(&chat.board).view(&place(name), viewer.as_ref()))
+        };
+        let say = move |State(chat): State<Chat>, User(from): User, name: Named, body: Body| async move {
+            chat.say(place(name), from, body).await
+        };
+        get(view).post(say)
+    };
+    let routes = Router::new()
+        .route("/rooms/{room}/messages", messages(false))
+        .route("/private/{peer}", messages(true))
         .route("/healthz", get(|| async { "ok" }))
-        .layer(DefaultBodyLimit::max(LONGEST_BODY))
-        .fallback(|| async { Problem::no_such_page() })
-        .method_not_allowed_fallback(|| async { Problem::wrong_method() })
-        .with_state(chat)
-}
-
-async fn say_in_room(
-    State(chat): State<Chat>,
-    User(from): User,
-    Named(room): Named,
-    body: Body,
-) -> Result<Accepted, Problem> {
-    chat.say(Place::Room(room), from, body).await
-}
-
-async fn say_in_private(
-    State(chat): State<Chat>,
-    User(from): User,
-    Named(peer): Named,
-    body: Body,
-) -> Result<Accepted, Problem> {
-    chat.say(Place::Private(peer), from, body).await
-}
-
-async fn room(
-    State(chat): State<Chat>,
-    viewer: Option<User>,
-    Named(room): Named,
-) -> Json<Vec<Post>> {
-    chat.show(&Place::Room(room), viewer)
-}
-
-async fn private(
-    State(chat): State<Chat>,
-    viewer: Option<User>,
-    Named(peer): Named,
-) -> Json<Vec<Post>> {
-    chat.show(&Place::Private(peer), viewer)
+        .route("/admin/mutes/{user}", get(mute).delete(unmute))
+        .layer(DefaultBodyLimit::max(LONGEST_BODY));
+    with_fallbacks(routes).with_state(chat)
 }
 
 async fn mute(State(chat): State<Chat>, Named(user): Named) -> Result<Json<Value>, Problem> {
-    let mute = chat.monitor.mute_of(&user).await?.ok_or_else(problem::not_muted)?;
+    let mute =
+        chat.monitor.mute_of(&user).await?.ok_or_else(|| {
+            Problem::new(StatusCode::NOT_FOUND, "not-muted", "The user is not muted")
+        })?;
     Ok(Json(json!({
         "user": user,
         "rule": mute.rule().to_string(),

@@ -2,6 +2,7 @@
 
 mod token;
 
+use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 
 use axum::body::Bytes;
@@ -14,36 +15,27 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use humantime::format_rfc3339_seconds;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
-use tower_sliding_window::{Ban, BanCursor, BanEvent, BanPage, Bans, Key, KeyExtractor, key};
+use tower_sliding_window::{
+    Ban, BanCursor, BanEvent, BanPage, Bans, Key, KeyExtractor, StoreError, key,
+};
 
-pub(crate) use self::token::{Token, TokenError};
-use crate::problem;
+pub(crate) use self::token::Token;
 use crate::user::UserId;
-use example_support::problem::Problem;
-use example_support::problem::whole_seconds;
-use example_support::span::Span;
+use example_support::flags::span;
+use example_support::problem::{Problem, whole_seconds, with_fallbacks};
 
 /// The longest body, in bytes.
 const LONGEST_BODY: usize = 4096;
-/// The longest reason, in bytes.
-const LONGEST_REASON: usize = 500;
-/// How many bans a page has, unless the client asks for another number.
-const BANS_A_PAGE: usize = 1_000;
-/// How many bans a client may ask for at once.
-const MOST_BANS_A_PAGE: usize = 10_000;
-/// The shortest ban.
-const SHORTEST_BAN: Duration = Duration::from_secs(1);
 
 /// Returns the admin routes. All of them need the token, and unknown paths do too.
 pub(crate) fn routes(bans: Bans, token: Token) -> Router {
     let bans = bans.on_event(audit);
-    Router::new()
+    let routes = Router::new()
         .route("/admin/bans", get(list))
-        .route("/admin/bans/{user}", get(show).put(impose).delete(lift))
-        .fallback(|| async { Problem::no_such_page() })
-        .method_not_allowed_fallback(|| async { Problem::wrong_method() })
+        .route("/admin/bans/{user}", get(show).put(impose).delete(lift));
+    with_fallbacks(routes)
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
         .layer(from_fn_with_state(token, authenticate))
         .with_state(bans)
@@ -54,7 +46,11 @@ async fn authenticate(State(token): State<Token>, request: Request, next: Next) 
     let (parts, body) = request.into_parts();
     if is_admin.extract(&parts).is_err() {
         tracing::warn!("audit: refused a request without the admin token");
-        return ([(WWW_AUTHENTICATE, "Bearer")], problem::no_token()).into_response();
+        let title = "The request does not carry the admin token";
+        let problem = Problem::new(StatusCode::UNAUTHORIZED, "no-token", title).detail(
+            "Send `Authorization: Bearer TOKEN`, with the token the server was started with.",
+        );
+        return ([(WWW_AUTHENTICATE, "Bearer")], problem).into_response();
     }
     next.run(Request::from_parts(parts, body)).await
 }
@@ -80,28 +76,21 @@ type UserPath = Result<Path<String>, PathRejection>;
 
 /// Reads a user id by the same rules as the order route.
 fn user(path: UserPath) -> Result<UserId, Problem> {
-    path.ok().and_then(|Path(text)| UserId::new(text)).ok_or_else(problem::no_such_user)
+    path.ok().and_then(|Path(text)| UserId::new(text)).ok_or_else(|| {
+        Problem::new(StatusCode::BAD_REQUEST, "bad-user", "The path names no user")
+            .detail("A user id is 1 to 128 bytes of UTF-8, percent-encoded in the path.")
+    })
 }
 
-/// A ban in a response.
-#[derive(Serialize)]
-struct Shown {
-    user: String,
-    until: Option<String>,
-    remaining_seconds: u64,
-    reason: String,
-}
-
-impl Shown {
-    fn new(user: impl Into<String>, ban: &Ban) -> Self {
-        let until = SystemTime::now().checked_add(ban.remaining());
-        Self {
-            user: user.into(),
-            until: until.map(|until| format_rfc3339_seconds(until).to_string()),
-            remaining_seconds: whole_seconds(ban.remaining()),
-            reason: ban.reason().to_owned(),
-        }
-    }
+/// Shows a ban in a response.
+fn shown(user: &str, ban: &Ban) -> Value {
+    let until = SystemTime::now().checked_add(ban.remaining());
+    json!({
+        "user": user,
+        "until": until.map(|until| format_rfc3339_seconds(until).to_string()),
+        "remaining_seconds": whole_seconds(ban.remaining()),
+        "reason": ban.reason(),
+    })
 }
 
 /// The page of bans that the query asks for.
@@ -115,14 +104,13 @@ struct WantedPage {
 impl WantedPage {
     /// Returns where the page begins, and about how many bans it is to have.
     fn read(query: Result<Query<Self>, QueryRejection>) -> Result<(BanCursor, usize), Problem> {
-        let Query(Self { cursor, limit }) =
-            query.map_err(|why| problem::bad_page(why.body_text()))?;
-        let limit = limit.unwrap_or(BANS_A_PAGE);
-        if !(1..=MOST_BANS_A_PAGE).contains(&limit) {
-            return Err(problem::bad_page("the limit is out of range"));
+        let Query(Self { cursor, limit }) = query.map_err(|why| bad_page(why.body_text()))?;
+        let limit = limit.unwrap_or(1_000);
+        if !(1..=10_000).contains(&limit) {
+            return Err(bad_page("the limit is out of range"));
         }
         let cursor = cursor.map_or(Ok(BanCursor::default()), |cursor| cursor.parse());
-        Ok((cursor.map_err(problem::bad_page)?, limit))
+        Ok((cursor.map_err(bad_page)?, limit))
     }
 }
 
@@ -133,11 +121,10 @@ async fn list(
     query: Result<Query<WantedPage>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
     let (cursor, limit) = WantedPage::read(query)?;
-    let BanPage { mut bans, next, .. } =
-        bans.page(cursor, limit).await.map_err(problem::no_page)?;
+    let BanPage { mut bans, next, .. } = bans.page(cursor, limit).await.map_err(no_page)?;
     bans.sort_by_key(|(_, ban)| std::cmp::Reverse(ban.remaining()));
     let user = |key: &Key| String::from_utf8_lossy(key.as_bytes()).into_owned();
-    let listed: Vec<Shown> = bans.iter().map(|(key, ban)| Shown::new(user(key), ban)).collect();
+    let listed: Vec<_> = bans.iter().map(|(key, ban)| shown(&user(key), ban)).collect();
     let mut page = json!({ "bans": listed });
     if let Some(next) = next {
         page["next"] = next.to_string().into();
@@ -145,10 +132,10 @@ async fn list(
     Ok(Json(page))
 }
 
-async fn show(State(bans): State<Bans>, path: UserPath) -> Result<Json<Shown>, Problem> {
+async fn show(State(bans): State<Bans>, path: UserPath) -> Result<Json<Value>, Problem> {
     let user = user(path)?;
-    let ban = bans.get(&user).await?.ok_or_else(problem::not_banned)?;
-    Ok(Json(Shown::new(user.as_str(), &ban)))
+    let ban = bans.get(&user).await?.ok_or_else(not_banned)?;
+    Ok(Json(shown(user.as_str(), &ban)))
 }
 
 /// The body of a PUT. The content type does not matter.
@@ -163,17 +150,20 @@ struct Wanted {
 impl Wanted {
     fn read(body: Result<Bytes, BytesRejection>) -> Result<(Duration, String), Problem> {
         let body = body.map_err(|why| match why.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => problem::ban_too_large(LONGEST_BODY),
-            _ => problem::bad_ban("it can't be read"),
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                let title = "The body is too large for a ban";
+                Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "ban-too-large", title)
+                    .detail(format!("The body may have {LONGEST_BODY} bytes."))
+            }
+            _ => bad_ban("it can't be read"),
         })?;
-        let Self { length, reason } = serde_json::from_slice(&body).map_err(problem::bad_ban)?;
-        let Span(length) =
-            length.parse().map_err(|why| problem::bad_ban(format!("`for`: {why}")))?;
-        if length < SHORTEST_BAN {
-            return Err(problem::bad_ban("`for`: it is shorter than a second"));
+        let Self { length, reason } = serde_json::from_slice(&body).map_err(bad_ban)?;
+        let length = span(&length).map_err(|why| bad_ban(format!("`for`: {why}")))?;
+        if length < Duration::from_secs(1) {
+            return Err(bad_ban("`for`: it is shorter than a second"));
         }
-        if reason.len() > LONGEST_REASON {
-            return Err(problem::bad_ban("`reason`: it is longer than 500 bytes"));
+        if reason.len() > 500 {
+            return Err(bad_ban("`reason`: it is longer than 500 bytes"));
         }
         Ok((length, reason))
     }
@@ -184,16 +174,44 @@ async fn impose(
     State(bans): State<Bans>,
     path: UserPath,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Shown>, Problem> {
+) -> Result<Json<Value>, Problem> {
     let user = user(path)?;
     let (length, reason) = Wanted::read(body)?;
     let ban = bans.impose(&user, length, &reason).await?;
-    Ok(Json(Shown::new(user.as_str(), &ban)))
+    Ok(Json(shown(user.as_str(), &ban)))
 }
 
 async fn lift(State(bans): State<Bans>, path: UserPath) -> Result<StatusCode, Problem> {
     match bans.lift(&user(path)?).await? {
         true => Ok(StatusCode::NO_CONTENT),
-        false => Err(problem::not_banned()),
+        false => Err(not_banned()),
     }
+}
+
+fn not_banned() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "not-banned", "The user is not banned")
+}
+
+fn bad_ban(why: impl Display) -> Problem {
+    let title = "The ban is malformed";
+    Problem::new(StatusCode::BAD_REQUEST, "bad-ban", title).detail(format!(
+        "The body must be {{\"for\": \"1h\", \"reason\": \"...\"}}, in UTF-8: {why}."
+    ))
+}
+
+fn bad_page(why: impl Display) -> Problem {
+    let title = "The query names no page of bans";
+    Problem::new(StatusCode::BAD_REQUEST, "bad-page", title).detail(format!(
+        "It may be `limit`, from 1 to 10000, and `cursor`, the `next` of the page before: {why}."
+    ))
+}
+
+/// Says that this store can't list bans, if that is the error.
+fn no_page(error: StoreError) -> Problem {
+    if !matches!(error, StoreError::Unsupported { .. }) {
+        return error.into();
+    }
+    let title = "The bans of a Redis Cluster can't be listed";
+    Problem::new(StatusCode::NOT_IMPLEMENTED, "no-list", title)
+        .detail("Ask for one user: GET /admin/bans/{user}.")
 }

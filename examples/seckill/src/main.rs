@@ -9,40 +9,44 @@
 
 mod admin;
 mod args;
-mod date;
 mod opening;
 mod order;
-mod page;
 #[cfg(test)]
 mod parsers_tests;
-mod problem;
 mod routes;
-mod start;
 mod stock;
 mod user;
 
+use std::error::Error;
 use std::process::ExitCode;
 
-use example_support::server::{Server, exit_code, log_to_stderr};
+use axum::Router;
+use axum::response::Html;
+use serde_json::json;
+use tower_sliding_window::store::{BanStore, Store};
+use tower_sliding_window::{Bans, MemoryStore};
 
-use crate::args::{Args, Loopback};
-use crate::start::StartError;
+use crate::admin::Token;
+use crate::args::Args;
+use crate::order::Sku;
+use crate::routes::{Rules, Shop, routes};
+use crate::stock::{MemoryStock, RedisStock, Stock};
+use crate::user::UserFrom;
+use example_support::server::{Server, exit_code};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let args = Args::read();
-    log_to_stderr();
-    exit_code(run(args).await)
+    exit_code(run(Args::read())).await
 }
 
-async fn run(args: Args) -> Result<(), StartError> {
+async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?;
-    let admin = match &args.admin {
-        Some(Loopback(listen)) => Some(server.bind_beside(*listen, "--admin").await?),
+    let admin = match args.admin {
+        Some(listen) => Some(server.bind_beside(listen, "--admin").await?),
         None => None,
     };
-    let apps = start::apps(args).await?;
-    let admin = admin.zip(apps.admin);
+    let (shop, admin_routes) = apps(args).await?;
+    let admin = admin.zip(admin_routes);
 
     server.announce("listening on")?;
     if let Some((admin, _)) = &admin {
@@ -53,7 +57,65 @@ async fn run(args: Args) -> Result<(), StartError> {
             admin.serve(app).await;
         }
     };
-    tokio::join!(server.serve(apps.shop), serve_admin);
-    tracing::info!("stopped");
+    tokio::join!(server.serve(shop), serve_admin);
     Ok(())
+}
+
+/// Opens the stores and puts the apps together.
+///
+/// Returns the routes of the shop, and those of the admin listener, if there is one.
+async fn apps(args: Args) -> Result<(Router, Option<Router>), Box<dyn Error>> {
+    let opening = args.opening();
+    let token = match args.admin {
+        Some(_) => Some(Token::find(args.admin_token, args.admin_token_file.as_deref())?),
+        None => None,
+    };
+    let mut user = args.quota.named("user");
+    if let Some(penalty) = args.ban {
+        tracing::info!(%penalty, "users that are denied again and again are banned");
+        user = user.penalty(penalty);
+    }
+    let rules = Rules {
+        user,
+        ip: args.ip_quota.map(|quota| quota.named("ip")),
+        user_from: args.user_from,
+        on_failure: args.on_failure,
+    };
+    let skus = args.stock;
+    let page = page(skus.iter().map(|(sku, _)| sku), &rules.user_from);
+
+    let Some(redis) = args.redis.connect().await? else {
+        tracing::info!("windows, stock and orders are kept in this process");
+        let stock = Stock::Memory(MemoryStock::new(skus));
+        return Ok(together(Shop { stock, opening, page }, rules, MemoryStore::new(), token));
+    };
+    let stock = RedisStock::open(redis.store.commands(), &args.redis.prefix, skus)
+        .await
+        .map_err(|source| redis.unusable(source))?;
+    tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
+    Ok(together(Shop { stock: Stock::Redis(stock), opening, page }, rules, redis.store, token))
+}
+
+fn together<S>(
+    shop: Shop,
+    rules: Rules,
+    windows: S,
+    token: Option<Token>,
+) -> (Router, Option<Router>)
+where
+    S: Store + BanStore + Clone,
+{
+    let bans = || Bans::new(rules.user.clone(), windows.clone());
+    let admin = token.map(|token| admin::routes(bans(), token));
+    (routes(shop, rules, windows), admin)
+}
+
+/// Fills in the sale page: the SKUs, and where a request carries the user id.
+fn page<'a>(skus: impl Iterator<Item = &'a Sku>, user_from: &UserFrom) -> Html<String> {
+    // Neither a SKU nor a name holds a character that could end the script element.
+    let sale = json!({
+        "skus": skus.collect::<Vec<_>>(),
+        "userFrom": { "place": user_from.place, "name": user_from.name },
+    });
+    Html(include_str!("index.html").replace("\"SALE\"", &sale.to_string()))
 }

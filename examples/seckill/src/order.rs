@@ -1,15 +1,10 @@
-//! [`Sku`], [`OrderId`] and [`Order`]: what is sold, and the record of one sale.
+//! [`Sku`] and [`OrderId`]: what is sold, and the name of one sale.
 
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use uuid::Uuid;
-
-use crate::user::UserId;
-
-/// The longest SKU, in bytes.
-const LONGEST_SKU: usize = 64;
 
 /// The name of something for sale: 1 to 64 characters of `A-Z a-z 0-9 _ . -`.
 ///
@@ -29,10 +24,8 @@ impl FromStr for Sku {
 
     fn from_str(text: &str) -> Result<Self, SkuError> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-        if text.is_empty() || text.len() > LONGEST_SKU || !text.bytes().all(allowed) {
-            return Err(SkuError { text: text.to_owned() });
-        }
-        Ok(Self(text.to_owned()))
+        let fits = (1..=64).contains(&text.len()) && text.bytes().all(allowed);
+        if fits { Ok(Self(text.to_owned())) } else { Err(SkuError { text: text.to_owned() }) }
     }
 }
 
@@ -59,39 +52,10 @@ impl fmt::Display for OrderId {
     }
 }
 
-impl FromStr for OrderId {
-    type Err = OrderIdError;
-
-    fn from_str(text: &str) -> Result<Self, OrderIdError> {
+impl OrderId {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         // A SKU may have dots, a UUID has none.
-        let (sku, uuid) = text.rsplit_once('.').ok_or(OrderIdError)?;
-        let sku = sku.parse().map_err(|_| OrderIdError)?;
-        let uuid = uuid.parse().map_err(|_| OrderIdError)?;
-        Ok(Self { sku, uuid })
-    }
-}
-
-impl Serialize for OrderId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// A text is no order id.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("an order id is written SKU.UUID")]
-pub(crate) struct OrderIdError;
-
-/// The record of one sale.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Order {
-    pub(crate) order_id: OrderId,
-    pub(crate) sku: Sku,
-    pub(crate) user: UserId,
-}
-
-impl Order {
-    pub(crate) fn new(order_id: OrderId, user: UserId) -> Self {
-        Self { sku: order_id.sku.clone(), order_id, user }
+        let (sku, uuid) = text.rsplit_once('.')?;
+        Some(Self { sku: sku.parse().ok()?, uuid: uuid.parse().ok()? })
     }
 }

@@ -2,13 +2,12 @@
 
 use std::str::FromStr;
 
-use example_support::prefix::Prefix;
-use example_support::span::{IdleTimeout, Span};
+use example_support::flags::{idle_timeout, prefix, span};
 use proptest::prelude::*;
 use uuid::Uuid;
 
-use crate::args::{Loopback, StockArg};
-use crate::date::Date;
+use crate::args::{loopback, stock};
+use crate::opening::date;
 use crate::order::{OrderId, Sku};
 use crate::user::{UserFrom, UserId};
 
@@ -42,18 +41,15 @@ proptest! {
         if let Some(sku) = read::<Sku>(&text) {
             prop_assert_eq!(sku.to_string(), &text[..], "a SKU is its text");
         }
-        if let Some(id) = read::<OrderId>(&text) {
-            prop_assert_eq!(read(&id.to_string()), Some(id));
+        if let Some(id) = OrderId::parse(&text) {
+            prop_assert_eq!(OrderId::parse(&id.to_string()), Some(id));
         }
         if let Some(from) = read::<UserFrom>(&text) {
             prop_assert_eq!(from.to_string(), &text[..]);
         }
-        if let Some(prefix) = read::<Prefix>(&text) {
-            prop_assert_eq!(prefix.0, &text[..]);
-        }
-        let _ = (read::<Span>(&text), read::<Date>(&text), read::<Loopback>(&text));
-        let timeout: Option<IdleTimeout> = read(&text);
-        prop_assert!(timeout.is_none_or(|it| !it.0.is_zero()));
+        prop_assert!(prefix(&text).is_ok_and(|it| it == text) || prefix(&text).is_err());
+        let _ = (span(&text), date(&text), loopback(&text), stock(&text));
+        prop_assert!(idle_timeout(&text).map_or(true, |it| !it.is_zero()));
         let odd = text.contains(char::REPLACEMENT_CHARACTER) || text.starts_with("sha256:");
         let is_user = (1..=128).contains(&text.len()) && !odd;
         prop_assert_eq!(UserId::new(text).is_some(), is_user);
@@ -67,8 +63,7 @@ proptest! {
     ) {
         let sku: Sku = sku.parse().unwrap();
         let id = OrderId { sku: sku.clone(), uuid };
-        prop_assert_eq!(id.to_string().parse::<OrderId>().unwrap(), id);
-        let stock: StockArg = format!("{sku}={count}").parse().unwrap();
-        prop_assert!(stock.sku == sku && stock.count == count);
+        prop_assert_eq!(OrderId::parse(&id.to_string()).unwrap(), id);
+        prop_assert_eq!(stock(&format!("{sku}={count}")).unwrap(), (sku, count));
     }
 }

@@ -4,7 +4,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderName, StatusCode};
-use axum::response::{Html, IntoResponse};
+use axum::response::Html;
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use serde_json::{Value, json};
@@ -13,11 +13,10 @@ use tower_sliding_window::{FailurePolicy, Policy, SlidingWindowLayer, key};
 use uuid::Uuid;
 
 use crate::opening::Opening;
-use crate::order::{Order, OrderId, Sku};
-use crate::problem;
+use crate::order::{OrderId, Sku};
 use crate::stock::{Outcome, Stock};
 use crate::user::{UserFrom, UserId, identify};
-use example_support::problem::Problem;
+use example_support::problem::{Problem, with_fallbacks};
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -48,15 +47,13 @@ pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
         .route_layer(limit)
         .route_layer(middleware::from_fn_with_state(rules.user_from, identify));
 
-    Router::new()
+    let routes = Router::new()
         .route("/seckill/{sku}/orders", orders)
         .route("/seckill/{sku}", get(level))
         .route("/orders/{order_id}", get(order))
         .route("/healthz", get(|| async { "ok" }))
-        .route("/", get(|State(shop): State<Shop>| async move { shop.page }))
-        .fallback(|| async { Problem::no_such_page() })
-        .method_not_allowed_fallback(|| async { Problem::wrong_method() })
-        .with_state(shop)
+        .route("/", get(|State(shop): State<Shop>| async move { shop.page }));
+    with_fallbacks(routes).with_state(shop)
 }
 
 /// Runs behind the layer, so the request counts whatever the response is. A client that hammers the
@@ -65,9 +62,12 @@ async fn place_order(
     State(shop): State<Shop>,
     Extension(user): Extension<UserId>,
     path: Result<Path<String>, PathRejection>,
-) -> Result<(StatusCode, [(HeaderName, String); 1], Json<Order>), Problem> {
+) -> Result<(StatusCode, [(HeaderName, String); 1], Json<Value>), Problem> {
     if let Some(wait) = shop.opening.wait() {
-        return Err(problem::not_open(wait));
+        let title = "The sale is not open";
+        return Err(Problem::new(StatusCode::FORBIDDEN, "sale-not-open", title)
+            .detail("Orders sent before the opening count in the window all the same.")
+            .retry_after(wait));
     }
     let sku = sku(path)?;
     let order_id = OrderId { sku: sku.clone(), uuid: Uuid::new_v4() };
@@ -75,11 +75,17 @@ async fn place_order(
         Outcome::Placed => {
             tracing::debug!(%order_id, user = user.as_str(), "order placed");
             let location = [(LOCATION, format!("/orders/{order_id}"))];
-            Ok((StatusCode::CREATED, location, Json(Order::new(order_id, user))))
+            Ok((StatusCode::CREATED, location, Json(shown(&order_id, &user))))
         }
-        Outcome::AlreadyOrdered(uuid) => Err(problem::already_ordered(&OrderId { sku, uuid })),
-        Outcome::SoldOut => Err(problem::sold_out(&sku)),
-        Outcome::UnknownSku => Err(problem::unknown_sku()),
+        Outcome::AlreadyOrdered(uuid) => {
+            let title = "The user has an order for this SKU already";
+            let order_id = OrderId { sku, uuid }.to_string();
+            Err(Problem::new(StatusCode::CONFLICT, "already-ordered", title)
+                .member("order_id", order_id))
+        }
+        Outcome::SoldOut => Err(Problem::new(StatusCode::GONE, "sold-out", "Sold out")
+            .detail(format!("Every {sku} has been sold."))),
+        Outcome::UnknownSku => Err(unknown_sku()),
     }
 }
 
@@ -88,7 +94,7 @@ async fn level(
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, Problem> {
     let sku = sku(path)?;
-    let level = shop.stock.level(&sku).await?.ok_or_else(problem::unknown_sku)?;
+    let level = shop.stock.level(&sku).await?.ok_or_else(unknown_sku)?;
     Ok(Json(json!({
         "sku": sku,
         "stock": level.stock,
@@ -100,13 +106,26 @@ async fn level(
 async fn order(
     State(shop): State<Shop>,
     path: Result<Path<String>, PathRejection>,
-) -> Result<impl IntoResponse, Problem> {
-    let id: Option<OrderId> = path.ok().and_then(|Path(text)| text.parse().ok());
-    let id = id.ok_or_else(problem::unknown_order)?;
-    shop.stock.order(&id).await?.map(Json).ok_or_else(problem::unknown_order)
+) -> Result<Json<Value>, Problem> {
+    let id: Option<OrderId> = path.ok().and_then(|Path(text)| OrderId::parse(&text));
+    let id = id.ok_or_else(unknown_order)?;
+    let user = shop.stock.buyer(&id).await?.ok_or_else(unknown_order)?;
+    Ok(Json(shown(&id, &user)))
+}
+
+fn shown(id: &OrderId, user: &UserId) -> Value {
+    json!({ "order_id": id.to_string(), "sku": id.sku, "user": user })
 }
 
 /// What is no SKU is not for sale.
 fn sku(path: Result<Path<String>, PathRejection>) -> Result<Sku, Problem> {
-    path.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(problem::unknown_sku)
+    path.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(unknown_sku)
+}
+
+fn unknown_sku() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "unknown-sku", "No such SKU is for sale")
+}
+
+fn unknown_order() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "unknown-order", "No such order")
 }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 pub(crate) use self::memory::MemoryStock;
 pub(crate) use self::redis::RedisStock;
-use crate::order::{Order, OrderId, Sku};
+use crate::order::{OrderId, Sku};
 use crate::user::UserId;
 
 /// The stock and the orders of a sale, in this process or in Redis.
@@ -56,11 +56,11 @@ impl Stock {
         }
     }
 
-    /// Returns the order of that id, if there is one.
-    pub(crate) async fn order(&self, id: &OrderId) -> Result<Option<Order>, StoreError> {
+    /// Returns the user with the order of that id, if there is one.
+    pub(crate) async fn buyer(&self, id: &OrderId) -> Result<Option<UserId>, StoreError> {
         match self {
-            Self::Memory(stock) => Ok(stock.order(id)),
-            Self::Redis(stock) => stock.order(id).await,
+            Self::Memory(stock) => Ok(stock.buyer(id)),
+            Self::Redis(stock) => stock.buyer(id).await,
         }
     }
 }

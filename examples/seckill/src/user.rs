@@ -1,6 +1,5 @@
 //! [`UserId`]: the sender of a request, read once, for the limit and for the order.
 
-use crate::problem;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -114,9 +113,10 @@ pub(crate) async fn identify(
     next: Next,
 ) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
+    let place = || format!("{} {:?}", from.place, from.name);
     let user = from.user(&parts).map_err(|error| match error {
-        KeyError::Missing => problem::no_user(&from),
-        _ => problem::bad_user(&from),
+        KeyError::Missing => Problem::no_user(place()),
+        _ => Problem::bad_user(place()),
     })?;
     parts.extensions.insert(user);
     Ok(next.run(Request::from_parts(parts, body)).await)

@@ -13,7 +13,6 @@ use tokio::time::{advance, sleep, timeout};
 
 use crate::args::Args;
 use crate::policies::LOOK_EVERY;
-use crate::start;
 
 const SECOND: Duration = Duration::from_secs(1);
 const ALICE: &str = "+491701234567";
@@ -28,7 +27,7 @@ impl App {
     async fn start(flags: &[&str]) -> Self {
         let flags = [&["sms-gateway", "--downstream-latency", "0ms"], flags].concat();
         let args = Args::try_parse_from(flags).unwrap_or_else(|error| panic!("{error}"));
-        Self(start::app(args).await.unwrap_or_else(|error| panic!("{error}")))
+        Self(crate::app(args).await.unwrap_or_else(|error| panic!("{error}")))
     }
 
     async fn ask_from(&self, peer: &str, method: &str, path: &str, body: &str) -> Answer {

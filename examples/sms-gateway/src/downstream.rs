@@ -1,18 +1,25 @@
 //! [`Downstream`]: the supplier that sends the messages. This one is simulated, with knobs.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
+
+use clap::Args;
 
 use crate::message::Message;
 use crate::share::Share;
+use example_support::flags::span;
+use example_support::lock;
 
 /// How the simulated downstream behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conduct {
-    /// How long it takes over a message.
-    pub(crate) latency: Duration,
-    /// What share of the messages it fails to take, evenly spread.
-    pub(crate) errors: Share,
+    /// How long the simulated downstream takes over a message.
+    #[arg(long, value_name = "DURATION", default_value = "20ms", value_parser = span)]
+    pub(crate) downstream_latency: Duration,
+
+    /// What share of the messages the simulated downstream fails to take.
+    #[arg(long, value_name = "PERCENT", default_value = "0%")]
+    pub(crate) downstream_errors: Share,
 }
 
 /// A downstream that sends nothing anywhere.
@@ -26,60 +33,43 @@ struct State {
     under_way: u64,
 }
 
-/// The downstream did not take a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the downstream did not take the message")]
-pub(crate) struct NotTaken;
-
 impl Downstream {
     pub(crate) fn new(conduct: Conduct) -> Self {
         Self(Mutex::new(State { conduct, received: 0, failed: 0, under_way: 0 }))
     }
 
     pub(crate) fn conduct(&self) -> Conduct {
-        self.state().conduct
+        lock(&self.0).conduct
     }
 
     pub(crate) fn set(&self, conduct: Conduct) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         *state = State { conduct, received: 0, failed: 0, under_way: state.under_way };
     }
 
     /// Returns how many messages it is busy with.
     pub(crate) fn under_way(&self) -> u64 {
-        self.state().under_way
+        lock(&self.0).under_way
     }
 
-    /// Hands a message over.
+    /// Hands a message over, and returns whether it will be sent.
     ///
     /// The future must not be dropped early: the message would be under way for ever.
-    ///
-    /// # Errors
-    ///
-    /// [`NotTaken`] if it will not be sent.
-    pub(crate) async fn send(&self, message: &Message) -> Result<(), NotTaken> {
-        let (latency, fails) = self.state().begin();
+    pub(crate) async fn send(&self, message: &Message) -> bool {
+        let (latency, fails) = {
+            let mut state = lock(&self.0);
+            state.received += 1;
+            state.under_way += 1;
+            // Failures are evenly spread over the messages.
+            let fails = state.failed < state.conduct.downstream_errors.of(state.received);
+            state.failed += u64::from(fails);
+            (state.conduct.downstream_latency, fails)
+        };
         let characters = message.text.chars().count();
         let (institution, channel, to) = (&message.institution, &message.channel, &message.to);
         tracing::debug!(%institution, %channel, %to, characters, "handed to the downstream");
         tokio::time::sleep(latency).await;
-        self.state().under_way -= 1;
-        if fails { Err(NotTaken) } else { Ok(()) }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics between the assignments, so a poisoned lock guards a whole state.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// Begins with a message; returns how long it takes, and whether it fails.
-    fn begin(&mut self) -> (Duration, bool) {
-        self.received += 1;
-        self.under_way += 1;
-        let fails = self.failed < self.conduct.errors.of(self.received);
-        self.failed += u64::from(fails);
-        (self.conduct.latency, fails)
+        lock(&self.0).under_way -= 1;
+        !fails
     }
 }

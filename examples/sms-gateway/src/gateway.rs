@@ -4,10 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    Admitted, Decision, Denied, FailurePolicy, Key, Limiter, Quota, StoreError,
-};
+use tower_sliding_window::{Admitted, Decision, Denied, Key, Limiter, StoreError};
 use uuid::Uuid;
 
 use crate::alerts::Alerts;
@@ -19,6 +16,7 @@ use crate::message::Message;
 
 /// The way of a message: the bucket, then all levels in one decision, then the downstream.
 pub(crate) struct Gateway {
+    /// Its own policy is not used: each check names the policies of the levels.
     pub(crate) limiter: Limiter,
     pub(crate) bucket: Bucket,
     pub(crate) levels: Arc<Levels>,
@@ -39,12 +37,6 @@ pub(crate) enum Refusal {
     Store(StoreError),
     /// The downstream did not take the message. It is not counted.
     Downstream,
-}
-
-/// Creates the limiter of a gateway. Its own policy is not used: each check names the policies of the
-/// levels.
-pub(crate) fn limiter(windows: impl Store, on_failure: FailurePolicy) -> Limiter {
-    Limiter::new(Quota::per_second(1), windows).failure_policy(on_failure)
 }
 
 impl Gateway {
@@ -69,7 +61,7 @@ impl Gateway {
         let keys = [
             (institution, Key::from(message.institution.as_str())),
             (channel, Key::from(message.channel.as_str())),
-            (receiver, Key::from(&message.to)),
+            (receiver, Key::from(message.to.as_str())),
         ];
         let decision = self.limiter.check_all(keys).await.map_err(Refusal::Store)?;
         let refused_by: Vec<&str> =
@@ -85,8 +77,8 @@ impl Gateway {
     async fn hand_over(&self, message: &Message, admitted: &Admitted) -> Result<Uuid, Refusal> {
         let asked = Instant::now();
         let taken = self.downstream.send(message).await;
-        self.results.add(asked.elapsed(), taken.is_err());
-        if taken.is_ok() {
+        self.results.add(asked.elapsed(), !taken);
+        if taken {
             return Ok(admitted.id());
         }
         if let Err(error) = self.limiter.cancel(admitted).await {

@@ -1,13 +1,14 @@
 //! [`Levels`]: the policies in use, which follow the configured thresholds and the controller.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use tower_sliding_window::{Policy, PolicyHandle, Quota};
 
 use crate::name::Name;
 use crate::share::Share;
 use crate::thresholds::{Level, Target, Thresholds, UnknownTarget};
+use example_support::lock;
 
 /// The policies that messages are held to: the configured ones, each limit times the share that the
 /// controller leaves of its level.
@@ -45,29 +46,30 @@ impl Levels {
 
     /// Returns the configured thresholds.
     pub(crate) fn configured(&self) -> Thresholds {
-        self.settings().configured.clone()
+        lock(&self.settings).configured.clone()
     }
 
-    /// Returns the policy that is in use for a target.
-    pub(crate) fn effective(&self, target: &Target) -> Result<Policy, UnknownTarget> {
+    /// Returns the policy that is configured for a target, and the one that is in use.
+    pub(crate) fn both(&self, target: &Target) -> Result<(Policy, Policy), UnknownTarget> {
         let level = match target {
             Target::Level(level) => *level,
             Target::Institution(_) => Level::Institution,
         };
-        let settings = self.settings();
-        Ok(scaled(level, settings.configured.get(target)?, settings.shares[level as usize]))
+        let settings = lock(&self.settings);
+        let configured = settings.configured.get(target)?;
+        Ok((configured.clone(), scaled(level, configured, settings.shares[level as usize])))
     }
 
     /// Puts thresholds in place of those there are. Takes effect at once.
     pub(crate) fn configure(&self, thresholds: Thresholds) {
-        let mut settings = self.settings();
+        let mut settings = lock(&self.settings);
         settings.configured = thresholds;
         self.apply(&settings);
     }
 
     /// Leaves a level a share of its thresholds. Takes effect at once.
     pub(crate) fn leave(&self, level: Level, share: Share) {
-        let mut settings = self.settings();
+        let mut settings = lock(&self.settings);
         settings.shares[level as usize] = share;
         self.apply(&settings);
     }
@@ -75,13 +77,7 @@ impl Levels {
     /// Called under the lock, so that the policies in use are those of one change and no other.
     fn apply(&self, settings: &Settings) {
         let Settings { configured, shares } = settings;
-        let of_level = |level, handle| (level, handle, configured.of(level));
-        let levels =
-            [of_level(Level::Channel, &self.channel), of_level(Level::Receiver, &self.receiver)];
-        let of_institution =
-            |(name, policy)| Some((Level::Institution, self.institutions.get(name)?, policy));
-        let institutions = configured.institutions().filter_map(of_institution);
-        for (level, handle, policy) in institutions.chain(levels) {
+        let apply = |level: Level, handle: &PolicyHandle, policy: &Policy| {
             let policy = scaled(level, policy, shares[level as usize]);
             // What is cached about denials stays good as long as nothing changes.
             if *handle.get() != policy
@@ -89,12 +85,14 @@ impl Levels {
             {
                 tracing::error!(level = level.name(), %error, "a policy can't be used");
             }
+        };
+        for (name, policy) in configured.institutions() {
+            if let Some(handle) = self.institutions.get(name) {
+                apply(Level::Institution, handle, policy);
+            }
         }
-    }
-
-    fn settings(&self) -> MutexGuard<'_, Settings> {
-        // Nothing panics between the assignments, so a poisoned lock guards whole settings.
-        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+        apply(Level::Channel, &self.channel, configured.of(Level::Channel));
+        apply(Level::Receiver, &self.receiver, configured.of(Level::Receiver));
     }
 }
 

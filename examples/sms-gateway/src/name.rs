@@ -3,13 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name, in bytes.
-const LONGEST_NAME: usize = 64;
+use serde_json::Value;
 
 /// The name of an institution or a channel: 1 to 64 characters of `a-z 0-9 _ . -`.
 ///
 /// Lower case only: a name that can be spelt in two ways would have two windows.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[serde(try_from = "Value")]
 pub(crate) struct Name(String);
 
 impl Name {
@@ -37,10 +37,16 @@ impl FromStr for Name {
     fn from_str(text: &str) -> Result<Self, NameError> {
         let allowed =
             |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"_.-".contains(&it);
-        if text.is_empty() || text.len() > LONGEST_NAME || !text.bytes().all(allowed) {
-            return Err(NameError);
-        }
-        Ok(Self(text.to_owned()))
+        let fits = (1..=64).contains(&text.len()) && text.bytes().all(allowed);
+        if fits { Ok(Self(text.to_owned())) } else { Err(NameError) }
+    }
+}
+
+impl TryFrom<Value> for Name {
+    type Error = NameError;
+
+    fn try_from(value: Value) -> Result<Self, NameError> {
+        value.as_str().ok_or(NameError)?.parse()
     }
 }
 

@@ -49,7 +49,7 @@ impl Policies {
     ) -> Result<Self, StoreError> {
         let mut policies = Self::alone(levels, global);
         policies.shared = Some(shared);
-        policies.refresh().await?;
+        policies.take_over(&mut *policies.known.lock().await).await?;
         Ok(policies)
     }
 
@@ -98,18 +98,13 @@ impl Policies {
         Err(ChangeError::Contended)
     }
 
-    /// Takes over the changes of other servers. Returns whether there were any.
-    pub(crate) async fn refresh(&self) -> Result<bool, StoreError> {
-        self.take_over(&mut *self.known.lock().await).await
-    }
-
-    /// Refreshes again and again.
+    /// Takes over the changes of other servers again and again.
     pub(crate) async fn run(&self) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
-            let refreshed = self.refresh().await;
+            let refreshed = self.take_over(&mut *self.known.lock().await).await;
             let was_stale = self.stale.swap(refreshed.is_err(), Ordering::Relaxed);
             match &refreshed {
                 Ok(_) if was_stale => tracing::info!("policies are read from Redis again"),
@@ -126,6 +121,7 @@ impl Policies {
         }
     }
 
+    /// Takes over the changes of other servers. Returns whether there were any.
     async fn take_over(&self, known: &mut Changes) -> Result<bool, StoreError> {
         let Some(shared) = &self.shared else { return Ok(false) };
         let changes = shared.read().await?;

@@ -5,64 +5,40 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use serde_json::error::Category;
 use tower_sliding_window::{Quota, Rejection};
 
 use crate::gateway::Refusal;
-use crate::message::MessageError;
 use crate::policies::ChangeError;
-use crate::sum::GlobalTooLow;
 use example_support::problem::{Problem, insert_retry_after};
 
 /// When to try again what the downstream, or Redis, did not take.
 const SOON: Duration = Duration::from_secs(1);
 
 /// Of a body that can't be read at all.
-fn no_text(detail: impl Into<String>) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, "/problems/unreadable-body", "The body can't be read")
+pub(crate) fn unreadable(detail: impl Into<String>) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, "unreadable-body", "The body can't be read")
         .detail(detail)
 }
 
-pub(crate) fn bad_message(error: &MessageError) -> Problem {
-    let detail = error.to_string();
-    if matches!(error, MessageError::NoJson { .. }) {
-        return no_text(detail);
+pub(crate) fn bad_message(error: &serde_json::Error) -> Problem {
+    if error.classify() != Category::Data {
+        return unreadable(format!("The body is not JSON: {error}."));
     }
     let title = "The body is not a message";
-    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "/problems/bad-message", title).detail(detail)
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "bad-message", title).detail(format!(
+        "The body must be a JSON object with the members institution, channel, to and text, each \
+         once: {error}."
+    ))
 }
 
 pub(crate) fn bad_json(error: &serde_json::Error) -> Problem {
-    no_text(format!("The body is not JSON as expected: {error}."))
-}
-
-pub(crate) fn not_utf_8() -> Problem {
-    no_text("The body is not UTF-8.")
+    unreadable(format!("The body is not JSON as expected: {error}."))
 }
 
 pub(crate) fn bad_value(detail: impl Into<String>) -> Problem {
     let title = "The body can be read, but its value can't be used";
-    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "/problems/bad-value", title).detail(detail)
-}
-
-pub(crate) fn body(status: StatusCode) -> Problem {
-    let title = status.canonical_reason().unwrap_or("The body can't be read");
-    Problem::new(status, "about:blank", title)
-}
-
-pub(crate) fn not_local() -> Problem {
-    let title = "Only requests from the server's own machine are served here";
-    Problem::new(StatusCode::FORBIDDEN, "/problems/not-local", title)
-}
-
-fn global_too_low(error: &GlobalTooLow) -> Problem {
-    let title = "The levels would admit more than the global rate";
-    let detail = format!(
-        "Nothing was changed: {error}. Ask for less, or start the servers with --global {}/1s.",
-        error.enough()
-    );
-    let problem = Problem::new(StatusCode::CONFLICT, "/problems/global-too-low", title);
-    let with_member = |problem: Problem, (name, value)| problem.member(name, value);
-    error.members().into_iter().fold(problem.detail(detail), with_member)
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "bad-value", title).detail(detail)
 }
 
 /// Says why a message is not sent. The bucket's rate is `global`.
@@ -70,7 +46,7 @@ pub(crate) fn refused(refusal: Refusal, global: Quota) -> Response {
     let (response, wait) = match refusal {
         Refusal::UnknownInstitution => {
             let title = "There is no such institution";
-            return Problem::new(StatusCode::FORBIDDEN, "/problems/unknown-institution", title)
+            return Problem::new(StatusCode::FORBIDDEN, "unknown-institution", title)
                 .detail("Only institutions that the gateway was started with may send.")
                 .into_response();
         }
@@ -102,10 +78,19 @@ impl From<ChangeError> for Problem {
         match error {
             ChangeError::Unknown(error) => {
                 let title = "There is no such level or institution";
-                Self::new(StatusCode::NOT_FOUND, "/problems/unknown-level", title)
+                Self::new(StatusCode::NOT_FOUND, "unknown-level", title)
                     .detail(format!("Nothing was changed: {error}."))
             }
-            ChangeError::GlobalTooLow(error) => global_too_low(&error),
+            ChangeError::GlobalTooLow(error) => {
+                let title = "The levels would admit more than the global rate";
+                let problem = Self::new(StatusCode::CONFLICT, "global-too-low", title);
+                let with_member = |problem: Self, (name, value)| problem.member(name, value);
+                error.members().into_iter().fold(problem, with_member).detail(format!(
+                    "Nothing was changed: {error}. Ask for less, or start the servers with \
+                     --global {}/1s.",
+                    error.enough()
+                ))
+            }
             ChangeError::Redis(error) => {
                 tracing::warn!(%error, "a change could not be written to Redis");
                 Self::reduced_capacity(SOON).detail(

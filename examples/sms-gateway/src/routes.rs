@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::downstream::Conduct;
@@ -21,10 +21,9 @@ use crate::gateway::Gateway;
 use crate::message::Message;
 use crate::policies::{ChangeError, Policies};
 use crate::problem;
-use crate::share::Share;
-use crate::thresholds::{Level, Target, Thresholds, UnknownTarget};
-use example_support::problem::Problem;
-use example_support::span::Span;
+use crate::thresholds::{Level, Target, UnknownTarget};
+use example_support::flags::span;
+use example_support::problem::{Problem, with_fallbacks};
 
 /// The longest body, in bytes.
 const LONGEST_BODY: usize = 16 * 1024;
@@ -42,18 +41,14 @@ pub(crate) struct App {
 pub(crate) fn routes(app: App) -> Router {
     let operation = Router::new()
         .route("/policies", get(policies))
-        .route("/policies/{level}", put(change_level))
-        .route("/policies/institution/{name}", put(change_institution))
+        .route("/policies/{*target}", put(change))
         .route("/downstream", get(downstream).put(set_downstream))
         .route_layer(from_fn(only_local));
-    Router::new()
+    let routes = Router::new()
         .route("/sms", post(send))
         .route("/healthz", get(|| async { "ok" }))
-        .merge(operation)
-        .fallback(|| async { Problem::no_such_page() })
-        .method_not_allowed_fallback(|| async { Problem::wrong_method() })
-        .layer(DefaultBodyLimit::max(LONGEST_BODY))
-        .with_state(app)
+        .merge(operation);
+    with_fallbacks(routes).layer(DefaultBodyLimit::max(LONGEST_BODY)).with_state(app)
 }
 
 /// Admits requests from this machine only. A real gateway has its authentication here. A proxy on the
@@ -62,12 +57,16 @@ async fn only_local(request: Request, next: Next) -> Result<Response, Problem> {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     match peer.map(|ConnectInfo(address)| address.ip().to_canonical()) {
         Some(address) if address.is_loopback() => Ok(next.run(request).await),
-        _ => Err(problem::not_local()),
+        _ => {
+            let title = "Only requests from the server's own machine are served here";
+            Err(Problem::new(StatusCode::FORBIDDEN, "not-local", title))
+        }
     }
 }
 
 async fn send(State(app): State<App>, Whole(body): Whole) -> Result<Response, Problem> {
-    let message = Message::from_json(&body).map_err(|error| problem::bad_message(&error))?;
+    let message: Message =
+        serde_json::from_slice(&body).map_err(|error| problem::bad_message(&error))?;
     Ok(match app.gateway.send(message).await {
         Ok(id) => {
             (StatusCode::ACCEPTED, Json(json!({ "message_id": id.to_string() }))).into_response()
@@ -77,66 +76,52 @@ async fn send(State(app): State<App>, Whole(body): Whole) -> Result<Response, Pr
 }
 
 async fn policies(State(app): State<App>) -> Result<Json<Value>, Problem> {
-    let (gateway, configured) = (&app.gateway, app.gateway.levels.configured());
-    let mut answer = Map::new();
-    answer.insert("version".to_owned(), app.policies.version().into());
-    answer.insert("stale".to_owned(), app.policies.are_stale().into());
+    let gateway = &app.gateway;
     let (global, alert) = (gateway.bucket.quota().to_string(), gateway.alerts.is_on("global"));
-    answer.insert("global".to_owned(), json!({ "configured": global, "alert": alert }));
+    let mut answer = json!({
+        "version": app.policies.version(),
+        "stale": app.policies.are_stale(),
+        "global": { "configured": global, "alert": alert },
+    });
     for level in Level::ALL {
-        let mut entry = shown(gateway, &configured, &Target::Level(level))?;
+        let mut entry = shown(gateway, &Target::Level(level))?;
         entry["alert"] = gateway.alerts.is_on(level.name()).into();
-        if level == Level::Institution {
-            let mut institutions = Map::new();
-            for (name, _) in configured.institutions() {
-                let own = shown(gateway, &configured, &Target::Institution(name.clone()))?;
-                institutions.insert(name.to_string(), own);
-            }
-            entry["institutions"] = institutions.into();
-        }
-        answer.insert(level.name().to_owned(), entry);
+        answer[level.name()] = entry;
     }
-    Ok(Json(answer.into()))
+    for (name, _) in gateway.levels.configured().institutions() {
+        let own = shown(gateway, &Target::Institution(name.clone()))?;
+        answer["institution"]["institutions"][name.as_str()] = own;
+    }
+    Ok(Json(answer))
 }
 
 /// Shows a threshold as it was configured, and as the controller has left it.
-fn shown(gateway: &Gateway, configured: &Thresholds, target: &Target) -> Result<Value, Problem> {
-    let effective = gateway.levels.effective(target).map_err(ChangeError::from)?.to_string();
-    let configured = configured.get(target).map_err(ChangeError::from)?.to_string();
-    Ok(json!({ "configured": configured, "effective": effective }))
+fn shown(gateway: &Gateway, target: &Target) -> Result<Value, Problem> {
+    let (configured, effective) = gateway.levels.both(target).map_err(ChangeError::from)?;
+    Ok(json!({ "configured": configured.to_string(), "effective": effective.to_string() }))
 }
 
-async fn change_level(
+async fn change(
     State(app): State<App>,
-    level: Result<Path<String>, PathRejection>,
+    target: Result<Path<String>, PathRejection>,
     Whole(body): Whole,
 ) -> Result<Json<Value>, Problem> {
-    change(app, level.ok().map(|Path(level)| level), &body).await
-}
-
-async fn change_institution(
-    State(app): State<App>,
-    name: Result<Path<String>, PathRejection>,
-    Whole(body): Whole,
-) -> Result<Json<Value>, Problem> {
-    change(app, name.ok().map(|Path(name)| format!("institution/{name}")), &body).await
-}
-
-async fn change(app: App, target: Option<String>, body: &[u8]) -> Result<Json<Value>, Problem> {
-    let target = target.and_then(|target| target.parse().ok());
+    let target = target.ok().and_then(|Path(target)| target.parse().ok());
     let target: Target = target.ok_or(ChangeError::Unknown(UnknownTarget))?;
-    let policy_text = policy_text(body)?;
-    let new = policy_text.parse().map_err(|error| problem::bad_value(format!("{error}.")))?;
+    let text = policy_text(&body)?;
+    let new = text.parse().map_err(|error| problem::bad_value(format!("{error}.")))?;
     // A change that has begun is finished even if the caller no longer waits.
     let (policies, changed) = (app.policies.clone(), target.clone());
     let change = tokio::spawn(async move { policies.change(&changed, new).await });
     change.await.unwrap_or(Err(ChangeError::Contended))?;
-    shown(&app.gateway, &app.gateway.levels.configured(), &target).map(Json)
+    shown(&app.gateway, &target).map(Json)
 }
 
 /// Reads a JSON string, or text as it is: `"500/1s"` and `500/1s` are the same.
 fn policy_text(body: &[u8]) -> Result<String, Problem> {
-    let text = std::str::from_utf8(body).map_err(|_| problem::not_utf_8())?.trim();
+    let text = std::str::from_utf8(body)
+        .map_err(|_| problem::unreadable("The body is not UTF-8."))?
+        .trim();
     if text.starts_with('"') {
         return serde_json::from_str(text).map_err(|error| problem::bad_json(&error));
     }
@@ -152,7 +137,8 @@ struct Knobs {
 }
 
 async fn downstream(State(app): State<App>) -> Json<Value> {
-    let Conduct { latency, errors } = app.gateway.downstream.conduct();
+    let Conduct { downstream_latency: latency, downstream_errors: errors } =
+        app.gateway.downstream.conduct();
     let health = app.gateway.results.health();
     Json(json!({
         "latency": format!("{}ms", latency.as_millis()),
@@ -169,14 +155,12 @@ async fn set_downstream(
     let knobs: Knobs = serde_json::from_slice(&body).map_err(|error| problem::bad_json(&error))?;
     let mut conduct = app.gateway.downstream.conduct();
     if let Some(latency) = knobs.latency {
-        let latency: Span =
-            latency.parse().map_err(|error| problem::bad_value(format!("latency: {error}.")))?;
-        conduct.latency = latency.0;
+        conduct.downstream_latency =
+            span(&latency).map_err(|error| problem::bad_value(format!("latency: {error}.")))?;
     }
     if let Some(errors) = knobs.errors {
-        conduct.errors = errors
-            .parse::<Share>()
-            .map_err(|error| problem::bad_value(format!("errors: {error}.")))?;
+        conduct.downstream_errors =
+            errors.parse().map_err(|error| problem::bad_value(format!("errors: {error}.")))?;
     }
     app.gateway.downstream.set(conduct);
     Ok(downstream(State(app)).await)
@@ -190,7 +174,7 @@ impl FromRequest<App> for Whole {
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
         let body = timeout(app.idle_timeout, Bytes::from_request(request, app)).await;
-        let body = body.map_err(|_| problem::body(StatusCode::REQUEST_TIMEOUT))?;
-        body.map(Self).map_err(|rejection| problem::body(rejection.status()))
+        let body = body.map_err(|_| Problem::plain(StatusCode::REQUEST_TIMEOUT))?;
+        body.map(Self).map_err(|rejection| Problem::plain(rejection.status()))
     }
 }

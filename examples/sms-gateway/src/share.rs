@@ -59,18 +59,9 @@ impl FromStr for Share {
     type Err = ShareError;
 
     fn from_str(text: &str) -> Result<Self, ShareError> {
-        let digits = |text: &str| {
-            let short = text.len() <= 3 && text.bytes().all(|byte| byte.is_ascii_digit());
-            if short { text.parse::<u32>().ok() } else { None }
-        };
-        let number = text.strip_suffix('%').ok_or(ShareError)?.trim_end();
-        let (percent, tenths) = number.split_once('.').unwrap_or((number, "0"));
-        let percent = digits(percent).ok_or(ShareError)?;
-        let tenths = digits(tenths).filter(|_| tenths.len() == 1).ok_or(ShareError)?;
-        match percent * 10 + tenths {
-            thousandths @ 0..=1000 => Ok(Self(thousandths)),
-            _ => Err(ShareError),
-        }
+        // The text of every share there is: nothing else is one.
+        let text = text.replace(" %", "%").replace(".0%", "%");
+        (0..=1000).map(Self).find(|share| share.to_string() == text).ok_or(ShareError)
     }
 }
 

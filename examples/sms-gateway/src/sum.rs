@@ -20,19 +20,8 @@ const ROUNDING: f64 = 1e-9;
 /// The institutions' rates, added up.
 #[derive(Clone, Debug)]
 pub(crate) struct Sum {
-    /// The highest rate first.
-    terms: Vec<Term>,
-}
-
-/// What one institution adds to the sum.
-#[derive(Clone, Debug)]
-struct Term {
-    institution: Name,
-    policy: Policy,
-    /// Messages a second in the long run.
-    rate: f64,
-    /// Messages at once on top of that.
-    burst: u64,
+    /// The institution of the highest rate first.
+    terms: Vec<(Name, Policy)>,
 }
 
 /// Returns how many requests a second a quota admits in the long run.
@@ -40,29 +29,26 @@ fn rate(quota: &Quota) -> f64 {
     f64::from(quota.limit()) / quota.window().as_secs_f64()
 }
 
-/// Returns the quota that holds a policy back in the long run.
-fn binding(policy: &Policy) -> Option<&Quota> {
-    policy.quotas().iter().min_by(|one, other| {
-        rate(one).total_cmp(&rate(other)).then(one.limit().cmp(&other.limit()))
-    })
+/// Returns how many requests a second a policy admits in the long run, and how many more at once:
+/// by the quota that holds it back.
+fn rate_and_burst(policy: &Policy) -> (f64, u64) {
+    let both = policy.quotas().iter().map(|quota| (rate(quota), u64::from(quota.limit())));
+    both.min_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)))
+        .unwrap_or_default()
 }
 
 impl Sum {
     pub(crate) fn new<'a>(institutions: impl Iterator<Item = (&'a Name, &'a Policy)>) -> Self {
-        let term = |(name, policy): (&Name, &Policy)| Term {
-            institution: name.clone(),
-            policy: policy.clone(),
-            rate: binding(policy).map_or(0.0, rate),
-            burst: binding(policy).map_or(0, |quota| quota.limit().into()),
-        };
-        let mut terms: Vec<_> = institutions.map(term).collect();
-        terms.sort_by(|one, other| other.rate.total_cmp(&one.rate));
+        let mut terms: Vec<_> =
+            institutions.map(|(name, policy)| (name.clone(), policy.clone())).collect();
+        let rate = |(_, policy): &(Name, Policy)| rate_and_burst(policy).0;
+        terms.sort_by(|one, other| rate(other).total_cmp(&rate(one)));
         Self { terms }
     }
 
     /// Returns the sum, in messages a second.
     pub(crate) fn rate(&self) -> f64 {
-        self.terms.iter().map(|term| term.rate).sum()
+        self.terms.iter().map(|(_, policy)| rate_and_burst(policy).0).sum()
     }
 
     /// Holds a global rate against the sum.
@@ -80,17 +66,17 @@ impl Sum {
     /// Returns how many tokens a bucket must hold to refuse nothing that the levels admit, if that is
     /// more than a bucket of this quota holds.
     pub(crate) fn burst_above(&self, global: Quota) -> Option<u64> {
-        let burst = self.terms.iter().map(|term| term.burst).sum();
+        let burst = self.terms.iter().map(|(_, policy)| rate_and_burst(policy).1).sum();
         (burst > u64::from(global.limit())).then_some(burst)
     }
 }
 
 impl fmt::Display for Sum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} a second", Rate(self.rate()))?;
-        for (index, term) in self.terms.iter().take(SHOWN_TERMS).enumerate() {
+        write!(f, "{} a second", shown(self.rate()))?;
+        for (index, (institution, policy)) in self.terms.iter().take(SHOWN_TERMS).enumerate() {
             let sign = if index == 0 { "=" } else { "+" };
-            write!(f, " {sign} {} {}", term.institution, term.policy)?;
+            write!(f, " {sign} {institution} {policy}")?;
         }
         match self.terms.len().saturating_sub(SHOWN_TERMS) {
             0 => Ok(()),
@@ -103,7 +89,7 @@ impl fmt::Display for Sum {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
     "the global rate {global}, that is {} a second, is below the sum of the institutions' rates: {sum}",
-    Rate(rate(global))
+    shown(rate(global))
 )]
 pub(crate) struct GlobalTooLow {
     sum: Sum,
@@ -118,9 +104,9 @@ impl GlobalTooLow {
 
     /// Returns the sum, its terms and the global rate for a problem document, rates a second.
     pub(crate) fn members(&self) -> [(&'static str, Value); 3] {
-        let term = |term: &Term| {
-            let (name, policy) = (term.institution.as_str(), term.policy.to_string());
-            json!({ "institution": name, "policy": policy, "rate": term.rate })
+        let term = |(name, policy): &(Name, Policy)| {
+            let (rate, _) = rate_and_burst(policy);
+            json!({ "institution": name.as_str(), "policy": policy.to_string(), "rate": rate })
         };
         let terms: Vec<_> = self.sum.terms.iter().take(SHOWN_TERMS).map(term).collect();
         let global = json!({ "policy": self.global.to_string(), "rate": rate(&self.global) });
@@ -128,14 +114,10 @@ impl GlobalTooLow {
     }
 }
 
-/// A rate with at most three decimals.
-struct Rate(f64);
-
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = format!("{:.3}", self.0);
-        f.write_str(text.trim_end_matches('0').trim_end_matches('.'))
-    }
+/// Returns a rate with at most three decimals.
+fn shown(rate: f64) -> String {
+    let text = format!("{rate:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]
@@ -143,10 +125,11 @@ mod tests {
     use super::*;
 
     fn sum(policies: &[&str]) -> Sum {
-        let named = |(index, policy): (usize, &&str)| {
-            (format!("i{index}").parse().unwrap(), policy.parse().unwrap())
-        };
-        let terms: Vec<(Name, Policy)> = policies.iter().enumerate().map(named).collect();
+        let named = policies
+            .iter()
+            .enumerate()
+            .map(|(index, policy)| (format!("i{index}").parse().unwrap(), policy.parse().unwrap()));
+        let terms: Vec<(Name, Policy)> = named.collect();
         Sum::new(terms.iter().map(|(name, policy)| (name, policy)))
     }
 

@@ -1,8 +1,11 @@
 //! [`Tally`]: counts over a sliding window of time.
 
+use std::error::Error;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use example_support::flags::span;
 
 /// How many slots a window is divided into.
 const SLOTS: usize = 20;
@@ -18,15 +21,14 @@ pub(crate) struct Tally<const N: usize> {
 }
 
 impl<const N: usize> Tally<N> {
-    /// Creates a tally that begins now.
-    ///
-    /// # Panics
-    ///
-    /// If the window is shorter than a microsecond.
+    /// Creates a tally that begins now, over a [`window`].
     pub(crate) fn new(window: Duration) -> Self {
-        let slot = window / SLOTS as u32;
-        assert!(!slot.is_zero(), "the window is too short");
-        Self { slots: [[0; N]; SLOTS], slot, epoch: Instant::now(), current: 0 }
+        Self {
+            slots: [[0; N]; SLOTS],
+            slot: window / SLOTS as u32,
+            epoch: Instant::now(),
+            current: 0,
+        }
     }
 
     /// Counts one occurrence of each kind that is marked.
@@ -57,6 +59,13 @@ impl<const N: usize> Tally<N> {
         }
         self.current = now;
     }
+}
+
+/// Reads a length of time over which a tally counts.
+pub(crate) fn window(text: &str) -> Result<Duration, Box<dyn Error + Send + Sync>> {
+    let window = span(text)?;
+    let is_long_enough = window >= Duration::from_millis(100);
+    if is_long_enough { Ok(window) } else { Err("it is shorter than 100ms".into()) }
 }
 
 #[cfg(test)]

@@ -26,11 +26,7 @@ impl Level {
 
     /// Returns the level's name, which its policies have too.
     pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Institution => "institution",
-            Self::Channel => "channel",
-            Self::Receiver => "receiver",
-        }
+        ["institution", "channel", "receiver"][self as usize]
     }
 }
 
@@ -46,7 +42,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Level(level) => f.write_str(level.name()),
-            Self::Institution(name) => write!(f, "{}/{name}", Level::Institution.name()),
+            Self::Institution(name) => write!(f, "institution/{name}"),
         }
     }
 }
@@ -55,14 +51,9 @@ impl FromStr for Target {
     type Err = UnknownTarget;
 
     fn from_str(text: &str) -> Result<Self, UnknownTarget> {
-        if let Some(level) = Level::ALL.into_iter().find(|level| level.name() == text) {
-            return Ok(Self::Level(level));
-        }
-        match text.split_once('/') {
-            Some(("institution", name)) => {
-                name.parse().map(Self::Institution).map_err(|_| UnknownTarget)
-            }
-            _ => Err(UnknownTarget),
+        match text.strip_prefix("institution/") {
+            Some(name) => name.parse().map(Self::Institution).map_err(|_| UnknownTarget),
+            None => Level::from_str(text, false).map(Self::Level).map_err(|_| UnknownTarget),
         }
     }
 }
@@ -78,29 +69,17 @@ pub(crate) struct UnknownTarget;
 /// What each level admits by configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Thresholds {
-    institution: Policy,
+    /// In the order of [`Level::ALL`].
+    pub(crate) levels: [Policy; Level::ALL.len()],
     /// The institutions there are, and what those have that have a threshold of their own.
-    institutions: BTreeMap<Name, Option<Policy>>,
-    channel: Policy,
-    receiver: Policy,
+    pub(crate) institutions: BTreeMap<Name, Option<Policy>>,
 }
 
 impl Thresholds {
-    pub(crate) fn new(
-        institution: Policy,
-        institutions: BTreeMap<Name, Option<Policy>>,
-        channel: Policy,
-        receiver: Policy,
-    ) -> Self {
-        Self { institution, institutions, channel, receiver }
-    }
-
     /// Replaces one threshold.
     pub(crate) fn set(&mut self, target: &Target, policy: Policy) -> Result<(), UnknownTarget> {
         match target {
-            Target::Level(Level::Institution) => self.institution = policy,
-            Target::Level(Level::Channel) => self.channel = policy,
-            Target::Level(Level::Receiver) => self.receiver = policy,
+            Target::Level(level) => self.levels[*level as usize] = policy,
             Target::Institution(name) => {
                 *self.institutions.get_mut(name).ok_or(UnknownTarget)? = Some(policy);
             }
@@ -110,21 +89,19 @@ impl Thresholds {
 
     /// Replaces one threshold by what it is in `other`.
     pub(crate) fn set_as_in(&mut self, other: &Self, target: &Target) -> Result<(), UnknownTarget> {
-        if let Target::Institution(name) = target {
-            let own = self.institutions.get_mut(name).ok_or(UnknownTarget)?;
-            *own = other.institutions.get(name).cloned().flatten();
-            return Ok(());
+        match target {
+            Target::Level(level) => self.set(target, other.of(*level).clone())?,
+            Target::Institution(name) => {
+                let own = self.institutions.get_mut(name).ok_or(UnknownTarget)?;
+                *own = other.institutions.get(name).cloned().flatten();
+            }
         }
-        self.set(target, other.get(target)?.clone())
+        Ok(())
     }
 
     /// Returns the threshold of a level.
     pub(crate) fn of(&self, level: Level) -> &Policy {
-        match level {
-            Level::Institution => &self.institution,
-            Level::Channel => &self.channel,
-            Level::Receiver => &self.receiver,
-        }
+        &self.levels[level as usize]
     }
 
     /// Returns one threshold: of an institution its own, or else that of the level.
@@ -132,17 +109,16 @@ impl Thresholds {
         match target {
             Target::Level(level) => Ok(self.of(*level)),
             Target::Institution(name) => {
-                let own = self.institutions.get(name).ok_or(UnknownTarget)?;
-                Ok(own.as_ref().unwrap_or(&self.institution))
+                let mut all = self.institutions();
+                all.find(|(it, _)| *it == name).map(|(_, policy)| policy).ok_or(UnknownTarget)
             }
         }
     }
 
     /// Returns every institution with its threshold.
     pub(crate) fn institutions(&self) -> impl Iterator<Item = (&Name, &Policy)> {
-        self.institutions
-            .iter()
-            .map(|(name, own)| (name, own.as_ref().unwrap_or(&self.institution)))
+        let level = self.of(Level::Institution);
+        self.institutions.iter().map(move |(name, own)| (name, own.as_ref().unwrap_or(level)))
     }
 
     /// Adds up what the levels admit altogether.

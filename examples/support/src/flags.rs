@@ -1,13 +1,12 @@
-//! [`ListenFlags`], [`RedisFlags`] and [`FailureFlags`]: the flags that all servers have.
+//! [`ListenFlags`] and [`RedisFlags`]: the flags that all servers have, and the texts they accept.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use clap::Args;
-use tower_sliding_window::FailurePolicy;
 
-use crate::prefix::Prefix;
-use crate::redis::{Connected, OpenError, connect};
-use crate::span::{IdleTimeout, Span};
+/// The longest length of time that a flag takes: a year.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Where a server listens, and for how long it waits for a client.
 ///
@@ -20,13 +19,13 @@ pub struct ListenFlags {
 
     /// Closes a connection on which no whole request head has come for this long. A proxy in front
     /// of the server must have a shorter idle timeout.
-    #[arg(long, value_name = "DURATION", default_value = "75s")]
-    pub idle_timeout: IdleTimeout,
+    #[arg(long, value_name = "DURATION", default_value = "75s", value_parser = idle_timeout)]
+    pub idle_timeout: Duration,
 }
 
 /// Which Redis a server uses.
 ///
-/// `mut_arg` gives `--redis` the environment variable of the server.
+/// `mut_arg` gives `--redis` the environment variable of the server, and `--prefix` its default.
 #[derive(Args)]
 pub struct RedisFlags {
     /// Redis that keeps everything, for all processes that use it:
@@ -34,37 +33,65 @@ pub struct RedisFlags {
     /// Cluster or for Sentinels. Without it, this process keeps everything.
     // Text here, so that an error of clap, which repeats the value, can't show a password.
     #[arg(long, value_name = "URL", hide_env_values = true, value_delimiter = ',')]
-    redis: Vec<String>,
+    pub(crate) redis: Vec<String>,
 
     /// The name of the master that Sentinels watch. Then --redis names the Sentinels.
     #[arg(long, value_name = "NAME", requires = "redis")]
-    sentinel_master: Option<String>,
+    pub(crate) sentinel_master: Option<String>,
 
     /// How long Redis may take to reply.
-    #[arg(long, value_name = "DURATION", default_value = "50ms")]
-    response_timeout: Span,
+    #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = span)]
+    pub(crate) response_timeout: Duration,
+
+    /// What the Redis keys begin with; servers with the same prefix share what they keep.
+    #[arg(long, value_name = "NAME", default_value = "server", value_parser = prefix)]
+    pub prefix: String,
 }
 
-impl RedisFlags {
-    /// Connects to the Redis that the flags name, if they name one.
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError`] if a URL is wrong or the Redis can't be used.
-    pub async fn connect(&self, prefix: &Prefix) -> Result<Option<Connected>, OpenError> {
-        if self.redis.is_empty() {
-            return Ok(None);
-        }
-        let master = self.sentinel_master.as_deref();
-        connect(&self.redis, master, self.response_timeout.0, prefix).await.map(Some)
-    }
+/// Reads what the Redis keys begin with.
+///
+/// # Errors
+///
+/// [`FlagError::Prefix`] if it has other characters, or too many.
+pub fn prefix(text: &str) -> Result<String, FlagError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
+    let fits = (1..=64).contains(&text.len()) && text.bytes().all(allowed);
+    if fits { Ok(text.to_owned()) } else { Err(FlagError::Prefix) }
 }
 
-/// What a server does while Redis does not answer.
-#[derive(Args)]
-pub struct FailureFlags {
-    /// What decides while Redis does not answer: `local` (this process alone), `local:N` (this
-    /// process as one of N servers), `open` (admit all) or `closed` (503).
-    #[arg(long, value_name = "POLICY", default_value = "local")]
-    pub on_failure: FailurePolicy,
+/// Reads a length of time of up to a year, written `200ms`, `30s` or `5m`.
+///
+/// # Errors
+///
+/// [`FlagError`] if the text has another form, or the time is too long.
+pub fn span(text: &str) -> Result<Duration, FlagError> {
+    let span = humantime::parse_duration(text)?;
+    if span > LONGEST { Err(FlagError::TooLong) } else { Ok(span) }
+}
+
+/// Reads how long a client may keep a connection without a request: a [`span`] that is not zero.
+///
+/// # Errors
+///
+/// [`FlagError`] if it is no such time.
+pub fn idle_timeout(text: &str) -> Result<Duration, FlagError> {
+    let timeout = span(text)?;
+    if timeout.is_zero() { Err(FlagError::Zero) } else { Ok(timeout) }
+}
+
+/// What is wrong with the text of a flag.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum FlagError {
+    /// Not a prefix.
+    #[error("a prefix is 1 to 64 characters of A-Z a-z 0-9 _ . : -")]
+    Prefix,
+    /// Not a length of time.
+    #[error("it is not a length of time such as 30s or 5m: {0}")]
+    Span(#[from] humantime::DurationError),
+    /// More than a year.
+    #[error("it is longer than a year")]
+    TooLong,
+    /// No time at all.
+    #[error("it is zero, in which no request could be read")]
+    Zero,
 }

@@ -1,10 +1,13 @@
 //! What the example servers share.
 
 pub mod flags;
-pub mod prefix;
 pub mod problem;
 pub mod redis;
-mod serve;
 pub mod server;
-mod shutdown;
-pub mod span;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a value, also after a panic under the lock: no server here leaves a value half changed.
+pub fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,12 +1,14 @@
 //! [`Problem`]: every error of a server as `application/problem+json` (RFC 9457), in the same form
 //! as the responses of the layer.
 
+use std::borrow::Cow;
+use std::fmt::Display;
 use std::time::Duration;
 
-use axum::Json;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tower_sliding_window::StoreError;
@@ -15,7 +17,7 @@ use tower_sliding_window::StoreError;
 #[derive(Debug, Serialize)]
 pub struct Problem {
     #[serde(rename = "type")]
-    kind: &'static str,
+    kind: Cow<'static, str>,
     title: &'static str,
     #[serde(serialize_with = "number")]
     status: StatusCode,
@@ -28,8 +30,22 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Creates a problem of this type, which `title` describes.
-    pub fn new(status: StatusCode, kind: &'static str, title: &'static str) -> Self {
+    /// Creates a problem of the type `/problems/KIND`, which `title` describes.
+    pub fn new(status: StatusCode, kind: &str, title: &'static str) -> Self {
+        Self::of_type(status, format!("/problems/{kind}"), title)
+    }
+
+    /// Creates a problem that its status describes.
+    pub fn plain(status: StatusCode) -> Self {
+        Self::of_type(status, "about:blank", status.canonical_reason().unwrap_or("Refused"))
+    }
+
+    fn of_type(
+        status: StatusCode,
+        kind: impl Into<Cow<'static, str>>,
+        title: &'static str,
+    ) -> Self {
+        let kind = kind.into();
         Self { kind, title, status, detail: None, members: Map::new(), retry_after: None }
     }
 
@@ -54,7 +70,7 @@ impl Problem {
 
     /// Creates the 503 that the layer responds with when the store does not answer.
     pub fn reduced_capacity(wait: Duration) -> Self {
-        Self::new(
+        Self::of_type(
             StatusCode::SERVICE_UNAVAILABLE,
             "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
             "Request cannot be satisfied due to temporary server capacity constraints",
@@ -62,15 +78,26 @@ impl Problem {
         .retry_after(wait)
     }
 
-    /// Creates a 404.
-    pub fn no_such_page() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "about:blank", "Not Found")
+    /// Creates the 401 for a request without a user in this place, such as `header x-user-id`.
+    pub fn no_user(place: impl Display) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "no-user", "The request names no user")
+            .detail(format!("The {place} is missing or empty."))
     }
 
-    /// Creates a 405.
-    pub fn wrong_method() -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "about:blank", "Method Not Allowed")
+    /// Creates the 400 for a user in this place that can't be read.
+    pub fn bad_user(place: impl Display) -> Self {
+        let title = "The request does not name its user clearly";
+        Self::new(StatusCode::BAD_REQUEST, "bad-user", title).detail(format!(
+            "The {place} must be there once, in UTF-8, and be at most 128 bytes long."
+        ))
     }
+}
+
+/// Answers with a problem to every path and method that the routes do not have.
+pub fn with_fallbacks<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
+    routes
+        .fallback(|| async { Problem::plain(StatusCode::NOT_FOUND) })
+        .method_not_allowed_fallback(|| async { Problem::plain(StatusCode::METHOD_NOT_ALLOWED) })
 }
 
 /// For the routes that ask the store themselves. The layer has its own response.

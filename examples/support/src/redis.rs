@@ -1,13 +1,12 @@
 //! [`Connected`]: the Redis that a server uses.
 
 use std::error::Error;
-use std::time::Duration;
 
 use ::redis::{ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
 use tower_sliding_window::store::RedisServers;
 use tower_sliding_window::{RedisStore, StoreError};
 
-use crate::prefix::Prefix;
+use crate::flags::RedisFlags;
 
 /// A Redis that has answered.
 pub struct Connected {
@@ -20,39 +19,40 @@ pub struct Connected {
 impl Connected {
     /// Says that this Redis fails.
     pub fn unusable(&self, source: StoreError) -> OpenError {
-        unusable(&self.addresses, source)
+        OpenError::Unusable { addresses: self.addresses.clone(), source: Box::new(source) }
     }
 }
 
-/// Connects to the server at a URL, to the Cluster of several, or to the master that Sentinels name.
-pub(crate) async fn connect(
-    urls: &[String],
-    sentinel_master: Option<&str>,
-    response_timeout: Duration,
-    prefix: &Prefix,
-) -> Result<Connected, OpenError> {
-    let infos = urls.iter().map(|url| url.as_str().into_connection_info());
-    let infos: Vec<ConnectionInfo> = infos.collect::<RedisResult<_>>().map_err(OpenError::Url)?;
-    let addresses: Vec<String> = infos.iter().map(|info| info.addr().to_string()).collect();
-    let addresses = addresses.join(", ");
-    let servers = match (&infos[..], sentinel_master) {
-        (_, Some(master)) => RedisServers::sentinel(infos, master),
-        ([one], None) => RedisServers::one(one.clone()),
-        (_, None) => RedisServers::cluster(infos),
-    };
-    let builder = RedisStore::builder().prefix(&prefix.0).response_timeout(response_timeout);
-    let store = match servers {
-        Ok(servers) => builder.connect(servers).await,
-        Err(error) => Err(error),
-    };
-    match store {
-        Ok(store) => Ok(Connected { store, addresses }),
-        Err(error) => Err(unusable(&addresses, error)),
+impl RedisFlags {
+    /// Connects to the Redis that the flags name, if they name one: to the server at a URL, to the
+    /// Cluster of several, or to the master that Sentinels name.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] if a URL is wrong or the Redis can't be used.
+    pub async fn connect(&self) -> Result<Option<Connected>, OpenError> {
+        let infos = self.redis.iter().map(|url| url.as_str().into_connection_info());
+        let infos: Vec<ConnectionInfo> =
+            infos.collect::<RedisResult<_>>().map_err(OpenError::Url)?;
+        let addresses: Vec<String> = infos.iter().map(|info| info.addr().to_string()).collect();
+        let addresses = addresses.join(", ");
+        let servers = match (&infos[..], self.sentinel_master.as_deref()) {
+            ([], _) => return Ok(None),
+            (_, Some(master)) => RedisServers::sentinel(infos, master),
+            ([one], None) => RedisServers::one(one.clone()),
+            (_, None) => RedisServers::cluster(infos),
+        };
+        let builder =
+            RedisStore::builder().prefix(&self.prefix).response_timeout(self.response_timeout);
+        let store = match servers {
+            Ok(servers) => builder.connect(servers).await.map_err(Into::into),
+            Err(error) => Err(error.into()),
+        };
+        match store {
+            Ok(store) => Ok(Some(Connected { store, addresses })),
+            Err(source) => Err(OpenError::Unusable { addresses, source }),
+        }
     }
-}
-
-fn unusable(addresses: &str, source: impl Error + Send + Sync + 'static) -> OpenError {
-    OpenError::Unusable { addresses: addresses.to_owned(), source: Box::new(source) }
 }
 
 /// Why a server can't start with the Redis it was given.

@@ -1,43 +1,50 @@
-//! [`Server`]: listens, prints its address, and stops when it is asked to.
+//! [`Server`]: listens, prints its address, and stops gracefully when it is asked to.
 
-use std::io::Write;
+use std::error::Error;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use axum::Router;
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tower::Service;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::flags::ListenFlags;
-use crate::serve::serve;
-use crate::shutdown::{self, Stop};
 
+/// How long requests may take to end once the server has been asked to stop.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs a program to its end, and returns its exit code. An error is printed to stderr.
+///
 /// Logs to stderr what `RUST_LOG` asks for, or else from `info` on. Stdout carries only what the
 /// program is run for.
-pub fn log_to_stderr() {
+pub async fn exit_code(program: impl Future<Output = Result<(), Box<dyn Error>>>) -> ExitCode {
     let wanted = std::env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
     let targets: Targets = wanted.unwrap_or_else(|| Targets::new().with_default(Level::INFO));
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(io::stderr)
         .with_ansi(false)
         // Without this, it panics when stderr has been closed, as in `2>&1 | head`.
         .log_internal_errors(false);
     tracing_subscriber::registry().with(lines).with(targets).init();
-}
-
-/// Prints an error, if there is one, to stderr, and returns the exit code of the process.
-pub fn exit_code(result: Result<(), impl std::error::Error>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
+    if let Err(error) = program.await {
+        eprintln!("error: {error}");
+        return ExitCode::FAILURE;
     }
+    tracing::info!("stopped");
+    ExitCode::SUCCESS
 }
 
 /// A server that has its address.
@@ -45,19 +52,20 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     idle_timeout: Duration,
-    stop: Stop,
+    /// Becomes true when the server is asked to stop.
+    stop: watch::Receiver<bool>,
 }
 
 impl Server {
-    /// Takes the address of `--listen`, and begins to listen for signals.
+    /// Takes the address of `--listen`, and begins to listen for SIGTERM and SIGINT.
     ///
     /// # Errors
     ///
     /// [`ServerError`] if the address is taken.
     pub async fn bind(flags: &ListenFlags) -> Result<Self, ServerError> {
         // Before anything is announced, so that a signal right after that is not missed.
-        let stop = shutdown::signals().map_err(ServerError::Signals)?;
-        Self::take(flags.listen, "--listen", flags.idle_timeout.0, stop).await
+        let stop = signals().map_err(ServerError::system("listen for signals"))?;
+        Self::take(flags.listen, "--listen", flags.idle_timeout, stop).await
     }
 
     /// Takes one more address, that of `flag`, for a server that stops together with this one.
@@ -77,14 +85,11 @@ impl Server {
         listen: SocketAddr,
         flag: &'static str,
         idle_timeout: Duration,
-        stop: Stop,
+        stop: watch::Receiver<bool>,
     ) -> Result<Self, ServerError> {
-        let listener = TcpListener::bind(listen).await.map_err(|source| ServerError::Listen {
-            listen,
-            flag,
-            source,
-        })?;
-        let address = listener.local_addr().map_err(ServerError::Address)?;
+        let taken = |source| ServerError::Listen { listen, flag, source };
+        let listener = TcpListener::bind(listen).await.map_err(taken)?;
+        let address = listener.local_addr().map_err(ServerError::system("tell the address"))?;
         Ok(Self { listener, address, idle_timeout, stop })
     }
 
@@ -92,16 +97,63 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`ServerError::Announce`] if stdout is closed.
+    /// [`ServerError`] if stdout is closed.
     pub fn announce(&self, what: &str) -> Result<(), ServerError> {
         // Connections queue at the listener from the start, so the line is true already.
-        writeln!(std::io::stdout(), "{what} http://{}", self.address).map_err(ServerError::Announce)
+        let printed = writeln!(io::stdout(), "{what} http://{}", self.address);
+        printed.map_err(ServerError::system("print the address to stdout"))
     }
 
-    /// Serves until the server is asked to stop, and then until the requests under way are answered.
-    pub async fn serve(self, app: Router) {
-        serve(self.listener, app, self.idle_timeout, self.stop).await;
+    /// Serves until it is asked to stop, and then until the requests under way are answered. Closes a
+    /// connection on which no whole request head comes for the idle timeout.
+    ///
+    /// `axum::serve` has no such timeout: there a client that sends half a request keeps its
+    /// connection for ever. Nor does it answer a client that has closed its side after the request,
+    /// as `nc -N` does.
+    pub async fn serve(mut self, app: Router) {
+        // Some routes need to know the other end of each connection.
+        let mut app = app.into_make_service_with_connect_info::<SocketAddr>();
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(self.idle_timeout).half_close(true);
+        let connections = GracefulShutdown::new();
+        loop {
+            let (stream, peer) = tokio::select! {
+                // This method tries again by itself, with a pause if there are too many connections.
+                accepted = Listener::accept(&mut self.listener) => accepted,
+                // An error means that the task of the signals has ended: it does only after one.
+                _ = self.stop.wait_for(|asked| *asked) => break,
+            };
+            let Ok(service) = app.call(peer).await;
+            let service = TowerToHyperService::new(service);
+            let connection = http.serve_connection(TokioIo::new(stream), service);
+            let connection = connections.watch(connection);
+            tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a connection broke");
+                }
+            });
+        }
+        drop(self.listener);
+        if tokio::time::timeout(PATIENCE, connections.shutdown()).await.is_err() {
+            tracing::warn!("some requests did not end in time and are cut off");
+        }
     }
+}
+
+/// Begins to listen for SIGTERM and SIGINT.
+fn signals() -> io::Result<watch::Receiver<bool>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let (ask, asked) = watch::channel(false);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping: requests that are under way are answered first");
+        ask.send_replace(true);
+    });
+    Ok(asked)
 }
 
 /// Why a server does not run, and what to do about it.
@@ -119,15 +171,20 @@ pub enum ServerError {
         /// The flag that named it.
         flag: &'static str,
         /// What went wrong.
-        source: std::io::Error,
+        source: io::Error,
     },
-    /// Stdout is closed.
-    #[error("can't print the address to stdout: {0}")]
-    Announce(std::io::Error),
     /// The system refuses.
-    #[error("can't listen for signals: {0}")]
-    Signals(std::io::Error),
-    /// The system refuses.
-    #[error("can't tell the address that was taken: {0}")]
-    Address(std::io::Error),
+    #[error("can't {what}: {source}")]
+    System {
+        /// What it refuses.
+        what: &'static str,
+        /// What went wrong.
+        source: io::Error,
+    },
+}
+
+impl ServerError {
+    fn system(what: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
 }

@@ -1,13 +1,14 @@
 //! [`MemoryStock`]: the stock of a single server, gone when it stops.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use uuid::Uuid;
 
 use super::{Level, Outcome};
-use crate::order::{Order, OrderId, Sku};
+use crate::order::{OrderId, Sku};
 use crate::user::UserId;
+use example_support::lock;
 
 /// Keeps stock and orders in the memory of this process. Clones share them.
 #[derive(Clone)]
@@ -29,7 +30,7 @@ impl MemoryStock {
 
     /// The lock is held for all of the looking and the selling, so that nothing comes between.
     pub(super) fn place(&self, id: &OrderId, user: &UserId) -> Outcome {
-        let mut shelves = self.lock();
+        let mut shelves = lock(&self.0);
         let Some(shelf) = shelves.get_mut(&id.sku) else { return Outcome::UnknownSku };
         if let Some(held) = shelf.buyers.get(user) {
             return if *held == id.uuid { Outcome::Placed } else { Outcome::AlreadyOrdered(*held) };
@@ -43,19 +44,13 @@ impl MemoryStock {
     }
 
     pub(super) fn level(&self, sku: &Sku) -> Option<Level> {
-        let shelves = self.lock();
+        let shelves = lock(&self.0);
         let shelf = shelves.get(sku)?;
         let sold = u32::try_from(shelf.orders.len()).unwrap_or(u32::MAX);
         Some(Level { stock: shelf.stock, sold })
     }
 
-    pub(super) fn order(&self, id: &OrderId) -> Option<Order> {
-        let user = self.lock().get(&id.sku)?.orders.get(&id.uuid)?.clone();
-        Some(Order::new(id.clone(), user))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Sku, Shelf>> {
-        // Nothing can panic between the two inserts, so a poisoned lock guards whole shelves.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn buyer(&self, id: &OrderId) -> Option<UserId> {
+        lock(&self.0).get(&id.sku)?.orders.get(&id.uuid).cloned()
     }
 }

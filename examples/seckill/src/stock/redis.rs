@@ -7,7 +7,7 @@ use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
 
 use super::{Level, Outcome};
-use crate::order::{Order, OrderId, Sku};
+use crate::order::{OrderId, Sku};
 use crate::user::UserId;
 
 /// Keeps stock and orders in Redis, for every server with the same prefix. Clones share the
@@ -55,27 +55,23 @@ impl RedisStock {
     }
 
     async fn try_place(&self, id: &OrderId, user: &UserId) -> Result<(i64, String), StoreError> {
-        let keys = ["stock", "buyers", "orders"].map(|what| self.key(&id.sku, what));
+        let keys = ["stock", "buyers", "orders"].map(|what| key(&self.prefix, &id.sku, what));
         let arguments = [user.as_str(), &id.uuid.to_string()];
         self.commands.script(&self.place_order, &keys, &arguments).await
     }
 
     pub(super) async fn level(&self, sku: &Sku) -> Result<Option<Level>, StoreError> {
-        let (stock, orders) = (self.key(sku, "stock"), self.key(sku, "orders"));
+        let (stock, orders) = (key(&self.prefix, sku, "stock"), key(&self.prefix, sku, "orders"));
         let (stock, sold): (Option<u32>, u32) =
             self.commands.pipeline(pipe().get(stock).hlen(orders)).await?;
         Ok(stock.map(|stock| Level { stock, sold }))
     }
 
-    pub(super) async fn order(&self, id: &OrderId) -> Result<Option<Order>, StoreError> {
+    pub(super) async fn buyer(&self, id: &OrderId) -> Result<Option<UserId>, StoreError> {
         let mut command = redis::cmd("HGET");
-        command.arg(self.key(&id.sku, "orders")).arg(id.uuid.to_string());
+        command.arg(key(&self.prefix, &id.sku, "orders")).arg(id.uuid.to_string());
         let user: Option<String> = self.commands.query(&command).await?;
-        Ok(user.and_then(UserId::new).map(|user| Order::new(id.clone(), user)))
-    }
-
-    fn key(&self, sku: &Sku, what: &str) -> String {
-        key(&self.prefix, sku, what)
+        Ok(user.and_then(UserId::new))
     }
 }
 

@@ -2,30 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use http::request::Builder;
 use serde_json::{Value, json};
 use test_support::server_process::{Answer, Server};
 use test_support::{Cluster, Redis};
 
-use crate::{TOKEN, alone, on_both, on_redis, stop, ttl};
+use crate::{TOKEN, admin_request, alone, on_both, on_redis, stop, ttl};
 
 /// The first strike is a ban of an hour.
 const STRICT: [&str; 8] =
     ["--quota", "2/60s", "--ban", "1/10m:1h", "--admin", "127.0.0.1:0", "--admin-token", TOKEN];
 
-/// Begins a request that carries the token.
-fn request(server: &Server, method: &str, path: &str) -> Builder {
-    server.admin_request(method, path).header("authorization", format!("Bearer {TOKEN}"))
-}
-
 async fn admin(server: &Server, method: &str, path: &str) -> Answer {
-    server.send(request(server, method, path)).await
+    server.send(admin_request(server, method, path)).await
 }
 
 async fn impose(server: &Server, user: &str, length: &str, reason: &str) -> Value {
     let body = json!({ "for": length, "reason": reason }).to_string();
     let path = format!("/admin/bans/{user}");
-    let answer = server.send_body(request(server, "PUT", &path), body).await;
+    let answer = server.send_body(admin_request(server, "PUT", &path), body).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.json()
 }
@@ -150,12 +144,10 @@ async fn the_user_in_the_path_is_the_user_who_orders() {
 async fn no_route_works_without_the_token() {
     let server = alone(&STRICT);
     impose(&server, "mallory", "1h", "stays").await;
-    let basic = format!("Basic {TOKEN}");
-    let (wrong, longer, part) = (TOKEN.to_uppercase(), format!("{TOKEN}x"), &TOKEN[1..]);
-    let bearer = [&wrong, &longer, part, ""].map(|text| format!("Bearer {text}"));
-    let mut values = vec![None, Some(""), Some("Bearer"), Some(TOKEN), Some(&basic[..])];
-    values.extend(bearer.iter().map(|value| Some(&value[..])));
-    for value in values {
+    let (upper, part) = (TOKEN.to_uppercase(), &TOKEN[1..]);
+    let wrong = [format!("Basic {TOKEN}"), format!("Bearer {TOKEN}x"), format!("Bearer {upper}")];
+    let odd = ["", "Bearer", "Bearer ", TOKEN, &format!("Bearer {part}")].map(str::to_owned);
+    for value in wrong.into_iter().chain(odd).map(Some).chain([None]) {
         for (method, path) in [
             ("GET", "/admin/bans"),
             ("GET", "/admin/bans/mallory"),
@@ -164,7 +156,7 @@ async fn no_route_works_without_the_token() {
             ("GET", "/nowhere"),
         ] {
             let mut request = server.admin_request(method, path);
-            if let Some(value) = value {
+            if let Some(value) = &value {
                 request = request.header("authorization", value);
             }
             let refused = server.send_body(request, r#"{"for": "1h", "reason": ""}"#).await;
@@ -183,7 +175,7 @@ async fn no_route_works_without_the_token() {
 async fn a_malformed_ban_is_refused() {
     on_both(&STRICT, async |server| {
         let put = async |body: &[u8]| {
-            server.send_body(request(server, "PUT", "/admin/bans/alice"), body.to_vec()).await
+            server.send_body(admin_request(server, "PUT", "/admin/bans/alice"), body.to_vec()).await
         };
         let long = json!({ "for": "1h", "reason": "x".repeat(501) }).to_string();
         for body in [

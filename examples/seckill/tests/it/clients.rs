@@ -6,7 +6,7 @@ use test_support::Redis;
 use test_support::raw_client::RawClient;
 use test_support::server_process::Server;
 
-use crate::{alone, on_redis, stop, ttl};
+use crate::{alone, on_redis, one_is_blocked, statuses, stop, ttl};
 
 /// Longer than any answer may take, and far less than all stalled clients together are waited for.
 const HANG: Duration = Duration::from_secs(30);
@@ -28,13 +28,6 @@ async fn sold(server: &Server) -> u64 {
 fn stops_gracefully(server: Server) {
     let logs = stop(server);
     assert!(!logs.contains("cut off") && !logs.contains("ERROR"), "{logs}");
-}
-
-/// Waits until Redis holds back a command.
-async fn one_is_blocked(redis: &Redis) {
-    while !redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1") {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
 }
 
 /// Sends beginnings of an order, of every length but the whole, and then no more.
@@ -73,10 +66,8 @@ async fn a_half_closed_client_is_answered() {
         let mut client = RawClient::connect(&server).await;
         client.write(&request[..length]).await;
         client.half_close().await;
-        let answers = client.answers().await;
-        let statuses: Vec<_> = answers.iter().map(|answer| answer.status.as_u16()).collect();
         let expected: &[u16] = if length == request.len() { &[201] } else { &[] };
-        assert_eq!(statuses, expected, "{length} bytes of {}", request.len());
+        assert_eq!(statuses(&mut client).await, expected, "{length} bytes of {}", request.len());
     }
     assert_eq!(sold(&server).await, 1);
     stops_gracefully(server);
@@ -121,8 +112,7 @@ async fn a_thousand_pipelined_orders_are_counted() {
     let request = String::from_utf8(last.clone()).unwrap().replace("connection: close\r\n", "");
     let mut client = RawClient::connect(&server).await;
     client.write(&[request.repeat(999).as_bytes(), &last].concat()).await;
-    let answers = client.answers().await;
-    let statuses: Vec<_> = answers.iter().map(|answer| answer.status.as_u16()).collect();
+    let statuses = statuses(&mut client).await;
     assert_eq!(statuses[..5], [201, 409, 409, 409, 409]);
     assert_eq!(statuses[5..], [429; 995]);
     stops_gracefully(server);

@@ -4,29 +4,17 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use test_support::server_process::{Answer, Server};
-use test_support::{Cluster, MASTER, Redis, Sentinels};
+use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
 use tokio::time::sleep;
 
-use crate::{alone, on_redis, stop, ttl};
+use crate::{alone, answers, count, on_redis, stop, ttl};
 
 /// Sends the orders of all these users to both servers in turn, at once.
 async fn rush(servers: &[Server; 2], users: impl Iterator<Item = String>) -> Vec<Answer> {
-    let orders: Vec<_> = users
-        .enumerate()
-        .map(|(index, user)| {
-            let server = &servers[index % 2];
-            server.spawn(server.order_request("iphone", &user))
-        })
-        .collect();
-    let mut answers = Vec::new();
-    for order in orders {
-        answers.push(order.await.unwrap());
-    }
-    answers
-}
-
-fn count(answers: &[Answer], status: u16) -> usize {
-    answers.iter().filter(|answer| answer.status == status).count()
+    let orders = users
+        .zip(servers.iter().cycle())
+        .map(|(user, server)| server.spawn(server.order_request("iphone", &user)));
+    answers(orders.collect::<Vec<_>>()).await
 }
 
 #[tokio::test]
@@ -128,11 +116,9 @@ async fn a_dead_redis_is_a_503_until_it_is_back() {
     redis.start_again();
     redis.answers().await;
     let back = Instant::now();
+    eventually("it is found", async || server.get("/seckill/iphone").await.status != 503).await;
+    assert!(back.elapsed() < Duration::from_secs(10), "the server does not find it");
     // The new Redis is empty, so nothing is on sale there any more.
-    while server.get("/seckill/iphone").await.status == 503 {
-        assert!(back.elapsed() < Duration::from_secs(10), "the server does not find it");
-        sleep(Duration::from_millis(10)).await;
-    }
     assert_eq!(server.get("/seckill/iphone").await.problem(404), "/problems/unknown-sku");
     let logs = stop(server);
     assert!(!logs.contains("alice") && !logs.contains("bob"), "{logs}");

@@ -7,8 +7,11 @@ mod orders;
 mod process;
 mod requests;
 
-use test_support::Redis;
-use test_support::server_process::Server;
+use http::request::Builder;
+use test_support::raw_client::RawClient;
+use test_support::server_process::{Answer, Server};
+use test_support::{Redis, eventually};
+use tokio::task::JoinHandle;
 
 const SECKILL: &str = env!("CARGO_BIN_EXE_seckill");
 
@@ -29,6 +32,36 @@ fn on_redis(redis: &Redis, flags: &[&str]) -> Server {
 async fn on_both(flags: &[&str], promise: impl AsyncFn(&Server)) {
     promise(&alone(flags)).await;
     promise(&on_redis(&Redis::start().await, flags)).await;
+}
+
+/// Begins a request to the admin listener that carries the token.
+fn admin_request(server: &Server, method: &str, path: &str) -> Builder {
+    server.admin_request(method, path).header("authorization", format!("Bearer {TOKEN}"))
+}
+
+/// Returns the answers to all these requests.
+async fn answers(requests: impl IntoIterator<Item = JoinHandle<Answer>>) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for request in requests {
+        answers.push(request.await.unwrap());
+    }
+    answers
+}
+
+fn count(answers: &[Answer], status: u16) -> usize {
+    answers.iter().filter(|answer| answer.status == status).count()
+}
+
+/// Reads until the server closes, and returns the statuses of its answers.
+async fn statuses(client: &mut RawClient) -> Vec<u16> {
+    client.answers().await.iter().map(|answer| answer.status.as_u16()).collect()
+}
+
+/// Waits until Redis holds back a command.
+async fn one_is_blocked(redis: &Redis) {
+    let is_blocked =
+        async || redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1");
+    eventually("a command is held back", is_blocked).await;
 }
 
 /// Returns the time to live of a key in seconds, or -1 if the key has none.

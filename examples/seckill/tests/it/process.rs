@@ -3,10 +3,10 @@
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use test_support::Redis;
 use test_support::server_process::{Server, cannot_start, refuses, run};
+use test_support::{Redis, eventually};
 
-use crate::{SECKILL, TOKEN, alone, stop};
+use crate::{SECKILL, TOKEN, admin_request, alone, on_redis, one_is_blocked, stop};
 
 const ADMIN: [&str; 4] = ["--ban", "1/10m:1h", "--admin", "127.0.0.1:0"];
 
@@ -21,7 +21,7 @@ fn a_wrong_flag_is_named() {
         (&["--opens-in", "9000h"], "longer than a year"),
         (&["--opens-at", "noon"], "RFC 3339"),
         (&["--on-failure", "sometimes"], "\"sometimes\" is not a failure policy"),
-        (&["--ban", "3/10m:1h,1m"], "rung number 2"),
+        (&["--ban", "3/10m:1h,1m"], "level number 2"),
         (&["--ban", "3/10m:1m", "--admin", "0.0.0.0:0"], "other machines could reach it"),
         (&["--sentinel-master", "shop"], "--redis"),
     ];
@@ -57,9 +57,7 @@ async fn the_token_comes_from_the_environment_or_a_file() {
     for server in
         [Server::start_in(SECKILL, &[("SECKILL_ADMIN_TOKEN", TOKEN)], &ADMIN), alone(&from_file)]
     {
-        let request = server.admin_request("GET", "/admin/bans");
-        let request = request.header("authorization", format!("Bearer {TOKEN}"));
-        assert_eq!(server.send(request).await.status, 200);
+        assert_eq!(server.send(admin_request(&server, "GET", "/admin/bans")).await.status, 200);
     }
 }
 
@@ -71,13 +69,12 @@ async fn logs_name_users_at_debug_only_and_never_the_token() {
         for user in ["Lysistrata", "Lysistrata", "Lysistrata", &"Lysistrata".repeat(20)] {
             server.order("iphone", user).await;
         }
-        let bearer = format!("Bearer {TOKEN}");
-        let put = server.admin_request("PUT", "/admin/bans/Lysistrata");
+        let path = "/admin/bans/Lysistrata";
         let body = r#"{"for": "2h", "reason": "known to Aristophanes"}"#;
-        assert_eq!(server.send_body(put.header("authorization", &bearer), body).await.status, 200);
-        let lift = server.admin_request("DELETE", "/admin/bans/Lysistrata");
-        assert_eq!(server.send(lift.header("authorization", &bearer)).await.status, 204);
-        let wrong = server.admin_request("GET", "/admin/bans/Lysistrata");
+        let put = admin_request(&server, "PUT", path);
+        assert_eq!(server.send_body(put, body).await.status, 200);
+        assert_eq!(server.send(admin_request(&server, "DELETE", path)).await.status, 204);
+        let wrong = server.admin_request("GET", path);
         server.send(wrong.header("authorization", "Bearer wrong-wrong-wrong")).await.problem(401);
         let logs = stop(server);
         for event in ["audit: a ban was imposed", "audit: a ban was lifted", "audit: refused"] {
@@ -124,19 +121,15 @@ async fn a_server_without_a_reader_of_its_logs_serves() {
 #[tokio::test]
 async fn an_order_under_way_is_answered_before_the_stop() {
     let redis = Redis::start().await;
-    let server = crate::on_redis(&redis, &[]);
+    let server = on_redis(&redis, &[]);
     // Redis holds scripts back, and with them the order.
     redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
     let order = server.spawn(server.order_request("iphone", "alice"));
-    while !redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1") {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    one_is_blocked(&redis).await;
     server.signal("TERM");
     // New connections are refused once the server has begun to stop.
     let address = server.url.trim_start_matches("http://").to_owned();
-    while tokio::net::TcpStream::connect(&address).await.is_ok() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    eventually("it refuses", async || TcpStream::connect(&address).is_err()).await;
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
     assert_eq!(order.await.unwrap().status, 201);
     assert_eq!(server.stopped().0.code(), Some(0));

@@ -2,11 +2,9 @@
 
 use serde_json::{Value, json};
 use test_support::server_process::{Server, run};
-use test_support::{Cluster, MASTER, Redis, Sentinels};
+use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
 
-use crate::{
-    ALICE, BOB, GATEWAY, policies_until, put, sent_by_both, sms, start, stop, until, violated,
-};
+use crate::{ALICE, BOB, GATEWAY, policies_until, put, sent_by_both, sms, start, stop, violated};
 
 async fn configured(server: &Server, level: &str) -> Value {
     server.get("/policies").await.json()[level]["configured"].clone()
@@ -104,7 +102,7 @@ async fn a_redis_that_forgets_gets_the_policies_again() {
     redis.run::<()>(&["FLUSHALL"]).await;
     let restored =
         async || redis.run::<Option<String>>(&["HGET", "sms:policies", "receiver"]).await;
-    until(async || restored().await.as_deref() == Some("1/1h")).await;
+    eventually("it comes about", async || restored().await.as_deref() == Some("1/1h")).await;
     assert_eq!(redis.run::<u32>(&["HGET", "sms:policies", "version"]).await, 1);
     assert_eq!(configured(&server, "receiver").await, "1/1h");
 }
@@ -134,7 +132,10 @@ async fn a_server_outlives_its_redis_and_takes_it_back() {
 
     redis.start_again();
     redis.answers().await;
-    until(async || put(&local, "/policies/receiver", "9/1h").await.status == 200).await;
+    eventually("it comes about", async || {
+        put(&local, "/policies/receiver", "9/1h").await.status == 200
+    })
+    .await;
     policies_until(&closed, |policies| policies["receiver"]["configured"] == "9/1h").await;
     policies_until(&local, |policies| policies["stale"] == false).await;
     let logs = stop(local);
@@ -205,14 +206,21 @@ async fn messages_and_policies_outlive_a_master() {
     assert_eq!(sms(&server, "bank", ALICE).await.status, 202);
     let log = format!("sms:{{={ALICE}}}:receiver");
     let replicated = async |key: &str| watched.replica.run::<u32>(&["EXISTS", key]).await == 1;
-    until(async || replicated("sms:policies").await && replicated(&log).await).await;
+    eventually("it comes about", async || {
+        replicated("sms:policies").await && replicated(&log).await
+    })
+    .await;
 
     watched.master.kill();
     assert_eq!(sms(&server, "bank", BOB).await.status, 202, "the failure policy decides");
-    until(async || put(&server, "/policies/channel", "9/1h").await.status == 200).await;
+    eventually("it comes about", async || {
+        put(&server, "/policies/channel", "9/1h").await.status == 200
+    })
+    .await;
     policies_until(&server, |policies| policies["stale"] == false).await;
     for url in watched.urls() {
-        until(async || names_master(&url, watched.replica.port()).await).await;
+        eventually("it comes about", async || names_master(&url, watched.replica.port()).await)
+            .await;
     }
 
     let other = start(&flags);

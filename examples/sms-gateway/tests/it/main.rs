@@ -4,18 +4,14 @@ mod fleet;
 mod process;
 mod sending;
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
+use test_support::eventually;
 use test_support::server_process::{Answer, Server};
 use tokio::task::JoinHandle;
 
 const GATEWAY: &str = env!("CARGO_BIN_EXE_sms-gateway");
 const ALICE: &str = "+491701234567";
 const BOB: &str = "+491701234568";
-/// How long to wait for what is to come soon.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// Starts a server that waits for Redis as long as a busy machine may need.
 fn start(flags: &[&str]) -> Server {
     Server::start(GATEWAY, &[&["--response-timeout", "10s"], flags].concat())
@@ -51,18 +47,10 @@ fn violated(answer: &Answer) -> Value {
     answer.json()["violated-policies"].clone()
 }
 
-/// Waits until something holds.
-async fn until(holds: impl AsyncFn() -> bool) {
-    let asked = Instant::now();
-    while !holds().await {
-        assert!(asked.elapsed() < PATIENCE, "it does not come about");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
 /// Waits until the server's policies are as `wanted`.
 async fn policies_until(server: &Server, wanted: impl Fn(&Value) -> bool) {
-    until(async || wanted(&server.get("/policies").await.json())).await;
+    let is_wanted = async || wanted(&server.get("/policies").await.json());
+    eventually("the policies are as wanted", is_wanted).await;
 }
 
 /// Sends one receiver so many messages through two servers at once, and returns how many were sent.

@@ -1,10 +1,16 @@
 //! The gateway as a process: what prevents its start, logs, signals, clients that leave or stall.
 
-use test_support::Redis;
 use test_support::raw_client::RawClient;
 use test_support::server_process::{Server, cannot_start, refuses, run};
+use test_support::{Redis, eventually};
 
-use crate::{ALICE, GATEWAY, message, put, sms, spawn_sms, start, stop, until};
+use crate::{ALICE, GATEWAY, message, put, sms, start, stop};
+
+/// Returns the head and the body of a request that sends a message.
+fn raw_message() -> [String; 2] {
+    let body = message("bank", ALICE);
+    [format!("POST /sms HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len()), body]
+}
 
 #[test]
 fn a_failed_start_names_the_way_out() {
@@ -46,40 +52,32 @@ async fn logs_name_receivers_at_debug_only_and_no_texts() {
 }
 
 #[tokio::test]
-async fn a_message_under_way_is_answered_before_the_stop() {
-    let server = start(&["--receiver-limit", "1/1h", "--downstream-latency", "3s"]);
-    let message = spawn_sms(&server, ALICE);
-    until(async || server.get("/downstream").await.json()["under_way"] == 1).await;
-    server.signal("INT");
-    assert_eq!(message.await.unwrap().status, 202);
-    let (status, _, printed) = server.stopped();
-    assert_eq!((status.code(), printed), (Some(0), Vec::new()));
-}
-
-#[tokio::test]
 async fn a_client_that_leaves_early_leaves_no_trace() {
     let redis = Redis::start().await;
     let server = start(&["--redis", &redis.url(), "--downstream-errors", "100%"]);
     redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
-    let body = message("bank", ALICE);
-    let head = format!("POST /sms HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
     let mut client = RawClient::connect(&server).await;
-    client.write(format!("{head}{body}").as_bytes()).await;
+    client.write(raw_message().concat().as_bytes()).await;
     let blocked =
         async || redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1");
-    until(blocked).await;
+    eventually("a command is held back", blocked).await;
     client.reset();
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
     // The message is admitted, not taken by the downstream, and cancelled.
-    until(async || server.get("/downstream").await.json()["window"]["failed"] == 1).await;
-    until(async || redis.run::<Vec<String>>(&["KEYS", "sms:{*"]).await.is_empty()).await;
+    eventually("it has failed", async || {
+        server.get("/downstream").await.json()["window"]["failed"] == 1
+    })
+    .await;
+    eventually("no trace is left", async || {
+        redis.run::<Vec<String>>(&["KEYS", "sms:{*"]).await.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_client_that_stalls_in_a_message_is_closed() {
     let server = start(&["--idle-timeout", "2s"]);
-    let body = message("bank", ALICE);
-    let head = format!("POST /sms HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+    let [head, body] = raw_message();
     let request = format!("{head}{body}");
     let mut stalled = Vec::new();
     for length in (0..request.len()).step_by(3) {

@@ -3,21 +3,14 @@
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
-use test_support::Redis;
-use test_support::server_process::Server;
+use test_support::{Redis, eventually};
 
-use crate::{ALICE, BOB, message, policies_until, sms, start, stop, until, violated};
-
-/// Holds two servers to a promise: one that keeps everything itself and one that has a Redis.
-async fn on_both(flags: &[&str], promise: impl AsyncFn(&Server)) {
-    promise(&start(flags)).await;
-    let redis = Redis::start().await;
-    promise(&start(&[flags, &["--redis", &redis.url()]].concat())).await;
-}
+use crate::{ALICE, BOB, message, policies_until, sms, start, stop, violated};
 
 #[tokio::test]
 async fn messages_go_out_until_a_level_is_full() {
-    on_both(&[], async |server| {
+    let redis = Redis::start().await;
+    for server in &[start(&[]), start(&["--redis", &redis.url()])] {
         let mut ids = HashSet::new();
         for institution in ["bank", "shop"] {
             let sent = sms(server, institution, ALICE).await;
@@ -29,8 +22,7 @@ async fn messages_go_out_until_a_level_is_full() {
         assert!((1..=60).contains(&denied.retry_after()));
         assert!(!String::from_utf8_lossy(&denied.body).contains("4917"), "{denied:?}");
         assert_eq!(sms(server, "bank", BOB).await.status, 202, "others are not held up");
-    })
-    .await;
+    }
 }
 
 #[tokio::test]
@@ -66,7 +58,7 @@ async fn a_malformed_message_is_refused() {
 async fn an_alert_is_logged_at_its_start_and_end() {
     let flags = ["--alert-window", "2s", "--alert-least", "5", "--receiver-limit", "1/1h"];
     let server = start(&flags);
-    until(async || {
+    eventually("an alert begins", async || {
         sms(&server, "bank", ALICE).await;
         server.get("/policies").await.json()["receiver"]["alert"] == true
     })
