@@ -175,7 +175,7 @@ async fn ban_without_a_penalty_keeps_the_level(store: impl Store + BanStore + Cl
     let log = without_a_penalty("mallory");
     let _ = store.impose(&log, three_seconds, "by hand").await.unwrap();
     sleep(Duration::from_millis(3_050)).await;
-    assert_eq!(provoke(&limiter).await, Duration::from_secs(3), "the next rung");
+    assert_eq!(provoke(&limiter).await, Duration::from_secs(3), "the next level");
 }
 
 #[tokio::test]

@@ -1,11 +1,19 @@
 //! The examples in single files, as a reader runs them.
 
 use test_support::Redis;
-use test_support::line_program::LineProgram;
+use test_support::program::{Program, command};
 
-const QUOTA: LineProgram = LineProgram("message_quota");
-const STORM: LineProgram = LineProgram("message_storm");
-const MONITOR: LineProgram = LineProgram("speech_monitor");
+const QUOTA: &str = "message_quota";
+const STORM: &str = "message_storm";
+const MONITOR: &str = "speech_monitor";
+
+fn start(program: &str, arguments: &[&str]) -> Program {
+    Program::start(&mut command(program, arguments))
+}
+
+fn fed(program: &str, arguments: &[&str], input: &str) -> (Option<i32>, Vec<String>, String) {
+    Program::fed(&mut command(program, arguments), input)
+}
 
 #[test]
 fn every_example_is_short_and_has_help() {
@@ -32,7 +40,7 @@ async fn message_quota_holds_the_third_message() {
     let url = redis.url();
     for store in [&[][..], &["--redis", &url]] {
         let input = "bob\t1\nbob\t2\nbob\t3\nann\t4\nno tab\nbob\t5";
-        let (code, lines, logs) = QUOTA.fed(store, input);
+        let (code, lines, logs) = fed(QUOTA, store, input);
         assert_eq!(code, Some(0), "{logs}");
         let kinds: Vec<_> = lines.iter().map(|line| line.split("\" ").next().unwrap()).collect();
         let expected = ["sent", "sent", "held", "sent", "held"];
@@ -46,7 +54,7 @@ async fn message_quota_holds_the_third_message() {
         // With --wait all are sent, in order for each receiver.
         let input: String = (1..=5).map(|text| format!("eve\t{text}\nzoe\t{text}\n")).collect();
         let flags = [&["--wait", "--quota", "2/1s"], store].concat();
-        let (code, lines, logs) = QUOTA.fed(&flags, input);
+        let (code, lines, logs) = fed(QUOTA, &flags, &input);
         assert_eq!(code, Some(0), "{logs}");
         for receiver in ["eve", "zoe"] {
             let start = format!("sent receiver={receiver:?} text=");
@@ -58,7 +66,7 @@ async fn message_quota_holds_the_third_message() {
 
 #[test]
 fn message_quota_says_what_it_did_not_send() {
-    let mut program = QUOTA.start(&["--wait"]);
+    let mut program = start(QUOTA, &["--wait"]);
     program.write("bob\t1\nbob\t2\nbob\t3\n");
     for verb in ["sent", "sent", "held"] {
         assert!(program.line().unwrap().starts_with(verb));
@@ -67,7 +75,7 @@ fn message_quota_says_what_it_did_not_send() {
     let (status, logs, _) = program.stopped();
     assert_eq!(status.code(), Some(1), "{logs}");
     assert!(logs.contains("messages that are not sent: 1"), "{logs}");
-    let (code, _, logs) = QUOTA.fed(&["--quota", "2/10"], "");
+    let (code, _, logs) = fed(QUOTA, &["--quota", "2/10"], "");
     assert!(code == Some(1) && logs.contains("the window \"10\""), "{logs}");
 }
 
@@ -76,7 +84,7 @@ async fn message_storm_tells_of_one_storm_in_the_fleet() {
     let redis = Redis::start().await;
     let url = redis.url();
     let flags = ["--simulate", "--threshold", "100/3s", "--redis", &url];
-    let programs = [STORM.start(&flags), STORM.start(&flags)];
+    let programs = [start(STORM, &flags), start(STORM, &flags)];
     let mut lines = Vec::new();
     for program in programs {
         let (status, logs, own) = program.stopped();
@@ -92,7 +100,7 @@ async fn message_storm_tells_of_one_storm_in_the_fleet() {
 #[test]
 fn message_storm_counts_a_message_once() {
     let input: String = (0..3).map(|id| format!("lobby\t{id}\nlobby\t{id}\n")).collect();
-    let mut program = STORM.start(&["--threshold", "2/1h"]);
+    let mut program = start(STORM, &["--threshold", "2/1h"]);
     program.write("no tab\n".to_owned() + &input + "other\t1\n");
     assert_eq!(program.line().unwrap(), "storm start group=\"lobby\" count=3");
     program.end_input();
@@ -105,7 +113,7 @@ fn message_storm_counts_a_message_once() {
 #[test]
 fn speech_monitor_mutes_the_third_of_a_kind() {
     let input = "bob\tlunch?\nmal\tcheap gold\nmal\tCHEAP GOLD!\nmal\tc h e a p gold\nmal\thello\n";
-    let (code, lines, logs) = MONITOR.fed(&[], input);
+    let (code, lines, logs) = fed(MONITOR, &[], input);
     assert_eq!(code, Some(0), "{logs}");
     let seen_by_all = lines.iter().filter(|line| line.starts_with("all see")).count();
     assert_eq!((lines.len(), seen_by_all), (5, 3), "{lines:?}");

@@ -58,8 +58,7 @@ async fn ban_lifted_after_an_outage_is_gone() {
     assert!(!ours.check("mallory").await.unwrap().is_admitted());
     redis.kill();
     assert!(!passes_without_redis(&ours, "mallory").await);
-    redis.start_again();
-    redis.answers().await;
+    redis.restart().await;
     while bans.lift("mallory").await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

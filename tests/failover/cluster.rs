@@ -1,8 +1,8 @@
 //! Windows on a Cluster: when a node fails while no request is sent to it, and when clients hang up.
 
 use http::{Request, Response, StatusCode};
-use test_support::{Cluster, patient_store};
-use tokio::time::{Duration, Instant, sleep, timeout};
+use test_support::{Cluster, eventually, patient_store};
+use tokio::time::{Duration, sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::{Limiter, Policy, Quota, RedisStore, SlidingWindowLayer, key};
 
@@ -18,9 +18,7 @@ async fn emptied_node_never_over_admits() {
         assert!(limiter.check("alice").await.unwrap().is_admitted());
     }
     let owner = &mut cluster.nodes[owner];
-    owner.kill();
-    owner.start_again();
-    owner.answers().await;
+    owner.restart().await;
     // Until the other nodes, and the client, have found it again.
     sleep(Duration::from_secs(4)).await;
     for _ in 0..5 {
@@ -56,12 +54,7 @@ async fn a_hang_up_leaves_no_trace_in_any_slot() {
         let hung_up = timeout(Duration::from_micros(hang_up), request).await;
         assert!(hung_up.is_err());
     }
-    let deadline = Instant::now() + Duration::from_secs(10);
-    let mut counts = left().await;
-    while Instant::now() < deadline && counts[0] != counts[1] {
-        sleep(Duration::from_millis(50)).await;
-        counts = left().await;
-    }
+    eventually("both logs or none", async || left().await[0] == left().await[1]).await;
     sleep(Duration::from_millis(500)).await;
     // Those whose handler ran keep their place, in both logs or in none.
     assert_eq!(left().await[0], left().await[1], "of each request both logs or none");

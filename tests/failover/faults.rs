@@ -18,6 +18,32 @@ async fn store(url: String) -> RedisStore {
     RedisStore::builder().deny_cache(false).connect(url).await.unwrap()
 }
 
+/// Has a fault strike that one command begins and another ends.
+async fn commands(fault: Fault, begin: &[&str], end: &[&str]) {
+    let redis = Redis::start().await;
+    let begin = async || redis.run::<()>(begin).await;
+    fault.strikes(store(redis.url()).await, begin, async || redis.run::<()>(end).await).await;
+}
+
+/// Has a fault of the network strike.
+async fn network(fault: Fault, what: proxy::Fault) {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let end = async || proxy.set(proxy::Fault::None);
+    fault.strikes(store(proxy.url()).await, async || proxy.set(what), end).await;
+}
+
+/// A connection that a test has before the fault, and that the fault spares.
+async fn admin(url: &str) -> redis::aio::MultiplexedConnection {
+    redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+}
+
+async fn run(admin: &mut redis::aio::MultiplexedConnection, command: &[&str]) {
+    redis::cmd(command[0]).arg(&command[1..]).exec_async(admin).await.unwrap();
+}
+
+const KILL_CLIENTS: &[&str] = &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_is_killed_and_comes_back_empty() {
     let redis = tokio::sync::Mutex::new(Redis::start().await);
@@ -35,8 +61,7 @@ async fn redis_is_killed_and_comes_back_empty() {
     let start_again = async || {
         started.set(Some(Instant::now()));
         let mut redis = redis.lock().await;
-        redis.start_again();
-        redis.answers().await;
+        redis.restart().await;
     };
     let answers = fault.strikes(store, kill, start_again).await;
 
@@ -90,7 +115,6 @@ async fn the_scripts_are_flushed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_is_flushed() {
-    let redis = Redis::start().await;
     let fault = Fault {
         client_sees: "new windows, as after a reset of every key, which FLUSHALL asks for",
         added_latency: "none",
@@ -98,8 +122,7 @@ async fn everything_is_flushed() {
         decided_here: false,
         ..Fault::new(5, "FLUSHALL", "everything_is_flushed")
     };
-    let flush = async || redis.run::<()>(&["FLUSHALL"]).await;
-    fault.strikes(store(redis.url()).await, flush, async || ()).await;
+    commands(fault, &["FLUSHALL"], &["PING"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,8 +136,7 @@ async fn foreign_script_keeps_redis_busy() {
             "foreign_script_keeps_redis_busy",
         )
     };
-    let client = redis::Client::open(redis.url()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = admin(&redis.url()).await;
     let busy = async || {
         tokio::spawn(async move {
             let mut script = redis::cmd("EVAL");
@@ -141,7 +163,7 @@ async fn connections_are_killed_again_and_again() {
     };
     let kill = async || {
         for _ in 0..50 {
-            redis.run::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+            redis.run::<()>(KILL_CLIENTS).await;
             sleep(Duration::from_millis(20)).await;
         }
     };
@@ -150,22 +172,16 @@ async fn connections_are_killed_again_and_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_reply_is_200_ms_late() {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
     let fault = Fault {
         added_latency: "twice the response timeout, for five requests; no new connection answers \
                         in time either",
         ..Fault::new(9, "every reply 200 ms late", "every_reply_is_200_ms_late")
     };
-    let delay = async || proxy.set(proxy::Fault::Delay(Duration::from_millis(200)));
-    let none = async || proxy.set(proxy::Fault::None);
-    fault.strikes(store(proxy.url()).await, delay, none).await;
+    network(fault, proxy::Fault::Delay(Duration::from_millis(200))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn network_passes_nothing_on() {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
     let fault = Fault {
         added_latency: "twice the response timeout, for requests under way at the start",
         ..Fault::new(
@@ -174,9 +190,7 @@ async fn network_passes_nothing_on() {
             "network_passes_nothing_on",
         )
     };
-    let stall = async || proxy.set(proxy::Fault::Stall);
-    let none = async || proxy.set(proxy::Fault::None);
-    fault.strikes(store(proxy.url()).await, stall, none).await;
+    network(fault, proxy::Fault::Stall).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -200,21 +214,18 @@ async fn redis_has_no_memory_left() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn log_key_has_another_type() {
-    let redis = Redis::start().await;
     let fault = Fault {
         client_sees: "the same as ever: that user's requests are decided in the process, all \
                       others in Redis",
         added_latency: "one round trip for that user",
         ..Fault::new(12, "WRONGTYPE on one user's log", "log_key_has_another_type")
     };
-    let spoil = async || redis.run::<()>(&["SET", "tsw:{=user-7}:user", "x", "PX", "600000"]).await;
-    let mend = async || redis.run::<()>(&["DEL", "tsw:{=user-7}:user"]).await;
-    fault.strikes(store(redis.url()).await, spoil, mend).await;
+    let log = "tsw:{=user-7}:user";
+    commands(fault, &["SET", log, "x", "PX", "600000"], &["DEL", log]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn user_may_no_longer_call_scripts() {
-    let redis = Redis::start().await;
     let fault = Fault {
         added_latency: "one round trip for a key that Redis refuses for the first time",
         ..Fault::new(
@@ -223,11 +234,10 @@ async fn user_may_no_longer_call_scripts() {
             "user_may_no_longer_call_scripts",
         )
     };
-    let forbid = async || {
-        redis.run::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]).await;
-    };
-    let allow = async || redis.run::<()>(&["ACL", "SETUSER", "default", "+@all"]).await;
-    fault.strikes(store(redis.url()).await, forbid, allow).await;
+    let user = ["ACL", "SETUSER", "default"];
+    let (forbid, allow) =
+        ([&user[..], &["-eval", "-evalsha"]].concat(), [&user[..], &["+@all"]].concat());
+    commands(fault, &forbid, &allow).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -238,19 +248,13 @@ async fn redis_suddenly_wants_a_password() {
         "NOAUTH: Redis wants a password that the store does not have",
         "redis_suddenly_wants_a_password",
     );
-    let client = redis::Client::open(redis.url()).unwrap();
-    let mut admin = client.get_multiplexed_async_connection().await.unwrap();
+    let mut admin = admin(&redis.url()).await;
     let mut again = admin.clone();
     let lock = async || {
-        let set = ["CONFIG", "SET", "requirepass", "secret"];
-        redis::cmd(set[0]).arg(&set[1..]).exec_async(&mut admin).await.unwrap();
-        let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
-        redis::cmd(kill[0]).arg(&kill[1..]).exec_async(&mut admin).await.unwrap();
+        run(&mut admin, &["CONFIG", "SET", "requirepass", "secret"]).await;
+        run(&mut admin, KILL_CLIENTS).await;
     };
-    let unlock = async || {
-        let set = ["CONFIG", "SET", "requirepass", ""];
-        redis::cmd(set[0]).arg(&set[1..]).exec_async(&mut again).await.unwrap();
-    };
+    let unlock = async || run(&mut again, &["CONFIG", "SET", "requirepass", ""]).await;
     fault.strikes(store(redis.url()).await, lock, unlock).await;
 }
 
@@ -279,7 +283,7 @@ async fn redis_is_still_loading_its_data() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_becomes_a_replica() {
-    let (redis, other) = (Redis::start().await, Redis::start().await);
+    let other = Redis::start().await;
     let fault = Fault {
         added_latency: "one round trip for a key that Redis refuses for the first time",
         ..Fault::new(
@@ -289,9 +293,7 @@ async fn the_server_becomes_a_replica() {
         )
     };
     let port = other.port().to_string();
-    let demote = async || redis.run::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
-    let promote = async || redis.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
-    fault.strikes(store(redis.url()).await, demote, promote).await;
+    commands(fault, &["REPLICAOF", "127.0.0.1", &port], &["REPLICAOF", "NO", "ONE"]).await;
 }
 
 /// The process has no file descriptor left when its connection breaks.
@@ -313,8 +315,7 @@ fn worker_process() {
             "no file descriptor left for a new connection",
             "no_file_descriptor_is_left",
         );
-        let client = redis::Client::open(url.clone()).unwrap();
-        let mut admin = client.get_multiplexed_async_connection().await.unwrap();
+        let mut admin = admin(&url).await;
         // A shell that is there already: without descriptors no other can be started.
         let mut shell = Command::new("sh").stdin(Stdio::piped()).spawn().unwrap();
         let shell_input = RefCell::new(shell.stdin.take().unwrap());
@@ -328,8 +329,7 @@ fn worker_process() {
         };
         let exhaust = async || {
             allow(3, false).await;
-            let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
-            redis::cmd(kill[0]).arg(&kill[1..]).exec_async(&mut admin).await.unwrap();
+            run(&mut admin, KILL_CLIENTS).await;
         };
         fault.strikes(store(url).await, exhaust, async || allow(1024, true).await).await;
         drop(shell_input);

@@ -39,18 +39,19 @@ async fn two_instances_lose_their_redis() {
     redis.kill();
     ours.until_decided_here().await;
     sleep(WINDOW).await;
-    redis.start_again();
-    redis.answers().await;
-    let returned = Instant::now();
-    ours.until_the_store_decides().await;
-    theirs.until_the_store_decides().await;
-    let back = Instant::now();
+    redis.restart().await;
+    let decided = async {
+        ours.until_the_store_decides().await;
+        theirs.until_the_store_decides().await;
+        Instant::now()
+    };
+    let (ended, back) = tokio::join!(decided, ours.store_must_be_back());
     sleep(WINDOW * 5 / 4).await;
     let mut answers = ours.stop().await;
     answers.0.extend(theirs.stop().await.0);
 
     answers.statuses(&[200, 429]);
-    answers.decided_by_the_store_since(returned);
+    answers.decided_by_the_store_since(back);
     let fault = Fault {
         client_sees: "half the quota at each instance",
         over_admission: LIMIT as usize,
@@ -58,7 +59,7 @@ async fn two_instances_lose_their_redis() {
     };
     let over = answers.over_admitted();
     assert!(over < fault.over_admission, "{over} more than the limit, which is less than twice it");
-    fault.report(&answers.between(killed, back), over);
+    fault.report(&answers.between(killed, ended), over);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -21,6 +21,28 @@ pub(crate) fn limiter(limit: u32, store: impl Store) -> Limiter {
     Limiter::new(per_hour(limit), store)
 }
 
+async fn connect(limit: u32, redis: &Redis) -> Limiter {
+    limiter(limit, RedisStore::connect(redis.url()).await.unwrap())
+}
+
+/// Starts a server, and a limiter on it.
+async fn start(limit: u32) -> (Redis, Limiter) {
+    let redis = Redis::start().await;
+    let limiter = connect(limit, &redis).await;
+    (redis, limiter)
+}
+
+/// As [`start`], with three admissions and then a server that has forgotten them.
+async fn start_and_forget(limit: u32) -> (Redis, Limiter) {
+    let (mut redis, ours) = start(limit).await;
+    for _ in 0..3 {
+        admitted(&ours).await;
+    }
+    redis.start_again();
+    until_redis_decides(&ours).await;
+    (redis, ours)
+}
+
 pub(crate) async fn admitted(limiter: &Limiter) -> Admitted {
     match limiter.check("alice").await.unwrap() {
         Decision::Admitted(admitted) => admitted,
@@ -39,8 +61,7 @@ pub(crate) async fn until_redis_decides(limiter: &Limiter) {
 
 #[tokio::test]
 async fn outage_admissions_are_written_back() {
-    let mut redis = Redis::start().await;
-    let ours = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
+    let (mut redis, ours) = start(5).await;
     redis.kill();
     let started = std::time::SystemTime::now();
     let mut ids = Vec::new();
@@ -51,11 +72,9 @@ async fn outage_admissions_are_written_back() {
     }
     assert_eq!(ours.check("alice").await.unwrap().decided_by(), DecidedBy::LocalLog);
     sleep(Duration::from_millis(300)).await;
-    redis.start_again();
-    redis.answers().await;
+    redis.restart().await;
 
-    eventually("Redis knows all four", async || redis.run::<usize>(&["ZCARD", WINDOW]).await == 4)
-        .await;
+    redis.has_entries(WINDOW, 4).await;
     let entries: Vec<(Vec<u8>, f64)> =
         redis.run(&["ZRANGE", WINDOW, "0", "-1", "WITHSCORES"]).await;
     let since_epoch = started.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
@@ -70,46 +89,30 @@ async fn outage_admissions_are_written_back() {
     let ttl_ms = redis.run::<i64>(&["PTTL", WINDOW]).await;
     assert!((3_590_000..=3_601_000).contains(&ttl_ms), "{ttl_ms}");
 
-    let theirs = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
+    let theirs = connect(5, &redis).await;
     assert!(theirs.check("alice").await.unwrap().is_admitted());
     assert!(!theirs.check("alice").await.unwrap().is_admitted(), "five are five");
 }
 
 #[tokio::test]
 async fn emptied_redis_gets_lost_admissions_back() {
-    let mut redis = Redis::start().await;
-    let ours = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
-    for _ in 0..3 {
-        admitted(&ours).await;
-    }
-    redis.kill();
-    redis.start_again();
-    until_redis_decides(&ours).await;
+    let (redis, ours) = start_and_forget(5).await;
     admitted(&ours).await;
-    eventually("Redis knows all four", async || redis.run::<usize>(&["ZCARD", WINDOW]).await == 4)
-        .await;
+    redis.has_entries(WINDOW, 4).await;
     admitted(&ours).await;
     assert!(!ours.check("alice").await.unwrap().is_admitted());
 }
 
 #[tokio::test]
 async fn excess_admission_of_emptied_redis_is_undone() {
-    let mut redis = Redis::start().await;
-    let ours = limiter(3, RedisStore::connect(redis.url()).await.unwrap());
-    for _ in 0..3 {
-        admitted(&ours).await;
-    }
-    redis.kill();
-    redis.start_again();
-    until_redis_decides(&ours).await;
+    let (redis, ours) = start_and_forget(3).await;
     let Decision::Denied(denied) = ours.check("alice").await.unwrap() else { panic!("a fourth") };
     assert_eq!(denied.violated().collect::<Vec<_>>(), ["user"]);
     let wait = denied.retry_after().as_secs();
     assert!((3_590..3_600).contains(&wait), "{wait}");
-    eventually("Redis knows the three", async || redis.run::<usize>(&["ZCARD", WINDOW]).await == 3)
-        .await;
+    redis.has_entries(WINDOW, 3).await;
     sleep(Duration::from_millis(200)).await;
-    assert_eq!(redis.run::<usize>(&["ZCARD", WINDOW]).await, 3, "and the fourth is gone");
+    assert_eq!(redis.entries(WINDOW).await, 3, "and the fourth is gone");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,9 +123,7 @@ async fn quiet_restart_never_over_admits() {
     for _ in 0..3 {
         admitted(&ours).await;
     }
-    redis.kill();
-    redis.start_again();
-    redis.answers().await;
+    redis.restart().await;
     // No request fails: the first is sent again on a new connection.
     for _ in 0..3 {
         assert!(!ours.check("alice").await.unwrap().is_admitted());
@@ -131,15 +132,8 @@ async fn quiet_restart_never_over_admits() {
 
 #[tokio::test]
 async fn excess_is_undone_beside_other_processes() {
-    let mut redis = Redis::start().await;
-    let ours = limiter(3, RedisStore::connect(redis.url()).await.unwrap());
-    for _ in 0..3 {
-        admitted(&ours).await;
-    }
-    redis.kill();
-    redis.start_again();
-    until_redis_decides(&ours).await;
-    let theirs = limiter(3, RedisStore::connect(redis.url()).await.unwrap());
+    let (redis, ours) = start_and_forget(3).await;
+    let theirs = connect(3, &redis).await;
     for _ in 0..2 {
         admitted(&theirs).await;
     }
@@ -149,7 +143,7 @@ async fn excess_is_undone_beside_other_processes() {
 #[tokio::test]
 async fn cancellation_in_an_outage_is_kept() {
     let mut redis = Redis::start_with(&["--appendonly", "yes"]).await;
-    let ours = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
+    let ours = connect(5, &redis).await;
     let before = admitted(&ours).await;
     let kept = admitted(&ours).await;
     sleep(Duration::from_millis(1_500)).await; // what Redis has is on disk after a second
@@ -159,8 +153,7 @@ async fn cancellation_in_an_outage_is_kept() {
     assert!(ours.cancel(&during).await.unwrap());
     assert!(!ours.cancel(&during).await.unwrap(), "it is there no longer");
     assert_eq!(ours.peek("alice").await.unwrap().remaining(), 4);
-    redis.start_again();
-    redis.answers().await;
+    redis.restart().await;
     let only_kept = async || {
         let members: Vec<Vec<u8>> = redis.run(&["ZRANGE", WINDOW, "0", "-1"]).await;
         members == [kept.id().as_bytes().to_vec()]
@@ -183,8 +176,7 @@ async fn service_can_start_before_redis() {
     assert_eq!(first.decided_by(), DecidedBy::LocalLog);
     let redis = Redis::start_on(port).await;
     until_redis_decides(&ours).await;
-    eventually("it is written back", async || redis.run::<usize>(&["ZCARD", WINDOW]).await == 1)
-        .await;
+    redis.has_entries(WINDOW, 1).await;
     let second = ours.check("alice").await.unwrap();
     assert_eq!((second.decided_by(), second.usage().remaining()), (DecidedBy::Store, 1));
 }
@@ -213,8 +205,7 @@ async fn few_requests_wait_for_a_stalled_redis() {
 /// As in a program with a runtime a thread.
 #[tokio::test]
 async fn outage_ends_when_its_runtime_is_gone() {
-    let mut redis = Redis::start().await;
-    let ours = limiter(5, RedisStore::connect(redis.url()).await.unwrap());
+    let (mut redis, ours) = start(5).await;
     redis.kill();
     let elsewhere = ours.clone();
     tokio::task::spawn_blocking(move || {
@@ -224,19 +215,16 @@ async fn outage_ends_when_its_runtime_is_gone() {
     })
     .await
     .unwrap();
-    redis.start_again();
-    redis.answers().await;
+    redis.restart().await;
     until_redis_decides(&ours).await;
     admitted(&ours).await;
-    eventually("Redis knows both", async || redis.run::<usize>(&["ZCARD", WINDOW]).await == 2)
-        .await;
+    redis.has_entries(WINDOW, 2).await;
 }
 
 /// A request under several policies has windows of several keys.
 #[tokio::test]
 async fn reset_in_outage_forgets_that_log_only() {
-    let mut redis = Redis::start().await;
-    let ours = limiter(2, RedisStore::connect(redis.url()).await.unwrap());
+    let (mut redis, ours) = start(2).await;
     let user = PolicyHandle::new(per_hour(2));
     let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_hour(2)));
     redis.kill();
@@ -249,7 +237,6 @@ async fn reset_in_outage_forgets_that_log_only() {
     redis.start_again();
     until_redis_decides(&ours).await;
     let of_ip = "tsw:{=192.0.2.7}:ip";
-    eventually("Redis knows of two", async || redis.run::<usize>(&["ZCARD", of_ip]).await == 2)
-        .await;
+    redis.has_entries(of_ip, 2).await;
     assert_eq!(redis.run::<usize>(&["EXISTS", WINDOW]).await, 0);
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use test_support::proxy::{Fault, Proxy};
-use test_support::{Redis, eventually};
+use test_support::{Redis, admit, eventually};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{
@@ -59,10 +59,6 @@ impl Far {
         let key = uuid::Uuid::new_v4().to_string();
         limiter.check(key).await.is_ok_and(|it| it.decided_by() == DecidedBy::Store)
     }
-}
-
-async fn passes(limiter: &Limiter, key: &str) -> bool {
-    limiter.check(key).await.unwrap().is_admitted()
 }
 
 /// Requests of all users, held to a quota that they share, as fast as one every millisecond.
@@ -163,9 +159,9 @@ async fn reset_elsewhere_in_outage_stays_reset() {
     let (our_limiter, their_limiter) = (ours.limiter(user(2)), theirs.limiter(user(2)));
     ours.cut().await;
     for _ in 0..2 {
-        assert!(passes(&our_limiter, "alice").await);
+        assert!(admit(&our_limiter, "alice").await);
     }
-    assert!(!passes(&our_limiter, "alice").await);
+    assert!(!admit(&our_limiter, "alice").await);
     their_limiter.reset("alice").await.unwrap();
     ours.mend().await;
     let Decision::Admitted(admitted) = our_limiter.check("alice").await.unwrap() else {
@@ -173,7 +169,7 @@ async fn reset_elsewhere_in_outage_stays_reset() {
     };
     assert_eq!(admitted.remaining(), 1, "what was admitted before the reset is not written back");
     sleep(Duration::from_millis(300)).await;
-    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:user"]).await, 1);
+    assert_eq!(redis.entries("tsw:{=alice}:user").await, 1);
 }
 
 #[tokio::test]
@@ -182,7 +178,7 @@ async fn reset_elsewhere_is_known_after_a_blip() {
     let (ours, theirs) = (Far::from(&redis).await, Far::from(&redis).await);
     let (our_limiter, their_limiter) = (ours.limiter(user(5)), theirs.limiter(user(5)));
     for _ in 0..5 {
-        assert!(passes(&our_limiter, "alice").await);
+        assert!(admit(&our_limiter, "alice").await);
     }
     their_limiter.reset("alice").await.unwrap();
     redis.run::<usize>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
@@ -195,7 +191,7 @@ async fn reset_elsewhere_is_known_after_a_blip() {
         assert_eq!(admitted.remaining(), left);
         assert_eq!(their_limiter.peek("alice").await.unwrap().remaining(), left);
     }
-    assert!(!passes(&our_limiter, "alice").await);
+    assert!(!admit(&our_limiter, "alice").await);
 }
 
 #[tokio::test]
@@ -205,12 +201,12 @@ async fn ban_lifted_elsewhere_stays_lifted() {
     let limiter = ours.limiter(punished(5));
     let their_bans = Bans::new(punished(5), theirs.store.clone());
     their_bans.impose("mallory", HOUR, "by mistake").await.unwrap();
-    assert!(!passes(&limiter, "mallory").await, "and so it is known here");
+    assert!(!admit(&limiter, "mallory").await, "and so it is known here");
     ours.cut().await;
-    assert!(!passes(&limiter, "mallory").await);
+    assert!(!admit(&limiter, "mallory").await);
     their_bans.lift("mallory").await.unwrap();
     ours.mend().await;
-    assert!(passes(&limiter, "mallory").await);
+    assert!(admit(&limiter, "mallory").await);
     assert!(their_bans.get("mallory").await.unwrap().is_none());
 }
 
@@ -221,10 +217,8 @@ async fn ban_outlives_the_memory_of_redis() {
     let limiter = ours.limiter(punished(5));
     let bans = Bans::new(punished(5), RedisStore::connect(redis.url()).await.unwrap());
     bans.impose("mallory", HOUR, "sells accounts").await.unwrap();
-    assert!(!passes(&limiter, "mallory").await, "and so it is known here");
-    redis.kill();
-    redis.start_again();
-    redis.answers().await;
+    assert!(!admit(&limiter, "mallory").await, "and so it is known here");
+    redis.restart().await;
     ours.mend().await;
     let denied = limiter.check("mallory").await.unwrap();
     assert!(denied.usage().banned_for().is_some_and(|left| left > HOUR * 9 / 10));
@@ -244,7 +238,7 @@ async fn refused_request_keeps_no_place() {
         process.proxy.drop_replies(2);
         let _ = limiter.check("alice").await.unwrap_err();
         process.mend().await;
-        assert!(passes(&limiter, "alice").await, "it is cancelled before the next is decided on");
+        assert!(admit(&limiter, "alice").await, "it is cancelled before the next is decided on");
         limiter.reset("alice").await.unwrap();
     }
 }
@@ -257,15 +251,13 @@ async fn unseen_reconnection_admits_no_more() {
     let connection = client.get_connection_manager().await.unwrap();
     let limiter = Limiter::new(user(5), RedisStore::from_connection(connection));
     for _ in 0..5 {
-        assert!(passes(&limiter, "alice").await);
+        assert!(admit(&limiter, "alice").await);
     }
-    redis.kill();
-    redis.start_again();
-    redis.answers().await;
+    redis.restart().await;
     // Until the connection has found the server again without us.
     sleep(A_SECOND).await;
     for _ in 0..5 {
-        assert!(!passes(&limiter, "alice").await);
+        assert!(!admit(&limiter, "alice").await);
     }
 }
 
@@ -281,7 +273,7 @@ async fn high_costs_are_written_back() {
     process.mend().await;
     let took = until_redis_decides(&limiter, "alice").await;
     assert!(took < 5 * A_SECOND, "{took:?}");
-    let written = redis.run::<usize>(&["ZCARD", "tsw:{=alice}:user"]).await;
+    let written = redis.entries("tsw:{=alice}:user").await;
     assert!(written >= 500_000, "{written}");
 }
 
@@ -298,11 +290,11 @@ async fn clock_stepped_back_past_a_reset() {
     redis.run::<String>(&["SET", mark, &future_us, "KEEPTTL"]).await;
     process.cut().await;
     for _ in 0..2 {
-        assert!(passes(&limiter, "alice").await);
+        assert!(admit(&limiter, "alice").await);
     }
     process.mend().await;
     for _ in 0..2 {
-        assert!(!passes(&limiter, "alice").await, "two were admitted in the outage");
+        assert!(!admit(&limiter, "alice").await, "two were admitted in the outage");
     }
-    assert_eq!(redis.run::<usize>(&["ZCARD", "tsw:{=alice}:user"]).await, 2);
+    assert_eq!(redis.entries("tsw:{=alice}:user").await, 2);
 }

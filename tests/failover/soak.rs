@@ -40,22 +40,12 @@ fn held() -> Held {
     }
 }
 
-/// Tells whether the clock that Redis goes by is set while the test runs.
-struct WallClock(SystemTime, Instant);
-
-impl WallClock {
-    fn new() -> Self {
-        Self(SystemTime::now(), Instant::now())
-    }
-
-    /// Returns by how much the wall clock has gone faster than the monotonic one.
-    fn ahead_us(&self) -> i128 {
-        let elapsed = self.1.elapsed().as_micros() as i128;
-        match self.0.elapsed() {
-            Ok(wall) => wall.as_micros() as i128 - elapsed,
-            Err(back) => -(back.duration().as_micros() as i128) - elapsed,
-        }
-    }
+/// Returns by how much the clock that Redis goes by has gone faster than the monotonic one, in
+/// microseconds: whether it is set while the test runs.
+fn ahead_us(start: (SystemTime, Instant)) -> i128 {
+    let since = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
+    let wall = since(SystemTime::now()) as i128 - since(start.0) as i128;
+    wall - start.1.elapsed().as_micros() as i128
 }
 
 async fn inject(fault: &str, redis: &mut Redis, proxy: &Proxy, random: &mut fastrand::Rng) {
@@ -64,8 +54,7 @@ async fn inject(fault: &str, redis: &mut Redis, proxy: &Proxy, random: &mut fast
         "kill -9 and restart" => {
             redis.kill();
             sleep(span()).await;
-            redis.start_again();
-            redis.answers().await;
+            redis.restart().await;
         }
         "SIGSTOP and SIGCONT" => {
             redis.signal("STOP");
@@ -89,11 +78,7 @@ async fn inject(fault: &str, redis: &mut Redis, proxy: &Proxy, random: &mut fast
         }
         "SCRIPT FLUSH" => redis.run(&["SCRIPT", "FLUSH"]).await,
         "CLIENT KILL" => redis.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await,
-        "OOM" => {
-            redis.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
-            sleep(span()).await;
-            redis.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
-        }
+        "OOM" => between(redis, "CONFIG SET maxmemory", "1", span(), "0").await,
         "BUSY" => {
             let client = redis::Client::open(redis.url()).unwrap();
             let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
@@ -107,18 +92,23 @@ async fn inject(fault: &str, redis: &mut Redis, proxy: &Proxy, random: &mut fast
             redis.run::<()>(&["SCRIPT", "KILL"]).await;
             busy.await.unwrap();
         }
-        "READONLY" => {
-            redis.run::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
-            sleep(span()).await;
-            redis.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
-        }
+        "READONLY" => between(redis, "REPLICAOF", "127.0.0.1 1", span(), "NO ONE").await,
         "NOPERM" => {
-            redis.run::<()>(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]).await;
-            sleep(span()).await;
-            redis.run::<()>(&["ACL", "SETUSER", "default", "+@all"]).await;
+            between(redis, "ACL SETUSER default", "-eval -evalsha", span(), "+@all").await;
         }
         unknown => unreachable!("{unknown}"),
     }
+}
+
+/// Runs a command with one end, and after a while with another.
+async fn between(redis: &Redis, command: &str, begin: &str, span: Duration, end: &str) {
+    let run = async |end: &str| {
+        let command = format!("{command} {end}");
+        redis.run::<()>(&command.split(' ').collect::<Vec<_>>()).await;
+    };
+    run(begin).await;
+    sleep(span).await;
+    run(end).await;
 }
 
 async fn through(proxy: &Proxy, fault: Fault, span: Duration) {
@@ -141,7 +131,7 @@ async fn faults_at_random() {
     let store = RedisStore::builder().deny_cache(false).connect(proxy.url()).await.unwrap();
     let load = Load::start(store, FailurePolicy::default());
 
-    let clock = WallClock::new();
+    let clock = (SystemTime::now(), Instant::now());
     let (started, end) = (Instant::now(), Instant::now() + Duration::from_secs(minutes * 60));
     let (mut kept, mut faults, mut asked, mut here) = (Vec::new(), 0, 0, 0);
     let (mut samples, mut next_line) = (Vec::new(), started);
@@ -150,23 +140,23 @@ async fn faults_at_random() {
         eprintln!(
             "{:>7.1} s  {fault}; the wall clock is {} us ahead",
             started.elapsed().as_secs_f64(),
-            clock.ahead_us()
+            ahead_us(clock)
         );
         inject(fault, &mut redis, &proxy, &mut random).await;
-        let returned = Instant::now();
         faults += 1;
+        let back = load.store_must_be_back().await;
         load.until_the_store_decides().await;
-        sleep(Duration::from_millis(1_500 + random.u64(0..1_500))).await;
+        sleep(Duration::from_millis(500 + random.u64(0..1_500))).await;
 
         let new = load.take();
-        new.decided_by_the_store_since(returned);
+        new.decided_by_the_store_since(back);
         asked += new.0.len();
         here += new.count(|it| it.decided_by == Some(DecidedBy::LocalLog));
         new.statuses(&[200, 429]);
         kept.extend(new.0);
         let answers = Answers(std::mem::take(&mut kept));
         if answers.over_admitted() > 0 {
-            for answer in answers.fullest(WINDOW) {
+            for answer in answers.fullest() {
                 eprintln!(
                     "user {} from {:.6} s to {:.6} s, decided by {:?}",
                     answer.user,
@@ -175,7 +165,7 @@ async fn faults_at_random() {
                     answer.decided_by
                 );
             }
-            let ahead = clock.ahead_us();
+            let ahead = ahead_us(clock);
             panic!(
                 "too many after {fault:?}, with seed {seed}; the wall clock is {ahead} us ahead"
             );

@@ -29,9 +29,8 @@ fn missing(recorded: &RecordedMetrics, policy: &str, reason: &str) -> u64 {
 
 #[tokio::test(start_paused = true)]
 async fn key_not_provided_is_500_and_warns_once() {
-    let (recorded, warnings) = (RecordedMetrics::default(), Warnings::default());
-    let _recorder = metrics::set_default_local_recorder(&recorded);
-    let _subscriber = warnings.listen();
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let (warnings, _subscriber) = Warnings::listen();
     let layer = || SlidingWindowLayer::new(policy("ip"), key::peer_ip(), MemoryStore::new());
     let service = layer().layer(service_fn(ok));
     for _ in 0..3 {
@@ -55,8 +54,7 @@ async fn key_not_provided_is_500_and_warns_once() {
 
 #[tokio::test(start_paused = true)]
 async fn each_reason_has_a_label() {
-    let recorded = RecordedMetrics::default();
-    let _recorder = metrics::set_default_local_recorder(&recorded);
+    let (recorded, _recorder) = RecordedMetrics::listen();
     let service = SlidingWindowLayer::new(policy("a"), key::header("x-a"), MemoryStore::new())
         .rule(policy("b"), key::optional(key::header("x-b")))
         .layer(service_fn(ok));
@@ -72,8 +70,7 @@ async fn each_reason_has_a_label() {
 #[tokio::test(start_paused = true)]
 async fn rule_that_never_finds_its_key_warns() {
     for (skips, found_first) in [(false, false), (true, false), (false, true)] {
-        let warnings = Warnings::default();
-        let _subscriber = warnings.listen();
+        let (warnings, _subscriber) = Warnings::listen();
         let mut layer =
             SlidingWindowLayer::new(policy("user"), key::header("x-usr-id"), MemoryStore::new());
         if skips {
@@ -94,9 +91,8 @@ async fn rule_that_never_finds_its_key_warns() {
 
 #[tokio::test(start_paused = true)]
 async fn layer_applied_twice_warns() {
-    let (recorded, warnings) = (RecordedMetrics::default(), Warnings::default());
-    let _recorder = metrics::set_default_local_recorder(&recorded);
-    let _subscriber = warnings.listen();
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let (warnings, _subscriber) = Warnings::listen();
     let store = MemoryStore::new();
     let layer = |name| by_user(policy(name), store.clone());
     let user = layer("user");
@@ -115,9 +111,8 @@ async fn layer_applied_twice_warns() {
 
 #[tokio::test(start_paused = true)]
 async fn layers_of_two_policies_are_no_mistake() {
-    let (recorded, warnings) = (RecordedMetrics::default(), Warnings::default());
-    let _recorder = metrics::set_default_local_recorder(&recorded);
-    let _subscriber = warnings.listen();
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let (warnings, _subscriber) = Warnings::listen();
     let store = MemoryStore::new();
     let by = |name, key| SlidingWindowLayer::new(policy(name), key::header(key), store.clone());
     let service = ServiceBuilder::new()
@@ -138,8 +133,7 @@ async fn layers_of_two_policies_are_no_mistake() {
 
 #[tokio::test(start_paused = true)]
 async fn impossible_request_is_no_store_failure() {
-    let recorded = RecordedMetrics::default();
-    let _recorder = metrics::set_default_local_recorder(&recorded);
+    let (recorded, _recorder) = RecordedMetrics::listen();
     let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new());
     for (cost, kind) in [(6, "cost_above_limit"), (2_000, "cost_too_high")] {
         let error = limiter.check_cost("alice", cost).await.unwrap_err();
@@ -205,7 +199,7 @@ fn a_constructor_panics_at_its_caller() {
         "empty" in Bans::new(empty(), store());
         "empty" in SlidingWindowLayer::new(empty(), by(), store());
         "empty" in SlidingWindowLayer::new(ONE, by(), store()).rule(empty(), by());
-        "`prefix`" in RedisStore::builder().prefix("a{b}");
+        "`prefix` has a brace" in RedisStore::builder().prefix("a{b}");
         "count" in moderation::Rule::new(moderation::Counted::Events, ONE, SECOND);
     };
     for (name, part, act) in cases {
@@ -237,9 +231,8 @@ async fn keys_are_made_from_common_types() {
 
 #[tokio::test]
 async fn redis_never_up_warns_once() {
-    let (recorded, warnings) = (RecordedMetrics::default(), Warnings::default());
-    let _recorder = metrics::set_default_local_recorder(&recorded);
-    let _subscriber = warnings.listen();
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let (warnings, _subscriber) = Warnings::listen();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let _store = RedisStore::connect_lazy(format!("redis://127.0.0.1:{port}")).unwrap();
     while warnings.lines().is_empty() {

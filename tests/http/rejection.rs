@@ -9,14 +9,13 @@ use serde_json::json;
 use tokio::time::advance;
 use tower::service_fn;
 use tower_layer::Layer;
-use tower_sliding_window::store::{
-    Check, LogId, LogSnapshot, Outcome, Restored, Store, StoreFuture,
-};
+use tower_sliding_window::store::{Check, Store, StoreFuture};
 use tower_sliding_window::{
     MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer, StoreError, key,
 };
 
-use test_support::requests::{by_user, from_user, ok, request, send, status};
+use test_support::StubStore;
+use test_support::requests::{Answer, by_user, from_user, ok, request, send, status};
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
@@ -26,6 +25,13 @@ const REDUCED: &str = "https://iana.org/assignments/http-problem-types#temporary
 fn per_user(limit: u32, store: impl Store) -> SlidingWindowLayer {
     let policy = Policy::new("user").quota(Quota::per_minute(limit));
     by_user(policy, store)
+}
+
+/// Returns the answer to the second request of a user.
+async fn second(layer: SlidingWindowLayer) -> Answer {
+    let service = layer.layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    send(&service, from_user("alice")).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,74 +137,45 @@ async fn custom_rejection_keeps_retry_after() {
 
 #[tokio::test(start_paused = true)]
 async fn headers_of_a_custom_rejection_stay() {
-    let service = per_user(1, MemoryStore::new())
-        .on_rejection(|_| {
-            let response = Response::builder().status(503).header("retry-after", "7");
-            response.header("ratelimit", "hidden").body(Bytes::new()).unwrap()
-        })
-        .layer(service_fn(ok));
-    assert_eq!(status(&service, "alice").await, OK);
-    let answer = send(&service, from_user("alice")).await;
+    let layer = per_user(1, MemoryStore::new()).on_rejection(|_| {
+        let response = Response::builder().status(503).header("retry-after", "7");
+        response.header("ratelimit", "hidden").body(Bytes::new()).unwrap()
+    });
+    let answer = second(layer).await;
     assert_eq!(answer.headers.get_all("retry-after").iter().collect::<Vec<_>>(), ["7"]);
     assert_eq!(answer.headers.get_all("ratelimit").iter().collect::<Vec<_>>(), ["hidden"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn default_rejection_can_be_amended() {
-    let service = per_user(1, MemoryStore::new())
-        .on_rejection(|rejection| {
-            let mut response = rejection.to_response();
-            response.headers_mut().insert("x-own", "yes".parse().unwrap());
-            response
-        })
-        .layer(service_fn(ok));
-    assert_eq!(status(&service, "alice").await, OK);
-    let answer = send(&service, from_user("alice")).await;
+    let layer = per_user(1, MemoryStore::new()).on_rejection(|rejection| {
+        let mut response = rejection.to_response();
+        response.headers_mut().insert("x-own", "yes".parse().unwrap());
+        response
+    });
+    let answer = second(layer).await;
     assert_eq!(answer.problem()["violated-policies"], json!(["user"]));
     assert_eq!((answer.header("x-own"), answer.retry_after()), (Some("yes"), Some(60)));
 }
 
 /// Fails with an error that holds the key.
-struct Broken;
-
-impl Broken {
-    fn answer<T>(logs: &[LogId]) -> StoreFuture<T> {
-        let message = String::from_utf8_lossy(logs[0].key.as_bytes()).into_owned();
+fn broken() -> impl Store {
+    let answer = |check: &Arc<Check>| {
+        let message = String::from_utf8_lossy(check.logs()[0].key.as_bytes()).into_owned();
         StoreFuture::ready(Err(StoreError::Unreachable { message }))
-    }
-}
-
-impl Store for Broken {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
-        Self::answer(check.logs())
-    }
-
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
-        Self::answer(check.logs())
-    }
-
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        Self::answer(check.logs())
-    }
-
-    fn restore(&self, log: &LogId, _: &LogSnapshot) -> StoreFuture<Restored> {
-        Self::answer(std::slice::from_ref(log))
-    }
-
-    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
-        Self::answer(logs)
-    }
+    };
+    StubStore(answer, || ())
 }
 
 #[tokio::test(start_paused = true)]
 async fn failing_store_is_503_never_429() {
-    let service = per_user(1, Broken).layer(service_fn(ok));
+    let service = per_user(1, broken()).layer(service_fn(ok));
     let answer = send(&service, from_user("alice")).await;
     assert_eq!(answer.status, FULL);
     assert_eq!(answer.retry_after(), Some(1));
     assert_eq!(answer.problem()["type"], REDUCED);
 
-    let shadow = per_user(1, Broken).shadow(true).layer(service_fn(ok));
+    let shadow = per_user(1, broken()).shadow(true).layer(service_fn(ok));
     assert_eq!(status(&shadow, "alice").await, OK, "in shadow mode nothing is refused");
 }
 
@@ -209,7 +186,7 @@ async fn no_rejection_shows_a_key() {
     assert_eq!(status(&denied, SECRET).await, OK);
     let full = per_user(1, MemoryStore::with_capacity(0)).layer(service_fn(ok));
     let heavy = per_user(1, MemoryStore::new()).cost(|_| 2).layer(service_fn(ok));
-    let broken = per_user(1, Broken).layer(service_fn(ok));
+    let broken = per_user(1, broken()).layer(service_fn(ok));
     let twice = || request(&[("x-user-id", SECRET), ("x-user-id", SECRET)]);
 
     for (answer, status) in [

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use test_support::requests::by_user;
-use test_support::{Redis, eventually};
+use test_support::{Redis, StubStore, eventually};
 use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;
+use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_sliding_window::store::{
-    Check, LogId, LogOutcome, LogSnapshot, Outcome, QuotaState, Restored, Store, StoreFuture,
-};
+use tower_sliding_window::store::{Check, LogOutcome, Outcome, QuotaState, Store, StoreFuture};
 use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer};
 
 fn limiter(store: impl Store) -> Limiter {
@@ -62,11 +61,11 @@ async fn response_can_free_the_place(store: impl Store + Clone) {
 async fn hang_up_keeps_its_place(store: impl Store + Clone) {
     let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(answer)));
     for left in [2, 1, 0] {
-        let mut hanging = Box::pin(service.clone().oneshot(request("hang")));
+        let mut hanging = task::spawn(service.clone().oneshot(request("hang")));
         while limiter.peek("alice").await.unwrap().remaining() > left {
-            assert!(futures_poll(&mut hanging).await);
+            assert_pending!(hanging.poll());
         }
-        assert!(futures_poll(&mut hanging).await, "the handler runs");
+        assert_pending!(hanging.poll(), "the handler runs");
         drop(hanging);
         sleep(Duration::from_millis(50)).await;
         assert_eq!(limiter.peek("alice").await.unwrap().remaining(), left);
@@ -97,26 +96,16 @@ async fn hang_up_before_the_outcome_frees_the_place() {
     let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(answer)));
     limiter.peek("load the script").await.unwrap();
     for _ in 0..20 {
-        let mut request = Box::pin(service.clone().oneshot(request("200")));
+        let mut request = task::spawn(service.clone().oneshot(request("200")));
         // One poll sends the check and does not wait for the reply.
-        assert!(futures_poll(&mut request).await);
+        assert_pending!(request.poll());
         drop(request);
     }
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    let mut seen = Vec::new();
-    while seen.last() != Some(&3) || seen.len() < 10 {
-        assert!(tokio::time::Instant::now() < deadline, "places are lost: {seen:?}");
-        seen.push(limiter.peek("alice").await.unwrap().remaining());
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-/// Polls a future once, and says whether it is still pending.
-async fn futures_poll<F: Future + Unpin>(future: &mut F) -> bool {
-    std::future::poll_fn(|cx| {
-        std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(cx).is_pending())
+    sleep(Duration::from_millis(100)).await;
+    eventually("all places are free", async || {
+        limiter.peek("alice").await.unwrap().remaining() == 3
     })
-    .await
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -142,35 +131,20 @@ impl Slow {
     fn done(&self) -> Vec<&'static str> {
         self.done.lock().unwrap().clone()
     }
-}
 
-impl Store for Slow {
-    fn admit(&self, _: &Arc<Check>) -> StoreFuture<Outcome> {
-        let slow = self.clone();
-        StoreFuture::later(async move {
-            slow.lets_go.notified().await;
-            slow.done.lock().unwrap().push("admit");
-            let state =
-                QuotaState::new(0, Duration::from_micros(slow.denies.into()), Duration::ZERO);
-            Ok(Outcome::new(!slow.denies, [LogOutcome::new([state])]))
-        })
-    }
-
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
-        self.admit(check)
-    }
-
-    fn cancel(&self, _: &Arc<Check>) -> StoreFuture<bool> {
-        self.done.lock().unwrap().push("cancel");
-        StoreFuture::ready(Ok(true))
-    }
-
-    fn restore(&self, _: &LogId, _: &LogSnapshot) -> StoreFuture<Restored> {
-        StoreFuture::ready(Ok(Restored::default()))
-    }
-
-    fn reset(&self, _: &[LogId]) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
+    fn store(&self) -> impl Store {
+        let (slow, cancelled) = (self.clone(), self.done.clone());
+        let admit = move |_: &Arc<Check>| {
+            let slow = slow.clone();
+            StoreFuture::later(async move {
+                slow.lets_go.notified().await;
+                slow.done.lock().unwrap().push("admit");
+                let wait = Duration::from_micros(slow.denies.into());
+                let state = QuotaState::new(0, wait, Duration::ZERO);
+                Ok(Outcome::new(!slow.denies, [LogOutcome::new([state])]))
+            })
+        };
+        StubStore(admit, move || cancelled.lock().unwrap().push("cancel"))
     }
 }
 
@@ -178,9 +152,9 @@ impl Store for Slow {
 async fn cancellation_follows_its_admission() {
     for (denies, expected) in [(false, &["admit", "cancel"][..]), (true, &["admit"])] {
         let store = Slow { denies, ..Slow::default() };
-        let service = layer(store.clone()).layer(service_fn(answer));
-        let mut pending = Box::pin(service.oneshot(request("200")));
-        assert!(futures_poll(&mut pending).await);
+        let service = layer(store.store()).layer(service_fn(answer));
+        let mut pending = task::spawn(service.oneshot(request("200")));
+        assert_pending!(pending.poll());
         drop(pending);
         sleep(Duration::from_secs(1)).await;
         assert_eq!(store.done(), Vec::<&str>::new(), "the decision is still under way");
@@ -193,9 +167,9 @@ async fn cancellation_follows_its_admission() {
 #[tokio::test(start_paused = true)]
 async fn hang_up_cancels_nothing_by_default() {
     let store = Slow::default();
-    let layer = by_user(Quota::per_minute(3), store.clone());
-    let mut pending = Box::pin(layer.layer(service_fn(answer)).oneshot(request("200")));
-    assert!(futures_poll(&mut pending).await);
+    let layer = by_user(Quota::per_minute(3), store.store());
+    let mut pending = task::spawn(layer.layer(service_fn(answer)).oneshot(request("200")));
+    assert_pending!(pending.poll());
     drop(pending);
     store.lets_go.notify_one();
     sleep(Duration::from_secs(1)).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use test_support::acl::{May, make_user};
 use test_support::tls::{self, Certificates};
-use test_support::{Cluster, Redis, Sentinels, free_port, patient};
+use test_support::{Cluster, Redis, Sentinels, admit, patient, retry_after};
 use tower_sliding_window::store::{RedisServers, Store};
 use tower_sliding_window::{
     Decision, Key, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
@@ -51,25 +51,8 @@ async fn with_the_least_acl_rights() {
 async fn over_tls() {
     let files = Certificates::make();
     let (certificate, key, authority) = (&files.certificate, &files.key, &files.authority);
-    let plain = Redis::start().await;
-    let setting: Vec<String> = plain.run(&["CONFIG", "GET", "tls-port"]).await;
-    let (port, _redis) = if setting.is_empty() {
-        println!("this redis-server is built without TLS: a proxy speaks it");
-        (tls::in_front_of(plain.port(), certificate, key, authority).await, plain)
-    } else {
-        drop(plain);
-        let port = free_port();
-        let mut arguments = vec!["--tls-port".to_owned(), port.to_string()];
-        for (flag, file) in [
-            ("--tls-cert-file", certificate),
-            ("--tls-key-file", key),
-            ("--tls-ca-cert-file", authority),
-        ] {
-            arguments.extend([flag.to_owned(), file.to_str().unwrap().to_owned()]);
-        }
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        (port, Redis::start_with(&arguments).await)
-    };
+    let redis = Redis::start().await;
+    let port = tls::in_front_of(redis.port(), certificate, key, authority).await;
     let url = format!("rediss://127.0.0.1:{port}");
     RedisStore::connect(url.clone()).await.expect_err("a certificate of an unknown authority");
     let servers = RedisServers::one(url).unwrap();
@@ -99,21 +82,6 @@ laws!(
     cost_above_the_limit_is_an_error,
     huge_cost_is_refused_early,
 );
-
-fn admitted(decision: &Decision) -> bool {
-    decision.is_admitted()
-}
-
-async fn admit(limiter: &Limiter, key: &str) -> bool {
-    admitted(&limiter.check(key).await.unwrap())
-}
-
-async fn retry_after(limiter: &Limiter, key: &str) -> Duration {
-    match limiter.check(key).await.unwrap() {
-        Decision::Denied(denied) => denied.retry_after(),
-        Decision::Admitted(_) => panic!("admitted"),
-    }
-}
 
 async fn admits_exactly_the_limit(store: impl Store) {
     let limiter = Limiter::new(Quota::per_minute(5), store);
@@ -205,7 +173,7 @@ async fn policies_record_all_or_nothing(store: impl Store) {
     let limiter = Limiter::new(&user, store);
     let pairs = |name| [(&user, name), (&ip, "192.0.2.7")];
 
-    assert!(admitted(&limiter.check_all(pairs("alice")).await.unwrap()));
+    assert!(limiter.check_all(pairs("alice")).await.unwrap().is_admitted());
     let decision = limiter.check_all(pairs("alice")).await.unwrap();
     let denied = decision.denied().expect("the ip has used its one place");
     assert_eq!(denied.violated().collect::<Vec<_>>(), ["ip"]);
@@ -229,7 +197,7 @@ async fn same_log_twice_counts_once(store: impl Store) {
     assert_eq!(decision.admitted().unwrap().remaining(), 2);
     assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 2);
     let decision = limiter.check_all([(&policy, "alice"), (&policy, "bob")]).await.unwrap();
-    assert!(admitted(&decision), "two keys under one policy are two windows");
+    assert!(decision.is_admitted(), "two keys under one policy are two windows");
     assert_eq!(limiter.peek("bob").await.unwrap().remaining(), 2);
 }
 
@@ -240,7 +208,7 @@ async fn rules_of_one_name_and_key_all_hold(store: impl Store) {
     let mut passed = 0;
     for _ in 0..5 {
         let pairs = [(&one, "alice"), (&two, "alice")];
-        passed += usize::from(admitted(&limiter.check_all(pairs).await.unwrap()));
+        passed += usize::from(limiter.check_all(pairs).await.unwrap().is_admitted());
     }
     assert_eq!(passed, 2, "the second rule's quota holds too");
 }
@@ -319,13 +287,13 @@ async fn keys_may_hold_any_bytes(store: impl Store) {
     ];
     for key in keys {
         let first = limiter.check(key).await.unwrap();
-        assert!(admitted(&first), "{key:?} shares no window with those before it");
+        assert!(first.is_admitted(), "{key:?} shares no window with those before it");
     }
     for key in keys {
-        assert!(!admitted(&limiter.check(key).await.unwrap()), "{key:?} is remembered");
+        assert!(!limiter.check(key).await.unwrap().is_admitted(), "{key:?} is remembered");
     }
     let hash = Key::from(long.as_bytes());
-    assert!(admitted(&limiter.check(hash.as_bytes()).await.unwrap()), "not by its hash alone");
+    assert!(limiter.check(hash.as_bytes()).await.unwrap().is_admitted(), "not by its hash alone");
 }
 
 async fn cost_above_the_limit_is_an_error(store: impl Store) {

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use syn::{Item, ItemUse, UseTree, Visibility};
 
+use crate::root;
+
 /// The folders and files of `src`, each of which may use those of an earlier row.
 const LAYERS: &[&[&str]] = &[
     &["time", "telemetry", "quota", "failure", "hook", "contract_tests"],
@@ -27,23 +29,17 @@ struct File {
 type Files = BTreeMap<String, File>;
 
 fn files() -> Files {
+    let source = root().join("src");
     let mut files = Files::new();
-    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &[], &mut files);
-    assert!(files.len() > 80, "the files are found");
-    files
-}
-
-fn collect(folder: &Path, module: &[String], files: &mut Files) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let module: Vec<String> = module.iter().cloned().chain([name.clone()]).collect();
-        if path.is_dir() {
-            collect(&path, &module, files);
-        } else if path.extension() == Some("rs".as_ref()) && name != "lib" && name != "tests" {
+    for path in crate::files(&source, "rs") {
+        let module = path.strip_prefix(&source).unwrap().with_extension("");
+        let module: Vec<String> = module.iter().map(|it| it.to_str().unwrap().to_owned()).collect();
+        if !matches!(module.last().unwrap().as_str(), "lib" | "tests") {
             files.insert(module.join("::"), parse(&path, &module));
         }
     }
+    assert!(files.len() > 80, "the files are found");
+    files
 }
 
 fn parse(path: &Path, module: &[String]) -> File {
@@ -171,22 +167,16 @@ fn telemetry_takes_names_and_numbers_only() {
 #[test]
 fn stores_name_no_feature_above_them() {
     // Also in paths within the code, which are no imports.
-    for file in ["src/store.rs", "src/store", "src/redis.rs", "src/redis", "src/window"] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-        for text in texts(&path) {
-            for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
-                for above in LAYERS.last().unwrap().iter() {
-                    assert!(!line.contains(&format!("crate::{above}::")), "{file}: {line}");
-                }
+    let below = ["src/store", "src/redis", "src/window"].map(|it| root().join(it));
+    for path in crate::files(&root().join("src"), "rs") {
+        if !below.iter().any(|it| path.starts_with(it) || path == it.with_extension("rs")) {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            for above in LAYERS.last().unwrap().iter() {
+                assert!(!line.contains(&format!("crate::{above}::")), "{path:?}: {line}");
             }
         }
     }
-}
-
-fn texts(path: &Path) -> Vec<String> {
-    if path.is_dir() {
-        let entries = fs::read_dir(path).unwrap();
-        return entries.flat_map(|entry| texts(&entry.unwrap().path())).collect();
-    }
-    vec![fs::read_to_string(path).unwrap()]
 }

@@ -22,7 +22,9 @@
 //! ```
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use crate::{files, root};
 
 const SECTIONS: [&str; 5] = ["Keys:", "Arguments:", "Reply:", "Cost:", "TTL:"];
 const TABLES: [&str; 3] = ["KEYS", "ARGV", "REPLY"];
@@ -48,23 +50,6 @@ impl Slot {
     fn number(&self) -> Option<usize> {
         self.index.parse().ok()
     }
-}
-
-fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() && !path.ends_with("target") {
-            found.extend(files(&path, extension));
-        } else if path.extension() == Some(extension.as_ref()) {
-            found.push(path);
-        }
-    }
-    found
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 fn scripts() -> Vec<Script> {
@@ -157,15 +142,20 @@ fn field(text: &str) -> Option<String> {
     (complete && name.bytes().all(is_word)).then(|| name.to_owned())
 }
 
+/// Returns by how many brackets the text goes deeper after a letter.
+fn deeper(letter: char) -> i32 {
+    match letter {
+        '[' | '(' | '{' => 1,
+        ']' | ')' | '}' => -1,
+        _ => 0,
+    }
+}
+
 /// Returns the text up to the bracket that closes it.
 fn inside(text: &str) -> String {
     let mut depth = 0;
     let is_open = |letter: &char| {
-        depth += match letter {
-            '[' | '(' | '{' => 1,
-            ']' | ')' | '}' => -1,
-            _ => 0,
-        };
+        depth += deeper(*letter);
         depth >= 0
     };
     text.chars().take_while(is_open).collect()
@@ -175,11 +165,7 @@ fn inside(text: &str) -> String {
 fn split(text: &str) -> Vec<String> {
     let mut depth = 0;
     let at_comma = |letter: char| {
-        depth += match letter {
-            '[' | '(' | '{' => 1,
-            ']' | ')' | '}' => -1,
-            _ => 0,
-        };
+        depth += deeper(letter);
         depth == 0 && letter == ','
     };
     text.split(at_comma).map(|part| part.trim().to_owned()).collect()

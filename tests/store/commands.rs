@@ -73,8 +73,7 @@ async fn no_command_waits_for_a_dead_redis() {
     }
     assert!(asked.elapsed() < TIMEOUT, "the circuit breaker refuses at once");
 
-    redis.start_again();
-    redis.answers().await;
+    redis.restart().await;
     let back = Instant::now();
     while get(&commands, "a").await.is_err() {
         assert!(back.elapsed() < Duration::from_secs(10), "the store does not find it again");

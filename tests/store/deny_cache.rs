@@ -1,18 +1,15 @@
 //! The cache of denials: cheap under flood, and never wrong.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use test_support::requests::by_user;
-use test_support::{Redis, patient_store};
+use test_support::requests::{by_user, from_user, ok, status};
+use test_support::{Redis, admit, patient_store, retry_after};
 use tokio::sync::Notify;
 use tokio::time::advance;
-use tower::{Layer, Service, ServiceExt};
+use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sliding_window::store::{Admission, Check, DenyCache, LogId, LogSnapshot, Store};
-use tower_sliding_window::{
-    Decision, Limiter, Policy, PolicyHandle, Quota, SlidingWindowLayer, key,
-};
+use tower_sliding_window::{Limiter, Policy, PolicyHandle, Quota};
 use uuid::Uuid;
 
 use crate::counting::Counting;
@@ -24,28 +21,13 @@ fn cached(store: &Counting) -> DenyCache<Counting> {
     DenyCache::new(store.clone()).max_age(Duration::MAX)
 }
 
-async fn empty(_: http::Request<()>) -> Result<http::Response<String>, Infallible> {
-    Ok(http::Response::new(String::new()))
-}
-
-async fn admit(limiter: &Limiter, key: &str) -> bool {
-    limiter.check(key).await.unwrap().is_admitted()
-}
-
-async fn denied_for(limiter: &Limiter, key: &str) -> Duration {
-    match limiter.check(key).await.unwrap() {
-        Decision::Denied(denied) => denied.retry_after(),
-        Decision::Admitted(_) => panic!("admitted"),
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn denied_key_costs_one_check_until_free() {
     let store = Counting::default();
     let limiter = Limiter::new(Quota::per_minute(2), cached(&store));
     assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
     for second in 0..60 {
-        assert_eq!(denied_for(&limiter, "alice").await, Duration::from_secs(60 - second));
+        assert_eq!(retry_after(&limiter, "alice").await, Duration::from_secs(60 - second));
         advance(Duration::from_secs(1)).await;
     }
     assert_eq!(store.checks(), 3, "two admissions and one denial");
@@ -60,7 +42,7 @@ async fn slow_reply_causes_no_false_denial() {
         let limiter = Limiter::new(Quota::per_second(1), cached(&store));
         let truth = Limiter::new(Quota::per_second(1), store.store.clone());
         assert!(admit(&limiter, "alice").await);
-        let told_wait = denied_for(&limiter, "alice").await;
+        let told_wait = retry_after(&limiter, "alice").await;
         // The cache denies for as long as that is certain, and names the rest of the wait each time.
         let mut waited = Duration::ZERO;
         loop {
@@ -86,9 +68,9 @@ async fn denial_is_cached_to_the_microsecond() {
     let store = Counting::default();
     let limiter = Limiter::new(Quota::per_second(1), cached(&store));
     assert!(admit(&limiter, "alice").await);
-    assert_eq!(denied_for(&limiter, "alice").await, Duration::from_secs(1));
+    assert_eq!(retry_after(&limiter, "alice").await, Duration::from_secs(1));
     advance(Duration::from_secs(1) - TICK).await;
-    assert_eq!(denied_for(&limiter, "alice").await, TICK);
+    assert_eq!(retry_after(&limiter, "alice").await, TICK);
     assert_eq!(store.checks(), 2);
     advance(TICK).await;
     assert!(admit(&limiter, "alice").await);
@@ -185,18 +167,14 @@ async fn denial_is_cached_for_a_second_at_most() {
 async fn remote_reset_is_seen_within_a_second() {
     let store = Counting::default();
     let cache = DenyCache::new(store.clone());
-    let layer = SlidingWindowLayer::new(
-        Policy::new("user").quota(Quota::per_minute(1)),
-        key::constant("all"),
-        cache,
-    );
-    let service = layer.layer(tower::service_fn(empty));
-    let status = async || service.clone().oneshot(http::Request::new(())).await.unwrap().status();
-    assert_eq!((status().await.as_u16(), status().await.as_u16()), (200, 429));
-    let elsewhere = Limiter::new(Policy::new("user").quota(Quota::per_minute(1)), store);
-    elsewhere.reset("all").await.unwrap();
+    let policy = Policy::new("user").quota(Quota::per_minute(1));
+    let service = by_user(policy.clone(), cache).layer(service_fn(ok));
+    for expected in [200, 429] {
+        assert_eq!(status(&service, "alice").await, expected);
+    }
+    Limiter::new(policy, store).reset("alice").await.unwrap();
     advance(Duration::from_secs(1)).await;
-    assert_eq!(status().await.as_u16(), 200);
+    assert_eq!(status(&service, "alice").await, 200);
 }
 
 #[tokio::test(start_paused = true)]
@@ -256,12 +234,10 @@ async fn admission_ends_the_cached_denial() {
 #[tokio::test(start_paused = true)]
 async fn denial_is_cached_with_cancel_if() {
     let store = Counting::default();
-    let layer = SlidingWindowLayer::new(Quota::per_minute(1), key::constant("all"), cached(&store))
-        .cancel_if(|_| false);
-    let service = layer.layer(tower::service_fn(empty));
-    for status in [200, 429, 429, 429] {
-        let response = service.clone().oneshot(http::Request::new(())).await.unwrap();
-        assert_eq!(response.status(), status);
+    let layer = by_user(Quota::per_minute(1), cached(&store)).cancel_if(|_| false);
+    let service = layer.layer(service_fn(ok));
+    for expected in [200, 429, 429, 429] {
+        assert_eq!(status(&service, "alice").await, expected);
     }
     assert_eq!(store.checks(), 2, "there is nothing to cancel of a denial");
 }
@@ -301,15 +277,14 @@ async fn cache_keeps_to_its_capacity() {
 async fn flood_of_one_user_costs_few_calls() {
     let redis = Redis::start().await;
     let layer = by_user(Quota::per_hour(5), patient_store(redis.url()).await);
-    let service = layer.layer(tower::service_fn(empty));
+    let service = layer.layer(service_fn(ok));
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..64 {
         let mut service = service.clone();
         clients.spawn(async move {
             let mut admitted = 0;
             for _ in 0..200_000 / 64 {
-                let request = http::Request::builder().header("x-user-id", "bot").body(()).unwrap();
-                let response = service.ready().await.unwrap().call(request).await.unwrap();
+                let response = service.ready().await.unwrap().call(from_user("bot")).await.unwrap();
                 admitted += usize::from(response.status().is_success());
                 // As a server reads its next request.
                 tokio::task::yield_now().await;
@@ -330,9 +305,9 @@ async fn restored_admission_forgets_a_denial() {
     assert!(admit(&limiter, "alice").await);
     advance(Duration::from_secs(1)).await;
     assert!(admit(&limiter, "alice").await);
-    assert_eq!(denied_for(&limiter, "alice").await, Duration::from_secs(9));
+    assert_eq!(retry_after(&limiter, "alice").await, Duration::from_secs(9));
     let log = LogId::new(Arc::new(Policy::new("user").quota(quota)), "alice");
     let known = LogSnapshot::new(vec![Admission::new(Uuid::new_v4(), 1, Duration::ZERO)]);
     assert_eq!(cache.restore(&log, &known).await.unwrap().added, 1);
-    assert_eq!(denied_for(&limiter, "alice").await, Duration::from_secs(10));
+    assert_eq!(retry_after(&limiter, "alice").await, Duration::from_secs(10));
 }

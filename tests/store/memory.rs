@@ -7,17 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use test_support::{admit, retry_after};
 use tokio::runtime::Handle;
 use tokio::time::advance;
-use tower_sliding_window::{
-    Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError,
-};
+use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError};
 
 const TICK: Duration = Duration::from_micros(1);
-
-async fn admit(limiter: &Limiter, key: &str) -> bool {
-    limiter.check(key).await.unwrap().is_admitted()
-}
 
 #[tokio::test(start_paused = true)]
 async fn retry_after_is_exact_to_the_microsecond() {
@@ -27,16 +22,10 @@ async fn retry_after_is_exact_to_the_microsecond() {
         while admit(&limiter, "alice").await {
             advance(Duration::from_micros(123_457)).await;
         }
-        let Decision::Denied(denied) = limiter.check("alice").await.unwrap() else {
-            panic!("the window is full");
-        };
-        let wait = denied.retry_after();
+        let wait = retry_after(&limiter, "alice").await;
         assert_eq!(wait, Duration::from_micros(expected));
         advance(wait - TICK).await;
-        let Decision::Denied(early) = limiter.check("alice").await.unwrap() else {
-            panic!("admitted a microsecond early");
-        };
-        assert_eq!(early.retry_after(), TICK);
+        assert_eq!(retry_after(&limiter, "alice").await, TICK);
         advance(TICK).await;
         assert!(admit(&limiter, "alice").await);
     }
@@ -218,8 +207,7 @@ async fn longer_window_keeps_old_entries() {
     advance(Duration::from_millis(50)).await;
     policy.set("1/10s".parse::<Policy>().unwrap()).unwrap();
     advance(Duration::from_millis(10)).await;
-    let decision = limiter.check("alice").await.unwrap();
-    let wait = decision.denied().unwrap().retry_after();
+    let wait = retry_after(&limiter, "alice").await;
     assert_eq!(wait, Duration::from_millis(9_940));
     advance(Duration::from_millis(90)).await;
     // The keys that come now drop what has run out.

@@ -84,15 +84,17 @@ impl Fault {
             sleep(WINDOW * 3 / 4).await;
         }
         end().await;
-        let returned = Instant::now();
-        load.until_the_store_decides().await;
-        let ended = Instant::now();
+        let decided = async {
+            load.until_the_store_decides().await;
+            Instant::now()
+        };
+        let (ended, back) = tokio::join!(decided, load.store_must_be_back());
         sleep(WINDOW * 5 / 4).await;
         let answers = load.stop().await;
 
         answers.statuses(self.statuses);
         answers.no_user_starves();
-        answers.decided_by_the_store_since(returned);
+        answers.decided_by_the_store_since(back);
         let over = answers.over_admitted();
         assert!(over <= self.over_admission, "{over} more than {LIMIT} were admitted in a window");
         self.report(&answers.between(began, ended), over);

@@ -4,11 +4,11 @@
 //! dropped, and its files go with it.
 
 pub mod acl;
+mod checks;
 mod cluster;
 mod eventually;
 mod every_store;
 pub mod fault;
-pub mod line_program;
 pub mod load;
 mod process;
 pub mod program;
@@ -21,14 +21,17 @@ mod sentinel;
 pub mod server_process;
 mod stores;
 pub mod strikes;
+mod stub_store;
 pub mod tls;
 pub mod warnings;
 mod worker;
 
+pub use checks::{admit, retry_after};
 pub use cluster::Cluster;
 pub use eventually::eventually;
 pub use process::Process;
 pub use redis_server::{Redis, free_port};
 pub use sentinel::{MASTER, Sentinels};
 pub use stores::{patient, patient_store};
+pub use stub_store::StubStore;
 pub use worker::Worker;

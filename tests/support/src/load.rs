@@ -15,6 +15,8 @@ use tower_sliding_window::{
     DecidedBy, Decision, FailurePolicy, Policy, Quota, SlidingWindowLayer, key,
 };
 
+use crate::eventually;
+
 /// How many requests a user may make in a window.
 pub const LIMIT: u32 = 5;
 /// How long a window is: short enough that several go by while a fault lasts.
@@ -42,6 +44,12 @@ pub struct Answer {
     pub status: StatusCode,
     /// What decided; a refusal does not tell.
     pub decided_by: Option<DecidedBy>,
+}
+
+impl Answer {
+    fn took(&self) -> Duration {
+        self.received.duration_since(self.sent)
+    }
 }
 
 /// Load that goes on until it is stopped.
@@ -85,20 +93,15 @@ impl Load {
         }));
         let going_on = Arc::new(AtomicBool::new(true));
         let answers = Arc::new(Mutex::new(Vec::new()));
-        let (next_user, next_of_crowd) =
-            (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(USERS)));
+        let (users, crowd) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(USERS)));
         let mut tasks = JoinSet::new();
         for task in 0..TASKS + crowd_tasks {
-            let (service, going_on) = (service.clone(), going_on.clone());
-            let (answers, next_user) = (answers.clone(), next_user.clone());
-            let next_of_crowd = next_of_crowd.clone();
+            let (service, going_on, answers) = (service.clone(), going_on.clone(), answers.clone());
+            let (next, of) =
+                if task < TASKS { (users.clone(), USERS) } else { (crowd.clone(), usize::MAX) };
             tasks.spawn(async move {
                 while going_on.load(Ordering::Relaxed) {
-                    let user = if task < TASKS {
-                        next_user.fetch_add(1, Ordering::Relaxed) % USERS
-                    } else {
-                        next_of_crowd.fetch_add(1, Ordering::Relaxed)
-                    };
+                    let user = next.fetch_add(1, Ordering::Relaxed) % of;
                     let request = Request::builder().header("x-user-id", format!("user-{user}"));
                     let request = request.body(String::new()).unwrap();
                     let sent = Instant::now();
@@ -121,22 +124,13 @@ impl Load {
 
     /// Waits until some request sent from now on was admitted as described.
     pub async fn until(&self, what: &str, is_so: impl Fn(&Answer) -> bool) {
-        let (from, deadline) = (Instant::now(), Instant::now() + Duration::from_secs(30));
-        let mut looked_at = self.answers.lock().unwrap().len();
-        loop {
-            {
-                let answers = self.answers.lock().unwrap();
-                if answers[looked_at.min(answers.len())..]
-                    .iter()
-                    .any(|answer| answer.sent >= from && is_so(answer))
-                {
-                    return;
-                }
-                looked_at = answers.len();
-            }
-            assert!(Instant::now() < deadline, "in 30 s no request was {what}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let from = Instant::now();
+        eventually(what, async || {
+            let answers = self.answers.lock().unwrap();
+            let new = answers.iter().rev().take_while(|answer| answer.received >= from);
+            new.into_iter().any(|answer| answer.sent >= from && is_so(answer))
+        })
+        .await;
     }
 
     /// Waits until the store decides.
@@ -148,6 +142,19 @@ impl Load {
     pub async fn until_decided_here(&self) {
         let here = Some(DecidedBy::LocalLog);
         self.until("decided in the process", |it| it.decided_by == here).await;
+    }
+
+    /// Waits as long as the store may take to decide again after its return, and returns when that
+    /// is over. What a busy machine is late by does not count.
+    pub async fn store_must_be_back(&self) -> Instant {
+        const STEP: Duration = Duration::from_millis(10);
+        let mut left = RETURN;
+        while !left.is_zero() {
+            let began = Instant::now();
+            tokio::time::sleep(STEP).await;
+            left = left.saturating_sub(began.elapsed().min(STEP * 2));
+        }
+        Instant::now()
     }
 
     /// Returns the answers so far, and forgets them.
@@ -175,8 +182,11 @@ pub struct Answers(pub Vec<Answer>);
 impl Answers {
     /// Returns those that were sent in a span of time.
     pub fn between(&self, from: Instant, to: Instant) -> Self {
-        let inside = |answer: &&Answer| answer.sent >= from && answer.sent < to;
-        Self(self.0.iter().filter(inside).cloned().collect())
+        self.those(|answer| (from..to).contains(&answer.sent))
+    }
+
+    fn those(&self, are_so: impl Fn(&Answer) -> bool) -> Self {
+        Self(self.0.iter().filter(|answer| are_so(answer)).cloned().collect())
     }
 
     /// Counts the answers of which something holds.
@@ -186,14 +196,13 @@ impl Answers {
 
     /// Returns those of the users, without those of the crowd.
     pub fn of_users(&self) -> Self {
-        let of_user = |answer: &&Answer| answer.user < USERS;
-        Self(self.0.iter().filter(of_user).cloned().collect())
+        self.those(|answer| answer.user < USERS)
     }
 
-    /// Checks that the store has decided since a second after its return, but for requests here and
-    /// there that it did not answer in time: on a busy machine it may be late now and then.
-    pub fn decided_by_the_store_since(&self, returned: Instant) {
-        let admitted = self.between(returned + RETURN, Instant::now());
+    /// Checks that the store has decided since a moment, but for requests here and there that it did
+    /// not answer in time: on a busy machine it may be late now and then.
+    pub fn decided_by_the_store_since(&self, back: Instant) {
+        let admitted = self.between(back, Instant::now());
         let by = |by: DecidedBy| admitted.count(|it| it.decided_by == Some(by));
         let (store, here) = (by(DecidedBy::Store), by(DecidedBy::LocalLog));
         assert!(
@@ -212,16 +221,11 @@ impl Answers {
     /// Returns by how many the fullest window of any user was above the limit, as far as that is
     /// certain: of a request is known only that it was admitted between its sending and its answer.
     pub fn over_admitted(&self) -> usize {
-        self.over(LIMIT, WINDOW)
-    }
-
-    /// Returns by how many the fullest window of any user was above a limit.
-    pub fn over(&self, limit: u32, window: Duration) -> usize {
-        self.fullest(window).len().saturating_sub(limit as usize)
+        self.fullest().len().saturating_sub(LIMIT as usize)
     }
 
     /// Returns what was admitted in the fullest window of any user, as far as that is certain.
-    pub fn fullest(&self, window: Duration) -> Vec<&Answer> {
+    pub fn fullest(&self) -> Vec<&Answer> {
         let mut by_user: HashMap<usize, Vec<&Answer>> = HashMap::new();
         for answer in self.0.iter().filter(|answer| answer.status == StatusCode::OK) {
             by_user.entry(answer.user).or_default().push(answer);
@@ -230,7 +234,7 @@ impl Answers {
         for admitted in by_user.values() {
             for first in admitted {
                 let surely_within = |it: &&&Answer| {
-                    it.sent >= first.sent && it.received.duration_since(first.sent) < window
+                    it.sent >= first.sent && it.received.duration_since(first.sent) < WINDOW
                 };
                 let within: Vec<&Answer> = admitted.iter().filter(surely_within).copied().collect();
                 if within.len() > fullest.len() {
@@ -255,22 +259,25 @@ impl Answers {
         }
     }
 
+    /// Returns how long the answers took, the shortest time first.
+    fn times(&self) -> Vec<Duration> {
+        let mut times: Vec<Duration> = self.0.iter().map(Answer::took).collect();
+        times.sort();
+        times
+    }
+
     /// Returns the longest time an answer took.
     pub fn slowest(&self) -> Duration {
-        let took = |answer: &Answer| answer.received.duration_since(answer.sent);
-        self.0.iter().map(took).max().unwrap_or_default()
+        self.times().last().copied().unwrap_or_default()
     }
 
     /// Returns how long 99 in 100 answers took at the most.
     pub fn p99(&self) -> Duration {
-        let took = |answer: &Answer| answer.received.duration_since(answer.sent);
-        let mut all: Vec<Duration> = self.0.iter().map(took).collect();
-        all.sort();
-        all.get(all.len() * 99 / 100).copied().unwrap_or_default()
+        self.times().get(self.0.len() * 99 / 100).copied().unwrap_or_default()
     }
 
     /// Returns how many answers took at least so long.
     pub fn slower_than(&self, time: Duration) -> usize {
-        self.count(|answer| answer.received.duration_since(answer.sent) >= time)
+        self.count(|answer| answer.took() >= time)
     }
 }

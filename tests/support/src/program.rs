@@ -41,6 +41,18 @@ impl Program {
         })
     }
 
+    /// Gives a program all of its input at once, and returns its exit code, its lines and its logs.
+    pub fn fed(
+        command: &mut Command,
+        input: impl AsRef<[u8]>,
+    ) -> (Option<i32>, Vec<String>, String) {
+        let mut program = Self::start(command);
+        program.write(input);
+        program.end_input();
+        let (status, logs, lines) = program.stopped();
+        (status.code(), lines, logs)
+    }
+
     fn start_heard_by(
         command: &mut Command,
         hear: impl FnOnce(ChildStderr) -> Option<JoinHandle<String>>,
@@ -97,11 +109,12 @@ impl Program {
     }
 }
 
-/// Begins a command that runs a program, with the log level and the settings it has by default.
+/// Begins a command that runs a program with these arguments, and with the log level and the settings
+/// it has by default.
 ///
 /// The program is the path of an executable, such as `env!("CARGO_BIN_EXE_seckill")`, or the name of
 /// an example of tower-sliding-window, which is built now.
-pub fn command(program: &str) -> Command {
+pub fn command(program: &str, arguments: &[&str]) -> Command {
     static BUILT: LazyLock<Mutex<HashMap<String, PathBuf>>> = LazyLock::new(Mutex::default);
     let path = if program.contains('/') {
         PathBuf::from(program)
@@ -112,6 +125,7 @@ pub fn command(program: &str) -> Command {
     let name = path.file_stem().unwrap().to_str().unwrap();
     let prefix = name.to_uppercase().replace('-', "_");
     let mut command = Command::new(&path);
+    command.args(arguments);
     for variable in ["RUST_LOG", &format!("{prefix}_REDIS"), &format!("{prefix}_ADMIN_TOKEN")] {
         command.env_remove(variable);
     }

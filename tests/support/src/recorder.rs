@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use metrics::{
+    Counter, Gauge, Histogram, Key, KeyName, LocalRecorderGuard, Metadata, Recorder, SharedString,
+    Unit,
+};
 
 /// Keeps counters, and gauges as the bits of their value, by name and labels.
 #[derive(Clone, Default)]
@@ -16,6 +19,12 @@ impl RecordedMetrics {
         let labels: Vec<String> = labels.collect();
         let name = format!("{}{{{}}}", key.name(), labels.join(","));
         self.0.lock().unwrap().entry(name).or_default().clone()
+    }
+
+    /// Records what this thread measures for as long as the guard lives.
+    pub fn listen() -> (Self, LocalRecorderGuard<'static>) {
+        let recorded: &'static Self = Box::leak(Box::default());
+        (recorded.clone(), metrics::set_default_local_recorder(recorded))
     }
 
     /// Returns the value of a metric, 0 if there is none.

@@ -9,7 +9,7 @@ use redis::{AsyncConnectionConfig, Client, FromRedisValue, InfoDict};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use crate::Process;
+use crate::{Process, eventually};
 
 /// How long a server may take to answer after it was started.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -112,6 +112,22 @@ impl Redis {
     pub fn start_again(&mut self) {
         self.process.kill();
         self.process = spawn(self.port, &self.directory, &self.options);
+    }
+
+    /// Kills the server and starts it again, and waits until it answers.
+    pub async fn restart(&mut self) {
+        self.start_again();
+        self.answers().await;
+    }
+
+    /// Returns how many entries a log has.
+    pub async fn entries(&self, log: &str) -> usize {
+        self.run(&["ZCARD", log]).await
+    }
+
+    /// Waits until a log has so many entries.
+    pub async fn has_entries(&self, log: &str, count: usize) {
+        eventually("Redis knows them", async || self.entries(log).await == count).await;
     }
 
     /// Sends the process a signal such as `STOP`.

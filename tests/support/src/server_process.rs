@@ -12,7 +12,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::program::{self, Program};
+use crate::program::{Program, command};
 
 /// A running server. It is killed if the test ends before it does.
 pub struct Server {
@@ -138,12 +138,6 @@ pub fn run(program: &str, arguments: &[&str]) -> Output {
     let (status, stderr, lines) = running.stopped();
     let stdout = lines.iter().map(|line| format!("{line}\n")).collect::<String>().into_bytes();
     Output { status, stdout, stderr: stderr.into_bytes() }
-}
-
-fn command(program: &str, arguments: &[&str]) -> Command {
-    let mut command = program::command(program);
-    command.args(arguments);
-    command
 }
 
 /// An answer, read to its end.

@@ -22,16 +22,19 @@ impl Drop for Listening {
 }
 
 impl Warnings {
+    /// Returns what is warned of on this thread from now on.
+    ///
     /// One subscriber serves all threads for good: where each thread sets one of its own, those that
     /// come and go beside it may switch a warning off for a moment.
-    pub fn listen(&self) -> Listening {
+    pub fn listen() -> (Self, Listening) {
         static SUBSCRIBED: Once = Once::new();
         SUBSCRIBED.call_once(|| {
             let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
             subscriber.with_ansi(false).with_writer(|| OfThread).init();
         });
-        HEARD.with(|heard| heard.replace(Some(self.clone())));
-        Listening
+        let warnings = Self::default();
+        HEARD.with(|heard| heard.replace(Some(warnings.clone())));
+        (warnings, Listening)
     }
 
     /// Returns the warnings so far, a line each.

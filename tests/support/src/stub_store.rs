@@ -1,0 +1,38 @@
+//! A store that answers as a test wants.
+
+use std::sync::Arc;
+
+use tower_sliding_window::store::{
+    Check, LogId, LogSnapshot, Outcome, Restored, Store, StoreFuture,
+};
+
+/// Answers each check by a function, and keeps nothing.
+#[derive(Clone)]
+pub struct StubStore<A, C>(pub A, pub C);
+
+impl<A, C> Store for StubStore<A, C>
+where
+    A: Fn(&Arc<Check>) -> StoreFuture<Outcome> + Send + Sync + 'static,
+    C: Fn() + Send + Sync + 'static,
+{
+    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+        (self.0)(check)
+    }
+
+    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+        (self.0)(check)
+    }
+
+    fn cancel(&self, _: &Arc<Check>) -> StoreFuture<bool> {
+        (self.1)();
+        StoreFuture::ready(Ok(true))
+    }
+
+    fn restore(&self, _: &LogId, _: &LogSnapshot) -> StoreFuture<Restored> {
+        StoreFuture::ready(Ok(Restored::default()))
+    }
+
+    fn reset(&self, _: &[LogId]) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
+    }
+}
