@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ahash::RandomState;
 use tokio::time::Instant;
 
+pub(crate) use self::values::{ExpiringValue, Keep};
 use self::values::{Slot, Values};
 use crate::error::StoreError;
 use crate::key::Key;
@@ -33,31 +34,10 @@ pub(crate) struct ExpiringMap<V> {
     budget: AtomicUsize,
 }
 
-pub(crate) trait ExpiringValue: Default {
-    fn heap_bytes(&self) -> usize {
-        0
-    }
-
-    /// Removes the expired parts of the value, and returns how long to keep the rest. Called when the
-    /// value has expired.
-    fn expire(&mut self, _now_us: u64) -> Keep {
-        Keep::Not
-    }
-}
-
 pub(crate) fn heap_bytes_of(key: &Key) -> usize {
     // A shorter key is stored inline.
     let inline = size_of::<Key>() - size_of::<usize>();
     Some(key.as_bytes().len()).filter(|length| *length > inline).unwrap_or(0)
-}
-
-pub(crate) enum Keep {
-    /// It expires at this instant, in microseconds of the map's own clock.
-    Until(u64),
-    /// It expires at this instant or at its present instant of expiry, whichever is later.
-    AtLeastUntil(u64),
-    /// It is dropped, or not inserted.
-    Not,
 }
 
 impl<V: ExpiringValue> ExpiringMap<V> {

@@ -2,6 +2,7 @@
 
 mod bans;
 mod decide;
+mod fill;
 mod room;
 mod shard;
 #[cfg(feature = "redis")]
@@ -17,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ahash::RandomState;
 use tokio::time::Instant;
 
-use self::room::Fill;
+use self::fill::Fill;
 use self::shard::{Locked, SHARDS, Shard, shard_of};
 #[cfg(any(feature = "storm", feature = "moderation"))]
 use self::tables::Tables;

@@ -7,7 +7,26 @@ use ahash::RandomState;
 use hashbrown::HashTable;
 use slab::Slab;
 
-use super::{ExpiringValue, Keep};
+pub(crate) trait ExpiringValue: Default {
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
+    /// Removes the expired parts of the value, and returns how long to keep the rest. Called when the
+    /// value has expired.
+    fn expire(&mut self, _now_us: u64) -> Keep {
+        Keep::Not
+    }
+}
+
+pub(crate) enum Keep {
+    /// It expires at this instant, in microseconds of the map's own clock.
+    Until(u64),
+    /// It expires at this instant or at its present instant of expiry, whichever is later.
+    AtLeastUntil(u64),
+    /// It is dropped, or not inserted.
+    Not,
+}
 
 pub(super) struct Values<V> {
     by_hash: HashTable<u32>,

@@ -1,7 +1,7 @@
-//! How a [`MemoryStore`](super::MemoryStore) stays within its capacity, and reports how full it is.
+//! How a [`MemoryStore`](super::MemoryStore) stays within its capacity.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use ahash::RandomState;
@@ -105,48 +105,6 @@ impl Inner {
         let dropped = shard.drop_expired(now_us, most, &self.hasher);
         if dropped > 0 {
             self.held.fetch_sub(dropped, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Reports when a store becomes nearly full, and when it has room again.
-pub(super) struct Fill {
-    /// 80 % of the capacity. The store becomes nearly full at this many logs.
-    high: usize,
-    /// 70 % of the capacity. The store has room again below this many logs. The distance from `high`
-    /// prevents repeated reports of a store that holds about `high` logs.
-    low: usize,
-    capacity: usize,
-    nearly_full: AtomicBool,
-}
-
-impl Fill {
-    pub(super) fn new(capacity: usize) -> Self {
-        let high = capacity - capacity / 5;
-        let low = high - capacity / 10;
-        Self { high, low, capacity, nearly_full: AtomicBool::new(false) }
-    }
-
-    /// Reports a change. Must not be called under a lock, because a subscriber or recorder may use the
-    /// store.
-    pub(super) fn report(&self, held: usize) {
-        let was = self.nearly_full.load(Ordering::Relaxed);
-        let is = if was { held >= self.low } else { held >= self.high && held > 0 };
-        if is == was || self.nearly_full.swap(is, Ordering::Relaxed) == is {
-            return;
-        }
-        if is {
-            telemetry::memory_nearly_full(held, self.capacity);
-        } else {
-            telemetry::memory_has_room();
-        }
-    }
-}
-
-impl Drop for Fill {
-    fn drop(&mut self) {
-        if *self.nearly_full.get_mut() {
-            telemetry::memory_has_room();
         }
     }
 }
