@@ -36,8 +36,6 @@ impl Client {
         self.scripts
     }
 
-    /// Returns the Redis key for a key and a name: `PREFIX:{=KEY}:NAME`. All Redis keys of one key
-    /// are in one cluster slot.
     #[cfg(any(feature = "storm", feature = "moderation"))]
     pub(crate) fn name(&self, key: &crate::key::Key, name: &str) -> Vec<u8> {
         self.keys.name(key.as_bytes(), name)

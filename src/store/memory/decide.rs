@@ -132,7 +132,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Records admissions by another store, and returns how many entries were missing.
     pub(super) fn try_restore(
         &self,
         log: &LogId,

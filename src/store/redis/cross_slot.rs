@@ -42,7 +42,6 @@ impl<S> CrossSlot<S> {
     }
 }
 
-/// The part of a check that is about one key, with the indices of its logs in the whole check.
 struct Part {
     check: Arc<Check>,
     indices: SmallVec<[usize; 2]>,

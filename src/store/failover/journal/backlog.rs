@@ -179,7 +179,6 @@ impl Backlog {
         Claim::Write(LogWriter { log: self.log.clone(), changes, resync: self.resync, result })
     }
 
-    /// Returns the first changes that take up to `max_places`, and at least one change.
     fn first_changes(&self, max_places: usize) -> Vec<Change> {
         let mut places = 0;
         let fits = |change: &Change| {
