@@ -30,6 +30,9 @@ async fn main() {
 }
 
 async fn run() -> Result<(), Error> {
+    if std::env::args().any(|arg| arg == "-h" || arg == "--help") {
+        return Ok(io::stdout().write_all(HELP.as_bytes())?);
+    }
     let (mut quota, mut wait, mut redis) = ("2/10m".to_owned(), false, None);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -37,15 +40,13 @@ async fn run() -> Result<(), Error> {
             "--wait" => wait = true,
             "--quota" => quota = args.next().ok_or("--quota needs LIMIT/WINDOW")?,
             "--redis" => redis = Some(args.next().ok_or("--redis needs a URL")?),
-            "-h" | "--help" => return Ok(print!("{HELP}")),
             _ => return Err(format!("unknown option {arg}; see --help").into()),
         }
     }
     let policy = quota.parse::<Policy>().map_err(|why| format!("--quota {quota}: {why}"))?;
-    let policy = policy.named("receiver");
     let limiter = match redis {
-        Some(url) => Limiter::new(policy, RedisStore::connect(url).await?),
-        None => Limiter::new(policy, MemoryStore::new()),
+        Some(url) => Limiter::new(policy.named("receiver"), RedisStore::connect(url).await?),
+        None => Limiter::new(policy.named("receiver"), MemoryStore::new()),
     };
     send_all(&limiter, wait).await
 }
@@ -97,10 +98,9 @@ async fn send_all(limiter: &Limiter, wait: bool) -> Result<(), Error> {
         }
     }
     if held > 0 {
-        Err(format!("stopped; messages that are not sent: {held}").into())
-    } else {
-        Ok(())
+        return Err(format!("stopped; messages that are not sent: {held}").into());
     }
+    Ok(())
 }
 
 /// Sends a message, or returns how long to wait before the next try.

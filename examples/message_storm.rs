@@ -38,7 +38,10 @@ async fn run() -> Result<(), Error> {
             "--simulate" => simulated = true,
             "--threshold" => threshold = args.next().ok_or("--threshold needs LIMIT/WINDOW")?,
             "--redis" => redis = Some(args.next().ok_or("--redis needs a URL")?),
-            "-h" | "--help" => return Ok(print!("{HELP}")),
+            "-h" | "--help" => {
+                print!("{HELP}");
+                return Ok(());
+            }
             _ => return Err(format!("unknown option {arg}; see --help").into()),
         }
     }
@@ -68,7 +71,8 @@ async fn record_all(detector: &StormDetector, simulated: bool) -> Result<(), Err
         read(detector).await?;
     }
     eprintln!("all messages are recorded; waiting for the end of the storms (Ctrl-C stops)");
-    Ok(detector.settled().await)
+    detector.settled().await;
+    Ok(())
 }
 
 async fn read(detector: &StormDetector) -> Result<(), Error> {

@@ -45,7 +45,10 @@ async fn run() -> Result<(), Error> {
         match arg.as_str() {
             "--sentinel" => master = Some(args.next().ok_or("--sentinel needs a name")?),
             "--failure" => failure = args.next().ok_or("--failure needs a policy")?.parse()?,
-            "-h" | "--help" => return Ok(println!("{HELP}")),
+            "-h" | "--help" => {
+                println!("{HELP}");
+                return Ok(());
+            }
             url => urls.push(url.to_owned()),
         }
     }

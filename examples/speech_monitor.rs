@@ -32,7 +32,8 @@ async fn run() -> Result<(), Error> {
     let mut rules = Rule::recommended().to_vec();
     let given: Vec<String> = std::env::args().skip(1).collect();
     if given.iter().any(|arg| arg == "-h" || arg == "--help") {
-        return Ok(print!("{HELP}"));
+        print!("{HELP}");
+        return Ok(());
     }
     if !given.is_empty() {
         rules = given.iter().map(|rule| rule.parse()).collect::<Result<_, _>>()?;
