@@ -29,7 +29,7 @@ fn subject(token: &str) -> Option<Key> {
 }
 
 /// A handler finds the decision in the extensions of the request.
-async fn answer(Extension(decision): Extension<Decision>) -> String {
+async fn handler(Extension(decision): Extension<Decision>) -> String {
     format!("{} places left\n", decision.usage().remaining())
 }
 
@@ -52,8 +52,8 @@ async fn main() -> std::io::Result<()> {
         .skip(|request| request.uri.path() == "/health");
 
     let app = Router::new()
-        .route("/search", get(answer))
-        .route("/export", get(answer))
+        .route("/search", get(handler))
+        .route("/export", get(handler))
         .route("/health", get(async || "ok\n"))
         .layer(limit);
     axum::serve(TcpListener::bind("127.0.0.1:3000").await?, app).await

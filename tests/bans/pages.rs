@@ -10,7 +10,7 @@ use tower_sliding_window::{BanCursor, Bans, Limiter, Penalty, Policy, Quota};
 
 test_support::on_every_store!(
     pages_show_each_ban_once,
-    a_page_holds_about_as_many_as_asked_for,
+    page_holds_about_as_many_as_requested,
     a_cursor_reads_back_what_it_writes,
 );
 
@@ -50,7 +50,7 @@ async fn pages_show_each_ban_once(store: impl Store + BanStore + Clone) {
     assert_eq!(listed.len(), 500);
 }
 
-async fn a_page_holds_about_as_many_as_asked_for(store: impl Store + BanStore + Clone) {
+async fn page_holds_about_as_many_as_requested(store: impl Store + BanStore + Clone) {
     let bans = ban(&store, 300).await;
     for count in [0, 1, 20, 100] {
         let page = bans.page(BanCursor::default(), count).await.unwrap();

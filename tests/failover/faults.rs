@@ -278,7 +278,7 @@ async fn redis_is_still_loading_its_data() {
         redis.run::<()>(&["SAVE"]).await;
         redis.start_again();
     };
-    fault.strikes(store, restart, async || redis.lock().await.answers().await).await;
+    fault.strikes(store, restart, async || redis.lock().await.ready().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -136,7 +136,7 @@ async fn failed_but_counted_check_is_cancelled() {
 async fn only_a_repeat_looks_the_request_up() {
     let (redis, proxy) = start().await;
     let limiter = Limiter::new(Quota::per_hour(100), behind(&proxy, Duration::from_secs(10)).await);
-    let lookups = async || redis.calls("zscore").await;
+    let lookups = async || redis.call_count("zscore").await;
     for _ in 0..10 {
         let _ = limiter.check("alice").await.unwrap();
     }

@@ -121,7 +121,7 @@ async fn cluster_loses_its_majority() {
         cluster.nodes[0].start_again();
         cluster.nodes[1].start_again();
         for node in &cluster.nodes {
-            node.answers().await;
+            node.ready().await;
         }
         cluster.serves_every_slot(&[0, 1, 2]).await;
     };

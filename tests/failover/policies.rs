@@ -60,7 +60,7 @@ async fn open_policy_admits_without_counting() {
 }
 
 #[tokio::test]
-async fn closed_policy_answers_503_never_429() {
+async fn closed_policy_returns_503_never_429() {
     let mut redis = Redis::start().await;
     let store = RedisStore::connect(redis.url()).await.unwrap();
     let ours = limiter(1, store.clone()).failure_policy(FailurePolicy::Closed);

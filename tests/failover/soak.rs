@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use test_support::Redis;
-use test_support::load::{Answers, Load, WINDOW};
+use test_support::load::{Load, Responses, WINDOW};
 use test_support::proxy::{Fault, Proxy};
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{DecidedBy, FailurePolicy, RedisStore};
@@ -154,7 +154,7 @@ async fn faults_at_random() {
         here += new.count(|it| it.decided_by == Some(DecidedBy::LocalLog));
         new.statuses(&[200, 429]);
         kept.extend(new.0);
-        let answers = Answers(std::mem::take(&mut kept));
+        let answers = Responses(std::mem::take(&mut kept));
         if answers.over_admitted() > 0 {
             for answer in answers.fullest() {
                 eprintln!(

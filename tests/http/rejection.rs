@@ -15,7 +15,7 @@ use tower_sliding_window::{
 };
 
 use test_support::StubStore;
-use test_support::requests::{Answer, by_user, from_user, ok, request, send, status};
+use test_support::requests::{HttpResponse, by_user, from_user, ok, request, send, status};
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
@@ -28,7 +28,7 @@ fn per_user(limit: u32, store: impl Store) -> SlidingWindowLayer {
 }
 
 /// Returns the answer to the second request of a user.
-async fn second(layer: SlidingWindowLayer) -> Answer {
+async fn second(layer: SlidingWindowLayer) -> HttpResponse {
     let service = layer.layer(service_fn(ok));
     assert_eq!(status(&service, "alice").await, OK);
     send(&service, from_user("alice")).await

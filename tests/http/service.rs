@@ -63,7 +63,7 @@ async fn ready_instance_is_the_one_called() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn skipped_request_calls_the_ready_instance() {
+async fn skipped_request_uses_the_ready_instance() {
     let (mut service, mut handle) = mocked(9, MemoryStore::new());
     handle.allow(1);
     assert_ready_ok!(service.poll_ready::<Call>());
@@ -93,12 +93,12 @@ async fn denied_or_keyless_request_skips_inner() {
     }
 }
 
-/// Answers when the test says so.
+/// Responses when the test says so.
 #[derive(Clone, Default)]
 struct Held(Arc<Mutex<Option<oneshot::Sender<Outcome>>>>);
 
 impl Held {
-    fn answer(&self, admitted: bool) {
+    fn reply(&self, admitted: bool) {
         let wait = Duration::from_micros(if admitted { 0 } else { 1 });
         let state = QuotaState::new(0, wait, Duration::ZERO);
         let outcome = Outcome::new(admitted, [LogOutcome::new([state])]);
@@ -128,7 +128,7 @@ async fn inner_waits_for_the_outcome() {
         assert_pending!(response.poll());
         assert_pending!(task::spawn(handle.next_request()).poll());
 
-        store.answer(admitted);
+        store.reply(admitted);
         assert!(response.is_woken());
         if admitted {
             assert_pending!(response.poll());
@@ -140,7 +140,7 @@ async fn inner_waits_for_the_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_request_never_calls_inner() {
+async fn dropped_request_never_reaches_inner() {
     let store = Held::default();
     let (mut service, mut handle) = mocked(1, store.store());
     handle.allow(1);
@@ -148,6 +148,6 @@ async fn dropped_request_never_calls_inner() {
     let mut response = task::spawn(service.call(from_user("alice")));
     assert_pending!(response.poll());
     drop(response);
-    store.answer(true);
+    store.reply(true);
     assert_pending!(task::spawn(handle.next_request()).poll());
 }

@@ -13,7 +13,7 @@ use tower_sliding_window::{
     Key, KeyExtractor, Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer, key,
 };
 
-use test_support::requests::{Answer, send};
+use test_support::requests::{HttpResponse, send};
 
 /// Part of every key: no answer may show it.
 const MARK: &str = "Lysistrata";
@@ -47,7 +47,7 @@ fn app(limit: u32, key: impl KeyExtractor, store: &MemoryStore) -> Router {
     Router::new().route("/of/{user}", any(|| async { "ok" })).layer(layer)
 }
 
-async fn ask(app: &Router, request: Builder) -> Answer {
+async fn ask(app: &Router, request: Builder) -> HttpResponse {
     send(app, request.body(axum::body::Body::empty()).expect("a request")).await
 }
 
@@ -88,7 +88,7 @@ async fn hold(extractor: impl KeyExtractor, table: Vec<(&str, Builder, Expected)
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_header_has_its_answer() {
+async fn every_header_is_handled() {
     let long = MARK.repeat(100_000);
     let table = vec![
         ("none", with(&[]), MISSING),
@@ -108,7 +108,7 @@ async fn every_header_has_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_cookie_has_its_answer() {
+async fn every_cookie_is_handled() {
     let cookie = |value: &[u8]| with(&[("cookie", value)]);
     let long = format!("a=b; sid={}", MARK.repeat(100_000));
     let many = "a=b; ".repeat(200_000) + "sid=x";
@@ -137,7 +137,7 @@ async fn every_cookie_has_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_query_has_its_answer() {
+async fn every_query_is_handled() {
     let query = |query: &str| to(&format!("/of/all?{query}"));
     let many = "a=b&".repeat(10_000) + "user=x";
     let table = vec![
@@ -164,7 +164,7 @@ async fn every_query_has_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_path_has_its_answer() {
+async fn every_path_is_handled() {
     let table = vec![
         ("NUL", to("/of/%00"), counts_for("\0")),
         ("newlines", to("/of/%0D%0a"), counts_for("\r\n")),
@@ -184,7 +184,7 @@ async fn every_path_has_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_bearer_token_has_its_answer() {
+async fn every_bearer_token_is_handled() {
     let bearer = |value: &[u8]| with(&[("authorization", value)]);
     let long = format!("Bearer {}", MARK.repeat(100_000));
     let table = vec![
@@ -215,7 +215,7 @@ fn via(peer: &str, forwarded: &[&[u8]]) -> Builder {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_forwarded_address_has_its_answer() {
+async fn every_forwarded_address_is_handled() {
     let client = || counts_for("7.7.7.7");
     let proxy = || counts_for("10.0.0.1");
     let net = || counts_for("2001:db8:9:9::/64");

@@ -27,8 +27,8 @@ fn request(wanted: &str) -> Request<String> {
     Request::builder().header("x-user-id", "alice").body(wanted.to_owned()).unwrap()
 }
 
-/// Answers with the status in the body, fails on `fail`, and never answers on `hang`.
-async fn answer(request: Request<String>) -> Result<Response<String>, &'static str> {
+/// Responses with the status in the body, fails on `fail`, and never answers on `hang`.
+async fn handler(request: Request<String>) -> Result<Response<String>, &'static str> {
     match request.body().as_str() {
         "fail" => Err("the handler failed"),
         "hang" => std::future::pending().await,
@@ -44,7 +44,7 @@ test_support::on_every_store!(
 );
 
 async fn response_can_free_the_place(store: impl Store + Clone) {
-    let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(answer)));
+    let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(handler)));
     let remaining = async || limiter.peek("alice").await.unwrap().remaining();
 
     for _ in 0..10 {
@@ -59,7 +59,7 @@ async fn response_can_free_the_place(store: impl Store + Clone) {
 }
 
 async fn hang_up_keeps_its_place(store: impl Store + Clone) {
-    let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(answer)));
+    let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(handler)));
     for left in [2, 1, 0] {
         let mut hanging = task::spawn(service.clone().oneshot(request("hang")));
         while limiter.peek("alice").await.unwrap().remaining() > left {
@@ -76,7 +76,7 @@ async fn hang_up_keeps_its_place(store: impl Store + Clone) {
 
 async fn cancel_unanswered_frees_the_place(store: impl Store + Clone) {
     let layer = layer(store.clone()).cancel_unanswered(true);
-    let (limiter, service) = (limiter(store), layer.layer(service_fn(answer)));
+    let (limiter, service) = (limiter(store), layer.layer(service_fn(handler)));
     assert_eq!(service.clone().oneshot(request("fail")).await.unwrap_err(), "the handler failed");
     assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 3, "no answer, no charge");
     let mut hanging = Box::pin(service.clone().oneshot(request("hang")));
@@ -93,7 +93,7 @@ async fn cancel_unanswered_frees_the_place(store: impl Store + Clone) {
 async fn hang_up_before_the_outcome_frees_the_place() {
     let redis = Redis::start().await;
     let store = redis.store().await;
-    let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(answer)));
+    let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(handler)));
     limiter.peek("load the script").await.unwrap();
     for _ in 0..20 {
         let mut request = task::spawn(service.clone().oneshot(request("200")));
@@ -112,7 +112,7 @@ async fn hang_up_before_the_outcome_frees_the_place() {
 async fn unanswered_requests_need_no_cancel_if() {
     let store = MemoryStore::new();
     let layer = by_user(Quota::per_minute(3), store.clone()).cancel_unanswered(true);
-    let service = layer.layer(service_fn(answer));
+    let service = layer.layer(service_fn(handler));
     service.clone().oneshot(request("fail")).await.unwrap_err();
     assert_eq!(limiter(store.clone()).peek("alice").await.unwrap().remaining(), 3);
     service.clone().oneshot(request("500")).await.unwrap();
@@ -152,7 +152,7 @@ impl Slow {
 async fn cancellation_follows_its_admission() {
     for (denies, expected) in [(false, &["admit", "cancel"][..]), (true, &["admit"])] {
         let store = Slow { denies, ..Slow::default() };
-        let service = layer(store.store()).layer(service_fn(answer));
+        let service = layer(store.store()).layer(service_fn(handler));
         let mut pending = task::spawn(service.oneshot(request("200")));
         assert_pending!(pending.poll());
         drop(pending);
@@ -168,7 +168,7 @@ async fn cancellation_follows_its_admission() {
 async fn hang_up_cancels_nothing_by_default() {
     let store = Slow::default();
     let layer = by_user(Quota::per_minute(3), store.store());
-    let mut pending = task::spawn(layer.layer(service_fn(answer)).oneshot(request("200")));
+    let mut pending = task::spawn(layer.layer(service_fn(handler)).oneshot(request("200")));
     assert_pending!(pending.poll());
     drop(pending);
     store.lets_go.notify_one();
@@ -205,7 +205,7 @@ async fn hang_up_gives_no_second_run() {
 async fn every_admission_counts_by_default() {
     let store = MemoryStore::new();
     let layer = by_user(Quota::per_minute(3), store.clone());
-    let service = layer.layer(service_fn(answer));
+    let service = layer.layer(service_fn(handler));
     service.clone().oneshot(request("410")).await.unwrap();
     service.clone().oneshot(request("fail")).await.unwrap_err();
     let hanging =

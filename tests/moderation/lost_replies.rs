@@ -95,7 +95,7 @@ impl Behind {
 }
 
 #[tokio::test]
-async fn a_mute_with_both_replies_lost_is_told() {
+async fn mute_is_reported_after_two_lost_replies() {
     let behind = Behind::start().await;
     behind.proxy.drop_replies(2);
     let error = behind.check().await.unwrap_err();
@@ -108,7 +108,7 @@ async fn a_mute_with_both_replies_lost_is_told() {
 }
 
 #[tokio::test]
-async fn a_mute_whose_caller_hung_up_is_told() {
+async fn mute_is_reported_after_a_hang_up() {
     let behind = Behind::start().await;
     behind.proxy.set(Fault::Delay(Duration::from_millis(300)));
     let left = tokio::time::timeout(Duration::from_millis(50), behind.check()).await;

@@ -4,14 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Parts of paths that do not yet keep to a rule. Each list is to become empty.
-mod pending {
-    pub(super) const IDIOMS: &[&str] = &["src/", "tests/", "examples/", "README.md"];
-    pub(super) const TEST_NAMES: &[&str] = &["src/", "tests/", "examples/"];
-    pub(super) const PATH_ATTRIBUTES: &[&str] = &["src/", "tests/", "examples/"];
-    pub(super) const WORDS: &[&str] = &["src/", "tests/", "examples/"];
-}
-
 /// Idioms that a reader can take for a riddle. See `at_most_ten_lines_have_idioms`.
 const IDIOMS: [&str; 3] = ["who", "whoever", "nobody"];
 /// Ends of paths of the files that may have idioms, each with the reason.
@@ -87,10 +79,6 @@ impl File {
         self.path.ends_with(".rs")
     }
 
-    fn is_in(&self, pending: &[&str]) -> bool {
-        pending.iter().any(|start| self.path.starts_with(start))
-    }
-
     /// Returns the names that the file gives to types, functions, modules and constants.
     fn names(&self) -> impl Iterator<Item = (&str, bool)> {
         const KEYWORDS: [&str; 8] =
@@ -141,7 +129,7 @@ fn expect_none(found: &BTreeSet<String>, rule: &str) {
 #[test]
 fn at_most_ten_lines_have_idioms() {
     let mut found = BTreeSet::new();
-    for file in files().iter().filter(|file| !file.is_in(pending::IDIOMS)) {
+    for file in files() {
         if IDIOMS_ALLOWED.iter().any(|(path, _)| file.path.ends_with(path)) {
             continue;
         }
@@ -160,7 +148,7 @@ fn at_most_ten_lines_have_idioms() {
 #[test]
 fn test_names_are_short() {
     let mut found = BTreeSet::new();
-    for file in files().iter().filter(|file| file.is_rust() && !file.is_in(pending::TEST_NAMES)) {
+    for file in files().iter().filter(|file| file.is_rust()) {
         let tests = file.names().filter(|(_, is_test)| *is_test);
         for (name, _) in tests.filter(|(name, _)| name.len() > LONGEST_TEST_NAME) {
             found.insert(format!("{}: {name} has {} characters", file.path, name.len()));
@@ -172,7 +160,7 @@ fn test_names_are_short() {
 #[test]
 fn no_module_has_a_path_attribute() {
     let mut found = BTreeSet::new();
-    for file in files().iter().filter(|file| !file.is_in(pending::PATH_ATTRIBUTES)) {
+    for file in files() {
         let attribute = |line: &str| line.trim_start().starts_with("#[path");
         found.extend(file.text.lines().any(attribute).then(|| file.path.clone()));
     }
@@ -195,7 +183,7 @@ fn examples_are_short() {
 #[test]
 fn names_use_the_vocabulary() {
     let mut found = BTreeSet::new();
-    for file in files().iter().filter(|file| file.is_rust() && !file.is_in(pending::WORDS)) {
+    for file in files().iter().filter(|file| file.is_rust()) {
         let stem = Path::new(&file.path).file_stem().unwrap().to_str().unwrap();
         for name in file.names().map(|(name, _)| name).chain([stem]) {
             let words = words(name);

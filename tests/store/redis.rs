@@ -62,8 +62,8 @@ async fn decision_is_one_script_call() {
     for _ in 0..10 {
         let _ = limiter.check_all([(&user, "alice"), (&ip, "192.0.2.7")]).await.unwrap();
     }
-    assert_eq!((redis.calls("evalsha").await, redis.calls("eval").await), (10, 0));
-    assert_eq!(redis.calls("time").await, 10, "the clock is read once a decision");
+    assert_eq!((redis.call_count("evalsha").await, redis.call_count("eval").await), (10, 0));
+    assert_eq!(redis.call_count("time").await, 10, "the clock is read once a decision");
 }
 
 #[tokio::test]

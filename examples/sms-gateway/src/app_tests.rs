@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
 use clap::Parser;
 use serde_json::{Value, json};
-use test_support::requests::{Answer, send};
+use test_support::requests::{HttpResponse, send};
 use tokio::time::{advance, sleep, timeout};
 
 use crate::args::Args;
@@ -30,7 +30,7 @@ impl App {
         Self(crate::app(args).await.unwrap_or_else(|error| panic!("{error}")))
     }
 
-    async fn ask_from(&self, peer: &str, method: &str, path: &str, body: &str) -> Answer {
+    async fn ask_from(&self, peer: &str, method: &str, path: &str, body: &str) -> HttpResponse {
         let request = Request::builder().method(method).uri(path);
         let mut request = request.body(Body::from(body.to_owned())).unwrap();
         let peer: SocketAddr = peer.parse().unwrap();
@@ -38,11 +38,11 @@ impl App {
         send(&self.0, request).await
     }
 
-    async fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
+    async fn ask(&self, method: &str, path: &str, body: &str) -> HttpResponse {
         self.ask_from("127.0.0.1:9", method, path, body).await
     }
 
-    async fn sms(&self, institution: &str, to: &str) -> Answer {
+    async fn sms(&self, institution: &str, to: &str) -> HttpResponse {
         let message =
             json!({ "institution": institution, "channel": "otp", "to": to, "text": "Hi" });
         self.ask("POST", "/sms", &message.to_string()).await
@@ -54,7 +54,7 @@ impl App {
     }
 
     /// Sends a message that is refused, and checks which levels refuse it.
-    async fn refused_by(&self, institution: &str, to: &str, levels: &[&str]) -> Answer {
+    async fn refused_by(&self, institution: &str, to: &str, levels: &[&str]) -> HttpResponse {
         let answer = self.sms(institution, to).await;
         assert_eq!(answer.status, 429, "{answer:?}");
         assert_eq!(answer.problem()["violated-policies"], json!(levels));

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_shows_the_sum_its_terms_and_the_rate() {
+    fn message_shows_sum_terms_and_rate() {
         let error = sum(&["50/60s", "400/1s"]).check("24000/60s".parse().unwrap()).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bucket_must_hold_what_may_come_on_top_of_the_rates() {
+    fn bucket_must_hold_bursts_above_the_rates() {
         let sum = sum(&["1000/60s", "5/1s,100/60s"]);
         assert_eq!(sum.burst_above("1099/1s".parse().unwrap()), Some(1100));
         assert_eq!(sum.burst_above("1100/1s".parse().unwrap()), None);

@@ -93,7 +93,7 @@ impl Problem {
     }
 }
 
-/// Answers with a problem to every path and method that the routes do not have.
+/// Responses with a problem to every path and method that the routes do not have.
 pub fn with_fallbacks<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
     routes
         .fallback(|| async { Problem::plain(StatusCode::NOT_FOUND) })

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{DecidedBy, FailurePolicy};
 
-use crate::load::{Answer, Answers, LIMIT, Load, WINDOW};
+use crate::load::{HttpResponse, LIMIT, Load, Responses, WINDOW};
 
 /// The response timeout of the stores under test: the default.
 pub const TIMEOUT: Duration = Duration::from_millis(50);
@@ -55,12 +55,12 @@ impl Fault {
         store: impl Store,
         begin: impl AsyncFnOnce(),
         end: impl AsyncFnOnce(),
-    ) -> Answers {
+    ) -> Responses {
         self.strikes_under(Load::start(store, FailurePolicy::default()), begin, end).await
     }
 
     /// Has a fault end under load that is there already, and checks its bounds.
-    pub async fn has_struck(self, load: Load, end: impl AsyncFnOnce()) -> Answers {
+    pub async fn has_struck(self, load: Load, end: impl AsyncFnOnce()) -> Responses {
         self.ends(load, Instant::now(), end).await
     }
 
@@ -70,7 +70,7 @@ impl Fault {
         load: Load,
         begin: impl AsyncFnOnce(),
         end: impl AsyncFnOnce(),
-    ) -> Answers {
+    ) -> Responses {
         load.until_the_store_decides().await;
         sleep(WINDOW / 4).await;
         let began = Instant::now();
@@ -78,7 +78,7 @@ impl Fault {
         self.ends(load, began, end).await
     }
 
-    async fn ends(self, load: Load, began: Instant, end: impl AsyncFnOnce()) -> Answers {
+    async fn ends(self, load: Load, began: Instant, end: impl AsyncFnOnce()) -> Responses {
         if self.decided_here {
             load.until_decided_here().await;
             sleep(WINDOW * 3 / 4).await;
@@ -102,9 +102,9 @@ impl Fault {
     }
 
     /// Writes the fault's row.
-    pub fn report(&self, during: &Answers, over: usize) {
+    pub fn report(&self, during: &Responses, over: usize) {
         let during = during.of_users();
-        let here = |it: &Answer| it.decided_by == Some(DecidedBy::LocalLog);
+        let here = |it: &HttpResponse| it.decided_by == Some(DecidedBy::LocalLog);
         let bound = match self.over_admission {
             0 => "0".to_owned(),
             bound if bound == LIMIT as usize => "the limit".to_owned(),

@@ -33,7 +33,7 @@ const HANG: Duration = Duration::from_secs(10);
 
 /// One request and its answer.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     /// From [`USERS`] on it is one of the crowd, of which each comes once.
     pub user: usize,
     /// When it was sent.
@@ -46,7 +46,7 @@ pub struct Answer {
     pub decided_by: Option<DecidedBy>,
 }
 
-impl Answer {
+impl HttpResponse {
     fn took(&self) -> Duration {
         self.received.duration_since(self.sent)
     }
@@ -56,7 +56,7 @@ impl Answer {
 pub struct Load {
     going_on: Arc<AtomicBool>,
     tasks: JoinSet<()>,
-    answers: Arc<Mutex<Vec<Answer>>>,
+    answers: Arc<Mutex<Vec<HttpResponse>>>,
 }
 
 impl Load {
@@ -108,7 +108,7 @@ impl Load {
                     let response = tokio::time::timeout(HANG, service.clone().oneshot(request));
                     let response = response.await.expect("no answer hangs").unwrap();
                     let decided_by = response.extensions().get::<Option<DecidedBy>>().copied();
-                    answers.lock().unwrap().push(Answer {
+                    answers.lock().unwrap().push(HttpResponse {
                         user,
                         sent,
                         received: Instant::now(),
@@ -123,7 +123,7 @@ impl Load {
     }
 
     /// Waits until some request sent from now on was admitted as described.
-    pub async fn until(&self, what: &str, is_so: impl Fn(&Answer) -> bool) {
+    pub async fn until(&self, what: &str, is_so: impl Fn(&HttpResponse) -> bool) {
         let from = Instant::now();
         eventually(what, async || {
             let answers = self.answers.lock().unwrap();
@@ -158,17 +158,17 @@ impl Load {
     }
 
     /// Returns the answers so far, and forgets them.
-    pub fn take(&self) -> Answers {
-        Answers(std::mem::take(&mut self.answers.lock().unwrap()))
+    pub fn take(&self) -> Responses {
+        Responses(std::mem::take(&mut self.answers.lock().unwrap()))
     }
 
     /// Stops, and returns all answers in the order in which they came.
-    pub async fn stop(mut self) -> Answers {
+    pub async fn stop(mut self) -> Responses {
         self.going_on.store(false, Ordering::Relaxed);
         while let Some(task) = self.tasks.join_next().await {
             task.expect("no request panics");
         }
-        Answers(std::mem::take(&mut self.answers.lock().unwrap()))
+        Responses(std::mem::take(&mut self.answers.lock().unwrap()))
     }
 }
 
@@ -177,20 +177,20 @@ fn user_policy() -> Policy {
 }
 
 /// The answers of a whole test.
-pub struct Answers(pub Vec<Answer>);
+pub struct Responses(pub Vec<HttpResponse>);
 
-impl Answers {
+impl Responses {
     /// Returns those that were sent in a span of time.
     pub fn between(&self, from: Instant, to: Instant) -> Self {
         self.those(|answer| (from..to).contains(&answer.sent))
     }
 
-    fn those(&self, are_so: impl Fn(&Answer) -> bool) -> Self {
+    fn those(&self, are_so: impl Fn(&HttpResponse) -> bool) -> Self {
         Self(self.0.iter().filter(|answer| are_so(answer)).cloned().collect())
     }
 
     /// Counts the answers of which something holds.
-    pub fn count(&self, is_so: impl Fn(&Answer) -> bool) -> usize {
+    pub fn count(&self, is_so: impl Fn(&HttpResponse) -> bool) -> usize {
         self.0.iter().filter(|answer| is_so(answer)).count()
     }
 
@@ -225,18 +225,19 @@ impl Answers {
     }
 
     /// Returns what was admitted in the fullest window of any user, as far as that is certain.
-    pub fn fullest(&self) -> Vec<&Answer> {
-        let mut by_user: HashMap<usize, Vec<&Answer>> = HashMap::new();
+    pub fn fullest(&self) -> Vec<&HttpResponse> {
+        let mut by_user: HashMap<usize, Vec<&HttpResponse>> = HashMap::new();
         for answer in self.0.iter().filter(|answer| answer.status == StatusCode::OK) {
             by_user.entry(answer.user).or_default().push(answer);
         }
         let mut fullest = Vec::new();
         for admitted in by_user.values() {
             for first in admitted {
-                let surely_within = |it: &&&Answer| {
+                let surely_within = |it: &&&HttpResponse| {
                     it.sent >= first.sent && it.received.duration_since(first.sent) < WINDOW
                 };
-                let within: Vec<&Answer> = admitted.iter().filter(surely_within).copied().collect();
+                let within: Vec<&HttpResponse> =
+                    admitted.iter().filter(surely_within).copied().collect();
                 if within.len() > fullest.len() {
                     fullest = within;
                 }
@@ -261,7 +262,7 @@ impl Answers {
 
     /// Returns how long the answers took, the shortest time first.
     fn times(&self) -> Vec<Duration> {
-        let mut times: Vec<Duration> = self.0.iter().map(Answer::took).collect();
+        let mut times: Vec<Duration> = self.0.iter().map(HttpResponse::took).collect();
         times.sort();
         times
     }

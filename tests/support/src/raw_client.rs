@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::server_process::{Answer, Server};
+use crate::server_process::{HttpResponse, Server};
 
 /// No answer may take longer, nor may a connection that is to be closed stay open.
 const HANG: Duration = Duration::from_secs(30);
@@ -47,21 +47,21 @@ impl RawClient {
         self.0.set_zero_linger().expect("a connection that can be reset");
     }
 
-    /// Reads until the server closes, and returns the answers. A reset is a close without one.
-    pub async fn answers(&mut self) -> Vec<Answer> {
+    /// Reads until the server closes, and returns the responses. A reset is a close without one.
+    pub async fn responses(&mut self) -> Vec<HttpResponse> {
         let mut bytes = Vec::new();
         let read = tokio::time::timeout(HANG, self.0.read_to_end(&mut bytes));
         let _ = read.await.expect("the server closes the connection");
-        let (mut rest, mut answers) = (&bytes[..], Vec::new());
+        let (mut rest, mut responses) = (&bytes[..], Vec::new());
         while !rest.is_empty() {
-            answers.push(answer(&mut rest));
+            responses.push(read_response(&mut rest));
         }
-        answers
+        responses
     }
 }
 
 /// Takes the first answer off what was read.
-fn answer(bytes: &mut &[u8]) -> Answer {
+fn read_response(bytes: &mut &[u8]) -> HttpResponse {
     let end = bytes.windows(4).position(|it| it == b"\r\n\r\n").expect("a whole head");
     let head = std::str::from_utf8(&bytes[..end]).expect("a head in ASCII");
     let mut lines = head.split("\r\n");
@@ -78,5 +78,5 @@ fn answer(bytes: &mut &[u8]) -> Answer {
     let (from, length) = (end + 4, length.parse::<usize>().expect("a length"));
     let body = Bytes::copy_from_slice(&bytes[from..from + length]);
     *bytes = &bytes[from + length..];
-    Answer { status, headers, body }
+    HttpResponse { status, headers, body }
 }

@@ -79,7 +79,7 @@ impl Redis {
             while redis.process.exited().is_none() {
                 match redis.process_id().await {
                     Some(id) if id == redis.process.id() => {
-                        redis.answers().await;
+                        redis.ready().await;
                         return Some(redis);
                     }
                     // The port belongs to another server.
@@ -117,7 +117,7 @@ impl Redis {
     /// Kills the server and starts it again, and waits until it answers.
     pub async fn restart(&mut self) {
         self.start_again();
-        self.answers().await;
+        self.ready().await;
     }
 
     /// Returns how many entries a log has.
@@ -140,7 +140,7 @@ impl Redis {
     /// # Panics
     ///
     /// If another server answers on its port.
-    pub async fn answers(&self) {
+    pub async fn ready(&self) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(id) = self.process_id().await {
@@ -181,7 +181,7 @@ impl Redis {
     }
 
     /// Returns how often a command was called.
-    pub async fn calls(&self, command: &str) -> u64 {
+    pub async fn call_count(&self, command: &str) -> u64 {
         let stats: InfoDict = self.run(&["INFO", "commandstats"]).await;
         let stats: Option<String> = stats.get(&format!("cmdstat_{command}"));
         let calls = stats.as_deref().and_then(|it| it.strip_prefix("calls=")?.split(',').next());
@@ -254,7 +254,7 @@ mod tests {
     async fn a_server_of_another_process_is_not_believed() {
         let (first, mut second) = (Redis::start().await, Redis::start().await);
         second.port = first.port();
-        second.answers().await;
+        second.ready().await;
     }
 
     #[tokio::test]

@@ -11,7 +11,7 @@ use tower_sliding_window::{PolicyHandle, SlidingWindowLayer, key};
 
 /// A response, read to its end.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     /// Its status.
     pub status: StatusCode,
     /// Its headers.
@@ -20,7 +20,7 @@ pub struct Answer {
     pub body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     /// Reads a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().expect("a header in ASCII"))
@@ -38,7 +38,7 @@ impl Answer {
     }
 }
 
-/// Answers every request with `ok`.
+/// Responses every request with `ok`.
 pub async fn ok(_: Request<String>) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new("ok".into()))
 }
@@ -63,7 +63,7 @@ pub fn by_user(policy: impl Into<PolicyHandle>, store: impl Store) -> SlidingWin
 }
 
 /// Sends a request to a clone of the service, as a server does for each connection.
-pub async fn send<S, ReqBody, ResBody>(service: &S, request: Request<ReqBody>) -> Answer
+pub async fn send<S, ReqBody, ResBody>(service: &S, request: Request<ReqBody>) -> HttpResponse
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
     S::Error: std::fmt::Debug,
@@ -74,7 +74,7 @@ where
     let (head, body) = response.into_parts();
     let body = body.collect().await.expect("a whole body").to_bytes();
     let body = String::from_utf8(body.to_vec()).expect("a body in UTF-8");
-    Answer { status: head.status, headers: head.headers, body }
+    HttpResponse { status: head.status, headers: head.headers, body }
 }
 
 /// Sends a request of `user` and returns the status of the answer.

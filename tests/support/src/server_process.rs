@@ -85,28 +85,28 @@ impl Server {
     }
 
     /// Sends a request and reads its answer to the end.
-    pub async fn send(&self, request: Builder) -> Answer {
+    pub async fn send(&self, request: Builder) -> HttpResponse {
         send(&self.client, request, Body::empty()).await
     }
 
     /// Sends a request with a body.
-    pub async fn send_body(&self, request: Builder, body: impl Into<Body>) -> Answer {
+    pub async fn send_body(&self, request: Builder, body: impl Into<Body>) -> HttpResponse {
         send(&self.client, request, body.into()).await
     }
 
     /// Sends a request from a task of its own.
-    pub fn spawn(&self, request: Builder) -> JoinHandle<Answer> {
+    pub fn spawn(&self, request: Builder) -> JoinHandle<HttpResponse> {
         self.spawn_body(request, Body::empty())
     }
 
     /// Sends a request with a body from a task of its own.
-    pub fn spawn_body(&self, request: Builder, body: impl Into<Body>) -> JoinHandle<Answer> {
+    pub fn spawn_body(&self, request: Builder, body: impl Into<Body>) -> JoinHandle<HttpResponse> {
         let (client, body) = (self.client.clone(), body.into());
         tokio::spawn(async move { send(&client, request, body).await })
     }
 
     /// Sends a GET request.
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> HttpResponse {
         self.send(self.request("GET", path)).await
     }
 
@@ -116,7 +116,7 @@ impl Server {
     }
 
     /// Sends an order of a user named in `x-user-id`.
-    pub async fn order(&self, sku: &str, user: &str) -> Answer {
+    pub async fn order(&self, sku: &str, user: &str) -> HttpResponse {
         self.send(self.order_request(sku, user)).await
     }
 
@@ -142,7 +142,7 @@ pub fn run(program: &str, arguments: &[&str]) -> Output {
 
 /// An answer, read to its end.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     /// Its status.
     pub status: StatusCode,
     /// Its headers.
@@ -151,7 +151,7 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-impl Answer {
+impl HttpResponse {
     /// Reads a header that must be there.
     pub fn header(&self, name: &str) -> &str {
         let value = self.headers.get(name).unwrap_or_else(|| panic!("no {name}: {self:?}"));
@@ -181,11 +181,11 @@ impl Answer {
     }
 }
 
-async fn send(client: &Client<HttpConnector, Body>, request: Builder, body: Body) -> Answer {
+async fn send(client: &Client<HttpConnector, Body>, request: Builder, body: Body) -> HttpResponse {
     let request = request.body(body).unwrap();
     let (head, body) = client.request(request).await.expect("an answer").into_parts();
     let body = body.collect().await.expect("a whole answer").to_bytes();
-    Answer { status: head.status, headers: head.headers, body }
+    HttpResponse { status: head.status, headers: head.headers, body }
 }
 
 /// Checks that a program exits with 2 when it is given these flags, and names what is wrong.

@@ -6,7 +6,7 @@ use tower_sliding_window::store::{
     Check, LogId, LogSnapshot, Outcome, Restored, Store, StoreFuture,
 };
 
-/// Answers each check by a function, and keeps nothing.
+/// Responses each check by a function, and keeps nothing.
 #[derive(Clone)]
 pub struct StubStore<A, C>(pub A, pub C);
 

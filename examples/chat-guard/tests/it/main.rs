@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use test_support::Redis;
-use test_support::server_process::{Answer, Server, cannot_start, refuses};
+use test_support::server_process::{HttpResponse, Server, cannot_start, refuses};
 use tokio::time::sleep;
 
 const CHAT: &str = env!("CARGO_BIN_EXE_chat-guard");
@@ -37,7 +37,7 @@ async fn say(server: &Server, path: &str, user: &str, text: &str) {
     assert_eq!(body["id"].as_str().unwrap().len(), 36, "{body}");
 }
 
-async fn post(server: &Server, path: &str, user: &str, body: &str) -> Answer {
+async fn post(server: &Server, path: &str, user: &str, body: &str) -> HttpResponse {
     let request = server.request("POST", path).header("x-user-id", user);
     server.send_body(request, body.to_owned()).await
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use test_support::server_process::{Answer, Server};
+use test_support::server_process::{HttpResponse, Server};
 use test_support::{Cluster, Redis};
 
 use crate::{TOKEN, admin_request, alone, on_both, on_redis, stop, ttl};
@@ -12,7 +12,7 @@ use crate::{TOKEN, admin_request, alone, on_both, on_redis, stop, ttl};
 const STRICT: [&str; 8] =
     ["--quota", "2/60s", "--ban", "1/10m:1h", "--admin", "127.0.0.1:0", "--admin-token", TOKEN];
 
-async fn admin(server: &Server, method: &str, path: &str) -> Answer {
+async fn admin(server: &Server, method: &str, path: &str) -> HttpResponse {
     server.send(admin_request(server, method, path)).await
 }
 
@@ -25,7 +25,7 @@ async fn impose(server: &Server, user: &str, length: &str, reason: &str) -> Valu
 }
 
 /// Checks that this is the answer to a user who is banned for about so long.
-fn assert_banned(answer: &Answer, seconds: u64) {
+fn assert_banned(answer: &HttpResponse, seconds: u64) {
     assert!(answer.problem(403).ends_with("#abnormal-usage-detected"), "{answer:?}");
     assert_eq!(answer.json()["violated-policies"], json!(["user"]));
     // A busy machine may take its time between the ban and the answer.
@@ -33,7 +33,7 @@ fn assert_banned(answer: &Answer, seconds: u64) {
 }
 
 /// Orders until the answer is no longer this one.
-async fn order_until_not(server: &Server, user: &str, status: u16) -> Answer {
+async fn order_until_not(server: &Server, user: &str, status: u16) -> HttpResponse {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         let answer = server.order("iphone", user).await;
@@ -204,7 +204,7 @@ async fn a_malformed_ban_is_refused() {
 }
 
 #[tokio::test]
-async fn a_ban_holds_on_every_server_and_after_a_restart() {
+async fn ban_holds_on_every_server_and_after_restart() {
     let redis = Redis::start().await;
     let flags = [&["--quota", "1/12h", "--ban", "100/24h:1h"], &STRICT[4..]].concat();
     let servers = [on_redis(&redis, &flags), on_redis(&redis, &flags)];

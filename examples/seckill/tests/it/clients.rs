@@ -21,7 +21,7 @@ fn order(user: &str) -> Vec<u8> {
 async fn sold(server: &Server) -> u64 {
     let mut client = RawClient::connect(server).await;
     client.write(b"GET /seckill/iphone HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
-    client.answers().await[0].json()["sold"].as_u64().unwrap()
+    client.responses().await[0].json()["sold"].as_u64().unwrap()
 }
 
 /// Asks the server to stop, and checks that it cuts no client off.
@@ -51,7 +51,7 @@ async fn stalled_clients_hold_no_other_up() {
         assert_eq!(answer.expect("served beside those that stall").status, 201);
     }
     for mut client in stalled_clients {
-        assert!(client.answers().await.is_empty(), "half a request has no answer");
+        assert!(client.responses().await.is_empty(), "half a request has no answer");
     }
     assert_eq!(sold(&server).await, 2);
     let _stalled_again = stalled(&server).await;
@@ -81,7 +81,7 @@ async fn a_half_closed_client_is_answered() {
     client.half_close().await;
     one_is_blocked(&redis).await;
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
-    assert_eq!(client.answers().await.len(), 1);
+    assert_eq!(client.responses().await.len(), 1);
     stops_gracefully(server);
 }
 
@@ -119,7 +119,7 @@ async fn a_thousand_pipelined_orders_are_counted() {
 }
 
 #[tokio::test]
-async fn a_client_that_never_reads_holds_up_itself_only() {
+async fn client_that_never_reads_delays_no_other() {
     let server = alone(&[]);
     let request = String::from_utf8(order("deaf")).unwrap().replace("connection: close\r\n", "");
     let mut deaf = RawClient::connect(&server).await;

@@ -3,18 +3,18 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use test_support::server_process::{Answer, Server};
+use test_support::server_process::{HttpResponse, Server};
 use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
 use tokio::time::sleep;
 
-use crate::{alone, answers, count, on_redis, stop, ttl};
+use crate::{alone, count, on_redis, responses, stop, ttl};
 
 /// Sends the orders of all these users to both servers in turn, at once.
-async fn rush(servers: &[Server; 2], users: impl Iterator<Item = String>) -> Vec<Answer> {
+async fn rush(servers: &[Server; 2], users: impl Iterator<Item = String>) -> Vec<HttpResponse> {
     let orders = users
         .zip(servers.iter().cycle())
         .map(|(user, server)| server.spawn(server.order_request("iphone", &user)));
-    answers(orders.collect::<Vec<_>>()).await
+    responses(orders.collect::<Vec<_>>()).await
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn a_dead_redis_is_a_503_until_it_is_back() {
     assert_eq!(server.get("/healthz").await.status, 200);
 
     redis.start_again();
-    redis.answers().await;
+    redis.ready().await;
     let back = Instant::now();
     eventually("it is found", async || server.get("/seckill/iphone").await.status != 503).await;
     assert!(back.elapsed() < Duration::from_secs(10), "the server does not find it");

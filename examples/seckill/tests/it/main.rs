@@ -9,7 +9,7 @@ mod requests;
 
 use http::request::Builder;
 use test_support::raw_client::RawClient;
-use test_support::server_process::{Answer, Server};
+use test_support::server_process::{HttpResponse, Server};
 use test_support::{Redis, eventually};
 use tokio::task::JoinHandle;
 
@@ -40,7 +40,9 @@ fn admin_request(server: &Server, method: &str, path: &str) -> Builder {
 }
 
 /// Returns the answers to all these requests.
-async fn answers(requests: impl IntoIterator<Item = JoinHandle<Answer>>) -> Vec<Answer> {
+async fn responses(
+    requests: impl IntoIterator<Item = JoinHandle<HttpResponse>>,
+) -> Vec<HttpResponse> {
     let mut answers = Vec::new();
     for request in requests {
         answers.push(request.await.unwrap());
@@ -48,13 +50,13 @@ async fn answers(requests: impl IntoIterator<Item = JoinHandle<Answer>>) -> Vec<
     answers
 }
 
-fn count(answers: &[Answer], status: u16) -> usize {
+fn count(answers: &[HttpResponse], status: u16) -> usize {
     answers.iter().filter(|answer| answer.status == status).count()
 }
 
 /// Reads until the server closes, and returns the statuses of its answers.
 async fn statuses(client: &mut RawClient) -> Vec<u16> {
-    client.answers().await.iter().map(|answer| answer.status.as_u16()).collect()
+    client.responses().await.iter().map(|answer| answer.status.as_u16()).collect()
 }
 
 /// Waits until Redis holds back a command.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::{alone, answers, count, on_both};
+use crate::{alone, count, on_both, responses};
 
 #[tokio::test]
 async fn five_of_ten_orders_pass_the_limit() {
@@ -70,7 +70,7 @@ async fn an_order_can_be_looked_up() {
 async fn a_rush_never_oversells() {
     on_both(&["--stock", "iphone=10", "--stock", "none=0"], async |server| {
         let order = |user| server.spawn(server.order_request("iphone", &format!("user-{user}")));
-        let answers = answers((0..60).map(order).collect::<Vec<_>>()).await;
+        let answers = responses((0..60).map(order).collect::<Vec<_>>()).await;
         assert_eq!((count(&answers, 201), count(&answers, 410)), (10, 50), "{answers:?}");
         assert_eq!(server.order("iphone", "late").await.problem(410), "/problems/sold-out");
         assert_eq!(server.get("/seckill/iphone").await.json()["remaining"], 0);

@@ -50,7 +50,7 @@ fn a_failed_start_names_the_way_out() {
 }
 
 #[tokio::test]
-async fn the_token_comes_from_the_environment_or_a_file() {
+async fn token_comes_from_environment_or_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), format!("{TOKEN}\n")).unwrap();
     let from_file = [&ADMIN[..], &["--admin-token-file", file.path().to_str().unwrap()]].concat();
@@ -62,7 +62,7 @@ async fn the_token_comes_from_the_environment_or_a_file() {
 }
 
 #[tokio::test]
-async fn logs_name_users_at_debug_only_and_never_the_token() {
+async fn logs_name_users_at_debug_and_no_token() {
     for (level, named) in [("info", false), ("info,seckill=debug", true)] {
         let flags = [&ADMIN[..], &["--admin-token", TOKEN, "--quota", "2/60s"]].concat();
         let server = Server::start_logging(SECKILL, level, &flags);
@@ -119,7 +119,7 @@ async fn a_server_without_a_reader_of_its_logs_serves() {
 }
 
 #[tokio::test]
-async fn an_order_under_way_is_answered_before_the_stop() {
+async fn order_under_way_finishes_before_the_stop() {
     let redis = Redis::start().await;
     let server = on_redis(&redis, &[]);
     // Redis holds scripts back, and with them the order.

@@ -105,7 +105,7 @@ async fn hold(flags: &[&str], cases: &[Case]) {
                 // Else the server would wait for more of it.
                 client.half_close().await;
             }
-            let answers = client.answers().await;
+            let answers = client.responses().await;
             let statuses: Vec<u16> = answers.iter().map(|it| it.status.as_u16()).collect();
             // A close with a megabyte unread is a reset, and may overtake the answer.
             let overtaken = statuses.is_empty() && request.len() > 65_536;
@@ -137,12 +137,12 @@ async fn hold(flags: &[&str], cases: &[Case]) {
 }
 
 #[tokio::test]
-async fn every_request_has_its_answer() {
+async fn every_request_is_handled() {
     hold(&[], &cases()).await;
 }
 
 #[tokio::test]
-async fn every_query_has_its_answer() {
+async fn every_query_is_handled() {
     let long = "%4C".repeat(128);
     let query = |name, query: &str, status| request(name, &format!("{ORDER}?{query}"), "", status);
     let cases = [
@@ -160,7 +160,7 @@ async fn every_query_has_its_answer() {
 }
 
 #[tokio::test]
-async fn every_cookie_has_its_answer() {
+async fn every_cookie_is_handled() {
     let many = "a=b; ".repeat(10_000);
     let cases = [
         order("other names", "cookie: xsid=@; SID=@; sidx=@", 401),

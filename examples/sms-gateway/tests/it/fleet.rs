@@ -22,7 +22,7 @@ async fn two_servers_hold_a_receiver_to_one_policy() {
 }
 
 #[tokio::test]
-async fn a_change_holds_on_every_server_and_after_a_restart() {
+async fn change_holds_on_every_server_and_restart() {
     let redis = Redis::start().await;
     let flags = ["--redis", &redis.url(), "--prefix", "gate", "--receiver-limit", "2/60s"];
     let servers = [(); 2].map(|()| start(&flags));
@@ -131,7 +131,7 @@ async fn a_server_outlives_its_redis_and_takes_it_back() {
     assert_eq!(configured(&local, "receiver").await, "3/1h");
 
     redis.start_again();
-    redis.answers().await;
+    redis.ready().await;
     eventually("it comes about", async || {
         put(&local, "/policies/receiver", "9/1h").await.status == 200
     })

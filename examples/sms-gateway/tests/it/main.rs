@@ -6,7 +6,7 @@ mod sending;
 
 use serde_json::{Value, json};
 use test_support::eventually;
-use test_support::server_process::{Answer, Server};
+use test_support::server_process::{HttpResponse, Server};
 use tokio::task::JoinHandle;
 
 const GATEWAY: &str = env!("CARGO_BIN_EXE_sms-gateway");
@@ -29,20 +29,20 @@ fn message(institution: &str, to: &str) -> String {
     json!({ "institution": institution, "channel": "otp", "to": to, "text": "Hello" }).to_string()
 }
 
-async fn sms(server: &Server, institution: &str, to: &str) -> Answer {
+async fn sms(server: &Server, institution: &str, to: &str) -> HttpResponse {
     server.send_body(server.request("POST", "/sms"), message(institution, to)).await
 }
 
-fn spawn_sms(server: &Server, to: &str) -> JoinHandle<Answer> {
+fn spawn_sms(server: &Server, to: &str) -> JoinHandle<HttpResponse> {
     server.spawn_body(server.request("POST", "/sms"), message("bank", to))
 }
 
-async fn put(server: &Server, path: &str, body: &str) -> Answer {
+async fn put(server: &Server, path: &str, body: &str) -> HttpResponse {
     server.send_body(server.request("PUT", path), body.to_owned()).await
 }
 
 /// Returns the levels that a 429 names.
-fn violated(answer: &Answer) -> Value {
+fn violated(answer: &HttpResponse) -> Value {
     assert!(answer.problem(429).ends_with("#quota-exceeded"));
     answer.json()["violated-policies"].clone()
 }

@@ -35,7 +35,7 @@ fn a_failed_start_names_the_way_out() {
 }
 
 #[tokio::test]
-async fn logs_name_receivers_at_debug_only_and_no_texts() {
+async fn logs_name_receivers_at_debug_and_no_text() {
     for (level, named) in [("info", false), ("info,sms_gateway=debug", true)] {
         let server = Server::start_logging(GATEWAY, level, &[]);
         for _ in 0..4 {
@@ -87,7 +87,7 @@ async fn a_client_that_stalls_in_a_message_is_closed() {
     }
     for (length, mut client) in stalled {
         let statuses: Vec<u16> =
-            client.answers().await.iter().map(|answer| answer.status.as_u16()).collect();
+            client.responses().await.iter().map(|answer| answer.status.as_u16()).collect();
         let expected: &[u16] = if length < head.len() { &[] } else { &[408] };
         assert_eq!(statuses, expected, "{length} bytes");
     }
