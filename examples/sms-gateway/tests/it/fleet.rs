@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 use test_support::server_process::{Server, run};
 use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
+use tower_sliding_window::RedisStore;
+use tower_sliding_window::store::RedisServers;
 
 use crate::{ALICE, BOB, GATEWAY, policies_until, put, sent_by_both, sms, start, stop, violated};
 
@@ -186,16 +188,6 @@ async fn on_a_cluster_levels_and_policies_hold() {
     violated(&sms(&servers[1], "shop", ALICE).await);
 }
 
-/// Returns whether a Sentinel names the server on this port as the master.
-async fn names_master(sentinel: &str, port: u16) -> bool {
-    let client = redis::Client::open(sentinel).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    let mut ask = redis::cmd("SENTINEL");
-    ask.arg("GET-MASTER-ADDR-BY-NAME").arg(MASTER);
-    let (_, named): (String, u16) = ask.query_async(&mut connection).await.unwrap();
-    named == port
-}
-
 #[tokio::test]
 async fn messages_and_policies_outlive_a_master() {
     let mut watched = Sentinels::start().await;
@@ -218,10 +210,12 @@ async fn messages_and_policies_outlive_a_master() {
     })
     .await;
     policies_until(&server, |policies| policies["stale"] == false).await;
-    for url in watched.urls() {
-        eventually("it comes about", async || names_master(&url, watched.replica.port()).await)
-            .await;
-    }
+    // A server does not start while the Sentinels have no master to name.
+    let has_master = async || {
+        let servers = RedisServers::sentinel(watched.urls(), MASTER).unwrap();
+        RedisStore::connect(servers).await.is_ok()
+    };
+    eventually("a master is named", has_master).await;
 
     let other = start(&flags);
     assert_eq!(configured(&other, "receiver").await, "2/1h", "it was replicated");
