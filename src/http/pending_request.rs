@@ -150,7 +150,7 @@ fn remaining_rules(check: &Check, denied: &Denied, decided_by: DecidedBy) -> Rem
         return RemainingRules::None;
     }
     let remaining = Arc::new(Check { logs, ..check.clone() });
-    let mut outcome = Outcome::new(false, outcomes);
+    let mut outcome = Outcome::from_logs(false, outcomes);
     if outcome.fits() {
         return RemainingRules::Check(remaining);
     }

@@ -10,15 +10,19 @@ use crate::window::{Check, DecidedBy, Decision, LogOutcome, Outcome, Strike};
 /// Returns the decision that follows from the result of a check, and reports both.
 ///
 /// In shadow mode a denial is reported as one that is not enforced.
+#[inline]
 pub(crate) fn conclude(
     check: Arc<Check>,
     result: Result<Outcome, StoreError>,
     shadow: bool,
 ) -> Result<Decision, StoreError> {
-    let outcome = result.or_else(|error| {
-        error.report();
-        admit_if_open(&check, error)
-    })?;
+    let outcome = match result {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            error.report();
+            admit_if_open(&check, error)?
+        }
+    };
     let decision = Decision::new(check, outcome);
     report(&decision, shadow);
     Ok(decision)

@@ -40,7 +40,8 @@ impl Inner {
             outcomes.push(LogOutcome::of(&log.policy, state));
         }
         let timestamp = Duration::from_micros(recorded_us.unwrap_or(now_us));
-        let mut outcome = Outcome::new(true, outcomes).with_timestamp(timestamp);
+        let mut outcome = Outcome::from_logs(true, outcomes);
+        outcome.timestamp = Some(timestamp);
         if recorded_us.is_some() {
             for state in outcome.logs_mut().iter_mut().flat_map(LogOutcome::states_mut) {
                 state.wait_us = 0;

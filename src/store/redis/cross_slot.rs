@@ -84,7 +84,7 @@ fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
             logs[*index] = log.clone();
         }
     }
-    let mut merged = Outcome::new(admitted, logs);
+    let mut merged = Outcome::from_logs(admitted, logs);
     merged.timestamp = timestamp;
     merged
 }

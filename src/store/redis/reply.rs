@@ -64,7 +64,7 @@ pub(super) fn admit_all(reply: &Value, check: &Check) -> Result<Outcome, StoreEr
         };
         logs[index].set_ban(BanState { remaining_us, strike });
     }
-    Ok(Outcome::new(admitted, logs).with_timestamp(Duration::from_micros(at_us)))
+    Ok(Outcome::from_logs(admitted, logs).with_timestamp(Duration::from_micros(at_us)))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
