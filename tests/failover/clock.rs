@@ -109,8 +109,8 @@ async fn clock_step_back_never_over_admits() {
         assert!((148..=150).contains(&told), "the oldest leaves when the clock gets there: {told}");
     }
     Fault {
-        client_sees: "what was admitted before stays in the window until the clock gets there; the \
-                      wait says so",
+        client_sees: "earlier admissions stay in the window longer, by the length of the step; the \
+                      wait includes it",
         added_latency: "none",
         ..Fault::new(
             18,

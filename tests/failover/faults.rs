@@ -116,7 +116,7 @@ async fn the_scripts_are_flushed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_is_flushed() {
     let fault = Fault {
-        client_sees: "new windows, as after a reset of every key, which FLUSHALL asks for",
+        client_sees: "new logs, as after a reset of every key",
         added_latency: "none",
         over_admission: LIMIT as usize,
         decided_here: false,
@@ -152,7 +152,7 @@ async fn foreign_script_keeps_redis_busy() {
 async fn connections_are_killed_again_and_again() {
     let redis = Redis::start().await;
     let fault = Fault {
-        client_sees: "nothing: what was under way is sent again under its own identity",
+        client_sees: "no difference: requests under way are repeated with their UUIDs",
         added_latency: "a new connection and one round trip",
         decided_here: false,
         ..Fault::new(
@@ -173,8 +173,8 @@ async fn connections_are_killed_again_and_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_reply_is_200_ms_late() {
     let fault = Fault {
-        added_latency: "twice the response timeout, for five requests; no new connection answers \
-                        in time either",
+        added_latency: "twice the response timeout, for five requests: new connections are late \
+                        too",
         ..Fault::new(9, "every reply 200 ms late", "every_reply_is_200_ms_late")
     };
     network(fault, proxy::Fault::Delay(Duration::from_millis(200))).await;
@@ -197,8 +197,7 @@ async fn network_passes_nothing_on() {
 async fn redis_has_no_memory_left() {
     let redis = Redis::start().await;
     let fault = Fault {
-        client_sees: "the same as ever: new keys are decided in the process, those with a window in \
-                      Redis",
+        client_sees: "no difference: the process decides for new keys, Redis for keys with a log",
         added_latency: "one round trip for a key that Redis refuses for the first time",
         ..Fault::new(11, "OOM under `noeviction`", "redis_has_no_memory_left")
     };
@@ -215,8 +214,7 @@ async fn redis_has_no_memory_left() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn log_key_has_another_type() {
     let fault = Fault {
-        client_sees: "the same as ever: that user's requests are decided in the process, all \
-                      others in Redis",
+        client_sees: "no difference: the process decides for that user, Redis for all others",
         added_latency: "one round trip for that user",
         ..Fault::new(12, "WRONGTYPE on one user's log", "log_key_has_another_type")
     };
@@ -245,7 +243,7 @@ async fn redis_suddenly_wants_a_password() {
     let redis = Redis::start().await;
     let fault = Fault::new(
         14,
-        "NOAUTH: Redis wants a password that the store does not have",
+        "NOAUTH: Redis demands a password that the client does not have",
         "redis_suddenly_wants_a_password",
     );
     let mut admin = admin(&redis.url()).await;

@@ -47,7 +47,7 @@ async fn lost_reply_counts_once() {
         assert_eq!(redis.entries(&window).await, LOSSES as usize);
     }
     Fault {
-        client_sees: "nothing: the request is sent again under its own identity",
+        client_sees: "no difference: the request is repeated with its UUID",
         added_latency: "a new connection and one round trip",
         ..Fault::new(
             8,

@@ -81,8 +81,8 @@ async fn cluster_primary_is_killed() {
     let cluster = Mutex::new(Cluster::with_replicas(1).await);
     let store = store(cluster.lock().await.servers()).await;
     let fault = Fault {
-        client_sees: "the same as ever: the keys of its slots are decided in the process, all \
-                      others in Redis",
+        client_sees: "no difference: the process decides for the keys of its slots, Redis for \
+                      all others",
         added_latency: "twice the response timeout",
         ..Fault::new(
             21,
@@ -156,8 +156,7 @@ async fn slots_move_from_node_to_node() {
     answers.no_user_starves();
     assert_eq!(answers.over_admitted(), 0);
     let fault = Fault {
-        client_sees: "the same as ever; what can't be answered while a slot is half here and half \
-                      there is decided in the process",
+        client_sees: "no difference: the process decides where Redis cannot while a slot moves",
         added_latency: "a redirection",
         ..Fault::new(
             23,

@@ -44,25 +44,35 @@ async fn resent_check_counts_once() {
     }
 }
 
+/// A store whose calls may be under way for 50 ms, and a request that it has admitted at time zero.
+async fn admitted(connection: &ConnectionManager) -> (DirectStore, Arc<Check>) {
+    let mut store = DirectStore::with_clock(connection.clone(), "clock");
+    store.response_timeout = Duration::from_millis(50);
+    let check = check();
+    send(connection, "HSET clock s 1790000000 us 0").await;
+    assert!(store.admit(&check).await.unwrap().admitted);
+    (store, check)
+}
+
+/// Restores the request as admitted so long ago, and returns how many entries the log lacked.
+async fn restore(store: &DirectStore, check: &Check, age: Duration, confirmed: bool) -> u32 {
+    let admission = Admission { confirmed, ..Admission::new(check.id, 1, age) };
+    let snapshot = LogSnapshot::new(vec![admission]);
+    store.restore(&check.logs[0], &snapshot).await.unwrap().added
+}
+
 /// A process writes back what it knows of a log. Meanwhile another process resets the log, and the
 /// write-back takes a while to arrive: the admission looks newer than the reset.
 #[tokio::test]
 async fn late_resync_leaves_a_log_reset() {
     let server = Redis::start().await;
     let connection = server.connection().await;
-    let mut store = DirectStore::with_clock(connection.clone(), "clock");
-    store.response_timeout = Duration::from_millis(50);
-    let check = check();
-    send(&connection, "HSET clock s 1790000000 us 0").await;
-    assert!(store.admit(&check).await.unwrap().admitted);
+    let (store, check) = admitted(&connection).await;
     send(&connection, "HSET clock us 1000").await;
     store.reset(&check.logs).await.unwrap();
     send(&connection, "HSET clock us 6000").await;
     let restore = async |age_us, confirmed| {
-        let age = Duration::from_micros(age_us);
-        let admission = Admission { confirmed, ..Admission::new(check.id, 1, age) };
-        let snapshot = LogSnapshot::new(vec![admission]);
-        store.restore(&check.logs[0], &snapshot).await.unwrap().added
+        restore(&store, &check, Duration::from_micros(age_us), confirmed).await
     };
     assert_eq!(restore(2_000, true).await, 0, "it was sent at 2000, one millisecond late");
     assert_eq!(restore(2_000, false).await, 1, "Redis never had it");
@@ -75,18 +85,9 @@ async fn late_resync_leaves_a_log_reset() {
 async fn late_resync_revives_no_old_entry() {
     let server = Redis::start().await;
     let connection = server.connection().await;
-    let mut store = DirectStore::with_clock(connection.clone(), "clock");
-    store.response_timeout = Duration::from_millis(50);
-    let check = check();
-    send(&connection, "HSET clock s 1790000000 us 0").await;
-    assert!(store.admit(&check).await.unwrap().admitted);
+    let (store, check) = admitted(&connection).await;
     send(&connection, "HSET clock s 1790000060 us 5000").await;
-    let restore = async |age_ms| {
-        let age = Duration::from_millis(age_ms);
-        let admission = Admission { confirmed: true, ..Admission::new(check.id, 1, age) };
-        let snapshot = LogSnapshot::new(vec![admission]);
-        store.restore(&check.logs[0], &snapshot).await.unwrap().added
-    };
+    let restore = async |age_ms| restore(&store, &check, Duration::from_millis(age_ms), true).await;
     assert_eq!(restore(59_999).await, 0, "it was sent a millisecond before the entry left");
     assert_eq!(restore(59_949).await, 1, "no call takes so long: Redis has lost it");
 }
