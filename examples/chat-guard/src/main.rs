@@ -24,8 +24,9 @@ use tower_sliding_window::moderation::{MuteEvent, SpeechMonitor};
 
 use crate::args::Args;
 use crate::routes::{Chat, routes};
+use example_support::program::exit_code;
 use example_support::redis::OpenError;
-use example_support::server::{Server, exit_code};
+use example_support::server::Server;
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -1,58 +1,30 @@
 //! The admin listener: an operator looks at bans, imposes and lifts them.
 
-mod token;
-
 use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use axum::http::header::WWW_AUTHENTICATE;
-use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use humantime::format_rfc3339_seconds;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tower_sliding_window::{
-    Ban, BanCursor, BanEvent, BanPage, Bans, Key, KeyExtractor, StoreError, key,
-};
+use tower_sliding_window::{Ban, BanCursor, BanEvent, BanPage, Bans, Key, StoreError};
 
-pub(crate) use self::token::Token;
 use crate::user::UserId;
+use example_support::body::WholeBody;
 use example_support::flags::span;
-use example_support::problem::{Problem, whole_seconds, with_fallbacks};
+use example_support::problem::{Problem, whole_seconds};
 
-/// The longest body, in bytes.
-const LONGEST_BODY: usize = 4096;
-
-/// Returns the admin routes. All of them need the token, and unknown paths do too.
-pub(crate) fn routes(bans: Bans, token: Token) -> Router {
+/// Returns the routes of the admin listener.
+pub(crate) fn routes(bans: Bans) -> Router {
     let bans = bans.on_event(audit);
-    let routes = Router::new()
+    Router::new()
         .route("/admin/bans", get(list))
-        .route("/admin/bans/{user}", get(show).put(impose).delete(lift));
-    with_fallbacks(routes)
-        .layer(DefaultBodyLimit::max(LONGEST_BODY))
-        .layer(from_fn_with_state(token, authenticate))
+        .route("/admin/bans/{user}", get(show).put(impose).delete(lift))
         .with_state(bans)
-}
-
-async fn authenticate(State(token): State<Token>, request: Request, next: Next) -> Response {
-    let is_admin = key::bearer(move |text| token.is(text).then(|| Key::from("admin")));
-    let (parts, body) = request.into_parts();
-    if is_admin.extract(&parts).is_err() {
-        tracing::warn!("audit: refused a request without the admin token");
-        let title = "The request does not carry the admin token";
-        let problem = Problem::new(StatusCode::UNAUTHORIZED, "no-token", title).detail(
-            "Send `Authorization: Bearer TOKEN`, with the token the server was started with.",
-        );
-        return ([(WWW_AUTHENTICATE, "Bearer")], problem).into_response();
-    }
-    next.run(Request::from_parts(parts, body)).await
 }
 
 /// Where a real shop writes its audit log. User ids, and reasons that may contain one, appear at the
@@ -148,16 +120,8 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn read(body: Result<Bytes, BytesRejection>) -> Result<(Duration, String), Problem> {
-        let body = body.map_err(|why| match why.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => {
-                let title = "The body is too large for a ban";
-                Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "ban-too-large", title)
-                    .detail(format!("The body may have {LONGEST_BODY} bytes."))
-            }
-            _ => bad_ban("it can't be read"),
-        })?;
-        let Self { length, reason } = serde_json::from_slice(&body).map_err(bad_ban)?;
+    fn read(body: &[u8]) -> Result<(Duration, String), Problem> {
+        let Self { length, reason } = serde_json::from_slice(body).map_err(bad_ban)?;
         let length = span(&length).map_err(|why| bad_ban(format!("`for`: {why}")))?;
         if length < Duration::from_secs(1) {
             return Err(bad_ban("`for`: it is shorter than a second"));
@@ -173,10 +137,10 @@ impl Wanted {
 async fn impose(
     State(bans): State<Bans>,
     path: UserPath,
-    body: Result<Bytes, BytesRejection>,
+    WholeBody(body): WholeBody,
 ) -> Result<Json<Value>, Problem> {
     let user = user(path)?;
-    let (length, reason) = Wanted::read(body)?;
+    let (length, reason) = Wanted::read(&body)?;
     let ban = bans.impose(&user, length, &reason).await?;
     Ok(Json(shown(user.as_str(), &ban)))
 }

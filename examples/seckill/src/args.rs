@@ -2,9 +2,7 @@
 
 use std::collections::HashSet;
 use std::error::Error;
-use std::net::{AddrParseError, SocketAddr};
 use std::num::ParseIntError;
-use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::error::ErrorKind;
@@ -14,6 +12,7 @@ use tower_sliding_window::{FailurePolicy, Penalty, Policy, PolicyError};
 use crate::opening::{Opening, date};
 use crate::order::Sku;
 use crate::user::UserFrom;
+use example_support::admin::AdminFlags;
 use example_support::flags::{ListenFlags, RedisFlags, span};
 
 /// A flash sale: at most so many requests of each user in any minute, the stock never oversold.
@@ -22,13 +21,14 @@ use example_support::flags::{ListenFlags, RedisFlags, span};
     name = "seckill",
     mut_arg("redis", |redis| redis.env("SECKILL_REDIS")),
     mut_arg("prefix", |prefix| prefix.default_value("seckill")),
+    mut_arg("admin_token", |token| token.env("SECKILL_ADMIN_TOKEN")),
     after_help = "\
 Try it:
   curl -i -X POST -H 'x-user-id: alice' http://127.0.0.1:3000/seckill/iphone/orders
   curl http://127.0.0.1:3000/seckill/iphone
 
-Bans by hand, with --ban 3/10m:1m,1h,24h --admin 127.0.0.1:3001 and a token in SECKILL_ADMIN_TOKEN;
-a ban only ever lengthens until it is lifted:
+Bans by hand, with --admin 127.0.0.1:3001 and a token in SECKILL_ADMIN_TOKEN; a ban only ever
+lengthens until it is lifted:
   bans() { curl -i -H \"authorization: Bearer $SECKILL_ADMIN_TOKEN\" \
     \"$@\"; }
   bans 'http://127.0.0.1:3001/admin/bans?limit=100'  # the next page: &cursor=NEXT
@@ -83,26 +83,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DATETIME", value_parser = date)]
     opens_at: Option<SystemTime>,
 
-    /// Loopback address of the admin listener, which shows, imposes and lifts bans; port 0 takes a
-    /// free one. The server prints the address in a second line. Needs a token. Off if left out.
-    #[arg(long, value_name = "IP:PORT", requires = "ban", value_parser = loopback)]
-    pub(crate) admin: Option<SocketAddr>,
-
-    /// Token that requests to --admin carry, 16 characters or more. Every user of this machine can
-    /// see it in `ps`: better set the variable, or use --admin-token-file.
-    // Text here, for the same reason as the URL of Redis.
-    #[arg(
-        long,
-        value_name = "TOKEN",
-        env = "SECKILL_ADMIN_TOKEN",
-        hide_env_values = true,
-        conflicts_with = "admin_token_file"
-    )]
-    pub(crate) admin_token: Option<String>,
-
-    /// File that holds the token for --admin.
-    #[arg(long, value_name = "FILE", requires = "admin")]
-    pub(crate) admin_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) admin: AdminFlags,
 }
 
 impl Args {
@@ -146,15 +128,4 @@ pub(crate) fn stock(text: &str) -> Result<(Sku, u32), FlagError> {
         format!("the count {count:?} is not a whole number from 0 to 4294967295: {error}")
     });
     Ok((sku.parse()?, count?))
-}
-
-/// Reads an address that only this machine can reach.
-pub(crate) fn loopback(text: &str) -> Result<SocketAddr, FlagError> {
-    let address: SocketAddr = text.parse().map_err(|error: AddrParseError| {
-        format!("{error}: write IP:PORT, such as 127.0.0.1:3001 or [::1]:3001")
-    })?;
-    if !address.ip().is_loopback() {
-        return Err("other machines could reach it: the IP must be of 127.0.0.0/8 or ::1".into());
-    }
-    Ok(address)
 }

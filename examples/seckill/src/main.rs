@@ -24,15 +24,16 @@ use axum::Router;
 use axum::response::Html;
 use serde_json::json;
 use tower_sliding_window::store::{BanStore, Store};
-use tower_sliding_window::{Bans, MemoryStore};
+use tower_sliding_window::{Bans, MemoryStore, Penalty};
 
-use crate::admin::Token;
 use crate::args::Args;
 use crate::order::Sku;
 use crate::routes::{Rules, Shop, routes};
 use crate::stock::{MemoryStock, RedisStock, Stock};
 use crate::user::UserFrom;
-use example_support::server::{Server, exit_code};
+use example_support::admin::Admin;
+use example_support::program::exit_code;
+use example_support::server::Server;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -41,20 +42,16 @@ async fn main() -> ExitCode {
 
 async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?;
-    let admin = match args.admin {
-        Some(listen) => Some(server.bind_beside(listen, "--admin").await?),
-        None => None,
-    };
-    let (shop, admin_routes) = apps(args).await?;
-    let admin = admin.zip(admin_routes);
+    let admin = Admin::bind(&args.admin, &server).await?;
+    let (shop, bans) = apps(args).await?;
 
     server.announce("listening on")?;
-    if let Some((admin, _)) = &admin {
-        admin.announce("admin on")?;
+    if let Some(admin) = &admin {
+        admin.announce()?;
     }
     let serve_admin = async {
-        if let Some((admin, app)) = admin {
-            admin.serve(app).await;
+        if let Some((admin, bans)) = admin.zip(bans) {
+            admin.serve(admin::routes(bans)).await;
         }
     };
     tokio::join!(server.serve(shop), serve_admin);
@@ -63,17 +60,15 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
 
 /// Opens the stores and puts the apps together.
 ///
-/// Returns the routes of the shop, and those of the admin listener, if there is one.
-async fn apps(args: Args) -> Result<(Router, Option<Router>), Box<dyn Error>> {
+/// Returns the routes of the shop, and the bans of its users if there can be any.
+async fn apps(args: Args) -> Result<(Router, Option<Bans>), Box<dyn Error>> {
     let opening = args.opening();
-    let token = match args.admin {
-        Some(_) => Some(Token::find(args.admin_token, args.admin_token_file.as_deref())?),
-        None => None,
-    };
     let mut user = args.quota.named("user");
     if let Some(penalty) = args.ban {
         tracing::info!(%penalty, "users that are denied again and again are banned");
         user = user.penalty(penalty);
+    } else if args.admin.admin.is_some() {
+        user = user.penalty(Penalty::manual());
     }
     let rules = Rules {
         user,
@@ -87,27 +82,22 @@ async fn apps(args: Args) -> Result<(Router, Option<Router>), Box<dyn Error>> {
     let Some(redis) = args.redis.connect().await? else {
         tracing::info!("windows, stock and orders are kept in this process");
         let stock = Stock::Memory(MemoryStock::new(skus));
-        return Ok(together(Shop { stock, opening, page }, rules, MemoryStore::new(), token));
+        return Ok(together(Shop { stock, opening, page }, rules, MemoryStore::new()));
     };
     let stock = RedisStock::open(redis.store.commands(), &args.redis.prefix, skus)
         .await
         .map_err(|source| redis.unusable(source))?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
-    Ok(together(Shop { stock: Stock::Redis(stock), opening, page }, rules, redis.store, token))
+    Ok(together(Shop { stock: Stock::Redis(stock), opening, page }, rules, redis.store))
 }
 
-fn together<S>(
-    shop: Shop,
-    rules: Rules,
-    windows: S,
-    token: Option<Token>,
-) -> (Router, Option<Router>)
+fn together<S>(shop: Shop, rules: Rules, windows: S) -> (Router, Option<Bans>)
 where
     S: Store + BanStore + Clone,
 {
-    let bans = || Bans::new(rules.user.clone(), windows.clone());
-    let admin = token.map(|token| admin::routes(bans(), token));
-    (routes(shop, rules, windows), admin)
+    let bans = rules.user.get_penalty().is_some();
+    let bans = bans.then(|| Bans::new(rules.user.clone(), windows.clone()));
+    (routes(shop, rules, windows), bans)
 }
 
 /// Fills in the sale page: the SKUs, and where a request carries the user id.

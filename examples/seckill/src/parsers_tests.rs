@@ -2,11 +2,12 @@
 
 use std::str::FromStr;
 
-use example_support::flags::{idle_timeout, prefix, span};
+use example_support::admin::loopback;
+use example_support::flags::{prefix, span, timeout};
 use proptest::prelude::*;
 use uuid::Uuid;
 
-use crate::args::{loopback, stock};
+use crate::args::stock;
 use crate::opening::date;
 use crate::order::{OrderId, Sku};
 use crate::user::{UserFrom, UserId};
@@ -49,7 +50,7 @@ proptest! {
         }
         prop_assert!(prefix(&text).is_ok_and(|it| it == text) || prefix(&text).is_err());
         let _ = (span(&text), date(&text), loopback(&text), stock(&text));
-        prop_assert!(idle_timeout(&text).map_or(true, |it| !it.is_zero()));
+        prop_assert!(timeout(&text).map_or(true, |it| !it.is_zero()));
         let odd = text.contains(char::REPLACEMENT_CHARACTER) || text.starts_with("sha256:");
         let is_user = (1..=128).contains(&text.len()) && !odd;
         prop_assert_eq!(UserId::new(text).is_some(), is_user);

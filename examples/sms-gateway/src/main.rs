@@ -44,7 +44,8 @@ use crate::levels::Levels;
 use crate::policies::Policies;
 use crate::routes::{App, routes};
 use crate::shared::Shared;
-use example_support::server::{Server, exit_code};
+use example_support::program::exit_code;
+use example_support::server::Server;
 
 #[tokio::main]
 async fn main() -> ExitCode {

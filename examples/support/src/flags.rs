@@ -1,6 +1,7 @@
 //! [`ListenFlags`] and [`RedisFlags`]: the flags that all servers have, and the texts they accept.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::Args;
@@ -19,8 +20,18 @@ pub struct ListenFlags {
 
     /// Closes a connection on which no whole request head has come for this long. A proxy in front
     /// of the server must have a shorter idle timeout.
-    #[arg(long, value_name = "DURATION", default_value = "75s", value_parser = idle_timeout)]
+    #[arg(long, value_name = "DURATION", default_value = "75s", value_parser = timeout)]
     pub idle_timeout: Duration,
+
+    /// Closes a connection whose client takes longer than this over the body of a request, or takes
+    /// no byte of a response for this long.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = timeout)]
+    pub io_timeout: Duration,
+
+    /// Connections that may be open at one time; more wait until one is closed. The system's limit of
+    /// open files (`ulimit -Hn`) may allow fewer.
+    #[arg(long, value_name = "COUNT", default_value = "8192")]
+    pub max_connections: NonZeroU32,
 }
 
 /// Which Redis a server uses.
@@ -69,12 +80,12 @@ pub fn span(text: &str) -> Result<Duration, FlagError> {
     if span > LONGEST { Err(FlagError::TooLong) } else { Ok(span) }
 }
 
-/// Reads how long a client may keep a connection without a request: a [`span`] that is not zero.
+/// Reads how long a server waits for a client: a [`span`] that is not zero.
 ///
 /// # Errors
 ///
 /// [`FlagError`] if it is no such time.
-pub fn idle_timeout(text: &str) -> Result<Duration, FlagError> {
+pub fn timeout(text: &str) -> Result<Duration, FlagError> {
     let timeout = span(text)?;
     if timeout.is_zero() { Err(FlagError::Zero) } else { Ok(timeout) }
 }

@@ -1,7 +1,11 @@
 //! What the example servers share.
 
+pub mod admin;
+pub mod body;
 pub mod flags;
+pub mod logs;
 pub mod problem;
+pub mod program;
 pub mod redis;
 pub mod server;
 

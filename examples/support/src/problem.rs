@@ -13,6 +13,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tower_sliding_window::StoreError;
 
+use crate::logs::Throttle;
+
 /// A response that says what went wrong.
 #[derive(Debug, Serialize)]
 pub struct Problem {
@@ -103,7 +105,10 @@ pub fn with_fallbacks<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Ro
 /// For the routes that ask the store themselves. The layer has its own response.
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        tracing::warn!(%error, "the store does not answer");
+        static UNAVAILABLE: Throttle = Throttle::new();
+        if let Some(times) = UNAVAILABLE.pass() {
+            tracing::warn!(%error, times, "the store does not answer");
+        }
         Self::reduced_capacity(error.retry_after().unwrap_or(Duration::from_secs(1)))
     }
 }

@@ -1,13 +1,13 @@
 //! [`Server`]: listens, prints its address, and stops gracefully when it is asked to.
 
-use std::error::Error;
+mod client_limits;
+
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::process::ExitCode;
 use std::time::Duration;
 
-use axum::Router;
 use axum::serve::Listener;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -16,42 +16,19 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tower::Service;
-use tracing::Level;
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 
+use self::client_limits::ClientLimits;
+use crate::body::BodyTimeout;
 use crate::flags::ListenFlags;
 
 /// How long requests may take to end once the server has been asked to stop.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs a program to its end, and returns its exit code. An error is printed to stderr.
-///
-/// Logs to stderr what `RUST_LOG` asks for, or else from `info` on. Stdout carries only what the
-/// program is run for.
-pub async fn exit_code(program: impl Future<Output = Result<(), Box<dyn Error>>>) -> ExitCode {
-    let wanted = std::env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
-    let targets: Targets = wanted.unwrap_or_else(|| Targets::new().with_default(Level::INFO));
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(io::stderr)
-        .with_ansi(false)
-        // Without this, it panics when stderr has been closed, as in `2>&1 | head`.
-        .log_internal_errors(false);
-    tracing_subscriber::registry().with(lines).with(targets).init();
-    if let Err(error) = program.await {
-        eprintln!("error: {error}");
-        return ExitCode::FAILURE;
-    }
-    tracing::info!("stopped");
-    ExitCode::SUCCESS
-}
-
 /// A server that has its address.
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
-    idle_timeout: Duration,
+    limits: ClientLimits,
     /// Becomes true when the server is asked to stop.
     stop: watch::Receiver<bool>,
 }
@@ -65,10 +42,11 @@ impl Server {
     pub async fn bind(flags: &ListenFlags) -> Result<Self, ServerError> {
         // Before anything is announced, so that a signal right after that is not missed.
         let stop = signals().map_err(ServerError::system("listen for signals"))?;
-        Self::take(flags.listen, "--listen", flags.idle_timeout, stop).await
+        Self::take(flags.listen, "--listen", ClientLimits::of(flags), stop).await
     }
 
-    /// Takes one more address, that of `flag`, for a server that stops together with this one.
+    /// Takes one more address, that of `flag`, for a server that stops together with this one. It has
+    /// its own few connections, whatever the clients of this one do.
     ///
     /// # Errors
     ///
@@ -78,19 +56,19 @@ impl Server {
         listen: SocketAddr,
         flag: &'static str,
     ) -> Result<Self, ServerError> {
-        Self::take(listen, flag, self.idle_timeout, self.stop.clone()).await
+        Self::take(listen, flag, self.limits.for_operators(), self.stop.clone()).await
     }
 
     async fn take(
         listen: SocketAddr,
         flag: &'static str,
-        idle_timeout: Duration,
+        limits: ClientLimits,
         stop: watch::Receiver<bool>,
     ) -> Result<Self, ServerError> {
         let taken = |source| ServerError::Listen { listen, flag, source };
         let listener = TcpListener::bind(listen).await.map_err(taken)?;
         let address = listener.local_addr().map_err(ServerError::system("tell the address"))?;
-        Ok(Self { listener, address, idle_timeout, stop })
+        Ok(Self { listener, address, limits, stop })
     }
 
     /// Prints where it listens, after a few words that say what for.
@@ -104,33 +82,40 @@ impl Server {
         printed.map_err(ServerError::system("print the address to stdout"))
     }
 
-    /// Serves until it is asked to stop, and then until the requests under way are answered. Closes a
-    /// connection on which no whole request head comes for the idle timeout.
+    /// Serves until it is asked to stop, and then until the requests under way are answered.
     ///
-    /// `axum::serve` has no such timeout: there a client that sends half a request keeps its
-    /// connection for ever. Nor does it answer a client that has closed its side after the request,
-    /// as `nc -N` does.
+    /// Closes a connection on which no whole request head comes for the idle timeout, and one whose
+    /// client takes no byte of a response for the I/O timeout. `axum::serve` has neither timeout:
+    /// there a client that sends half a request, or does not read, keeps its connection for ever. Nor
+    /// does it answer a client that has closed its side after the request, as `nc -N` does.
     pub async fn serve(mut self, app: Router) {
+        let app = app.layer(Extension(BodyTimeout(self.limits.io_timeout)));
         // Some routes need to know the other end of each connection.
         let mut app = app.into_make_service_with_connect_info::<SocketAddr>();
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(self.idle_timeout).half_close(true);
+        http.timer(TokioTimer::new());
+        http.header_read_timeout(self.limits.idle_timeout).half_close(true);
         let connections = GracefulShutdown::new();
         loop {
-            let (stream, peer) = tokio::select! {
-                // This method tries again by itself, with a pause if there are too many connections.
-                accepted = Listener::accept(&mut self.listener) => accepted,
+            let accepted = async {
+                let place = self.limits.place().await;
+                // This method tries again by itself, with a pause if the system refuses.
+                (place, Listener::accept(&mut self.listener).await)
+            };
+            let (place, (stream, peer)) = tokio::select! {
+                accepted = accepted => accepted,
                 // An error means that the task of the signals has ended: it does only after one.
                 _ = self.stop.wait_for(|asked| *asked) => break,
             };
             let Ok(service) = app.call(peer).await;
             let service = TowerToHyperService::new(service);
-            let connection = http.serve_connection(TokioIo::new(stream), service);
-            let connection = connections.watch(connection);
+            let stream = TokioIo::new(self.limits.limited(stream));
+            let connection = connections.watch(http.serve_connection(stream, service));
             tokio::spawn(async move {
                 if let Err(error) = connection.await {
                     tracing::debug!(%error, "a connection broke");
                 }
+                drop(place);
             });
         }
         drop(self.listener);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
 use crate::server_process::{HttpResponse, Server};
@@ -21,7 +21,12 @@ pub struct RawClient(TcpStream);
 impl RawClient {
     /// Connects to a server.
     pub async fn connect(server: &Server) -> Self {
-        let address = server.url.trim_start_matches("http://");
+        Self::connect_to(&server.url).await
+    }
+
+    /// Connects to the listener at a URL.
+    pub async fn connect_to(url: &str) -> Self {
+        let address = url.trim_start_matches("http://");
         Self(TcpStream::connect(address).await.expect("the server accepts connections"))
     }
 
@@ -45,6 +50,18 @@ impl RawClient {
     /// Breaks the connection, as a machine does that has never heard of it.
     pub fn reset(self) {
         self.0.set_zero_linger().expect("a connection that can be reset");
+    }
+
+    /// Waits until the server has sent something, and leaves it unread.
+    pub async fn has_answered(&self) {
+        let readable = tokio::time::timeout(HANG, self.0.readable()).await;
+        readable.expect("the server answers").expect("an open connection");
+    }
+
+    /// Waits until the server has closed the connection, without reading what it has sent before.
+    pub async fn is_closed(&self) {
+        let closed = tokio::time::timeout(HANG, self.0.ready(Interest::ERROR)).await;
+        closed.expect("the server closes the connection").expect("a connection");
     }
 
     /// Reads until the server closes, and returns the responses. A reset is a close without one.

@@ -1,11 +1,13 @@
 //! What the flash-sale server promises, as its clients and its operator see it.
 
+mod admin;
 mod bans;
 mod clients;
 mod fleet;
 mod orders;
 mod process;
 mod requests;
+mod slow_clients;
 
 use http::request::Builder;
 use test_support::raw_client::RawClient;

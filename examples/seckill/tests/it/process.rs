@@ -34,7 +34,7 @@ fn a_failed_start_names_the_way_out() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
     let cases: &[(&[&str], &str)] = &[
-        (&["--admin", "127.0.0.1:0"], "SECKILL_ADMIN_TOKEN"),
+        (&["--admin", "127.0.0.1:0"], "--admin-token-file"),
         (&["--admin", "127.0.0.1:0", "--admin-token", "hunter2"], "16 to 256 characters"),
         (&["--admin", "127.0.0.1:0", "--admin-token-file", "/nowhere/x"], "/nowhere/x"),
         (&["--admin", &taken.1, "--admin-token", TOKEN], "--admin IP:PORT"),

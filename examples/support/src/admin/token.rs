@@ -12,11 +12,11 @@ const LONGEST: usize = 256;
 
 /// A secret: 16 to 256 characters of those that a bearer token may have.
 #[derive(Clone)]
-pub(crate) struct Token(String);
+pub(super) struct Token(String);
 
 impl Token {
     /// Takes the token as it is given, or as a file holds it.
-    pub(crate) fn find(given: Option<String>, file: Option<&Path>) -> Result<Self, TokenError> {
+    pub(super) fn find(given: Option<String>, file: Option<&Path>) -> Result<Self, TokenError> {
         let text = match (given, file) {
             (Some(given), _) => given,
             (None, Some(path)) => std::fs::read_to_string(path)
@@ -33,7 +33,7 @@ impl Token {
     }
 
     /// Tells whether this is the token. The time it takes tells no more than whether the length is.
-    pub(crate) fn is(&self, text: &str) -> bool {
+    pub(super) fn is(&self, text: &str) -> bool {
         self.0.as_bytes().ct_eq(text.as_bytes()).into()
     }
 }
@@ -46,19 +46,27 @@ impl fmt::Debug for Token {
 
 /// Why there is no token, and what to do about it. No message shows one.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TokenError {
+pub enum TokenError {
+    /// Neither the variable nor a file is set.
     #[error(
         "--admin needs a token\n\
-         hint: set SECKILL_ADMIN_TOKEN, to what `openssl rand -hex 32` prints for instance, or name \
-         a file that holds it with --admin-token-file"
+         hint: set the variable that --help shows for --admin-token, to what `openssl rand -hex 32` \
+         prints for instance, or name a file that holds it with --admin-token-file"
     )]
     Missing,
+    /// The file can't be read.
     #[error(
         "can't read the token in {}: {source}\n\
          hint: let --admin-token-file name a file of text that this user may read",
         path.display()
     )]
-    File { path: PathBuf, source: std::io::Error },
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: std::io::Error,
+    },
+    /// The text is no token.
     #[error(
         "the admin token is not 16 to 256 characters of A-Z a-z 0-9 - . _ ~ + / =\n\
          hint: take what `openssl rand -hex 32` prints"

@@ -1,0 +1,49 @@
+//! The admin listener, as a page in the operator's browser or a stranger behind a proxy sees it.
+
+use test_support::server_process::Server;
+
+use crate::{TOKEN, admin_request, alone, stop};
+
+const ADMIN: [&str; 4] = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
+
+#[tokio::test]
+async fn a_rebound_name_is_refused() {
+    let server = alone(&ADMIN);
+    for host in ["evil.example", "evil.example:3001", "localhost.evil.example"] {
+        let ban = admin_request(&server, "PUT", "/admin/bans/alice").header("host", host);
+        let ban = ban.header("origin", format!("http://{host}"));
+        let answer = server.send_body(ban, r#"{"for": "1h", "reason": ""}"#).await;
+        assert_eq!(answer.problem(403), "/problems/not-local", "{host}");
+    }
+    assert_nothing_banned(&server).await;
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_is_refused() {
+    let server = alone(&ADMIN);
+    let marks = [("origin", "http://evil.example"), ("origin", "null")];
+    for (name, value) in marks.into_iter().chain([("sec-fetch-site", "cross-site")]) {
+        let ban = admin_request(&server, "PUT", "/admin/bans/alice").header(name, value);
+        let answer = server.send_body(ban, r#"{"for": "1h", "reason": ""}"#).await;
+        assert_eq!(answer.problem(403), "/problems/not-local", "{name}: {value}");
+    }
+    assert_nothing_banned(&server).await;
+    let own = server.admin_url.clone().unwrap();
+    let ban = admin_request(&server, "PUT", "/admin/bans/alice").header("origin", own);
+    assert_eq!(server.send_body(ban, r#"{"for": "1h", "reason": ""}"#).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_forwarded_request_is_refused() {
+    let server = alone(&ADMIN);
+    for mark in ["x-forwarded-for", "forwarded", "via", "x-real-ip"] {
+        let list = admin_request(&server, "GET", "/admin/bans").header(mark, "203.0.113.9");
+        assert_eq!(server.send(list).await.problem(403), "/problems/not-local", "{mark}");
+    }
+    assert!(stop(server).contains("audit: refused"), "the operator can see it");
+}
+
+async fn assert_nothing_banned(server: &Server) {
+    let list = server.send(admin_request(server, "GET", "/admin/bans")).await;
+    assert_eq!((list.status.as_u16(), list.json()["bans"].as_array().unwrap().len()), (200, 0));
+}
