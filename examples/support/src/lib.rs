@@ -8,6 +8,8 @@ pub mod problem;
 pub mod program;
 pub mod redis;
 pub mod server;
+#[cfg(feature = "webhook")]
+pub mod webhook;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
