@@ -11,6 +11,7 @@ use tower_sliding_window::{FailurePolicy, Penalty, Policy, PolicyError};
 
 use crate::opening::{Opening, date};
 use crate::order::Sku;
+use crate::stock::Replicas;
 use crate::user::UserFrom;
 use example_support::admin::AdminFlags;
 use example_support::flags::{ListenFlags, RedisFlags, span};
@@ -75,6 +76,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SKU=COUNT", default_value = "iphone=100", value_parser = stock)]
     pub(crate) stock: Vec<(Sku, u32)>,
 
+    /// Replicas that must have an order before it is answered with 201; without them it is a 503. A
+    /// failover loses what no replica has. Defaults to 1 behind Sentinels and on a Cluster, and to 0
+    /// with one Redis. Two replicas or more let the sale go on while one of them is the new master.
+    #[arg(long, value_name = "COUNT")]
+    min_replicas: Option<u32>,
+
     /// Opens the sale after this time, such as 30s or 5m. It is open at once if left out.
     #[arg(long, value_name = "DURATION", value_parser = span, conflicts_with = "opens_at")]
     opens_in: Option<Duration>,
@@ -97,6 +104,13 @@ impl Args {
             Self::command().error(ErrorKind::ArgumentConflict, message).exit();
         }
         args
+    }
+
+    /// Returns how many replicas must have an order.
+    pub(crate) fn replicas(&self) -> Replicas {
+        let default = self.redis.can_fail_over().into();
+        let timeout = self.redis.response_timeout;
+        Replicas { wanted: self.min_replicas.unwrap_or(default), timeout }
     }
 
     /// Returns when the sale opens. `--opens-in` counts from this call.

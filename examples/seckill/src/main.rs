@@ -29,9 +29,10 @@ use tower_sliding_window::{Bans, MemoryStore, Penalty};
 use crate::args::Args;
 use crate::order::Sku;
 use crate::routes::{Rules, Shop, routes};
-use crate::stock::{MemoryStock, RedisStock, Stock};
+use crate::stock::{MemoryStock, RedisStock, Replicas, Stock};
 use crate::user::UserFrom;
 use example_support::admin::Admin;
+use example_support::flags::RedisFlags;
 use example_support::program::exit_code;
 use example_support::server::Server;
 
@@ -62,7 +63,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
 ///
 /// Returns the routes of the shop, and the bans of its users if there can be any.
 async fn apps(args: Args) -> Result<(Router, Option<Bans>), Box<dyn Error>> {
-    let opening = args.opening();
+    let (opening, replicas) = (args.opening(), args.replicas());
     let mut user = args.quota.named("user");
     if let Some(penalty) = args.ban {
         tracing::info!(%penalty, "users that are denied again and again are banned");
@@ -84,7 +85,16 @@ async fn apps(args: Args) -> Result<(Router, Option<Bans>), Box<dyn Error>> {
         let stock = Stock::Memory(MemoryStock::new(skus));
         return Ok(together(Shop { stock, opening, page }, rules, MemoryStore::new()));
     };
-    let stock = RedisStock::open(redis.store.commands(), &args.redis.prefix, skus)
+    // Its own connection, on which nothing else waits for replicas.
+    let orders = match replicas.wanted {
+        0 => None,
+        _ => {
+            let response_timeout = args.redis.response_timeout + Replicas::LATER;
+            RedisFlags { response_timeout, ..args.redis.clone() }.connect().await?
+        }
+    };
+    let commands = orders.as_ref().unwrap_or(&redis).store.commands();
+    let stock = RedisStock::open(commands, &args.redis.prefix, skus, replicas)
         .await
         .map_err(|source| redis.unusable(source))?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");

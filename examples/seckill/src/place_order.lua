@@ -23,6 +23,8 @@ local user, order = ARGV[1], ARGV[2]
 
 local held = call('HGET', buyers, user)
 if held then
+  -- Written again, so that a WAIT after this call covers the order, whichever connection placed it.
+  call('HSET', buyers, user, held)
   -- The same order again: the reply to the first call was lost.
   return { held == order and 1 or 0, held }
 end

@@ -1,13 +1,15 @@
 //! [`Stock`]: what is for sale, and its orders.
 
+mod error;
 mod memory;
 mod redis;
 
-use tower_sliding_window::StoreError;
 use uuid::Uuid;
 
+pub(crate) use self::error::StockError;
+
 pub(crate) use self::memory::MemoryStock;
-pub(crate) use self::redis::RedisStock;
+pub(crate) use self::redis::{RedisStock, Replicas};
 use crate::order::{OrderId, Sku};
 use crate::user::UserId;
 
@@ -41,7 +43,7 @@ pub(crate) struct Level {
 
 impl Stock {
     /// Sells one piece to a user.
-    pub(crate) async fn place(&self, id: &OrderId, user: &UserId) -> Result<Outcome, StoreError> {
+    pub(crate) async fn place(&self, id: &OrderId, user: &UserId) -> Result<Outcome, StockError> {
         match self {
             Self::Memory(stock) => Ok(stock.place(id, user)),
             Self::Redis(stock) => stock.place(id, user).await,
@@ -49,7 +51,7 @@ impl Stock {
     }
 
     /// Returns how much of a SKU is sold, or nothing if it is not for sale.
-    pub(crate) async fn level(&self, sku: &Sku) -> Result<Option<Level>, StoreError> {
+    pub(crate) async fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
         match self {
             Self::Memory(stock) => Ok(stock.level(sku)),
             Self::Redis(stock) => stock.level(sku).await,
@@ -57,7 +59,7 @@ impl Stock {
     }
 
     /// Returns the user with the order of that id, if there is one.
-    pub(crate) async fn buyer(&self, id: &OrderId) -> Result<Option<UserId>, StoreError> {
+    pub(crate) async fn buyer(&self, id: &OrderId) -> Result<Option<UserId>, StockError> {
         match self {
             Self::Memory(stock) => Ok(stock.buyer(id)),
             Self::Redis(stock) => stock.buyer(id).await,

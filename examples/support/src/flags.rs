@@ -37,26 +37,34 @@ pub struct ListenFlags {
 /// Which Redis a server uses.
 ///
 /// `mut_arg` gives `--redis` the environment variable of the server, and `--prefix` its default.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct RedisFlags {
     /// Redis that keeps everything, for all processes that use it:
     /// redis://[:PASSWORD@]HOST[:PORT][/DB]. Repeat it, or separate by commas, for the nodes of a
     /// Cluster or for Sentinels. Without it, this process keeps everything.
     // Text here, so that an error of clap, which repeats the value, can't show a password.
     #[arg(long, value_name = "URL", hide_env_values = true, value_delimiter = ',')]
-    pub(crate) redis: Vec<String>,
+    pub redis: Vec<String>,
 
     /// The name of the master that Sentinels watch. Then --redis names the Sentinels.
     #[arg(long, value_name = "NAME", requires = "redis")]
-    pub(crate) sentinel_master: Option<String>,
+    pub sentinel_master: Option<String>,
 
     /// How long Redis may take to reply.
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = span)]
-    pub(crate) response_timeout: Duration,
+    pub response_timeout: Duration,
 
     /// What the Redis keys begin with; servers with the same prefix share what they keep.
     #[arg(long, value_name = "NAME", default_value = "server", value_parser = prefix)]
     pub prefix: String,
+}
+
+impl RedisFlags {
+    /// Tells whether the flags name servers of which one can take the place of another: those of a
+    /// Cluster, or behind Sentinels.
+    pub fn can_fail_over(&self) -> bool {
+        self.redis.len() > 1 || self.sentinel_master.is_some()
+    }
 }
 
 /// Reads what the Redis keys begin with.

@@ -49,6 +49,11 @@ impl Proxy {
         Self { port, fault, replies_to_drop, dropped }
     }
 
+    /// Returns the port it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Returns the URL of the server behind the proxy.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)

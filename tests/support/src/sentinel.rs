@@ -1,4 +1,4 @@
-//! A master, its replica and three Sentinels that watch them.
+//! A master, its replicas and three Sentinels that watch them.
 
 use std::time::Duration;
 
@@ -14,8 +14,9 @@ pub const MASTER: &str = "shop";
 pub struct Sentinels {
     /// The master at the start.
     pub master: Redis,
-    /// Its replica.
+    /// Its first replica.
     pub replica: Redis,
+    others: Vec<Redis>,
     sentinels: Vec<Sentinel>,
 }
 
@@ -25,16 +26,25 @@ struct Sentinel {
 }
 
 impl Sentinels {
-    /// Starts all of them, and waits until the Sentinels know each other and the replica.
+    /// Starts all of them, with one replica, and waits until the Sentinels know each other and it.
     pub async fn start() -> Self {
+        Self::with_replicas(1).await
+    }
+
+    /// Starts all of them, with so many replicas.
+    pub async fn with_replicas(count: usize) -> Self {
         let master = Redis::start().await;
         let port = master.port().to_string();
         let replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await;
+        let mut others = Vec::new();
+        for _ in 1..count {
+            others.push(Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await);
+        }
         let mut sentinels = Vec::new();
         for _ in 0..3 {
             sentinels.push(Sentinel::start(master.port()).await);
         }
-        let all = Self { master, replica, sentinels };
+        let all = Self { master, replica, others, sentinels };
         let deadline = Instant::now() + Duration::from_secs(60);
         while !all.know_each_other().await {
             assert!(Instant::now() < deadline, "the Sentinels do not find each other");
@@ -44,11 +54,15 @@ impl Sentinels {
     }
 
     async fn know_each_other(&self) -> bool {
-        let replication: String = self.replica.run(&["INFO", "replication"]).await;
-        let mut known = replication.contains("master_link_status:up");
+        let mut known = true;
+        for replica in std::iter::once(&self.replica).chain(&self.others) {
+            let replication: String = replica.run(&["INFO", "replication"]).await;
+            known &= replication.contains("master_link_status:up");
+        }
+        let wanted = format!("slaves={},sentinels=3", 1 + self.others.len());
         for sentinel in &self.sentinels {
             let info: String = sentinel.server.run(&["INFO", "sentinel"]).await;
-            known &= info.contains("slaves=1,sentinels=3");
+            known &= info.contains(&wanted);
         }
         known
     }

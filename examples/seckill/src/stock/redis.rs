@@ -1,14 +1,19 @@
 //! [`RedisStock`]: the stock of a fleet, which outlives its servers.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use redis::pipe;
+use redis::{FromRedisValue, Pipeline, pipe};
+use tokio::time::timeout;
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
 
-use super::{Level, Outcome};
+use super::{Level, Outcome, StockError};
 use crate::order::{OrderId, Sku};
 use crate::user::UserId;
+
+const PLACE_ORDER: &str = include_str!("../place_order.lua");
 
 /// Keeps stock and orders in Redis, for every server with the same prefix. Clones share the
 /// connection.
@@ -16,69 +21,174 @@ use crate::user::UserId;
 pub(crate) struct RedisStock {
     commands: RedisCommands,
     prefix: Arc<str>,
+    /// What this server was started with. It was in Redis then.
+    skus: Arc<HashSet<Sku>>,
+    replicas: Replicas,
     place_order: Arc<RedisScript>,
+}
+
+/// How many replicas have an order before it is answered with 201.
+///
+/// Redis replicates after it has replied, so a failover loses what only the master had.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replicas {
+    pub(crate) wanted: u32,
+    /// How long Redis may take to reply, and the replicas to confirm, together.
+    pub(crate) timeout: Duration,
+}
+
+impl Replicas {
+    /// How much later than it was asked to, a Redis without other work ends a `WAIT`: it looks ten
+    /// times a second.
+    pub(crate) const LATER: Duration = Duration::from_millis(150);
+
+    /// Returns how long `WAIT` is to wait.
+    fn patience(self) -> u64 {
+        u64::try_from(self.timeout.as_millis() / 2).unwrap_or(u64::MAX).max(1)
+    }
 }
 
 impl RedisStock {
     /// Puts new SKUs on sale. A SKU that is there already keeps its stock and its orders, so a server
     /// may be restarted at any time.
+    ///
+    /// The connection must be the stock's own if replicas are waited for, because `WAIT` holds up what
+    /// is sent after it, and its response timeout longer by [`Replicas::LATER`].
     pub(crate) async fn open(
         commands: RedisCommands,
         prefix: &str,
         skus: impl IntoIterator<Item = (Sku, u32)>,
+        replicas: Replicas,
     ) -> Result<Self, StoreError> {
-        for (sku, stock) in skus {
-            let key = key(prefix, &sku, "stock");
-            let (kept,): (u32,) =
-                commands.pipeline(pipe().set_nx(&key, stock).ignore().get(&key)).await?;
-            if kept != stock {
-                tracing::warn!(%sku, kept, asked = stock, "the stock was set before, and is kept");
+        let place_order = Arc::new(RedisScript::new(PLACE_ORDER));
+        let (prefix, none) = (prefix.into(), Arc::default());
+        let mut stock = Self { commands, prefix, skus: none, replicas, place_order };
+        let mut known = HashSet::new();
+        for (sku, pieces) in skus {
+            let key = stock.key(&sku, "stock");
+            let mut set = pipe();
+            set.set_nx(&key, pieces).ignore().get(&key);
+            let (kept, confirmed): (u32, u32) = stock.replicated(set).await?;
+            if kept != pieces {
+                tracing::warn!(%sku, kept, asked = pieces, "the stock was set before, and is kept");
             }
+            if confirmed < replicas.wanted {
+                tracing::warn!(
+                    %sku,
+                    confirmed,
+                    wanted = replicas.wanted,
+                    "too few replicas: orders are answered with 503 until there are more, or the \
+                     server is started with a lower --min-replicas"
+                );
+            }
+            known.insert(sku);
         }
-        let place_order = Arc::new(RedisScript::new(include_str!("../place_order.lua")));
-        Ok(Self { commands, prefix: prefix.into(), place_order })
+        stock.skus = Arc::new(known);
+        Ok(stock)
     }
 
-    pub(super) async fn place(&self, id: &OrderId, user: &UserId) -> Result<Outcome, StoreError> {
-        let (code, held) = match self.try_place(id, user).await {
-            // Redis may have placed the order. To place it again under the same id is safe.
-            Err(error) if error.may_have_counted() => self.try_place(id, user).await?,
+    pub(super) async fn place(&self, id: &OrderId, user: &UserId) -> Result<Outcome, StockError> {
+        if self.replicas.wanted == 0 {
+            return self.place_whole(id, user).await;
+        }
+        // A task of its own sees the call to its end, so that the circuit breaker learns of it.
+        let (stock, id, user) = (self.clone(), id.clone(), user.clone());
+        let placed = tokio::spawn(async move { stock.place_whole(&id, &user).await });
+        match timeout(self.replicas.timeout, placed).await {
+            Ok(Ok(outcome)) => outcome,
+            // Only a panic, or the end of the program, ends the task early.
+            Ok(Err(_)) | Err(_) => Err(StoreError::Timeout.into()),
+        }
+    }
+
+    async fn place_whole(&self, id: &OrderId, user: &UserId) -> Result<Outcome, StockError> {
+        let reply = match self.try_place(id, user).await {
+            // Redis may have placed the order. To place it again under the same id is safe. After a
+            // timeout there is no time left for that.
+            Err(error) if error.may_have_counted() && !matches!(error, StoreError::Timeout) => {
+                self.try_place(id, user).await?
+            }
             reply => reply?,
         };
-        match code {
-            1 => Ok(Outcome::Placed),
-            0 => Ok(Outcome::AlreadyOrdered(held.parse().map_err(|_| not_understood())?)),
-            -1 => Ok(Outcome::SoldOut),
-            -2 => Ok(Outcome::UnknownSku),
-            _ => Err(not_understood()),
+        let ((code, held), confirmed) = reply;
+        let outcome = match code {
+            1 => Outcome::Placed,
+            0 => Outcome::AlreadyOrdered(held.parse().map_err(|_| not_understood())?),
+            -1 => return Ok(Outcome::SoldOut),
+            -2 if self.skus.contains(&id.sku) => return Err(StockError::Lost(id.sku.clone())),
+            -2 => return Ok(Outcome::UnknownSku),
+            _ => return Err(not_understood().into()),
+        };
+        let wanted = self.replicas.wanted;
+        if confirmed < wanted {
+            return Err(StockError::NotReplicated { confirmed, wanted });
         }
+        Ok(outcome)
     }
 
-    async fn try_place(&self, id: &OrderId, user: &UserId) -> Result<(i64, String), StoreError> {
-        let keys = ["stock", "buyers", "orders"].map(|what| key(&self.prefix, &id.sku, what));
-        let arguments = [user.as_str(), &id.uuid.to_string()];
-        self.commands.script(&self.place_order, &keys, &arguments).await
+    /// Returns the reply of the script, and how many replicas have what it wrote.
+    async fn try_place(
+        &self,
+        id: &OrderId,
+        user: &UserId,
+    ) -> Result<((i64, String), u32), StoreError> {
+        let keys = ["stock", "buyers", "orders"].map(|what| self.key(&id.sku, what));
+        let uuid = id.uuid.to_string();
+        if self.replicas.wanted == 0 {
+            let arguments = [user.as_str(), &uuid];
+            let reply = self.commands.script(&self.place_order, &keys, &arguments).await?;
+            return Ok((reply, 0));
+        }
+        let mut place = pipe();
+        // By its text: in a pipeline there is no second call for a server that lacks the script.
+        place.cmd("EVAL").arg(PLACE_ORDER).arg(keys.len()).arg(&keys).arg(user.as_str()).arg(uuid);
+        self.replicated(place).await
     }
 
-    pub(super) async fn level(&self, sku: &Sku) -> Result<Option<Level>, StoreError> {
-        let (stock, orders) = (key(&self.prefix, sku, "stock"), key(&self.prefix, sku, "orders"));
+    /// Sends a pipeline with one reply. Returns the reply, and how many replicas have what it wrote:
+    /// they confirm within a fraction of a millisecond, or else the patience ends.
+    async fn replicated<T: FromRedisValue>(
+        &self,
+        mut pipeline: Pipeline,
+    ) -> Result<(T, u32), StoreError> {
+        if self.replicas.wanted == 0 {
+            let (reply,) = self.commands.pipeline(&pipeline).await?;
+            return Ok((reply, 0));
+        }
+        pipeline.cmd("WAIT").arg(self.replicas.wanted).arg(self.replicas.patience());
+        self.commands.pipeline(&pipeline).await
+    }
+
+    pub(super) async fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
+        let (stock, orders) = (self.key(sku, "stock"), self.key(sku, "orders"));
         let (stock, sold): (Option<u32>, u32) =
             self.commands.pipeline(pipe().get(stock).hlen(orders)).await?;
+        self.check_kept(sku, stock.is_some())?;
         Ok(stock.map(|stock| Level { stock, sold }))
     }
 
-    pub(super) async fn buyer(&self, id: &OrderId) -> Result<Option<UserId>, StoreError> {
-        let mut command = redis::cmd("HGET");
-        command.arg(key(&self.prefix, &id.sku, "orders")).arg(id.uuid.to_string());
-        let user: Option<String> = self.commands.query(&command).await?;
+    pub(super) async fn buyer(&self, id: &OrderId) -> Result<Option<UserId>, StockError> {
+        let (stock, orders) = (self.key(&id.sku, "stock"), self.key(&id.sku, "orders"));
+        let (is_kept, user): (bool, Option<String>) =
+            self.commands.pipeline(pipe().exists(stock).hget(orders, id.uuid.to_string())).await?;
+        self.check_kept(&id.sku, is_kept)?;
         Ok(user.and_then(UserId::new))
     }
-}
 
-/// The braces put all keys of one SKU into one slot of a Redis Cluster. No SKU begins with `=`, so
-/// none of them is the name of a log.
-fn key(prefix: &str, sku: &Sku, what: &str) -> String {
-    format!("{prefix}:{{{sku}}}:{what}")
+    /// A SKU that is gone was lost in a failover or a restart, if it was here. It is not set again:
+    /// the orders are lost with it, and would be sold twice.
+    fn check_kept(&self, sku: &Sku, is_kept: bool) -> Result<(), StockError> {
+        if is_kept || !self.skus.contains(sku) {
+            return Ok(());
+        }
+        Err(StockError::Lost(sku.clone()))
+    }
+
+    /// The braces put all keys of one SKU into one slot of a Redis Cluster. No SKU begins with `=`, so
+    /// none of them is the name of a log.
+    fn key(&self, sku: &Sku, what: &str) -> String {
+        format!("{}:{{{sku}}}:{what}", self.prefix)
+    }
 }
 
 fn not_understood() -> StoreError {

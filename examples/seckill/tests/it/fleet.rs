@@ -116,11 +116,17 @@ async fn a_dead_redis_is_a_503_until_it_is_back() {
     redis.start_again();
     redis.ready().await;
     let back = Instant::now();
-    eventually("it is found", async || server.get("/seckill/iphone").await.status != 503).await;
+    let is_found = async || server.get("/seckill/android").await.status == 404;
+    eventually("it is found", is_found).await;
     assert!(back.elapsed() < Duration::from_secs(10), "the server does not find it");
-    // The new Redis is empty, so nothing is on sale there any more.
-    assert_eq!(server.get("/seckill/iphone").await.problem(404), "/problems/unknown-sku");
+    // The new Redis is empty. It is an accident, and nothing to tell a customer as a fact.
+    assert_eq!(server.get("/seckill/iphone").await.problem(503), "/problems/stock-lost");
+    assert_eq!(server.order("iphone", "carol").await.problem(503), "/problems/stock-lost");
+    assert_eq!(redis.run::<usize>(&["EXISTS", "seckill:{iphone}:stock"]).await, 0, "not refilled");
+    redis.run::<()>(&["SET", "seckill:{iphone}:stock", "1"]).await;
+    assert_eq!(server.order("iphone", "carol").await.status, 201, "an operator has set it");
     let logs = stop(server);
+    assert!(logs.contains("ERROR") && logs.contains("LOST THE STOCK"), "{logs}");
     assert!(!logs.contains("alice") && !logs.contains("bob"), "{logs}");
 }
 
@@ -129,7 +135,8 @@ async fn on_a_cluster_quota_and_stock_hold() {
     let cluster = Cluster::start().await;
     let urls: Vec<String> = cluster.nodes.iter().map(Redis::url).collect();
     let mut flags = vec!["--stock", "iphone=3", "--ip-quota", "1000/60s"];
-    flags.extend(["--response-timeout", "10s"]);
+    // None of its servers has a replica.
+    flags.extend(["--response-timeout", "10s", "--min-replicas", "0"]);
     urls.iter().for_each(|url| flags.extend(["--redis", url]));
     let servers = [alone(&flags), alone(&flags)];
     let mut sold = 0;
@@ -149,7 +156,7 @@ async fn on_a_cluster_quota_and_stock_hold() {
 
 #[tokio::test]
 async fn sentinels_name_the_next_master() {
-    let mut watched = Sentinels::start().await;
+    let mut watched = Sentinels::with_replicas(2).await;
     let urls = watched.urls().join(",");
     let flags = ["--stock", "iphone=100", "--redis", &urls, "--sentinel-master", MASTER];
     let server = alone(&[&flags[..], &["--response-timeout", "10s"]].concat());

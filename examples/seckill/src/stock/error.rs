@@ -1,0 +1,64 @@
+//! [`StockError`]: why the stock has no answer, or none that would hold.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use example_support::logs::Throttle;
+use example_support::problem::Problem;
+use tower_sliding_window::StoreError;
+
+use crate::order::Sku;
+
+/// When to try again what too few replicas have confirmed.
+const SOON: Duration = Duration::from_secs(1);
+/// When to try again while an operator has to do something.
+const LATER: Duration = Duration::from_secs(10);
+
+/// Why the stock has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StockError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The order stands on the master only, and would be lost with it.
+    #[error("{confirmed} of {wanted} replicas have the order")]
+    NotReplicated { confirmed: u32, wanted: u32 },
+    /// Redis has lost a SKU that this server was started with.
+    #[error("Redis has lost the stock of {0}")]
+    Lost(Sku),
+}
+
+impl From<StockError> for Problem {
+    fn from(error: StockError) -> Self {
+        static NOT_REPLICATED: Throttle = Throttle::new();
+        static LOST: Throttle = Throttle::new();
+        match error {
+            StockError::Store(error) => error.into(),
+            StockError::NotReplicated { confirmed, wanted } => {
+                if let Some(times) = NOT_REPLICATED.pass() {
+                    tracing::warn!(
+                        confirmed,
+                        wanted,
+                        times,
+                        "orders are answered with 503: too few replicas confirm them"
+                    );
+                }
+                let title = "The order is not safe yet";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "not-replicated", title)
+                    .detail("It may stand: the same request tells, and never orders twice.")
+                    .retry_after(SOON)
+            }
+            StockError::Lost(sku) => {
+                if let Some(times) = LOST.pass() {
+                    tracing::error!(
+                        %sku,
+                        times,
+                        "REDIS HAS LOST THE STOCK OF A SKU ON SALE, and maybe orders: nothing is sold \
+                         until an operator has restored SKU and orders, or set the stock anew"
+                    );
+                }
+                let title = "The stock of this SKU is not known";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "stock-lost", title).retry_after(LATER)
+            }
+        }
+    }
+}
