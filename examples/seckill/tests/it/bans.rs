@@ -230,7 +230,7 @@ async fn ban_holds_on_every_server_and_after_restart() {
 async fn on_a_cluster_bans_hold_and_are_not_listed() {
     let cluster = Cluster::start().await;
     let urls: Vec<String> = cluster.nodes.iter().map(Redis::url).collect();
-    let more = ["--redis", &urls.join(","), "--response-timeout", "10s"];
+    let more = ["--redis", &urls.join(","), "--response-timeout", "10s", "--min-replicas", "0"];
     let server = alone(&[&STRICT[..], &more].concat());
     assert_eq!(admin(&server, "GET", "/admin/bans").await.problem(501), "/problems/no-list");
     for user in ["alice", "bob", "carol", "dave"] {
