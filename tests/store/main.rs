@@ -6,3 +6,4 @@ mod counting;
 mod deny_cache;
 mod memory;
 mod redis;
+mod sentinel_tls;

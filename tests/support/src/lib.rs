@@ -31,7 +31,7 @@ pub use cluster::Cluster;
 pub use eventually::eventually;
 pub use process::Process;
 pub use redis_server::{Redis, free_port};
-pub use sentinel::{MASTER, Sentinels};
+pub use sentinel::{MASTER, Sentinel, Sentinels};
 pub use stores::{patient, patient_store};
 pub use stub_store::StubStore;
 pub use worker::Worker;

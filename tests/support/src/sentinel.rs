@@ -20,8 +20,10 @@ pub struct Sentinels {
     sentinels: Vec<Sentinel>,
 }
 
-struct Sentinel {
-    server: Redis,
+/// One Sentinel.
+pub struct Sentinel {
+    /// Its process.
+    pub server: Redis,
     _config: TempDir,
 }
 
@@ -74,7 +76,8 @@ impl Sentinels {
 }
 
 impl Sentinel {
-    async fn start(master: u16) -> Self {
+    /// Starts a Sentinel that watches the master at this loopback port.
+    pub async fn start(master: u16) -> Self {
         let config = tempfile::tempdir().unwrap();
         let path = config.path().join("sentinel.conf");
         let settings = format!(
