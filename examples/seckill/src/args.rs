@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
+use tower_sliding_window::key::{TrustedProxies, TrustedProxiesError};
 use tower_sliding_window::{FailurePolicy, Penalty, Policy, PolicyError};
 
 use crate::opening::{Opening, date};
@@ -56,10 +57,18 @@ pub(crate) struct Args {
     pub(crate) quota: Policy,
 
     /// Requests an IP address may make in any window, or `off`. It bounds how many user ids one
-    /// client can invent. Behind a proxy all clients share the quota of its address: raise it there,
-    /// or turn it off and limit addresses in the proxy.
+    /// client can invent. Behind a proxy that --trust-proxy does not name, all clients share one
+    /// quota, that of the proxy's address.
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/60s", value_parser = ip_quota)]
     pub(crate) ip_quota: IpQuota,
+
+    /// Network of proxies or balancers in front of the server, such as 10.0.0.0/8; repeat it for
+    /// more. The client of a request from there is the last address in X-Forwarded-For that is in
+    /// none of these networks: each proxy must add the address of its own client to that header. No
+    /// proxy is trusted, and the header is ignored, if left out.
+    // Text here, which `Args::proxies` joins: the list has one parser.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = proxy)]
+    trust_proxy: Vec<String>,
 
     /// Bans users that are denied by --quota again and again. 3/10m:1m,1h,24h means: three strikes
     /// within ten minutes are a ban of a minute, the next ban lasts an hour, and each one after that
@@ -113,6 +122,12 @@ impl Args {
         Replicas { wanted: self.min_replicas.unwrap_or(default), timeout }
     }
 
+    /// Returns the networks of `--trust-proxy`, if there are any.
+    pub(crate) fn proxies(&self) -> Option<TrustedProxies> {
+        // Each of them was read alone before.
+        self.trust_proxy.join(",").parse().ok().filter(|_| !self.trust_proxy.is_empty())
+    }
+
     /// Returns when the sale opens. `--opens-in` counts from this call.
     pub(crate) fn opening(&self) -> Opening {
         Opening { at: self.opens_in.map(|delay| Instant::now() + delay), on: self.opens_at }
@@ -133,6 +148,11 @@ fn ip_quota(text: &str) -> Result<IpQuota, FlagError> {
             format!("{error}; to turn the limit off, write off").into()
         }),
     }
+}
+
+/// Reads one network of proxies.
+fn proxy(text: &str) -> Result<String, TrustedProxiesError> {
+    text.parse::<TrustedProxies>().map(|_| text.to_owned())
 }
 
 /// Reads a SKU and how many pieces of it there are, written `SKU=COUNT`.

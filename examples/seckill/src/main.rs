@@ -63,7 +63,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
 ///
 /// Returns the routes of the shop, and the bans of its users if there can be any.
 async fn apps(args: Args) -> Result<(Router, Option<Bans>), Box<dyn Error>> {
-    let (opening, replicas) = (args.opening(), args.replicas());
+    let (opening, replicas, proxies) = (args.opening(), args.replicas(), args.proxies());
     let mut user = args.quota.named("user");
     if let Some(penalty) = args.ban {
         tracing::info!(%penalty, "users that are denied again and again are banned");
@@ -74,6 +74,7 @@ async fn apps(args: Args) -> Result<(Router, Option<Bans>), Box<dyn Error>> {
     let rules = Rules {
         user,
         ip: args.ip_quota.map(|quota| quota.named("ip")),
+        proxies,
         user_from: args.user_from,
         on_failure: args.on_failure,
     };

@@ -8,6 +8,7 @@ use axum::response::Html;
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use serde_json::{Value, json};
+use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{FailurePolicy, Policy, SlidingWindowLayer, key};
 use uuid::Uuid;
@@ -30,6 +31,8 @@ pub(crate) struct Shop {
 pub(crate) struct Rules {
     pub(crate) user: Policy,
     pub(crate) ip: Option<Policy>,
+    /// The proxies that name the client's address.
+    pub(crate) proxies: Option<TrustedProxies>,
     pub(crate) user_from: UserFrom,
     pub(crate) on_failure: FailurePolicy,
 }
@@ -39,7 +42,10 @@ pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
     let mut limit = SlidingWindowLayer::new(rules.user, key::extension::<UserId>(), windows)
         .failure_policy(rules.on_failure);
     if let Some(ip) = rules.ip {
-        limit = limit.rule(ip, key::peer_ip());
+        limit = match rules.proxies {
+            Some(proxies) => limit.rule(ip, key::client_ip(proxies)),
+            None => limit.rule(ip, key::peer_ip()),
+        };
     }
     // `route_layer` guards this route's own method only: neither other routes nor a 405 are
     // counted. The layer added last runs first.

@@ -6,6 +6,7 @@ mod clients;
 mod fleet;
 mod orders;
 mod process;
+mod proxies;
 mod replication;
 mod requests;
 mod slow_clients;
