@@ -76,7 +76,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "STRIKES/TIME:LENGTH,LENGTH,...")]
     pub(crate) ban: Option<Penalty>,
 
-    /// Where the user id stands in a request: header:NAME, query:NAME or cookie:NAME.
+    /// Where the user id stands in a request: header:NAME, query:NAME or cookie:NAME. With query and
+    /// cookie, orders that a page of another site sends are refused, by Origin and Sec-Fetch-Site: a
+    /// proxy must leave these and Host as they are. A browser sends a header for another site only
+    /// if the server allows it, and this one does not; a proxy that makes the header from a cookie
+    /// has to refuse such orders itself.
     #[arg(long, value_name = "PLACE:NAME", default_value = "header:x-user-id")]
     pub(crate) user_from: UserFrom,
 

@@ -4,10 +4,11 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderName, StatusCode};
-use axum::response::Html;
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use serde_json::{Value, json};
+use tower_http::csrf::{CsrfLayer, ProtectionError};
 use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{FailurePolicy, Policy, SlidingWindowLayer, key};
@@ -49,9 +50,14 @@ pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
     }
     // `route_layer` guards this route's own method only: neither other routes nor a 405 are
     // counted. The layer added last runs first.
-    let orders = post(place_order)
+    let mut orders = post(place_order)
         .route_layer(limit)
-        .route_layer(middleware::from_fn_with_state(rules.user_from, identify));
+        .route_layer(middleware::from_fn_with_state(rules.user_from.clone(), identify));
+    // A browser adds a cookie, and a page any query, to what it sends to another site. A header it
+    // sends there only if that site allows it by CORS, which this server does not.
+    if rules.user_from.place != "header" {
+        orders = orders.route_layer(CsrfLayer::new().with_rejection_response(cross_site));
+    }
 
     let routes = Router::new()
         .route("/seckill/{sku}/orders", orders)
@@ -93,6 +99,13 @@ async fn place_order(
             .detail(format!("Every {sku} has been sold."))),
         Outcome::UnknownSku => Err(unknown_sku()),
     }
+}
+
+fn cross_site(_: ProtectionError) -> Response {
+    let title = "The order was sent by a page of another site";
+    Problem::new(StatusCode::FORBIDDEN, "cross-site", title)
+        .detail("Origin has to name this server's host, or Sec-Fetch-Site has to be same-origin.")
+        .into_response()
 }
 
 async fn level(

@@ -3,6 +3,7 @@
 mod admin;
 mod bans;
 mod clients;
+mod cross_site;
 mod fleet;
 mod orders;
 mod process;
