@@ -50,9 +50,8 @@ pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
     }
     // `route_layer` guards this route's own method only: neither other routes nor a 405 are
     // counted. The layer added last runs first.
-    let mut orders = post(place_order)
-        .route_layer(limit)
-        .route_layer(middleware::from_fn_with_state(rules.user_from.clone(), identify));
+    let identify = middleware::from_fn_with_state(rules.user_from.clone(), identify);
+    let mut orders = post(place_order).route_layer(limit).route_layer(identify.clone());
     // A browser adds a cookie, and a page any query, to what it sends to another site. A header it
     // sends there only if that site allows it by CORS, which this server does not.
     if rules.user_from.place != "header" {
@@ -62,7 +61,7 @@ pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
     let routes = Router::new()
         .route("/seckill/{sku}/orders", orders)
         .route("/seckill/{sku}", get(level))
-        .route("/orders/{order_id}", get(order))
+        .route("/orders/{order_id}", get(order).route_layer(identify))
         .route("/healthz", get(|| async { "ok" }))
         .route("/", get(|State(shop): State<Shop>| async move { shop.page }));
     with_fallbacks(routes).with_state(shop)
@@ -122,13 +121,18 @@ async fn level(
     })))
 }
 
+/// Shows an order to its user. To another user it does not exist.
 async fn order(
     State(shop): State<Shop>,
+    Extension(user): Extension<UserId>,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, Problem> {
     let id: Option<OrderId> = path.ok().and_then(|Path(text)| OrderId::parse(&text));
     let id = id.ok_or_else(unknown_order)?;
-    let user = shop.stock.buyer(&id).await?.ok_or_else(unknown_order)?;
+    let buyer = shop.stock.buyer(&id).await?;
+    if buyer.as_ref() != Some(&user) {
+        return Err(unknown_order());
+    }
     Ok(Json(shown(&id, &user)))
 }
 

@@ -60,7 +60,8 @@ async fn a_restart_keeps_stock_and_orders() {
     assert_eq!((&level["stock"], &level["sold"]), (&1.into(), &1.into()), "{level}");
     assert_eq!(second.order("iphone", "alice").await.problem(409), "/problems/already-ordered");
     second.order("iphone", "bob").await.problem(410);
-    assert_eq!(second.get(placed.header("location")).await.json(), placed.json());
+    let order = second.request("GET", placed.header("location")).header("x-user-id", "alice");
+    assert_eq!(second.send(order).await.json(), placed.json());
     let logs = stop(second);
     assert!(logs.contains("WARN") && logs.contains("iphone"), "{logs}");
 
@@ -105,7 +106,7 @@ async fn a_dead_redis_is_a_503_until_it_is_back() {
         let asked = Instant::now();
         let answer = match path {
             "" => server.order("iphone", "bob").await,
-            path => server.get(path).await,
+            path => server.send(server.request("GET", path).header("x-user-id", "bob")).await,
         };
         assert!(answer.problem(503).ends_with("#temporary-reduced-capacity"));
         answer.retry_after();

@@ -56,12 +56,34 @@ async fn an_order_can_be_looked_up() {
         let (body, id) = (placed.json(), placed.json()["order_id"].as_str().unwrap().to_owned());
         assert_eq!((&body["user"], &body["sku"]), (&json!("Zoë \"{}\" 陈"), &json!("mi.x-5_pro")));
         assert_eq!(placed.header("location"), format!("/orders/{id}"));
-        let found = server.get(placed.header("location")).await;
+        let user = "Zoë \"{}\" 陈";
+        let get = async |path: &str| {
+            server.send(server.request("GET", path).header("x-user-id", user)).await
+        };
+        let found = get(placed.header("location")).await;
         assert_eq!((found.status.as_u16(), found.json()), (200, body));
         for other in ["nonsense", "mi.x-5_pro.", &id[1..], &id[..id.len() - 1], "%ff", "a%2Fb"] {
-            let missing = server.get(&format!("/orders/{other}")).await;
+            let missing = get(&format!("/orders/{other}")).await;
             assert_eq!(missing.problem(404), "/problems/unknown-order", "{other}");
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_order_is_shown_to_its_user_only() {
+    on_both(&[], async |server| {
+        let placed = server.order("iphone", "alice").await;
+        let path = placed.header("location").to_owned();
+        let get = async |path: &str, user: &str| {
+            server.send(server.request("GET", path).header("x-user-id", user)).await
+        };
+        assert_eq!(get(&path, "alice").await.json(), placed.json());
+        let of_another = get(&path, "bob").await;
+        assert_eq!(of_another.problem(404), "/problems/unknown-order");
+        let unknown = get("/orders/iphone.00000000-0000-4000-8000-000000000000", "bob").await;
+        assert_eq!(of_another.body, unknown.body, "a client can't tell the two apart");
+        assert_eq!(server.get(&path).await.problem(401), "/problems/no-user");
     })
     .await;
 }

@@ -32,6 +32,10 @@ fn order(name: &'static str, headers: &str, status: u16) -> Case {
 
 fn cases() -> Vec<Case> {
     let get = |name, path: &str, status| request(name, &format!("GET {path}"), "", status);
+    let of_order = |name, order: &str| {
+        let user = format!("x-user-id: {USER}\r\n");
+        request(name, &format!("GET /orders/{order}"), user, 404)
+    };
     let of_sku = |name, sku: &str| {
         let user = format!("x-user-id: {USER}-{name}\r\n");
         request(name, &format!("POST /seckill/{sku}/orders"), user, 404)
@@ -68,9 +72,10 @@ fn cases() -> Vec<Case> {
         of_sku("the key of a stock", "iphone%7D:stock"),
         of_sku("a SKU of no UTF-8", "%ff"),
         of_sku("two SKUs", "a/b"),
-        get("an unknown order", &format!("/orders/iphone.{nil}"), 404),
-        get("an order of another form", &format!("/orders/iphone.urn:uuid:{nil}"), 404),
-        get("an order of any kind", "/orders/*", 404),
+        of_order("an unknown order", &format!("iphone.{nil}")),
+        of_order("an order of another form", &format!("iphone.urn:uuid:{nil}")),
+        of_order("an order of any kind", "*"),
+        get("an order and no user", &format!("/orders/iphone.{nil}"), 401),
         get("a path above", "/../../etc/passwd", 404),
         get("a path of 70 kB", &format!("/seckill/{}", "x".repeat(70_000)), 414),
         get("a control character", "/seckill/iphone\x01", 400),
