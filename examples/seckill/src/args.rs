@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::error::Error;
 use std::num::ParseIntError;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use tower_sliding_window::key::{TrustedProxies, TrustedProxiesError};
 use tower_sliding_window::{FailurePolicy, Penalty, Policy, PolicyError};
 
-use crate::opening::{Opening, date};
+use crate::opening::{WantedOpening, date};
 use crate::order::Sku;
 use crate::stock::Replicas;
 use crate::user::UserFrom;
@@ -72,7 +72,8 @@ pub(crate) struct Args {
 
     /// Bans users that are denied by --quota again and again. 3/10m:1m,1h,24h means: three strikes
     /// within ten minutes are a ban of a minute, the next ban lasts an hour, and each one after that
-    /// a day. A full quota is one strike until its window has passed. No bans if left out.
+    /// a day. A full quota is one strike until its window has passed. Requests before the opening count
+    /// too. No bans if left out.
     #[arg(long, value_name = "STRIKES/TIME:LENGTH,LENGTH,...")]
     pub(crate) ban: Option<Penalty>,
 
@@ -95,11 +96,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT")]
     min_replicas: Option<u32>,
 
-    /// Opens the sale after this time, such as 30s or 5m. It is open at once if left out.
+    /// Opens the sale after this time, such as 30s or 5m. It is open at once if left out. With Redis,
+    /// the first server of a prefix adds it to the time of Redis, and all others keep that opening,
+    /// also after a restart. For a new sale delete the key PREFIX:opening first. Requests before the
+    /// opening count in the windows, so with --ban they can lead to bans before the opening.
     #[arg(long, value_name = "DURATION", value_parser = span, conflicts_with = "opens_at")]
     opens_in: Option<Duration>,
 
-    /// Opens the sale at this date and time of RFC 3339, such as 2030-11-11T12:00:00+08:00.
+    /// Opens the sale at this date and time of RFC 3339, such as 2030-11-11T12:00:00+08:00: with
+    /// Redis by its clock, and otherwise by the clock of this machine.
     #[arg(long, value_name = "DATETIME", value_parser = date)]
     opens_at: Option<SystemTime>,
 
@@ -132,9 +137,13 @@ impl Args {
         self.trust_proxy.join(",").parse().ok().filter(|_| !self.trust_proxy.is_empty())
     }
 
-    /// Returns when the sale opens. `--opens-in` counts from this call.
-    pub(crate) fn opening(&self) -> Opening {
-        Opening { at: self.opens_in.map(|delay| Instant::now() + delay), on: self.opens_at }
+    /// Returns when the sale is to open.
+    pub(crate) fn opening(&self) -> WantedOpening {
+        match (self.opens_in, self.opens_at) {
+            (Some(delay), _) => WantedOpening::In(delay),
+            (None, Some(date)) => WantedOpening::At(date),
+            (None, None) => WantedOpening::AtOnce,
+        }
     }
 }
 

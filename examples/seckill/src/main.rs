@@ -27,6 +27,7 @@ use tower_sliding_window::store::{BanStore, Store};
 use tower_sliding_window::{Bans, MemoryStore, Penalty};
 
 use crate::args::Args;
+use crate::opening::{Opening, RedisClock, agree};
 use crate::order::Sku;
 use crate::routes::{Rules, Shop, routes};
 use crate::stock::{MemoryStock, RedisStock, Replicas, Stock};
@@ -84,8 +85,12 @@ async fn apps(args: Args) -> Result<(Router, Option<Bans>), Box<dyn Error>> {
     let Some(redis) = args.redis.connect().await? else {
         tracing::info!("windows, stock and orders are kept in this process");
         let stock = Stock::Memory(MemoryStock::new(skus));
+        let opening = Opening::here(opening);
         return Ok(together(Shop { stock, opening, page }, rules, MemoryStore::new()));
     };
+    let prefix = &args.redis.prefix;
+    let clock = RedisClock::new(redis.store.commands(), prefix);
+    let opening = agree(opening, clock).await.map_err(|source| redis.unusable(source))?;
     // Its own connection, on which nothing else waits for replicas.
     let orders = match replicas.wanted {
         0 => None,
@@ -95,7 +100,7 @@ async fn apps(args: Args) -> Result<(Router, Option<Bans>), Box<dyn Error>> {
         }
     };
     let commands = orders.as_ref().unwrap_or(&redis).store.commands();
-    let stock = RedisStock::open(commands, &args.redis.prefix, skus, replicas)
+    let stock = RedisStock::open(commands, prefix, skus, replicas)
         .await
         .map_err(|source| redis.unusable(source))?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");

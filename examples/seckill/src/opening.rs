@@ -1,67 +1,81 @@
 //! [`Opening`]: when the sale opens, and how long it is until then.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+mod clock;
+mod date;
+mod fleet;
 
-/// When orders are taken from: from the start, if neither is set.
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::http::StatusCode;
+use example_support::problem::Problem;
+use tokio::sync::watch;
+
+pub(crate) use self::clock::RedisClock;
+pub(crate) use self::date::date;
+pub(crate) use self::fleet::agree;
+
+/// When the sale is to open, as the flags say it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Opening {
+pub(crate) enum WantedOpening {
+    AtOnce,
+    In(Duration),
+    At(SystemTime),
+}
+
+/// When orders are taken from.
+#[derive(Clone, Debug)]
+pub(crate) enum Opening {
+    AtOnce,
     /// An instant of this process's monotonic clock.
-    pub(crate) at: Option<Instant>,
-    /// A moment of the calendar, by the clock on this machine's wall.
-    pub(crate) on: Option<SystemTime>,
+    Instant(Instant),
+    /// A moment of the calendar, by the clock of this machine.
+    Date(SystemTime),
+    /// A moment on the clock of Redis. One task follows that clock, so that no order has to.
+    Fleet(watch::Receiver<Gate>),
+}
+
+/// What is known of an opening on the clock of Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// Redis has said that the opening is past. It stays open, whatever happens to that clock.
+    Open,
+    /// About when Redis is expected to say so.
+    Opens(tokio::time::Instant),
+    /// That instant is past, and Redis does not tell the time.
+    Unknown,
 }
 
 impl Opening {
-    /// Returns how long it is until the sale opens, or nothing if it is open.
-    pub(crate) fn wait(&self) -> Option<Duration> {
-        let at = self.at.map(|instant| instant.saturating_duration_since(Instant::now()));
-        let on = self.on.and_then(|date| date.duration_since(SystemTime::now()).ok());
-        at.or(on).filter(|wait| !wait.is_zero())
+    /// Opens a sale that a single server holds, on its own clock.
+    pub(crate) fn here(wanted: WantedOpening) -> Self {
+        match wanted {
+            WantedOpening::AtOnce => Self::AtOnce,
+            WantedOpening::In(delay) => Self::Instant(Instant::now() + delay),
+            WantedOpening::At(date) => Self::Date(date),
+        }
+    }
+
+    /// Passes if the sale is open.
+    pub(crate) fn check(&self) -> Result<(), Problem> {
+        let wait = match self {
+            Self::AtOnce => None,
+            Self::Instant(at) => Some(at.saturating_duration_since(Instant::now())),
+            Self::Date(at) => at.duration_since(SystemTime::now()).ok(),
+            Self::Fleet(gate) => match *gate.borrow() {
+                Gate::Open => return Ok(()),
+                // No order is taken before Redis has said so, also when the time has come.
+                Gate::Opens(at) => {
+                    return Err(not_open(at.duration_since(tokio::time::Instant::now())));
+                }
+                Gate::Unknown => return Err(Problem::reduced_capacity(Duration::from_secs(1))),
+            },
+        };
+        wait.filter(|wait| !wait.is_zero()).map_or(Ok(()), |wait| Err(not_open(wait)))
     }
 }
 
-/// Reads a date and time of RFC 3339, with any offset from UTC.
-pub(crate) fn date(text: &str) -> Result<SystemTime, DateError> {
-    let utc = |text: &str| humantime::parse_rfc3339(text).map_err(|_| DateError);
-    if text.ends_with('Z') {
-        return utc(text);
-    }
-    let (local, offset) = text.split_at_checked(text.len().wrapping_sub(6)).ok_or(DateError)?;
-    let local = utc(&format!("{local}Z"))?;
-    // The offset is written like a time of day, and is as long as that is after midnight.
-    let time = offset.strip_prefix(['+', '-']).ok_or(DateError)?;
-    let time = utc(&format!("1970-01-01T{time}:00Z"))?;
-    let length = time.duration_since(UNIX_EPOCH).map_err(|_| DateError)?;
-    let is_ahead = offset.starts_with('+');
-    let date = if is_ahead { local.checked_sub(length) } else { local.checked_add(length) };
-    date.ok_or(DateError)
-}
-
-/// A text is not a date and time.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error(
-    "it is not a date and time of RFC 3339, such as 2030-11-11T12:00:00Z or \
-     2030-11-11T12:00:00+08:00"
-)]
-pub(crate) struct DateError;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_have_an_offset_from_utc() {
-        let noon = date("2030-11-11T12:00:00Z").unwrap();
-        for same in ["2030-11-11T20:00:00+08:00", "2030-11-11T08:30:00-03:30"] {
-            assert_eq!(date(same).unwrap(), noon, "{same}");
-        }
-        let half = date("2030-11-11T12:00:00.5Z").unwrap();
-        assert_eq!(half, noon + Duration::from_millis(500));
-        let wrong = ["", "noon", "Z", "+08:00", "2030-11-11", "2030-11-11T12:00:00", "é+08:00"];
-        let offsets = ["+24:00", "+08:60", "+8:00", "++8:00", "*08:00", "+08-00", "\u{e9}08:0"];
-        let offsets = offsets.map(|it| format!("2030-11-11T12:00:00{it}"));
-        for text in wrong.into_iter().chain(offsets.iter().map(|it| &it[..])) {
-            assert!(date(text).is_err(), "{text}");
-        }
-    }
+fn not_open(wait: Duration) -> Problem {
+    Problem::new(StatusCode::FORBIDDEN, "sale-not-open", "The sale is not open")
+        .detail("Orders sent before the opening count in the window all the same.")
+        .retry_after(wait)
 }

@@ -74,12 +74,7 @@ async fn place_order(
     Extension(user): Extension<UserId>,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<(StatusCode, [(HeaderName, String); 1], Json<Value>), Problem> {
-    if let Some(wait) = shop.opening.wait() {
-        let title = "The sale is not open";
-        return Err(Problem::new(StatusCode::FORBIDDEN, "sale-not-open", title)
-            .detail("Orders sent before the opening count in the window all the same.")
-            .retry_after(wait));
-    }
+    shop.opening.check()?;
     let sku = sku(path)?;
     let order_id = OrderId { sku: sku.clone(), uuid: Uuid::new_v4() };
     match shop.stock.place(&order_id, &user).await? {

@@ -138,6 +138,8 @@ async fn on_a_cluster_quota_and_stock_hold() {
     let mut flags = vec!["--stock", "iphone=3", "--ip-quota", "1000/60s"];
     // None of its servers has a replica.
     flags.extend(["--response-timeout", "10s", "--min-replicas", "0"]);
+    // One server of the Cluster tells the time.
+    flags.extend(["--opens-at", "2020-01-01T00:00:00Z"]);
     urls.iter().for_each(|url| flags.extend(["--redis", url]));
     let servers = [alone(&flags), alone(&flags)];
     let mut sold = 0;

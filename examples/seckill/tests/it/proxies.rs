@@ -49,4 +49,6 @@ fn help_warns_of_an_unnamed_proxy() {
     let help = String::from_utf8(help).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.contains("--trust-proxy"), "{help}");
     assert!(help.contains("all clients share one quota"), "{help}");
+    assert!(help.contains("before the opening count"), "{help}");
+    assert!(help.contains("bans before the opening"), "{help}");
 }
