@@ -133,11 +133,11 @@ fail() { failures+=("$*"); }
 # Prints the row of scenario $1 with its $2 requests and stock of $3, and holds it to the promises.
 report() {
   local scenario=$1 requests=$2 stock=$3 file=$work/$1.answers
-  local answered sold_answers admitted strange rate statuses windows fullest entries shown sold orders
+  local answered sold_answers passed strange rate statuses windows fullest entries shown sold orders
   answered=$(awk 'END { print NR }' "$file")
   sold_answers=$(answers "$scenario" 201)
-  admitted=$((sold_answers + $(answers "$scenario" 409) + $(answers "$scenario" 410)))
-  strange=$((answered - admitted - $(answers "$scenario" 429)))
+  passed=$((sold_answers + $(answers "$scenario" 409) + $(answers "$scenario" 410)))
+  strange=$((answered - passed - $(answers "$scenario" 429)))
   rate=$(awk 'NR == 1 || $1 < from { from = $1 } $2 > to { to = $2 }
     END { print (to > from ? NR / (to - from) : 0) }' "$file")
   statuses=$(awk '{ n[$4]++ } END { for (status in n) print status ":" n[status] }' "$file" \
@@ -150,13 +150,15 @@ report() {
     | tr -d '\\ ' | sed -n 's/.*"sold":\([0-9]*\).*/\1/p')
 
   printf '%-8s %8d %10.0f %10s %10s  %-38s %8d %6s\n' "$scenario" "$answered" "$rate" \
-    "$(percentile "$scenario" 50)" "$(percentile "$scenario" 99)" "$statuses" "$admitted" "$sold"
+    "$(percentile "$scenario" 50)" "$(percentile "$scenario" 99)" "$statuses" "$entries" "$sold"
 
   ((answered == requests)) || fail "$scenario: $((requests - answered)) of $requests requests got no answer"
   ((strange == 0)) || fail "$scenario: $strange answers are none of 201, 409, 410 and 429"
   ((fullest <= quota)) || fail "$scenario: a user got past the quota: $fullest admissions, $quota allowed"
-  ((admitted <= windows * quota)) || fail "$scenario: $admitted requests of $windows user(s) got past the quota of $quota"
-  ((entries == admitted)) || fail "$scenario: the windows hold $entries admissions, but $admitted requests were let through"
+  ((entries <= windows * quota)) || fail "$scenario: $entries requests of $windows user(s) got past the quota of $quota"
+  # Orders of a SKU that is sold out are refused in front of the limit, and leave no admission.
+  ((entries == passed || (orders == stock && entries >= sold_answers && entries < passed))) \
+    || fail "$scenario: the windows hold $entries admissions, but $passed requests were let through"
   ((orders <= stock)) || fail "$scenario: oversold: $orders orders for a stock of $stock"
   [[ $sold == "$orders" && $shown == "$orders" && $sold_answers == "$orders" ]] \
     || fail "$scenario: sold are $sold by the shop, $orders by its orders, $shown by its buyers, $sold_answers by the answers"

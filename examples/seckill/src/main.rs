@@ -15,6 +15,7 @@ mod order;
 mod parsers_tests;
 mod routes;
 mod stock;
+mod stock_cache;
 mod user;
 
 use std::error::Error;
@@ -31,6 +32,7 @@ use crate::opening::{Opening, RedisClock, agree};
 use crate::order::Sku;
 use crate::routes::{Rules, Shop, routes};
 use crate::stock::{MemoryStock, RedisStock, Replicas, Stock};
+use crate::stock_cache::StockCache;
 use crate::user::UserFrom;
 use example_support::admin::Admin;
 use example_support::flags::RedisFlags;
@@ -84,13 +86,14 @@ async fn apps(args: Args) -> Result<(Router, Option<Bans>), Box<dyn Error>> {
 
     let Some(redis) = args.redis.connect().await? else {
         tracing::info!("windows, stock and orders are kept in this process");
-        let stock = Stock::Memory(MemoryStock::new(skus));
+        let stock = StockCache::new(Stock::Memory(MemoryStock::new(skus)), []);
         let opening = Opening::here(opening);
         return Ok(together(Shop { stock, opening, page }, rules, MemoryStore::new()));
     };
     let prefix = &args.redis.prefix;
     let clock = RedisClock::new(redis.store.commands(), prefix);
     let opening = agree(opening, clock).await.map_err(|source| redis.unusable(source))?;
+    let own: Vec<Sku> = skus.iter().map(|(sku, _)| sku.clone()).collect();
     // Its own connection, on which nothing else waits for replicas.
     let orders = match replicas.wanted {
         0 => None,
@@ -103,8 +106,9 @@ async fn apps(args: Args) -> Result<(Router, Option<Bans>), Box<dyn Error>> {
     let stock = RedisStock::open(commands, prefix, skus, replicas)
         .await
         .map_err(|source| redis.unusable(source))?;
+    let stock = StockCache::new(Stock::Redis(stock), own);
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
-    Ok(together(Shop { stock: Stock::Redis(stock), opening, page }, rules, redis.store))
+    Ok(together(Shop { stock, opening, page }, rules, redis.store))
 }
 
 fn together<S>(shop: Shop, rules: Rules, windows: S) -> (Router, Option<Bans>)

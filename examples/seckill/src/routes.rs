@@ -1,12 +1,13 @@
 //! The server's routes, and what each of them does.
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, Path, Request, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderName, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router, middleware};
+use axum::{Json, Router};
 use serde_json::{Value, json};
 use tower_http::csrf::{CsrfLayer, ProtectionError};
 use tower_sliding_window::key::TrustedProxies;
@@ -16,14 +17,15 @@ use uuid::Uuid;
 
 use crate::opening::Opening;
 use crate::order::{OrderId, Sku};
-use crate::stock::{Outcome, Stock};
+use crate::stock::Outcome;
+use crate::stock_cache::StockCache;
 use crate::user::{UserFrom, UserId, identify};
 use example_support::problem::{Problem, with_fallbacks};
 
 /// What the handlers share.
 #[derive(Clone)]
 pub(crate) struct Shop {
-    pub(crate) stock: Stock,
+    pub(crate) stock: StockCache,
     pub(crate) opening: Opening,
     pub(crate) page: Html<String>,
 }
@@ -50,8 +52,11 @@ pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
     }
     // `route_layer` guards this route's own method only: neither other routes nor a 405 are
     // counted. The layer added last runs first.
-    let identify = middleware::from_fn_with_state(rules.user_from.clone(), identify);
-    let mut orders = post(place_order).route_layer(limit).route_layer(identify.clone());
+    let identify = from_fn_with_state(rules.user_from.clone(), identify);
+    let mut orders = post(place_order)
+        .route_layer(limit)
+        .route_layer(from_fn_with_state(shop.clone(), refuse_sold_out))
+        .route_layer(identify.clone());
     // A browser adds a cookie, and a page any query, to what it sends to another site. A header it
     // sends there only if that site allows it by CORS, which this server does not.
     if rules.user_from.place != "header" {
@@ -79,7 +84,7 @@ async fn place_order(
     let order_id = OrderId { sku: sku.clone(), uuid: Uuid::new_v4() };
     match shop.stock.place(&order_id, &user).await? {
         Outcome::Placed => {
-            tracing::debug!(%order_id, user = user.as_str(), "order placed");
+            tracing::debug!(%order_id, user = ?user.as_str(), "order placed");
             let location = [(LOCATION, format!("/orders/{order_id}"))];
             Ok((StatusCode::CREATED, location, Json(shown(&order_id, &user))))
         }
@@ -89,10 +94,27 @@ async fn place_order(
             Err(Problem::new(StatusCode::CONFLICT, "already-ordered", title)
                 .member("order_id", order_id))
         }
-        Outcome::SoldOut => Err(Problem::new(StatusCode::GONE, "sold-out", "Sold out")
-            .detail(format!("Every {sku} has been sold."))),
+        Outcome::SoldOut => Err(sold_out(&sku)),
         Outcome::UnknownSku => Err(unknown_sku()),
     }
+}
+
+/// Refuses orders of a sold-out SKU in front of the limit. There is nothing left to guard, and most
+/// orders of a sale come after its end: none of them costs Redis a check.
+async fn refuse_sold_out(
+    State(shop): State<Shop>,
+    Extension(user): Extension<UserId>,
+    path: Result<Path<String>, PathRejection>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    if shop.opening.check().is_ok()
+        && let Ok(sku) = sku(path)
+        && shop.stock.is_sold_out_to(&sku, &user).await
+    {
+        return Err(sold_out(&sku));
+    }
+    Ok(next.run(request).await)
 }
 
 fn cross_site(_: ProtectionError) -> Response {
@@ -138,6 +160,11 @@ fn shown(id: &OrderId, user: &UserId) -> Value {
 /// What is no SKU is not for sale.
 fn sku(path: Result<Path<String>, PathRejection>) -> Result<Sku, Problem> {
     path.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(unknown_sku)
+}
+
+fn sold_out(sku: &Sku) -> Problem {
+    Problem::new(StatusCode::GONE, "sold-out", "Sold out")
+        .detail(format!("Every {sku} has been sold."))
 }
 
 fn unknown_sku() -> Problem {

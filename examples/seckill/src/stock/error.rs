@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_secs(10);
 
 /// Why the stock has no answer.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum StockError {
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -43,7 +43,15 @@ impl MemoryStock {
         Outcome::Placed
     }
 
-    pub(super) fn level(&self, sku: &Sku) -> Option<Level> {
+    /// Tells whether a SKU is sold out and this user has no order of it.
+    pub(crate) fn is_sold_out_to(&self, sku: &Sku, user: &UserId) -> bool {
+        let is_sold_out = |shelf: &Shelf| {
+            shelf.orders.len() >= shelf.stock as usize && !shelf.buyers.contains_key(user)
+        };
+        lock(&self.0).get(sku).is_some_and(is_sold_out)
+    }
+
+    pub(crate) fn level(&self, sku: &Sku) -> Option<Level> {
         let shelves = lock(&self.0);
         let shelf = shelves.get(sku)?;
         let sold = u32::try_from(shelf.orders.len()).unwrap_or(u32::MAX);

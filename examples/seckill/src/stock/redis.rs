@@ -159,7 +159,7 @@ impl RedisStock {
         self.commands.pipeline(&pipeline).await
     }
 
-    pub(super) async fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
+    pub(crate) async fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
         let (stock, orders) = (self.key(sku, "stock"), self.key(sku, "orders"));
         let (stock, sold): (Option<u32>, u32) =
             self.commands.pipeline(pipe().get(stock).hlen(orders)).await?;
@@ -173,6 +173,21 @@ impl RedisStock {
             self.commands.pipeline(pipe().exists(stock).hget(orders, id.uuid.to_string())).await?;
         self.check_kept(&id.sku, is_kept)?;
         Ok(user.and_then(UserId::new))
+    }
+
+    /// Returns the users that have an order of a SKU. Pages keep each command short.
+    pub(crate) async fn buyers(&self, sku: &Sku) -> Result<Vec<String>, StockError> {
+        let (key, mut cursor, mut buyers) = (self.key(sku, "buyers"), 0_u64, Vec::new());
+        loop {
+            let mut command = redis::cmd("HSCAN");
+            command.arg(&key).arg(cursor).arg("COUNT").arg(1000);
+            let (next, page): (u64, Vec<(String, String)>) = self.commands.query(&command).await?;
+            buyers.extend(page.into_iter().map(|(user, _order)| user));
+            match next {
+                0 => return Ok(buyers),
+                _ => cursor = next,
+            }
+        }
     }
 
     /// A SKU that is gone was lost in a failover or a restart, if it was here. It is not set again:

@@ -9,6 +9,7 @@ mod opening;
 mod orders;
 mod process;
 mod proxies;
+mod reads;
 mod replication;
 mod requests;
 mod slow_clients;

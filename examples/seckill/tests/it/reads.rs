@@ -1,0 +1,161 @@
+//! What clients read, how often that costs Redis a command, and what an order costs after the sale.
+
+use std::time::Instant;
+
+use test_support::proxy::{Fault, Proxy};
+use test_support::server_process::{HttpResponse, Server};
+use test_support::{Redis, eventually};
+
+use crate::{alone, count, on_both, on_redis, responses};
+
+/// Polls these paths at once.
+async fn poll(server: &Server, paths: impl Iterator<Item = String>) -> Vec<HttpResponse> {
+    let polls = paths.map(|path| server.spawn(server.request("GET", &path)));
+    responses(polls.collect::<Vec<_>>()).await
+}
+
+/// Returns how many of ten reads a second begin in the time since then, and one more for each end.
+fn ten_a_second(since: Instant) -> u64 {
+    since.elapsed().as_millis() as u64 / 100 + 2
+}
+
+#[tokio::test]
+async fn polls_cost_redis_ten_reads_a_second() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &[]);
+    let (before, begun) = (redis.call_count("hlen").await, Instant::now());
+    for _ in 0..20 {
+        let answers = poll(&server, (0..50).map(|_| "/seckill/iphone".to_owned())).await;
+        assert_eq!(count(&answers, 200), 50);
+    }
+    let reads = redis.call_count("hlen").await - before;
+    assert!(reads <= ten_a_second(begun), "{reads} reads in {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_poll_sees_an_order_soon() {
+    on_both(&[], async |server| {
+        assert_eq!(server.get("/seckill/iphone").await.json()["sold"], 0);
+        assert_eq!(server.order("iphone", "alice").await.status, 201);
+        let is_seen = async || server.get("/seckill/iphone").await.json()["sold"] == 1;
+        eventually("the order is seen", is_seen).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn unknown_skus_cost_a_bounded_number_of_reads() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &[]);
+    server.get("/seckill/no").await.problem(404);
+    let (before, begun) = (redis.call_count("hlen").await, Instant::now());
+    let answers = poll(&server, (0..400).map(|number| format!("/seckill/no-{number}"))).await;
+    // Beyond the bound the server does not know, and says so.
+    assert!(count(&answers, 404) >= 1, "{answers:?}");
+    assert_eq!(count(&answers, 404) + count(&answers, 503), 400);
+    assert_eq!(server.get("/seckill/iphone").await.status, 200, "what is on sale is read");
+    let reads = redis.call_count("hlen").await - before;
+    // Any ten in a second make twenty in a second and an instant.
+    let bound = 10 + ten_a_second(begun) + ten_a_second(begun);
+    assert!(reads <= bound, "{reads} reads in {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_sku_of_another_server_is_found() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &[]);
+    server.get("/seckill/radio").await.problem(404);
+    let other = on_redis(&redis, &["--stock", "radio=7"]);
+    assert_eq!(other.get("/seckill/radio").await.json()["stock"], 7);
+    let is_found = async || server.get("/seckill/radio").await.status == 200;
+    eventually("the other server's SKU is found", is_found).await;
+    assert_eq!(server.order("radio", "alice").await.status, 201);
+}
+
+// The proxy has to work while the server starts.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_an_outage_polls_share_one_failed_read() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let server = alone(&["--redis", &proxy.url(), "--response-timeout", "500ms"]);
+    assert_eq!(server.get("/seckill/iphone").await.status, 200);
+    let (before, begun) = (redis.call_count("hlen").await, Instant::now());
+    proxy.set(Fault::Stall);
+    let is_stalled = async || server.get("/seckill/iphone").await.status == 503;
+    eventually("a read fails", is_stalled).await;
+    let answers = poll(&server, (0..60).map(|_| "/seckill/iphone".to_owned())).await;
+    assert_eq!(count(&answers, 503), 60);
+    answers.iter().for_each(|answer| assert!(answer.retry_after() <= 2, "{answer:?}"));
+    proxy.set(Fault::None);
+    let is_back = async || server.get("/seckill/iphone").await.status == 200;
+    eventually("a failure is not kept", is_back).await;
+    // The proxy passes on what it held back, so that each read that was sent counts.
+    let reads = redis.call_count("hlen").await - before;
+    assert!(reads <= ten_a_second(begun), "{reads} reads in {:?}", begun.elapsed());
+}
+
+/// Orders for ever more users until an order costs Redis no script.
+async fn until_memory_responds(redis: &Redis, server: &Server) {
+    let number = std::cell::Cell::new(0);
+    eventually("orders are refused from memory", async || {
+        number.set(number.get() + 1);
+        let before = redis.call_count("evalsha").await;
+        server.order("iphone", &format!("late-{}", number.get())).await.problem(410);
+        redis.call_count("evalsha").await == before
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sold_out_sku_costs_redis_no_order() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &["--stock", "iphone=2", "--ip-quota", "off"]);
+    let placed = server.order("iphone", "alice").await;
+    assert_eq!(server.order("iphone", "bob").await.status, 201);
+    until_memory_responds(&redis, &server).await;
+
+    let (scripts, reads) = (redis.call_count("evalsha").await, redis.call_count("hlen").await);
+    let begun = Instant::now();
+    for number in 0..50 {
+        let answer = server.order("iphone", &format!("user-{number}")).await;
+        assert_eq!(answer.problem(410), "/problems/sold-out");
+    }
+    assert_eq!(redis.call_count("evalsha").await, scripts, "no script for an order");
+    let reads = redis.call_count("hlen").await - reads;
+    assert!(reads <= begun.elapsed().as_secs() + 2, "{reads} in {:?}", begun.elapsed());
+    let again = server.order("iphone", "alice").await;
+    assert_eq!(again.problem(409), "/problems/already-ordered");
+    assert_eq!(again.json()["order_id"], placed.json()["order_id"]);
+}
+
+#[tokio::test]
+async fn a_stock_that_the_operator_raises_is_sold() {
+    let redis = Redis::start().await;
+    let server =
+        on_redis(&redis, &["--stock", "iphone=1", "--ip-quota", "off", "--quota", "999/1s"]);
+    assert_eq!(server.order("iphone", "alice").await.status, 201);
+    until_memory_responds(&redis, &server).await;
+    redis.run::<()>(&["SET", "seckill:{iphone}:stock", "2"]).await;
+    let raised = Instant::now();
+    let is_sold = async || server.order("iphone", "bob").await.status == 201;
+    eventually("the raised stock is sold", is_sold).await;
+    assert!(raised.elapsed().as_secs() < 10, "{:?}", raised.elapsed());
+    server.order("iphone", "carol").await.problem(410);
+    // A sale that is set up anew knows none of the old orders.
+    redis.run::<()>(&["DEL", "seckill:{iphone}:orders", "seckill:{iphone}:buyers"]).await;
+    let is_sold = async || server.order("iphone", "alice").await.status == 201;
+    eventually("a new sale sells to an old buyer", is_sold).await;
+}
+
+#[tokio::test]
+async fn a_sold_out_sku_is_not_kept_without_redis() {
+    let mut redis = Redis::start().await;
+    let flags = ["--stock", "iphone=1", "--ip-quota", "off", "--redis", &redis.url()];
+    let server = alone(&flags);
+    assert_eq!(server.order("iphone", "alice").await.status, 201);
+    until_memory_responds(&redis, &server).await;
+    redis.kill();
+    // Within a second the server has to find out that it can't tell.
+    let can_not_tell = async || server.order("iphone", "bob").await.status == 503;
+    eventually("a 503", can_not_tell).await;
+}
