@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use tower_sliding_window::key::{TrustedProxies, TrustedProxiesError};
+use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::{FailurePolicy, Penalty, Policy, PolicyError};
 
 use crate::opening::{WantedOpening, date};
@@ -163,9 +163,14 @@ fn ip_quota(text: &str) -> Result<IpQuota, FlagError> {
     }
 }
 
-/// Reads one network of proxies.
-fn proxy(text: &str) -> Result<String, TrustedProxiesError> {
-    text.parse::<TrustedProxies>().map(|_| text.to_owned())
+/// Reads one network of proxies, which is not that of all addresses.
+fn proxy(text: &str) -> Result<String, FlagError> {
+    text.parse::<TrustedProxies>()?;
+    let is_all = text.split_once('/').is_some_and(|(_, length)| length.parse() == Ok(0_u8));
+    if is_all {
+        return Err("every client could name its own address: name the proxies only".into());
+    }
+    Ok(text.to_owned())
 }
 
 /// Reads a SKU and how many pieces of it there are, written `SKU=COUNT`.

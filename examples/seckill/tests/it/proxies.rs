@@ -43,8 +43,19 @@ async fn addresses_are_limited_by_default() {
 }
 
 #[test]
+fn a_network_of_all_clients_is_no_proxy() {
+    refuses(
+        SECKILL,
+        &[
+            (&["--trust-proxy", "10.0.0.0/33"], "10.0.0.0/33"),
+            (&["--trust-proxy", "10.0.0.1,0.0.0.0/0"], "every client could name its own address"),
+            (&["--trust-proxy", "::/00"], "every client could name its own address"),
+        ],
+    );
+}
+
+#[test]
 fn help_warns_of_an_unnamed_proxy() {
-    refuses(SECKILL, &[(&["--trust-proxy", "10.0.0.0/33"], "10.0.0.0/33")]);
     let help = run(SECKILL, &["--help"]).stdout;
     let help = String::from_utf8(help).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.contains("--trust-proxy"), "{help}");
