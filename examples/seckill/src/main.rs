@@ -22,6 +22,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::response::Html;
 use serde_json::json;
 use tower_sliding_window::store::{BanStore, Store};
@@ -121,11 +122,12 @@ where
 }
 
 /// Fills in the sale page: the SKUs, and where a request carries the user id.
-fn page<'a>(skus: impl Iterator<Item = &'a Sku>, user_from: &UserFrom) -> Html<String> {
+fn page<'a>(skus: impl Iterator<Item = &'a Sku>, user_from: &UserFrom) -> Html<Bytes> {
     // Neither a SKU nor a name holds a character that could end the script element.
     let sale = json!({
         "skus": skus.collect::<Vec<_>>(),
         "userFrom": { "place": user_from.place, "name": user_from.name },
     });
-    Html(include_str!("index.html").replace("\"SALE\"", &sale.to_string()))
+    // Each request clones it.
+    Html(include_str!("index.html").replace("\"SALE\"", &sale.to_string()).into())
 }

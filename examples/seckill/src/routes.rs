@@ -1,5 +1,6 @@
 //! The server's routes, and what each of them does.
 
+use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, Request, State};
 use axum::http::header::LOCATION;
@@ -27,7 +28,7 @@ use example_support::problem::{Problem, with_fallbacks};
 pub(crate) struct Shop {
     pub(crate) stock: StockCache,
     pub(crate) opening: Opening,
-    pub(crate) page: Html<String>,
+    pub(crate) page: Html<Bytes>,
 }
 
 /// The rules in front of the order route.
