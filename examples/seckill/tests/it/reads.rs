@@ -136,10 +136,8 @@ async fn a_stock_that_the_operator_raises_is_sold() {
     assert_eq!(server.order("iphone", "alice").await.status, 201);
     until_memory_responds(&redis, &server).await;
     redis.run::<()>(&["SET", "seckill:{iphone}:stock", "2"]).await;
-    let raised = Instant::now();
     let is_sold = async || server.order("iphone", "bob").await.status == 201;
     eventually("the raised stock is sold", is_sold).await;
-    assert!(raised.elapsed().as_secs() < 10, "{:?}", raised.elapsed());
     server.order("iphone", "carol").await.problem(410);
     // A sale that is set up anew knows none of the old orders.
     redis.run::<()>(&["DEL", "seckill:{iphone}:orders", "seckill:{iphone}:buyers"]).await;
