@@ -73,3 +73,59 @@ impl Slot {
         matches!(&*lock(&self.last), Some(Last { level: Ok(Some(_)), .. }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::time::{advance, sleep};
+
+    use super::*;
+
+    const AGE: Duration = Duration::from_millis(100);
+
+    /// A slow Redis that counts the reads.
+    #[derive(Clone, Default)]
+    struct Reads(Arc<AtomicUsize>);
+
+    impl Reads {
+        async fn level(&self, slot: &Arc<Slot>, level: LevelResult) -> LevelResult {
+            let Self(count) = self.clone();
+            let read = async move {
+                count.fetch_add(1, Ordering::SeqCst);
+                sleep(Duration::from_millis(500)).await;
+                level
+            };
+            slot.level(AGE, AGE, read).await
+        }
+
+        fn count(&self) -> usize {
+            self.0.load(Ordering::SeqCst)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn client_that_leaves_causes_no_second_read() {
+        let (slot, reads) = (Arc::<Slot>::default(), Reads::default());
+        for _ in 0..10 {
+            let left = tokio::time::timeout(AGE / 10, reads.level(&slot, Ok(None)));
+            assert!(left.await.is_err());
+        }
+        assert_eq!(reads.level(&slot, Ok(None)).await.unwrap(), None);
+        assert_eq!(reads.count(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_read_is_shared_and_not_kept() {
+        let (slot, reads) = (Arc::<Slot>::default(), Reads::default());
+        let level = Level { stock: 2, sold: 1 };
+        let failed = || Err(StockError::from(StoreError::Timeout).into());
+        let (first, second) =
+            tokio::join!(reads.level(&slot, failed()), reads.level(&slot, Ok(Some(level))),);
+        assert!(first.is_err() && second.is_err());
+        assert_eq!(reads.count(), 1);
+        advance(FAILED_AGE).await;
+        assert_eq!(reads.level(&slot, Ok(Some(level))).await.unwrap(), Some(level));
+        assert!(slot.is_on_sale());
+    }
+}
