@@ -100,24 +100,39 @@ async fn a_refused_message_counts_nowhere() {
 
 #[tokio::test(start_paused = true)]
 async fn an_empty_bucket_is_a_503_with_a_true_wait() {
-    let flags = ["--global", "2/10s", "--institution", "bank=1/10s", "--receiver-limit", "9/1s"];
+    let flags = ["--global", "2/10s", "--institution", "bank=7/1h", "--receiver-limit", "9/1s"];
     let app = App::start(&flags).await;
     app.is_sent("bank", ALICE).await;
-    app.refused_by("bank", ALICE, &["institution"]).await;
-    // A message that a level refuses takes a token too.
-    let refused = app.sms("bank", ALICE).await;
-    assert_eq!((refused.status.as_u16(), refused.retry_after()), (503, Some(5)));
+    app.is_sent("bank", ALICE).await;
+    // The places that it took are free again: five are left when the bucket has refused five.
+    for _ in 0..5 {
+        let refused = app.sms("bank", ALICE).await;
+        assert_eq!((refused.status.as_u16(), refused.retry_after()), (503, Some(5)));
+    }
     advance(5 * SECOND - Duration::from_nanos(1)).await;
     assert_eq!(app.sms("bank", ALICE).await.status, 503);
     advance(Duration::from_millis(1)).await;
+    for _ in 0..4 {
+        app.is_sent("bank", ALICE).await;
+        advance(5 * SECOND).await;
+    }
+    app.is_sent("bank", ALICE).await;
     app.refused_by("bank", ALICE, &["institution"]).await;
-    // A malformed message and an unknown institution take none.
-    advance(5 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_not_admitted_takes_no_token() {
+    let flags = ["--institution", "bank=1/10s", "--institution", "shop=1/10s", "--global", "2/10s"];
+    let app = App::start(&flags).await;
+    app.is_sent("bank", ALICE).await;
     for _ in 0..5 {
+        app.refused_by("bank", "+4917010000002", &["institution"]).await;
         assert_eq!(app.ask("POST", "/sms", "{}").await.status, 422);
         assert_eq!(app.sms("stranger", ALICE).await.status, 403);
     }
-    app.is_sent("bank", ALICE).await;
+    app.is_sent("shop", ALICE).await;
+    // What the bucket alone decides on are the two messages that the levels admitted.
+    app.refused_by("shop", "+4917010000002", &["institution"]).await;
 }
 
 #[tokio::test(start_paused = true)]

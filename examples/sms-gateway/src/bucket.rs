@@ -1,4 +1,4 @@
-//! [`Bucket`]: the global token bucket in front of the levels.
+//! [`Bucket`]: the global token bucket behind the levels.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use tower_sliding_window::Quota;
 
 /// Admits a number of messages in a length of time, and after a pause as many at once.
 ///
-/// It is this server's own, and guards the server and what is behind it: every message that comes
-/// takes a token, also one that the levels then refuse.
+/// It is this server's own, and guards what is behind it: every message that the levels admit takes a
+/// token.
 pub(crate) struct Bucket {
     tokens: RateLimiter<NotKeyed, InMemoryState, Monotonic, NoOpMiddleware<Duration>>,
     quota: Quota,

@@ -14,7 +14,10 @@ use crate::downstream::Downstream;
 use crate::levels::Levels;
 use crate::message::Message;
 
-/// The way of a message: the bucket, then all levels in one decision, then the downstream.
+/// The way of a message: all levels in one decision, then the bucket, then the downstream.
+///
+/// The levels come first, so that a message that they refuse takes no token: an institution that sends
+/// more than its quota empties no bucket for the others.
 pub(crate) struct Gateway {
     /// Its own policy is not used: each check names the policies of the levels.
     pub(crate) limiter: Limiter,
@@ -54,10 +57,6 @@ impl Gateway {
     async fn decide_and_send(&self, message: Message) -> Result<Uuid, Refusal> {
         let policies = self.levels.policies(&message.institution);
         let [institution, channel, receiver] = policies.ok_or(Refusal::UnknownInstitution)?;
-        let token = self.bucket.take();
-        self.alerts.global(token.is_err());
-        token.map_err(Refusal::Global)?;
-
         let keys = [
             (institution, Key::from(message.institution.as_str())),
             (channel, Key::from(message.channel.as_str())),
@@ -67,10 +66,17 @@ impl Gateway {
         let refused_by: Vec<&str> =
             decision.denied().into_iter().flat_map(Denied::violated).collect();
         self.alerts.levels(&refused_by);
-        match decision {
-            Decision::Admitted(admitted) => self.hand_over(&message, &admitted).await,
-            Decision::Denied(denied) => Err(Refusal::Levels(Box::new(denied))),
+        let admitted = match decision {
+            Decision::Admitted(admitted) => admitted,
+            Decision::Denied(denied) => return Err(Refusal::Levels(Box::new(denied))),
+        };
+        let token = self.bucket.take();
+        self.alerts.global(token.is_err());
+        if let Err(wait) = token {
+            self.give_back(&admitted).await;
+            return Err(Refusal::Global(wait));
         }
+        self.hand_over(&message, &admitted).await
     }
 
     /// Hands an admitted message to the downstream; one that is not taken gives its places back.
@@ -81,9 +87,14 @@ impl Gateway {
         if taken {
             return Ok(admitted.id());
         }
+        self.give_back(admitted).await;
+        Err(Refusal::Downstream)
+    }
+
+    /// Gives the places of a message back that is not sent.
+    async fn give_back(&self, admitted: &Admitted) {
         if let Err(error) = self.limiter.cancel(admitted).await {
             tracing::warn!(%error, "a message that was not sent stays counted");
         }
-        Err(Refusal::Downstream)
     }
 }

@@ -1,5 +1,6 @@
 //! What the SMS gateway promises, as its clients and its operator see it.
 
+mod fairness;
 mod fleet;
 mod process;
 mod sending;
@@ -33,8 +34,8 @@ async fn sms(server: &Server, institution: &str, to: &str) -> HttpResponse {
     server.send_body(server.request("POST", "/sms"), message(institution, to)).await
 }
 
-fn spawn_sms(server: &Server, to: &str) -> JoinHandle<HttpResponse> {
-    server.spawn_body(server.request("POST", "/sms"), message("bank", to))
+fn spawn_sms(server: &Server, institution: &str, to: &str) -> JoinHandle<HttpResponse> {
+    server.spawn_body(server.request("POST", "/sms"), message(institution, to))
 }
 
 async fn put(server: &Server, path: &str, body: &str) -> HttpResponse {
@@ -56,7 +57,7 @@ async fn policies_until(server: &Server, wanted: impl Fn(&Value) -> bool) {
 /// Sends one receiver so many messages through two servers at once, and returns how many were sent.
 /// Only the receiver's policy may stop any.
 async fn sent_by_both(servers: &[Server; 2], messages: usize, to: &str) -> usize {
-    let messages: Vec<_> = (0..messages).map(|index| spawn_sms(&servers[index % 2], to)).collect();
+    let messages: Vec<_> = (0..messages).map(|index| spawn_sms(&servers[index % 2], "bank", to)).collect();
     let mut sent = 0;
     for message in messages {
         let answer = message.await.unwrap();
