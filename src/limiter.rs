@@ -143,8 +143,44 @@ impl Limiter {
         P: Into<PolicyHandle>,
         K: Into<Key>,
     {
+        self.check_all_cost(pairs, 1).await
+    }
+
+    /// Admits a request that takes `cost` places in the log of each policy and key, or denies it. It is
+    /// [`Limiter::check_all`] with a cost, such as the parts of a long text message.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Limiter::check_cost`]. The cost must not be above the limit of any of the
+    /// policies.
+    ///
+    /// ```
+    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
+    /// let sender = PolicyHandle::new(Policy::new("sender").quota(Quota::per_minute(100)));
+    /// let receiver = PolicyHandle::new(Policy::new("receiver").quota(Quota::per_minute(5)));
+    /// let limiter = Limiter::new(&sender, MemoryStore::new());
+    ///
+    /// let logs = [(&sender, "bank"), (&receiver, "receiver-17")];
+    /// assert!(limiter.check_all_cost(logs, 3).await?.is_admitted());
+    /// assert!(!limiter.check_all_cost(logs, 3).await?.is_admitted());
+    /// assert_eq!(limiter.peek("bank").await?.remaining(), 97);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn check_all_cost<P, K>(
+        &self,
+        pairs: impl IntoIterator<Item = (P, K)>,
+        cost: u32,
+    ) -> Result<Decision, StoreError>
+    where
+        P: Into<PolicyHandle>,
+        K: Into<Key>,
+    {
         let log = |(policy, key): (P, K)| LogId { policy: policy.into().get(), key: key.into() };
-        self.decide(self.admission(pairs.into_iter().map(log).collect(), 1)).await
+        self.decide(self.admission(pairs.into_iter().map(log).collect(), cost)).await
     }
 
     /// Returns the state of the log of `key`, without counting a request.

@@ -2,5 +2,6 @@
 
 mod cancel;
 mod contract;
+mod costs;
 mod fleet;
 mod wrong_designs;
