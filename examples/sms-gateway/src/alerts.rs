@@ -1,22 +1,22 @@
-//! [`Alerts`]: says once that a level refuses too much, and once that it no longer does.
+//! [`Alerts`]: says once that a level refuses too much, because of which institution, and once that it
+//! no longer does.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
+use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::name::Name;
+use crate::refusals::{Decided, Refusals, Refuser};
 use crate::share::Share;
-use crate::tally::{Tally, window};
-use crate::thresholds::Level;
+use crate::tally::window;
 use example_support::lock;
+use example_support::webhook::Webhook;
 
 /// How often the shares are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-
-/// What is watched: the bucket in front and the levels behind it.
-pub(crate) const WATCHED: [&str; 4] =
-    ["global", Level::Institution.name(), Level::Channel.name(), Level::Receiver.name()];
 
 /// When an alert begins.
 #[derive(Args, Clone, Copy, Debug)]
@@ -35,111 +35,138 @@ pub(crate) struct Bound {
     pub(crate) alert_least: u64,
 }
 
-/// Watches the share that one level refuses of the messages it decides on.
-pub(crate) struct Alert {
+/// Watches the share that one refuser refuses of the messages that it decides on.
+struct Alert {
     bound: Bound,
-    tally: Tally<2>,
     is_on: bool,
+    /// The institution of most refusals when the alert began.
+    cause: Option<Name>,
 }
 
 impl Alert {
-    pub(crate) fn new(bound: Bound) -> Self {
-        Self { bound, tally: Tally::new(bound.alert_window), is_on: false }
-    }
-
-    /// Counts a message that was decided on.
-    pub(crate) fn count(&mut self, refused: bool) {
-        self.tally.add([true, refused]);
-    }
-
-    /// Looks at the share, and returns it if the alert has just been turned on or off.
+    /// Looks at the share, and returns whether the alert has just been turned on or off.
     ///
     /// A share about the bound does not turn the alert on and off again: once on, it is over when
     /// the share is at most half of the bound.
-    pub(crate) fn look(&mut self) -> Option<Share> {
-        let [decided, refused] = self.tally.sum();
+    fn look(&mut self, Decided { messages, refused }: Decided) -> bool {
         let Bound { alert_above: above, alert_least: least, .. } = self.bound;
         let turned = match self.is_on {
-            false => decided >= least && above.is_below(refused, decided),
-            true => !above.is_below(refused.saturating_mul(2), decided),
+            false => messages >= least && above.is_below(refused, messages),
+            true => !above.is_below(refused.saturating_mul(2), messages),
         };
         self.is_on ^= turned;
-        turned.then(|| Share::ratio(refused, decided))
+        turned
     }
 }
 
-/// An alert for each of [`WATCHED`].
-pub(crate) struct Alerts(Mutex<[Alert; WATCHED.len()]>);
+/// An alert for each of [`Refuser::ALL`].
+pub(crate) struct Alerts(Mutex<[Alert; Refuser::ALL.len()]>);
+
+/// An alert as the webhook gets it.
+#[derive(Serialize)]
+struct Notice<'a> {
+    /// `begun` or `over`.
+    alert: &'a str,
+    /// What refuses: a level, `global` or `hold`.
+    level: &'a str,
+    /// The institution of most refusals when the alert began.
+    institution: Option<&'a str>,
+    /// The share of all messages that is refused, and of those of the institution.
+    refused: String,
+    refused_of_institution: Option<String>,
+    above: String,
+    window_seconds: f64,
+}
 
 impl Alerts {
     pub(crate) fn new(bound: Bound) -> Self {
-        Self(Mutex::new(WATCHED.map(|_| Alert::new(bound))))
+        Self(Mutex::new(Refuser::ALL.map(|_| Alert { bound, is_on: false, cause: None })))
     }
 
-    /// Counts a message on which the bucket has decided.
-    pub(crate) fn global(&self, refused: bool) {
-        lock(&self.0)[0].count(refused);
+    /// Tells whether there is an alert about a refuser.
+    pub(crate) fn is_on(&self, refuser: Refuser) -> bool {
+        lock(&self.0).iter().zip(Refuser::ALL).any(|(alert, it)| it == refuser && alert.is_on)
     }
 
-    /// Counts a message on which the levels have decided; those named have refused it.
-    pub(crate) fn levels(&self, refused_by: &[&str]) {
-        for (alert, name) in lock(&self.0).iter_mut().zip(WATCHED).skip(1) {
-            alert.count(refused_by.contains(&name));
-        }
-    }
-
-    /// Tells whether there is an alert about `watched`.
-    pub(crate) fn is_on(&self, watched: &str) -> bool {
-        lock(&self.0).iter().zip(WATCHED).any(|(alert, name)| name == watched && alert.is_on)
-    }
-
-    /// Looks again and again, and logs what changes.
-    pub(crate) async fn run(&self) {
+    /// Looks again and again, and says what changes: in the log, and to the webhook.
+    pub(crate) async fn run(&self, refusals: &Refusals, webhook: &Webhook) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
-            for (alert, level) in lock(&self.0).iter_mut().zip(WATCHED) {
-                let Some(refused) = alert.look() else { continue };
-                let Bound { alert_above: above, alert_window: window, .. } = alert.bound;
-                let what = if alert.is_on {
-                    "alert: a level refuses too much"
-                } else {
-                    "the alert is over"
-                };
-                tracing::warn!(level, %refused, %above, ?window, "{what}");
+            for (alert, refuser) in lock(&self.0).iter_mut().zip(Refuser::ALL) {
+                let (all, most) = refusals.recently(refuser);
+                if alert.look(all) {
+                    notify(alert, refuser, all, most, webhook);
+                }
             }
         }
     }
 }
 
+fn notify(
+    alert: &mut Alert,
+    refuser: Refuser,
+    all: Decided,
+    most: Option<(Name, Decided)>,
+    webhook: &Webhook,
+) {
+    let share = |of: Decided| Share::ratio(of.refused, of.messages);
+    let mut of_institution = None;
+    if alert.is_on {
+        of_institution = most.as_ref().map(|(_, own)| share(*own));
+        alert.cause = most.map(|(name, _)| name);
+    }
+    let Bound { alert_above: above, alert_window: window, .. } = alert.bound;
+    let institution = alert.cause.as_ref().map(Name::as_str);
+    let (level, refused) = (refuser.name(), share(all));
+    if alert.is_on {
+        let of_institution = of_institution.map(tracing::field::display);
+        tracing::warn!(
+            level,
+            institution,
+            %refused,
+            of_institution,
+            %above,
+            ?window,
+            "alert: a level refuses too much"
+        );
+    } else {
+        tracing::warn!(level, institution, %refused, %above, ?window, "the alert is over");
+    }
+    webhook.send(&Notice {
+        alert: if alert.is_on { "begun" } else { "over" },
+        level,
+        institution,
+        refused: refused.to_string(),
+        refused_of_institution: of_institution.map(|share| share.to_string()),
+        above: above.to_string(),
+        window_seconds: window.as_secs_f64(),
+    });
+}
+
 #[cfg(test)]
 mod tests {
-    use tokio::time::advance;
-
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn an_alert_begins_once_and_is_over_once() {
+    #[test]
+    fn an_alert_begins_once_and_is_over_once() {
         let (alert_above, alert_window) = (Share::thousandths(200), Duration::from_secs(60));
-        let mut alert = Alert::new(Bound { alert_above, alert_window, alert_least: 10 });
-        let ratio = |refused, of| Some(Share::ratio(refused, of));
-        for (pause, refused, of, turned, why) in [
-            (0, 9, 9, None, "nine messages are too few"),
-            (0, 1, 1, ratio(10, 10), "ten are enough"),
-            (63, 0, 0, ratio(0, 0), "no more messages"),
-            (0, 2, 10, None, "a fifth is not more than a fifth"),
-            (0, 1, 1, ratio(3, 11), "it begins"),
-            (0, 100, 400, None, "it has begun already"),
-            (0, 0, 200, None, "it is over at half of the bound"),
-            (63, 2, 19, None, "that is more than half"),
-            (0, 0, 1, ratio(2, 20), "it is over"),
-            (0, 0, 0, None, "it was over already"),
-            (0, 9, 9, ratio(11, 29), "it begins again"),
+        let bound = Bound { alert_above, alert_window, alert_least: 10 };
+        let mut alert = Alert { bound, is_on: false, cause: None };
+        for (refused, messages, turned, why) in [
+            (9, 9, false, "nine messages are too few"),
+            (10, 10, true, "ten are enough"),
+            (0, 0, true, "no more messages"),
+            (2, 10, false, "a fifth is not more than a fifth"),
+            (3, 11, true, "it begins"),
+            (103, 411, false, "it has begun already"),
+            (2, 19, false, "that is more than half"),
+            (2, 20, true, "it is over at half of the bound"),
+            (0, 0, false, "it was over already"),
+            (11, 29, true, "it begins again"),
         ] {
-            advance(Duration::from_secs(pause)).await;
-            (0..of).for_each(|index| alert.count(index < refused));
-            assert_eq!(alert.look(), turned, "{why}");
+            assert_eq!(alert.look(Decided { messages, refused }), turned, "{why}");
         }
     }
 }

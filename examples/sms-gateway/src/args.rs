@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::num::NonZeroU32;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
@@ -11,33 +12,47 @@ use crate::alerts::Bound;
 use crate::bucket::Bucket;
 use crate::controller::Targets;
 use crate::downstream::Conduct;
+use crate::hold::HoldFlags;
 use crate::name::Name;
+use crate::sum::Global;
 use crate::thresholds::{Level, Thresholds};
+use example_support::admin::AdminFlags;
 use example_support::flags::{ListenFlags, RedisFlags};
+use example_support::webhook::WebhookFlags;
 
 /// A gateway for text messages. Each message counts for its institution, its channel and its receiver:
-/// for all three or for none.
+/// for all three or for none. A text of several parts counts once for each part.
 #[derive(Parser)]
 #[command(
     name = "sms-gateway",
     mut_arg("listen", |listen| listen.default_value("127.0.0.1:3001")),
     mut_arg("redis", |redis| redis.env("SMS_GATEWAY_REDIS")),
     mut_arg("prefix", |prefix| prefix.default_value("sms")),
+    mut_arg("admin_token", |token| token.env("SMS_GATEWAY_ADMIN_TOKEN")),
+    mut_arg("alert_webhook", |url| url.env("SMS_GATEWAY_ALERT_WEBHOOK")),
     after_help = "\
 Try it:
   curl -i http://127.0.0.1:3001/sms \\
     -d '{\"institution\":\"bank\",\"channel\":\"otp\",\"to\":\"+491701234567\",\"text\":\"Hello\"}'
-  curl http://127.0.0.1:3001/policies
-  curl -X PUT http://127.0.0.1:3001/policies/receiver -d '\"5/60s\"'
-  curl -X PUT http://127.0.0.1:3001/policies/institution/bank -d '\"200/1s\"'
-  curl -X PUT http://127.0.0.1:3001/downstream -d '{\"latency\":\"800ms\",\"errors\":\"30%\"}'
+
+For the operator, with --admin 127.0.0.1:3002 and a token in SMS_GATEWAY_ADMIN_TOKEN:
+  admin() { curl -i -H \"authorization: Bearer $SMS_GATEWAY_ADMIN_TOKEN\" \\
+    \"http://127.0.0.1:3002$@\"; }
+  admin /policies
+  admin /refusals                                    # of each institution, by level
+  admin /policies/receiver -X PUT -d '5/60s'
+  admin /policies/institution/bank -X PUT -d '200/1s'
+  admin /policies/institution/bank -X DELETE         # follows its level again
+  admin /institutions/post -X PUT                    # a new one; -d '9/1s' gives it a limit
+  admin /institutions/post -X DELETE
+  admin /channels/news -X PUT -d '20/1s'
+  admin /downstream -X PUT -d '{\"latency\":\"800ms\",\"errors\":\"30%\"}'
 
 The server believes the institution that a message names: authenticate institutions in front of it.
-/policies and /downstream serve requests from this machine only.
 
-A changed policy applies at once, and with --redis within a second on every server of the same
---prefix. A server that starts again uses it in place of the flags, until 30 days after the last
-server has stopped. Without --redis it lasts as long as the server.
+A change applies at once, and with --redis within a second on every server of the same --prefix. A
+server that starts again uses it in place of the flags, until 30 days after the last server has
+stopped. Without --redis it lasts as long as the server.
 
 RUST_LOG sets what is logged, to stderr; `info` unless it is set."
 )]
@@ -46,17 +61,26 @@ pub(crate) struct Args {
     pub(crate) listen: ListenFlags,
 
     #[command(flatten)]
+    pub(crate) admin: AdminFlags,
+
+    #[command(flatten)]
     pub(crate) redis: RedisFlags,
 
-    /// What decides while Redis does not answer: `local` (this process alone), `local:N` (this
-    /// process as one of N servers), `open` (admit all) or `closed` (503).
-    #[arg(long, value_name = "POLICY", default_value = "local")]
-    pub(crate) on_failure: FailurePolicy,
+    /// What decides while Redis does not answer: `local:N` (this process as one of N servers), `open`
+    /// (admit all) or `closed` (503). Unless it is set, `local:N` with the N of --servers.
+    #[arg(long, value_name = "POLICY")]
+    on_failure: Option<FailurePolicy>,
 
-    /// Messages that this server takes altogether, by a token bucket. Its rate must not be below the
-    /// sum of the institutions' rates.
+    /// Parts of messages that this server, not the fleet, hands on altogether, by a token bucket. A
+    /// message takes its tokens when the levels have admitted it. The rates of all servers together
+    /// must not be below the sum of the institutions' rates. A server that gets more than its share of
+    /// the messages refuses the rest with 503, and they count nowhere.
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "500/1s", value_parser = global)]
-    pub(crate) global: Quota,
+    global: Quota,
+
+    /// How many servers share the messages, each with its own --global.
+    #[arg(long, value_name = "COUNT", default_value = "1")]
+    servers: NonZeroU32,
 
     /// An institution that may send, and its limit if that is not --institution-limit; repeat it for
     /// more institutions.
@@ -64,27 +88,42 @@ pub(crate) struct Args {
         long,
         value_name = "NAME[=LIMIT/WINDOW]",
         default_values = ["bank", "shop"],
-        value_parser = institution
+        value_parser = member
     )]
     institution: Vec<(Name, Option<Policy>)>,
 
-    /// Messages an institution may send in any window; several quotas as 2/1s,5/60s.
+    /// Parts of messages an institution may send in any window; several quotas as 2/1s,5/60s. A text
+    /// of more parts than a limit of its institution, channel or receiver is always refused.
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/1s")]
     institution_limit: Policy,
 
-    /// Messages that all institutions together may send by one channel in any window.
+    /// A channel that messages may take, and its limit if that is not --channel-limit; repeat it for
+    /// more channels.
+    #[arg(
+        long,
+        value_name = "NAME[=LIMIT/WINDOW]",
+        default_values = ["otp", "marketing"],
+        value_parser = member
+    )]
+    channel: Vec<(Name, Option<Policy>)>,
+
+    /// Parts of messages that all institutions together may send by one channel in any window.
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "150/1s")]
     channel_limit: Policy,
 
-    /// Messages that one receiver may get in any window, from all institutions together.
+    /// Parts of messages that one receiver may get in any window, from all institutions together.
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "2/60s,10/1h")]
     receiver_limit: Policy,
+
+    #[command(flatten)]
+    pub(crate) hold: HoldFlags,
 
     #[command(flatten)]
     pub(crate) conduct: Conduct,
 
     /// A level whose thresholds are lowered while the downstream suffers, and raised again after;
-    /// repeat it for more levels. Each server adapts its own.
+    /// repeat it for more levels. Each server adapts its own, by what it sees of the downstream: the
+    /// servers of a fleet may hold messages to different thresholds.
     #[arg(long, value_name = "LEVEL", default_value = "institution")]
     pub(crate) adapt: Vec<Level>,
 
@@ -93,29 +132,56 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(crate) bound: Bound,
+
+    #[command(flatten)]
+    pub(crate) webhook: WebhookFlags,
 }
 
 impl Args {
     /// Reads the command line, or prints what is wrong with it and exits with 2.
     pub(crate) fn read() -> Self {
         let args = Self::parse();
-        let mut names = BTreeSet::new();
-        if let Some((twice, _)) = args.institution.iter().find(|(name, _)| !names.insert(name)) {
-            let message = format!("--institution names {twice} twice");
-            Self::command().error(ErrorKind::ArgumentConflict, message).exit();
+        for (flag, members) in [("institution", &args.institution), ("channel", &args.channel)] {
+            let mut names = BTreeSet::new();
+            if let Some((twice, _)) = members.iter().find(|(name, _)| !names.insert(name)) {
+                conflict(format!("--{flag} names {twice} twice"));
+            }
+        }
+        if args.hold.hold_messages >= args.listen.max_connections.get() {
+            conflict(
+                "--hold-messages must be below --max-connections: each message that waits keeps its \
+                 connection"
+                    .to_owned(),
+            );
         }
         args
     }
 
     pub(crate) fn thresholds(&self) -> Thresholds {
         let limits = [&self.institution_limit, &self.channel_limit, &self.receiver_limit];
-        let institutions = self.institution.iter().cloned().collect();
-        Thresholds { levels: limits.map(Policy::clone), institutions }
+        let lists = [&self.institution, &self.channel];
+        Thresholds {
+            levels: limits.map(Policy::clone),
+            lists: lists.map(|members| members.iter().cloned().collect()),
+        }
+    }
+
+    pub(crate) fn global(&self) -> Global {
+        Global { each: self.global, servers: self.servers }
+    }
+
+    pub(crate) fn on_failure(&self) -> FailurePolicy {
+        self.on_failure.unwrap_or(FailurePolicy::local(self.servers.get()))
     }
 }
 
-/// Reads an institution, written `NAME` or `NAME=LIMIT/WINDOW`.
-fn institution(text: &str) -> Result<(Name, Option<Policy>), Box<dyn Error + Send + Sync>> {
+/// Prints what is wrong with the flags, and exits with 2.
+fn conflict(message: String) -> ! {
+    Args::command().error(ErrorKind::ArgumentConflict, message).exit()
+}
+
+/// Reads an institution or a channel, written `NAME` or `NAME=LIMIT/WINDOW`.
+fn member(text: &str) -> Result<(Name, Option<Policy>), Box<dyn Error + Send + Sync>> {
     let (name, policy) = match text.split_once('=') {
         Some((name, policy)) => (name, Some(policy.parse()?)),
         None => (text, None),

@@ -6,14 +6,17 @@ use std::time::Duration;
 use governor::clock::Clock;
 use governor::middleware::NoOpMiddleware;
 use governor::state::{InMemoryState, NotKeyed};
-use governor::{Quota as Refill, RateLimiter};
+use governor::{InsufficientCapacity, Quota as Refill, RateLimiter};
 use tokio::time::Instant;
 use tower_sliding_window::Quota;
+
+use crate::gateway::Refusal;
+use crate::refusals::Refuser;
 
 /// Admits a number of messages in a length of time, and after a pause as many at once.
 ///
 /// It is this server's own, and guards what is behind it: every message that the levels admit takes a
-/// token.
+/// token for each of its parts.
 pub(crate) struct Bucket {
     tokens: RateLimiter<NotKeyed, InMemoryState, Monotonic, NoOpMiddleware<Duration>>,
     quota: Quota,
@@ -29,10 +32,16 @@ impl Bucket {
         Ok(Self { tokens, quota })
     }
 
-    /// Takes a token, or says how long until there is one.
-    pub(crate) fn take(&self) -> Result<(), Duration> {
+    /// Takes a token for each part of a message, or none.
+    pub(crate) fn take(&self, parts: u32) -> Result<(), Refusal> {
         let now = self.tokens.clock().now();
-        self.tokens.check().map_err(|until| until.wait_time_from(now))
+        let tokens = NonZeroU32::new(parts).unwrap_or(NonZeroU32::MIN);
+        match self.tokens.check_n(tokens) {
+            Ok(taken) => taken.map_err(|until| Refusal::Global(until.wait_time_from(now))),
+            Err(InsufficientCapacity(most)) => {
+                Err(Refusal::TooLong { refuser: Refuser::Global, most })
+            }
+        }
     }
 
     pub(crate) fn quota(&self) -> Quota {

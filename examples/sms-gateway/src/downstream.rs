@@ -65,9 +65,10 @@ impl Downstream {
             state.failed += u64::from(fails);
             (state.conduct.downstream_latency, fails)
         };
-        let characters = message.text.chars().count();
-        let (institution, channel, to) = (&message.institution, &message.channel, &message.to);
-        tracing::debug!(%institution, %channel, %to, characters, "handed to the downstream");
+        let (characters, parts) = (message.text.chars().count(), message.parts);
+        let (institution, channel) = (message.institution.as_str(), message.channel.as_str());
+        let to = &message.to;
+        tracing::debug!(?institution, ?channel, ?to, characters, parts, "handed to the downstream");
         tokio::time::sleep(latency).await;
         lock(&self.0).under_way -= 1;
         !fails

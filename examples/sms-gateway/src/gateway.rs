@@ -7,12 +7,14 @@ use tokio::time::Instant;
 use tower_sliding_window::{Admitted, Decision, Denied, Key, Limiter, StoreError};
 use uuid::Uuid;
 
-use crate::alerts::Alerts;
 use crate::bucket::Bucket;
 use crate::controller::Results;
 use crate::downstream::Downstream;
+use crate::hold::{Ended, Gate, Hold};
 use crate::levels::Levels;
 use crate::message::Message;
+use crate::refusals::{Refusals, Refuser};
+use crate::thresholds::{Level, List, Target};
 
 /// The way of a message: all levels in one decision, then the bucket, then the downstream.
 ///
@@ -23,7 +25,8 @@ pub(crate) struct Gateway {
     pub(crate) limiter: Limiter,
     pub(crate) bucket: Bucket,
     pub(crate) levels: Arc<Levels>,
-    pub(crate) alerts: Alerts,
+    pub(crate) hold: Hold,
+    pub(crate) refusals: Refusals,
     pub(crate) downstream: Downstream,
     pub(crate) results: Results,
 }
@@ -31,11 +34,20 @@ pub(crate) struct Gateway {
 /// Why a message is not sent.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    UnknownInstitution,
+    /// The list does not have the name.
+    Unknown(List),
+    /// No more than so many parts fit, whenever the message is sent.
+    TooLong { refuser: Refuser, most: u32 },
+    /// No more parts fit as long as the controller lowers the thresholds.
+    Lowered,
     /// The bucket is empty, for so long.
     Global(Duration),
     /// Windows of these levels are full.
     Levels(Box<Denied>),
+    /// Too many messages wait for this receiver, or of this institution.
+    Hold(Duration),
+    /// The message has waited, and the server stops.
+    Stopping,
     /// The store does not answer.
     Store(StoreError),
     /// The downstream did not take the message. It is not counted.
@@ -46,7 +58,8 @@ impl Gateway {
     /// Sends a message, or refuses it and leaves no trace of it in any window.
     ///
     /// A message that has begun its way goes it to the end, even if the caller no longer waits: one
-    /// that is admitted is handed over, and one that is not taken gives its places back.
+    /// that waits for room is sent when there is some, one that is admitted is handed over, and one
+    /// that is not taken gives its places back.
     pub(crate) async fn send(self: &Arc<Self>, message: Message) -> Result<Uuid, Refusal> {
         let gateway = self.clone();
         let sent = tokio::spawn(async move { gateway.decide_and_send(message).await });
@@ -55,35 +68,98 @@ impl Gateway {
     }
 
     async fn decide_and_send(&self, message: Message) -> Result<Uuid, Refusal> {
-        let policies = self.levels.policies(&message.institution);
-        let [institution, channel, receiver] = policies.ok_or(Refusal::UnknownInstitution)?;
+        let admitted = self.admit_or_hold(&message).await;
+        self.refusals.count(&message.institution, &refused_by(&admitted), |name| {
+            self.levels.has(List::Institutions, name)
+        });
+        self.hand_over(&message, &admitted?).await
+    }
+
+    /// Admits a message, or lets it wait until it can be admitted.
+    async fn admit_or_hold(&self, message: &Message) -> Result<Admitted, Refusal> {
+        let bound = self.hold.bound();
+        if bound.is_zero() {
+            return self.admit(message).await;
+        }
+        let until = Instant::now() + bound;
+        let join = || {
+            let institutions = self.levels.count(List::Institutions);
+            let longest = self.levels.most_for_a_receiver(bound);
+            self.hold.join(message, institutions, longest)
+        };
+        let mut turn = None;
+        if self.hold.has_line(&message.to) {
+            let turn = turn.insert(join().ok_or(Refusal::Hold(bound))?);
+            turn.wait(None, Instant::now(), until).await.map_err(|ended| match ended {
+                Ended::Late => Refusal::Hold(bound),
+                Ended::Stopping => Refusal::Stopping,
+            })?;
+        }
+        loop {
+            let denied = match self.admit(message).await {
+                Err(Refusal::Levels(denied)) => denied,
+                decided => return decided,
+            };
+            let again = Instant::now() + denied.retry_after();
+            if again > until {
+                return Err(Refusal::Levels(denied));
+            }
+            if turn.is_none() {
+                turn = join();
+            }
+            let Some(turn) = &mut turn else { return Err(Refusal::Levels(denied)) };
+            match turn.wait(gate(message, &denied), again, until).await {
+                Ok(()) => {}
+                Err(Ended::Late) => return Err(Refusal::Levels(denied)),
+                Err(Ended::Stopping) => return Err(Refusal::Stopping),
+            }
+        }
+    }
+
+    /// Decides on a message: its levels, and then the bucket.
+    async fn admit(&self, message: &Message) -> Result<Admitted, Refusal> {
+        let [institution, channel, receiver] = self
+            .levels
+            .policies(&message.institution, &message.channel)
+            .map_err(Refusal::Unknown)?;
         let keys = [
             (institution, Key::from(message.institution.as_str())),
             (channel, Key::from(message.channel.as_str())),
             (receiver, Key::from(message.to.as_str())),
         ];
-        let decision = self.limiter.check_all(keys).await.map_err(Refusal::Store)?;
-        let refused_by: Vec<&str> =
-            decision.denied().into_iter().flat_map(Denied::violated).collect();
-        self.alerts.levels(&refused_by);
-        let admitted = match decision {
-            Decision::Admitted(admitted) => admitted,
-            Decision::Denied(denied) => return Err(Refusal::Levels(Box::new(denied))),
+        let admitted = match self.limiter.check_all_cost(keys, message.parts).await {
+            Ok(Decision::Admitted(admitted)) => admitted,
+            Ok(Decision::Denied(denied)) => return Err(Refusal::Levels(Box::new(denied))),
+            Err(StoreError::CostAboveLimit { .. }) => return Err(self.too_long(message)),
+            Err(error) => return Err(Refusal::Store(error)),
         };
-        let token = self.bucket.take();
-        self.alerts.global(token.is_err());
-        if let Err(wait) = token {
-            self.give_back(&admitted).await;
-            return Err(Refusal::Global(wait));
+        let Err(refusal) = self.bucket.take(message.parts) else { return Ok(admitted) };
+        self.give_back(&admitted).await;
+        Err(refusal)
+    }
+
+    /// Says which level has fewer places than the message has parts.
+    fn too_long(&self, message: &Message) -> Refusal {
+        let targets = [
+            Target::Member(List::Institutions, message.institution.clone()),
+            Target::Member(List::Channels, message.channel.clone()),
+            Target::Level(Level::Receiver),
+        ];
+        for target in targets {
+            let Ok((configured, _)) = self.levels.both(&target) else { continue };
+            let limits = configured.quotas().iter().map(|quota| quota.limit());
+            if let Some(most) = limits.min().filter(|most| message.parts > *most) {
+                return Refusal::TooLong { refuser: Refuser::Level(target.level()), most };
+            }
         }
-        self.hand_over(&message, &admitted).await
+        Refusal::Lowered
     }
 
     /// Hands an admitted message to the downstream; one that is not taken gives its places back.
     async fn hand_over(&self, message: &Message, admitted: &Admitted) -> Result<Uuid, Refusal> {
-        let asked = Instant::now();
+        let begun = Instant::now();
         let taken = self.downstream.send(message).await;
-        self.results.add(asked.elapsed(), !taken);
+        self.results.add(begun.elapsed(), !taken);
         if taken {
             return Ok(admitted.id());
         }
@@ -96,5 +172,34 @@ impl Gateway {
         if let Err(error) = self.limiter.cancel(admitted).await {
             tracing::warn!(%error, "a message that was not sent stays counted");
         }
+    }
+}
+
+/// Returns what holds a message up besides its receiver, if its receiver does not.
+fn gate(message: &Message, denied: &Denied) -> Option<Gate> {
+    let violates = |level: Level| denied.violated().any(|name| name == level.name());
+    if violates(Level::Receiver) {
+        return None;
+    }
+    match violates(Level::Institution) {
+        true => Some((List::Institutions, message.institution.clone())),
+        false => Some((List::Channels, message.channel.clone())),
+    }
+}
+
+/// Returns what has decided on a message, each with whether it has refused it.
+fn refused_by(admitted: &Result<Admitted, Refusal>) -> Vec<(Refuser, bool)> {
+    let levels = |denied: Option<&Denied>| {
+        let violates =
+            |level: Level| denied.is_some_and(|it| it.violated().any(|name| name == level.name()));
+        Level::ALL.map(|level| (Refuser::Level(level), violates(level))).to_vec()
+    };
+    let with = |refuser, refused| [levels(None), vec![(refuser, refused)]].concat();
+    match admitted {
+        Ok(_) => with(Refuser::Global, false),
+        Err(Refusal::Levels(denied)) => levels(Some(denied)),
+        Err(Refusal::Global(_)) => with(Refuser::Global, true),
+        Err(Refusal::Hold(_)) => vec![(Refuser::Hold, true)],
+        Err(_) => Vec::new(),
     }
 }

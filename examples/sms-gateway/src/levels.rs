@@ -1,22 +1,27 @@
 //! [`Levels`]: the policies in use, which follow the configured thresholds and the controller.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use tower_sliding_window::{Policy, PolicyHandle, Quota};
 
 use crate::name::Name;
 use crate::share::Share;
-use crate::thresholds::{Level, Target, Thresholds, UnknownTarget};
+use crate::thresholds::{Level, List, Target, Thresholds, UnknownTarget};
 use example_support::lock;
 
 /// The policies that messages are held to: the configured ones, each limit times the share that the
 /// controller leaves of its level.
 pub(crate) struct Levels {
-    institutions: BTreeMap<Name, PolicyHandle>,
-    channel: PolicyHandle,
-    receiver: PolicyHandle,
+    handles: RwLock<Arc<Handles>>,
     settings: Mutex<Settings>,
+}
+
+struct Handles {
+    /// In the order of [`List::ALL`].
+    lists: [BTreeMap<Name, PolicyHandle>; List::ALL.len()],
+    receiver: PolicyHandle,
 }
 
 struct Settings {
@@ -26,22 +31,45 @@ struct Settings {
 
 impl Levels {
     pub(crate) fn new(configured: Thresholds) -> Self {
-        let handle = |level, policy: &Policy| PolicyHandle::new(scaled(level, policy, Share::ALL));
-        let institution =
-            |(name, policy): (&Name, &Policy)| (name.clone(), handle(Level::Institution, policy));
-        let shares = [Share::ALL; Level::ALL.len()];
-        Self {
-            institutions: configured.institutions().map(institution).collect(),
-            channel: handle(Level::Channel, configured.of(Level::Channel)),
-            receiver: handle(Level::Receiver, configured.of(Level::Receiver)),
-            settings: Mutex::new(Settings { configured, shares }),
-        }
+        let settings = Settings { configured, shares: [Share::ALL; Level::ALL.len()] };
+        let handles = RwLock::new(Arc::new(settings.handles(None)));
+        Self { handles, settings: Mutex::new(settings) }
     }
 
-    /// Returns the policies of an institution, of the channels and of the receivers, or nothing if
-    /// there is no such institution.
-    pub(crate) fn policies(&self, institution: &Name) -> Option<[&PolicyHandle; 3]> {
-        Some([self.institutions.get(institution)?, &self.channel, &self.receiver])
+    /// Returns the policies of an institution, of a channel and of the receivers, or the list that does
+    /// not have the name.
+    pub(crate) fn policies(
+        &self,
+        institution: &Name,
+        channel: &Name,
+    ) -> Result<[PolicyHandle; Level::ALL.len()], List> {
+        let handles = self.handles();
+        let of = |list: List, name| handles.lists[list as usize].get(name).cloned().ok_or(list);
+        let institution = of(List::Institutions, institution)?;
+        Ok([institution, of(List::Channels, channel)?, handles.receiver.clone()])
+    }
+
+    fn handles(&self) -> Arc<Handles> {
+        self.handles.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells whether a list has a member of this name.
+    pub(crate) fn has(&self, list: List, name: &Name) -> bool {
+        self.handles().lists[list as usize].contains_key(name)
+    }
+
+    /// Returns how many members a list has.
+    pub(crate) fn count(&self, list: List) -> usize {
+        self.handles().lists[list as usize].len()
+    }
+
+    /// Returns how many messages one receiver can get at most within a length of time.
+    pub(crate) fn most_for_a_receiver(&self, span: Duration) -> usize {
+        let most = |quota: &Quota| {
+            let windows = span.as_nanos() / quota.window().as_nanos() + 1;
+            usize::try_from(windows.saturating_mul(quota.limit().into())).unwrap_or(usize::MAX)
+        };
+        self.handles().receiver.get().quotas().iter().map(most).min().unwrap_or(0)
     }
 
     /// Returns the configured thresholds.
@@ -51,11 +79,7 @@ impl Levels {
 
     /// Returns the policy that is configured for a target, and the one that is in use.
     pub(crate) fn both(&self, target: &Target) -> Result<(Policy, Policy), UnknownTarget> {
-        let level = match target {
-            Target::Level(level) => *level,
-            Target::Institution(_) => Level::Institution,
-        };
-        let settings = lock(&self.settings);
+        let (level, settings) = (target.level(), lock(&self.settings));
         let configured = settings.configured.get(target)?;
         Ok((configured.clone(), scaled(level, configured, settings.shares[level as usize])))
     }
@@ -76,23 +100,36 @@ impl Levels {
 
     /// Called under the lock, so that the policies in use are those of one change and no other.
     fn apply(&self, settings: &Settings) {
-        let Settings { configured, shares } = settings;
-        let apply = |level: Level, handle: &PolicyHandle, policy: &Policy| {
-            let policy = scaled(level, policy, shares[level as usize]);
+        let handles = Arc::new(settings.handles(Some(&self.handles())));
+        *self.handles.write().unwrap_or_else(PoisonError::into_inner) = handles;
+    }
+}
+
+impl Settings {
+    /// Returns a handle for each policy: the one there was before, with the policy of now.
+    fn handles(&self, before: Option<&Handles>) -> Handles {
+        let handle = |level: Level, policy: &Policy, before: Option<&PolicyHandle>| {
+            let policy = scaled(level, policy, self.shares[level as usize]);
+            let Some(handle) = before else { return PolicyHandle::new(policy) };
             // What is cached about denials stays good as long as nothing changes.
             if *handle.get() != policy
                 && let Err(error) = handle.set(policy)
             {
                 tracing::error!(level = level.name(), %error, "a policy can't be used");
             }
+            handle.clone()
         };
-        for (name, policy) in configured.institutions() {
-            if let Some(handle) = self.institutions.get(name) {
-                apply(Level::Institution, handle, policy);
-            }
-        }
-        apply(Level::Channel, &self.channel, configured.of(Level::Channel));
-        apply(Level::Receiver, &self.receiver, configured.of(Level::Receiver));
+        let lists = List::ALL.map(|list| {
+            let before = before.map(|before| &before.lists[list as usize]);
+            let member = |(name, policy): (&Name, &Policy)| {
+                let before = before.and_then(|before| before.get(name));
+                (name.clone(), handle(list.level(), policy, before))
+            };
+            self.configured.members(list).map(member).collect()
+        });
+        let receiver = self.configured.of(Level::Receiver);
+        let receiver = handle(Level::Receiver, receiver, before.map(|before| &before.receiver));
+        Handles { lists, receiver }
     }
 }
 

@@ -1,5 +1,5 @@
 //! A gateway for text messages: quotas for the institution, the channel and the receiver of each
-//! message, checked in one decision, behind a global token bucket.
+//! message, checked in one decision, and a token bucket behind them.
 //!
 //! ```text
 //! cargo run --release -p sms-gateway
@@ -14,12 +14,17 @@ mod args;
 mod bucket;
 mod controller;
 mod downstream;
+mod entry;
 mod gateway;
+mod hold;
 mod levels;
 mod message;
 mod name;
+mod operator;
+mod parts;
 mod policies;
 mod problem;
+mod refusals;
 mod routes;
 mod share;
 mod shared;
@@ -28,10 +33,15 @@ mod tally;
 mod thresholds;
 
 use std::error::Error;
+use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::timeout;
 use tower_sliding_window::{Limiter, MemoryStore, Quota};
 
 use crate::alerts::Alerts;
@@ -40,12 +50,19 @@ use crate::bucket::Bucket;
 use crate::controller::Results;
 use crate::downstream::Downstream;
 use crate::gateway::Gateway;
+use crate::hold::Hold;
 use crate::levels::Levels;
+use crate::operator::Operation;
 use crate::policies::Policies;
-use crate::routes::{App, routes};
+use crate::refusals::Refusals;
 use crate::shared::Shared;
+use example_support::admin::Admin;
 use example_support::program::exit_code;
 use example_support::server::Server;
+use example_support::webhook::Webhook;
+
+/// How long alerts may take to reach the webhook once the server has stopped.
+const LAST_ALERTS: Duration = Duration::from_secs(5);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -54,15 +71,55 @@ async fn main() -> ExitCode {
 
 async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?;
-    let app = app(args).await?;
+    let admin = Admin::bind(&args.admin, &server).await?;
+    let webhook = Webhook::new(&args.webhook)?;
+    let apps = apps(args, stopping()?, webhook.clone()).await?;
+
     server.announce("listening on")?;
-    server.serve(app).await;
+    if let Some(admin) = &admin {
+        admin.announce()?;
+    }
+    let serve_admin = async {
+        if let Some(admin) = admin {
+            admin.serve(apps.operator).await;
+        }
+    };
+    tokio::join!(server.serve(apps.clients), serve_admin);
+    if timeout(LAST_ALERTS, webhook.flush()).await.is_err() {
+        tracing::warn!("some alerts did not reach the webhook in time");
+    }
     Ok(())
 }
 
-/// Opens the stores, returns the app, and spawns the tasks that run beside the requests.
-async fn app(args: Args) -> Result<Router, Box<dyn Error>> {
-    let global = args.global;
+/// Becomes true when the server is asked to stop, so that no message waits any longer.
+fn stopping() -> io::Result<watch::Receiver<bool>> {
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (stop, stopping) = watch::channel(false);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        stop.send_replace(true);
+        stop.closed().await;
+    });
+    Ok(stopping)
+}
+
+/// The routes of the clients, and those of the admin listener.
+struct Apps {
+    clients: Router,
+    operator: Router,
+}
+
+/// Opens the stores, puts the apps together, and spawns the tasks that run beside the requests.
+async fn apps(
+    args: Args,
+    stopping: watch::Receiver<bool>,
+    webhook: Webhook,
+) -> Result<Apps, Box<dyn Error>> {
+    let (global, on_failure) = (args.global(), args.on_failure());
     let levels = Arc::new(Levels::new(args.thresholds()));
     let redis = args.redis.connect().await?;
 
@@ -75,25 +132,7 @@ async fn app(args: Args) -> Result<Router, Box<dyn Error>> {
         }
         None => Policies::alone(levels.clone(), global),
     };
-    // Policies that were changed earlier, and are kept in Redis, replace those of the flags.
-    let sum = levels.configured().sum();
-    let burst = sum.burst_above(global);
-    sum.check(global).map_err(|error| {
-        format!(
-            "{error}\n\
-             hint: start with --global {}/1s or more, or lower --institution-limit or the limit of \
-             an --institution; policies that were changed by PUT /policies are kept in Redis and \
-             replace these flags",
-            error.enough()
-        )
-    })?;
-    if let Some(burst) = burst {
-        tracing::warn!(
-            "the levels may admit {burst} messages at once, and the bucket of --global {global} holds \
-             fewer: the rest get 503. A longer window of the same rate, such as 6000/60s for \
-             100/1s, holds more"
-        );
-    }
+    policies.check_sum()?;
 
     let is_shared = redis.is_some();
     let limiter = match redis {
@@ -107,22 +146,24 @@ async fn app(args: Args) -> Result<Router, Box<dyn Error>> {
         }
     };
     let gateway = Arc::new(Gateway {
-        limiter: limiter.failure_policy(args.on_failure),
-        bucket: Bucket::new(global)?,
+        limiter: limiter.failure_policy(on_failure),
+        bucket: Bucket::new(global.each)?,
         levels,
-        alerts: Alerts::new(args.bound),
+        hold: Hold::new(args.hold, stopping),
+        refusals: Refusals::new(args.bound.alert_window),
         downstream: Downstream::new(args.conduct),
         results: Results::new(&args.targets),
     });
-    let policies = Arc::new(policies);
+    let (policies, alerts) = (Arc::new(policies), Arc::new(Alerts::new(args.bound)));
 
     let (targets, adapted, watched) = (args.targets, args.adapt, gateway.clone());
-    tokio::spawn(async move {
-        tokio::join!(controller::run(targets, &watched, adapted), watched.alerts.run())
-    });
+    tokio::spawn(async move { controller::run(targets, &watched, adapted).await });
+    let (watching, watched) = (alerts.clone(), gateway.clone());
+    tokio::spawn(async move { watching.run(&watched.refusals, &webhook).await });
     if is_shared {
         let policies = policies.clone();
         tokio::spawn(async move { policies.run().await });
     }
-    Ok(routes(App { gateway, policies, idle_timeout: args.listen.idle_timeout }))
+    let clients = routes::routes(gateway.clone());
+    Ok(Apps { clients, operator: operator::routes(Operation { gateway, policies, alerts }) })
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 /// The name of an institution or a channel: 1 to 64 characters of `a-z 0-9 _ . -`.
 ///
 /// Lower case only: a name that can be spelt in two ways would have two windows.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
 #[serde(try_from = "Value")]
 pub(crate) struct Name(String);
 

@@ -6,23 +6,28 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
-use tower_sliding_window::{Policy, Quota, StoreError};
+use tower_sliding_window::StoreError;
 
+use crate::entry::Entry;
 use crate::levels::Levels;
 use crate::shared::{Changes, Shared};
-use crate::sum::GlobalTooLow;
+use crate::sum::{Global, GlobalTooLow};
 use crate::thresholds::{Target, Thresholds, UnknownTarget};
 
 /// How often a server reads the changes of the others.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often a change is tried again because another server was faster.
 const ATTEMPTS: u32 = 10;
+/// How many institutions there may be, and how many channels.
+const MOST_MEMBERS: usize = 1000;
+/// How many targets changes are kept for.
+const MOST_CHANGES: usize = 3 * MOST_MEMBERS;
 
-/// Changes the thresholds and keeps them the same on every server that shares a Redis.
+/// Changes the lists and thresholds and keeps them the same on every server that shares a Redis.
 pub(crate) struct Policies {
     /// The thresholds of the flags, which hold where nothing was changed.
     flags: Thresholds,
-    global: Quota,
+    global: Global,
     levels: Arc<Levels>,
     shared: Option<Shared>,
     /// Locked during each change, so that this server makes or takes over one at a time.
@@ -35,7 +40,7 @@ pub(crate) struct Policies {
 
 impl Policies {
     /// Creates the policies of a single server. They last as long as it runs.
-    pub(crate) fn alone(levels: Arc<Levels>, global: Quota) -> Self {
+    pub(crate) fn alone(levels: Arc<Levels>, global: Global) -> Self {
         let flags = levels.configured();
         let (known, version, stale) = Default::default();
         Self { flags, global, levels, shared: None, known, version, stale }
@@ -44,13 +49,42 @@ impl Policies {
     /// Creates the policies of a fleet, and takes over earlier changes.
     pub(crate) async fn shared(
         levels: Arc<Levels>,
-        global: Quota,
+        global: Global,
         shared: Shared,
     ) -> Result<Self, StoreError> {
         let mut policies = Self::alone(levels, global);
         policies.shared = Some(shared);
         policies.take_over(&mut *policies.known.lock().await).await?;
         Ok(policies)
+    }
+
+    /// Holds the global rate against the sum of the institutions, once the changes that are kept in
+    /// Redis are taken over.
+    ///
+    /// # Errors
+    ///
+    /// A text that says what to do if the rate is below the sum.
+    pub(crate) fn check_sum(&self) -> Result<(), String> {
+        let sum = self.levels.configured().sum();
+        let burst = sum.burst_above(self.global);
+        sum.check(self.global).map_err(|error| {
+            format!(
+                "{error}\n\
+                 hint: start with --global {}/1s or more on each of the --servers, or lower \
+                 --institution-limit or the limit of an --institution; policies that were changed \
+                 by PUT /policies are kept in Redis and replace these flags",
+                error.enough()
+            )
+        })?;
+        if let Some(burst) = burst {
+            let global = self.global.each;
+            tracing::warn!(
+                "the levels may admit {burst} parts at once, and the bucket of --global {global} holds \
+                 fewer: the rest get 503. A longer window of the same rate, such as 6000/60s for \
+                 100/1s, holds more"
+            );
+        }
+        Ok(())
     }
 
     /// Returns the version of the policies: how often they were changed.
@@ -63,18 +97,31 @@ impl Policies {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// Changes one threshold: here at once, on the other servers when they next read Redis.
+    /// Makes one change: here at once, on the other servers when they next read Redis. Returns whether
+    /// the target is new, which only [`Change::Put`] allows.
     ///
     /// # Errors
     ///
     /// [`ChangeError`] if the change is not possible. Then nothing has changed.
-    pub(crate) async fn change(&self, target: &Target, policy: Policy) -> Result<(), ChangeError> {
+    pub(crate) async fn change(
+        &self,
+        target: &Target,
+        entry: &Entry,
+        change: Change,
+    ) -> Result<bool, ChangeError> {
         let mut known = self.known.lock().await;
         for _ in 0..ATTEMPTS {
             self.take_over(&mut known).await?;
             let mut thresholds = self.levels.configured();
+            let is_new = thresholds.get(target).is_err();
+            if is_new && change == Change::OfMembers {
+                return Err(UnknownTarget.into());
+            }
             let before = thresholds.sum();
-            thresholds.set(target, policy.clone())?;
+            thresholds.set(target, entry)?;
+            if is_new && thresholds.lists.iter().any(|list| list.len() > MOST_MEMBERS) {
+                return Err(ChangeError::TooMany);
+            }
             let after = thresholds.sum();
             // A sum that is already too high, for another server has a higher global rate, may still
             // be lowered.
@@ -83,7 +130,8 @@ impl Policies {
             }
             let mut changes = known.clone();
             changes.version = changes.version.saturating_add(1);
-            changes.policies.insert(target.to_string(), policy.to_string());
+            forget_removed(&mut changes, &self.flags, MOST_CHANGES);
+            changes.policies.insert(target.to_string(), entry.to_string());
             // A server that has changed something meanwhile has raised the version, and this put is
             // refused.
             if let Some(shared) = &self.shared
@@ -91,9 +139,10 @@ impl Policies {
             {
                 continue;
             }
-            tracing::info!(%target, %policy, version = changes.version, "a policy was changed");
+            let (what, version) = (target.to_string(), changes.version);
+            tracing::info!(target = ?what, entry = ?entry.to_string(), version, "a policy was changed");
             self.apply(&mut known, thresholds, changes);
-            return Ok(());
+            return Ok(is_new);
         }
         Err(ChangeError::Contended)
     }
@@ -147,38 +196,90 @@ impl Policies {
         *known = changes;
     }
 
-    /// Returns the thresholds with these changes. A policy that can't be read changes nothing.
+    /// Returns the thresholds with these changes. An entry that can't be read changes nothing.
     fn thresholds(&self, changes: &Changes) -> Thresholds {
         let (mut thresholds, present) = (self.flags.clone(), self.levels.configured());
         for (field, text) in &changes.policies {
             let Ok(target) = field.parse::<Target>() else {
-                tracing::warn!("a policy in Redis is for an unknown level");
+                tracing::warn!(?field, "a policy in Redis is for an unknown level");
                 continue;
             };
-            let set = match text.parse() {
-                Ok(policy) => thresholds.set(&target, policy),
-                Err(error) => {
-                    tracing::warn!(%target, %error, "a policy in Redis can't be read: the old one stays");
-                    thresholds.set_as_in(&present, &target)
+            match text.parse() {
+                Ok(entry) if thresholds.set(&target, &entry).is_ok() => {}
+                Ok(_) | Err(_) => {
+                    tracing::warn!(
+                        ?field,
+                        ?text,
+                        "a policy in Redis can't be read: the old one stays"
+                    );
+                    thresholds.set_as_in(&present, &target);
                 }
-            };
-            if set.is_err() {
-                tracing::warn!(%target, "a policy in Redis is for an unknown institution");
             }
         }
         thresholds
     }
 }
 
-/// Why a threshold was not changed.
+/// Forgets what was removed once there are `most` changes, so that their number is bounded. What the
+/// flags have must stay removed.
+fn forget_removed(changes: &mut Changes, flags: &Thresholds, most: usize) {
+    if changes.policies.len() < most {
+        return;
+    }
+    let removed = Entry::Removed.to_string();
+    changes.policies.retain(|target, entry| {
+        *entry != removed || target.parse().is_ok_and(|target| flags.get(&target).is_ok())
+    });
+}
+
+/// What a change may be of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Change {
+    /// Of levels and of members that there are.
+    OfMembers,
+    /// Of new members too.
+    Put,
+}
+
+/// Why nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChangeError {
     #[error(transparent)]
     Unknown(#[from] UnknownTarget),
+    #[error("there are {MOST_MEMBERS} already")]
+    TooMany,
     #[error(transparent)]
     GlobalTooLow(#[from] GlobalTooLow),
     #[error("the change can't be written to Redis: {0}")]
     Redis(#[from] StoreError),
     #[error("other servers were faster, again and again")]
     Contended,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_removed_is_forgotten_in_the_end() {
+        let policy = || "1/1s".parse().unwrap();
+        let flags = Thresholds {
+            levels: [policy(), policy(), policy()],
+            lists: [[("bank".parse().unwrap(), None)].into(), Default::default()],
+        };
+        let entries = [
+            ("institution/bank", "removed"),
+            ("institution/gone", "removed"),
+            ("channel/bank", "removed"),
+            ("channel/news", "level"),
+            ("receiver", "5/1s"),
+        ];
+        let policies = entries.map(|(target, entry)| (target.to_owned(), entry.to_owned())).into();
+        let mut changes = Changes { version: 5, policies };
+        forget_removed(&mut changes, &flags, 6);
+        assert_eq!(changes.policies.len(), 5, "there is room for more");
+        forget_removed(&mut changes, &flags, 5);
+        let left: Vec<&str> = changes.policies.keys().map(String::as_str).collect();
+        assert_eq!(left, ["channel/news", "institution/bank", "receiver"]);
+    }
 }

@@ -1,11 +1,11 @@
 //! [`Sum`]: what the levels admit altogether, which the global rate must not be below.
 //!
-//! Every message takes a place in the window of its institution, and the institutions are those the
-//! server was started with. So in the long run the levels admit no more than the sum of the
-//! institutions' rates. Channels and receivers are not summed: a message may name new ones, so their
-//! number has no bound, and they only narrow what the institutions' windows let through.
+//! Every message takes a place in the window of its institution. So in the long run the levels admit no
+//! more than the sum of the institutions' rates, on all servers together. Channels and receivers are
+//! not summed: they only narrow what the institutions' windows let through.
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 use serde_json::{Value, json};
 use tower_sliding_window::{Policy, Quota};
@@ -16,6 +16,35 @@ use crate::name::Name;
 const SHOWN_TERMS: usize = 10;
 /// What rounding may add to a sum of rates, as a part of it.
 const ROUNDING: f64 = 1e-9;
+
+/// What the buckets of all servers admit altogether.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Global {
+    /// What the bucket of each server admits.
+    pub(crate) each: Quota,
+    /// How many servers there are.
+    pub(crate) servers: NonZeroU32,
+}
+
+impl Global {
+    fn rate(&self) -> f64 {
+        rate(&self.each) * f64::from(self.servers.get())
+    }
+}
+
+impl fmt::Display for Global {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.servers.get() {
+            1 => write!(f, "{}, that is {} a second,", self.each, shown(self.rate())),
+            more => write!(
+                f,
+                "{} of each of {more} servers, that is {} a second,",
+                self.each,
+                shown(self.rate())
+            ),
+        }
+    }
+}
 
 /// The institutions' rates, added up.
 #[derive(Clone, Debug)]
@@ -56,18 +85,19 @@ impl Sum {
     /// # Errors
     ///
     /// [`GlobalTooLow`] if the rate is below the sum.
-    pub(crate) fn check(self, global: Quota) -> Result<(), GlobalTooLow> {
-        if self.rate() > rate(&global) * (1.0 + ROUNDING) {
+    pub(crate) fn check(self, global: Global) -> Result<(), GlobalTooLow> {
+        if self.rate() > global.rate() * (1.0 + ROUNDING) {
             return Err(GlobalTooLow { sum: self, global });
         }
         Ok(())
     }
 
-    /// Returns how many tokens a bucket must hold to refuse nothing that the levels admit, if that is
-    /// more than a bucket of this quota holds.
-    pub(crate) fn burst_above(&self, global: Quota) -> Option<u64> {
+    /// Returns how many tokens the buckets must hold to refuse nothing that the levels admit, if that is
+    /// more than they hold.
+    pub(crate) fn burst_above(&self, global: Global) -> Option<u64> {
         let burst = self.terms.iter().map(|(_, policy)| rate_and_burst(policy).1).sum();
-        (burst > u64::from(global.limit())).then_some(burst)
+        let held = u64::from(global.each.limit()) * u64::from(global.servers.get());
+        (burst > held).then_some(burst)
     }
 }
 
@@ -87,30 +117,35 @@ impl fmt::Display for Sum {
 
 /// The global rate is below the sum of what it fronts.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error(
-    "the global rate {global}, that is {} a second, is below the sum of the institutions' rates: {sum}",
-    shown(rate(global))
-)]
+#[error("the global rate {global} is below the sum of the institutions' rates: {sum}")]
 pub(crate) struct GlobalTooLow {
     sum: Sum,
-    global: Quota,
+    global: Global,
 }
 
 impl GlobalTooLow {
-    /// Returns the lowest global rate in whole messages a second that would do.
+    /// Returns the lowest rate of each server in whole messages a second that would do.
     pub(crate) fn enough(&self) -> u64 {
-        (self.sum.rate() * (1.0 - ROUNDING)).ceil() as u64
+        let servers = f64::from(self.global.servers.get());
+        (self.sum.rate() / servers * (1.0 - ROUNDING)).ceil() as u64
     }
 
     /// Returns the sum, its terms and the global rate for a problem document, rates a second.
-    pub(crate) fn members(&self) -> [(&'static str, Value); 3] {
+    pub(crate) fn members(&self) -> [(&'static str, Value); 4] {
         let term = |(name, policy): &(Name, Policy)| {
             let (rate, _) = rate_and_burst(policy);
             json!({ "institution": name.as_str(), "policy": policy.to_string(), "rate": rate })
         };
         let terms: Vec<_> = self.sum.terms.iter().take(SHOWN_TERMS).map(term).collect();
-        let global = json!({ "policy": self.global.to_string(), "rate": rate(&self.global) });
-        [("sum", self.sum.rate().into()), ("terms", terms.into()), ("global", global)]
+        let Global { each, servers } = self.global;
+        let global = json!({ "policy": each.to_string(), "rate": rate(&each) });
+        let sum = self.sum.rate().into();
+        [
+            ("sum", sum),
+            ("terms", terms.into()),
+            ("global", global),
+            ("servers", servers.get().into()),
+        ]
     }
 }
 
@@ -133,8 +168,12 @@ mod tests {
         Sum::new(terms.iter().map(|(name, policy)| (name, policy)))
     }
 
-    fn fits(policies: &[&str], global: &str) -> bool {
-        sum(policies).check(global.parse().unwrap()).is_ok()
+    fn global(each: &str, servers: u32) -> Global {
+        Global { each: each.parse().unwrap(), servers: NonZeroU32::new(servers).unwrap() }
+    }
+
+    fn fits(policies: &[&str], each: &str) -> bool {
+        sum(policies).check(global(each, 1)).is_ok()
     }
 
     #[test]
@@ -150,7 +189,7 @@ mod tests {
 
     #[test]
     fn message_shows_sum_terms_and_rate() {
-        let error = sum(&["50/60s", "400/1s"]).check("24000/60s".parse().unwrap()).unwrap_err();
+        let error = sum(&["50/60s", "400/1s"]).check(global("24000/60s", 1)).unwrap_err();
         assert_eq!(
             error.to_string(),
             "the global rate 24000/60s, that is 400 a second, is below the sum of the institutions' \
@@ -163,7 +202,18 @@ mod tests {
     #[test]
     fn bucket_must_hold_bursts_above_the_rates() {
         let sum = sum(&["1000/60s", "5/1s,100/60s"]);
-        assert_eq!(sum.burst_above("1099/1s".parse().unwrap()), Some(1100));
-        assert_eq!(sum.burst_above("1100/1s".parse().unwrap()), None);
+        assert_eq!(sum.burst_above(global("1099/1s", 1)), Some(1100));
+        assert_eq!(sum.burst_above(global("1100/1s", 1)), None);
+        assert_eq!(sum.burst_above(global("550/1s", 2)), None);
+    }
+
+    #[test]
+    fn every_server_adds_its_bucket() {
+        let institutions = ["500/1s", "401/1s"];
+        assert!(sum(&institutions).check(global("301/1s", 3)).is_ok());
+        let error = sum(&institutions).check(global("300/1s", 3)).unwrap_err();
+        let shown = "300/1s of each of 3 servers, that is 900 a second, is below";
+        assert!(error.to_string().contains(shown), "{error}");
+        assert_eq!(error.enough(), 301, "on each server");
     }
 }

@@ -1,4 +1,5 @@
-//! [`Thresholds`]: what each level admits by configuration.
+//! [`Thresholds`]: which institutions and channels there are, and what each level admits by
+//! configuration.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,19 +31,49 @@ impl Level {
     }
 }
 
-/// Whose threshold it is: `channel`, `receiver`, `institution` for every institution that has none
-/// of its own, or `institution/NAME` for one.
+/// A list of names that messages may have at a level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum List {
+    Institutions,
+    Channels,
+}
+
+impl List {
+    pub(crate) const ALL: [Self; 2] = [Self::Institutions, Self::Channels];
+
+    /// Returns the list's name, which is that of its route too.
+    pub(crate) const fn name(self) -> &'static str {
+        ["institutions", "channels"][self as usize]
+    }
+
+    /// Returns the level that the names are of.
+    pub(crate) const fn level(self) -> Level {
+        [Level::Institution, Level::Channel][self as usize]
+    }
+}
+
+/// Whose threshold it is: `institution`, `channel` or `receiver` for all that have none of their own,
+/// or `institution/NAME` or `channel/NAME` for one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Target {
     Level(Level),
-    Institution(Name),
+    Member(List, Name),
+}
+
+impl Target {
+    pub(crate) fn level(&self) -> Level {
+        match self {
+            Self::Level(level) => *level,
+            Self::Member(list, _) => list.level(),
+        }
+    }
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Level(level) => f.write_str(level.name()),
-            Self::Institution(name) => write!(f, "institution/{name}"),
+            Self::Member(list, name) => write!(f, "{}/{name}", list.level().name()),
         }
     }
 }
@@ -51,52 +82,43 @@ impl FromStr for Target {
     type Err = UnknownTarget;
 
     fn from_str(text: &str) -> Result<Self, UnknownTarget> {
-        match text.strip_prefix("institution/") {
-            Some(name) => name.parse().map(Self::Institution).map_err(|_| UnknownTarget),
-            None => Level::from_str(text, false).map(Self::Level).map_err(|_| UnknownTarget),
-        }
+        let Some((level, name)) = text.split_once('/') else {
+            return Level::from_str(text, false).map(Self::Level).map_err(|_| UnknownTarget);
+        };
+        let list = List::ALL.into_iter().find(|list| list.level().name() == level);
+        let name = name.parse().map_err(|_| UnknownTarget)?;
+        list.map(|list| Self::Member(list, name)).ok_or(UnknownTarget)
     }
 }
 
-/// There is no such level, or no such institution.
+/// There is no such level, institution or channel.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "there is no such level or institution: write institution, channel, receiver, or \
-     institution/NAME with a NAME that the server was started with"
+    "there is no such level, institution or channel: write institution, channel, receiver, \
+     institution/NAME or channel/NAME; PUT /institutions/NAME and PUT /channels/NAME add a NAME"
 )]
 pub(crate) struct UnknownTarget;
+
+/// The members of a list, and the thresholds of those that have one of their own.
+pub(crate) type Members = BTreeMap<Name, Option<Policy>>;
 
 /// What each level admits by configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Thresholds {
     /// In the order of [`Level::ALL`].
     pub(crate) levels: [Policy; Level::ALL.len()],
-    /// The institutions there are, and what those have that have a threshold of their own.
-    pub(crate) institutions: BTreeMap<Name, Option<Policy>>,
+    /// In the order of [`List::ALL`].
+    pub(crate) lists: [Members; List::ALL.len()],
 }
 
 impl Thresholds {
-    /// Replaces one threshold.
-    pub(crate) fn set(&mut self, target: &Target, policy: Policy) -> Result<(), UnknownTarget> {
-        match target {
-            Target::Level(level) => self.levels[*level as usize] = policy,
-            Target::Institution(name) => {
-                *self.institutions.get_mut(name).ok_or(UnknownTarget)? = Some(policy);
-            }
-        }
-        Ok(())
+    /// Returns the members of a list.
+    pub(crate) fn list(&self, list: List) -> &Members {
+        &self.lists[list as usize]
     }
 
-    /// Replaces one threshold by what it is in `other`.
-    pub(crate) fn set_as_in(&mut self, other: &Self, target: &Target) -> Result<(), UnknownTarget> {
-        match target {
-            Target::Level(level) => self.set(target, other.of(*level).clone())?,
-            Target::Institution(name) => {
-                let own = self.institutions.get_mut(name).ok_or(UnknownTarget)?;
-                *own = other.institutions.get(name).cloned().flatten();
-            }
-        }
-        Ok(())
+    pub(crate) fn list_mut(&mut self, list: List) -> &mut Members {
+        &mut self.lists[list as usize]
     }
 
     /// Returns the threshold of a level.
@@ -104,25 +126,25 @@ impl Thresholds {
         &self.levels[level as usize]
     }
 
-    /// Returns one threshold: of an institution its own, or else that of the level.
+    /// Returns one threshold: of a member its own, or else that of the level.
     pub(crate) fn get(&self, target: &Target) -> Result<&Policy, UnknownTarget> {
         match target {
             Target::Level(level) => Ok(self.of(*level)),
-            Target::Institution(name) => {
-                let mut all = self.institutions();
-                all.find(|(it, _)| *it == name).map(|(_, policy)| policy).ok_or(UnknownTarget)
+            Target::Member(list, name) => {
+                let own = self.list(*list).get(name).ok_or(UnknownTarget)?;
+                Ok(own.as_ref().unwrap_or(self.of(list.level())))
             }
         }
     }
 
-    /// Returns every institution with its threshold.
-    pub(crate) fn institutions(&self) -> impl Iterator<Item = (&Name, &Policy)> {
-        let level = self.of(Level::Institution);
-        self.institutions.iter().map(move |(name, own)| (name, own.as_ref().unwrap_or(level)))
+    /// Returns every member of a list with its threshold.
+    pub(crate) fn members(&self, list: List) -> impl Iterator<Item = (&Name, &Policy)> {
+        let level = self.of(list.level());
+        self.list(list).iter().map(move |(name, own)| (name, own.as_ref().unwrap_or(level)))
     }
 
     /// Adds up what the levels admit altogether.
     pub(crate) fn sum(&self) -> Sum {
-        Sum::new(self.institutions())
+        Sum::new(self.members(List::Institutions))
     }
 }

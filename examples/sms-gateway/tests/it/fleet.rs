@@ -6,10 +6,13 @@ use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
 use tower_sliding_window::RedisStore;
 use tower_sliding_window::store::RedisServers;
 
-use crate::{ALICE, BOB, GATEWAY, policies_until, put, sent_by_both, sms, start, stop, violated};
+use crate::{
+    ALICE, BOB, GATEWAY, delete, operator, policies_until, put, sent_by_both, shown, sms, start,
+    stop, violated,
+};
 
 async fn configured(server: &Server, level: &str) -> Value {
-    server.get("/policies").await.json()[level]["configured"].clone()
+    shown(server, "/policies").await[level]["configured"].clone()
 }
 
 #[tokio::test]
@@ -46,13 +49,40 @@ async fn change_holds_on_every_server_and_restart() {
     redis.run::<()>(&["EXPIRE", "gate:policies", "100"]).await;
     let again = start(&flags);
     assert!(redis.run::<i64>(&["TTL", "gate:policies"]).await > 100, "the server renews it");
-    let policies = again.get("/policies").await.json();
+    let policies = shown(&again, "/policies").await;
     assert_eq!(
         (&policies["version"], &policies["receiver"]["configured"]),
         (&3.into(), &"1/1h".into())
     );
     assert_eq!(policies["institution"]["institutions"]["bank"]["configured"], "50/1s");
     violated(&sms(&again, "bank", ALICE).await);
+}
+
+#[tokio::test]
+async fn lists_are_the_same_on_every_server() {
+    let redis = Redis::start().await;
+    let flags = ["--redis", &redis.url(), "--institution", "bank=9/1s", "--institution", "shop"];
+    let servers = [(); 2].map(|()| start(&flags));
+    assert_eq!(put(&servers[0], "/institutions/post", "1/1h").await.status, 201);
+    assert_eq!(put(&servers[0], "/channels/news", "").await.status, 201);
+    assert_eq!(delete(&servers[1], "/institutions/shop").await.status, 204);
+    assert_eq!(delete(&servers[1], "/channels/marketing").await.status, 204);
+    assert_eq!(delete(&servers[1], "/policies/institution/bank").await.status, 200);
+    policies_until(&servers[0], |policies| policies["version"] == 5).await;
+    servers.into_iter().for_each(|server| drop(stop(server)));
+
+    // Also on one that starts again, whose flags still have what was removed.
+    let again = start(&flags);
+    let policies = shown(&again, "/policies").await;
+    let names = |level: &str, list: &str| -> Vec<String> {
+        policies[level][list].as_object().unwrap().keys().cloned().collect()
+    };
+    assert_eq!(names("institution", "institutions"), ["bank", "post"]);
+    assert_eq!(names("channel", "channels"), ["news", "otp"]);
+    assert_eq!(policies["institution"]["institutions"]["bank"]["configured"], "100/1s");
+    assert_eq!(sms(&again, "shop", ALICE).await.status, 403);
+    assert_eq!(sms(&again, "post", ALICE).await.status, 202);
+    assert_eq!(violated(&sms(&again, "post", BOB).await), json!(["institution"]));
 }
 
 #[tokio::test]
@@ -63,7 +93,7 @@ async fn concurrent_changes_never_break_the_sum() {
         assert_eq!(put(&one, "/policies/institution/bank", "100/1s").await.status, 200);
         assert_eq!(put(&one, "/policies/institution/shop", "100/1s").await.status, 200);
         let raise = |server: &Server, name: &str| {
-            let request = server.request("PUT", &format!("/policies/institution/{name}"));
+            let request = operator(server, "PUT", &format!("/policies/institution/{name}"));
             server.spawn_body(request, "300/1s")
         };
         let answers = [raise(&one, "bank"), raise(&other, "shop")];
@@ -74,7 +104,7 @@ async fn concurrent_changes_never_break_the_sum() {
         statuses.sort_unstable();
         assert_eq!(statuses, [200, 409], "round {round}");
     }
-    let version = one.get("/policies").await.json()["version"].as_u64().unwrap();
+    let version = shown(&one, "/policies").await["version"].as_u64().unwrap();
     assert_eq!(version, 60, "each change has one version");
 }
 
@@ -83,7 +113,7 @@ async fn an_unreadable_policy_changes_nothing() {
     let redis = Redis::start().await;
     let server = start(&["--redis", &redis.url()]);
     put(&server, "/policies/channel", "33/1s").await;
-    let set = ["HSET", "sms:policies", "channel", "many", "institution/gone", "1/1s"];
+    let set = ["HSET", "sms:policies", "channel", "many", "institution/Gone", "1/1s"];
     let more = ["sender", "1/1s", "receiver", "7/60s", "version", "9"];
     redis.run::<()>(&[&set[..], &more].concat()).await;
     policies_until(&server, |policies| policies["receiver"]["configured"] == "7/60s").await;

@@ -1,10 +1,14 @@
 //! What the SMS gateway promises, as its clients and its operator see it.
 
+mod alerts;
 mod fairness;
 mod fleet;
+mod hold;
+mod operator;
 mod process;
 mod sending;
 
+use axum::http::request::Builder;
 use serde_json::{Value, json};
 use test_support::eventually;
 use test_support::server_process::{HttpResponse, Server};
@@ -13,9 +17,13 @@ use tokio::task::JoinHandle;
 const GATEWAY: &str = env!("CARGO_BIN_EXE_sms-gateway");
 const ALICE: &str = "+491701234567";
 const BOB: &str = "+491701234568";
+const TOKEN: &str = "0123456789abcdef";
+/// The admin listener, on a free port.
+const ADMIN: [&str; 4] = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
+
 /// Starts a server that waits for Redis as long as a busy machine may need.
 fn start(flags: &[&str]) -> Server {
-    Server::start(GATEWAY, &[&["--response-timeout", "10s"], flags].concat())
+    Server::start(GATEWAY, &[&["--response-timeout", "10s"], &ADMIN[..], flags].concat())
 }
 
 /// Asks a server to stop, and returns its logs.
@@ -38,8 +46,22 @@ fn spawn_sms(server: &Server, institution: &str, to: &str) -> JoinHandle<HttpRes
     server.spawn_body(server.request("POST", "/sms"), message(institution, to))
 }
 
+/// Begins a request of the operator.
+fn operator(server: &Server, method: &str, path: &str) -> Builder {
+    server.admin_request(method, path).header("authorization", format!("Bearer {TOKEN}"))
+}
+
 async fn put(server: &Server, path: &str, body: &str) -> HttpResponse {
-    server.send_body(server.request("PUT", path), body.to_owned()).await
+    server.send_body(operator(server, "PUT", path), body.to_owned()).await
+}
+
+async fn delete(server: &Server, path: &str) -> HttpResponse {
+    server.send(operator(server, "DELETE", path)).await
+}
+
+/// Reads what a route of the admin listener shows.
+async fn shown(server: &Server, path: &str) -> Value {
+    server.send(operator(server, "GET", path)).await.json()
 }
 
 /// Returns the levels that a 429 names.
@@ -50,14 +72,15 @@ fn violated(answer: &HttpResponse) -> Value {
 
 /// Waits until the server's policies are as `wanted`.
 async fn policies_until(server: &Server, wanted: impl Fn(&Value) -> bool) {
-    let is_wanted = async || wanted(&server.get("/policies").await.json());
+    let is_wanted = async || wanted(&shown(server, "/policies").await);
     eventually("the policies are as wanted", is_wanted).await;
 }
 
 /// Sends one receiver so many messages through two servers at once, and returns how many were sent.
 /// Only the receiver's policy may stop any.
 async fn sent_by_both(servers: &[Server; 2], messages: usize, to: &str) -> usize {
-    let messages: Vec<_> = (0..messages).map(|index| spawn_sms(&servers[index % 2], "bank", to)).collect();
+    let messages: Vec<_> =
+        (0..messages).map(|index| spawn_sms(&servers[index % 2], "bank", to)).collect();
     let mut sent = 0;
     for message in messages {
         let answer = message.await.unwrap();

@@ -4,7 +4,7 @@ use test_support::raw_client::RawClient;
 use test_support::server_process::{Server, cannot_start, refuses, run};
 use test_support::{Redis, eventually};
 
-use crate::{ALICE, GATEWAY, message, put, sms, start, stop};
+use crate::{ADMIN, ALICE, GATEWAY, message, put, shown, sms, start, stop};
 
 /// Returns the head and the body of a request that sends a message.
 fn raw_message() -> [String; 2] {
@@ -21,6 +21,12 @@ fn a_failed_start_names_the_way_out() {
             &["--institution", "bank", "--institution", "bank=5/1s"],
             "--institution names bank twice",
         ),
+        (&["--channel", "otp=1/1s", "--channel", "otp"], "--channel names otp twice"),
+        (&["--channel", "OTP"], "a-z"),
+        (&["--servers", "0"], "--servers"),
+        (&["--hold", "61s"], "longer than 60s"),
+        (&["--hold-messages", "8192"], "must be below --max-connections"),
+        (&["--admin", "0.0.0.0:1"], "other machines could reach it"),
         (&["--adapt", "everything"], "institution, channel, receiver"),
         (&["--alert-above", "101%"], "percentage"),
     ];
@@ -37,7 +43,7 @@ fn a_failed_start_names_the_way_out() {
 #[tokio::test]
 async fn logs_name_receivers_at_debug_and_no_text() {
     for (level, named) in [("info", false), ("info,sms_gateway=debug", true)] {
-        let server = Server::start_logging(GATEWAY, level, &[]);
+        let server = Server::start_logging(GATEWAY, level, &ADMIN);
         for _ in 0..4 {
             sms(&server, "bank", ALICE).await;
         }
@@ -65,7 +71,7 @@ async fn a_client_that_leaves_early_leaves_no_trace() {
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
     // The message is admitted, not taken by the downstream, and cancelled.
     eventually("it has failed", async || {
-        server.get("/downstream").await.json()["window"]["failed"] == 1
+        shown(&server, "/downstream").await["window"]["failed"] == 1
     })
     .await;
     eventually("no trace is left", async || {
@@ -76,7 +82,7 @@ async fn a_client_that_leaves_early_leaves_no_trace() {
 
 #[tokio::test]
 async fn a_client_that_stalls_in_a_message_is_closed() {
-    let server = start(&["--idle-timeout", "2s"]);
+    let server = start(&["--idle-timeout", "2s", "--io-timeout", "2s"]);
     let [head, body] = raw_message();
     let request = format!("{head}{body}");
     let mut stalled = Vec::new();

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
-use test_support::{Redis, eventually};
+use test_support::Redis;
 
-use crate::{ALICE, BOB, message, policies_until, sms, start, stop, violated};
+use crate::{ALICE, BOB, message, sms, start, violated};
 
 #[tokio::test]
 async fn messages_go_out_until_a_level_is_full() {
@@ -44,6 +44,7 @@ async fn a_malformed_message_is_refused() {
         (with("to", "+1234567890123456".into()), 422, "7 to 15 digits"),
         (with("institution", "Bank".into()), 422, "a-z"),
         (with("institution", "stranger".into()), 403, "started with"),
+        (with("channel", "made-up".into()), 422, "channels that the gateway"),
         (with("text", "ü".repeat(1601).into()), 422, "1 to 1600"),
         (with("text", "x".repeat(20_000).into()), 413, ""),
     ] {
@@ -51,25 +52,5 @@ async fn a_malformed_message_is_refused() {
         answer.problem(status);
         let said = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
         assert!(said.contains(part) && !said.contains("stranger"), "{body}: {said}");
-    }
-}
-
-#[tokio::test]
-async fn an_alert_is_logged_at_its_start_and_end() {
-    let flags = ["--alert-window", "2s", "--alert-least", "5", "--receiver-limit", "1/1h"];
-    let server = start(&flags);
-    eventually("an alert begins", async || {
-        sms(&server, "bank", ALICE).await;
-        server.get("/policies").await.json()["receiver"]["alert"] == true
-    })
-    .await;
-    policies_until(&server, |policies| policies["receiver"]["alert"] == false).await;
-    let logs = stop(server);
-    let lines = |part: &str| -> Vec<&str> { logs.lines().filter(|it| it.contains(part)).collect() };
-    let (begun, over) = (lines("alert: a level refuses too much"), lines("the alert is over"));
-    assert_eq!((begun.len(), over.len()), (1, 1), "{logs}");
-    assert!(begun[0].contains("WARN") && begun[0].contains("receiver"), "{logs}");
-    for key in ["4917", "bank", "otp"] {
-        assert!(!logs.contains(key), "{key} does not belong in logs at info: {logs}");
     }
 }

@@ -1,0 +1,182 @@
+//! [`Hold`]: messages that wait for room instead of being refused.
+//!
+//! The messages to one receiver wait in a line and are admitted in its order. Of those that their
+//! institution or their channel holds up, one at a time tries again, so that a thousand messages that
+//! wait do not ask the store a thousand times for one place.
+
+mod line;
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use clap::Args;
+use example_support::flags::span;
+use example_support::lock;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use self::line::{InLine, Lines};
+use crate::message::Message;
+use crate::name::Name;
+use crate::thresholds::List;
+
+/// The longest wait: as long as most callers and proxies wait for a response.
+const LONGEST: Duration = Duration::from_secs(60);
+/// How long a denial is believed: a place can become free earlier than it says, by a message that was
+/// not sent or by a higher threshold.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// How long messages may wait, and how many.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct HoldFlags {
+    /// Lets a message that a level refuses wait for up to this long, up to 60s, instead of refusing it
+    /// at once. Messages to one receiver are admitted in their order. With 0s none waits.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = bound)]
+    pub(crate) hold: Duration,
+
+    /// Messages that may wait at one time, each of up to 16 KiB and with its connection. Each
+    /// institution has an equal share of these places.
+    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    pub(crate) hold_messages: u32,
+}
+
+/// Reads how long a message may wait.
+fn bound(text: &str) -> Result<Duration, Box<dyn Error + Send + Sync>> {
+    let bound = span(text)?;
+    if bound <= LONGEST { Ok(bound) } else { Err("it is longer than 60s".into()) }
+}
+
+/// The messages that wait.
+pub(crate) struct Hold {
+    flags: HoldFlags,
+    places: Arc<Mutex<Places>>,
+    /// In the order of their receivers.
+    receivers: Lines<String>,
+    /// Where one message at a time tries again.
+    gates: Lines<Gate>,
+    stopping: watch::Receiver<bool>,
+}
+
+/// What holds a message up besides its receiver.
+pub(crate) type Gate = (List, Name);
+
+#[derive(Default)]
+struct Places {
+    taken: usize,
+    by_institution: HashMap<Name, usize>,
+}
+
+/// Why a message no longer waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It has waited for as long as it may.
+    Late,
+    /// The server stops.
+    Stopping,
+}
+
+impl Hold {
+    /// Creates the lines. Nothing waits any longer once `stopping` is true.
+    pub(crate) fn new(flags: HoldFlags, stopping: watch::Receiver<bool>) -> Self {
+        let (receivers, gates) = (Lines::default(), Lines::default());
+        Self { flags, places: Arc::default(), receivers, gates, stopping }
+    }
+
+    /// Returns how long a message may wait, zero if none may.
+    pub(crate) fn bound(&self) -> Duration {
+        self.flags.hold
+    }
+
+    /// Tells whether messages wait for a receiver. A message that comes later must not overtake them.
+    pub(crate) fn has_line(&self, receiver: &str) -> bool {
+        self.receivers.length(receiver) > 0
+    }
+
+    /// Returns how many messages of an institution wait.
+    pub(crate) fn waiting(&self, institution: &Name) -> usize {
+        lock(&self.places).by_institution.get(institution).copied().unwrap_or(0)
+    }
+
+    /// Puts a message at the end of the line of its receiver, unless the places of its institution are
+    /// taken, one of `institutions`, or `longest` messages are in the line.
+    pub(crate) fn join(
+        &self,
+        message: &Message,
+        institutions: usize,
+        longest: usize,
+    ) -> Option<Turn<'_>> {
+        let most = self.flags.hold_messages as usize;
+        let share = (most / institutions.max(1)).max(1);
+        let mut places = lock(&self.places);
+        if places.taken >= most || self.receivers.length(&message.to) >= longest {
+            return None;
+        }
+        let own = places.by_institution.entry(message.institution.clone()).or_default();
+        if *own >= share {
+            return None;
+        }
+        *own += 1;
+        places.taken += 1;
+        let place = Place { places: self.places.clone(), institution: message.institution.clone() };
+        let line = self.receivers.join(message.to.clone());
+        Some(Turn { hold: self, line, gate: None, _place: place })
+    }
+}
+
+/// The place that a message has while it waits.
+struct Place {
+    places: Arc<Mutex<Places>>,
+    institution: Name,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut places = lock(&self.places);
+        places.taken -= 1;
+        if let Some(own) = places.by_institution.get_mut(&self.institution) {
+            *own -= 1;
+            if *own == 0 {
+                places.by_institution.remove(&self.institution);
+            }
+        }
+    }
+}
+
+/// A message in the line of its receiver. The next one moves up when it is dropped.
+pub(crate) struct Turn<'a> {
+    hold: &'a Hold,
+    line: InLine<String>,
+    gate: Option<(Gate, InLine<Gate>)>,
+    _place: Place,
+}
+
+impl Turn<'_> {
+    /// Waits until the message is the first of its line, may pass the gate, and it is `again`, but no
+    /// longer than `until`.
+    pub(crate) async fn wait(
+        &mut self,
+        gate: Option<Gate>,
+        again: Instant,
+        until: Instant,
+    ) -> Result<(), Ended> {
+        let mut stopping = self.hold.stopping.clone();
+        let turn = async {
+            self.line.reach_head().await;
+            if self.gate.as_ref().map(|(gate, _)| gate) != gate.as_ref() {
+                self.gate = gate.map(|gate| (gate.clone(), self.hold.gates.join(gate)));
+            }
+            if let Some((_, gate)) = &mut self.gate {
+                gate.reach_head().await;
+            }
+            sleep_until(again.min(Instant::now() + BELIEVED)).await;
+        };
+        tokio::select! {
+            biased;
+            // An error means that the end of the program is near too.
+            _ = stopping.wait_for(|stopping| *stopping) => Err(Ended::Stopping),
+            turn = timeout_at(until, turn) => turn.map_err(|_| Ended::Late),
+        }
+    }
+}
