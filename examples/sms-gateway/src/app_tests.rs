@@ -1,5 +1,6 @@
 //! The whole gateway without a Redis, under a clock that the tests advance.
 
+mod fairness;
 mod hold;
 mod lists;
 mod parts;

@@ -18,8 +18,8 @@ use crate::thresholds::{Level, List, Target};
 
 /// The way of a message: all levels in one decision, then the bucket, then the downstream.
 ///
-/// The levels come first, so that a message that they refuse takes no token: an institution that sends
-/// more than its quota empties no bucket for the others.
+/// The token is taken when the levels have admitted the message, so that one that they refuse takes none:
+/// an institution that sends more than its quota empties no bucket for the others.
 pub(crate) struct Gateway {
     /// Its own policy is not used: each check names the policies of the levels.
     pub(crate) limiter: Limiter,
@@ -133,7 +133,10 @@ impl Gateway {
             Err(StoreError::CostAboveLimit { .. }) => return Err(self.too_long(message)),
             Err(error) => return Err(Refusal::Store(error)),
         };
-        let Err(refusal) = self.bucket.take(message.parts) else { return Ok(admitted) };
+        // An institution that was removed meanwhile still sends this message.
+        let Some(portion) = self.levels.portion(&message.institution) else { return Ok(admitted) };
+        let token = self.bucket.take(&message.institution, portion, message.parts);
+        let Err(refusal) = token else { return Ok(admitted) };
         self.give_back(&admitted).await;
         Err(refusal)
     }

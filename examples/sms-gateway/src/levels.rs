@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tower_sliding_window::{Policy, PolicyHandle, Quota};
 
+use crate::bucket::Portion;
 use crate::name::Name;
 use crate::share::Share;
 use crate::thresholds::{Level, List, Target, Thresholds, UnknownTarget};
@@ -22,16 +23,20 @@ struct Handles {
     /// In the order of [`List::ALL`].
     lists: [BTreeMap<Name, PolicyHandle>; List::ALL.len()],
     receiver: PolicyHandle,
+    /// What belongs to each institution of the bucket.
+    portions: BTreeMap<Name, Portion>,
 }
 
 struct Settings {
     configured: Thresholds,
     shares: [Share; Level::ALL.len()],
+    bucket: Quota,
 }
 
 impl Levels {
-    pub(crate) fn new(configured: Thresholds) -> Self {
-        let settings = Settings { configured, shares: [Share::ALL; Level::ALL.len()] };
+    /// Creates the levels in front of a bucket.
+    pub(crate) fn new(configured: Thresholds, bucket: Quota) -> Self {
+        let settings = Settings { configured, shares: [Share::ALL; Level::ALL.len()], bucket };
         let handles = RwLock::new(Arc::new(settings.handles(None)));
         Self { handles, settings: Mutex::new(settings) }
     }
@@ -47,6 +52,11 @@ impl Levels {
         let of = |list: List, name| handles.lists[list as usize].get(name).cloned().ok_or(list);
         let institution = of(List::Institutions, institution)?;
         Ok([institution, of(List::Channels, channel)?, handles.receiver.clone()])
+    }
+
+    /// Returns what belongs to an institution of the bucket.
+    pub(crate) fn portion(&self, institution: &Name) -> Option<Portion> {
+        self.handles().portions.get(institution).copied()
     }
 
     fn handles(&self) -> Arc<Handles> {
@@ -129,7 +139,7 @@ impl Settings {
         });
         let receiver = self.configured.of(Level::Receiver);
         let receiver = handle(Level::Receiver, receiver, before.map(|before| &before.receiver));
-        Handles { lists, receiver }
+        Handles { lists, receiver, portions: self.configured.sum().portions(self.bucket) }
     }
 }
 

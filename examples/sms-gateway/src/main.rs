@@ -120,7 +120,7 @@ async fn apps(
     webhook: Webhook,
 ) -> Result<Apps, Box<dyn Error>> {
     let (global, on_failure) = (args.global(), args.on_failure());
-    let levels = Arc::new(Levels::new(args.thresholds()));
+    let levels = Arc::new(Levels::new(args.thresholds(), global.each));
     let redis = args.redis.connect().await?;
 
     let policies = match &redis {

@@ -4,12 +4,14 @@
 //! more than the sum of the institutions' rates, on all servers together. Channels and receivers are
 //! not summed: they only narrow what the institutions' windows let through.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 
 use serde_json::{Value, json};
 use tower_sliding_window::{Policy, Quota};
 
+use crate::bucket::Portion;
 use crate::name::Name;
 
 /// How many terms a message shows.
@@ -78,6 +80,30 @@ impl Sum {
     /// Returns the sum, in messages a second.
     pub(crate) fn rate(&self) -> f64 {
         self.terms.iter().map(|(_, policy)| rate_and_burst(policy).0).sum()
+    }
+
+    /// Divides a bucket among the institutions: what comes, as their rates are; what a full one holds,
+    /// evenly, but to none more than its quotas admit at once.
+    pub(crate) fn portions(&self, bucket: Quota) -> BTreeMap<Name, Portion> {
+        let sum = self.rate();
+        let mut portions: Vec<(&Name, f64, u64)> = self
+            .terms
+            .iter()
+            .map(|(name, policy)| {
+                let (rate, burst) = rate_and_burst(policy);
+                (name, rate / sum, burst)
+            })
+            .collect();
+        portions.sort_by_key(|(_, _, burst)| *burst);
+        let (mut left, mut institutions) = (bucket.limit(), portions.len() as u32);
+        let mut divided = BTreeMap::new();
+        for (name, rate, burst) in portions {
+            let tokens = (left / institutions).min(u32::try_from(burst).unwrap_or(u32::MAX));
+            divided.insert(name.clone(), Portion { rate, tokens });
+            left -= tokens;
+            institutions -= 1;
+        }
+        divided
     }
 
     /// Holds a global rate against the sum.
@@ -205,6 +231,20 @@ mod tests {
         assert_eq!(sum.burst_above(global("1099/1s", 1)), Some(1100));
         assert_eq!(sum.burst_above(global("1100/1s", 1)), None);
         assert_eq!(sum.burst_above(global("550/1s", 2)), None);
+    }
+
+    #[test]
+    fn a_bucket_is_divided_among_all() {
+        let divided = |policies: &[&str], bucket: &str| -> Vec<(f64, u32)> {
+            let portions = sum(policies).portions(bucket.parse().unwrap());
+            portions.values().map(|it| ((it.rate * 1000.0).round(), it.tokens)).collect()
+        };
+        assert_eq!(divided(&["400/1s", "100/1s"], "500/1s"), [(800.0, 400), (200.0, 100)]);
+        assert_eq!(divided(&["400/1s", "100/1s"], "900/1s"), [(800.0, 400), (200.0, 100)]);
+        assert_eq!(divided(&["60/60s", "540/60s"], "10/1s"), [(100.0, 5), (900.0, 5)]);
+        let three = ["6000/60s", "6000/60s", "10/1h"];
+        assert_eq!(divided(&three, "200/1s"), [(500.0, 95), (500.0, 95), (0.0, 10)]);
+        assert_eq!(divided(&[], "200/1s"), []);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What the SMS gateway promises, as its clients and its operator see it.
 
 mod alerts;
+mod changes;
 mod fairness;
 mod fleet;
 mod hold;
@@ -57,6 +58,11 @@ async fn put(server: &Server, path: &str, body: &str) -> HttpResponse {
 
 async fn delete(server: &Server, path: &str) -> HttpResponse {
     server.send(operator(server, "DELETE", path)).await
+}
+
+/// Returns the threshold that is configured for a level.
+async fn configured(server: &Server, level: &str) -> Value {
+    shown(server, "/policies").await[level]["configured"].clone()
 }
 
 /// Reads what a route of the admin listener shows.
