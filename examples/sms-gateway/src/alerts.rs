@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::name::Name;
-use crate::refusals::{Decided, Refusals, Refuser};
+use crate::refusals::{Decided, Recent, Refusals, Refuser};
 use crate::share::Share;
 use crate::tally::window;
 use example_support::lock;
@@ -94,23 +94,18 @@ impl Alerts {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
-            for (alert, refuser) in lock(&self.0).iter_mut().zip(Refuser::ALL) {
-                let (all, most) = refusals.recently(refuser);
-                if alert.look(all) {
-                    notify(alert, refuser, all, most, webhook);
+            let recent = refusals.recently().into_iter().zip(Refuser::ALL);
+            for (alert, (recent, refuser)) in lock(&self.0).iter_mut().zip(recent) {
+                if alert.look(recent.all) {
+                    notify(alert, refuser, recent, webhook);
                 }
             }
         }
     }
 }
 
-fn notify(
-    alert: &mut Alert,
-    refuser: Refuser,
-    all: Decided,
-    most: Option<(Name, Decided)>,
-    webhook: &Webhook,
-) {
+fn notify(alert: &mut Alert, refuser: Refuser, recent: Recent, webhook: &Webhook) {
+    let Recent { all, most } = recent;
     let share = |of: Decided| Share::ratio(of.refused, of.messages);
     let mut of_institution = None;
     if alert.is_on {

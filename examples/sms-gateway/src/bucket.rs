@@ -95,7 +95,8 @@ impl Bucket {
         let mut fillings = lock(&self.fillings);
         let own = fillings.own.get(institution).copied().unwrap_or_default();
         // Rounded down, as the period is: no token comes too late.
-        let own_period = Duration::from_nanos((self.period.as_nanos() as f64 / belongs.rate) as u64);
+        let own_period =
+            Duration::from_nanos((self.period.as_nanos() as f64 / belongs.rate) as u64);
         let own_room = own_period.saturating_mul(belongs.tokens.max(parts));
         let own = own.take(own_period.saturating_mul(parts), own_room, now);
         let wait = match (own, fillings.all.take(cost, whole, now)) {

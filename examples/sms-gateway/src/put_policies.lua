@@ -2,14 +2,15 @@
   Replaces the policies of the fleet by newer ones, unless newer ones are there already.
 
   Keys:
-    KEYS[1] policies (HASH): the text of each level's or institution's policy, and the version
+    KEYS[1] policies (HASH): the version, and for each level, institution or channel its policy, or
+      `level` or `removed`
 
   Arguments:
     ARGV[1] version (integer): the version of the newer policies, from 1
     ARGV[2] ttl_ms (milliseconds): how long the policies are kept
     ARGV[3...] for each policy:
       field (text): the field of the HASH
-      policy (text): the policy
+      policy (text): the policy, or `level` or `removed`
 
   Reply:
     REPLY replaced (0 or 1): 0 if the version that is there is as high or higher

@@ -59,6 +59,15 @@ pub(crate) struct Decided {
     pub(crate) refused: u64,
 }
 
+/// What one refuser has decided in the window of the alerts.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Recent {
+    /// On the messages of all institutions.
+    pub(crate) all: Decided,
+    /// The institution of most refusals, with what was decided on its messages.
+    pub(crate) most: Option<(Name, Decided)>,
+}
+
 struct Counts {
     /// Refusals from the start, in the order of [`Refuser::ALL`].
     refused: [u64; Refuser::ALL.len()],
@@ -67,9 +76,12 @@ struct Counts {
 }
 
 impl Counts {
-    fn recently(&mut self, refuser: Refuser) -> Decided {
-        let (index, recent) = (refuser.index(), self.recent.sum());
-        Decided { messages: recent[index], refused: recent[Refuser::ALL.len() + index] }
+    fn recently(&mut self) -> [Decided; Refuser::ALL.len()] {
+        let recent = self.recent.sum();
+        Refuser::ALL.map(|refuser| {
+            let index = refuser.index();
+            Decided { messages: recent[index], refused: recent[Refuser::ALL.len() + index] }
+        })
     }
 }
 
@@ -121,32 +133,30 @@ impl Refusals {
 
     /// Returns how many messages of an institution each refuser has refused: from the start, and in the
     /// window.
-    pub(crate) fn of(&self, institution: &Name) -> Vec<(Refuser, u64, u64)> {
+    pub(crate) fn of(&self, institution: &Name) -> [(Refuser, u64, u64); Refuser::ALL.len()] {
         let mut institutions = lock(&self.institutions);
-        let mut counts = institutions.get_mut(institution);
-        let refused = |refuser: Refuser| {
-            let counts = counts.as_mut();
-            let both = counts.map(|it| (it.refused[refuser.index()], it.recently(refuser).refused));
-            let (from_start, recent) = both.unwrap_or_default();
-            (refuser, from_start, recent)
-        };
-        Refuser::ALL.into_iter().map(refused).collect()
+        let counts = institutions.get_mut(institution);
+        let both = counts.map(|counts| (counts.refused, counts.recently()));
+        let (refused, recently) = both.unwrap_or_default();
+        Refuser::ALL.map(|refuser| {
+            let index = refuser.index();
+            (refuser, refused[index], recently[index].refused)
+        })
     }
 
-    /// Returns how many messages a refuser has decided on in the window, and the institution that it
-    /// has refused the most of, with those of this institution.
-    pub(crate) fn recently(&self, refuser: Refuser) -> (Decided, Option<(Name, Decided)>) {
-        let mut all = Decided::default();
-        let mut most: Option<(Name, Decided)> = None;
+    /// Returns for each of [`Refuser::ALL`] what it has decided in the window.
+    pub(crate) fn recently(&self) -> [Recent; Refuser::ALL.len()] {
+        let mut recent: [Recent; Refuser::ALL.len()] = Default::default();
         for (name, counts) in lock(&self.institutions).iter_mut() {
-            let own = counts.recently(refuser);
-            all.messages += own.messages;
-            all.refused += own.refused;
-            if own.refused > most.as_ref().map_or(0, |(_, most)| most.refused) {
-                most = Some((name.clone(), own));
+            for (own, recent) in counts.recently().into_iter().zip(&mut recent) {
+                recent.all.messages += own.messages;
+                recent.all.refused += own.refused;
+                if own.refused > recent.most.as_ref().map_or(0, |(_, most)| most.refused) {
+                    recent.most = Some((name.clone(), own));
+                }
             }
         }
-        (all, most)
+        recent
     }
 }
 
@@ -159,16 +169,20 @@ mod tests {
         let refusals = Refusals::new(Duration::from_secs(60));
         let [bank, shop]: [Name; 2] = ["bank", "shop"].map(|name| name.parse().unwrap());
         let by = Refuser::Level(Level::Channel);
-        assert_eq!(refusals.recently(by), (Decided::default(), None));
+        let of_channels = || -> Recent {
+            let [_, recent, ..] = refusals.recently();
+            recent
+        };
+        assert_eq!(of_channels(), Recent::default());
         for (name, refused) in [(&bank, true), (&shop, true), (&shop, true), (&bank, false)] {
             refusals.count(name, &[(by, refused)], |_| true);
         }
         let shops = Decided { messages: 2, refused: 2 };
         let all = Decided { messages: 4, refused: 3 };
-        assert_eq!(refusals.recently(by), (all, Some((shop.clone(), shops))));
-        assert_eq!(refusals.recently(Refuser::Global), (Decided::default(), None));
+        assert_eq!(of_channels(), Recent { all, most: Some((shop.clone(), shops)) });
+        assert_eq!(refusals.recently()[Refuser::Global.index()], Recent::default());
         tokio::time::advance(Duration::from_secs(63)).await;
-        assert_eq!(refusals.recently(by), (Decided::default(), None));
+        assert_eq!(of_channels(), Recent::default());
         assert_eq!(refusals.of(&shop)[1], (by, 2, 0));
     }
 

@@ -49,7 +49,7 @@ async fn parts_take_tokens_and_are_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_text_that_never_fits_is_told_so() {
+async fn a_text_that_never_fits_is_refused_for_good() {
     let flags = ["--receiver-limit", "3/60s,9/1h", "--channel-limit", "4/1s", "--global", "5/1s"];
     let institutions = ["--institution", "bank=5/1s"];
     let app = App::start(&[&flags[..], &institutions].concat()).await;

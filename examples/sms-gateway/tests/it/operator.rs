@@ -51,7 +51,7 @@ async fn no_text_of_a_caller_forges_a_log_line() {
 }
 
 #[tokio::test]
-async fn a_flood_of_refusals_asks_redis_rarely() {
+async fn a_flood_of_refusals_costs_redis_little() {
     let redis = Redis::start().await;
     let server = start(&["--redis", &redis.url(), "--institution", "bank=1/1h"]);
     assert_eq!(sms(&server, "bank", ALICE).await.status, 202);
