@@ -88,7 +88,7 @@ impl Gateway {
             self.hold.join(message, institutions, longest)
         };
         let mut turn = None;
-        if self.hold.has_line(&message.to) {
+        if self.hold.holds_up(message) {
             let turn = turn.insert(join().ok_or(Refusal::Hold(bound))?);
             turn.wait(None, Instant::now(), until).await.map_err(|ended| match ended {
                 Ended::Late => Refusal::Hold(bound),

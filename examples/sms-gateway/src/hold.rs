@@ -1,10 +1,12 @@
 //! [`Hold`]: messages that wait for room instead of being refused.
 //!
-//! The messages to one receiver wait in a line and are admitted in its order. Of those that their
-//! institution or their channel holds up, one at a time tries again, so that a thousand messages that
-//! wait do not ask the store a thousand times for one place.
+//! The messages to one receiver wait in a queue and are admitted in its order. One that its own
+//! institution or channel holds up is passed by those of other institutions. Of these messages one at a
+//! time tries again, so that a thousand messages that wait do not ask the store a thousand times for one
+//! place.
 
 mod line;
+mod queue;
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -18,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use self::line::{InLine, Lines};
+use self::queue::{InQueue, Queues};
 use crate::message::Message;
 use crate::name::Name;
 use crate::thresholds::List;
@@ -52,8 +55,7 @@ fn bound(text: &str) -> Result<Duration, Box<dyn Error + Send + Sync>> {
 pub(crate) struct Hold {
     flags: HoldFlags,
     places: Arc<Mutex<Places>>,
-    /// In the order of their receivers.
-    receivers: Lines<String>,
+    queues: Queues,
     /// Where one message at a time tries again.
     gates: Lines<Gate>,
     stopping: watch::Receiver<bool>,
@@ -78,10 +80,10 @@ pub(crate) enum Ended {
 }
 
 impl Hold {
-    /// Creates the lines. Nothing waits any longer once `stopping` is true.
+    /// Creates the queues. Nothing waits any longer once `stopping` is true.
     pub(crate) fn new(flags: HoldFlags, stopping: watch::Receiver<bool>) -> Self {
-        let (receivers, gates) = (Lines::default(), Lines::default());
-        Self { flags, places: Arc::default(), receivers, gates, stopping }
+        let (queues, gates) = (Queues::default(), Lines::default());
+        Self { flags, places: Arc::default(), queues, gates, stopping }
     }
 
     /// Returns how long a message may wait, zero if none may.
@@ -89,9 +91,9 @@ impl Hold {
         self.flags.hold
     }
 
-    /// Tells whether messages wait for a receiver. A message that comes later must not overtake them.
-    pub(crate) fn has_line(&self, receiver: &str) -> bool {
-        self.receivers.length(receiver) > 0
+    /// Tells whether messages wait that one that comes now must not overtake.
+    pub(crate) fn holds_up(&self, message: &Message) -> bool {
+        self.queues.hold_up(message)
     }
 
     /// Returns how many messages of an institution wait.
@@ -99,8 +101,8 @@ impl Hold {
         lock(&self.places).by_institution.get(institution).copied().unwrap_or(0)
     }
 
-    /// Puts a message at the end of the line of its receiver, unless the places of its institution are
-    /// taken, one of `institutions`, or `longest` messages are in the line.
+    /// Puts a message at the end of the queue of its receiver, unless the places of its institution are
+    /// taken, one of `institutions`, or `longest` messages are in its way.
     pub(crate) fn join(
         &self,
         message: &Message,
@@ -110,7 +112,7 @@ impl Hold {
         let most = self.flags.hold_messages as usize;
         let share = (most / institutions.max(1)).max(1);
         let mut places = lock(&self.places);
-        if places.taken >= most || self.receivers.length(&message.to) >= longest {
+        if places.taken >= most || self.queues.length(message) >= longest {
             return None;
         }
         let own = places.by_institution.entry(message.institution.clone()).or_default();
@@ -120,8 +122,8 @@ impl Hold {
         *own += 1;
         places.taken += 1;
         let place = Place { places: self.places.clone(), institution: message.institution.clone() };
-        let line = self.receivers.join(message.to.clone());
-        Some(Turn { hold: self, line, gate: None, _place: place })
+        let queue = self.queues.join(message);
+        Some(Turn { hold: self, queue, gate: None, _place: place })
     }
 }
 
@@ -144,17 +146,17 @@ impl Drop for Place {
     }
 }
 
-/// A message in the line of its receiver. The next one moves up when it is dropped.
+/// A message in the queue of its receiver. The next one moves up when it is dropped.
 pub(crate) struct Turn<'a> {
     hold: &'a Hold,
-    line: InLine<String>,
+    queue: InQueue,
     gate: Option<(Gate, InLine<Gate>)>,
     _place: Place,
 }
 
 impl Turn<'_> {
-    /// Waits until the message is the first of its line, may pass the gate, and it is `again`, but no
-    /// longer than `until`.
+    /// Waits until it is the message's turn, and `again`, but no longer than `until`. A message with a
+    /// gate is held up there and not by its receiver.
     pub(crate) async fn wait(
         &mut self,
         gate: Option<Gate>,
@@ -163,14 +165,18 @@ impl Turn<'_> {
     ) -> Result<(), Ended> {
         let mut stopping = self.hold.stopping.clone();
         let turn = async {
-            self.line.reach_head().await;
-            if self.gate.as_ref().map(|(gate, _)| gate) != gate.as_ref() {
-                self.gate = gate.map(|gate| (gate.clone(), self.hold.gates.join(gate)));
+            if let Some(gate) = gate {
+                self.pass(gate, again).await;
+                // While it was held up, messages of others may have come before it.
+                if !self.queue.has_turn() {
+                    self.gate = None;
+                    self.queue.reach_turn().await;
+                }
+            } else {
+                self.gate = None;
+                self.queue.reach_turn().await;
+                sleep_until(again.min(Instant::now() + BELIEVED)).await;
             }
-            if let Some((_, gate)) = &mut self.gate {
-                gate.reach_head().await;
-            }
-            sleep_until(again.min(Instant::now() + BELIEVED)).await;
         };
         tokio::select! {
             biased;
@@ -178,5 +184,17 @@ impl Turn<'_> {
             _ = stopping.wait_for(|stopping| *stopping) => Err(Ended::Stopping),
             turn = timeout_at(until, turn) => turn.map_err(|_| Ended::Late),
         }
+    }
+
+    /// Waits at a gate until it is the message's turn there, and `again`.
+    async fn pass(&mut self, gate: Gate, again: Instant) {
+        self.queue.set_gated(true);
+        let (_, line) = match self.gate.take() {
+            Some(at) if at.0 == gate => self.gate.insert(at),
+            _ => self.gate.insert((gate.clone(), self.hold.gates.join(gate))),
+        };
+        line.reach_head().await;
+        sleep_until(again.min(Instant::now() + BELIEVED)).await;
+        self.queue.set_gated(false);
     }
 }

@@ -166,3 +166,19 @@ async fn refusals_are_counted_by_institution_and_level() {
     assert_eq!(counts["institutions"]["shop"]["recent"], expected(0, 0, 0));
     assert_eq!(counts["institutions"]["shop"]["total"], expected(0, 1, 0));
 }
+
+/// What waits for its own institution holds up no message of another one to the same receiver.
+#[tokio::test(start_paused = true)]
+async fn a_flood_that_waits_delays_no_other() {
+    let limits = ["--institution", "shop=1/4s", "--institution", "bank=9/1s"];
+    let app = start(&[&limits[..], &["--receiver-limit", "3/60s"]].concat()).await;
+    app.is_sent("shop", "+4917010000001").await;
+    let waiting = [app.spawn_sms("shop", ALICE).await, app.spawn_sms("shop", ALICE).await];
+    let begun = Instant::now();
+    app.is_sent("bank", ALICE).await;
+    app.is_sent("bank", ALICE).await;
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    let [first, second] = waiting.map(|message| async { message.await.unwrap().status });
+    assert_eq!(first.await, 202, "the third of the receiver");
+    assert_eq!(second.await, 429, "it has waited behind the first");
+}

@@ -1,6 +1,5 @@
 //! [`Lines`]: what waits for the same thing, in the order in which it came.
 
-use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex};
@@ -25,14 +24,6 @@ impl<K> Default for Lines<K> {
 }
 
 impl<K: Eq + Hash + Clone> Lines<K> {
-    /// Returns how many are in a line.
-    pub(super) fn length<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> usize
-    where
-        K: Borrow<Q>,
-    {
-        lock(&self.0).get(key).map_or(0, |line| line.length)
-    }
-
     /// Joins a line at its end. The place in the line is taken by the first poll of
     /// [`InLine::reach_head`].
     pub(super) fn join(&self, key: K) -> InLine<K> {
