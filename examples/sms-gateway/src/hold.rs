@@ -35,7 +35,7 @@ const BELIEVED: Duration = Duration::from_secs(1);
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct HoldFlags {
     /// Lets a message that a level refuses wait for up to this long, up to 60s, instead of refusing it
-    /// at once. Messages to one receiver are admitted in their order. With 0s none waits.
+    /// at once. This server admits the messages to one receiver in their order. With 0s none waits.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = bound)]
     pub(crate) hold: Duration,
 

@@ -57,8 +57,8 @@ async fn flood_at_fifty_times_the_rate_is_refused() {
     let redis = redis.url();
     let flags = ["--institution", "shop=20/1s", "--institution", "bank=100/1s"];
     let shared = ["--global", "120/1s", "--channel-limit", "120/1s"];
-    for store in [&[][..], &["--redis", &redis]] {
-        let server = start(&[&flags[..], &shared, store].concat());
+    for more in [&[][..], &["--redis", &redis], &["--hold", "1s"]] {
+        let server = start(&[&flags[..], &shared, more].concat());
         let (shop, bank) = tokio::join!(paced(&server, "shop", 20), paced(&server, "bank", 1));
         println!("shop at 1000/s of 20/s: {shop:?}; bank at 50/s of 100/s: {bank:?}");
         assert_eq!(bank.into_keys().collect::<Vec<_>>(), [202], "shop: {shop:?}");
