@@ -8,9 +8,7 @@ use example_support::lock;
 use tokio::time::Instant;
 use tower_sliding_window::Quota;
 
-use crate::gateway::Refusal;
 use crate::name::Name;
-use crate::refusals::Refuser;
 
 /// How many institutions are remembered. Above that, those are forgotten that have all their tokens.
 const MOST: usize = 1000;
@@ -79,18 +77,15 @@ impl Bucket {
         Ok(Self { quota, period: period.ok_or(TooFast)?, epoch, fillings })
     }
 
-    /// Takes a token for each part of a message, or none. The refusal says how long until there are
-    /// enough.
+    /// Takes a token for each part of a message, or none. Returns how long until there are enough. A
+    /// message may not have more parts than the bucket holds tokens.
     pub(crate) fn take(
         &self,
         institution: &Name,
         belongs: Portion,
         parts: u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Duration> {
         let most = self.quota.limit();
-        if parts > most {
-            return Err(Refusal::TooLong { refuser: Refuser::Global, most });
-        }
         let (now, whole, cost) = (self.epoch.elapsed(), self.period * most, self.period * parts);
         let mut fillings = lock(&self.fillings);
         let own = fillings.own.get(institution).copied().unwrap_or_default();
@@ -110,7 +105,7 @@ impl Bucket {
         match fillings.all.take(cost, (whole / 2).max(cost), now) {
             Ok(all) => fillings.all = all,
             Err(besides) => {
-                return Err(Refusal::Global(wait.map_or(besides, |wait| wait.min(besides))));
+                return Err(wait.map_or(besides, |wait| wait.min(besides)));
             }
         }
         Ok(())

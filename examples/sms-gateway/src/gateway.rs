@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower_sliding_window::{Admitted, Decision, Denied, Key, Limiter, StoreError};
+use tower_sliding_window::{Admitted, Decision, Denied, Key, Limiter, PolicyHandle, StoreError};
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
@@ -81,6 +81,8 @@ impl Gateway {
         if bound.is_zero() {
             return self.admit(message).await;
         }
+        // What can never be sent does not wait.
+        self.policies(message)?;
         let until = Instant::now() + bound;
         let join = || {
             let institutions = self.levels.count(List::Institutions);
@@ -116,12 +118,24 @@ impl Gateway {
         }
     }
 
+    /// Returns the policies of a message, unless it can't be sent at all.
+    fn policies(&self, message: &Message) -> Result<[PolicyHandle; Level::ALL.len()], Refusal> {
+        let policies = self.levels.policies(&message.institution, &message.channel);
+        let policies = policies.map_err(Refusal::Unknown)?;
+        let has_room = |policy: &PolicyHandle| {
+            policy.get().quotas().iter().all(|quota| message.parts <= quota.limit())
+        };
+        if !policies.iter().all(has_room) {
+            return Err(self.too_long(message));
+        }
+        let most = self.bucket.quota().limit();
+        let fits = message.parts <= most;
+        if fits { Ok(policies) } else { Err(Refusal::TooLong { refuser: Refuser::Global, most }) }
+    }
+
     /// Decides on a message: its levels, and then the bucket.
     async fn admit(&self, message: &Message) -> Result<Admitted, Refusal> {
-        let [institution, channel, receiver] = self
-            .levels
-            .policies(&message.institution, &message.channel)
-            .map_err(Refusal::Unknown)?;
+        let [institution, channel, receiver] = self.policies(message)?;
         let keys = [
             (institution, Key::from(message.institution.as_str())),
             (channel, Key::from(message.channel.as_str())),
@@ -130,15 +144,16 @@ impl Gateway {
         let admitted = match self.limiter.check_all_cost(keys, message.parts).await {
             Ok(Decision::Admitted(admitted)) => admitted,
             Ok(Decision::Denied(denied)) => return Err(Refusal::Levels(Box::new(denied))),
+            // A threshold was lowered meanwhile.
             Err(StoreError::CostAboveLimit { .. }) => return Err(self.too_long(message)),
             Err(error) => return Err(Refusal::Store(error)),
         };
         // An institution that was removed meanwhile still sends this message.
         let Some(portion) = self.levels.portion(&message.institution) else { return Ok(admitted) };
         let token = self.bucket.take(&message.institution, portion, message.parts);
-        let Err(refusal) = token else { return Ok(admitted) };
+        let Err(wait) = token else { return Ok(admitted) };
         self.give_back(&admitted).await;
-        Err(refusal)
+        Err(Refusal::Global(wait))
     }
 
     /// Says which level has fewer places than the message has parts.

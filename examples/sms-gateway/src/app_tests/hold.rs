@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::{Instant, advance, sleep};
 
-use super::{ALICE, App, ROOMY, SECOND};
+use super::{ALICE, App, ROOMY, SECOND, message};
 
 const HOLD: [&str; 2] = ["--hold", "5s"];
 
@@ -181,4 +181,24 @@ async fn a_flood_that_waits_delays_no_other() {
     let [first, second] = waiting.map(|message| async { message.await.unwrap().status });
     assert_eq!(first.await, 202, "the third of the receiver");
     assert_eq!(second.await, 429, "it has waited behind the first");
+}
+
+/// What can never be sent is refused at once, and takes no place of a message that waits.
+#[tokio::test(start_paused = true)]
+async fn a_wrong_message_never_waits() {
+    let app =
+        start(&[&ROOMY[..], &["--receiver-limit", "1/4s", "--hold-messages", "4"]].concat()).await;
+    app.is_sent("bank", ALICE).await;
+    let waiting = app.spawn_sms("bank", ALICE).await;
+    let begun = Instant::now();
+    for (institution, channel, text, status) in [
+        ("made-up", "otp", "Hi".to_owned(), 403),
+        ("shop", "made-up", "Hi".to_owned(), 422),
+        ("shop", "otp", "a".repeat(161), 422),
+    ] {
+        let refused = app.post(message(institution, channel, ALICE, &text)).await;
+        assert_eq!(refused.status, status, "{refused:?}");
+        assert_eq!(begun.elapsed(), Duration::ZERO, "{refused:?}");
+    }
+    assert_eq!(waiting.await.unwrap().status, 202);
 }
