@@ -58,8 +58,15 @@
 //!   similar to a third are still about 80 % similar to each other.
 //!
 //! A message without a text, such as a picture, is not compared. Blank texts are similar to each other.
+//! A rule with a [minimum length](Rule::min_length), as in `similar 3/1m 90% min 4 mute 6h`, leaves out
+//! short texts such as `ok`, which honest senders repeat too.
 //! Only the first 500 characters of a normalised text are compared, and only with the 64 newest texts of
 //! the sender. Rules that count messages stop senders that send more than that in a window.
+//!
+//! # Exempt senders
+//!
+//! [`SpeechMonitor::exempt`] names senders that no rule mutes, such as support staff that answer many
+//! customers with the same text.
 //!
 //! # Mutes
 //!
@@ -77,6 +84,18 @@
 //!   reply to the call that imposed the mute is lost twice, or the caller drops the future, the monitor
 //!   queries the store in the background until it replies. This does not impose a mute that was lifted
 //!   meanwhile.
+//!
+//! - [`SpeechMonitor::mute`] mutes a sender manually, until a time from now. It replaces a mute that ends
+//!   earlier, and silences exempt senders too.
+//!
+//! # If the store fails
+//!
+//! A monitor has no failure policy: [`SpeechMonitor::check`] returns an error, and the chat decides. But
+//! a mute that this process knows of still holds while Redis does not answer, until it ends. The process
+//! knows of a mute if one of its own calls returned it: a check, [`SpeechMonitor::mute_of`] or
+//! [`SpeechMonitor::mute`]. It forgets the mute when a later reply says that there is none, and when it
+//! lifts the mute itself. A lift by another process is noticed when Redis answers again. A process knows
+//! of at most 65,536 mutes at a time.
 //!
 //! # Concurrency
 //!
@@ -125,8 +144,12 @@ mod audit;
 mod contract;
 mod decision;
 mod entries;
+mod judge;
+mod known_mutes;
 mod memory;
+mod message;
 mod monitor;
+mod normalised;
 mod queue;
 #[cfg(feature = "redis")]
 mod redis;
@@ -135,7 +158,9 @@ mod similarity;
 pub mod store;
 
 pub use self::decision::{Mute, MuteEvent, Reason, SpeechDecision};
-pub use self::monitor::{Message, SpeechMonitor};
+pub use self::message::Message;
+pub use self::monitor::SpeechMonitor;
+pub use self::normalised::normalised;
 pub use self::queue::{SpeechQueue, Submitted};
 pub use self::rule::{Counted, ParseRuleError, Rule, RuleError};
-pub use self::similarity::{normalised, similarity};
+pub use self::similarity::similarity;

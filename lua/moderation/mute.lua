@@ -1,15 +1,16 @@
 --[[
   Mutes a sender, and returns the mute that stands afterwards. Leaves a mute that is as long, or
-  that ends as late, as it is. Can also only look.
+  that ends as late, as it is. A manual mute leaves only one that ends as late. Can also only look.
 
   Keys:
     KEYS[1] mute (HASH): the sender's mute
       id, until_us, mute_us, rule, count, percent, lengthened (1 if it replaced one that stood)
 
   Arguments:
-    ARGV[1] id (16 bytes): the UUID of the message that completed the rule; may be empty to look
+    ARGV[1] id (16 bytes): the UUID of the message that completed the rule, or of a manual mute; may
+      be empty to look
     ARGV[2] at_us (microseconds of the Unix epoch): the timestamp of that message, when the mute
-      starts; 0 to look
+      starts; 0 for a manual mute, which starts now, and to look
     ARGV[3] mute_us (microseconds): the length of the mute; 0 to look
     ARGV[4] rule (text): the rule
     ARGV[5] count (messages or peers): how many were found
@@ -36,9 +37,11 @@ local now_us = time[1] * 1000000 + time[2]
 local fields = { 'until_us', 'rule', 'count', 'percent', 'id', 'lengthened', 'mute_us' }
 local held = call('HMGET', mute, unpack(fields))
 local stands = held[1] and tonumber(held[1]) > now_us
-local until_us = at_us + mute_us
+local is_manual = at_us == '0'
+local until_us = (is_manual and now_us or at_us) + mute_us
 local is_covered = stands
-    and (tonumber(mute_us) <= tonumber(held[7]) or until_us <= tonumber(held[1]))
+    and (held[5] == id or until_us <= tonumber(held[1])
+      or not is_manual and tonumber(mute_us) <= tonumber(held[7]))
 if until_us > now_us and not is_covered then
   held = { until_us, rule, count, percent, id, stands and '1' or '0', mute_us }
   for f = 1, #fields do

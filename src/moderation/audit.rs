@@ -66,7 +66,11 @@ impl Audit {
     /// Calls the hook if the active mute was imposed by this request, and returns whether it was.
     fn report(&self, request: &MuteRequest, outcome: &MuteOutcome) -> bool {
         let (Some(mute), true) = (&outcome.mute, outcome.by_this) else { return false };
-        telemetry::muted(mute.rule());
+        match mute.is_manual() {
+            // Not the rule, which has any length that an operator chooses.
+            true => telemetry::muted("manual"),
+            false => telemetry::muted(mute.rule()),
+        }
         if let Some(hook) = &self.hook {
             let (sender, mute) = (request.sender.clone(), mute.clone());
             hook.call(&MuteEvent { sender, mute, lengthened: outcome.lengthened });

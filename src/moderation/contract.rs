@@ -1,5 +1,6 @@
 //! Contract tests of the speech monitor, on both stores, with a clock that the test moves.
 
+mod manual;
 mod mutes;
 mod rules;
 mod stores;

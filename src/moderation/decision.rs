@@ -50,10 +50,18 @@ impl Mute {
         Self { reason, remaining, until }
     }
 
-    /// Returns the rule that was triggered.
+    /// Returns the rule that was triggered. A manual mute has one that counts
+    /// [nothing](Counted::Manual).
     #[must_use]
     pub const fn rule(&self) -> Rule {
         self.reason.rule
+    }
+
+    /// Returns whether the mute was imposed by
+    /// [`SpeechMonitor::mute`](super::SpeechMonitor::mute), and not by a rule.
+    #[must_use]
+    pub const fn is_manual(&self) -> bool {
+        self.reason.is_manual()
     }
 
     /// Returns what triggered the rule.
@@ -102,7 +110,12 @@ impl Reason {
         Self { rule, count, percent }
     }
 
-    /// Returns how many messages or peers were in the rule's window: at least the rule's count.
+    pub(super) const fn is_manual(&self) -> bool {
+        matches!(self.rule.counted(), Counted::Manual)
+    }
+
+    /// Returns how many messages or peers were in the rule's window: at least the rule's count, or 0
+    /// for a manual mute.
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.count
@@ -122,6 +135,7 @@ impl fmt::Display for Reason {
         match self.rule.counted() {
             Counted::Events => write!(f, "{count} messages within {window}"),
             Counted::DistinctPeers => write!(f, "{count} private-chat peers within {window}"),
+            Counted::Manual => f.write_str("muted manually"),
             Counted::Similar { .. } => {
                 write!(f, "{count} messages within {window} at {}% similarity", self.percent)
             }

@@ -106,10 +106,12 @@ impl Sender {
     fn impose(&mut self, request: &MuteRequest, now_us: u64) -> MuteOutcome {
         let MuteRequest { id, timestamp, reason, .. } = *request;
         let mute_us = reason.rule.mute_us();
-        let until_us = micros(timestamp) + mute_us;
+        let begins_us = if request.is_manual() { now_us } else { micros(timestamp) };
+        let until_us = begins_us + mute_us;
         let active_mute = self.active_mute(now_us);
         let is_longer = active_mute.is_none_or(|active_mute| {
-            mute_us > active_mute.reason.rule.mute_us() && until_us > active_mute.until_us
+            let is_longer = request.is_manual() || mute_us > active_mute.reason.rule.mute_us();
+            is_longer && until_us > active_mute.until_us && id != active_mute.id
         });
         if until_us > now_us && is_longer {
             let lengthened = active_mute.is_some();

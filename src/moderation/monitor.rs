@@ -1,71 +1,24 @@
-//! [`SpeechMonitor`]: decides on each [`Message`] and mutes senders that trigger a rule.
+//! [`SpeechMonitor`]: decides on each message and mutes senders that trigger a rule.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ahash::RandomState;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::audit::Audit;
 use super::decision::{Mute, MuteEvent, Reason, SpeechDecision};
-use super::rule::{Counted, Rule};
-use super::similarity::{Comparison, normalised};
-use super::store::{History, MuteRequest, RecordedMessage, Rules, SpeechStore};
+use super::known_mutes::KnownMutes;
+use super::message::Message;
+use super::rule::Rule;
+use super::store::{MuteRequest, RecordedMessage, Rules, SpeechStore};
 use crate::error::StoreError;
 use crate::hook::Hook;
 use crate::key::Key;
 use crate::telemetry;
-
-/// A chat message to check: its sender, the peer if it is private, and its text.
-///
-/// ```
-/// use tower_sliding_window::moderation::Message;
-///
-/// let in_a_room = Message::from("alice").text("hello, all");
-/// let in_private = Message::from("alice").to("bob").text("hello, you");
-/// let a_picture = Message::from("alice").to("bob");
-/// assert_eq!(format!("{in_private:?}"), "Message { private: true, has_text: true, .. }");
-/// ```
-#[derive(Clone)]
-pub struct Message {
-    pub(super) sender: Key,
-    pub(super) peer: Option<Key>,
-    pub(super) text: Option<String>,
-}
-
-impl Message {
-    /// Creates a message from a sender, not private and without a text.
-    #[must_use]
-    pub fn from(sender: impl Into<Key>) -> Self {
-        Self { sender: sender.into(), peer: None, text: None }
-    }
-
-    /// Sets the peer of a private chat. Defaults to none, as for a message to a room.
-    #[must_use]
-    pub fn to(mut self, peer: impl Into<Key>) -> Self {
-        self.peer = Some(peer.into());
-        self
-    }
-
-    /// Sets the text. Defaults to none, as for a picture; such a message is not compared.
-    ///
-    /// The text is [`normalised`] here. The original is not kept.
-    #[must_use]
-    pub fn text(mut self, text: impl AsRef<str>) -> Self {
-        self.text = Some(normalised(text.as_ref()));
-        self
-    }
-}
-
-impl fmt::Debug for Message {
-    /// Shows neither the sender nor the text.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Message")
-            .field("private", &self.peer.is_some())
-            .field("has_text", &self.text.is_some())
-            .finish_non_exhaustive()
-    }
-}
 
 /// Checks chat messages against rules and silently mutes spammers. See [the module](super).
 ///
@@ -75,6 +28,8 @@ pub struct SpeechMonitor {
     rules: Arc<Rules>,
     store: Arc<dyn SpeechStore>,
     audit: Arc<Audit>,
+    exempt: Arc<HashSet<Key, RandomState>>,
+    known: Arc<KnownMutes>,
 }
 
 impl SpeechMonitor {
@@ -87,7 +42,21 @@ impl SpeechMonitor {
     pub fn new(rules: impl IntoIterator<Item = Rule>, store: impl SpeechStore) -> Self {
         let store: Arc<dyn SpeechStore> = Arc::new(store);
         let audit = Audit::new(store.clone(), None);
-        Self { rules: Arc::new(Rules::new(rules)), store, audit }
+        let rules = Arc::new(Rules::new(rules));
+        Self { rules, store, audit, exempt: Arc::default(), known: Arc::new(KnownMutes::new()) }
+    }
+
+    /// Exempts senders from the rules, such as support staff that answer many customers. Defaults to
+    /// none.
+    ///
+    /// Their messages are not recorded, and mutes that rules have imposed on them do not hold. Manual
+    /// mutes do: [`SpeechMonitor::check`] takes one call of the store to find them.
+    #[must_use]
+    pub fn exempt(mut self, senders: impl IntoIterator<Item: Into<Key>>) -> Self {
+        let mut exempt = HashSet::clone(&self.exempt);
+        exempt.extend(senders.into_iter().map(Into::into));
+        self.exempt = Arc::new(exempt);
+        self
     }
 
     /// Sets a hook to call at each mute, for an audit log. Defaults to none.
@@ -129,98 +98,120 @@ impl SpeechMonitor {
     ///
     /// Takes one call of the store, and another one if the message triggers a rule.
     ///
+    /// If the store fails, a mute that this process has seen still holds until it ends, see
+    /// [the module](super#if-the-store-fails).
+    ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store could not decide. The message may have been recorded. Most chats
-    /// then deliver it: the sender's next message imposes the mute that could not be imposed now.
+    /// A [`StoreError`] if the store could not decide and no mute of the sender is known. The message
+    /// may have been recorded. Most chats then deliver it: the sender's next message imposes the mute
+    /// that could not be imposed now.
     pub async fn check(&self, message: &Message) -> Result<SpeechDecision, StoreError> {
-        self.decide(message).await.inspect_err(StoreError::report)
+        let mute = self.decide(message).await.inspect_err(StoreError::report);
+        let mute = mute.or_else(|error| self.known_mute(&message.sender, error))?;
+        Ok(mute.map_or(SpeechDecision::Delivered, SpeechDecision::Muted))
     }
 
-    async fn decide(&self, message: &Message) -> Result<SpeechDecision, StoreError> {
+    async fn decide(&self, message: &Message) -> Result<Option<Mute>, StoreError> {
+        if self.exempt.contains(&message.sender) {
+            return self.stored_mute(&message.sender).await;
+        }
+        let text = message.text.as_deref();
+        let min_length = usize::from(self.rules.min_length());
         let message = RecordedMessage {
             id: Uuid::new_v4(),
             sender: message.sender.clone(),
             peer: message.peer.clone(),
-            text: message.text.as_deref().map(Arc::from),
+            text: text.filter(|text| text.chars().count() >= min_length).map(Arc::from),
             rules: self.rules.clone(),
         };
+        let sent = Instant::now();
         let history = self.store.record(&message).await?;
-        let mute = match self.rules.judge(&message, &history) {
-            None => match (history.mute, history.not_recorded) {
-                (None, Some(error)) => return Err(error),
-                (mute, _) => mute,
-            },
-            Some(reason) => {
-                let RecordedMessage { id, sender, .. } = message;
-                self.audit
-                    .impose(MuteRequest { id, timestamp: history.timestamp, sender, reason })
-                    .await?
-            }
+        self.known.observe(&message.sender, sent, history.mute.as_ref());
+        let Some(reason) = self.rules.judge(&message, &history) else {
+            return match (history.mute, history.not_recorded) {
+                (None, Some(error)) => Err(error),
+                (mute, _) => Ok(mute),
+            };
         };
-        Ok(mute.map_or(SpeechDecision::Delivered, SpeechDecision::Muted))
+        let RecordedMessage { id, sender, .. } = message;
+        self.impose(MuteRequest { id, timestamp: history.timestamp, sender, reason }).await
     }
 
-    /// Returns the active mute of a sender.
+    async fn impose(&self, request: MuteRequest) -> Result<Option<Mute>, StoreError> {
+        let (sender, sent) = (request.sender.clone(), Instant::now());
+        let mute = self.audit.impose(request).await?;
+        self.known.observe(&sender, sent, mute.as_ref());
+        Ok(mute)
+    }
+
+    /// Returns the active mute of a sender. If the store fails, returns the one that this process knows
+    /// of.
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store did not reply.
+    /// A [`StoreError`] if the store did not reply and no mute of the sender is known.
     pub async fn mute_of(&self, sender: impl Into<Key>) -> Result<Option<Mute>, StoreError> {
-        self.store.mute_of(&sender.into()).await
+        let sender = sender.into();
+        self.stored_mute(&sender).await.or_else(|error| self.known_mute(&sender, error))
+    }
+
+    async fn stored_mute(&self, sender: &Key) -> Result<Option<Mute>, StoreError> {
+        let sent = Instant::now();
+        let mute = self.store.mute_of(sender).await?;
+        self.known.observe(sender, sent, mute.as_ref());
+        Ok(mute.filter(|mute| self.holds(sender, mute)))
+    }
+
+    /// Returns the mute that this process knows of, or the error of the store.
+    fn known_mute(&self, sender: &Key, error: StoreError) -> Result<Option<Mute>, StoreError> {
+        let mute = self.known.get(sender).filter(|mute| self.holds(sender, mute));
+        mute.map(Some).ok_or(error)
+    }
+
+    fn holds(&self, sender: &Key, mute: &Mute) -> bool {
+        mute.is_manual() || !self.exempt.contains(sender)
+    }
+
+    /// Mutes a sender for `duration` from now, unless the active mute ends later. Returns the mute that
+    /// is active afterwards.
+    ///
+    /// The mute is silent as any other, and silences exempt senders too. A rule lengthens it if the
+    /// rule's mute is longer than `duration`. [`SpeechMonitor::on_mute`] is called for it. The shortest
+    /// duration is a microsecond, the longest a hundred years: others are replaced by these.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`] if the store did not reply. The sender may be muted.
+    pub async fn mute(
+        &self,
+        sender: impl Into<Key>,
+        duration: Duration,
+    ) -> Result<Mute, StoreError> {
+        let reason = Reason::new(Rule::manual(duration), 0, 0);
+        let (id, timestamp) = (Uuid::new_v4(), Duration::ZERO);
+        let mute =
+            self.impose(MuteRequest { id, timestamp, sender: sender.into(), reason }).await?;
+        mute.ok_or_else(|| StoreError::Protocol { message: "expected a mute".to_owned() })
     }
 
     /// Lifts the mute of a sender and deletes the sender's recorded messages, which would cause a new
     /// mute.
     ///
+    /// In this process the mute ends even if the store fails. It may be active again when the store
+    /// replies again.
+    ///
     /// # Errors
     ///
     /// A [`StoreError`] if the store did not reply.
     pub async fn unmute(&self, sender: impl Into<Key>) -> Result<(), StoreError> {
-        self.store.forget(&sender.into()).await
+        let sender = sender.into();
+        self.known.lift(&sender);
+        self.store.forget(&sender).await?;
+        // Again, because a check between the two may have found the mute.
+        self.known.lift(&sender);
+        Ok(())
     }
-}
-
-impl Rules {
-    /// Returns the rule that a message triggers, and what triggered it. Only rules with a longer mute
-    /// than the active one can trigger; of several, the one with the longest mute is returned.
-    pub(super) fn judge(&self, message: &RecordedMessage, history: &History) -> Option<Reason> {
-        let active_length = history.mute.as_ref().map_or(Duration::ZERO, |mute| mute.rule().mute());
-        let mut similarities = None;
-        self.as_slice()
-            .iter()
-            .zip(&history.counts)
-            .filter(|(rule, count)| rule.mute() > active_length && **count >= rule.count())
-            .find_map(|(rule, count)| match rule.counted() {
-                Counted::Events | Counted::DistinctPeers => Some(Reason::new(*rule, *count, 0)),
-                Counted::Similar { percent } => {
-                    let compare = || self.compare(message, history);
-                    similar(*rule, percent, similarities.get_or_insert_with(compare))
-                }
-            })
-    }
-
-    /// Returns the age of each earlier text and its similarity to the message in percent.
-    fn compare(&self, message: &RecordedMessage, history: &History) -> Vec<(Duration, u8)> {
-        let percents = self.as_slice().iter().filter_map(|rule| match rule.counted() {
-            Counted::Similar { percent } => Some(percent),
-            _ => None,
-        });
-        let least = percents.min().unwrap_or(0);
-        let Some(text) = &message.text else { return Vec::new() };
-        let comparison = Comparison::with(text);
-        let texts = history.texts.iter();
-        texts.map(|(age, text)| (*age, comparison.percent(text, least))).collect()
-    }
-}
-
-/// Returns what triggers a rule about similar messages, given the similarity of the earlier messages
-/// to the newest.
-fn similar(rule: Rule, least: u8, similarities: &[(Duration, u8)]) -> Option<Reason> {
-    let within = similarities.iter().filter(|(age, _)| *age < rule.window());
-    let group = within.map(|(_, percent)| *percent).filter(|percent| *percent >= least);
-    let (others, rate) = group.fold((0, 100), |(others, rate), it| (others + 1, it.min(rate)));
-    (others + 1 >= rule.count()).then(|| Reason::new(rule, others + 1, rate))
 }
 
 impl fmt::Debug for SpeechMonitor {

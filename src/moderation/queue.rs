@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use super::monitor::{Message, SpeechMonitor};
+use super::message::Message;
+use super::monitor::SpeechMonitor;
 use crate::telemetry;
 
 /// A queue of messages that a [`SpeechMonitor`] checks in the background, so that senders do not wait

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use redis::Cmd;
 
 use super::decision::{Mute, Reason};
+use super::rule::Rule;
 use super::store::{History, Log, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore};
 use crate::error::StoreError;
 use crate::key::Key;
@@ -108,7 +109,7 @@ impl SpeechStore for RedisStore {
 /// Reads the active mute, if there is one.
 fn active_mute(now_us: u64, until_us: u64, rows: &[MuteRow]) -> Result<Option<Mute>, StoreError> {
     let Some((rule, count, percent)) = rows.first() else { return Ok(None) };
-    let rule = rule.parse().map_err(|_| malformed("expected a mute from Redis"))?;
+    let rule = Rule::from_stored(rule).ok_or_else(|| malformed("expected a mute from Redis"))?;
     let remaining = Duration::from_micros(until_us.saturating_sub(now_us));
     let until = SystemTime::UNIX_EPOCH + Duration::from_micros(until_us);
     Ok(Some(Mute::new(Reason::new(rule, *count, *percent), remaining, until)))

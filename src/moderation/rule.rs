@@ -4,7 +4,9 @@ mod text;
 
 use std::time::Duration;
 
+use super::normalised::MAX_COMPARED;
 use crate::quota::{LONGEST_WINDOW_US, Quota};
+use crate::time::micros;
 
 pub use self::text::ParseRuleError;
 
@@ -22,13 +24,16 @@ pub enum Counted {
         /// The lowest similarity in percent, see [the module](crate::moderation#similar-messages).
         percent: u8,
     },
+    /// Nothing: a mute of this rule was imposed by
+    /// [`SpeechMonitor::mute`](crate::moderation::SpeechMonitor::mute). No other rule has it.
+    Manual,
 }
 
 impl Counted {
     /// Returns the highest count that a rule may have. A store keeps as many entries of each sender.
     const fn max_count(self) -> u32 {
         match self {
-            Self::Events | Self::DistinctPeers => 1024,
+            Self::Events | Self::DistinctPeers | Self::Manual => 1024,
             Self::Similar { .. } => MAX_TEXTS,
         }
     }
@@ -40,8 +45,8 @@ pub(super) const MAX_TEXTS: u32 = 64;
 /// A rule that mutes a sender for some time if a count within a window is reached.
 ///
 /// With `5/5m` the fifth message within five minutes triggers the rule. The text form is
-/// `KIND COUNT/WINDOW [PERCENT%] mute DURATION`. The kind is `events`, `peers` or `similar`; only
-/// `similar` has a percentage:
+/// `KIND COUNT/WINDOW [PERCENT%] [min LENGTH] mute DURATION`. The kind is `events`, `peers` or
+/// `similar`; only `similar` has a percentage, and may have a [minimum length](Rule::min_length):
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,6 +61,7 @@ pub(super) const MAX_TEXTS: u32 = 64;
 /// );
 /// assert_eq!(rule, same);
 /// assert_eq!("events 20/10s mute 1h".parse::<Rule>()?.to_string(), "events 20/10s mute 1h");
+/// assert_eq!("similar 5/5m 90% min 4 mute 12h".parse::<Rule>()?, same.min_length(4));
 /// assert!("peers 5/3m mute forever".parse::<Rule>().is_err());
 /// # Ok::<(), tower_sliding_window::moderation::ParseRuleError>(())
 /// ```
@@ -63,6 +69,7 @@ pub(super) const MAX_TEXTS: u32 = 64;
 pub struct Rule {
     counted: Counted,
     quota: Quota,
+    min_length: u16,
     mute: Duration,
 }
 
@@ -91,6 +98,7 @@ impl Rule {
     pub fn try_new(counted: Counted, quota: Quota, mute: Duration) -> Result<Self, RuleError> {
         let (count, most) = (quota.limit(), counted.max_count());
         match counted {
+            Counted::Manual => Err(RuleError::Manual),
             _ if count < 2 => Err(RuleError::CountOfOne),
             _ if count > most => Err(RuleError::CountTooHigh { count, most }),
             Counted::Similar { percent } if !(1..=100).contains(&percent) => {
@@ -99,7 +107,48 @@ impl Rule {
             _ if mute.is_zero() => Err(RuleError::ZeroMute),
             _ if mute.as_micros() > u128::from(LONGEST_WINDOW_US) => Err(RuleError::MuteTooLong),
             _ if !mute.subsec_nanos().is_multiple_of(1000) => Err(RuleError::FractionalMute),
-            _ => Ok(Self { counted, quota, mute }),
+            _ => Ok(Self { counted, quota, min_length: 0, mute }),
+        }
+    }
+
+    /// Returns the rule of a mute that no rule has imposed. The length is rounded to microseconds, at
+    /// least one, and a hundred years at most.
+    pub(super) fn manual(mute: Duration) -> Self {
+        let mute = Duration::from_micros(micros(mute).clamp(1, LONGEST_WINDOW_US));
+        let quota = Quota::new(1, Duration::from_micros(1));
+        Self { counted: Counted::Manual, quota, min_length: 0, mute }
+    }
+
+    /// Sets how many characters a [`normalised`](super::normalised) text must have to count in a rule
+    /// about similar messages. Defaults to 0, so that all texts count.
+    ///
+    /// It keeps senders that often say `ok` or `thank you` from being muted.
+    ///
+    /// # Panics
+    ///
+    /// If [`Rule::try_min_length`] returns an error.
+    #[track_caller]
+    #[must_use]
+    pub fn min_length(self, characters: u16) -> Self {
+        match self.try_min_length(characters) {
+            Ok(rule) => rule,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Sets the minimum length as [`Rule::min_length`] does, or returns an error.
+    ///
+    /// # Errors
+    ///
+    /// If the rule is not about similar messages, or the length is above 500, the number of characters
+    /// that are compared.
+    pub fn try_min_length(self, characters: u16) -> Result<Self, RuleError> {
+        match self.counted {
+            Counted::Similar { .. } if usize::from(characters) <= MAX_COMPARED => {
+                Ok(Self { min_length: characters, ..self })
+            }
+            Counted::Similar { .. } => Err(RuleError::MinLengthTooHigh { characters }),
+            _ => Err(RuleError::MinLength),
         }
     }
 
@@ -146,6 +195,12 @@ impl Rule {
         self.quota.window()
     }
 
+    /// Returns how many characters a normalised text must have to count, see [`Rule::min_length`].
+    #[must_use]
+    pub const fn get_min_length(&self) -> u16 {
+        self.min_length
+    }
+
     /// Returns how long the rule mutes a sender.
     #[must_use]
     pub const fn mute(&self) -> Duration {
@@ -183,6 +238,18 @@ pub enum RuleError {
     Percent {
         /// The given percentage.
         percent: u8,
+    },
+    /// Only [`SpeechMonitor::mute`](super::SpeechMonitor::mute) makes a rule that counts nothing.
+    #[error("a rule that counts nothing never mutes: use SpeechMonitor::mute")]
+    Manual,
+    /// The rule compares no texts.
+    #[error("a minimum length is for rules about similar messages only")]
+    MinLength,
+    /// No compared text is as long.
+    #[error("the minimum length {characters} is too high: at most 500 characters are compared")]
+    MinLengthTooHigh {
+        /// The given length.
+        characters: u16,
     },
     /// The mute is zero, so the rule would do nothing.
     #[error("the mute is zero: it must be at least 1us")]

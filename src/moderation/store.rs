@@ -28,6 +28,9 @@ pub trait SpeechStore: Send + Sync + 'static {
 
     /// Mutes a sender, unless there is an active mute that is as long or ends as late, as one atomic
     /// step.
+    ///
+    /// A [manual](MuteRequest::is_manual) mute begins when the store gets the request, and replaces any
+    /// active mute that ends earlier. A repeated request, with the same id, changes nothing.
     fn mute(&self, request: &MuteRequest) -> StoreFuture<MuteOutcome>;
 
     /// Returns the outcome of a request whose reply was lost. Imposes no mute.
@@ -117,7 +120,8 @@ impl Log {
     #[must_use]
     pub const fn of(rule: &Rule) -> Self {
         match rule.counted() {
-            Counted::Events => Self::Messages,
+            // A manual mute counts nothing, and is no rule of a monitor.
+            Counted::Events | Counted::Manual => Self::Messages,
             Counted::DistinctPeers => Self::Peers,
             Counted::Similar { .. } => Self::Texts,
         }
@@ -126,7 +130,8 @@ impl Log {
 
 impl Rules {
     pub(super) fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
-        let mut rules: Vec<Rule> = rules.into_iter().collect();
+        let is_manual = |rule: &Rule| rule.counted() == Counted::Manual;
+        let mut rules: Vec<Rule> = rules.into_iter().filter(|rule| !is_manual(rule)).collect();
         rules.sort_by_key(|rule| std::cmp::Reverse(rule.mute()));
         Self { rules }
     }
@@ -135,6 +140,12 @@ impl Rules {
     #[must_use]
     pub fn as_slice(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// Returns how many characters a text must have for any rule to compare it.
+    pub(super) fn min_length(&self) -> u16 {
+        let similar = self.rules.iter().filter(|rule| Log::of(rule) == Log::Texts);
+        similar.map(Rule::get_min_length).min().unwrap_or(0)
     }
 
     /// Returns the retention of a log: how long its entries are needed, and how many of the newest.
@@ -188,14 +199,24 @@ impl History {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MuteRequest {
-    /// The id of the message that triggered the rule.
+    /// The id of the message that triggered the rule, or a new one for a manual mute.
     pub id: Uuid,
-    /// When the message was recorded, by the store's clock. The mute begins then.
+    /// When the message was recorded, by the store's clock. The mute begins then. Zero for a manual
+    /// mute.
     pub timestamp: Duration,
     /// The sender to mute.
     pub sender: Key,
     /// The rule, which sets the length of the mute, and what triggered it.
     pub reason: Reason,
+}
+
+impl MuteRequest {
+    /// Returns whether the mute is requested by [`SpeechMonitor::mute`](super::SpeechMonitor::mute),
+    /// and begins now.
+    #[must_use]
+    pub const fn is_manual(&self) -> bool {
+        self.reason.is_manual()
+    }
 }
 
 /// The outcome of a [`MuteRequest`].

@@ -2,6 +2,7 @@
 
 mod lost_replies;
 mod monitor;
+mod outage;
 mod queue;
 mod wrong_designs;
 

@@ -1,0 +1,177 @@
+//! [`normalised`]: a text without what a sender adds to disguise it.
+
+use unicode_normalization::UnicodeNormalization;
+use unicode_normalization::char::is_combining_mark;
+use unicode_script::{Script, ScriptExtension, UnicodeScript};
+use unicode_security::confusable_detection::skeleton;
+
+/// How many characters of a message are read.
+const MAX_READ: usize = 10_000;
+/// How many characters of a normalised text are kept and compared.
+pub(super) const MAX_COMPARED: usize = 500;
+/// How many characters may look like one. The skeleton of a ligature of Arabic has the most, 18.
+const LONGEST_SKELETON: usize = 32;
+
+/// Returns the form of a message that is compared.
+///
+/// - Compatibility characters become ordinary ones, by [NFKC](https://www.unicode.org/reports/tr15/):
+///   full-width characters, ligatures, circled and mathematical letters.
+/// - Upper case becomes lower case.
+/// - Letters that look like others become these, by the skeleton of
+///   [UTS 39](https://www.unicode.org/reports/tr39/#Confusable_Detection): Cyrillic `а` becomes `a`. The
+///   characters of ASCII, and digits of any script, stay as they are: `10` is not `lo`.
+/// - Combining marks are removed, except for those that belong to the script of their letter, such as
+///   the vowels of Devanagari. The letters of Latin, Greek and Cyrillic lose all of them.
+/// - Invisible characters are removed: whitespace, control characters, and those that Unicode calls
+///   [default-ignorable](https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point), such
+///   as zero-width spaces and joiners.
+/// - Repetitions of a character become a single one. Digits are kept: `100` is not `10`.
+/// - The first 10,000 characters of the message are read, and the first 500 of the result are kept.
+///
+/// ```
+/// use tower_sliding_window::moderation::normalised;
+///
+/// assert_eq!(normalised("Ｂ Ｕ Ｙ\u{200b} nooooow !!!"), "buynow!");
+/// assert_eq!(normalised("\u{441}he\u{430}p g\u{f6}ld: 1000"), "cheapgold:1000");
+/// ```
+#[must_use]
+pub fn normalised(message: &str) -> String {
+    let read = message.chars().take(MAX_READ).nfkc();
+    let visible = read.flat_map(lower_case).filter(|it| !is_invisible(*it));
+    // Twice, because the lower-case form of a look-alike may look like another letter.
+    let letters = visible.nfd().flat_map(look_alike).flat_map(look_alike).nfd();
+    let mut base = None;
+    let plain = letters.filter(move |it| {
+        if is_combining_mark(*it) {
+            return base.is_some_and(|base| belongs_to(*it, base));
+        }
+        base = Some(*it);
+        !is_invisible(*it)
+    });
+    let mut last = None;
+    let is_new = |it: &char| last.replace(*it) != Some(*it) || it.is_numeric();
+    plain.nfkc().filter(is_new).take(MAX_COMPARED).collect()
+}
+
+/// Returns a character in lower case.
+fn lower_case(character: char) -> impl Iterator<Item = char> {
+    // Upper case first: different lower-case forms, such as σ and ς, may share an upper-case form.
+    character.to_uppercase().flat_map(char::to_lowercase)
+}
+
+/// Returns the letters that a character looks like, in lower case.
+fn look_alike(character: char) -> impl Iterator<Item = char> {
+    let mut letters = [None; LONGEST_SKELETON];
+    // A mark that looks like one of another script would no longer belong to its letter.
+    if character.is_ascii() || character.is_numeric() || is_combining_mark(character) {
+        letters[0] = Some(character);
+    } else {
+        let mut bytes = [0; 4];
+        let skeleton = skeleton(character.encode_utf8(&mut bytes)).flat_map(lower_case);
+        for (place, letter) in letters.iter_mut().zip(skeleton) {
+            *place = Some(letter);
+        }
+        // The skeleton of m and all that looks like it.
+        if letters.starts_with(&[Some('r'), Some('n')]) {
+            letters[..2].copy_from_slice(&[Some('m'), None]);
+        }
+    }
+    letters.into_iter().flatten()
+}
+
+/// Returns whether a combining mark belongs to the script of the letter before it.
+fn belongs_to(mark: char, base: char) -> bool {
+    let script = base.script();
+    let is_alphabet = matches!(script, Script::Latin | Script::Greek | Script::Cyrillic);
+    let is_any = matches!(script, Script::Common | Script::Inherited | Script::Unknown);
+    let scripts: ScriptExtension = mark.script_extension();
+    !is_alphabet && !is_any && !scripts.is_inherited() && scripts.contains_script(script)
+}
+
+fn is_invisible(character: char) -> bool {
+    character.is_whitespace() || character.is_control() || is_default_ignorable(character)
+}
+
+/// Returns the property `Default_Ignorable_Code_Point` of Unicode 16, `DerivedCoreProperties.txt`. It
+/// includes code points that are not assigned yet.
+fn is_default_ignorable(character: char) -> bool {
+    matches!(character,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
+        | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::similarity::similarity;
+    use super::*;
+
+    #[test]
+    fn only_the_beginning_of_a_text_is_compared() {
+        let long: String = ('a'..='z').cycle().take(10_000).collect();
+        assert_eq!(normalised(&long).chars().count(), MAX_COMPARED);
+        let other_end = format!("{}!", &long[..9_999]);
+        assert_eq!(similarity(&long, &other_end), 100);
+        let other_begin = long.replace('a', "0");
+        assert_eq!(similarity(&long, &other_begin), 96);
+        let huge = "e\u{301}".repeat(1_000_000);
+        assert_eq!(normalised(&huge), "e");
+        let marks = format!("a{}", "\u{300}\u{301}".repeat(500_000));
+        assert_eq!(normalised(&marks), "a");
+        let own_marks = format!("क{}", "\u{93f}\u{941}".repeat(500_000));
+        assert!(normalised(&own_marks).chars().count() <= MAX_COMPARED);
+        assert_eq!(normalised(&" ".repeat(10_001)), "", "the part that is read is blank");
+    }
+
+    #[test]
+    fn every_character_has_a_stable_form() {
+        let mut unstable = Vec::new();
+        for character in '\0'..=char::MAX {
+            let letters = look_alike(character).count();
+            assert!(letters < LONGEST_SKELETON, "{character:?}: {letters}");
+            let once = normalised(&character.to_string());
+            if normalised(&once) != once {
+                unstable.push((character, normalised(&once), once));
+            }
+        }
+        assert!(unstable.is_empty(), "{}: {unstable:?}", unstable.len());
+    }
+
+    #[test]
+    fn letters_of_other_scripts_stay_apart() {
+        for text in ["하나", "हिन्दी", "ไทย", "עִבְרִית", "العربية", "ひらがな", "中文123", "ガ"]
+        {
+            assert_ne!(normalised(text), "", "{text}");
+            assert_eq!(similarity(text, "english"), 0, "{text}");
+        }
+        assert_eq!(normalised("हिन्दी"), "हिन्दी", "its vowels are kept");
+        assert!(similarity("がき", "かき") < 100);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn normalising_is_idempotent(
+            text in prop_oneof!["[ab好😀]{0,24}", "[abcd好😀]{0,300}", "\\PC{0,12}"],
+        ) {
+            let once = normalised(&text);
+            prop_assert_eq!(normalised(&once), once);
+        }
+
+        #[test]
+        fn inserted_spaces_and_repeats_change_nothing(text in "\\PC{0,40}", at in 0..40_usize) {
+            let characters: Vec<char> = text.chars().collect();
+            let at = at.min(characters.len());
+            let (before, after) = characters.split_at(at);
+            let spaced: String = before.iter().chain(&[' ', '\u{200b}']).chain(after).collect();
+            // A combining mark after the space would combine with the space.
+            prop_assume!(!after.first().is_some_and(|it| is_combining_mark(*it)));
+            prop_assert_eq!(normalised(&spaced), normalised(&text));
+        }
+    }
+}
