@@ -52,9 +52,16 @@
 //! - No storm starts during the [`cool_down`](StormRule::cool_down), which begins at that end. Messages
 //!   still count. If the count is above the threshold when the cool-down is over, a storm starts then.
 //!
+//! # Reminders
+//!
+//! A storm that lasts is reported again if [`StormDetector::remind_every`] is set: at each multiple of
+//! that time since its start, until it ends, by a [`StormEvent::Ongoing`]. The store decides which call
+//! gets it, so one process of the fleet reports it. Of several reminders that were missed, the latest is
+//! reported.
+//!
 //! # Delivery of events
 //!
-//! The store decides on start and end in the same atomic step that records a message. **Exactly one
+//! The store decides on start, end and reminder in the same atomic step that records a message. **Exactly one
 //! call in the whole fleet gets each event**: the call that caused it, as [`Reading::events`] and
 //! through [`StormDetector::on_event`].
 //!
@@ -63,7 +70,7 @@
 //!   the background until the store replies.
 //! - If a message is delivered again, that is another call. It gets no event.
 //! - If the process ends between decision and alert, that event is lost. The other event of the storm,
-//!   its start or its end, is still delivered.
+//!   its start or its end, is still delivered, and so is the next reminder.
 //! - The hook has its own thread, so it may block. Up to 1,024 events wait for it; a further event is
 //!   dropped and counted.
 //!
@@ -104,6 +111,8 @@ mod alerts;
 #[cfg(all(test, feature = "redis"))]
 mod contract;
 mod detector;
+#[cfg(feature = "memory")]
+mod log;
 #[cfg(feature = "memory")]
 mod memory;
 mod reading;

@@ -4,6 +4,7 @@ mod clock;
 mod counts;
 mod events;
 mod histories;
+mod reminders;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ struct World {
     store: Arc<dyn StormStore>,
     clock: Clock,
     rule: Arc<StormRule>,
+    remind_every: Option<Duration>,
     sent: u32,
 }
 
@@ -32,7 +34,7 @@ impl World {
     fn new(store: impl StormStore, clock: Clock) -> Self {
         // A storm starts with more than five messages in ten seconds and ends with fewer than three.
         let rule = StormRule::new("5/10s".parse().unwrap());
-        Self { store: Arc::new(store), clock, rule: Arc::new(rule), sent: 0 }
+        Self { store: Arc::new(store), clock, rule: Arc::new(rule), remind_every: None, sent: 0 }
     }
 
     fn with_rule(mut self, change: impl FnOnce(StormRule) -> StormRule) -> Self {
@@ -50,7 +52,9 @@ impl World {
     }
 
     fn message(&self, group: &str, id: &str) -> StormCheck {
-        StormCheck::new(self.rule.clone(), group.into(), Some(id.into()))
+        let mut check = StormCheck::new(self.rule.clone(), group.into(), Some(id.into()));
+        check.remind_every = self.remind_every;
+        check
     }
 
     /// Records a new message of the group.
@@ -69,7 +73,9 @@ impl World {
     }
 
     async fn peek(&self) -> StormOutcome {
-        self.check(&StormCheck::new(self.rule.clone(), "lobby".into(), None)).await
+        let mut check = StormCheck::new(self.rule.clone(), "lobby".into(), None);
+        check.remind_every = self.remind_every;
+        self.check(&check).await
     }
 
     async fn profile(&self, step_us: u64) -> Vec<u32> {

@@ -11,10 +11,13 @@ use super::shared::Shared;
 use super::store::StormStore;
 use crate::error::StoreError;
 use crate::key::Key;
+use crate::quota::LONGEST_WINDOW_US;
 use crate::time::micros;
 
 /// The highest number of steps in a profile.
 const MAX_STEPS: u64 = 1_000;
+/// Storms are not reported again more often than this.
+const SHORTEST_REMINDER: Duration = Duration::from_secs(1);
 
 /// Detects message storms: records every message of every group, denies none, and reports when a group
 /// has too many. See [the module](super).
@@ -49,11 +52,11 @@ impl StormDetector {
     ) -> Result<Self, StormRuleError> {
         let rule = rule.into();
         rule.validate()?;
-        Ok(Self(Arc::new(Shared::new(Arc::new(rule), Arc::new(store), None))))
+        Ok(Self(Arc::new(Shared::new(Arc::new(rule), Arc::new(store), None, None))))
     }
 
-    /// Sets a hook to call at each start and each end of a storm that a call of this detector caused.
-    /// Defaults to none.
+    /// Sets a hook to call at each start, each end and each reminder of a storm that a call of this
+    /// detector caused. Defaults to none.
     ///
     /// The hook runs on a thread of its own, for one event at a time. It may block: callers of
     /// [`StormDetector::record`] do not wait for it. Up to 1,024 events wait for the hook. **A further
@@ -63,8 +66,44 @@ impl StormDetector {
     /// The returned detector shares only the rule and the store with earlier clones.
     #[must_use]
     pub fn on_event(self, hook: impl Fn(&StormEvent) + Send + Sync + 'static) -> Self {
+        let alerts = Some(Arc::new(Alerts::new(hook)));
+        self.with(alerts, self.0.remind_every)
+    }
+
+    /// Sets how often a storm that continues is reported, by a [`StormEvent::Ongoing`]. Defaults to
+    /// never.
+    ///
+    /// One process of the fleet reports each reminder. All processes should set the same time.
+    ///
+    /// The returned detector shares only the rule, the store and the hook with earlier clones.
+    ///
+    /// # Panics
+    ///
+    /// If [`StormDetector::try_remind_every`] returns an error.
+    #[must_use]
+    #[track_caller]
+    pub fn remind_every(self, time: Duration) -> Self {
+        match self.try_remind_every(time) {
+            Ok(detector) => detector,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Sets the time between reminders as [`StormDetector::remind_every`] does, or returns an error.
+    ///
+    /// # Errors
+    ///
+    /// [`StormRuleError::Reminder`] if the time is shorter than a second or longer than a hundred years.
+    pub fn try_remind_every(self, time: Duration) -> Result<Self, StormRuleError> {
+        if !(SHORTEST_REMINDER..=Duration::from_micros(LONGEST_WINDOW_US)).contains(&time) {
+            return Err(StormRuleError::Reminder);
+        }
+        Ok(self.with(self.0.alerts.clone(), Some(time)))
+    }
+
+    fn with(&self, alerts: Option<Arc<Alerts>>, remind_every: Option<Duration>) -> Self {
         let (rule, store) = (self.0.rule.clone(), self.0.store.clone());
-        Self(Arc::new(Shared::new(rule, store, Some(Alerts::new(hook)))))
+        Self(Arc::new(Shared::new(rule, store, alerts, remind_every)))
     }
 
     /// Returns the rule.
@@ -157,13 +196,13 @@ impl StormDetector {
     /// Returns how many events were dropped because too many waited for the hook.
     #[must_use]
     pub fn shed(&self) -> u64 {
-        self.0.alerts.as_ref().map_or(0, Alerts::shed)
+        self.0.alerts.as_ref().map_or(0, |alerts| alerts.shed())
     }
 
     /// Returns how many times the hook has panicked.
     #[must_use]
     pub fn panicked(&self) -> u64 {
-        self.0.alerts.as_ref().map_or(0, Alerts::panicked)
+        self.0.alerts.as_ref().map_or(0, |alerts| alerts.panicked())
     }
 }
 

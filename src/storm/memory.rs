@@ -1,16 +1,15 @@
 //! Storms in process: implements [`StormStore`] for [`MemoryStore`].
 
-use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use ahash::RandomState;
 use uuid::Uuid;
 
+use super::log::Log;
 use super::rule::StormRule;
-use super::store::{Ended, Started, StormCheck, StormOutcome, StormStore};
+use super::store::{Ended, Ongoing, Started, StormCheck, StormOutcome, StormStore};
 use crate::key::Key;
-use crate::store::{ExpiringValue, Keep, MemoryStore, StoreFuture, heap_bytes_of};
+use crate::store::{ExpiringValue, Keep, MemoryStore, StoreFuture};
 use crate::time::micros;
 
 /// How long the state of a storm is kept after its last message has left the window.
@@ -26,15 +25,6 @@ pub(crate) struct Group {
     last: Option<Last>,
 }
 
-/// Messages with their timestamps, oldest first; messages with equal timestamps are sorted by id.
-#[derive(Default)]
-struct Log {
-    entries: VecDeque<(u64, Key)>,
-    ids: HashSet<Key, RandomState>,
-    /// How many bytes the ids take on the heap, in both collections.
-    heap_bytes: usize,
-}
-
 struct Current {
     active: bool,
     since_us: u64,
@@ -45,6 +35,16 @@ struct Current {
     below_us: u64,
     /// When the last message leaves the window.
     quiet_us: u64,
+    reminded: Option<Reminded>,
+}
+
+/// The last reminder of a storm.
+struct Reminded {
+    /// When it was due.
+    due_us: u64,
+    count: u32,
+    peak: u32,
+    call: Uuid,
 }
 
 struct Last {
@@ -54,80 +54,30 @@ struct Last {
     call: Uuid,
 }
 
-impl Log {
-    fn len(&self) -> u32 {
-        u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
-    }
-
-    /// Adds a message unless it is present, and drops the oldest above the cap. Returns whether it was
-    /// added.
-    fn add(&mut self, now_us: u64, id: &Key, cap: u32) -> bool {
-        if !self.ids.insert(id.clone()) {
-            return false;
+impl Current {
+    /// Notes a reminder if it is due, and returns after how many microseconds the next is.
+    fn remind(&mut self, check: &StormCheck, count: u32, now_us: u64) -> u64 {
+        let Some(every_us) = check.remind_every.map(micros) else { return u64::MAX };
+        let mut last_us = self.reminded.as_ref().map_or(self.since_us, |it| it.due_us);
+        if now_us - last_us >= every_us {
+            // Only the latest of those that are due.
+            last_us = now_us - (now_us - self.since_us) % every_us;
+            let (due_us, peak, call) = (last_us, self.peak, check.call);
+            self.reminded = Some(Reminded { due_us, count, peak, call });
         }
-        self.heap_bytes += 2 * heap_bytes_of(id);
-        let entry = (now_us, id.clone());
-        let later = self.entries.iter().rev().take_while(|it| **it > entry).count();
-        self.entries.insert(self.entries.len() - later, entry);
-        while self.len() > cap {
-            self.drop_oldest();
-        }
-        true
+        last_us.saturating_add(every_us) - now_us
     }
 
-    fn expire(&mut self, now_us: u64, window_us: u64) {
-        while self.entries.front().is_some_and(|(at_us, _)| now_us - at_us >= window_us) {
-            self.drop_oldest();
-        }
+    /// Returns the last reminder, if the check caused it.
+    fn ongoing(&self, check: &StormCheck, now_us: u64) -> Option<Ongoing> {
+        let reminded = self.reminded.as_ref().filter(|it| it.call == check.call)?;
+        Some(Ongoing {
+            ago: Duration::from_micros(now_us - reminded.due_us),
+            lasted: Duration::from_micros(reminded.due_us - self.since_us),
+            count: reminded.count,
+            peak: reminded.peak,
+        })
     }
-
-    fn drop_oldest(&mut self) {
-        if let Some((_, id)) = self.entries.pop_front() {
-            self.ids.remove(&id);
-            self.heap_bytes -= 2 * heap_bytes_of(&id);
-        }
-    }
-
-    /// Returns how many bytes the log takes on the heap.
-    fn bytes(&self) -> usize {
-        let entries = self.entries.capacity() * size_of::<(u64, Key)>();
-        entries + set_bytes(self.ids.capacity()) + self.heap_bytes
-    }
-
-    /// Returns by how many bytes the log may grow if a message is added.
-    fn growth(&self, now_us: u64, id: &Key, window_us: u64) -> usize {
-        if self.ids.contains(id) {
-            return 0;
-        }
-        let expired = self.entries.partition_point(|(at_us, _)| now_us - at_us >= window_us);
-        let live = self.entries.len() - expired;
-        let mut bytes = 2 * heap_bytes_of(id);
-        // A full collection doubles its capacity.
-        if live == self.entries.capacity() {
-            bytes += live.max(4) * size_of::<(u64, Key)>();
-        }
-        let capacity = self.ids.capacity();
-        if live == capacity {
-            bytes += set_bytes(2 * capacity.max(2)) - set_bytes(capacity);
-        }
-        bytes
-    }
-
-    fn newest_us(&self) -> Option<u64> {
-        self.entries.back().map(|(at_us, _)| *at_us)
-    }
-
-    /// Returns when fewer than `count` messages are in the window, if there are as many now.
-    fn below_at(&self, count: u32, window_us: u64) -> Option<u64> {
-        let place = self.entries.len().checked_sub(count as usize)?;
-        self.entries.get(place).map(|(at_us, _)| at_us + window_us)
-    }
-}
-
-/// Returns how many bytes a set with this capacity takes.
-fn set_bytes(capacity: usize) -> usize {
-    // One in eight buckets stays free, and each bucket has a control byte.
-    (capacity * 8).div_ceil(7) * (size_of::<Key>() + 1)
 }
 
 impl Group {
@@ -157,9 +107,9 @@ impl Group {
         let starts = !self.is_active() && count > rule.threshold().limit() && cool_us == 0;
         if starts {
             let (since_us, began, call) = (now_us, count, *call);
-            let (active, peak, below_us, quiet_us) = (true, 0, 0, 0);
+            let (active, peak, below_us, quiet_us, reminded) = (true, 0, 0, 0, None);
             self.current =
-                Some(Current { active, since_us, began, call, peak, below_us, quiet_us });
+                Some(Current { active, since_us, began, call, peak, below_us, quiet_us, reminded });
         }
         let mut outcome = StormOutcome::new(SystemTime::now(), count, message.is_some() && !added);
         if let Some(current) = self.current.as_mut().filter(|it| it.active) {
@@ -169,8 +119,10 @@ impl Group {
                 current.peak = current.peak.max(count);
                 current.quiet_us = self.log.newest_us().unwrap_or(now_us) + window_us;
             }
+            let below_after_us = below_at.map_or(1, |at_us| at_us - now_us);
+            let remind_after_us = current.remind(check, count, now_us);
             outcome.recheck_after =
-                Some(Duration::from_micros(below_at.map_or(1, |at_us| at_us - now_us)));
+                Some(Duration::from_micros(below_after_us.min(remind_after_us)));
             outcome.storm = Some((Duration::from_micros(now_us - current.since_us), current.peak));
         } else if count > rule.threshold().limit() {
             outcome.recheck_after = (cool_us > 0).then(|| Duration::from_micros(cool_us));
@@ -186,6 +138,7 @@ impl Group {
             lasted: Duration::from_micros(it.until_us - it.since_us),
             peak: it.peak,
         });
+        outcome.ongoing = self.current.as_ref().and_then(|it| it.ongoing(check, now_us));
         outcome
     }
 

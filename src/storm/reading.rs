@@ -86,7 +86,7 @@ impl Storm {
     }
 }
 
-/// The start or the end of a storm, each delivered once in the whole fleet.
+/// The start, the end or a reminder of a storm, each delivered once in the whole fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StormEvent {
@@ -125,6 +125,27 @@ pub enum StormEvent {
         /// The time when the count fell, which may be before the end was detected.
         at: SystemTime,
     },
+    /// A storm continues. Only if [`StormDetector::remind_every`](crate::StormDetector::remind_every)
+    /// is set.
+    #[non_exhaustive]
+    Ongoing {
+        /// The name of the rule.
+        name: String,
+        /// The group of the messages.
+        group: Key,
+        /// How many messages were in the window, at most the cap.
+        count: u32,
+        /// The highest count so far, at most the cap.
+        peak: u32,
+        /// The cap on the count of a group.
+        cap: u32,
+        /// The count above which a storm starts, and its window.
+        threshold: Quota,
+        /// How long the storm had lasted when the reminder was due.
+        lasted: Duration,
+        /// The time when the reminder was due.
+        at: SystemTime,
+    },
 }
 
 impl StormEvent {
@@ -132,7 +153,9 @@ impl StormEvent {
     #[must_use]
     pub const fn group(&self) -> &Key {
         match self {
-            Self::Started { group, .. } | Self::Ended { group, .. } => group,
+            Self::Started { group, .. }
+            | Self::Ended { group, .. }
+            | Self::Ongoing { group, .. } => group,
         }
     }
 
@@ -142,13 +165,14 @@ impl StormEvent {
         matches!(self, Self::Started { .. })
     }
 
-    /// Reports the event through metrics and tracing.
+    /// Reports a start or an end through metrics and tracing.
     pub(super) fn report(&self) {
         match self {
             Self::Started { name, count, threshold, .. } => {
                 telemetry::storm_started(name, *count, threshold);
             }
             Self::Ended { name, peak, lasted, .. } => telemetry::storm_ended(name, *peak, *lasted),
+            Self::Ongoing { .. } => {}
         }
     }
 }
@@ -166,9 +190,18 @@ fn events(outcome: &StormOutcome, rule: &StormRule, group: &Key) -> Vec<StormEve
         let (name, group, peak, at) = (name(), group.clone(), it.peak, ago(it.ago));
         StormEvent::Ended { name, group, peak, cap, threshold, lasted: it.lasted, at }
     });
-    let ended_first = outcome.ended.map(|it| it.ago) > outcome.started.map(|it| it.ago);
-    let events = if ended_first { [ended, started] } else { [started, ended] };
-    events.into_iter().flatten().collect()
+    let ongoing = outcome.ongoing.map(|it| {
+        let (name, group, at, lasted) = (name(), group.clone(), ago(it.ago), it.lasted);
+        let (count, peak) = (it.count, it.peak);
+        StormEvent::Ongoing { name, group, count, peak, cap, threshold, lasted, at }
+    });
+    let mut events = [
+        (outcome.started.map(|it| it.ago), started),
+        (outcome.ongoing.map(|it| it.ago), ongoing),
+        (outcome.ended.map(|it| it.ago), ended),
+    ];
+    events.sort_by_key(|(ago, _)| std::cmp::Reverse(*ago));
+    events.into_iter().filter_map(|(_, event)| event).collect()
 }
 
 /// How many messages a group had in each step of the window, for a graph.

@@ -6,11 +6,25 @@ use std::time::{Duration, SystemTime};
 use redis::Cmd;
 
 use super::rule::StormRule;
-use super::store::{Ended, Started, StormCheck, StormOutcome, StormStore};
+use super::store::{Ended, Ongoing, Started, StormCheck, StormOutcome, StormStore};
 use crate::key::Key;
 use crate::redis::{Client, Script, read};
 use crate::store::{RedisStore, StoreFuture};
 use crate::time::micros;
+
+/// No numbers, or one row of them.
+type Rows<T> = Vec<T>;
+/// The reply of `record.lua`.
+type Reply = (
+    u64,
+    u32,
+    bool,
+    u64,
+    Rows<(u64, u32)>,
+    Rows<(u64, u32)>,
+    Rows<(u64, u64, u32)>,
+    Rows<(u64, u64, u32, u32)>,
+);
 
 /// Starts a command that runs a script on the keys of a group.
 fn group_command(client: &Client, script: &Script, rule: &StormRule, group: &Key) -> Cmd {
@@ -24,7 +38,7 @@ fn group_command(client: &Client, script: &Script, rule: &StormRule, group: &Key
 
 impl StormStore for RedisStore {
     fn check(&self, check: &StormCheck) -> StoreFuture<StormOutcome> {
-        let StormCheck { call: id, rule, group, message } = check;
+        let StormCheck { call: id, rule, group, message, remind_every } = check;
         let client = self.client().clone();
         let script = &client.scripts().record;
         let mut command = group_command(&client, script, rule, group);
@@ -33,12 +47,10 @@ impl StormStore for RedisStore {
         command.arg(message.as_ref().map_or(&[][..], Key::as_bytes));
         command.arg(rule.window_us()).arg(rule.threshold().limit()).arg(rule.end_threshold());
         command.arg(rule.cap_per_group()).arg(micros(rule.cool_down_length()));
+        command.arg(remind_every.map_or(0, micros));
         StoreFuture::later(async move {
-            // No numbers, or one row of them.
-            type Reply =
-                (u64, u32, bool, u64, Vec<(u64, u32)>, Vec<(u64, u32)>, Vec<(u64, u64, u32)>);
             let reply = client.run_idempotent(script, &command).await?;
-            let (now_us, count, is_repeated, recheck_us, storm, started, ended): Reply =
+            let (now_us, count, is_repeated, recheck_us, storm, started, ended, ongoing): Reply =
                 read(&reply)?;
             let us = Duration::from_micros;
             let mut outcome =
@@ -50,6 +62,12 @@ impl StormStore for RedisStore {
             outcome.ended = ended.first().map(|&(ago_us, lasted_us, peak)| Ended {
                 ago: us(ago_us),
                 lasted: us(lasted_us),
+                peak,
+            });
+            outcome.ongoing = ongoing.first().map(|&(ago_us, lasted_us, count, peak)| Ongoing {
+                ago: us(ago_us),
+                lasted: us(lasted_us),
+                count,
                 peak,
             });
             Ok(outcome)

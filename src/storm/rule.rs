@@ -207,6 +207,9 @@ pub enum StormRuleError {
         /// The highest allowed cap.
         highest: u32,
     },
+    /// Storms would be reported again too often, or never.
+    #[error("the time between reminders must be at least a second and at most a hundred years")]
+    Reminder,
     /// The cool-down is longer than a hundred years.
     #[error("the cool-down is longer than a hundred years")]
     CoolDown,

@@ -1,6 +1,7 @@
 //! [`Shared`]: the state that the handles of a detector share with its background task.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -35,7 +36,8 @@ use crate::key::Key;
 pub(super) struct Shared {
     pub(super) rule: Arc<StormRule>,
     pub(super) store: Arc<dyn StormStore>,
-    pub(super) alerts: Option<Alerts>,
+    pub(super) alerts: Option<Arc<Alerts>>,
+    pub(super) remind_every: Option<Duration>,
     rechecks: Mutex<Rechecks>,
     /// Wakes the task if the schedule has changed.
     changed: Arc<Notify>,
@@ -47,10 +49,11 @@ impl Shared {
     pub(super) fn new(
         rule: Arc<StormRule>,
         store: Arc<dyn StormStore>,
-        alerts: Option<Alerts>,
+        alerts: Option<Arc<Alerts>>,
+        remind_every: Option<Duration>,
     ) -> Self {
         let (rechecks, changed, recheck_done) = (Mutex::default(), Arc::default(), Notify::new());
-        Self { rule, store, alerts, rechecks, changed, recheck_done }
+        Self { rule, store, alerts, remind_every, rechecks, changed, recheck_done }
     }
 
     pub(super) fn rechecks(&self) -> MutexGuard<'_, Rechecks> {
@@ -64,7 +67,8 @@ impl Shared {
         group: Key,
         message: Option<Key>,
     ) -> Result<Reading, StoreError> {
-        let check = StormCheck::new(self.rule.clone(), group, message);
+        let mut check = StormCheck::new(self.rule.clone(), group, message);
+        check.remind_every = self.remind_every;
         let mut guard = LostReplyGuard { shared: self, check: &check, is_lost: true };
         let outcome = self.store.check(&check).await;
         guard.is_lost = outcome.as_ref().is_err_and(StoreError::may_have_counted);
@@ -75,6 +79,7 @@ impl Shared {
     async fn run(self: &Arc<Self>, recheck: Recheck) {
         let mut check = StormCheck::new(self.rule.clone(), recheck.group.clone(), None);
         check.call = recheck.call;
+        check.remind_every = self.remind_every;
         match self.store.check(&check).await {
             Ok(outcome) => drop(self.report(&recheck.group, outcome)),
             Err(error) => {

@@ -23,7 +23,8 @@ pub trait StormStore: Send + Sync + 'static {
     /// one atomic step.
     ///
     /// A message that is already recorded is not recorded again. If a call with the same id is
-    /// repeated, its outcome holds the same start and end again. The outcome of another call does not.
+    /// repeated, its outcome holds the same start, end and reminder again. The outcome of another call
+    /// does not.
     fn check(&self, check: &StormCheck) -> StoreFuture<StormOutcome>;
 
     /// Counts the messages of a group in each step of the window, the oldest first.
@@ -54,13 +55,15 @@ pub struct StormCheck {
     pub group: Key,
     /// The id of the message. `None` records nothing.
     pub message: Option<Key>,
+    /// How often a storm that continues is reported, counted from its start. `None` for never.
+    pub remind_every: Option<Duration>,
 }
 
 impl StormCheck {
-    /// Creates a check with a new call id.
+    /// Creates a check with a new call id, without reminders.
     #[must_use]
     pub fn new(rule: Arc<StormRule>, group: Key, message: Option<Key>) -> Self {
-        Self { call: Uuid::new_v4(), rule, group, message }
+        Self { call: Uuid::new_v4(), rule, group, message, remind_every: None }
     }
 }
 
@@ -75,7 +78,7 @@ pub struct StormOutcome {
     /// Whether the message was already recorded.
     pub is_repeated: bool,
     /// When to check the group again: after this time a storm could start or end without further
-    /// messages. `None` if no storm could.
+    /// messages, or a reminder is due. `None` if none of these can happen.
     pub recheck_after: Option<Duration>,
     /// How long the current storm has lasted, and its highest count.
     pub storm: Option<(Duration, u32)>,
@@ -83,6 +86,8 @@ pub struct StormOutcome {
     pub started: Option<Started>,
     /// The end of a storm, if this call caused it.
     pub ended: Option<Ended>,
+    /// The reminder of a storm that continues, if it is for this call to report.
+    pub ongoing: Option<Ongoing>,
 }
 
 impl StormOutcome {
@@ -97,6 +102,7 @@ impl StormOutcome {
             storm: None,
             started: None,
             ended: None,
+            ongoing: None,
         }
     }
 }
@@ -118,5 +124,18 @@ pub struct Ended {
     /// How long the storm lasted.
     pub lasted: Duration,
     /// The highest count of the storm.
+    pub peak: u32,
+}
+
+/// A reminder of a storm that continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ongoing {
+    /// How long ago the reminder was due.
+    pub ago: Duration,
+    /// How long the storm had lasted then, a multiple of [`StormCheck::remind_every`].
+    pub lasted: Duration,
+    /// How many messages were in the window when the reminder was decided.
+    pub count: u32,
+    /// The highest count until then.
     pub peak: u32,
 }

@@ -97,6 +97,41 @@ async fn silent_storm_ends_on_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn silent_storm_is_reported_again() {
+    let store = MemoryStore::new();
+    // Two processes of one fleet.
+    let watched = [(); 2].map(|()| {
+        let Watched { detector, events } = Watched::new("10/60s", store.clone());
+        Watched { detector: detector.remind_every(Duration::from_secs(20)), events }
+    });
+    for id in 0..12_u32 {
+        watched[id as usize % 2].detector.record("lobby", id.to_be_bytes()).await.unwrap();
+    }
+    let mut seen = Vec::new();
+    for Watched { detector, events } in &watched {
+        detector.settled().await;
+        detector.flush().await;
+        seen.extend(events.lock().unwrap().iter().map(|event| match event {
+            StormEvent::Started { .. } => (0, "start"),
+            StormEvent::Ongoing { lasted, count: 12, peak: 12, .. } => (lasted.as_secs(), "on"),
+            StormEvent::Ended { lasted, .. } => (lasted.as_secs(), "end"),
+            other => panic!("{other:?}"),
+        }));
+    }
+    seen.sort_unstable();
+    // At 60 seconds it is over.
+    assert_eq!(seen, [(0, "start"), (20, "on"), (40, "on"), (60, "end")]);
+}
+
+#[test]
+fn a_reminder_needs_a_sensible_time() {
+    for time in [Duration::ZERO, Duration::from_millis(999), Duration::MAX] {
+        let error = detector("1/1h").try_remind_every(time).unwrap_err().to_string();
+        assert!(error.contains("at least a second"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn storm_starts_when_the_cool_down_ends() {
     let rule = rule("10/60s").cool_down(Duration::from_secs(30));
     let detector = StormDetector::new(rule, MemoryStore::new());

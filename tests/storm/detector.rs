@@ -80,6 +80,32 @@ async fn silent_storm_ends_once_for_all() {
 }
 
 #[tokio::test]
+async fn one_process_reports_each_reminder() {
+    let redis = Redis::start().await;
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let Watched { detector, events } = Watched::new("10/4s", redis.store().await);
+        all.push(Watched { detector: detector.remind_every(Duration::from_secs(1)), events });
+    }
+    for (number, watched) in all.iter().enumerate() {
+        watched.record("lobby", number as u32 * 10..number as u32 * 10 + 10).await;
+    }
+    let mut reminders = Vec::new();
+    for Watched { detector, events } in &all {
+        detector.settled().await;
+        detector.flush().await;
+        reminders.extend(events.lock().unwrap().iter().filter_map(|event| match event {
+            StormEvent::Ongoing { lasted, .. } => Some(lasted.as_secs()),
+            _ => None,
+        }));
+    }
+    let mut once = reminders.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert!(!once.is_empty() && once.len() == reminders.len(), "{reminders:?}");
+}
+
+#[tokio::test]
 async fn another_process_reports_the_end() {
     let redis = Redis::start().await;
     let two = Watched::new("10/1s", redis.store().await);
