@@ -1,115 +1,120 @@
-//! Counts the messages of groups, refuses none, and prints one line when a storm starts and one when
-//! it ends, however many processes count.
+//! Counts the messages of groups, refuses none, and prints when a storm starts, lasts and ends.
 //!
 //! ```text
 //! cargo run --example message_storm -- --simulate
 //! printf 'lobby\t1\nlobby\t2\nlobby\t3\n' | cargo run --example message_storm -- --threshold 2/3s
 //! ```
 
-use std::io::Write;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{Write, stderr, stdout};
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, BufReader};
+use clap::Parser;
+use example_support::flags::span;
+use example_support::webhook::{Webhook, WebhookFlags};
+use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::{sync::mpsc, task::JoinSet, time};
 use tower_sliding_window::{MemoryStore, Quota, RedisStore, StormDetector, StormEvent};
 
-const HELP: &str = r"Reads lines GROUP<TAB>MESSAGE-ID and prints when a storm starts and when it ends.
-  --threshold LIMIT/WINDOW   default 100/60s; it ends below half of it
-  --simulate                 needs no input: 50 messages of one group, 150 of another
-  --redis URL                counts together with other processes, as redis://127.0.0.1:6379
-Prints `storm start group=G count=N` and `storm end group=G peak=N lasted=T`. A message id that comes
-twice counts once. After the end of the input it waits for the end of the storms; Ctrl-C stops it.
-";
+/// Reads lines GROUP<TAB>MESSAGE-ID and prints when a storm starts, lasts and ends. A message id that
+/// comes twice counts once. At the end of the input it waits for the end of the storms.
+#[derive(Parser)]
+struct Args {
+    #[arg(long, default_value = "100/60s", help = "A storm starts above LIMIT/WINDOW")]
+    threshold: Quota,
+    #[arg(long, default_value = "1h", value_parser = span, help = "Prints this often that it lasts")]
+    remind: Duration,
+    #[arg(long, help = "Needs no input: 50 messages of one group, 150 of another")]
+    simulate: bool,
+    #[arg(long, help = "URL to count with other processes, as redis://127.0.0.1:6379")]
+    redis: Option<String>,
+    #[command(flatten)]
+    webhook: WebhookFlags,
+}
 
 type Error = Box<dyn std::error::Error>;
 
 #[tokio::main]
 async fn main() {
-    let result = run().await.inspect_err(|error| eprintln!("error: {error}"));
+    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(stderr).init();
+    let result = run(Args::parse()).await.inspect_err(|error| eprintln!("error: {error}"));
     // A return from here would wait for the next line of the input.
     std::process::exit(result.is_err().into());
 }
 
-async fn run() -> Result<(), Error> {
-    let (mut threshold, mut simulated, mut redis) = ("100/60s".to_owned(), false, None);
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--simulate" => simulated = true,
-            "--threshold" => threshold = args.next().ok_or("--threshold needs LIMIT/WINDOW")?,
-            "--redis" => redis = Some(args.next().ok_or("--redis needs a URL")?),
-            "-h" | "--help" => {
-                print!("{HELP}");
-                return Ok(());
-            }
-            _ => return Err(format!("unknown option {arg}; see --help").into()),
-        }
-    }
-    let rule: Quota = threshold.parse().map_err(|why| format!("--threshold {threshold}: {why}"))?;
-    let detector = match redis {
-        Some(url) => StormDetector::new(rule, RedisStore::connect(url).await?),
-        None => StormDetector::new(rule, MemoryStore::new()),
+async fn run(args: Args) -> Result<(), Error> {
+    let webhook = Webhook::new(&args.webhook)?;
+    let detector = match args.redis {
+        Some(url) => StormDetector::new(args.threshold, RedisStore::connect(url).await?),
+        None => StormDetector::new(args.threshold, MemoryStore::new()),
     };
-    let detector = detector.on_event(print_event);
+    let alerts = webhook.clone();
+    let detector = detector.try_remind_every(args.remind)?.on_event(move |it| tell(it, &alerts));
     let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let result = tokio::select! {
-        result = record_all(&detector, simulated) => result,
+        result = record_all(&detector, args.simulate) => result,
         _ = int.recv() => Ok(()),
         _ = term.recv() => Ok(()),
     };
     detector.flush().await;
+    let _ = time::timeout(Duration::from_secs(10), webhook.flush()).await;
     result
 }
 
-/// Records all messages, and waits until all storms are over that this process knows of.
+/// Records up to 64 messages at a time, those of one group in their order.
 async fn record_all(detector: &StormDetector, simulated: bool) -> Result<(), Error> {
-    if simulated {
-        let (calm, stormy) =
-            (simulate(detector, "calm", 50, 100), simulate(detector, "stormy", 150, 10));
-        tokio::try_join!(calm, stormy)?;
-    } else {
-        read(detector).await?;
+    let (mut lanes, mut tasks, hasher) = (Vec::new(), JoinSet::new(), RandomState::new());
+    for _ in 0..64 {
+        let (lane, mut messages) = mpsc::channel::<(String, String)>(16);
+        lanes.push(lane);
+        let (detector, mut failed) = (detector.clone(), None);
+        tasks.spawn(async move {
+            while let Some((group, id)) = messages.recv().await {
+                // While the store does not answer, the group goes on: nothing is refused.
+                failed = detector.record(group, id).await.err().or(failed);
+            }
+            failed
+        });
     }
+    let (mut input, mut numbers) = (BufReader::new(stdin()).lines(), 0..200);
+    while let Some(line) = match simulated {
+        true => simulate(numbers.next()).await,
+        false => input.next_line().await?,
+    } {
+        let Some((group, id)) = line.split_once('\t') else {
+            eprintln!("a line is skipped: write GROUP<TAB>MESSAGE-ID");
+            continue;
+        };
+        let lane = hasher.hash_one(group) as usize % lanes.len();
+        lanes[lane].send((group.to_owned(), id.to_owned())).await?;
+    }
+    drop(lanes);
+    let failed = tasks.join_all().await.into_iter().flatten().next();
     eprintln!("all messages are recorded; waiting for the end of the storms (Ctrl-C stops)");
     detector.settled().await;
-    Ok(())
-}
-
-async fn read(detector: &StormDetector) -> Result<(), Error> {
-    let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    let (mut number, mut failed) = (0, None);
-    while let Some(line) = lines.next_line().await? {
-        number += 1;
-        match line.split_once('\t') {
-            // While the store does not answer, the group goes on: nothing is refused.
-            Some((group, id)) => failed = detector.record(group, id).await.err().or(failed),
-            None => eprintln!("line {number} is skipped: write GROUP<TAB>MESSAGE-ID"),
-        }
-    }
     failed.map_or(Ok(()), |error| Err(format!("some messages may not be counted: {error}").into()))
 }
 
-async fn simulate(detector: &StormDetector, group: &str, count: u32, ms: u64) -> Result<(), Error> {
-    eprintln!("{group} gets {count} messages, one every {ms} ms");
-    for number in 0..count {
-        tokio::time::sleep(Duration::from_millis(ms)).await;
-        detector.record(group, format!("{}-{number}", std::process::id())).await?;
-    }
-    Ok(())
+async fn simulate(number: Option<u32>) -> Option<String> {
+    time::sleep(Duration::from_millis(5)).await;
+    let group = if number? % 4 == 0 { "calm" } else { "stormy" };
+    Some(format!("{group}\t{}-{}", std::process::id(), number?))
 }
 
-fn print_event(event: &StormEvent) {
+fn tell(event: &StormEvent, webhook: &Webhook) {
     // Quotes keep the name of a group from forging a line.
     let group = format!("{:?}", String::from_utf8_lossy(event.group().as_bytes()));
     let line = match event {
-        StormEvent::Started { count, .. } => format!("storm start group={group} count={count}"),
+        StormEvent::Started { count, .. } => format!("start group={group} count={count}"),
+        StormEvent::Ongoing { lasted, .. } => format!("ongoing group={group} lasted={lasted:?}"),
         StormEvent::Ended { peak, lasted, .. } => {
-            format!("storm end group={group} peak={peak} lasted={lasted:.1?}")
+            format!("end group={group} peak={peak} lasted={lasted:.1?}")
         }
         _ => return,
     };
-    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
-        eprintln!("error: can't print that there is a storm: {error}");
+    webhook.send(&serde_json::json!({ "text": format!("storm {line}") }));
+    if writeln!(stdout(), "storm {line}").is_err() {
         std::process::exit(1);
     }
 }

@@ -1,7 +1,11 @@
 //! The examples in single files, as a reader runs them.
 
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
 use test_support::Redis;
 use test_support::program::{Program, command};
+use test_support::proxy::{Fault, Proxy};
 
 const QUOTA: &str = "message_quota";
 const STORM: &str = "message_storm";
@@ -108,6 +112,55 @@ fn message_storm_counts_a_message_once() {
     program.signal("INT");
     let (status, logs, lines) = program.stopped();
     assert_eq!((status.code(), lines), (Some(0), vec![]), "{logs}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn message_storm_records_groups_at_once() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    proxy.set(Fault::Delay(Duration::from_millis(5)));
+    let url = proxy.url();
+    let count = |input: String| {
+        let began = Instant::now();
+        let (code, _, logs) = fed(STORM, &["--threshold", "5000/1h", "--redis", &url], &input);
+        assert_eq!(code, Some(0), "{logs}");
+        began.elapsed()
+    };
+    let one = tokio::task::block_in_place(|| {
+        count((0..400).map(|id| format!("lobby\t{id}\n")).collect())
+    });
+    let many = tokio::task::block_in_place(|| {
+        count((0..400).map(|id| format!("room-{}\t{id}\n", id % 200)).collect())
+    });
+    assert!(many < one / 2, "one group took {one:?}, two hundred {many:?}");
+    // Each group in the order of its lines.
+    let log = "tsw:{=lobby}:default:5000/1h:storm:log";
+    let order: Vec<u32> = redis.run(&["ZRANGE", log, "0", "-1"]).await;
+    assert_eq!(order, (0..400).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn message_storm_says_that_a_storm_lasts() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let hook = format!("http://{}/hook", listener.local_addr().unwrap());
+    let flags = ["--threshold", "2/3s", "--remind", "1s", "--alert-webhook", &hook];
+    let mut program = start(STORM, &flags);
+    program.write("lobby\t1\nlobby\t2\nlobby\t3\n");
+    program.end_input();
+    assert_eq!(program.line().unwrap(), "storm start group=\"lobby\" count=3");
+    let alert = || {
+        let (mut connection, _) = listener.accept().unwrap();
+        let mut request = [0; 1024];
+        let length = connection.read(&mut request).unwrap();
+        connection.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").unwrap();
+        String::from_utf8_lossy(&request[..length]).into_owned()
+    };
+    assert!(alert().ends_with(r#"{"text":"storm start group=\"lobby\" count=3"}"#));
+    assert!(program.line().unwrap().starts_with("storm ongoing group=\"lobby\" lasted="));
+    assert!(alert().contains("storm ongoing"));
+    program.signal("INT");
+    let (status, logs, _) = program.stopped();
+    assert_eq!(status.code(), Some(0), "{logs}");
 }
 
 #[test]
