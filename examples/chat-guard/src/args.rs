@@ -3,9 +3,12 @@
 use std::num::NonZeroUsize;
 
 use clap::Parser;
-use tower_sliding_window::moderation::Rule;
+use tower_sliding_window::moderation::{Counted, Rule, RuleError};
 
+use crate::names::Name;
+use example_support::admin::AdminFlags;
 use example_support::flags::{ListenFlags, RedisFlags};
+use example_support::webhook::WebhookFlags;
 
 /// A chat that mutes spammers silently: they see a success, and no other user sees their messages.
 #[derive(Parser)]
@@ -15,20 +18,24 @@ use example_support::flags::{ListenFlags, RedisFlags};
     mut_arg("prefix", |prefix| prefix.default_value("chat")),
     // A message had better wait than pass without a check.
     mut_arg("response_timeout", |timeout| timeout.default_value("1s")),
+    mut_arg("admin_token", |token| token.env("CHAT_GUARD_ADMIN_TOKEN")),
+    mut_arg("alert_webhook", |url| url.env("CHAT_GUARD_ALERT_WEBHOOK")),
     after_help = "\
 Try it. The third message within a minute gets the same response, but is not delivered:
   for i in 1 2 3; do curl -i -H 'x-user-id: mallory' -d '{\"text\": \"cheap gold!\"}' \\
     http://127.0.0.1:3000/rooms/lobby/messages; done
   curl http://127.0.0.1:3000/rooms/lobby/messages
-  curl http://127.0.0.1:3000/admin/mutes/mallory
-  curl -X DELETE http://127.0.0.1:3000/admin/mutes/mallory
 
 Routes:
   POST   /rooms/{room}/messages, /private/{peer}   {\"text\": \"...\"} from the user in x-user-id
-  GET    /rooms/{room}/messages, /private/{peer}   what was delivered; to the user in x-user-id
-                                                   their own messages too
-  GET    /admin/mutes/{user}                       the user's mute, or 404
-  DELETE /admin/mutes/{user}                       lifts it
+  GET    /rooms/{room}/messages, /private/{peer}   the newest 100 messages that were delivered, within
+                                                   256 kB; to the user in x-user-id their own too
+
+Mutes, with --admin 127.0.0.1:3001 and a token in CHAT_GUARD_ADMIN_TOKEN:
+  mutes() { curl -i -H \"authorization: Bearer $CHAT_GUARD_ADMIN_TOKEN\" \"$@\"; }
+  mutes http://127.0.0.1:3001/admin/mutes/mallory                          # 404 if there is none
+  mutes -X PUT -d '{\"for\": \"1h\"}' http://127.0.0.1:3001/admin/mutes/mallory
+  mutes -X DELETE http://127.0.0.1:3001/admin/mutes/mallory
 
 This server checks no identity: put your authentication in front of it.
 RUST_LOG sets what is logged, to stderr; `info` unless it is set. User ids appear from `debug` on."
@@ -41,7 +48,7 @@ pub(crate) struct Args {
     pub(crate) redis: RedisFlags,
 
     /// A rule that mutes; repeat it for more. One of
-    /// `similar COUNT/WINDOW PERCENT% mute DURATION` (messages that are alike),
+    /// `similar COUNT/WINDOW PERCENT% [min LENGTH] mute DURATION` (messages that are alike),
     /// `peers COUNT/WINDOW mute DURATION` (private-chat peers) and
     /// `events COUNT/WINDOW mute DURATION` (messages).
     #[arg(
@@ -54,11 +61,44 @@ pub(crate) struct Args {
             "peers 9/5m mute 48h",
         ]
     )]
-    pub(crate) rule: Vec<Rule>,
+    rule: Vec<Rule>,
+
+    /// Compares only messages of so many characters or more, without spaces and repeated letters. It
+    /// is for the `similar` rules that have no `min` of their own.
+    #[arg(
+        long,
+        value_name = "LENGTH",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u16).range(0..=500)
+    )]
+    min_length: u16,
+
+    /// A user that no rule mutes, such as support staff; repeat it for more. A manual mute holds.
+    #[arg(long, value_name = "USER")]
+    pub(crate) exempt: Vec<Name>,
 
     /// Checks messages after their delivery, from a queue of this capacity. A message that finds the
     /// queue full is not checked. If left out, each message is checked before its delivery, and the
     /// one that completes a rule is not delivered either.
     #[arg(long, value_name = "CAPACITY")]
     pub(crate) queue: Option<NonZeroUsize>,
+
+    #[command(flatten)]
+    pub(crate) admin: AdminFlags,
+
+    #[command(flatten)]
+    pub(crate) webhook: WebhookFlags,
+}
+
+impl Args {
+    /// Returns the rules, with the minimum length.
+    pub(crate) fn rules(&self) -> Result<Vec<Rule>, RuleError> {
+        let with_length = |rule: &Rule| match rule.counted() {
+            Counted::Similar { .. } if rule.get_min_length() == 0 => {
+                rule.try_min_length(self.min_length)
+            }
+            _ => Ok(*rule),
+        };
+        self.rule.iter().map(with_length).collect()
+    }
 }

@@ -10,23 +10,31 @@
 //! All servers with one Redis share the mutes. The messages themselves stay in the process that
 //! received them: a real chat stores them elsewhere already.
 
+mod admin;
 mod args;
+mod audit;
 mod board;
+mod history;
 mod names;
 mod routes;
 
 use std::error::Error;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use tower_sliding_window::MemoryStore;
-use tower_sliding_window::moderation::{MuteEvent, SpeechMonitor};
+use tower_sliding_window::moderation::SpeechMonitor;
 
 use crate::args::Args;
 use crate::routes::{Chat, routes};
+use example_support::admin::Admin;
 use example_support::program::exit_code;
-use example_support::redis::OpenError;
 use example_support::server::Server;
+use example_support::webhook::Webhook;
+
+/// How long the alerts that wait at the end may take.
+const LAST_ALERTS: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -35,31 +43,37 @@ async fn main() -> ExitCode {
 
 async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?;
-    let capacity = args.queue;
-    let monitor = monitor(args).await?.on_mute(audit);
-    let chat = Chat::new(monitor, capacity);
+    let admin = Admin::bind(&args.admin, &server).await?;
+    let webhook = Webhook::new(&args.webhook)?;
+    let monitor = monitor(&args).await?.exempt(&args.exempt);
+    let monitor = monitor.on_mute(audit::hook(webhook.clone()));
+    let chat = Chat::new(monitor.clone(), args.queue);
+
     server.announce("listening on")?;
-    server.serve(routes(chat.clone())).await;
+    if let Some(admin) = &admin {
+        admin.announce()?;
+    }
+    let serve_admin = async {
+        if let Some(admin) = admin {
+            admin.serve(admin::routes(monitor)).await;
+        }
+    };
+    tokio::join!(server.serve(routes(chat.clone())), serve_admin);
     chat.finish().await;
+    // What is left then is lost.
+    let _ = tokio::time::timeout(LAST_ALERTS, webhook.flush()).await;
     Ok(())
 }
 
-async fn monitor(args: Args) -> Result<SpeechMonitor, OpenError> {
-    for rule in &args.rule {
+async fn monitor(args: &Args) -> Result<SpeechMonitor, Box<dyn Error>> {
+    let rules = args.rules()?;
+    for rule in &rules {
         tracing::info!(%rule, "watching");
     }
     let Some(redis) = args.redis.connect().await? else {
         tracing::info!("mutes are kept in this process");
-        return Ok(SpeechMonitor::new(args.rule, MemoryStore::new()));
+        return Ok(SpeechMonitor::new(rules, MemoryStore::new()));
     };
     tracing::info!(addresses = %redis.addresses, "mutes are kept in Redis");
-    Ok(SpeechMonitor::new(args.rule, redis.store))
-}
-
-/// Where a real chat writes its audit log. User ids appear at the level debug only.
-fn audit(event: &MuteEvent) {
-    let (rule, reason) = (event.mute.rule(), event.mute.reason());
-    tracing::info!(%rule, %reason, lengthened = event.lengthened, "audit: muted");
-    let user = String::from_utf8_lossy(event.sender.as_bytes());
-    tracing::debug!(%user, %rule, "audit: muted");
+    Ok(SpeechMonitor::new(rules, redis.store))
 }

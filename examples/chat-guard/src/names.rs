@@ -1,6 +1,7 @@
 //! [`Name`]: of a user or a room.
 
 use std::fmt;
+use std::str::FromStr;
 
 use axum::extract::{FromRequestParts, OptionalFromRequestParts, Path};
 use axum::http::StatusCode;
@@ -14,11 +15,11 @@ use example_support::problem::Problem;
 const USER: &str = "x-user-id";
 
 /// The name of a user or a room: 1 to 128 bytes of UTF-8.
-#[derive(Clone, PartialEq, Eq, Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize)]
 pub(crate) struct Name(String);
 
 impl Name {
-    pub(crate) const LONGEST: usize = 128;
+    const LONGEST: usize = 128;
 
     fn new(text: &str) -> Option<Self> {
         (1..=Self::LONGEST).contains(&text.len()).then(|| Self(text.to_owned()))
@@ -33,6 +34,16 @@ impl Name {
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Name({} bytes)", self.0.len())
+    }
+}
+
+/// Reads the name of a user from a flag.
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let error = || format!("a user id is 1 to {} bytes of UTF-8", Self::LONGEST);
+        Self::new(text).ok_or_else(error)
     }
 }
 

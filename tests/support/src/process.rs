@@ -22,6 +22,15 @@ impl Process {
         self.0.id()
     }
 
+    /// Returns how much memory the process takes, in kB.
+    pub fn resident_kb(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id()));
+        let status = status.expect("the process runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        number.expect("a line of the kernel").parse().expect("a number")
+    }
+
     /// Returns how the process has ended, if it has.
     pub fn exited(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().expect("the process is a child")

@@ -88,6 +88,11 @@ impl Program {
         self.process.signal(name);
     }
 
+    /// Returns how much memory it takes, in kB.
+    pub fn resident_kb(&self) -> u64 {
+        self.process.resident_kb()
+    }
+
     /// Waits until it stops; returns how, what it logged, and what else it printed.
     pub fn stopped(mut self) -> (ExitStatus, String, Vec<String>) {
         let deadline = Instant::now() + PATIENCE;

@@ -125,6 +125,11 @@ impl Server {
         self.program.signal(name);
     }
 
+    /// Returns how much memory it takes, in kB.
+    pub fn resident_kb(&self) -> u64 {
+        self.program.resident_kb()
+    }
+
     /// Waits until the server stops; returns how, what it logged, and what else it printed.
     pub fn stopped(self) -> (ExitStatus, String, Vec<String>) {
         self.program.stopped()

@@ -1,0 +1,28 @@
+//! Where a real chat writes its audit log, and sends its alerts.
+
+use humantime::format_rfc3339_seconds;
+use serde_json::json;
+use tower_sliding_window::moderation::MuteEvent;
+
+use example_support::webhook::Webhook;
+
+/// Returns a hook that logs each mute, and sends it to the webhook.
+///
+/// User ids are logged at the level debug only. The webhook gets them.
+pub(crate) fn hook(webhook: Webhook) -> impl Fn(&MuteEvent) + Send + Sync {
+    move |event| {
+        let (rule, reason) = (event.mute.rule(), event.mute.reason());
+        tracing::info!(%rule, %reason, lengthened = event.lengthened, "audit: muted");
+        let user = String::from_utf8_lossy(event.sender.as_bytes());
+        tracing::debug!(?user, %rule, "audit: muted");
+        webhook.send(&json!({
+            "text": format!("{user:?} is muted by the rule {rule}: {reason}"),
+            "alert": "mute",
+            "user": user,
+            "rule": rule.to_string(),
+            "reason": reason.to_string(),
+            "until": format_rfc3339_seconds(event.mute.until()).to_string(),
+            "lengthened": event.lengthened,
+        }));
+    }
+}
