@@ -16,6 +16,7 @@ These rules mute, or the rules given as arguments:
   similar 3/1m 90% mute 6h
   peers 5/3m mute 24h          private messages to five users within three minutes
   peers 9/5m mute 48h
+A rule about similar messages can leave out short ones, such as `similar 3/1m 90% min 4 mute 6h`.
 ";
 
 type Error = Box<dyn std::error::Error>;

@@ -1,14 +1,15 @@
 --[[
   Mutes a sender, and returns the mute that stands afterwards. Leaves a mute that is as long, or
-  that ends as late, as it is. A manual mute leaves only one that ends as late. Can also only look.
+  that ends as late, as it is. A manual mute leaves only one that ends as late. Can also only
+  look.
 
   Keys:
     KEYS[1] mute (HASH): the sender's mute
       id, until_us, mute_us, rule, count, percent, lengthened (1 if it replaced one that stood)
 
   Arguments:
-    ARGV[1] id (16 bytes): the UUID of the message that completed the rule, or of a manual mute; may
-      be empty to look
+    ARGV[1] id (16 bytes): the UUID of the message that completed the rule, or of a manual mute;
+      may be empty to look
     ARGV[2] at_us (microseconds of the Unix epoch): the timestamp of that message, when the mute
       starts; 0 for a manual mute, which starts now, and to look
     ARGV[3] mute_us (microseconds): the length of the mute; 0 to look

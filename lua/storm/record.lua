@@ -8,8 +8,8 @@
       of the storm that started last: active (1 or 0), since_us, began (the count at its start),
       start_call, peak, below_us (when the count falls below ends_below if no message comes),
       quiet_us (when the last message leaves the window)
-      of the last reminder: reminded_us (when it was due), reminded_lasted_us (how long the storm had
-      lasted then), reminded_count, reminded_peak, remind_call
+      of the last reminder: reminded_us (when it was due), reminded_lasted_us (how long the storm
+      had lasted then), reminded_count, reminded_peak, remind_call
       of the storm that ended last: ended_since_us, until_us, ended_peak, end_call
       of both: offset_us (how far the timestamps are ahead of the clock of Redis)
 
@@ -28,8 +28,8 @@
     REPLY[1] now_us (microseconds of the Unix epoch): the timestamp of the reply
     REPLY[2] count (messages): how many are in the window, at most cap
     REPLY[3] known (0 or 1): 1 if the message was in the log already
-    REPLY[4] look_us (microseconds): when a storm can start or end if no message comes, or a reminder
-      is due; 0 if none can
+    REPLY[4] look_us (microseconds): when a storm can start or end if no message comes, or a
+      reminder is due; 0 if none can
     REPLY[5] storm (array): empty if no storm goes on; else
       age_us (microseconds): how long it has gone on
       peak (messages): its highest count
