@@ -150,6 +150,7 @@ mod memory;
 mod message;
 mod monitor;
 mod normalised;
+mod page;
 mod queue;
 #[cfg(feature = "redis")]
 mod redis;
@@ -161,6 +162,7 @@ pub use self::decision::{Mute, MuteEvent, Reason, SpeechDecision};
 pub use self::message::Message;
 pub use self::monitor::SpeechMonitor;
 pub use self::normalised::normalised;
+pub use self::page::{MuteCursor, MutePage, ParseMuteCursorError};
 pub use self::queue::{SpeechQueue, Submitted};
 pub use self::rule::{Counted, ParseRuleError, Rule, RuleError};
 pub use self::similarity::similarity;

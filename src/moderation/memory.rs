@@ -255,4 +255,13 @@ impl SpeechStore for MemoryStore {
     fn forget(&self, sender: &Key) -> StoreFuture<()> {
         StoreFuture::ready(self.table::<Sender>().update(sender.as_bytes(), |_, _| ((), Keep::Not)))
     }
+
+    fn muted_senders(&self, position: u64, count: usize) -> StoreFuture<(Vec<Key>, Option<u64>)> {
+        let position = usize::try_from(position).unwrap_or(usize::MAX);
+        let muted = |key: &[u8], sender: &Sender, now_us| {
+            sender.active_mute(now_us).map(|_| Key::from_stored(key))
+        };
+        let (senders, next) = self.table::<Sender>().page(position, count, muted);
+        StoreFuture::ready(Ok((senders, next.map(|position| position as u64))))
+    }
 }

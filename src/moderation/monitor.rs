@@ -26,7 +26,7 @@ use crate::telemetry;
 #[derive(Clone)]
 pub struct SpeechMonitor {
     rules: Arc<Rules>,
-    store: Arc<dyn SpeechStore>,
+    pub(super) store: Arc<dyn SpeechStore>,
     audit: Arc<Audit>,
     exempt: Arc<HashSet<Key, RandomState>>,
     known: Arc<KnownMutes>,
@@ -156,7 +156,7 @@ impl SpeechMonitor {
         self.stored_mute(&sender).await.or_else(|error| self.known_mute(&sender, error))
     }
 
-    async fn stored_mute(&self, sender: &Key) -> Result<Option<Mute>, StoreError> {
+    pub(super) async fn stored_mute(&self, sender: &Key) -> Result<Option<Mute>, StoreError> {
         let sent = Instant::now();
         let mute = self.store.mute_of(sender).await?;
         self.known.observe(sender, sent, mute.as_ref());

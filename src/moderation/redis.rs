@@ -1,5 +1,7 @@
 //! Senders in Redis: implements [`SpeechStore`] for [`RedisStore`].
 
+mod scan;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -103,6 +105,11 @@ impl SpeechStore for RedisStore {
         }
         let client = self.client().clone();
         StoreFuture::later(async move { client.send(&command).await.map(|_| ()) })
+    }
+
+    fn muted_senders(&self, position: u64, count: usize) -> StoreFuture<(Vec<Key>, Option<u64>)> {
+        let client = self.client().clone();
+        StoreFuture::later(async move { scan::scan(&client, NAMES[3], position, count).await })
     }
 }
 

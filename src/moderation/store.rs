@@ -41,6 +41,14 @@ pub trait SpeechStore: Send + Sync + 'static {
 
     /// Deletes the messages and the mute of a sender.
     fn forget(&self, sender: &Key) -> StoreFuture<()>;
+
+    /// Returns about `count` senders that have a mute or had one a moment ago, and the position of the
+    /// next page if there may be more. The first page begins at 0.
+    ///
+    /// Defaults to [`StoreError::Unsupported`].
+    fn muted_senders(&self, _position: u64, _count: usize) -> StoreFuture<(Vec<Key>, Option<u64>)> {
+        StoreFuture::ready(Err(StoreError::Unsupported { what: "listing mutes" }))
+    }
 }
 
 impl<S: SpeechStore + ?Sized> SpeechStore for Arc<S> {
@@ -62,6 +70,10 @@ impl<S: SpeechStore + ?Sized> SpeechStore for Arc<S> {
 
     fn forget(&self, sender: &Key) -> StoreFuture<()> {
         (**self).forget(sender)
+    }
+
+    fn muted_senders(&self, position: u64, count: usize) -> StoreFuture<(Vec<Key>, Option<u64>)> {
+        (**self).muted_senders(position, count)
     }
 }
 

@@ -33,6 +33,7 @@ Routes:
 
 Mutes, with --admin 127.0.0.1:3001 and a token in CHAT_GUARD_ADMIN_TOKEN:
   mutes() { curl -i -H \"authorization: Bearer $CHAT_GUARD_ADMIN_TOKEN\" \"$@\"; }
+  mutes 'http://127.0.0.1:3001/admin/mutes?limit=100'                      # the next page: &cursor=NEXT
   mutes http://127.0.0.1:3001/admin/mutes/mallory                          # 404 if there is none
   mutes -X PUT -d '{\"for\": \"1h\"}' http://127.0.0.1:3001/admin/mutes/mallory
   mutes -X DELETE http://127.0.0.1:3001/admin/mutes/mallory

@@ -1,10 +1,14 @@
-//! Manual mutes, exempt senders, and texts that are too short to count.
+//! Manual mutes and their pages, exempt senders, and texts that are too short to count.
+
+use std::collections::BTreeSet;
 
 use uuid::Uuid;
 
+use super::super::MuteCursor;
 use super::super::decision::Reason;
 use super::super::store::MuteRequest;
 use super::*;
+use crate::key::Key;
 
 contract_tests!(
     manual_mute_begins_now_and_ends,
@@ -14,6 +18,7 @@ contract_tests!(
     exempt_sender_triggers_no_rule,
     manual_mute_holds_for_exempt_sender,
     short_texts_do_not_count,
+    every_mute_is_in_a_page,
 );
 
 async fn manual_mute_begins_now_and_ends(world: World) {
@@ -113,4 +118,32 @@ async fn short_texts_do_not_count(world: World) {
     assert_eq!(chat.says("abcde").await, None);
     assert_eq!(chat.says("abcdef").await, None);
     assert_eq!(chat.says("abcdef").await.unwrap().reason().count(), 3);
+}
+
+async fn every_mute_is_in_a_page(world: World) {
+    let mut chat = world.chat(rules(&["events 2/1m mute 1h"]));
+    let long = "k".repeat(1000);
+    let names: Vec<Key> = (0..50).map(|it| Key::from(format!("a}}b{it}"))).collect();
+    let senders = names.into_iter().chain([long.as_str().into(), b"\xff=".into()]);
+    let senders: BTreeSet<Key> = senders.collect();
+    for sender in &senders {
+        chat.monitor.mute(sender.clone(), hours(2)).await.unwrap();
+    }
+    chat.says("one").await;
+    chat.monitor.mute("lifted", hours(2)).await.unwrap();
+    chat.monitor.unmute("lifted").await.unwrap();
+    chat.monitor.mute("ended", hours(1)).await.unwrap();
+    chat.at_exactly(hours(1)).await;
+
+    let (mut next, mut found, mut pages) = (Some(MuteCursor::default()), BTreeSet::new(), 0);
+    while let Some(cursor) = next {
+        let page = chat.monitor.mutes(cursor, 10).await.unwrap();
+        for (sender, mute) in page.mutes {
+            assert_eq!((mute.is_manual(), mute.remaining()), (true, hours(1)));
+            found.insert(sender);
+        }
+        (next, pages) = (page.next, pages + 1);
+    }
+    assert!(found == senders, "{} of {}", found.len(), senders.len());
+    assert!((3..20).contains(&pages), "{pages} pages");
 }

@@ -1,13 +1,15 @@
 //! The admin listener, and the alerts for an operator.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use serde_json::Value;
+use http::request::Builder;
+use serde_json::{Value, json};
 use test_support::Redis;
 use test_support::server_process::Server;
 
-use super::{CHAT, ROOM, admin_request, mute, on_both, say, seen, start};
+use super::{CHAT, ROOM, TOKEN, admin_request, mute, on_both, say, seen, start};
 
 #[tokio::test]
 async fn mutes_are_for_operators_only() {
@@ -55,6 +57,39 @@ async fn operator_mutes_and_lifts() {
         assert_eq!(mute(server, "alice").await, None);
     })
     .await;
+}
+
+#[tokio::test]
+async fn operator_lists_the_mutes() {
+    on_both(&["--rule", "events 2/1h mute 1h"], async |server| {
+        let list = async |query: &str| server.send(list_request(server, query)).await;
+        assert_eq!(list("").await.json(), json!({ "mutes": [] }));
+        for user in 0..30 {
+            for text in ["one", "two"] {
+                say(server, ROOM, &format!("user {user}"), text).await;
+            }
+        }
+        let (mut users, mut query) = (BTreeSet::new(), "?limit=7".to_owned());
+        loop {
+            let page = list(&query).await.json();
+            for mute in page["mutes"].as_array().unwrap() {
+                assert_eq!(mute["rule"], "events 2/1h mute 1h");
+                users.insert(mute["user"].as_str().unwrap().to_owned());
+            }
+            let Some(next) = page["next"].as_str() else { break };
+            query = format!("?limit=7&cursor={next}");
+        }
+        assert_eq!(users.len(), 30, "{users:?}");
+        for query in ["?limit=0", "?limit=1001", "?cursor=x", "?user=a"] {
+            assert_eq!(list(query).await.problem(400), "/problems/bad-page", "{query}");
+        }
+    })
+    .await;
+}
+
+fn list_request(server: &Server, query: &str) -> Builder {
+    let request = server.admin_request("GET", &format!("/admin/mutes{query}"));
+    request.header("authorization", format!("Bearer {TOKEN}"))
 }
 
 #[tokio::test]
