@@ -135,7 +135,7 @@ impl fmt::Display for Reason {
         match self.rule.counted() {
             Counted::Events => write!(f, "{count} messages within {window}"),
             Counted::DistinctPeers => write!(f, "{count} private-chat peers within {window}"),
-            Counted::Manual => f.write_str("muted manually"),
+            Counted::Manual => f.write_str("a manual mute"),
             Counted::Similar { .. } => {
                 write!(f, "{count} messages within {window} at {}% similarity", self.percent)
             }

@@ -15,13 +15,14 @@ pub(crate) fn hook(webhook: Webhook) -> impl Fn(&MuteEvent) + Send + Sync {
         tracing::info!(%rule, %reason, lengthened = event.lengthened, "audit: muted");
         let user = String::from_utf8_lossy(event.sender.as_bytes());
         tracing::debug!(?user, %rule, "audit: muted");
+        let until = format_rfc3339_seconds(event.mute.until()).to_string();
         webhook.send(&json!({
-            "text": format!("{user:?} is muted by the rule {rule}: {reason}"),
+            "text": format!("{user:?} is muted until {until}: {reason}"),
             "alert": "mute",
             "user": user,
             "rule": rule.to_string(),
             "reason": reason.to_string(),
-            "until": format_rfc3339_seconds(event.mute.until()).to_string(),
+            "until": until,
             "lengthened": event.lengthened,
         }));
     }

@@ -27,7 +27,7 @@ async fn manual_mute_begins_now_and_ends(world: World) {
     let mute = chat.monitor.mute("alice", hours(1)).await.unwrap();
     assert_eq!((mute.is_manual(), mute.remaining()), (true, hours(1)));
     assert_eq!(mute.rule().to_string(), "manual mute 1h");
-    assert_eq!(mute.reason().to_string(), "muted manually");
+    assert_eq!(mute.reason().to_string(), "a manual mute");
     assert_eq!(chat.says("hello").await, Some(mute));
     let last = Duration::from_secs(5) + hours(1) - MICROSECOND;
     assert!(chat.at_exactly(last).await.says("hello").await.is_some());

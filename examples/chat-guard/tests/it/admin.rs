@@ -42,7 +42,7 @@ async fn operator_mutes_and_lifts() {
             say(server, ROOM, user, &format!("{user} says hello")).await;
         }
         assert!(seen(server, ROOM, "").await.is_empty());
-        assert_eq!(mute(server, "alice").await.unwrap()["reason"], "muted manually");
+        assert_eq!(mute(server, "alice").await.unwrap()["reason"], "a manual mute");
         let shorter = put("alice", r#"{"for": "1m"}"#).await.json();
         assert!(shorter["remaining_seconds"].as_u64().unwrap() > 3_000, "{shorter}");
         for user in ["alice", "bob"] {
