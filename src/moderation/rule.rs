@@ -111,9 +111,12 @@ impl Rule {
         }
     }
 
-    /// Returns the rule of a mute that no rule has imposed. The length is rounded to microseconds, at
-    /// least one, and a hundred years at most.
-    pub(super) fn manual(mute: Duration) -> Self {
+    /// Returns the rule of a manual mute. For authors of stores, which keep it with the mute: a monitor
+    /// ignores it among its rules.
+    ///
+    /// The length is rounded down to microseconds, and is at least one and at most a hundred years.
+    #[must_use]
+    pub fn manual(mute: Duration) -> Self {
         let mute = Duration::from_micros(micros(mute).clamp(1, LONGEST_WINDOW_US));
         let quota = Quota::new(1, Duration::from_micros(1));
         Self { counted: Counted::Manual, quota, min_length: 0, mute }
@@ -183,7 +186,7 @@ impl Rule {
         self.counted
     }
 
-    /// Returns the count that triggers the rule.
+    /// Returns the count that triggers the rule, or 1 for a manual mute.
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.quota.limit()
@@ -239,7 +242,7 @@ pub enum RuleError {
         /// The given percentage.
         percent: u8,
     },
-    /// Only [`SpeechMonitor::mute`](super::SpeechMonitor::mute) makes a rule that counts nothing.
+    /// A rule that counts nothing never mutes. [`SpeechMonitor::mute`](super::SpeechMonitor::mute) does.
     #[error("a rule that counts nothing never mutes: use SpeechMonitor::mute")]
     Manual,
     /// The rule compares no texts.
