@@ -179,7 +179,7 @@ async fn a_message_is_anything_with_a_text() {
         let problem = post(&server, ROOM, "alice", body).await.problem(400);
         assert_eq!(problem, "/problems/bad-message", "{body}");
     }
-    let huge = json!({ "text": "x".repeat(300_000) }).to_string();
+    let huge = json!({ "text": "x".repeat(70_000) }).to_string();
     post(&server, ROOM, "alice", &huge).await.problem(413);
     let hello = r#"{"text": "hello"}"#;
     server.send_body(server.request("POST", ROOM), hello).await.problem(401);
