@@ -11,13 +11,17 @@ use axum::{Json, Router};
 use humantime::format_rfc3339_seconds;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tower_sliding_window::moderation::{Mute, MuteCursor, MutePage, SpeechMonitor};
-use tower_sliding_window::{Key, StoreError};
+use tower_sliding_window::Key;
+use tower_sliding_window::moderation::{Mute, MutePage, SpeechMonitor};
 
 use crate::names::Named;
+use example_support::admin::{PageQuery, no_page, page};
 use example_support::body::WholeBody;
-use example_support::flags::span;
+use example_support::flags::penalty_length;
 use example_support::problem::{Problem, whole_seconds};
+
+/// The most mutes in a page. Each costs a call of the store.
+const LARGEST_PAGE: usize = 1_000;
 
 /// Returns the routes for an operator.
 pub(crate) fn routes(monitor: SpeechMonitor) -> Router {
@@ -27,40 +31,18 @@ pub(crate) fn routes(monitor: SpeechMonitor) -> Router {
         .with_state(monitor)
 }
 
-/// The page of mutes that the query asks for.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WantedPage {
-    cursor: Option<String>,
-    limit: Option<usize>,
-}
-
-impl WantedPage {
-    /// Returns where the page begins, and about how many mutes it is to have.
-    fn read(query: Result<Query<Self>, QueryRejection>) -> Result<(MuteCursor, usize), Problem> {
-        let Query(Self { cursor, limit }) = query.map_err(|why| bad_page(why.body_text()))?;
-        let limit = limit.unwrap_or(100);
-        if !(1..=1_000).contains(&limit) {
-            return Err(bad_page("the limit is out of range"));
-        }
-        let cursor = cursor.map_or(Ok(MuteCursor::default()), |cursor| cursor.parse());
-        Ok((cursor.map_err(bad_page)?, limit))
-    }
-}
-
 /// Responds with a page of the mutes, and with the cursor of the next page, if there is one.
 async fn list(
     State(monitor): State<SpeechMonitor>,
-    query: Result<Query<WantedPage>, QueryRejection>,
+    query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    let (cursor, limit) = WantedPage::read(query)?;
-    let MutePage { mutes, next, .. } = monitor.mutes(cursor, limit).await.map_err(no_page)?;
+    let (cursor, limit) = PageQuery::read(query, LARGEST_PAGE)?;
+    let MutePage { mutes, next, .. } = monitor
+        .mutes(cursor, limit)
+        .await
+        .map_err(|error| no_page(error, "/admin/mutes/{user}"))?;
     let row = |(user, mute): &(Key, Mute)| shown(&String::from_utf8_lossy(user.as_bytes()), mute);
-    let mut page = json!({ "mutes": mutes.iter().map(row).collect::<Vec<_>>() });
-    if let Some(next) = next {
-        page["next"] = next.to_string().into();
-    }
-    Ok(Json(page))
+    Ok(page("mutes", mutes.iter().map(row).collect(), next))
 }
 
 /// Shows a mute in a response.
@@ -96,10 +78,7 @@ struct Wanted {
 impl Wanted {
     fn read(body: &[u8]) -> Result<Duration, Problem> {
         let Self { length } = serde_json::from_slice(body).map_err(bad_mute)?;
-        let length = span(&length).map_err(|why| bad_mute(format!("`for`: {why}")))?;
-        if length < Duration::from_secs(1) {
-            return Err(bad_mute("`for`: it is shorter than a second"));
-        }
+        let length = penalty_length(&length).map_err(|why| bad_mute(format!("`for`: {why}")))?;
         Ok(length)
     }
 }
@@ -127,21 +106,4 @@ async fn lift(
 fn bad_mute(why: impl Display) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "bad-mute", "The mute is malformed")
         .detail(format!("The body must be {{\"for\": \"1h\"}}, in UTF-8: {why}."))
-}
-
-fn bad_page(why: impl Display) -> Problem {
-    let title = "The query names no page of mutes";
-    Problem::new(StatusCode::BAD_REQUEST, "bad-page", title).detail(format!(
-        "It may be `limit`, from 1 to 1000, and `cursor`, the `next` of the page before: {why}."
-    ))
-}
-
-/// Says that this store can't list mutes, if that is the error.
-fn no_page(error: StoreError) -> Problem {
-    if !matches!(error, StoreError::Unsupported { .. }) {
-        return error.into();
-    }
-    let title = "The mutes of a Redis Cluster can't be listed";
-    Problem::new(StatusCode::NOT_IMPLEMENTED, "no-list", title)
-        .detail("Ask for one user: GET /admin/mutes/{user}.")
 }

@@ -11,12 +11,16 @@ use axum::{Json, Router};
 use humantime::format_rfc3339_seconds;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tower_sliding_window::{Ban, BanCursor, BanEvent, BanPage, Bans, Key, StoreError};
+use tower_sliding_window::{Ban, BanEvent, BanPage, Bans, Key};
 
 use crate::user::UserId;
+use example_support::admin::{PageQuery, no_page, page};
 use example_support::body::WholeBody;
-use example_support::flags::span;
+use example_support::flags::penalty_length;
 use example_support::problem::{Problem, whole_seconds};
+
+/// The most bans in a page.
+const LARGEST_PAGE: usize = 10_000;
 
 /// Returns the routes of the admin listener.
 pub(crate) fn routes(bans: Bans) -> Router {
@@ -65,43 +69,19 @@ fn shown(user: &str, ban: &Ban) -> Value {
     })
 }
 
-/// The page of bans that the query asks for.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WantedPage {
-    cursor: Option<String>,
-    limit: Option<usize>,
-}
-
-impl WantedPage {
-    /// Returns where the page begins, and about how many bans it is to have.
-    fn read(query: Result<Query<Self>, QueryRejection>) -> Result<(BanCursor, usize), Problem> {
-        let Query(Self { cursor, limit }) = query.map_err(|why| bad_page(why.body_text()))?;
-        let limit = limit.unwrap_or(1_000);
-        if !(1..=10_000).contains(&limit) {
-            return Err(bad_page("the limit is out of range"));
-        }
-        let cursor = cursor.map_or(Ok(BanCursor::default()), |cursor| cursor.parse());
-        Ok((cursor.map_err(bad_page)?, limit))
-    }
-}
-
 /// Responds with a page of the bans, the longest of the page first, and with the cursor of the next
 /// page, if there is one.
 async fn list(
     State(bans): State<Bans>,
-    query: Result<Query<WantedPage>, QueryRejection>,
+    query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    let (cursor, limit) = WantedPage::read(query)?;
-    let BanPage { mut bans, next, .. } = bans.page(cursor, limit).await.map_err(no_page)?;
+    let (cursor, limit) = PageQuery::read(query, LARGEST_PAGE)?;
+    let BanPage { mut bans, next, .. } =
+        bans.page(cursor, limit).await.map_err(|error| no_page(error, "/admin/bans/{user}"))?;
     bans.sort_by_key(|(_, ban)| std::cmp::Reverse(ban.remaining()));
     let user = |key: &Key| String::from_utf8_lossy(key.as_bytes()).into_owned();
-    let listed: Vec<_> = bans.iter().map(|(key, ban)| shown(&user(key), ban)).collect();
-    let mut page = json!({ "bans": listed });
-    if let Some(next) = next {
-        page["next"] = next.to_string().into();
-    }
-    Ok(Json(page))
+    let listed = bans.iter().map(|(key, ban)| shown(&user(key), ban)).collect();
+    Ok(page("bans", listed, next))
 }
 
 async fn show(State(bans): State<Bans>, path: UserPath) -> Result<Json<Value>, Problem> {
@@ -122,10 +102,7 @@ struct Wanted {
 impl Wanted {
     fn read(body: &[u8]) -> Result<(Duration, String), Problem> {
         let Self { length, reason } = serde_json::from_slice(body).map_err(bad_ban)?;
-        let length = span(&length).map_err(|why| bad_ban(format!("`for`: {why}")))?;
-        if length < Duration::from_secs(1) {
-            return Err(bad_ban("`for`: it is shorter than a second"));
-        }
+        let length = penalty_length(&length).map_err(|why| bad_ban(format!("`for`: {why}")))?;
         if reason.len() > 500 {
             return Err(bad_ban("`reason`: it is longer than 500 bytes"));
         }
@@ -161,21 +138,4 @@ fn bad_ban(why: impl Display) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "bad-ban", title).detail(format!(
         "The body must be {{\"for\": \"1h\", \"reason\": \"...\"}}, in UTF-8: {why}."
     ))
-}
-
-fn bad_page(why: impl Display) -> Problem {
-    let title = "The query names no page of bans";
-    Problem::new(StatusCode::BAD_REQUEST, "bad-page", title).detail(format!(
-        "It may be `limit`, from 1 to 10000, and `cursor`, the `next` of the page before: {why}."
-    ))
-}
-
-/// Says that this store can't list bans, if that is the error.
-fn no_page(error: StoreError) -> Problem {
-    if !matches!(error, StoreError::Unsupported { .. }) {
-        return error.into();
-    }
-    let title = "The bans of a Redis Cluster can't be listed";
-    Problem::new(StatusCode::NOT_IMPLEMENTED, "no-list", title)
-        .detail("Ask for one user: GET /admin/bans/{user}.")
 }

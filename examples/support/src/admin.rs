@@ -6,6 +6,7 @@
 //! not be forwarded, must not come from a page of another site, and must carry a token.
 
 mod guard;
+mod page;
 mod token;
 
 use std::net::{AddrParseError, SocketAddr};
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 use axum::Router;
 use clap::Args;
 
+pub use self::page::{PageQuery, no_page, page};
 pub use self::token::TokenError;
 
 use self::token::Token;

@@ -98,6 +98,16 @@ pub fn timeout(text: &str) -> Result<Duration, FlagError> {
     if timeout.is_zero() { Err(FlagError::Zero) } else { Ok(timeout) }
 }
 
+/// Reads how long a ban or a mute lasts: a [`span`] of at least a second.
+///
+/// # Errors
+///
+/// [`FlagError`] if it is no such time.
+pub fn penalty_length(text: &str) -> Result<Duration, FlagError> {
+    let length = span(text)?;
+    if length < Duration::from_secs(1) { Err(FlagError::TooShort) } else { Ok(length) }
+}
+
 /// What is wrong with the text of a flag.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FlagError {
@@ -110,6 +120,9 @@ pub enum FlagError {
     /// More than a year.
     #[error("it is longer than a year")]
     TooLong,
+    /// Less than a second.
+    #[error("it is shorter than a second")]
+    TooShort,
     /// No time at all.
     #[error("it is zero, in which no request could be read")]
     Zero,
