@@ -4,6 +4,7 @@
 //! holds the one [`Connection`](connection::Connection) of a store.
 
 mod backoff;
+mod batch;
 mod circuit_breaker;
 mod client;
 mod commands;
@@ -17,6 +18,7 @@ mod sentinel;
 mod servers;
 
 pub(crate) use self::backoff::Backoff;
+pub(crate) use self::batch::{Batch, Request};
 pub(crate) use self::circuit_breaker::CircuitBreaker;
 pub(crate) use self::client::Client;
 pub use self::commands::{RedisCommands, RedisScript};

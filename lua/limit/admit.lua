@@ -1,63 +1,80 @@
 --[[
-  Records a new request of cost 1 in one log under one quota of whole seconds, if it fits.
+  Records new requests of cost 1, each in one log under one quota of whole seconds, if they fit.
 
-  It decides as admit_all.lua does, at two thirds of the cost. Most of the difference comes from
-  the timestamps: they stay strings, and are not converted to numbers and back.
+  It decides on each as admit_all.lua does, at two thirds of the cost. Most of the difference comes
+  from the timestamps: they stay strings, and are not converted to numbers and back. Many requests
+  in one call share what a call costs, and the clock.
 
   Keys:
-    KEYS[1] log (ZSET): the log; the score of an entry is its timestamp in microseconds
+    KEYS[i] for each request:
+      log (ZSET): the log; the score of an entry is its timestamp in microseconds
 
   Arguments:
-    ARGV[1] member (16 bytes): the UUID of the request
-    ARGV[2] limit (requests): how many the quota allows in its window
-    ARGV[3] window_s (seconds): the length of the window
+    ARGV[i] for each request:
+      member (16 bytes): the UUID of the request
+      limit (requests): how many the quota allows in its window
+      window_s (seconds): the length of the window
 
   Reply:
-    REPLY decision (requests or microseconds): if admitted, how many more requests fit, 0 or more;
-      if denied, minus the time until the request fits, less than 0
+    REPLY[i] for each request:
+      decision (requests or microseconds): if admitted, how many more requests fit, 0 or more; if
+        denied, minus the time until the request fits, less than 0; the text of the error if Redis
+        can't use the log, which concerns no other request
 
-  Cost: O(log n), n is the number of entries in the log.
+  Cost: O(log n) for each request, n is the number of entries in its log.
   TTL: the window and 999 ms. An admission renews it. A denial renews it if it is too short.
 ]]
-local call, log, member, limit, window_s = redis.call, KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local call = redis.call
 local time = call('TIME')
 local s, us = time[1], time[2]
 if #us < 6 then
   us = string.rep('0', 6 - #us) .. us
 end
 
-local entries = call('ZCARD', log)
-local free = limit - entries
-if free <= 0 then
-  -- The request fits as soon as the limit-th newest entry has left the window.
-  local rank, window_us = '-' .. limit, window_s * 1000000
-  local wait_us = call('ZRANGE', log, rank, rank, 'WITHSCORES')[2] + window_us - (s .. us)
-  if wait_us > 0 then
-    -- The TTL may come from a shorter window: keep the entries as long as this one needs them.
-    local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
-    if call('PTTL', log) * 1000 < math.min(newest_us + window_us - (s .. us), window_us) then
-      call('PEXPIRE', log, window_s .. '999')
+local function decide(i)
+  local arg = 3 * i - 2
+  local log, member, limit, window_s = KEYS[i], ARGV[arg], ARGV[arg + 1], ARGV[arg + 2]
+  local entries = call('ZCARD', log)
+  local free = limit - entries
+  if free <= 0 then
+    -- The request fits as soon as the limit-th newest entry has left the window.
+    local rank, window_us = '-' .. limit, window_s * 1000000
+    local wait_us = call('ZRANGE', log, rank, rank, 'WITHSCORES')[2] + window_us - (s .. us)
+    if wait_us > 0 then
+      -- The TTL may come from a shorter window: keep the entries as long as this one needs them.
+      local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
+      if call('PTTL', log) * 1000 < math.min(newest_us + window_us - (s .. us), window_us) then
+        call('PEXPIRE', log, window_s .. '999')
+      end
+      return -wait_us
     end
-    return -wait_us
   end
-end
-if entries > 0 then
-  local removed = call('ZREMRANGEBYSCORE', log, '-inf', (s - window_s) .. us)
-  entries, free = entries - removed, free + removed
-end
-local at_us, ttl_ms = s .. us, window_s .. '999'
-if entries > 0 and call('PTTL', log) > tonumber(ttl_ms) then
-  -- The clock may have stepped back. The new entry must not leave before the newest one, and the
-  -- TTL must not become shorter.
-  local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
-  if tonumber(newest_us) > tonumber(at_us) then
-    at_us, ttl_ms = newest_us, nil
+  if entries > 0 then
+    local removed = call('ZREMRANGEBYSCORE', log, '-inf', (s - window_s) .. us)
+    entries, free = entries - removed, free + removed
   end
+  local at_us, ttl_ms = s .. us, window_s .. '999'
+  if entries > 0 and call('PTTL', log) > tonumber(ttl_ms) then
+    -- The clock may have stepped back. The new entry must not leave before the newest one, and the
+    -- TTL must not become shorter.
+    local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
+    if tonumber(newest_us) > tonumber(at_us) then
+      at_us, ttl_ms = newest_us, nil
+    end
+  end
+  call('ZADD', log, at_us, member)
+  if ttl_ms then
+    -- From version 7.2 on, Redis counts a TTL from the start of the script. The 999 ms keep the log
+    -- from expiring before its entries have left the window.
+    call('PEXPIRE', log, ttl_ms)
+  end
+  return free - 1
 end
-call('ZADD', log, at_us, member)
-if ttl_ms then
-  -- From version 7.2 on, Redis counts a TTL from the start of the script. The 999 ms keep the log
-  -- from expiring before its entries have left the window.
-  call('PEXPIRE', log, ttl_ms)
+
+local replies = {}
+for i = 1, #KEYS do
+  local is_decided, reply = pcall(decide, i)
+  -- An error is a table from version 7.0 on, and a string before.
+  replies[i] = is_decided and reply or reply.err or reply
 end
-return free - 1
+return replies

@@ -50,13 +50,19 @@ impl CircuitBreaker {
         self.0.set_ready(connection);
     }
 
+    pub(super) fn response_timeout(&self) -> Duration {
+        self.0.response_timeout
+    }
+
     pub(crate) fn is_cluster(&self) -> bool {
         self.0.connector.is_cluster()
     }
 
-    /// Sends a request, and waits for the reply for at most the response timeout.
+    /// Makes a call, and waits for the reply for at most the response timeout. A failure counts for
+    /// each of the requests in it.
     pub(crate) async fn call<T>(
         &self,
+        requests: usize,
         request: impl AsyncFnOnce(Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut deadline = pin!(sleep(self.0.response_timeout));
@@ -77,7 +83,7 @@ impl CircuitBreaker {
             deadline.as_mut().poll(cx).map(|()| Err(StoreError::Timeout))
         });
         let result = result.await;
-        self.0.record_result(number, &result);
+        self.0.record_result(number, requests, &result);
         result
     }
 

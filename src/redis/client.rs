@@ -1,11 +1,13 @@
 //! [`Client`]: runs scripts and sends other commands, for the keys of one prefix.
 
+use std::time::Duration;
+
 use redis::{Cmd, Pipeline, RedisResult, Value};
 
 use super::circuit_breaker::CircuitBreaker;
 use super::connection::Connection;
 use super::keys::Keys;
-use super::reply;
+use super::reply::{self, malformed};
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
 
@@ -26,6 +28,10 @@ impl Client {
     pub(crate) fn with_clock(mut self, clock: &str) -> Self {
         self.scripts = Scripts::with_clock(clock);
         self
+    }
+
+    pub(super) fn response_timeout(&self) -> Duration {
+        self.breaker.response_timeout()
     }
 
     pub(crate) fn keys(&self) -> &Keys {
@@ -50,6 +56,31 @@ impl Client {
     /// The command is one that [`Script::command`] has started.
     pub(crate) async fn run(&self, script: &Script, command: &Cmd) -> Result<Value, StoreError> {
         self.call(async |mut connection| script.run(command, &mut connection).await).await
+    }
+
+    /// Runs a script that takes several requests, and returns the reply to each of them.
+    ///
+    /// A failed call counts as that many failures of the connection.
+    pub(crate) async fn run_many(
+        &self,
+        script: &Script,
+        command: &Cmd,
+        requests: usize,
+    ) -> Result<Vec<Result<i64, StoreError>>, StoreError> {
+        let call = async |mut connection: Connection| {
+            let reply = script.run(command, &mut connection).await.map_err(reply::error)?;
+            let Value::Array(replies) = reply else {
+                return Err(malformed("expected a reply to each request"));
+            };
+            let replies: Vec<_> = replies.iter().map(reply::integer).collect();
+            match replies.iter().find(|reply| is_read_only(reply)) {
+                // It concerns the connection.
+                Some(Err(error)) => Err(error.clone()),
+                _ if replies.len() == requests => Ok(replies),
+                _ => Err(malformed("expected a reply to each request")),
+            }
+        };
+        self.breaker.call(requests, call).await
     }
 
     /// Runs a script, and runs it again if the reply is lost. The script must be idempotent: it
@@ -80,6 +111,11 @@ impl Client {
         &self,
         request: impl AsyncFnOnce(Connection) -> RedisResult<T>,
     ) -> Result<T, StoreError> {
-        self.breaker.call(async |connection| request(connection).await.map_err(reply::error)).await
+        let call = async |connection| request(connection).await.map_err(reply::error);
+        self.breaker.call(1, call).await
     }
+}
+
+fn is_read_only(reply: &Result<i64, StoreError>) -> bool {
+    matches!(reply, Err(StoreError::Refused { code, .. }) if code == "READONLY")
 }

@@ -13,6 +13,21 @@ pub(crate) fn malformed(expected: impl Into<String>) -> StoreError {
     StoreError::Protocol { message: expected.into() }
 }
 
+/// Reads the reply to one of several requests in a call: an integer, or the text of an error.
+pub(super) fn integer(reply: &Value) -> Result<i64, StoreError> {
+    match reply {
+        Value::Int(integer) => Ok(*integer),
+        Value::BulkString(text) => {
+            let message = String::from_utf8_lossy(text).into_owned();
+            let code = message.split(' ').next().unwrap_or_default();
+            let is_code = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase());
+            let code = if is_code { code.to_owned() } else { code_of("ERR", &message) };
+            Err(StoreError::Refused { code, message })
+        }
+        _ => Err(malformed("expected an integer or an error")),
+    }
+}
+
 pub(super) fn error(error: RedisError) -> StoreError {
     let message = error.to_string();
     if error.is_timeout() {

@@ -28,6 +28,11 @@ use crate::window::{Check, LogId, Outcome};
 ///
 /// - A decision is one script call, atomic over all logs of the request. Requires Redis 6.2 or
 ///   later, or Valkey.
+/// - Concurrent checks share script calls: what comes while a call is under way goes to Redis together
+///   with the next, up to 32 checks at a time. A lone check is sent at once. Each check keeps its own
+///   identity, time limit and repetition, and an error of one log concerns no other check. This holds
+///   for checks of cost 1 under one quota of whole seconds without a penalty, which most are, and not
+///   on a Cluster.
 /// - The clock is that of Redis, in microseconds. The clocks of the processes do not matter.
 /// - When a key was denied, this process denies it again from memory for as long as Redis would
 ///   certainly deny it, and for at most a second: see [`DenyCache`](super::DenyCache).

@@ -1,6 +1,7 @@
 //! The stores: Redis, in process, and the deny cache.
 
 mod acl;
+mod batch;
 mod commands;
 mod counting;
 mod deny_cache;

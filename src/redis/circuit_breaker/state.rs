@@ -147,7 +147,13 @@ impl Shared {
     }
 
     /// Counts the failures on a connection, and gives it up if it has broken or failed too often.
-    pub(super) fn record_result<T>(self: &Arc<Self>, number: u64, result: &Result<T, StoreError>) {
+    pub(super) fn record_result<T>(
+        self: &Arc<Self>,
+        number: u64,
+        requests: usize,
+        result: &Result<T, StoreError>,
+    ) {
+        let requests = u32::try_from(requests).unwrap_or(MAX_FAILURES);
         let error = match result {
             Err(error @ (StoreError::Timeout | StoreError::Disconnected { .. })) => error,
             Err(error @ StoreError::Refused { code, .. }) if code == "READONLY" => {
@@ -163,7 +169,7 @@ impl Shared {
         let is_broken = matches!(error, StoreError::Disconnected { .. });
         if is_broken && !self.connector.is_cluster() {
             self.give_up(number, State::Connecting, Duration::ZERO, error);
-        } else if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_FAILURES {
+        } else if self.failures.fetch_add(requests, Ordering::Relaxed) + requests >= MAX_FAILURES {
             self.give_up(number, State::Failed, Duration::ZERO, error);
         }
     }

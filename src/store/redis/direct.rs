@@ -12,7 +12,7 @@ use super::reply::{self, BanOutcome};
 use crate::error::StoreError;
 use crate::policy::Policy;
 use crate::quota::Quota;
-use crate::redis::{Client, Keys, Script, read};
+use crate::redis::{Batch, Client, Keys, Request, Script, read};
 use crate::store::{Admission, LogSnapshot, Restored, Store, StoreFuture};
 use crate::time::micros;
 use crate::window::{Check, LogId, Outcome, STRIKES_REASON};
@@ -20,6 +20,7 @@ use crate::window::{Check, LogId, Outcome, STRIKES_REASON};
 #[derive(Clone)]
 pub(crate) struct DirectStore {
     client: Client,
+    batch: Batch,
     /// Whether the connection itself sends a command again if the reply is lost.
     resends: bool,
     /// How long a call may be under way before it counts as failed.
@@ -28,13 +29,14 @@ pub(crate) struct DirectStore {
 
 /// A call of one of the two scripts that decide. `admit.lua` is the shorter one.
 enum Call {
-    Admit(Cmd),
+    Admit(Request),
     AdmitAll(Cmd),
 }
 
 impl DirectStore {
     pub(super) fn new(client: Client, response_timeout: Duration) -> Self {
-        Self { client, resends: false, response_timeout }
+        let batch = Batch::new(client.clone());
+        Self { client, batch, resends: false, response_timeout }
     }
 
     /// Makes Redis look for each request before it counts it, because the connection may send a
@@ -56,12 +58,12 @@ impl Store for DirectStore {
             _ => this.admit_all_call(&check, "new"),
         };
         StoreFuture::later(async move {
-            match this.send(&check, &call).await {
+            match this.send(&check, call).await {
                 // Only the second call looks whether the request was counted: the search costs
                 // time.
                 Err(error) if error.may_have_counted() => {
                     let again = this.admit_all_call(&check, "repeat");
-                    Box::pin(this.send(&check, &again)).await.map_err(|_| error)
+                    Box::pin(this.send(&check, again)).await.map_err(|_| error)
                 }
                 // An earlier attempt of the connection may have counted the request.
                 Err(error) if this.resends && error.was_sent() => {
@@ -75,7 +77,7 @@ impl Store for DirectStore {
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), check.clone());
         let call = this.admit_all_call(&check, "peek");
-        StoreFuture::later(async move { this.send(&check, &call).await })
+        StoreFuture::later(async move { this.send(&check, call).await })
     }
 
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
@@ -188,22 +190,20 @@ impl DirectStore {
         Some(command)
     }
 
-    async fn send(&self, check: &Check, call: &Call) -> Result<Outcome, StoreError> {
+    async fn send(&self, check: &Check, call: Call) -> Result<Outcome, StoreError> {
         let scripts = self.client.scripts();
         match call {
-            Call::Admit(command) => {
-                reply::admit(&self.client.run(&scripts.admit, command).await?, check)
-            }
+            Call::Admit(request) => Ok(reply::admit(self.batch.send(request).await?, check)),
             Call::AdmitAll(command) => {
-                reply::admit_all(&self.client.run(&scripts.admit_all, command).await?, check)
+                reply::admit_all(&self.client.run(&scripts.admit_all, &command).await?, check)
             }
         }
     }
 
     fn admit_call(&self, check: &Check, quota: Quota) -> Call {
-        let mut command = self.command(&self.client.scripts().admit, &check.logs);
-        command.arg(check.id.as_bytes()).arg(quota.limit()).arg(quota.window().as_secs());
-        Call::Admit(command)
+        let (limit, window_s) = (quota.limit(), quota.window().as_secs());
+        let (log, member) = (self.keys().log(&check.logs[0]), check.id.into_bytes());
+        Call::Admit(Request { log, member, limit, window_s })
     }
 
     fn admit_all_call(&self, check: &Check, mode: &str) -> Call {

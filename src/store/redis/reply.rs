@@ -16,15 +16,14 @@ const PER_PENALTY: usize = 2;
 
 /// Reads the reply of `admit.lua`: the places left if it is admitted, else the wait as a negative
 /// number of microseconds.
-pub(super) fn admit(reply: &Value, check: &Check) -> Result<Outcome, StoreError> {
-    let reply: i64 = read(reply)?;
+pub(super) fn admit(reply: i64, check: &Check) -> Outcome {
     let state = QuotaState {
         remaining: u32::try_from(reply).unwrap_or(0),
         wait_us: if reply < 0 { reply.unsigned_abs() } else { 0 },
         reset_us: 0,
     };
     let log = check.logs.iter().take(1).map(|log| LogOutcome::of(&log.policy, |_| state));
-    Ok(Outcome::new(reply >= 0, log))
+    Outcome::new(reply >= 0, log)
 }
 
 pub(super) fn penalties(logs: &[LogId]) -> impl Iterator<Item = (usize, &Penalty)> {

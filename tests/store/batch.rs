@@ -1,0 +1,182 @@
+//! Checks of concurrent callers, which go to Redis in one script call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use test_support::proxy::{Fault, Proxy};
+use test_support::{Redis, eventually, patient};
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+use tower_sliding_window::store::{Check, LogId, Outcome, Store, StoreFuture};
+use tower_sliding_window::{FailurePolicy, Policy, Quota, RedisStore, StoreError};
+
+/// Returns the check of one request, which an outage answers with an error.
+fn check(key: impl Into<String>) -> Arc<Check> {
+    let policy = Arc::new(Policy::new("user").quota(Quota::per_minute(5)));
+    let mut check = Check::new([LogId::new(policy, key.into())]);
+    check.on_failure = FailurePolicy::Closed;
+    Arc::new(check)
+}
+
+fn spawn(outcome: StoreFuture<Outcome>) -> JoinHandle<Result<Outcome, StoreError>> {
+    tokio::spawn(outcome)
+}
+
+/// Sends checks of these keys while a call is under way, so that they go together.
+async fn together(
+    redis: &Redis,
+    store: &RedisStore,
+    keys: impl Iterator<Item = String>,
+) -> Vec<JoinHandle<Result<Outcome, StoreError>>> {
+    redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
+    let mut checks = vec![spawn(store.admit(&check("alone"))), spawn(store.admit(&check("first")))];
+    let is_blocked = async || redis.run::<String>(&["INFO", "clients"]).await;
+    eventually("a call is held back", async || is_blocked().await.contains("blocked_clients:1"))
+        .await;
+    checks.extend(keys.map(|key| spawn(store.admit(&check(key)))));
+    tokio::task::yield_now().await;
+    redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
+    checks
+}
+
+#[tokio::test]
+async fn concurrent_checks_share_a_call() {
+    let redis = Redis::start().await;
+    let store = patient().connect(redis.url()).await.unwrap();
+    let before = redis.call_count("evalsha").await;
+    let keys = (0..64).map(|number| format!("user-{number}"));
+    for outcome in together(&redis, &store, keys).await {
+        assert!(outcome.await.unwrap().unwrap().admitted);
+    }
+    let calls = redis.call_count("evalsha").await - before;
+    assert!((3..=5).contains(&calls), "{calls} calls for 66 checks");
+}
+
+#[tokio::test]
+async fn one_log_in_a_call_keeps_its_limit() {
+    let redis = Redis::start().await;
+    let store = patient().deny_cache(false).connect(redis.url()).await.unwrap();
+    let checks = together(&redis, &store, (0..32).map(|_| "alice".to_owned())).await;
+    let mut admitted = 0;
+    for outcome in checks.into_iter().skip(2) {
+        let outcome = outcome.await.unwrap().unwrap();
+        admitted += u32::from(outcome.admitted);
+        let state = &outcome.logs()[0].quotas()[0];
+        assert_eq!(outcome.admitted, state.wait().is_zero());
+    }
+    assert_eq!(admitted, 5);
+    redis.has_entries("tsw:{=alice}:user", 5).await;
+}
+
+#[tokio::test]
+async fn error_of_one_log_spares_the_others() {
+    let redis = Redis::start().await;
+    let store = patient().connect(redis.url()).await.unwrap();
+    redis.run::<()>(&["SET", "tsw:{=user-7}:user", "no log"]).await;
+    let keys = (0..20).map(|number| format!("user-{number}"));
+    let checks = together(&redis, &store, keys).await;
+    for (number, outcome) in checks.into_iter().skip(2).enumerate() {
+        match outcome.await.unwrap() {
+            Ok(outcome) => assert!(outcome.admitted && number != 7),
+            Err(StoreError::Refused { code, .. }) => assert_eq!((number, &*code), (7, "WRONGTYPE")),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn check_that_is_dropped_is_not_sent() {
+    let redis = Redis::start().await;
+    let store = patient().connect(redis.url()).await.unwrap();
+    let keys = (0..10).map(|number| format!("user-{number}"));
+    redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
+    let held = [spawn(store.admit(&check("alone"))), spawn(store.admit(&check("first")))];
+    tokio::task::yield_now().await;
+    let dropped: Vec<_> = keys.map(|key| spawn(store.admit(&check(key)))).collect();
+    tokio::task::yield_now().await;
+    dropped.iter().for_each(JoinHandle::abort);
+    let last = spawn(store.admit(&check("last")));
+    tokio::task::yield_now().await;
+    redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
+    for outcome in held.into_iter().chain([last]) {
+        assert!(outcome.await.unwrap().unwrap().admitted);
+    }
+    assert_eq!(redis.run::<usize>(&["DBSIZE"]).await, 3);
+}
+
+#[tokio::test]
+async fn lost_reply_is_repeated_one_by_one() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let store = patient().connect(proxy.url()).await.unwrap();
+    proxy.set(Fault::Stall);
+    let keys = (0..20).map(|number| format!("user-{number}"));
+    let checks: Vec<_> = keys.map(|key| spawn(store.admit(&check(key)))).collect();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    proxy.drop_replies(1);
+    proxy.set(Fault::None);
+    for outcome in checks {
+        assert!(outcome.await.unwrap().unwrap().admitted);
+    }
+    assert!(proxy.dropped() > 0);
+    for number in 0..20 {
+        assert_eq!(redis.entries(&format!("tsw:{{=user-{number}}}:user")).await, 1);
+    }
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+#[test]
+fn batch_outlives_its_runtime() {
+    let (servers, first) = (runtime(), runtime());
+    let redis = servers.block_on(Redis::start());
+    let store = servers.block_on(patient().connect(redis.url())).unwrap();
+    servers.block_on(redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]));
+    let mut waiting = Vec::new();
+    for number in 0..20 {
+        let outcome = store.admit(&check(format!("user-{number}")));
+        // One goes alone on the runtime of the connection, so that the task is on the other one.
+        let on = if number == 0 { &servers } else { &first };
+        waiting.push(on.spawn(outcome));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    first.shutdown_background();
+    servers.block_on(redis.run::<()>(&["CLIENT", "UNPAUSE"]));
+    for number in 0..20 {
+        let outcome = servers.block_on(servers.spawn(store.admit(&check(format!("new-{number}")))));
+        assert!(outcome.unwrap().unwrap().admitted);
+    }
+    drop(waiting);
+}
+
+#[test]
+fn unpolled_batch_delays_no_other() {
+    let servers = runtime();
+    let redis = servers.block_on(Redis::start());
+    let timeout = Duration::from_millis(500);
+    let store = RedisStore::builder().response_timeout(timeout);
+    let store = servers.block_on(store.connect(redis.url())).unwrap();
+    let unpolled = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    unpolled.block_on(async {
+        redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
+        for number in 0..3 {
+            spawn(store.admit(&check(format!("held-{number}"))));
+        }
+        tokio::time::sleep(timeout / 5).await;
+        redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
+    });
+    // Nothing polls that runtime any more, and its task has taken requests.
+    let admitted = servers.block_on(async {
+        let checks: Vec<_> =
+            (0..20).map(|number| spawn(store.admit(&check(format!("user-{number}"))))).collect();
+        let mut admitted = 0;
+        for outcome in checks {
+            admitted += usize::from(outcome.await.unwrap().is_ok_and(|it| it.admitted));
+        }
+        admitted
+    });
+    assert_eq!(admitted, 20, "each is repeated after its time limit at the latest");
+    drop(unpolled);
+}
