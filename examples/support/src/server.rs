@@ -23,6 +23,9 @@ use crate::flags::ListenFlags;
 
 /// How long requests may take to end once the server has been asked to stop.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest request head, in bytes. Each connection may keep as much for the idle timeout, and
+/// hyper's default of 400 KiB would be 3 GiB for all connections of `--max-connections`.
+const LONGEST_HEAD: usize = 32 * 1024;
 
 /// A server that has its address.
 pub struct Server {
@@ -87,7 +90,8 @@ impl Server {
     /// Closes a connection on which no whole request head comes for the idle timeout, and one whose
     /// client takes no byte of a response for the I/O timeout. `axum::serve` has neither timeout:
     /// there a client that sends half a request, or does not read, keeps its connection for ever. Nor
-    /// does it answer a client that has closed its side after the request, as `nc -N` does.
+    /// does it answer a client that has closed its side after the request, as `nc -N` does. A head of
+    /// more than 32 KiB gets a 431.
     pub async fn serve(mut self, app: Router) {
         let app = app.layer(Extension(BodyTimeout(self.limits.io_timeout)));
         // Some routes need to know the other end of each connection.
@@ -95,6 +99,7 @@ impl Server {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new());
         http.header_read_timeout(self.limits.idle_timeout).half_close(true);
+        http.max_buf_size(LONGEST_HEAD);
         let connections = GracefulShutdown::new();
         loop {
             let accepted = async {

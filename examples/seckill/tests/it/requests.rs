@@ -77,7 +77,7 @@ fn cases() -> Vec<Case> {
         of_order("an order of any kind", "*"),
         get("an order and no user", &format!("/orders/iphone.{nil}"), 401),
         get("a path above", "/../../etc/passwd", 404),
-        get("a path of 70 kB", &format!("/seckill/{}", "x".repeat(70_000)), 414),
+        get("a path of 70 kB", &format!("/seckill/{}", "x".repeat(70_000)), 431),
         get("a control character", "/seckill/iphone\x01", 400),
         raw("nothing", b"", 0),
         raw("half a head", b"POST /seckill/iphone/orders HTTP/1.1\r\nx-user", 0),
@@ -106,7 +106,7 @@ async fn hold(flags: &[&str], cases: &[Case]) {
         for (name, request, expected) in cases {
             let mut client = RawClient::connect(&server).await;
             client.write(request).await;
-            if [0, 400, 414, 431].contains(expected) {
+            if [0, 400, 431].contains(expected) {
                 // Else the server would wait for more of it.
                 client.half_close().await;
             }
@@ -166,7 +166,7 @@ async fn every_query_is_handled() {
 
 #[tokio::test]
 async fn every_cookie_is_handled() {
-    let many = "a=b; ".repeat(10_000);
+    let many = "a=b; ".repeat(5_000);
     let cases = [
         order("other names", "cookie: xsid=@; SID=@; sidx=@", 401),
         order("twice", "cookie: sid=@; sid=@", 400),

@@ -6,7 +6,7 @@ use test_support::raw_client::RawClient;
 use test_support::server_process::Server;
 use tokio::time::timeout;
 
-use crate::{TOKEN, alone, stop};
+use crate::{TOKEN, alone, statuses, stop};
 
 const PIPELINE: &[u8] = b"GET / HTTP/1.1\r\nhost: shop\r\n\r\n";
 
@@ -85,4 +85,15 @@ async fn refused_requests_are_one_line_a_second() {
     }
     let lines = stop(server).lines().filter(|line| line.contains("audit: refused")).count();
     assert!((1..20).contains(&lines), "{lines} lines for 200 requests");
+}
+
+#[tokio::test]
+async fn a_long_head_is_refused_and_not_kept() {
+    let server = alone(&[]);
+    let mut client = RawClient::connect(&server).await;
+    let line = format!("x-filler: {}\r\n", "a".repeat(8000));
+    client
+        .write(format!("GET / HTTP/1.1\r\nhost: shop\r\n{}\r\n", line.repeat(12)).as_bytes())
+        .await;
+    assert_eq!(statuses(&mut client).await, [431]);
 }
