@@ -1,11 +1,15 @@
 //! [`WholeBody`]: the body of a request, read to its end.
 
+mod gathered;
+
 use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use tokio::time::timeout;
+
+use self::gathered::Gathered;
 
 use crate::problem::Problem;
 
@@ -28,6 +32,7 @@ impl<S: Send + Sync> FromRequest<S> for WholeBody {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let allowed = request.extensions().get().map_or(DEFAULT_TIMEOUT, |BodyTimeout(it)| *it);
+        let request = request.map(|body| Body::new(Gathered::new(body)));
         let body = timeout(allowed, Bytes::from_request(request, state)).await;
         let body = body.map_err(|_| {
             Problem::plain(StatusCode::REQUEST_TIMEOUT)
