@@ -12,7 +12,7 @@
 
   Reply:
     REPLY[1] outcome (1, 0, -1 or -2): 1 if the order stands, 0 if the user has another one, -1 if
-      sold out, -2 if there is no such item
+      sold out, -2 if there is no such item, or a part of its records is lost
     REPLY[2] held (text): the UUID of the order that the user has; empty if there is none
 
   Cost: O(1).
@@ -34,7 +34,12 @@ if not pieces then
   return { -2, '' }
 end
 -- The number of sold pieces is the number of orders, so that the two cannot differ.
-if call('HLEN', orders) >= tonumber(pieces) then
+local sold = call('HLEN', orders)
+-- Every order has a buyer. A Redis that evicts keys may have dropped one of the two.
+if call('HLEN', buyers) ~= sold then
+  return { -2, '' }
+end
+if sold >= tonumber(pieces) then
   return { -1, '' }
 end
 

@@ -157,3 +157,16 @@ async fn a_sold_out_sku_is_not_kept_without_redis() {
     let can_not_tell = async || server.order("iphone", "bob").await.status == 503;
     eventually("a 503", can_not_tell).await;
 }
+
+#[tokio::test]
+async fn a_sku_without_its_orders_is_not_sold_again() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &["--stock", "iphone=2"]);
+    for lost in ["orders", "buyers"] {
+        redis.run::<()>(&["DEL", "seckill:{iphone}:orders", "seckill:{iphone}:buyers"]).await;
+        assert_eq!(server.order("iphone", "alice").await.status, 201, "{lost}");
+        // As a Redis that evicts keys does.
+        redis.run::<()>(&["DEL", &format!("seckill:{{iphone}}:{lost}")]).await;
+        assert_eq!(server.order("iphone", "bob").await.problem(503), "/problems/stock-lost");
+    }
+}
