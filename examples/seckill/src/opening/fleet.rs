@@ -24,13 +24,21 @@ const LAST_SECOND: u64 = 253_402_300_799;
 /// Returns the opening that all servers share.
 ///
 /// A date is the same on all of them already. A delay is added to the time of Redis by the first
-/// server, and the others take its opening over.
+/// server, and the others take its opening over, also those without a flag: one of them would sell
+/// before the opening of the others.
 pub(crate) async fn agree(
     wanted: WantedOpening,
     clock: impl FleetClock,
 ) -> Result<Opening, StoreError> {
     let (opening, proposed) = match wanted {
-        WantedOpening::AtOnce => return Ok(Opening::AtOnce),
+        WantedOpening::AtOnce => match clock.read(None).await?.held {
+            None => return Ok(Opening::AtOnce),
+            Some(held) => {
+                let held = agreed(&held)?;
+                warn_of_kept(held);
+                (held, Some(held))
+            }
+        },
         WantedOpening::At(date) => (date.duration_since(UNIX_EPOCH).unwrap_or_default(), None),
         WantedOpening::In(delay) => {
             let reading = clock.read(None).await?;
@@ -40,15 +48,11 @@ pub(crate) async fn agree(
                 None => clock.read(Some(proposed)).await?,
             };
             let held = match reading.held {
-                Some(held) => held.parse().map(Duration::from_micros).map_err(|_| no_opening())?,
+                Some(held) => agreed(&held)?,
                 None => proposed,
             };
             if held != proposed {
-                tracing::warn!(
-                    opens = shown(held),
-                    "the opening was agreed on before, and is kept; for a new sale delete the key \
-                     PREFIX:opening in Redis before the start"
-                );
+                warn_of_kept(held);
             }
             (held, Some(held))
         }
@@ -64,9 +68,20 @@ pub(crate) async fn agree(
     Ok(Opening::Fleet(gate))
 }
 
-fn no_opening() -> StoreError {
-    let message = "the key PREFIX:opening holds no opening: delete it".to_owned();
-    StoreError::Protocol { message }
+/// Reads the opening that Redis holds.
+fn agreed(held: &str) -> Result<Duration, StoreError> {
+    held.parse().map(Duration::from_micros).map_err(|_| {
+        let message = "the key PREFIX:opening holds no opening: delete it".to_owned();
+        StoreError::Protocol { message }
+    })
+}
+
+fn warn_of_kept(opening: Duration) {
+    tracing::warn!(
+        opens = shown(opening),
+        "the opening was agreed on before, and is kept; for a new sale delete the key PREFIX:opening \
+         in Redis before the start"
+    );
 }
 
 fn shown(since_1970: Duration) -> String {

@@ -126,3 +126,17 @@ async fn a_foreign_value_stops_no_running_server() {
     pass(Duration::from_millis(2100)).await;
     assert_eq!(gate(&opening), Gate::Open);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_a_flag_keeps_the_opening() {
+    let (redis, state) = Fake::showing(NOON, 1.0);
+    let opening = NOON + Duration::from_secs(10);
+    lock(&state).held = Some(opening.as_micros().to_string());
+    let follower = agree(WantedOpening::AtOnce, redis).await.unwrap();
+    assert!(follower.check().is_err(), "the others open in ten seconds");
+    pass(Duration::from_millis(10_100)).await;
+    assert_eq!(gate(&follower), Gate::Open);
+    let (redis, state) = Fake::showing(NOON, 1.0);
+    assert!(agree(WantedOpening::AtOnce, redis).await.unwrap().check().is_ok());
+    assert_eq!(lock(&state).held, None, "nothing is agreed on");
+}
