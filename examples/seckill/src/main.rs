@@ -103,8 +103,8 @@ async fn apps(args: Args) -> Result<(Router, Option<Bans>), Box<dyn Error>> {
             RedisFlags { response_timeout, ..args.redis.clone() }.connect().await?
         }
     };
-    let commands = orders.as_ref().unwrap_or(&redis).store.commands();
-    let stock = RedisStock::open(commands, prefix, skus, replicas)
+    let orders = orders.as_ref().unwrap_or(&redis).store.commands();
+    let stock = RedisStock::open(orders, redis.store.commands(), prefix, skus, replicas)
         .await
         .map_err(|source| redis.unusable(source))?;
     let stock = StockCache::new(Stock::Redis(stock), own);

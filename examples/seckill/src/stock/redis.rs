@@ -19,7 +19,8 @@ const PLACE_ORDER: &str = include_str!("../place_order.lua");
 /// connection.
 #[derive(Clone)]
 pub(crate) struct RedisStock {
-    commands: RedisCommands,
+    orders: RedisCommands,
+    reads: RedisCommands,
     prefix: Arc<str>,
     /// What this server was started with. It was in Redis then.
     skus: Arc<HashSet<Sku>>,
@@ -52,17 +53,18 @@ impl RedisStock {
     /// Puts new SKUs on sale. A SKU that is there already keeps its stock and its orders, so a server
     /// may be restarted at any time.
     ///
-    /// The connection must be the stock's own if replicas are waited for, because `WAIT` holds up what
-    /// is sent after it, and its response timeout longer by [`Replicas::LATER`].
+    /// The connection of the orders must be their own if replicas are waited for, because `WAIT` holds
+    /// up what is sent after it, and its response timeout longer by [`Replicas::LATER`].
     pub(crate) async fn open(
-        commands: RedisCommands,
+        orders: RedisCommands,
+        reads: RedisCommands,
         prefix: &str,
         skus: impl IntoIterator<Item = (Sku, u32)>,
         replicas: Replicas,
     ) -> Result<Self, StoreError> {
         let place_order = Arc::new(RedisScript::new(PLACE_ORDER));
         let (prefix, none) = (prefix.into(), Arc::default());
-        let mut stock = Self { commands, prefix, skus: none, replicas, place_order };
+        let mut stock = Self { orders, reads, prefix, skus: none, replicas, place_order };
         let mut known = HashSet::new();
         for (sku, pieces) in skus {
             let key = stock.key(&sku, "stock");
@@ -136,7 +138,7 @@ impl RedisStock {
         let uuid = id.uuid.to_string();
         if self.replicas.wanted == 0 {
             let arguments = [user.as_str(), &uuid];
-            let reply = self.commands.script(&self.place_order, &keys, &arguments).await?;
+            let reply = self.orders.script(&self.place_order, &keys, &arguments).await?;
             return Ok((reply, 0));
         }
         let mut place = pipe();
@@ -152,17 +154,17 @@ impl RedisStock {
         mut pipeline: Pipeline,
     ) -> Result<(T, u32), StoreError> {
         if self.replicas.wanted == 0 {
-            let (reply,) = self.commands.pipeline(&pipeline).await?;
+            let (reply,) = self.orders.pipeline(&pipeline).await?;
             return Ok((reply, 0));
         }
         pipeline.cmd("WAIT").arg(self.replicas.wanted).arg(self.replicas.patience());
-        self.commands.pipeline(&pipeline).await
+        self.orders.pipeline(&pipeline).await
     }
 
     pub(crate) async fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
         let (stock, orders) = (self.key(sku, "stock"), self.key(sku, "orders"));
         let (stock, sold): (Option<u32>, u32) =
-            self.commands.pipeline(pipe().get(stock).hlen(orders)).await?;
+            self.reads.pipeline(pipe().get(stock).hlen(orders)).await?;
         self.check_kept(sku, stock.is_some())?;
         Ok(stock.map(|stock| Level { stock, sold }))
     }
@@ -170,7 +172,7 @@ impl RedisStock {
     pub(super) async fn buyer(&self, id: &OrderId) -> Result<Option<UserId>, StockError> {
         let (stock, orders) = (self.key(&id.sku, "stock"), self.key(&id.sku, "orders"));
         let (is_kept, user): (bool, Option<String>) =
-            self.commands.pipeline(pipe().exists(stock).hget(orders, id.uuid.to_string())).await?;
+            self.reads.pipeline(pipe().exists(stock).hget(orders, id.uuid.to_string())).await?;
         self.check_kept(&id.sku, is_kept)?;
         Ok(user.and_then(UserId::new))
     }
@@ -181,7 +183,7 @@ impl RedisStock {
         loop {
             let mut command = redis::cmd("HSCAN");
             command.arg(&key).arg(cursor).arg("COUNT").arg(1000);
-            let (next, page): (u64, Vec<(String, String)>) = self.commands.query(&command).await?;
+            let (next, page): (u64, Vec<(String, String)>) = self.reads.query(&command).await?;
             buyers.extend(page.into_iter().map(|(user, _order)| user));
             match next {
                 0 => return Ok(buyers),
