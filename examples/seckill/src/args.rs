@@ -49,7 +49,7 @@ pub(crate) struct Args {
 
     /// What decides while Redis does not answer: `local` (this process alone), `local:N` (this
     /// process as one of N servers), `open` (admit all) or `closed` (503).
-    #[arg(long, value_name = "POLICY", default_value = "local")]
+    #[arg(long, value_name = "POLICY", default_value = "local", requires = "redis")]
     pub(crate) on_failure: FailurePolicy,
 
     /// Requests a user may make in any window; several quotas as 2/1s,5/60s.
@@ -93,12 +93,12 @@ pub(crate) struct Args {
     /// Replicas that must have an order before it is answered with 201; without them it is a 503. A
     /// failover loses what no replica has. Defaults to 1 behind Sentinels and on a Cluster, and to 0
     /// with one Redis. Two replicas or more let the sale go on while one of them is the new master.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", requires = "redis")]
     min_replicas: Option<u32>,
 
     /// Opens the sale after this time, such as 30s or 5m. It is open at once if left out. With Redis,
     /// the first server of a prefix adds it to the time of Redis, and all others keep that opening,
-    /// also after a restart. For a new sale delete the key PREFIX:opening first. Requests before the
+    /// also without this flag and after a restart. For a new sale delete the key PREFIX:opening first. Requests before the
     /// opening count in the windows, so with --ban they can lead to bans before the opening.
     #[arg(long, value_name = "DURATION", value_parser = span, conflicts_with = "opens_at")]
     opens_in: Option<Duration>,

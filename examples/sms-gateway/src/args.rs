@@ -68,7 +68,7 @@ pub(crate) struct Args {
 
     /// What decides while Redis does not answer: `local:N` (this process as one of N servers), `open`
     /// (admit all) or `closed` (503). Unless it is set, `local:N` with the N of --servers.
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", requires = "redis")]
     on_failure: Option<FailurePolicy>,
 
     /// Parts of messages that this server, not the fleet, hands on altogether, by a token bucket. A
@@ -78,7 +78,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "500/1s", value_parser = global)]
     global: Quota,
 
-    /// How many servers share the messages, each with its own --global.
+    /// How many servers share the messages, each with its own --global. Several need --redis: without it
+    /// each would admit the whole quota of every institution.
     #[arg(long, value_name = "COUNT", default_value = "1")]
     servers: NonZeroU32,
 
@@ -146,6 +147,13 @@ impl Args {
             if let Some((twice, _)) = members.iter().find(|(name, _)| !names.insert(name)) {
                 conflict(format!("--{flag} names {twice} twice"));
             }
+        }
+        if args.servers.get() > 1 && args.redis.redis.is_empty() {
+            conflict(
+                "--servers above 1 needs --redis: without it each server would admit the whole quota of \
+                 every institution"
+                    .to_owned(),
+            );
         }
         if args.hold.hold_messages >= args.listen.max_connections.get() {
             conflict(

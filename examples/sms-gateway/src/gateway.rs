@@ -15,6 +15,7 @@ use crate::levels::Levels;
 use crate::message::Message;
 use crate::refusals::{Refusals, Refuser};
 use crate::thresholds::{Level, List, Target};
+use example_support::logs::Throttle;
 
 /// The way of a message: all levels in one decision, then the bucket, then the downstream.
 ///
@@ -187,8 +188,11 @@ impl Gateway {
 
     /// Gives the places of a message back that is not sent.
     async fn give_back(&self, admitted: &Admitted) {
-        if let Err(error) = self.limiter.cancel(admitted).await {
-            tracing::warn!(%error, "a message that was not sent stays counted");
+        static STAYS: Throttle = Throttle::new();
+        if let Err(error) = self.limiter.cancel(admitted).await
+            && let Some(times) = STAYS.pass()
+        {
+            tracing::warn!(%error, times, "a message that was not sent stays counted");
         }
     }
 }

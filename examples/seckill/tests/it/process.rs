@@ -24,6 +24,8 @@ fn a_wrong_flag_is_named() {
         (&["--ban", "3/10m:1h,1m"], "level number 2"),
         (&["--ban", "3/10m:1m", "--admin", "0.0.0.0:0"], "other machines could reach it"),
         (&["--sentinel-master", "shop"], "--redis"),
+        (&["--min-replicas", "1"], "--redis"),
+        (&["--on-failure", "closed"], "--redis"),
     ];
     refuses(SECKILL, cases);
 }

@@ -24,6 +24,8 @@ fn a_failed_start_names_the_way_out() {
         (&["--channel", "otp=1/1s", "--channel", "otp"], "--channel names otp twice"),
         (&["--channel", "OTP"], "a-z"),
         (&["--servers", "0"], "--servers"),
+        (&["--servers", "2"], "--redis"),
+        (&["--on-failure", "closed"], "--redis"),
         (&["--hold", "61s"], "longer than 60s"),
         (&["--hold-messages", "8192"], "must be below --max-connections"),
         (&["--admin", "0.0.0.0:1"], "other machines could reach it"),
@@ -98,4 +100,18 @@ async fn a_client_that_stalls_in_a_message_is_closed() {
         assert_eq!(statuses, expected, "{length} bytes");
     }
     assert_eq!(sms(&server, "bank", ALICE).await.status, 202);
+}
+
+#[tokio::test]
+async fn messages_that_stay_counted_are_one_line_a_second() {
+    let redis = Redis::start().await;
+    let flags = ["--on-failure", "open", "--institution-limit", "1/60s", "--global", "2/60s"];
+    let server = start(&[&flags[..], &["--redis", &redis.url()]].concat());
+    drop(redis);
+    for number in 0..200 {
+        sms(&server, "bank", &format!("+4917012{number:05}")).await;
+    }
+    let logs = stop(server);
+    let lines = logs.lines().filter(|line| line.contains("stays counted")).count();
+    assert!((1..20).contains(&lines), "{lines} lines for 200 messages");
 }
