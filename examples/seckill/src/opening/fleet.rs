@@ -31,14 +31,16 @@ pub(crate) async fn agree(
     clock: impl FleetClock,
 ) -> Result<Opening, StoreError> {
     let (opening, proposed) = match wanted {
-        WantedOpening::AtOnce => match clock.read(None).await?.held {
-            None => return Ok(Opening::AtOnce),
-            Some(held) => {
-                let held = agreed(&held)?;
-                warn_of_kept(held);
-                (held, Some(held))
+        WantedOpening::AtOnce => {
+            let reading = clock.read(None).await?;
+            match reading.held.as_deref().map(agreed).transpose()? {
+                Some(held) if held > reading.now => {
+                    warn_of_kept(held);
+                    (held, Some(held))
+                }
+                Some(_) | None => return Ok(Opening::AtOnce),
             }
-        },
+        }
         WantedOpening::At(date) => (date.duration_since(UNIX_EPOCH).unwrap_or_default(), None),
         WantedOpening::In(delay) => {
             let reading = clock.read(None).await?;

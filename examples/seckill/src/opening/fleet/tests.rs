@@ -139,4 +139,8 @@ async fn a_server_without_a_flag_keeps_the_opening() {
     let (redis, state) = Fake::showing(NOON, 1.0);
     assert!(agree(WantedOpening::AtOnce, redis).await.unwrap().check().is_ok());
     assert_eq!(lock(&state).held, None, "nothing is agreed on");
+    let (redis, state) = Fake::showing(NOON + Duration::from_secs(11), 1.0);
+    lock(&state).held = Some(opening.as_micros().to_string());
+    let past = agree(WantedOpening::AtOnce, redis).await.unwrap();
+    assert!(matches!(past, Opening::AtOnce), "{past:?}");
 }
