@@ -103,7 +103,7 @@ async fn a_client_that_stalls_in_a_message_is_closed() {
 }
 
 #[tokio::test]
-async fn messages_that_stay_counted_are_one_line_a_second() {
+async fn a_flood_in_an_outage_is_one_line_a_second() {
     let redis = Redis::start().await;
     let flags = ["--on-failure", "open", "--institution-limit", "1/60s", "--global", "2/60s"];
     let server = start(&[&flags[..], &["--redis", &redis.url()]].concat());
