@@ -28,8 +28,8 @@ pub struct ListenFlags {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = timeout)]
     pub io_timeout: Duration,
 
-    /// Connections that may be open at one time; more wait until one is closed. The system's limit of
-    /// open files (`ulimit -Hn`) may allow fewer.
+    /// Connections that may be open at one time. For more, those that are idle longest are closed, or
+    /// they wait if none is idle. The system's limit of open files (`ulimit -Hn`) may allow fewer.
     #[arg(long, value_name = "COUNT", default_value = "8192")]
     pub max_connections: NonZeroU32,
 }

@@ -1,6 +1,7 @@
 //! [`Server`]: listens, prints its address, and stops gracefully when it is asked to.
 
 mod client_limits;
+mod open_connections;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use axum::serve::Listener;
 use axum::{Extension, Router};
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -88,10 +90,12 @@ impl Server {
     /// Serves until it is asked to stop, and then until the requests under way are answered.
     ///
     /// Closes a connection on which no whole request head comes for the idle timeout, and one whose
-    /// client takes no byte of a response for the I/O timeout. `axum::serve` has neither timeout:
-    /// there a client that sends half a request, or does not read, keeps its connection for ever. Nor
-    /// does it answer a client that has closed its side after the request, as `nc -N` does. A head of
-    /// more than 32 KiB gets a 431.
+    /// client takes no byte of a response for the I/O timeout. If all connections are taken, those
+    /// that are idle longest are closed for new ones. A head of more than 32 KiB gets a 431.
+    ///
+    /// `axum::serve` has none of these: there a client that sends half a request, or does not read,
+    /// keeps its connection for ever. Nor does it answer a client that has closed its side after the
+    /// request, as `nc -N` does.
     pub async fn serve(mut self, app: Router) {
         let app = app.layer(Extension(BodyTimeout(self.limits.io_timeout)));
         // Some routes need to know the other end of each connection.
@@ -103,9 +107,9 @@ impl Server {
         let connections = GracefulShutdown::new();
         loop {
             let accepted = async {
-                let place = self.limits.place().await;
                 // This method tries again by itself, with a pause if the system refuses.
-                (place, Listener::accept(&mut self.listener).await)
+                let accepted = Listener::accept(&mut self.listener).await;
+                (self.limits.place().await, accepted)
             };
             let (place, (stream, peer)) = tokio::select! {
                 accepted = accepted => accepted,
@@ -114,12 +118,29 @@ impl Server {
             };
             let Ok(service) = app.call(peer).await;
             let service = TowerToHyperService::new(service);
+            let open = self.limits.connections.add();
+            let requests = open.requests();
+            let service = service_fn(move |request| {
+                let (under_way, response) = (requests.begin(), service.call(request));
+                async move {
+                    let response = response.await;
+                    drop(under_way);
+                    response
+                }
+            });
             let stream = TokioIo::new(self.limits.limited(stream));
             let connection = connections.watch(http.serve_connection(stream, service));
             tokio::spawn(async move {
-                if let Err(error) = connection.await {
-                    tracing::debug!(%error, "a connection broke");
+                tokio::select! {
+                    ended = connection => {
+                        if let Err(error) = ended {
+                            tracing::debug!(%error, "a connection broke");
+                        }
+                    }
+                    () = open.closed() => tracing::debug!("an idle connection made room"),
                 }
+                // In this order: what waits for the place must not find this connection idle and wait for it.
+                drop(open);
                 drop(place);
             });
         }

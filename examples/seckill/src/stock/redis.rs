@@ -177,16 +177,21 @@ impl RedisStock {
         Ok(user.and_then(UserId::new))
     }
 
-    /// Returns the users that have an order of a SKU. Pages keep each command short.
-    pub(crate) async fn buyers(&self, sku: &Sku) -> Result<Vec<String>, StockError> {
-        let (key, mut cursor, mut buyers) = (self.key(sku, "buyers"), 0_u64, Vec::new());
+    /// Calls `see` with each user that has an order of a SKU, and with some of them twice. Pages keep
+    /// each command short.
+    pub(crate) async fn each_buyer(
+        &self,
+        sku: &Sku,
+        mut see: impl FnMut(&str),
+    ) -> Result<(), StockError> {
+        let (key, mut cursor) = (self.key(sku, "buyers"), 0_u64);
         loop {
             let mut command = redis::cmd("HSCAN");
             command.arg(&key).arg(cursor).arg("COUNT").arg(1000);
             let (next, page): (u64, Vec<(String, String)>) = self.reads.query(&command).await?;
-            buyers.extend(page.into_iter().map(|(user, _order)| user));
+            page.iter().for_each(|(user, _order)| see(user));
             match next {
-                0 => return Ok(buyers),
+                0 => return Ok(()),
                 _ => cursor = next,
             }
         }

@@ -15,7 +15,7 @@ use crate::stock::{Level, RedisStock, StockError};
 /// The most orders of a sale that is kept, in about 20 MB. After a larger one the stock decides on
 /// every order.
 const LARGEST: u32 = 1_000_000;
-/// The time between two attempts to read the buyers.
+/// The time between two reads of the buyers.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The last sale of a SKU, once it is sold out.
@@ -25,7 +25,8 @@ pub(super) struct EndedSale(Mutex<State>);
 #[derive(Default)]
 struct State {
     sale: Option<Arc<Sale>>,
-    begun: Option<Instant>,
+    is_being_read: bool,
+    read: Option<Instant>,
 }
 
 /// A sale that is sold out.
@@ -53,21 +54,24 @@ impl EndedSale {
         lock(&self.0).sale = None;
     }
 
-    /// Begins to read the buyers of a SKU that is sold out, unless that was begun a moment ago.
+    /// Begins to read the buyers of a SKU that is sold out, unless they are being read or were a moment ago.
     pub(super) fn learn(self: &Arc<Self>, stock: RedisStock, sku: Sku) {
         {
             let mut state = lock(&self.0);
-            if state.sale.is_some() || state.begun.is_some_and(|at| at.elapsed() < PAUSE) {
+            let was_read = state.read.is_some_and(|at| at.elapsed() < PAUSE);
+            if state.sale.is_some() || state.is_being_read || was_read {
                 return;
             }
-            state.begun = Some(Instant::now());
+            state.is_being_read = true;
         }
         let ended = Arc::clone(self);
         tokio::spawn(async move {
-            match read(&stock, &sku).await {
-                Ok(sale) => lock(&ended.0).sale = sale.map(Arc::new),
-                Err(error) => tracing::debug!(%sku, %error, "the buyers can't be read"),
-            }
+            let sale = read(&stock, &sku).await.unwrap_or_else(|error| {
+                tracing::debug!(%sku, %error, "the buyers can't be read");
+                None
+            });
+            let read = Some(Instant::now());
+            *lock(&ended.0) = State { sale: sale.map(Arc::new), is_being_read: false, read };
         });
     }
 }
@@ -77,10 +81,12 @@ async fn read(stock: &RedisStock, sku: &Sku) -> Result<Option<Sale>, StockError>
     let level = stock.level(sku).await?;
     let is_over = |level: &Level| level.sold >= level.stock && level.sold <= LARGEST;
     let Some(level) = level.filter(is_over) else { return Ok(None) };
-    let users = stock.buyers(sku).await?;
     let hasher = RandomState::new();
-    let hashes = users.iter().map(|user| hasher.hash_one(user.as_str()));
-    let buyers: HashSet<u64> = hashes.collect();
+    let mut buyers = HashSet::with_capacity(level.sold as usize);
+    let add = |user: &str| {
+        buyers.insert(hasher.hash_one(user));
+    };
+    stock.each_buyer(sku, add).await?;
     // An operator may have changed the sale between the two reads.
     let is_whole = buyers.len() == level.sold as usize;
     Ok(is_whole.then_some(Sale { level, hasher, buyers }))

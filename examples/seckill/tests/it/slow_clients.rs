@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use test_support::Redis;
 use test_support::raw_client::RawClient;
 use test_support::server_process::Server;
 use tokio::time::timeout;
 
-use crate::{TOKEN, alone, statuses, stop};
+use crate::{TOKEN, alone, on_redis, one_is_blocked, statuses, stop};
 
 const PIPELINE: &[u8] = b"GET / HTTP/1.1\r\nhost: shop\r\n\r\n";
 
@@ -38,30 +39,35 @@ async fn full_server_serves_again_without_slow_readers() {
 }
 
 #[tokio::test]
-async fn connections_above_the_cap_wait_for_a_free_one() {
-    let server = alone(&["--max-connections", "2"]);
+async fn idle_connections_make_room() {
+    let admin = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
+    let server = alone(&[&admin[..], &["--max-connections", "8"]].concat());
+    // Both listeners are full of clients that send nothing, or half a head.
     let mut held = Vec::new();
-    for _ in 0..2 {
-        let mut client = RawClient::connect(&server).await;
-        client.write(b"GET /healthz HTTP/1.1\r\nhost: shop\r\n\r\n").await;
-        client.has_answered().await;
+    for number in 0..100 {
+        let url = if number < 20 { &server.url } else { server.admin_url.as_ref().unwrap() };
+        let mut client = RawClient::connect_to(url).await;
+        client.write(&b"GET /healthz HT"[..number % 15]).await;
         held.push(client);
     }
-    let mut third = server.spawn(server.request("GET", "/healthz"));
-    assert!(timeout(Duration::from_millis(300), &mut third).await.is_err(), "it is not accepted");
-    held.pop();
-    assert_eq!(third.await.unwrap().status, 200);
+    assert_eq!(server.get("/healthz").await.status, 200);
+    let bans = crate::admin_request(&server, "GET", "/admin/bans");
+    assert_eq!(server.send(bans).await.status, 200);
 }
 
 #[tokio::test]
-async fn operators_have_connections_of_their_own() {
-    let admin = ["--ban", "1/10m:1h", "--admin", "127.0.0.1:0", "--admin-token", TOKEN];
-    let server = alone(&[&admin[..], &["--max-connections", "1"]].concat());
-    let mut held = RawClient::connect(&server).await;
-    held.write(b"GET /healthz HTTP/1.1\r\nhost: shop\r\n\r\n").await;
-    held.has_answered().await;
-    let bans = crate::admin_request(&server, "GET", "/admin/bans");
-    assert_eq!(server.send(bans).await.status, 200);
+async fn connections_above_the_cap_wait_for_a_request() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &["--max-connections", "1"]);
+    // A request that is under way keeps the only connection.
+    redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
+    let order = server.spawn(server.order_request("iphone", "alice"));
+    one_is_blocked(&redis).await;
+    let mut other = server.spawn(server.request("GET", "/healthz"));
+    let waits = timeout(Duration::from_millis(300), &mut other).await;
+    assert!(waits.is_err(), "it is not accepted");
+    redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
+    assert_eq!([order.await.unwrap().status, other.await.unwrap().status], [201, 200]);
 }
 
 #[tokio::test]

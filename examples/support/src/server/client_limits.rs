@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_io_timeout::TimeoutStream;
 
+use super::open_connections::OpenConnections;
 use crate::flags::ListenFlags;
 use crate::logs::Throttle;
 
@@ -20,6 +21,7 @@ const OPERATORS: usize = 64;
 pub(super) struct ClientLimits {
     pub(super) idle_timeout: Duration,
     pub(super) io_timeout: Duration,
+    pub(super) connections: Arc<OpenConnections>,
     places: Arc<Semaphore>,
     full: Throttle,
 }
@@ -48,20 +50,27 @@ impl ClientLimits {
 
     fn new(idle_timeout: Duration, io_timeout: Duration, connections: usize) -> Self {
         let places = Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS)));
-        Self { idle_timeout, io_timeout, places, full: Throttle::default() }
+        let (connections, full) = (OpenConnections::new(), Throttle::new());
+        Self { idle_timeout, io_timeout, connections, places, full }
     }
 
-    /// Waits until there may be one more connection. It counts until the place is dropped.
+    /// Waits until there may be one more connection, for which idle ones make room. It counts until
+    /// the place is dropped.
     pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        let places = self.places.clone();
-        if let Ok(place) = places.clone().try_acquire_owned() {
+        if let Ok(place) = self.places.clone().try_acquire_owned() {
             return Some(place);
         }
         if let Some(times) = self.full.pass() {
-            tracing::warn!(times, "all connections are taken: new ones wait for a free one");
+            tracing::warn!(
+                times,
+                "all connections are taken: those that are idle longest are closed for new ones"
+            );
         }
-        // An error means that the semaphore is closed, which it never is.
-        places.acquire_owned().await.ok()
+        tokio::select! {
+            // An error means that the semaphore is closed, which it never is.
+            place = self.places.clone().acquire_owned() => place.ok(),
+            never = self.connections.make_room() => match never {},
+        }
     }
 
     /// Makes writes to a client fail if it takes nothing for the I/O timeout, and sends small
