@@ -12,6 +12,7 @@ mod alerts;
 mod app_tests;
 mod args;
 mod bucket;
+mod changes;
 mod controller;
 mod downstream;
 mod entry;

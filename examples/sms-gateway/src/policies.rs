@@ -10,11 +10,11 @@ use tokio::sync::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 use tower_sliding_window::StoreError;
 
-use self::change::forget_removed;
 pub(crate) use self::change::{Change, ChangeError};
+use crate::changes::{Changes, Versioned};
 use crate::entry::Entry;
 use crate::levels::Levels;
-use crate::shared::{Changes, Shared};
+use crate::shared::Shared;
 use crate::sum::Global;
 use crate::thresholds::{Target, Thresholds, UnknownTarget};
 
@@ -91,7 +91,7 @@ impl Policies {
         Ok(())
     }
 
-    /// Returns the version of the policies: how often they were changed.
+    /// Returns the version of the policies, which every change raises.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
@@ -133,13 +133,12 @@ impl Policies {
                 after.check(self.global)?;
             }
             let mut changes = known.clone();
-            changes.version = changes.version.saturating_add(1);
-            forget_removed(&mut changes, &self.flags, MOST_CHANGES);
-            changes.policies.insert(target.to_string(), entry.to_string());
+            changes.forget_removed(&self.flags, MOST_CHANGES);
+            changes.set(target.to_string(), entry.to_string());
             // A server that has changed something meanwhile has raised the version, and this put is
             // refused.
             if let Some(shared) = &self.shared
-                && !shared.put(&changes).await?
+                && !shared.put(&changes, known.version).await?
             {
                 continue;
             }
@@ -169,7 +168,7 @@ impl Policies {
             if let Ok(true) = refreshed
                 && let Err(error) = self.levels.configured().sum().check(self.global)
             {
-                tracing::warn!(%error, "a server with a higher --global has changed a policy");
+                tracing::warn!(%error, "other servers have changed the policies beyond --global");
             }
         }
     }
@@ -177,21 +176,29 @@ impl Policies {
     /// Takes over the changes of other servers. Returns whether there were any.
     async fn take_over(&self, known: &mut Changes) -> Result<bool, StoreError> {
         let Some(shared) = &self.shared else { return Ok(false) };
-        let changes = shared.read().await?;
-        if changes.version < known.version {
-            // Redis has lost its memory, or a replica that was behind has taken its place.
-            if shared.put(known).await? {
-                tracing::warn!(
-                    version = known.version,
-                    "Redis had lost the policies: it has them again"
-                );
-            }
-        } else if changes != *known {
-            tracing::info!(version = changes.version, "policies are taken over from Redis");
-            self.apply(known, self.thresholds(&changes), changes);
-            return Ok(true);
+        let found = shared.read().await?;
+        if found == *known {
+            return Ok(false);
         }
-        Ok(false)
+        let mut changes = known.join(&found);
+        let is_lost = changes != found;
+        if is_lost {
+            // Redis has lost its memory, or a replica that was behind has taken its place.
+            changes.version = changes.next_version();
+            changes.joined = changes.version;
+            if !shared.put(&changes, found.version).await? {
+                // Another server was faster: what it has changed is joined at the next look.
+                return Ok(false);
+            }
+            tracing::warn!(version = changes.version, "Redis had lost policies: it has them again");
+            warn_of_replaced(&found, &changes);
+        }
+        if changes.joined > known.version {
+            warn_of_replaced(known, &changes);
+        }
+        tracing::info!(version = changes.version, "policies are taken over from Redis");
+        self.apply(known, self.thresholds(&changes), changes);
+        Ok(true)
     }
 
     fn apply(&self, known: &mut Changes, thresholds: Thresholds, changes: Changes) {
@@ -203,7 +210,7 @@ impl Policies {
     /// Returns the thresholds with these changes. An entry that can't be read changes nothing.
     fn thresholds(&self, changes: &Changes) -> Thresholds {
         let (mut thresholds, present) = (self.flags.clone(), self.levels.configured());
-        for (field, text) in &changes.policies {
+        for (field, Versioned { text, .. }) in &changes.entries {
             let Ok(target) = field.parse::<Target>() else {
                 tracing::warn!(?field, "a policy in Redis is for an unknown level");
                 continue;
@@ -221,5 +228,18 @@ impl Policies {
             }
         }
         thresholds
+    }
+}
+
+/// Warns of changes that were answered, and hold no longer because of a later change by a server that
+/// may not have known of them.
+fn warn_of_replaced(before: &Changes, after: &Changes) {
+    for (target, old, new) in before.replaced_by(after) {
+        tracing::warn!(
+            ?target,
+            ?old,
+            new = ?new.unwrap_or("forgotten"),
+            "a policy is replaced: servers have changed it that did not know of each other"
+        );
     }
 }

@@ -6,20 +6,14 @@ use std::time::Duration;
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
 
+use crate::changes::{Changes, Versioned};
+
 /// How long the policies outlive the last server.
 const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
-/// The field of the version. No level and no institution has this name.
+/// The fields of [`Changes`] besides its entries. No target has one of these names.
 const VERSION: &str = "version";
-
-/// What has been changed since the servers were first started.
-///
-/// Of two, the one of the higher version holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
-    pub(crate) version: u64,
-    /// Also those that this server does not understand, for another server may.
-    pub(crate) policies: BTreeMap<String, String>,
-}
+const JOINED: &str = "joined";
+const FORGOTTEN: &str = "forgotten";
 
 /// Keeps the changes in one HASH, which outlives the servers by thirty days.
 pub(crate) struct Shared {
@@ -42,18 +36,25 @@ impl Shared {
         both.pexpire(&self.key, ttl).ignore().hgetall(&self.key);
         let (fields,): (BTreeMap<Vec<u8>, Vec<u8>>,) = self.commands.pipeline(&both).await?;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        let mut policies: BTreeMap<String, String> =
-            fields.into_iter().map(|(field, policy)| (text(field), text(policy))).collect();
-        let version = policies.remove(VERSION).and_then(|text| text.parse().ok()).unwrap_or(0);
-        Ok(Changes { version, policies })
+        let mut texts: BTreeMap<String, String> =
+            fields.into_iter().map(|(field, value)| (text(field), text(value))).collect();
+        let [version, joined, forgotten] = [VERSION, JOINED, FORGOTTEN]
+            .map(|field| texts.remove(field).and_then(|text| text.parse().ok()).unwrap_or(0));
+        let versioned =
+            |(target, text): (String, String)| (target, Versioned::read(&text, version));
+        let entries = texts.into_iter().map(versioned).collect();
+        Ok(Changes { version, joined, forgotten, entries })
     }
 
-    /// Replaces the changes by newer ones. Returns whether those in Redis were older.
-    pub(crate) async fn put(&self, changes: &Changes) -> Result<bool, StoreError> {
-        let mut arguments = vec![changes.version.to_string(), TTL.as_millis().to_string()];
-        for (target, policy) in &changes.policies {
-            arguments.extend([target.clone(), policy.clone()]);
-        }
+    /// Replaces the changes of the version `expected`. Returns whether Redis has that version.
+    pub(crate) async fn put(&self, changes: &Changes, expected: u64) -> Result<bool, StoreError> {
+        let numbers = [(JOINED, changes.joined), (FORGOTTEN, changes.forgotten)];
+        let numbers = numbers.map(|(field, number)| [field.to_owned(), number.to_string()]);
+        let entries = changes.entries.iter();
+        let entries = entries.map(|(target, entry)| [target.clone(), entry.to_string()]);
+        let head = [expected, changes.version].map(|version| version.to_string());
+        let mut arguments = [&head[..], &[TTL.as_millis().to_string()]].concat();
+        arguments.extend(numbers.into_iter().chain(entries).flatten());
         self.commands.script(&self.put_policies, &self.key, &arguments).await
     }
 }

@@ -21,7 +21,6 @@ async fn a_changed_policy_applies_at_once() {
     app.operator("PUT", "/policies/receiver", " 4/60s\n").await;
     app.is_sent("bank", ALICE).await;
     app.refused_by("bank", ALICE, &["receiver"]).await;
-    assert_eq!(app.policies().await["version"], 2);
     assert!(2 * LOOK_EVERY <= SECOND, "other servers follow within a second");
 }
 

@@ -1,6 +1,6 @@
 //! Changes of thresholds, institutions and channels on several servers.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use test_support::Redis;
 use test_support::server_process::{Server, run};
 
@@ -19,7 +19,8 @@ async fn lists_are_the_same_on_every_server() {
     assert_eq!(delete(&servers[1], "/institutions/shop").await.status, 204);
     assert_eq!(delete(&servers[1], "/channels/marketing").await.status, 204);
     assert_eq!(delete(&servers[1], "/policies/institution/bank").await.status, 200);
-    policies_until(&servers[0], |policies| policies["version"] == 5).await;
+    let version = shown(&servers[1], "/policies").await["version"].clone();
+    policies_until(&servers[0], |policies| policies["version"] == version).await;
     servers.into_iter().for_each(|server| drop(stop(server)));
 
     // Also on one that starts again, whose flags still have what was removed.
@@ -40,6 +41,7 @@ async fn lists_are_the_same_on_every_server() {
 async fn concurrent_changes_never_break_the_sum() {
     let redis = Redis::start().await;
     let [one, other] = [(); 2].map(|()| start(&["--redis", &redis.url(), "--global", "500/1s"]));
+    let mut before = 0;
     for round in 0..20 {
         assert_eq!(put(&one, "/policies/institution/bank", "100/1s").await.status, 200);
         assert_eq!(put(&one, "/policies/institution/shop", "100/1s").await.status, 200);
@@ -54,9 +56,10 @@ async fn concurrent_changes_never_break_the_sum() {
         }
         statuses.sort_unstable();
         assert_eq!(statuses, [200, 409], "round {round}");
+        let version = redis.run::<u64>(&["HGET", "sms:policies", "version"]).await;
+        assert!(version >= before + 3, "each change has a version: {before}, {version}");
+        before = version;
     }
-    let version = shown(&one, "/policies").await["version"].as_u64().unwrap();
-    assert_eq!(version, 60, "each change has one version");
 }
 
 #[tokio::test]
@@ -65,13 +68,16 @@ async fn an_unreadable_policy_changes_nothing() {
     let server = start(&["--redis", &redis.url()]);
     put(&server, "/policies/channel", "33/1s").await;
     let set = ["HSET", "sms:policies", "channel", "many", "institution/Gone", "1/1s"];
-    let more = ["sender", "1/1s", "receiver", "7/60s", "version", "9"];
+    // As servers write them that know of no version of each change.
+    let version = redis.run::<u64>(&["HGET", "sms:policies", "version"]).await + 1;
+    let more = ["sender", "1/1s", "receiver", "7/60s", "version", &version.to_string()];
     redis.run::<()>(&[&set[..], &more].concat()).await;
     policies_until(&server, |policies| policies["receiver"]["configured"] == "7/60s").await;
     assert_eq!(configured(&server, "channel").await, "33/1s");
     // What this server does not understand is kept for others.
     put(&server, "/policies/receiver", "8/60s").await;
-    assert_eq!(redis.run::<String>(&["HGET", "sms:policies", "sender"]).await, "1/1s");
+    let kept = redis.run::<String>(&["HGET", "sms:policies", "sender"]).await;
+    assert!(kept.starts_with("1/1s"), "{kept}");
     let logs = stop(server);
     let warnings = logs.lines().filter(|line| line.contains("WARN") && line.contains("in Redis"));
     assert_eq!(warnings.count(), 3, "each once: {logs}");
@@ -86,7 +92,8 @@ async fn changes_count_in_the_sum_of_every_server() {
     assert_eq!(put(&low, "/policies/institution/bank", "400/1s").await.status, 409);
     assert_eq!(put(&high, "/policies/institution/bank", "400/1s").await.status, 200);
     // The levels are the fleet's: the other server takes the policy over, and warns.
-    policies_until(&low, |policies| policies["version"] == 1).await;
+    let bank = |policies: &Value| policies["institution"]["institutions"]["bank"].clone();
+    policies_until(&low, |policies| bank(policies)["configured"] == "400/1s").await;
     assert_eq!(put(&low, "/policies/institution/bank", "401/1s").await.status, 409);
     assert_eq!(put(&low, "/policies/institution/bank", "399/1s").await.status, 200, "it helps");
     assert!(stop(low).contains("500 a second = bank 400/1s + shop 100/1s"));

@@ -5,6 +5,7 @@ mod changes;
 mod fairness;
 mod fleet;
 mod hold;
+mod lost_redis;
 mod operator;
 mod process;
 mod sending;
