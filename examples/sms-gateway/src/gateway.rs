@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower_sliding_window::{Admitted, Decision, Denied, Key, Limiter, PolicyHandle, StoreError};
+use tower_sliding_window::{
+    Admitted, DecidedBy, Decision, Denied, Key, Limiter, PolicyHandle, StoreError,
+};
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
@@ -142,7 +144,11 @@ impl Gateway {
             (channel, Key::from(message.channel.as_str())),
             (receiver, Key::from(message.to.as_str())),
         ];
-        let admitted = match self.limiter.check_all_cost(keys, message.parts).await {
+        let decision = self.limiter.check_all_cost(keys, message.parts).await;
+        if is_without_store(&decision) {
+            self.hold.store_failed();
+        }
+        let admitted = match decision {
             Ok(Decision::Admitted(admitted)) => admitted,
             Ok(Decision::Denied(denied)) => return Err(Refusal::Levels(Box::new(denied))),
             // A threshold was lowered meanwhile.
@@ -194,6 +200,14 @@ impl Gateway {
         {
             tracing::warn!(%error, times, "a message that was not sent stays counted");
         }
+    }
+}
+
+/// Tells whether the failure policy has let a message pass or refused it.
+fn is_without_store(decision: &Result<Decision, StoreError>) -> bool {
+    match decision {
+        Ok(decision) => decision.is_admitted() && decision.decided_by() != DecidedBy::Store,
+        Err(error) => !matches!(error, StoreError::CostAboveLimit { .. }),
     }
 }
 

@@ -7,6 +7,8 @@
 
 mod line;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -58,6 +60,8 @@ pub(crate) struct Hold {
     queues: Queues,
     /// Where one message at a time tries again.
     gates: Lines<Gate>,
+    /// When the store last failed to decide.
+    failure: watch::Sender<Option<Instant>>,
     stopping: watch::Receiver<bool>,
 }
 
@@ -83,7 +87,23 @@ impl Hold {
     /// Creates the queues. Nothing waits any longer once `stopping` is true.
     pub(crate) fn new(flags: HoldFlags, stopping: watch::Receiver<bool>) -> Self {
         let (queues, gates) = (Queues::default(), Lines::default());
-        Self { flags, places: Arc::default(), queues, gates, stopping }
+        let (places, failure) = (Arc::default(), watch::Sender::default());
+        Self { flags, places, queues, gates, failure, stopping }
+    }
+
+    /// Says that the store did not decide on a message. Each message that waits tries once more as
+    /// soon as it has its turn, for the failure policy decides now and not the windows.
+    ///
+    /// A failure soon after another one changes nothing, so that a flood in an outage does not make
+    /// those try all the time that the failure policy refuses.
+    pub(crate) fn store_failed(&self) {
+        self.failure.send_if_modified(|last| {
+            let is_new = last.is_none_or(|last| last.elapsed() >= BELIEVED);
+            if is_new {
+                *last = Some(Instant::now());
+            }
+            is_new
+        });
     }
 
     /// Returns how long a message may wait, zero if none may.
@@ -123,7 +143,8 @@ impl Hold {
         places.taken += 1;
         let place = Place { places: self.places.clone(), institution: message.institution.clone() };
         let queue = self.queues.join(message);
-        Some(Turn { hold: self, queue, gate: None, _place: place })
+        let failure = self.failure.subscribe();
+        Some(Turn { hold: self, queue, gate: None, failure, _place: place })
     }
 }
 
@@ -151,6 +172,8 @@ pub(crate) struct Turn<'a> {
     hold: &'a Hold,
     queue: InQueue,
     gate: Option<(Gate, InLine<Gate>)>,
+    /// Changed by each failure that the message has not tried again after.
+    failure: watch::Receiver<Option<Instant>>,
     _place: Place,
 }
 
@@ -175,7 +198,7 @@ impl Turn<'_> {
             } else {
                 self.gate = None;
                 self.queue.reach_turn().await;
-                sleep_until(again.min(Instant::now() + BELIEVED)).await;
+                self.pause(again).await;
             }
         };
         tokio::select! {
@@ -194,7 +217,15 @@ impl Turn<'_> {
             _ => self.gate.insert((gate.clone(), self.hold.gates.join(gate))),
         };
         line.reach_head().await;
-        sleep_until(again.min(Instant::now() + BELIEVED)).await;
+        self.pause(again).await;
         self.queue.set_gated(false);
+    }
+
+    /// Waits until `again`, or until a denial is not to be believed any longer.
+    async fn pause(&mut self, again: Instant) {
+        tokio::select! {
+            () = sleep_until(again.min(Instant::now() + BELIEVED)) => {}
+            _ = self.failure.changed() => {}
+        }
     }
 }

@@ -76,3 +76,29 @@ async fn an_outage_ends_the_wait_as_on_failure_says() {
         assert_eq!(decided.status, status, "{on_failure}: {decided:?}");
     }
 }
+
+/// Also of those that are not the first of their line. A place is free after fifty seconds.
+#[tokio::test]
+async fn an_outage_ends_every_wait_at_once() {
+    for (on_failure, status) in [("closed", 503), ("open", 202)] {
+        let mut redis = Redis::start().await;
+        let url = redis.url();
+        let flags = ["--redis", &url, "--hold", "60s", "--on-failure", on_failure];
+        let limits = ["--institution", "bank=50/50s", "--receiver-limit", "99/1s"];
+        let server = start(&[&flags[..], &limits, &["--global", "999/1s"]].concat());
+        for _ in 0..50 {
+            assert_eq!(sms(&server, "bank", ALICE).await.status, 202);
+        }
+        let number = |index| format!("+49170123{index:04}");
+        let waiting: Vec<_> =
+            (0..50).map(|index| spawn_sms(&server, "bank", &number(index))).collect();
+        waiting_until(&server, "bank", 50).await;
+        redis.kill();
+        let killed = Instant::now();
+        for message in waiting {
+            let decided = message.await.unwrap();
+            assert_eq!(decided.status, status, "{on_failure}: {decided:?}");
+        }
+        assert!(killed.elapsed() < Duration::from_secs(25), "{:?}", killed.elapsed());
+    }
+}
