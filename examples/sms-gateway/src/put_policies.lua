@@ -2,8 +2,8 @@
   Replaces the policies of the fleet, unless another server has changed them meanwhile.
 
   Keys:
-    KEYS[1] policies (HASH): the version, and for each level, institution or channel what was changed
-      about it: its policy, or `level` or `removed`, each with the version of that change
+    KEYS[1] policies (HASH): the version, and for each level, institution or channel its policy, or
+      `level` or `removed`, with the version of that change
 
   Arguments:
     ARGV[1] expected (integer): the version that the policies must have, 0 for no policies
