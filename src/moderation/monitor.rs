@@ -177,7 +177,8 @@ impl SpeechMonitor {
     /// is active afterwards.
     ///
     /// The mute is silent as any other, and silences exempt senders too. A rule lengthens it if the
-    /// rule's mute is longer than `duration`. [`SpeechMonitor::on_mute`] is called for it. The shortest
+    /// rule's mute is longer than `duration`. If the active mute of an exempt sender is of a rule and ends
+    /// later, the manual one replaces it and ends with it. [`SpeechMonitor::on_mute`] is called for it. The shortest
     /// duration is a microsecond, the longest a hundred years: others are replaced by these.
     ///
     /// # Errors
@@ -188,10 +189,19 @@ impl SpeechMonitor {
         sender: impl Into<Key>,
         duration: Duration,
     ) -> Result<Mute, StoreError> {
+        let sender = sender.into();
+        let mute = self.impose_manually(&sender, duration).await?;
+        if self.holds(&sender, &mute) {
+            return Ok(mute);
+        }
+        // The mute of a rule that ends later would keep out the manual one.
+        self.impose_manually(&sender, mute.remaining() + Duration::from_micros(1)).await
+    }
+
+    async fn impose_manually(&self, sender: &Key, duration: Duration) -> Result<Mute, StoreError> {
         let reason = Reason::new(Rule::manual(duration), 0, 0);
-        let (id, timestamp) = (Uuid::new_v4(), Duration::ZERO);
-        let mute =
-            self.impose(MuteRequest { id, timestamp, sender: sender.into(), reason }).await?;
+        let (id, timestamp, sender) = (Uuid::new_v4(), Duration::ZERO, sender.clone());
+        let mute = self.impose(MuteRequest { id, timestamp, sender, reason }).await?;
         mute.ok_or_else(|| StoreError::Protocol { message: "expected a mute".to_owned() })
     }
 

@@ -17,6 +17,7 @@ contract_tests!(
     repeated_manual_request_changes_nothing,
     exempt_sender_triggers_no_rule,
     manual_mute_holds_for_exempt_sender,
+    manual_mute_replaces_one_that_does_not_hold,
     short_texts_do_not_count,
     every_mute_is_in_a_page,
 );
@@ -102,6 +103,18 @@ async fn manual_mute_holds_for_exempt_sender(world: World) {
     assert!(chat.mute().await.is_some());
     chat.monitor.unmute("alice").await.unwrap();
     assert_eq!(chat.says("hello").await, None);
+}
+
+async fn manual_mute_replaces_one_that_does_not_hold(world: World) {
+    let mut chat = world.chat(rules(&["similar 2/1m 90% mute 12h"]));
+    chat.says("buy gold").await;
+    assert!(chat.says("buy gold").await.is_some());
+    chat.monitor = chat.monitor.exempt(["alice"]);
+    assert_eq!(chat.says("hello").await, None);
+    let mute = chat.monitor.mute("alice", hours(1)).await.unwrap();
+    assert!(mute.is_manual() && mute.remaining() >= hours(12), "a mute is never shortened");
+    assert!(chat.says("hello").await.is_some());
+    assert_eq!(chat.audit(), [(12, false), (12, true)]);
 }
 
 async fn short_texts_do_not_count(world: World) {
