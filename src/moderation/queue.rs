@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::message::Message;
 use super::monitor::SpeechMonitor;
@@ -78,7 +78,7 @@ impl SpeechMonitor {
     #[track_caller]
     #[must_use = "the queue ends when its last handle is dropped"]
     pub fn spawn(&self, capacity: NonZeroUsize) -> SpeechQueue {
-        let (jobs, queue) = mpsc::channel(capacity.get());
+        let (jobs, queue) = mpsc::channel(capacity.get().min(Semaphore::MAX_PERMITS));
         let (shed, failed) = (Arc::default(), Arc::default());
         tokio::spawn(check_all(self.clone(), queue, Arc::clone(&failed)));
         SpeechQueue { jobs, shed, failed }
@@ -142,5 +142,18 @@ impl fmt::Debug for SpeechQueue {
             .field("shed", &self.shed())
             .field("failed", &self.failed())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryStore;
+
+    #[tokio::test]
+    async fn any_capacity_is_taken() {
+        let queue = SpeechMonitor::new([], MemoryStore::new()).spawn(NonZeroUsize::MAX);
+        assert_eq!(queue.submit(Message::from("alice")), Submitted::Queued);
+        queue.flush().await;
     }
 }
