@@ -23,11 +23,14 @@ const LONGEST_SKELETON: usize = 32;
 /// - Letters that look like others become these, by the skeleton of
 ///   [UTS 39](https://www.unicode.org/reports/tr39/#Confusable_Detection): Cyrillic `а` becomes `a`. The
 ///   characters of ASCII, and digits of any script, stay as they are: `10` is not `lo`.
+/// - Small capitals and letters in black or in parentheses become ordinary ones.
 /// - Combining marks are removed, except for those that belong to the script of their letter, such as
-///   the vowels of Devanagari. The letters of Latin, Greek and Cyrillic lose all of them.
-/// - Invisible characters are removed: whitespace, control characters, and those that Unicode calls
+///   the vowels of Devanagari. The letters of Latin, Greek, Cyrillic, Arabic, Hebrew and Syriac lose all
+///   of them, and any letter loses the tone marks of Han and Hangul.
+/// - Invisible characters are removed: whitespace, control characters, noncharacters, and those that
+///   Unicode calls
 ///   [default-ignorable](https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point), such
-///   as zero-width spaces and joiners.
+///   as zero-width spaces and joiners. So are the characters that only stretch a word of Arabic.
 /// - Repetitions of a character become a single one. Digits are kept: `100` is not `10`.
 /// - The first 10,000 characters of the message are read, and the first 500 of the result are kept.
 ///
@@ -44,7 +47,7 @@ pub fn normalised(message: &str) -> String {
         marks = if is_combining_mark(*it) { marks + 1 } else { 0 };
         marks <= MAX_MARKS
     };
-    let read = message.chars().take(MAX_READ).filter(few_marks).nfkc();
+    let read = message.chars().take(MAX_READ).filter(few_marks).map(plain_letter).nfkc();
     let visible = read.flat_map(lower_case).filter(|it| !is_invisible(*it));
     // Twice, because the lower-case form of a look-alike may look like another letter.
     let letters = visible.nfd().flat_map(look_alike).flat_map(look_alike).nfd();
@@ -64,8 +67,32 @@ pub fn normalised(message: &str) -> String {
 /// Returns a character in lower case.
 fn lower_case(character: char) -> impl Iterator<Item = char> {
     // Upper case first: different lower-case forms, such as σ and ς, may share an upper-case form.
-    character.to_uppercase().flat_map(char::to_lowercase)
+    character.to_uppercase().flat_map(char::to_lowercase).map(plain_letter)
 }
+
+/// Returns the ordinary letter for a small capital, or for one in black or in parentheses. NFKC and
+/// the skeleton keep the first two, and the skeleton has a small capital for some Cyrillic letters.
+fn plain_letter(character: char) -> char {
+    let nth = |first: char| char::from(b'a' + (character as u32 - first as u32) as u8);
+    match character {
+        '\u{249c}'..='\u{24b5}' => nth('\u{249c}'),
+        '\u{1f110}'..='\u{1f129}' => nth('\u{1f110}'),
+        '\u{1f150}'..='\u{1f169}' => nth('\u{1f150}'),
+        '\u{1f170}'..='\u{1f189}' => nth('\u{1f170}'),
+        'ĸ' => 'k',
+        _ => SMALL_CAPITALS
+            .iter()
+            .find(|(small, _)| *small == character)
+            .map_or(character, |(_, letter)| *letter),
+    }
+}
+
+#[rustfmt::skip]
+const SMALL_CAPITALS: [(char, char); 24] = [
+    ('ᴀ', 'a'), ('ʙ', 'b'), ('ᴄ', 'c'), ('ᴅ', 'd'), ('ᴇ', 'e'), ('ꜰ', 'f'), ('ɢ', 'g'), ('ʜ', 'h'),
+    ('ɪ', 'i'), ('ᴊ', 'j'), ('ᴋ', 'k'), ('ʟ', 'l'), ('ᴍ', 'm'), ('ɴ', 'n'), ('ᴏ', 'o'), ('ᴘ', 'p'),
+    ('ʀ', 'r'), ('ꜱ', 's'), ('ᴛ', 't'), ('ᴜ', 'u'), ('ᴠ', 'v'), ('ᴡ', 'w'), ('ʏ', 'y'), ('ᴢ', 'z'),
+];
 
 /// Returns the letters that a character looks like, in lower case.
 fn look_alike(character: char) -> impl Iterator<Item = char> {
@@ -91,13 +118,33 @@ fn look_alike(character: char) -> impl Iterator<Item = char> {
 fn belongs_to(mark: char, base: char) -> bool {
     let script = base.script();
     let is_alphabet = matches!(script, Script::Latin | Script::Greek | Script::Cyrillic);
+    // Their marks are vowels that a writer may leave out.
+    let is_abjad = matches!(script, Script::Arabic | Script::Hebrew | Script::Syriac);
     let is_any = matches!(script, Script::Common | Script::Inherited | Script::Unknown);
     let scripts: ScriptExtension = mark.script_extension();
-    !is_alphabet && !is_any && !scripts.is_inherited() && scripts.contains_script(script)
+    !is_alphabet
+        && !is_abjad
+        && !is_any
+        && !scripts.is_inherited()
+        && scripts.contains_script(script)
 }
 
 fn is_invisible(character: char) -> bool {
-    character.is_whitespace() || character.is_control() || is_default_ignorable(character)
+    character.is_whitespace()
+        || character.is_control()
+        || is_default_ignorable(character)
+        || is_filler(character)
+}
+
+/// Returns whether a character is shown as nothing, or changes no reading, although Unicode does not
+/// call it ignorable.
+fn is_filler(character: char) -> bool {
+    // The last two code points of each plane are noncharacters.
+    character as u32 & 0xfffe == 0xfffe
+        || matches!(character,
+            '\u{640}' | '\u{70f}' | '\u{7fa}' | '\u{302a}'..='\u{302f}' | '\u{fdd0}'..='\u{fdef}'
+            | '\u{fff9}'..='\u{fffc}' | '\u{13430}'..='\u{1343f}' | '\u{16ff0}'..='\u{16ff1}'
+            | '\u{1d159}')
 }
 
 /// Returns the property `Default_Ignorable_Code_Point` of Unicode 16, `DerivedCoreProperties.txt`. It

@@ -101,6 +101,15 @@ mod tests {
             (plain, "buу сhеар gоld nоw", 100), // Cyrillic
             (plain, "βuy cheap gοld now", 93),
             ("money", "₥oney", 100),
+            ("BUY TOKEN", "ВUУ ТОКЕN", 100), // Cyrillic capitals
+            (plain, "ʙᴜʏ ᴄʜᴇᴀᴘ ɢᴏʟᴅ ɴᴏᴡ", 100),
+            (plain, "🅱🆄🆈 🅲🅷🅴🅰🅿 🅖🅞🅛🅓 🅝🅞🅦", 100),
+            (plain, "⒝⒰⒴ ⒞⒣⒠⒜⒫ 🄖🄞🄛🄓 ⒩⒪⒲", 100),
+            (plain, "b\u{fff9}u\u{fffc}y ch\u{ffff}eap g\u{fdd0}old n\u{1d159}ow", 100),
+            ("加微信领红包", "加\u{302a}微\u{302d}信领\u{16ff0}红包", 100),
+            ("싸게 팝니다", "싸\u{302e}게 팝\u{302f}니다", 100),
+            ("ذهب رخيص", "ذَهَبٌ رَخِيـــص", 100), // vowels that may be left out
+            ("זהב זול", "זָהָב זוֹל", 100),
             ("加微信领红包", "加\u{301}微\u{5b0}信\u{20e3}领红包", 100),
             ("かき", "がき", 50), // a mark that tells letters apart
             ("की", "कु", 50),
