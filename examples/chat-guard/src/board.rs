@@ -50,6 +50,8 @@ struct Shelf<K> {
     /// Where each message is, by its number.
     order: BTreeMap<u64, Arc<K>>,
     bytes: usize,
+    /// The number from which on no message was dropped to make room for other places.
+    whole_from: u64,
 }
 
 #[derive(Default)]
@@ -73,8 +75,11 @@ impl Board {
     pub(crate) fn view(&self, place: Place, viewer: Option<Name>) -> History {
         let delivered = self.delivered.stacks.get(&place);
         let own = viewer.and_then(|viewer| self.withheld.stacks.get(&(place, viewer)));
-        let mut posts: Vec<&(u64, Bytes)> =
-            delivered.into_iter().chain(own).flat_map(|stack| &stack.posts).collect();
+        // As old as if they were delivered, or their sender could tell that they were not.
+        let own = own.into_iter().flat_map(|stack| &stack.posts);
+        let own = own.filter(|(number, _)| *number >= self.delivered.whole_from);
+        let delivered = delivered.into_iter().flat_map(|stack| &stack.posts);
+        let mut posts: Vec<&(u64, Bytes)> = delivered.chain(own).collect();
         posts.sort_unstable_by_key(|(number, _)| *number);
         let mut length = "[]".len();
         let newest = posts.into_iter().rev().map(|(_, post)| post.clone());
@@ -102,8 +107,9 @@ impl<K: Hash + Eq> Shelf<K> {
             self.order.remove(&number);
         }
         while self.bytes > MOST_BYTES
-            && let Some((_, key)) = self.order.pop_first()
+            && let Some((number, key)) = self.order.pop_first()
         {
+            self.whole_from = number + 1;
             self.drop_oldest_of(&key);
         }
     }
@@ -130,7 +136,7 @@ impl Stack {
 
 impl<K> Default for Shelf<K> {
     fn default() -> Self {
-        Self { stacks: HashMap::new(), order: BTreeMap::new(), bytes: 0 }
+        Self { stacks: HashMap::new(), order: BTreeMap::new(), bytes: 0, whole_from: 0 }
     }
 }
 
@@ -173,6 +179,20 @@ mod tests {
         let (seen, _) = texts(board.view(place("a"), "mallory".parse().ok())).await;
         let both = (100..150).flat_map(|it| [format!("a{it}"), format!("m{it}")]);
         assert_eq!(seen, both.collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn own_messages_go_when_their_time_goes() {
+        let mut board = Board::default();
+        say(&mut board, place("quiet"), "mallory", "before", false);
+        say(&mut board, place("quiet"), "alice", "hello", true);
+        let text = "x".repeat(50_000);
+        for number in 0..400 {
+            say(&mut board, place(&number.to_string()), "bob", &text, true);
+        }
+        say(&mut board, place("quiet"), "mallory", "after", false);
+        let (seen, _) = texts(board.view(place("quiet"), "mallory".parse().ok())).await;
+        assert_eq!(seen, ["after"], "a message that was delivered would be gone too");
     }
 
     #[tokio::test]
