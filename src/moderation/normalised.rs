@@ -80,6 +80,13 @@ fn plain_letter(character: char) -> char {
         '\u{1f150}'..='\u{1f169}' => nth('\u{1f150}'),
         '\u{1f170}'..='\u{1f189}' => nth('\u{1f170}'),
         'ĸ' => 'k',
+        'ʍ' => 'm',
+        // Their capitals look like these.
+        'β' => 'b',
+        'ε' => 'e',
+        'ζ' => 'z',
+        'μ' => 'm',
+        'χ' => 'x',
         _ => SMALL_CAPITALS
             .iter()
             .find(|(small, _)| *small == character)

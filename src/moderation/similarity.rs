@@ -99,9 +99,10 @@ mod tests {
             (plain, "b\u{301}u\u{308}y\u{336} ch\u{302}eap go\u{20dd}ld n\u{5b0}ow", 100),
             (plain, "bùÿ çhéàp gòld ñöw", 100),
             (plain, "buу сhеар gоld nоw", 100), // Cyrillic
-            (plain, "βuy cheap gοld now", 93),
+            (plain, "βuy chεap gοld now", 100), // Greek
             ("money", "₥oney", 100),
-            ("BUY TOKEN", "ВUУ ТОКЕN", 100), // Cyrillic capitals
+            ("BUY MY TOKEN", "ВUУ МУ ТОКЕN", 100), // Cyrillic capitals
+            ("BUZZ MEXT", "ΒUΖΖ ΜΕΧΤ", 100),       // Greek capitals
             (plain, "ʙᴜʏ ᴄʜᴇᴀᴘ ɢᴏʟᴅ ɴᴏᴡ", 100),
             (plain, "🅱🆄🆈 🅲🅷🅴🅰🅿 🅖🅞🅛🅓 🅝🅞🅦", 100),
             (plain, "⒝⒰⒴ ⒞⒣⒠⒜⒫ 🄖🄞🄛🄓 ⒩⒪⒲", 100),
