@@ -72,6 +72,7 @@ fn lower_case(character: char) -> impl Iterator<Item = char> {
 
 /// Returns the ordinary letter for a small capital, or for one in black or in parentheses. NFKC and
 /// the skeleton keep the first two, and the skeleton has a small capital for some Cyrillic letters.
+#[rustfmt::skip]
 fn plain_letter(character: char) -> char {
     let nth = |first: char| char::from(b'a' + (character as u32 - first as u32) as u8);
     match character {
@@ -87,19 +88,13 @@ fn plain_letter(character: char) -> char {
         'ζ' => 'z',
         'μ' => 'm',
         'χ' => 'x',
-        _ => SMALL_CAPITALS
-            .iter()
-            .find(|(small, _)| *small == character)
-            .map_or(character, |(_, letter)| *letter),
+        'ᴀ' => 'a', 'ʙ' => 'b', 'ᴄ' => 'c', 'ᴅ' => 'd', 'ᴇ' => 'e', 'ꜰ' => 'f',
+        'ɢ' => 'g', 'ʜ' => 'h', 'ɪ' => 'i', 'ᴊ' => 'j', 'ᴋ' => 'k', 'ʟ' => 'l',
+        'ᴍ' => 'm', 'ɴ' => 'n', 'ᴏ' => 'o', 'ᴘ' => 'p', 'ʀ' => 'r', 'ꜱ' => 's',
+        'ᴛ' => 't', 'ᴜ' => 'u', 'ᴠ' => 'v', 'ᴡ' => 'w', 'ʏ' => 'y', 'ᴢ' => 'z',
+        _ => character,
     }
 }
-
-#[rustfmt::skip]
-const SMALL_CAPITALS: [(char, char); 24] = [
-    ('ᴀ', 'a'), ('ʙ', 'b'), ('ᴄ', 'c'), ('ᴅ', 'd'), ('ᴇ', 'e'), ('ꜰ', 'f'), ('ɢ', 'g'), ('ʜ', 'h'),
-    ('ɪ', 'i'), ('ᴊ', 'j'), ('ᴋ', 'k'), ('ʟ', 'l'), ('ᴍ', 'm'), ('ɴ', 'n'), ('ᴏ', 'o'), ('ᴘ', 'p'),
-    ('ʀ', 'r'), ('ꜱ', 's'), ('ᴛ', 't'), ('ᴜ', 'u'), ('ᴠ', 'v'), ('ᴡ', 'w'), ('ʏ', 'y'), ('ᴢ', 'z'),
-];
 
 /// Returns the letters that a character looks like, in lower case.
 fn look_alike(character: char) -> impl Iterator<Item = char> {
