@@ -66,7 +66,7 @@ async fn run(args: Args) -> Result<(), Error> {
 async fn record_all(detector: &StormDetector, simulated: bool) -> Result<(), Error> {
     let (mut lanes, mut tasks, hasher) = (Vec::new(), JoinSet::new(), RandomState::new());
     for _ in 0..64 {
-        let (lane, mut messages) = mpsc::channel::<(String, String)>(16);
+        let (lane, mut messages) = mpsc::channel::<(Vec<u8>, Vec<u8>)>(16);
         lanes.push(lane);
         let (detector, mut failed) = (detector.clone(), None);
         tasks.spawn(async move {
@@ -77,17 +77,17 @@ async fn record_all(detector: &StormDetector, simulated: bool) -> Result<(), Err
             failed
         });
     }
-    let (mut input, mut numbers) = (BufReader::new(stdin()).lines(), 0..200);
+    let (mut input, mut numbers) = (BufReader::new(stdin()).split(b'\n'), 0..200);
     while let Some(line) = match simulated {
         true => simulate(numbers.next()).await,
-        false => input.next_line().await?,
+        false => input.next_segment().await?,
     } {
-        let Some((group, id)) = line.split_once('\t') else {
+        let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
             eprintln!("a line is skipped: write GROUP<TAB>MESSAGE-ID");
             continue;
         };
-        let lane = hasher.hash_one(group) as usize % lanes.len();
-        lanes[lane].send((group.to_owned(), id.to_owned())).await?;
+        let (group, id) = (line[..tab].to_vec(), line[tab + 1..].trim_ascii_end().to_vec());
+        lanes[hasher.hash_one(&group) as usize % 64].send((group, id)).await?;
     }
     drop(lanes);
     let failed = tasks.join_all().await.into_iter().flatten().next();
@@ -96,10 +96,10 @@ async fn record_all(detector: &StormDetector, simulated: bool) -> Result<(), Err
     failed.map_or(Ok(()), |error| Err(format!("some messages may not be counted: {error}").into()))
 }
 
-async fn simulate(number: Option<u32>) -> Option<String> {
+async fn simulate(number: Option<u32>) -> Option<Vec<u8>> {
     time::sleep(Duration::from_millis(5)).await;
     let group = if number? % 4 == 0 { "calm" } else { "stormy" };
-    Some(format!("{group}\t{}-{}", std::process::id(), number?))
+    Some(format!("{group}\t{}-{}", std::process::id(), number?).into_bytes())
 }
 
 fn tell(event: &StormEvent, webhook: &Webhook) {

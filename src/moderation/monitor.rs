@@ -177,9 +177,10 @@ impl SpeechMonitor {
     /// is active afterwards.
     ///
     /// The mute is silent as any other, and silences exempt senders too. A rule lengthens it if the
-    /// rule's mute is longer than `duration`. If the active mute of an exempt sender is of a rule and ends
-    /// later, the manual one replaces it and ends with it. [`SpeechMonitor::on_mute`] is called for it. The shortest
-    /// duration is a microsecond, the longest a hundred years: others are replaced by these.
+    /// rule's mute is longer than `duration`. If the active mute of an exempt sender is of a rule and
+    /// ends later, the manual one replaces it and ends with it. [`SpeechMonitor::on_mute`] is called
+    /// for it. The shortest duration is a microsecond, the longest a hundred years: others are
+    /// replaced by these.
     ///
     /// # Errors
     ///

@@ -105,7 +105,9 @@ async fn message_storm_tells_of_one_storm_in_the_fleet() {
 fn message_storm_counts_a_message_once() {
     let input: String = (0..3).map(|id| format!("lobby\t{id}\nlobby\t{id}\n")).collect();
     let mut program = start(STORM, &["--threshold", "2/1h"]);
-    program.write("no tab\n".to_owned() + &input + "other\t1\n");
+    // A name is any bytes.
+    program.write(b"\xff\t1\nno tab\n");
+    program.write(input + "other\t1\n");
     assert_eq!(program.line().unwrap(), "storm start group=\"lobby\" count=3");
     program.end_input();
     // It waits for the end of the storm, an hour later.
