@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use example_support::flags::span;
-use example_support::webhook::{Webhook, WebhookFlags};
+use example_support::webhook::{Webhook, WebhookFlags, plain};
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::{sync::mpsc, task::JoinSet, time};
@@ -113,7 +113,7 @@ fn tell(event: &StormEvent, webhook: &Webhook) {
         }
         _ => return,
     };
-    webhook.send(&serde_json::json!({ "text": format!("storm {line}") }));
+    webhook.send(&serde_json::json!({ "text": plain(&format!("storm {line}")) }));
     if writeln!(stdout(), "storm {line}").is_err() {
         std::process::exit(1);
     }

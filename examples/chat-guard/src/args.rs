@@ -65,7 +65,8 @@ pub(crate) struct Args {
     rule: Vec<Rule>,
 
     /// Compares only messages of so many characters or more, without spaces and repeated letters. It
-    /// is for the `similar` rules that have no `min` of their own.
+    /// is for the `similar` rules that have no `min` of their own, or `min 0`; with `min 1` a rule
+    /// compares short texts too.
     #[arg(
         long,
         value_name = "LENGTH",

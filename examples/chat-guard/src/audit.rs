@@ -4,7 +4,7 @@ use humantime::format_rfc3339_seconds;
 use serde_json::json;
 use tower_sliding_window::moderation::MuteEvent;
 
-use example_support::webhook::Webhook;
+use example_support::webhook::{Webhook, plain};
 
 /// Returns a hook that logs each mute, and sends it to the webhook.
 ///
@@ -17,7 +17,7 @@ pub(crate) fn hook(webhook: Webhook) -> impl Fn(&MuteEvent) + Send + Sync {
         tracing::debug!(?user, %rule, "audit: muted");
         let until = format_rfc3339_seconds(event.mute.until()).to_string();
         webhook.send(&json!({
-            "text": format!("{user:?} is muted until {until}: {reason}"),
+            "text": plain(&format!("{user:?} is muted until {until}: {reason}")),
             "alert": "mute",
             "user": user,
             "rule": rule.to_string(),

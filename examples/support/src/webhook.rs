@@ -63,6 +63,12 @@ fn parse(text: &str) -> Result<Uri, WebhookError> {
     }
 }
 
+/// Escapes what a chat service such as Slack reads as markup in a member `text`: `&`, `<` and `>`. A
+/// name that a client has chosen could otherwise call a whole channel.
+pub fn plain(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
 enum Job {
     Send(Bytes),
     /// Says when everything before it has been sent or given up.
@@ -213,6 +219,11 @@ mod tests {
         }
         let jobs = webhook.0.as_ref().unwrap();
         assert!(jobs.max_capacity() == QUEUE && jobs.capacity() == 0, "the rest is dropped");
+    }
+
+    #[test]
+    fn names_are_no_markup() {
+        assert_eq!(plain("<!channel> a&b"), "&lt;!channel&gt; a&amp;b");
     }
 
     #[test]
