@@ -78,8 +78,7 @@ struct Wanted {
 impl Wanted {
     fn read(body: &[u8]) -> Result<Duration, Problem> {
         let Self { length } = serde_json::from_slice(body).map_err(bad_mute)?;
-        let length = penalty_length(&length).map_err(|why| bad_mute(format!("`for`: {why}")))?;
-        Ok(length)
+        penalty_length(&length).map_err(|why| bad_mute(format!("`for`: {why}")))
     }
 }
 

@@ -59,14 +59,13 @@ impl RedisStock {
         orders: RedisCommands,
         reads: RedisCommands,
         prefix: &str,
-        skus: impl IntoIterator<Item = (Sku, u32)>,
+        on_sale: Vec<(Sku, u32)>,
         replicas: Replicas,
     ) -> Result<Self, StoreError> {
         let place_order = Arc::new(RedisScript::new(PLACE_ORDER));
-        let (prefix, none) = (prefix.into(), Arc::default());
-        let mut stock = Self { orders, reads, prefix, skus: none, replicas, place_order };
-        let mut known = HashSet::new();
-        for (sku, pieces) in skus {
+        let skus = Arc::new(on_sale.iter().map(|(sku, _)| sku.clone()).collect());
+        let stock = Self { orders, reads, prefix: prefix.into(), skus, replicas, place_order };
+        for (sku, pieces) in on_sale {
             let key = stock.key(&sku, "stock");
             let mut set = pipe();
             set.set_nx(&key, pieces).ignore().get(&key);
@@ -83,9 +82,7 @@ impl RedisStock {
                      server is started with a lower --min-replicas"
                 );
             }
-            known.insert(sku);
         }
-        stock.skus = Arc::new(known);
         Ok(stock)
     }
 
