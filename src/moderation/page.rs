@@ -7,6 +7,7 @@ use super::decision::Mute;
 use super::monitor::SpeechMonitor;
 use crate::error::StoreError;
 use crate::key::Key;
+use crate::store::BanCursor;
 
 /// The position where a [page](SpeechMonitor::mutes) of mutes begins. Defaults to the first page.
 ///
@@ -31,9 +32,10 @@ impl FromStr for MuteCursor {
     type Err = ParseMuteCursorError;
 
     fn from_str(text: &str) -> Result<Self, ParseMuteCursorError> {
-        let only_digits = text.bytes().all(|byte| byte.is_ascii_digit());
-        let position = text.parse().ok().filter(|_| only_digits).map(Self);
-        position.ok_or_else(|| ParseMuteCursorError { text: text.to_owned() })
+        // In the form of the cursor of bans.
+        let cursor = text.parse::<BanCursor>();
+        let position = cursor.map(|cursor| Self(cursor.position()));
+        position.map_err(|_| ParseMuteCursorError { text: text.to_owned() })
     }
 }
 
