@@ -18,7 +18,7 @@ mod sentinel;
 mod servers;
 
 pub(crate) use self::backoff::Backoff;
-pub(crate) use self::batch::{Batch, Request};
+pub(crate) use self::batch::{Batch, BatchedRequest};
 pub(crate) use self::circuit_breaker::CircuitBreaker;
 pub(crate) use self::client::Client;
 pub use self::commands::{RedisCommands, RedisScript};
@@ -26,5 +26,5 @@ pub(crate) use self::connection::{Connection, Connector};
 pub(crate) use self::keys::Keys;
 pub(crate) use self::outage::Outage;
 pub(crate) use self::reply::{malformed, read};
-pub(crate) use self::scripts::Script;
+pub(crate) use self::scripts::{Script, Scripts};
 pub use self::servers::RedisServers;

@@ -10,16 +10,21 @@
       log (ZSET): the log; the score of an entry is its timestamp in microseconds
 
   Arguments:
-    ARGV[i] for each request:
-      member (16 bytes): the UUID of the request
+    ARGV[1...] for each group of requests under one quota, in the order of the keys:
+      requests (count): how many requests the group has
       limit (requests): how many the quota allows in its window
       window_s (seconds): the length of the window
+      wanted (word): decision; timestamp, for a reply with at_us; reset, for one with reset_us too
+      for each request:
+        member (16 bytes): the UUID of the request
 
   Reply:
     REPLY[i] for each request:
       decision (requests or microseconds): if admitted, how many more requests fit, 0 or more; if
         denied, minus the time until the request fits, less than 0; the text of the error if Redis
-        can't use the log, which concerns no other request
+        can't use the log, which concerns no other request; if more is wanted, an array of three
+      at_us (microseconds of the Unix epoch, as text): the timestamp of the decision
+      reset_us (microseconds): the time until the oldest entry leaves; 0 unless it is wanted
 
   Cost: O(log n) for each request, n is the number of entries in its log.
   TTL: the window and 999 ms. An admission renews it. A denial renews it if it is too short.
@@ -31,9 +36,20 @@ if #us < 6 then
   us = string.rep('0', 6 - #us) .. us
 end
 
-local function decide(i)
-  local arg = 3 * i - 2
-  local log, member, limit, window_s = KEYS[i], ARGV[arg], ARGV[arg + 1], ARGV[arg + 2]
+-- Returns what is wanted in addition to the decision.
+local function detailed(decision, log, at_us, window_s, wanted)
+  local reset_us = 0
+  if wanted == 'reset' then
+    local since_us = '(' .. (s - window_s) .. us
+    local oldest = call('ZRANGEBYSCORE', log, since_us, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    reset_us = oldest[2] + window_s * 1000000 - (s .. us)
+  end
+  local reply = { decision, at_us, reset_us }
+  return reply
+end
+
+local function decide(i, member, limit, window_s, wanted)
+  local log = KEYS[i]
   local entries = call('ZCARD', log)
   local free = limit - entries
   if free <= 0 then
@@ -45,6 +61,9 @@ local function decide(i)
       local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
       if call('PTTL', log) * 1000 < math.min(newest_us + window_us - (s .. us), window_us) then
         call('PEXPIRE', log, window_s .. '999')
+      end
+      if wanted ~= 'decision' then
+        return detailed(-wait_us, log, s .. us, window_s, wanted)
       end
       return -wait_us
     end
@@ -68,13 +87,22 @@ local function decide(i)
     -- from expiring before its entries have left the window.
     call('PEXPIRE', log, ttl_ms)
   end
+  if wanted ~= 'decision' then
+    return detailed(free - 1, log, at_us, window_s, wanted)
+  end
   return free - 1
 end
 
-local replies = {}
-for i = 1, #KEYS do
-  local is_decided, reply = pcall(decide, i)
-  -- An error is a table from version 7.0 on, and a string before.
-  replies[i] = is_decided and reply or reply.err or reply
+local replies, arg, i = {}, 1, 1
+while i <= #KEYS do
+  local limit, window_s, wanted = ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3]
+  local member = arg + 4
+  arg = member + ARGV[arg]
+  while member < arg do
+    local is_decided, reply = pcall(decide, i, ARGV[member], limit, window_s, wanted)
+    -- An error is a table from version 7.0 on, and a string before.
+    replies[i] = is_decided and reply or reply.err or reply
+    i, member = i + 1, member + 1
+  end
 end
 return replies

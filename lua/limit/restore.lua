@@ -1,64 +1,84 @@
 --[[
-  Records the admissions that a process knows of one log, also above the quotas. Leaves out those
-  from before the log's last reset.
+  Records the admissions that a process knows, also above the quotas. Leaves out those from before
+  the last reset of their log.
 
   Keys:
-    KEYS[1] log (ZSET): the log; the score of an entry is its timestamp in microseconds
-    KEYS[2] mark (string): when the log was last reset, as reset.lua leaves it
+    KEYS[i] for each log:
+      log (ZSET): the log; the score of an entry is its timestamp in microseconds
+      mark (string): when the log was last reset, as reset.lua leaves it
 
   Arguments:
-    ARGV[1] horizon_us (microseconds): the longest window of the log's quotas
-    ARGV[2] delay_us (microseconds): how long the call may have been under way
-    ARGV[3...] for each admission:
-      member (16 bytes): the UUID of the request
-      cost (places): how many places it takes
-      age_us (microseconds): how long ago it was admitted
-      mode (word): GT, to raise the timestamp of an entry that is there; NX, to leave it
+    ARGV[1] delay_us (microseconds): how long the call may have been under way
+    ARGV[2...] for each log:
+      horizon_us (microseconds): the longest window of the log's quotas
+      admissions (count): how many follow
+      for each admission:
+        member (16 bytes): the UUID of the request
+        cost (places): how many places it takes
+        age_us (microseconds): how long ago it was admitted
+        mode (word): GT, to raise the timestamp of an entry that is there; NX, to leave it
 
   Reply:
-    REPLY[1] added (entries): how many entries are new
-    REPLY[2] reset_age_us (microseconds): how long ago the log was reset; -1 if no reset matters
+    REPLY[i] for each log:
+      added (entries): how many entries are new; with reset_age_us in an array of two, or instead
+        of that the text of the error if Redis can't use the log, which concerns no other log
+      reset_age_us (microseconds): how long ago the log was reset; -1 if no reset matters
 
   Cost: O(log n) for each place, n is the number of entries in the log.
   TTL: what is left of the longest window, and 999 ms. It never becomes shorter.
 ]]
-local call, log, mark = redis.call, KEYS[1], KEYS[2]
-local horizon_us, delay_us = tonumber(ARGV[1]), tonumber(ARGV[2])
+local call = redis.call
+local delay_us = tonumber(ARGV[1])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
-local reset_us = tonumber(call('GET', mark) or -1)
-if reset_us > now_us then
-  -- The clock has stepped back: it is unknown which admissions are older than the reset. All count.
-  reset_us = -1
-end
-call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
+local function restore(k, horizon_us, first, last)
+  local log, mark = KEYS[k], KEYS[k + 1]
+  local reset_us = tonumber(call('GET', mark) or -1)
+  if reset_us > now_us then
+    -- The clock has stepped back: it is unknown which admissions are older than the reset. All
+    -- count.
+    reset_us = -1
+  end
+  call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
 
-local added, longest_left_us = 0, 0
-for a = 3, #ARGV, 4 do
-  local member, cost, age_us, mode = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
-  local at_us, left_us = now_us - age_us, horizon_us - age_us
-  local since_us, least_left_us = reset_us, 0
-  if mode == 'NX' then
-    -- The age is that of the moment of sending. So the admission looks newer than it is, by the
-    -- time that the call was under way. This log had the entry. If the entry is gone and may be
-    -- older than the reset or the window, one of these removed it, and it must not come back.
-    least_left_us = delay_us
-    if reset_us >= 0 then
-      since_us = reset_us + delay_us
+  local added, longest_left_us = 0, 0
+  for a = first, last, 4 do
+    local member, cost, age_us, mode = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
+    local at_us, left_us = now_us - age_us, horizon_us - age_us
+    local since_us, least_left_us = reset_us, 0
+    if mode == 'NX' then
+      -- The age is that of the moment of sending. So the admission looks newer than it is, by the
+      -- time that the call was under way. This log had the entry. If the entry is gone and may be
+      -- older than the reset or the window, one of these removed it, and it must not come back.
+      least_left_us = delay_us
+      if reset_us >= 0 then
+        since_us = reset_us + delay_us
+      end
+    end
+    if left_us > least_left_us and at_us >= since_us then
+      for n = 1, cost do
+        added = added + call('ZADD', log, mode, at_us, n == 1 and member or member .. n)
+      end
+      longest_left_us = math.max(longest_left_us, left_us)
     end
   end
-  if left_us > least_left_us and at_us >= since_us then
-    for n = 1, cost do
-      added = added + call('ZADD', log, mode, at_us, n == 1 and member or member .. n)
+  if longest_left_us > 0 then
+    local ttl_ms = math.ceil(longest_left_us / 1000) + 999
+    if call('PTTL', log) < ttl_ms then
+      call('PEXPIRE', log, ttl_ms)
     end
-    longest_left_us = math.max(longest_left_us, left_us)
   end
+  local reply = { added, reset_us < 0 and -1 or now_us - reset_us }
+  return reply
 end
-if longest_left_us > 0 then
-  local ttl_ms = math.ceil(longest_left_us / 1000) + 999
-  if call('PTTL', log) < ttl_ms then
-    call('PEXPIRE', log, ttl_ms)
-  end
+
+local replies, arg = {}, 2
+for k = 1, #KEYS, 2 do
+  local horizon_us, first = tonumber(ARGV[arg]), arg + 2
+  arg = first + 4 * ARGV[arg + 1]
+  local is_done, reply = pcall(restore, k, horizon_us, first, arg - 1)
+  -- An error is a table from version 7.0 on, and a string before.
+  replies[#replies + 1] = is_done and reply or reply.err or reply
 end
-return { added, reset_us < 0 and -1 or now_us - reset_us }
+return replies

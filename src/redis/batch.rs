@@ -1,9 +1,11 @@
 //! [`Batch`]: sends the requests of concurrent callers in one script call.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
@@ -11,19 +13,41 @@ use tokio::time::{Instant, timeout};
 
 use super::client::Client;
 use super::reply::malformed;
+use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
 
-/// The most requests of one call. They keep Redis busy for about 0.15 ms.
+/// The most requests of one call. As checks they keep Redis busy for about 0.15 ms.
 const MOST: usize = 32;
+/// A call takes no more requests when they have this many places. They keep Redis busy for about
+/// half a millisecond.
+const MOST_PLACES: usize = 512;
 
-type Reply = Result<i64, StoreError>;
+type Result<T> = std::result::Result<T, StoreError>;
 
-/// A request to `admit.lua`.
-pub(crate) struct Request {
-    pub(crate) log: Vec<u8>,
-    pub(crate) member: [u8; 16],
-    pub(crate) limit: u32,
-    pub(crate) window_s: u64,
+/// A request to a script that takes several in one call, each with a reply of its own.
+pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
+    type Reply: Send + 'static;
+
+    /// Whether the request is sent although its caller has gone.
+    const OUTLIVES_CALLER: bool;
+
+    fn script(scripts: &'static Scripts) -> &'static Script;
+
+    /// Returns how many entries the request adds or removes at most.
+    fn places(&self) -> usize;
+
+    /// Called when a request that has waited for other calls goes into its own.
+    fn end_wait(&mut self) {}
+
+    /// Orders the requests of a call as [`BatchedRequest::command`] needs them.
+    fn compare(&self, _other: &Self) -> Ordering {
+        Ordering::Equal
+    }
+
+    /// Returns the command of a call with these requests.
+    fn command<'a>(requests: impl Iterator<Item = &'a Self> + Clone, script: &Script) -> Cmd;
+
+    fn reply(reply: &Value) -> Result<Self::Reply>;
 }
 
 /// Requests that wait while a call is under way, and then go together in the next ("group commit").
@@ -32,9 +56,9 @@ pub(crate) struct Request {
 ///   request waits for nothing.
 /// - The others are sent by a task: up to 32 in a call, in their order, and one call at a time. If
 ///   32 wait, another task sends them. A task ends when none waits.
-/// - Each request has its own reply, and its own time limit from its arrival. One whose caller has
-///   gone is not sent. If the reply to a call is lost, each caller learns that its request may have
-///   been counted, and repeats it alone.
+/// - Each request has its own reply, and its own time limit from its arrival. A check whose caller
+///   has gone is not sent. If the reply to a call is lost, each caller learns that Redis may have
+///   served its request, and repeats it alone.
 ///
 /// # Interleavings
 ///
@@ -46,43 +70,51 @@ pub(crate) struct Request {
 /// - The runtime of the task is no longer polled, but not dropped either. Callers give up at their
 ///   time limit. A task whose last call has begun longer ago than that counts as gone.
 ///   Test: `unpolled_batch_delays_no_other`.
-#[derive(Clone)]
-pub(crate) struct Batch(Arc<Shared>);
+pub(crate) struct Batch<R: BatchedRequest>(Arc<Shared<R>>);
 
-struct Shared {
-    client: Client,
-    response_timeout: Duration,
-    queue: Mutex<Queue>,
+impl<R: BatchedRequest> Clone for Batch<R> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
 }
 
-#[derive(Default)]
-struct Queue {
-    waiting: VecDeque<Waiting>,
+struct Shared<R: BatchedRequest> {
+    client: Client,
+    response_timeout: Duration,
+    queue: Mutex<Queue<R>>,
+}
+
+struct Queue<R: BatchedRequest> {
+    waiting: VecDeque<Waiting<R>>,
     /// Whether a caller has sent its request alone and waits for the reply.
     has_lone: bool,
     /// When the last call of the task began, while there is one.
     sending_since: Option<Instant>,
 }
 
-struct Waiting {
-    request: Request,
-    reply: oneshot::Sender<Reply>,
+struct Waiting<R: BatchedRequest> {
+    request: R,
+    caller: oneshot::Sender<Result<R::Reply>>,
 }
 
-impl Batch {
+impl<R: BatchedRequest> Batch<R> {
     pub(crate) fn new(client: Client) -> Self {
         let response_timeout = client.response_timeout();
-        Self(Arc::new(Shared { client, response_timeout, queue: Mutex::default() }))
+        let queue = Queue { waiting: VecDeque::new(), has_lone: false, sending_since: None };
+        Self(Arc::new(Shared { client, response_timeout, queue: Mutex::new(queue) }))
     }
 
     /// Sends a request, alone or with others, and returns its own reply.
-    pub(crate) async fn send(&self, request: Request) -> Reply {
+    pub(crate) async fn send(&self, request: R) -> Result<R::Reply> {
         let shared = &*self.0;
         let reply = match self.enqueue(request) {
             Ok(reply) => reply,
             Err(request) => {
                 let _lone = Lone(shared);
-                let mut replies = shared.call(&[request]).await?;
+                // Boxed, because most requests of a busy process wait for the task, and the future
+                // of a call is large.
+                let request = [request];
+                let mut replies = Box::pin(shared.call(request.iter())).await?;
                 return replies.pop().unwrap_or_else(|| Err(malformed("expected one reply")));
             }
         };
@@ -97,9 +129,18 @@ impl Batch {
         }
     }
 
+    /// Sends a request in a call of its own.
+    pub(crate) async fn send_alone(&self, request: R) -> Result<R::Reply> {
+        let request = [request];
+        // Boxed, because most requests of a busy process wait for the task, and the future of a call
+        // is large.
+        let mut replies = Box::pin(self.0.call(request.iter())).await?;
+        replies.pop().unwrap_or_else(|| Err(malformed("expected one reply")))
+    }
+
     /// Puts a request into the queue, and starts the task if there is none. Returns the request if
     /// there is nothing to wait for.
-    fn enqueue(&self, request: Request) -> Result<oneshot::Receiver<Reply>, Request> {
+    fn enqueue(&self, request: R) -> std::result::Result<oneshot::Receiver<Result<R::Reply>>, R> {
         let mut queue = self.0.lock();
         let is_sending =
             queue.sending_since.is_some_and(|since| since.elapsed() <= self.0.response_timeout);
@@ -107,8 +148,8 @@ impl Batch {
             queue.has_lone = true;
             return Err(request);
         }
-        let (reply, receiver) = oneshot::channel();
-        queue.waiting.push_back(Waiting { request, reply });
+        let (caller, reply) = oneshot::channel();
+        queue.waiting.push_back(Waiting { request, caller });
         if (!is_sending || queue.waiting.len().is_multiple_of(MOST))
             && let Ok(runtime) = Handle::try_current()
         {
@@ -116,34 +157,37 @@ impl Batch {
             let batch = self.clone();
             runtime.spawn(async move { batch.0.send_waiting().await });
         }
-        Ok(receiver)
+        Ok(reply)
     }
 }
 
 /// A request that its caller sends alone.
-struct Lone<'a>(&'a Shared);
+struct Lone<'a, R: BatchedRequest>(&'a Shared<R>);
 
-impl Drop for Lone<'_> {
+impl<R: BatchedRequest> Drop for Lone<'_, R> {
     fn drop(&mut self) {
         self.0.lock().has_lone = false;
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+impl<R: BatchedRequest> Shared<R> {
+    fn lock(&self) -> MutexGuard<'_, Queue<R>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends what waits, until nothing does.
     async fn send_waiting(&self) {
-        while let Some((requests, callers)) = self.take() {
-            let replies = match self.call(&requests).await {
-                Ok(replies) => replies,
-                Err(error) => vec![Err(error); callers.len()],
-            };
-            for (caller, reply) in callers.into_iter().zip(replies) {
-                // An error means that the caller has gone.
-                let _ = caller.send(reply);
+        while let Some(batch) = self.take() {
+            let result = self.call(batch.iter().map(|waiting| &waiting.request)).await;
+            let callers = batch.into_iter().map(|waiting| waiting.caller);
+            // An error of `send` means that the caller has gone.
+            match result {
+                Ok(replies) => callers.zip(replies).for_each(|(caller, reply)| {
+                    let _ = caller.send(reply);
+                }),
+                Err(error) => callers.for_each(|caller| {
+                    let _ = caller.send(Err(error.clone()));
+                }),
             }
             // The callers that have their replies often send their next requests at once.
             yield_now().await;
@@ -151,31 +195,33 @@ impl Shared {
     }
 
     /// Takes the requests of the next call. If there is none, the task is over.
-    fn take(&self) -> Option<(Vec<Request>, Vec<oneshot::Sender<Reply>>)> {
+    fn take(&self) -> Option<Vec<Waiting<R>>> {
         let mut queue = self.lock();
-        let (mut requests, mut callers) = (Vec::with_capacity(MOST), Vec::with_capacity(MOST));
-        while requests.len() < MOST
-            && let Some(Waiting { request, reply }) = queue.waiting.pop_front()
+        let (mut batch, mut places) = (Vec::with_capacity(queue.waiting.len().min(MOST)), 0);
+        while batch.len() < MOST
+            && places < MOST_PLACES
+            && let Some(mut waiting) = queue.waiting.pop_front()
         {
-            if !reply.is_closed() {
-                requests.push(request);
-                callers.push(reply);
+            if R::OUTLIVES_CALLER || !waiting.caller.is_closed() {
+                waiting.request.end_wait();
+                places += waiting.request.places();
+                batch.push(waiting);
             }
         }
-        let is_over = requests.is_empty();
+        let is_over = batch.is_empty();
         queue.sending_since = if is_over { None } else { Some(Instant::now()) };
-        (!is_over).then_some((requests, callers))
+        drop(queue);
+        // Stable: requests for one log stay in their order.
+        batch.sort_by(|one, other| one.request.compare(&other.request));
+        (!is_over).then_some(batch)
     }
 
-    async fn call(&self, requests: &[Request]) -> Result<Vec<Reply>, StoreError> {
-        let script = &self.client.scripts().admit;
-        let mut command = script.command(requests.len());
-        for request in requests {
-            command.arg(&request.log);
-        }
-        for Request { member, limit, window_s, .. } in requests {
-            command.arg(member).arg(limit).arg(window_s);
-        }
-        self.client.run_many(script, &command, requests.len()).await
+    async fn call<'a>(
+        &self,
+        requests: impl ExactSizeIterator<Item = &'a R> + Clone,
+    ) -> Result<Vec<Result<R::Reply>>> {
+        let (script, count) = (R::script(self.client.scripts()), requests.len());
+        let command = R::command(requests, script);
+        self.client.run_many(script, &command, count, R::reply).await
     }
 }

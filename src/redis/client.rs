@@ -61,21 +61,23 @@ impl Client {
     /// Runs a script that takes several requests, and returns the reply to each of them.
     ///
     /// A failed call counts as that many failures of the connection.
-    pub(crate) async fn run_many(
+    pub(super) async fn run_many<T>(
         &self,
         script: &Script,
         command: &Cmd,
         requests: usize,
-    ) -> Result<Vec<Result<i64, StoreError>>, StoreError> {
+        read: fn(&Value) -> Result<T, StoreError>,
+    ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
         let call = async |mut connection: Connection| {
             let reply = script.run(command, &mut connection).await.map_err(reply::error)?;
             let Value::Array(replies) = reply else {
                 return Err(malformed("expected a reply to each request"));
             };
-            let replies: Vec<_> = replies.iter().map(reply::integer).collect();
-            match replies.iter().find(|reply| is_read_only(reply)) {
+            let replies: Vec<_> =
+                replies.iter().map(|reply| reply::one_of_many(reply, read)).collect();
+            match replies.iter().find_map(read_only) {
                 // It concerns the connection.
-                Some(Err(error)) => Err(error.clone()),
+                Some(error) => Err(error.clone()),
                 _ if replies.len() == requests => Ok(replies),
                 _ => Err(malformed("expected a reply to each request")),
             }
@@ -116,6 +118,8 @@ impl Client {
     }
 }
 
-fn is_read_only(reply: &Result<i64, StoreError>) -> bool {
-    matches!(reply, Err(StoreError::Refused { code, .. }) if code == "READONLY")
+fn read_only<T>(reply: &Result<T, StoreError>) -> Option<&StoreError> {
+    let is_read_only =
+        |it: &&StoreError| matches!(it, StoreError::Refused { code, .. } if code == "READONLY");
+    reply.as_ref().err().filter(is_read_only)
 }

@@ -75,7 +75,10 @@ impl Keys {
         let mut redis_key = Vec::with_capacity(self.prefix.len() + key.len() + name.len() + 5);
         redis_key.extend_from_slice(self.prefix.as_bytes());
         redis_key.extend_from_slice(b":{=");
-        for byte in key {
+        let is_escaped = |byte: &u8| matches!(byte, b'%' | b'}');
+        let unescaped = key.iter().position(is_escaped).unwrap_or(key.len());
+        redis_key.extend_from_slice(&key[..unescaped]);
+        for byte in &key[unescaped..] {
             match byte {
                 b'%' => redis_key.extend_from_slice(b"%25"),
                 b'}' => redis_key.extend_from_slice(b"%7D"),

@@ -13,19 +13,17 @@ pub(crate) fn malformed(expected: impl Into<String>) -> StoreError {
     StoreError::Protocol { message: expected.into() }
 }
 
-/// Reads the reply to one of several requests in a call: an integer, or the text of an error.
-pub(super) fn integer(reply: &Value) -> Result<i64, StoreError> {
-    match reply {
-        Value::Int(integer) => Ok(*integer),
-        Value::BulkString(text) => {
-            let message = String::from_utf8_lossy(text).into_owned();
-            let code = message.split(' ').next().unwrap_or_default();
-            let is_code = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase());
-            let code = if is_code { code.to_owned() } else { code_of("ERR", &message) };
-            Err(StoreError::Refused { code, message })
-        }
-        _ => Err(malformed("expected an integer or an error")),
-    }
+/// Reads the reply to one of several requests in a call, unless it is the text of an error.
+pub(super) fn one_of_many<T>(
+    reply: &Value,
+    read: fn(&Value) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let Value::BulkString(text) = reply else { return read(reply) };
+    let message = String::from_utf8_lossy(text).into_owned();
+    let code = message.split(' ').next().unwrap_or_default();
+    let is_code = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    let code = if is_code { code.to_owned() } else { code_of("ERR", &message) };
+    Err(StoreError::Refused { code, message })
 }
 
 pub(super) fn error(error: RedisError) -> StoreError {

@@ -98,8 +98,10 @@ impl<S: Store> Store for DenyCache<S> {
         if let Some(outcome) = self.denials.deny(check, sent) {
             return StoreFuture::ready(Ok(outcome));
         }
-        let generations: SmallVec<[u64; 2]> =
-            check.logs.iter().map(|log| self.denials.generation(log)).collect();
+        let mut generations = SmallVec::<[u64; 2]>::new();
+        for log in &check.logs {
+            generations.push(self.denials.generation(log));
+        }
         let (denials, sent_check, max_age) = (self.denials.clone(), check.clone(), self.max_age);
         self.store.admit(check).inspect(move |outcome| {
             if !outcome.admitted {

@@ -6,6 +6,7 @@ mod builder;
 mod cross_slot;
 mod direct;
 mod reply;
+mod requests;
 
 use std::fmt;
 use std::sync::Arc;

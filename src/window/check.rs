@@ -84,6 +84,7 @@ impl Check {
     }
 
     /// Creates the check of a new request, without a copy of the logs.
+    #[inline]
     pub(crate) fn from_logs(logs: SmallVec<[LogId; 1]>) -> Self {
         Self {
             id: Uuid::new_v4(),
@@ -117,6 +118,7 @@ impl Check {
     }
 
     /// Returns an error if no store could ever admit the request.
+    #[inline]
     pub(crate) fn ensure_possible(&self) -> Result<(), StoreError> {
         if self.cost > HIGHEST_COST {
             return Err(StoreError::CostTooHigh { cost: self.cost, most: HIGHEST_COST });

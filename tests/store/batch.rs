@@ -7,8 +7,11 @@ use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually, patient};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
-use tower_sliding_window::store::{Check, LogId, Outcome, Store, StoreFuture};
+use tower_sliding_window::store::{
+    Admission, Check, LogId, LogSnapshot, Outcome, Store, StoreFuture,
+};
 use tower_sliding_window::{FailurePolicy, Policy, Quota, RedisStore, StoreError};
+use uuid::Uuid;
 
 /// Returns the check of one request, which an outage answers with an error.
 fn check(key: impl Into<String>) -> Arc<Check> {
@@ -66,6 +69,109 @@ async fn one_log_in_a_call_keeps_its_limit() {
     }
     assert_eq!(admitted, 5);
     redis.has_entries("tsw:{=alice}:user", 5).await;
+}
+
+#[tokio::test]
+async fn checks_of_all_kinds_share_a_call() {
+    let redis = Redis::start().await;
+    let store = patient().connect(redis.url()).await.unwrap();
+    let of_kind = |number: u32| {
+        let quota = Quota::new(2 + number % 3, Duration::from_secs(60 + u64::from(number % 2)));
+        let policy = Arc::new(Policy::new("user").quota(quota));
+        let mut check = Check::new([LogId::new(policy, format!("user-{number}"))]);
+        check.wants_timestamp = number.is_multiple_of(2);
+        check.wants_reset = number.is_multiple_of(4);
+        (quota, check)
+    };
+    let before = redis.call_count("evalsha").await;
+    redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
+    let mut held = vec![spawn(store.admit(&check("alone"))), spawn(store.admit(&check("first")))];
+    tokio::task::yield_now().await;
+    let checks: Vec<_> = (0..24).map(of_kind).collect();
+    let send = |(_, check): &(Quota, Check)| spawn(store.admit(&Arc::new(check.clone())));
+    let outcomes: Vec<_> = checks.iter().map(send).collect();
+    tokio::task::yield_now().await;
+    redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
+    for outcome in held.drain(..) {
+        assert!(outcome.await.unwrap().unwrap().admitted);
+    }
+    for ((quota, check), outcome) in checks.iter().zip(outcomes) {
+        let outcome = outcome.await.unwrap().unwrap();
+        let state = outcome.logs()[0].quotas()[0];
+        assert!(outcome.admitted);
+        assert_eq!(state.remaining(), quota.limit() - 1);
+        assert_eq!(outcome.timestamp.is_some(), check.wants_timestamp || check.wants_reset);
+        assert_eq!(state.reset() == quota.window(), check.wants_reset);
+    }
+    assert!(redis.call_count("evalsha").await - before <= 4);
+}
+
+/// Returns how many calls of scripts an action takes.
+async fn calls(redis: &Redis, action: impl Future<Output = ()>) -> usize {
+    let before = redis.call_count("evalsha").await;
+    action.await;
+    (redis.call_count("evalsha").await - before) as usize
+}
+
+#[tokio::test]
+async fn concurrent_cancellations_share_a_call() {
+    let redis = Redis::start().await;
+    let store = patient().connect(redis.url()).await.unwrap();
+    let policies =
+        ["user", "ip"].map(|name| Arc::new(Policy::new(name).quota(Quota::per_minute(5))));
+    let logs = |number: u32| {
+        let log = |policy: &Arc<Policy>| LogId::new(policy.clone(), format!("key-{number}"));
+        policies.iter().take(1 + number as usize % 2).map(log).collect::<Vec<_>>()
+    };
+    let check = |number| {
+        let mut check = Check::new(logs(number));
+        check.on_failure = FailurePolicy::Closed;
+        Arc::new(check)
+    };
+    let checks: Vec<_> = (0..32).map(check).collect();
+    for check in &checks {
+        assert!(store.admit(check).await.unwrap().admitted);
+    }
+    redis.run::<()>(&["SET", "tsw:{=key-7}:user", "no log"]).await;
+    let cancel = async {
+        let spawn = |check| tokio::spawn(store.cancel(check));
+        for (number, cancelled) in
+            checks.iter().map(spawn).collect::<Vec<_>>().into_iter().enumerate()
+        {
+            assert_eq!(cancelled.await.unwrap().unwrap_or_default(), number != 7);
+        }
+    };
+    assert!(calls(&redis, cancel).await <= 3);
+    for number in (0..32).filter(|number| *number != 7) {
+        assert_eq!(redis.entries(&format!("tsw:{{=key-{number}}}:user")).await, 0);
+        assert_eq!(redis.entries(&format!("tsw:{{=key-{number}}}:ip")).await, 0);
+    }
+}
+
+#[tokio::test]
+async fn concurrent_restores_share_a_call() {
+    let redis = Redis::start().await;
+    let store = patient().connect(redis.url()).await.unwrap();
+    redis.run::<()>(&["SET", "tsw:{=user-7}:user", "no log"]).await;
+    let restore = async {
+        let restores: Vec<_> = (0..32)
+            .map(|number| {
+                let admissions = (0..3)
+                    .map(|second| {
+                        Admission::new(Uuid::new_v4(), 2, Duration::from_secs(second * 10))
+                    })
+                    .collect();
+                let check = check(format!("user-{number}"));
+                tokio::spawn(store.restore(&check.logs()[0], &LogSnapshot::new(admissions)))
+            })
+            .collect();
+        for (number, restored) in restores.into_iter().enumerate() {
+            let added = restored.await.unwrap().map(|restored| restored.added);
+            assert_eq!(added.unwrap_or_default(), if number == 7 { 0 } else { 6 });
+        }
+    };
+    assert!(calls(&redis, restore).await <= 3);
+    assert_eq!(redis.entries("tsw:{=user-31}:user").await, 6);
 }
 
 #[tokio::test]

@@ -4,10 +4,9 @@ use std::fs::read;
 use std::sync::{Arc, Mutex};
 
 use test_support::tls::{self, Certificates};
-use test_support::{MASTER, Redis, Sentinel};
+use test_support::{MASTER, Redis, Sentinel, patient};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
-use tower_sliding_window::RedisStore;
 use tower_sliding_window::store::RedisServers;
 
 /// The first byte of a TLS connection: a handshake record (RFC 8446, section 5.1).
@@ -52,7 +51,7 @@ async fn master_named_by_sentinels_gets_tls() {
         .client_certificate(read(certificate).unwrap(), read(key).unwrap());
 
     // The master knows no TLS.
-    RedisStore::connect(servers).await.expect_err("a master without TLS");
+    patient().connect(servers).await.expect_err("a master without TLS");
     let beginnings = beginnings.lock().unwrap();
     let (tls, plain): (Vec<_>, Vec<_>) =
         beginnings.iter().partition(|bytes| bytes.first() == Some(&HANDSHAKE));

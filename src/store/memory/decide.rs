@@ -19,7 +19,52 @@ impl Inner {
         self.with_room(&check.logs, || self.try_decide(check, record))
     }
 
+    #[inline]
     fn try_decide(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
+        match &check.logs[..] {
+            [log] if !check.repeated && log.policy.get_penalty().is_none() => {
+                self.try_decide_one(check, log, record)
+            }
+            _ => self.try_decide_all(check, record),
+        }
+    }
+
+    /// Decides on a new request in one log without a penalty, as nearly every request is. It takes a
+    /// third of the time of [`Inner::try_decide_all`].
+    #[inline]
+    fn try_decide_one(
+        &self,
+        check: &Check,
+        log: &LogId,
+        record: bool,
+    ) -> Result<Outcome, StoreError> {
+        let (hash, mut shard) = self.lock_one(log);
+        // Read under the lock, so that the timestamps of one log never step back.
+        let now_us = self.now_us();
+        let slot = shard.find(hash, log);
+        let entries = slot.map_or(&shard::EMPTY, |slot| &shard.log(slot).entries);
+        let mut log_outcome =
+            LogOutcome::of(&log.policy, |quota| entries.state(now_us, quota, check.cost));
+        let admitted = !log_outcome.is_full();
+        if record && let Some(slot) = slot {
+            self.set_policy(&mut shard, slot, &log.policy);
+        }
+        if admitted && record && check.cost > 0 {
+            if slot.is_none() && !self.reserve(1) {
+                return Err(StoreError::Full { capacity: self.capacity });
+            }
+            let slot = slot.unwrap_or_else(|| self.insert(&mut shard, hash, log, now_us));
+            shard.log_mut(slot).add(Entry { at_us: now_us, id: check.id }, now_us, check.cost);
+            log_outcome.count(&log.policy, check.cost);
+            self.drop_expired(&mut shard, now_us, DROPPED_PER_ADMISSION);
+        }
+        drop(shard);
+        let mut outcome = Outcome::from_logs(admitted, SmallVec::from_buf([log_outcome]));
+        outcome.timestamp = Some(Duration::from_micros(now_us));
+        Ok(outcome)
+    }
+
+    fn try_decide_all(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
         let id = check.id;
         let mut locked = self.lock_all(&check.logs);
         // Read under the lock, so that the timestamps of one log never step back.
@@ -68,13 +113,7 @@ impl Inner {
             let (shard, hash) = locked.shard(index);
             let slot = slot.unwrap_or_else(|| self.insert(shard, hash, log, now_us));
             shard.log_mut(slot).add(Entry { at_us: now_us, id }, now_us, check.cost);
-            let states = outcome.logs_mut()[index].states_mut();
-            for (quota, state) in log.policy.quotas_and_candidates().zip(states) {
-                state.remaining = state.remaining.saturating_sub(check.cost);
-                if state.reset_us == 0 {
-                    state.reset_us = quota.window_us();
-                }
-            }
+            outcome.logs_mut()[index].count(&log.policy, check.cost);
         }
         // Only after all logs have recorded the request: an expired log of the check must not be
         // dropped before.

@@ -17,16 +17,28 @@ const MOST_POLICIES: usize = 1024;
 
 impl Inner {
     /// Calls `act`. If it fails for lack of room, drops all expired logs and calls it once more.
+    #[inline]
     pub(super) fn with_room<T>(
         &self,
         logs: &[LogId],
         act: impl Fn() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut done = act();
-        if matches!(done, Err(StoreError::Full { .. })) && self.make_room(logs) {
-            done = act();
+        if let Err(StoreError::Full { .. }) = done {
+            done = self.make_room_and(logs, &act);
         }
         self.fill.report(self.held.load(Ordering::Relaxed));
+        done
+    }
+
+    #[cold]
+    fn make_room_and<T>(
+        &self,
+        logs: &[LogId],
+        act: &dyn Fn() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let full = Err(StoreError::Full { capacity: self.capacity });
+        let done = if self.make_room(logs) { act() } else { full };
         if let Err(StoreError::Full { .. }) = done {
             telemetry::memory_full();
         }
@@ -78,7 +90,11 @@ impl Inner {
         }
     }
 
+    #[inline]
     pub(super) fn set_policy(&self, shard: &mut Shard, slot: u32, policy: &Arc<Policy>) {
+        if Arc::ptr_eq(shard.log(slot).policy(), policy) {
+            return;
+        }
         shard.set_policy(slot, policy);
         self.note_due(shard.log(slot).due_us());
     }

@@ -50,6 +50,10 @@ impl StoredLog {
         self.due_us
     }
 
+    pub(super) fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
     fn expires_us(&self) -> u64 {
         self.entries.newest_us().map_or(0, |newest| newest + self.policy.longest_window_us())
     }
@@ -112,9 +116,6 @@ impl Shard {
     /// expires earlier.
     pub(super) fn set_policy(&mut self, slot: u32, policy: &Arc<Policy>) {
         let stored = &mut self.logs[slot as usize];
-        if Arc::ptr_eq(&stored.policy, policy) {
-            return;
-        }
         stored.policy = policy.clone();
         let expires_us = stored.expires_us();
         if expires_us < stored.due_us {

@@ -9,18 +9,23 @@ use std::time::Duration;
 use redis::Cmd;
 
 use super::reply::{self, BanOutcome};
+use super::requests::{AdmitRequest, CancelRequest, RestoreRequest};
 use crate::error::StoreError;
 use crate::policy::Policy;
-use crate::quota::Quota;
-use crate::redis::{Batch, Client, Keys, Request, Script, read};
-use crate::store::{Admission, LogSnapshot, Restored, Store, StoreFuture};
+use crate::redis::{Batch, BatchedRequest, Client, Keys};
+use crate::store::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::time::micros;
 use crate::window::{Check, LogId, Outcome, STRIKES_REASON};
 
+/// A cheap handle: clones share everything.
 #[derive(Clone)]
-pub(crate) struct DirectStore {
+pub(crate) struct DirectStore(Arc<Inner>);
+
+struct Inner {
     client: Client,
-    batch: Batch,
+    admissions: Batch<AdmitRequest>,
+    cancellations: Batch<CancelRequest>,
+    restores: Batch<RestoreRequest>,
     /// Whether the connection itself sends a command again if the reply is lost.
     resends: bool,
     /// How long a call may be under way before it counts as failed.
@@ -29,33 +34,43 @@ pub(crate) struct DirectStore {
 
 /// A call of one of the two scripts that decide. `admit.lua` is the shorter one.
 enum Call {
-    Admit(Request),
+    Admit(AdmitRequest),
     AdmitAll(Cmd),
 }
 
 impl DirectStore {
     pub(super) fn new(client: Client, response_timeout: Duration) -> Self {
-        let batch = Batch::new(client.clone());
-        Self { client, batch, resends: false, response_timeout }
+        Self::with(client, response_timeout, false)
     }
 
     /// Makes Redis look for each request before it counts it, because the connection may send a
-    /// command twice.
+    /// command twice. On a Cluster no calls are shared, because most logs are in different slots.
     #[cfg(feature = "cluster")]
-    pub(super) fn with_resends(mut self) -> Self {
-        self.resends = true;
-        self
+    pub(super) fn with_resends(self) -> Self {
+        Self::with(self.0.client.clone(), self.0.response_timeout, true)
+    }
+
+    fn with(client: Client, response_timeout: Duration, resends: bool) -> Self {
+        Self(Arc::new(Inner {
+            admissions: Batch::new(client.clone()),
+            cancellations: Batch::new(client.clone()),
+            restores: Batch::new(client.clone()),
+            client,
+            resends,
+            response_timeout,
+        }))
     }
 }
 
 impl Store for DirectStore {
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), check.clone());
-        let repeated = check.repeated || this.resends;
-        let call = match only_quota(&check) {
-            Some(quota) if !repeated => this.admit_call(&check, quota),
-            _ if repeated => this.admit_all_call(&check, "repeat"),
-            _ => this.admit_all_call(&check, "new"),
+        let repeated = check.repeated || this.0.resends;
+        let call = if repeated {
+            this.admit_all_call(&check, "repeat")
+        } else {
+            AdmitRequest::of(&check, this.keys())
+                .map_or_else(|| this.admit_all_call(&check, "new"), Call::Admit)
         };
         StoreFuture::later(async move {
             match this.send(&check, call).await {
@@ -66,7 +81,7 @@ impl Store for DirectStore {
                     Box::pin(this.send(&check, again)).await.map_err(|_| error)
                 }
                 // An earlier attempt of the connection may have counted the request.
-                Err(error) if this.resends && error.was_sent() => {
+                Err(error) if this.0.resends && error.was_sent() => {
                     Err(StoreError::Uncertain { source: Box::new(error) })
                 }
                 outcome => outcome,
@@ -81,33 +96,26 @@ impl Store for DirectStore {
     }
 
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        let client = self.client.clone();
-        let script = &client.scripts().cancel;
-        let mut command = self.command(script, &check.logs);
-        command.arg(check.id.as_bytes()).arg(check.cost);
-        for log in &check.logs {
-            command.arg(log.policy.longest_window_us());
-        }
-        StoreFuture::later(async move {
-            let live: u64 = read(&client.run(script, &command).await?)?;
-            Ok(live > 0)
-        })
+        let this = self.clone();
+        let request = CancelRequest::new(check, self.keys());
+        StoreFuture::later(async move { Ok(this.run(&this.0.cancellations, request).await? > 0) })
     }
 
     fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
-        let (client, log, ban) = (self.client.clone(), log.clone(), snapshot.ban.clone());
-        let command = self.restore_command(&log, &snapshot.admissions);
+        let (this, log, ban) = (self.clone(), log.clone(), snapshot.ban.clone());
+        let delay = self.0.response_timeout;
+        let request = (!snapshot.admissions.is_empty())
+            .then(|| RestoreRequest::new(&log, &snapshot.admissions, delay, self.keys()));
         StoreFuture::later(async move {
-            let mut restored = Restored::default();
-            if let Some(command) = command {
-                let reply = client.run(&client.scripts().restore, &command).await?;
-                let (added, reset_us): (u32, i64) = read(&reply)?;
+            let (client, mut restored) = (&this.0.client, Restored::default());
+            if let Some(request) = request {
+                let (added, reset_us) = this.run(&this.0.restores, request).await?;
                 restored.added = added;
                 restored.reset = u64::try_from(reset_us).ok().map(Duration::from_micros);
             }
             if let Some(ban) = ban {
                 let seen = (ban.store_timestamp.unwrap_or_default(), ban.age);
-                let command = ban_command(&client, &log, ban.remaining, &ban.reason, seen);
+                let command = ban_command(client, &log, ban.remaining, &ban.reason, seen);
                 let reply = client.run(&client.scripts().ban, &command).await?;
                 restored.lifted = reply::ban(&reply)?.outcome == BanOutcome::LiftedSince;
             }
@@ -116,7 +124,7 @@ impl Store for DirectStore {
     }
 
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
-        let client = self.client.clone();
+        let client = self.0.client.clone();
         let script = &client.scripts().reset;
         let mut command = script.command(2 * logs.len());
         for log in logs {
@@ -150,66 +158,37 @@ pub(super) fn ban_command(
     command
 }
 
-/// Returns the quota if `admit.lua` can decide: a new request of cost 1, one log, one quota of
-/// whole seconds without candidates or a penalty, and no reset time or timestamp wanted.
-fn only_quota(check: &Check) -> Option<Quota> {
-    let [log] = &check.logs[..] else { return None };
-    let ([quota], []) = (log.policy.quotas(), log.policy.candidates()) else { return None };
-    let is_plain = log.policy.get_penalty().is_none()
-        && check.cost == 1
-        && !check.repeated
-        && !check.wants_reset
-        && !check.wants_timestamp;
-    (is_plain && quota.window().subsec_micros() == 0).then_some(*quota)
-}
-
 impl DirectStore {
     fn keys(&self) -> &Keys {
-        self.client.keys()
+        self.0.client.keys()
     }
 
-    fn command(&self, script: &Script, logs: &[LogId]) -> Cmd {
-        let mut command = script.command(logs.len());
-        for log in logs {
-            command.arg(self.keys().log(log));
-        }
-        command
-    }
-
-    fn restore_command(&self, log: &LogId, admissions: &[Admission]) -> Option<Cmd> {
-        if admissions.is_empty() {
-            return None;
-        }
-        let mut command = self.client.scripts().restore.command(2);
-        command.arg(self.keys().log(log)).arg(self.keys().reset_mark(log));
-        command.arg(log.policy.longest_window_us()).arg(micros(self.response_timeout));
-        for admission in admissions {
-            command.arg(admission.id.as_bytes()).arg(admission.cost);
-            command.arg(micros(admission.age)).arg(if admission.confirmed { "NX" } else { "GT" });
-        }
-        Some(command)
+    /// Sends a request to a script that takes several. On a Cluster it goes alone.
+    async fn run<R: BatchedRequest>(
+        &self,
+        batch: &Batch<R>,
+        request: R,
+    ) -> Result<R::Reply, StoreError> {
+        if self.0.resends { batch.send_alone(request).await } else { batch.send(request).await }
     }
 
     async fn send(&self, check: &Check, call: Call) -> Result<Outcome, StoreError> {
-        let scripts = self.client.scripts();
+        let scripts = self.0.client.scripts();
         match call {
-            Call::Admit(request) => Ok(reply::admit(self.batch.send(request).await?, check)),
+            Call::Admit(request) => {
+                Ok(reply::admit(&self.0.admissions.send(request).await?, check))
+            }
             Call::AdmitAll(command) => {
-                reply::admit_all(&self.client.run(&scripts.admit_all, &command).await?, check)
+                let run = Box::pin(self.0.client.run(&scripts.admit_all, &command));
+                reply::admit_all(&run.await?, check)
             }
         }
-    }
-
-    fn admit_call(&self, check: &Check, quota: Quota) -> Call {
-        let (limit, window_s) = (quota.limit(), quota.window().as_secs());
-        let (log, member) = (self.keys().log(&check.logs[0]), check.id.into_bytes());
-        Call::Admit(Request { log, member, limit, window_s })
     }
 
     fn admit_all_call(&self, check: &Check, mode: &str) -> Call {
         let penalties = || reply::penalties(&check.logs);
         let logs = check.logs.len();
-        let mut command = self.client.scripts().admit_all.command(logs + 2 * penalties().count());
+        let mut command = self.0.client.scripts().admit_all.command(logs + 2 * penalties().count());
         for log in &check.logs {
             command.arg(self.keys().log(log));
         }

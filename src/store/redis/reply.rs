@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use redis::Value;
+use smallvec::SmallVec;
 
+use super::requests::AdmitReply;
 use crate::error::StoreError;
 use crate::policy::Penalty;
 use crate::redis::{malformed, read};
@@ -14,16 +16,20 @@ const HEAD: usize = 2;
 const PER_QUOTA: usize = 3;
 const PER_PENALTY: usize = 2;
 
-/// Reads the reply of `admit.lua`: the places left if it is admitted, else the wait as a negative
-/// number of microseconds.
-pub(super) fn admit(reply: i64, check: &Check) -> Outcome {
+pub(super) fn admit(reply: &AdmitReply, check: &Check) -> Outcome {
+    let AdmitReply { decision, at_us, reset_us } = *reply;
     let state = QuotaState {
-        remaining: u32::try_from(reply).unwrap_or(0),
-        wait_us: if reply < 0 { reply.unsigned_abs() } else { 0 },
-        reset_us: 0,
+        remaining: u32::try_from(decision).unwrap_or(0),
+        wait_us: if decision < 0 { decision.unsigned_abs() } else { 0 },
+        reset_us,
     };
-    let log = check.logs.iter().take(1).map(|log| LogOutcome::of(&log.policy, |_| state));
-    Outcome::new(reply >= 0, log)
+    let mut logs = SmallVec::new();
+    for log in &check.logs {
+        logs.push(LogOutcome::of(&log.policy, |_| state));
+    }
+    let mut outcome = Outcome::from_logs(decision >= 0, logs);
+    outcome.timestamp = at_us.map(Duration::from_micros);
+    outcome
 }
 
 pub(super) fn penalties(logs: &[LogId]) -> impl Iterator<Item = (usize, &Penalty)> {

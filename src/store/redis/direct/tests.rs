@@ -3,6 +3,8 @@ use test_support::Redis;
 
 use super::*;
 use crate::policy::Policy;
+use crate::quota::Quota;
+use crate::store::Admission;
 
 fn check() -> Arc<Check> {
     let policy = Arc::new(Policy::new("user").quota(Quota::per_minute(1)));
@@ -46,8 +48,8 @@ async fn resent_check_counts_once() {
 
 /// A store whose calls may be under way for 50 ms, and a request that it has admitted at time zero.
 async fn admitted(connection: &ConnectionManager) -> (DirectStore, Arc<Check>) {
-    let mut store = DirectStore::with_clock(connection.clone(), "clock");
-    store.response_timeout = Duration::from_millis(50);
+    let store = DirectStore::with_clock(connection.clone(), "clock");
+    let store = DirectStore::with(store.0.client.clone(), Duration::from_millis(50), false);
     let check = check();
     send(connection, "HSET clock s 1790000000 us 0").await;
     assert!(store.admit(&check).await.unwrap().admitted);
