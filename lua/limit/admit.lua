@@ -35,6 +35,7 @@ local s, us = time[1], time[2]
 if #us < 6 then
   us = string.rep('0', 6 - #us) .. us
 end
+local now_us = s .. us
 
 -- Returns what is wanted in addition to the decision.
 local function detailed(decision, log, at_us, window_s, wanted)
@@ -42,49 +43,47 @@ local function detailed(decision, log, at_us, window_s, wanted)
   if wanted == 'reset' then
     local since_us = '(' .. (s - window_s) .. us
     local oldest = call('ZRANGEBYSCORE', log, since_us, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    reset_us = oldest[2] + window_s * 1000000 - (s .. us)
+    reset_us = oldest[2] + window_s * 1000000 - now_us
   end
   local reply = { decision, at_us, reset_us }
   return reply
 end
 
-local function decide(i, member, limit, window_s, wanted)
+local function decide(i, member, limit, window_s, longest_ms, wanted)
   local log = KEYS[i]
   local entries = call('ZCARD', log)
   local free = limit - entries
   if free <= 0 then
     -- The request fits as soon as the limit-th newest entry has left the window.
-    local rank, window_us = '-' .. limit, window_s * 1000000
-    local wait_us = call('ZRANGE', log, rank, rank, 'WITHSCORES')[2] + window_us - (s .. us)
+    local window_us = window_s * 1000000
+    local wait_us = call('ZRANGE', log, -limit, -limit, 'WITHSCORES')[2] + window_us - now_us
     if wait_us > 0 then
       -- The TTL may come from a shorter window: keep the entries as long as this one needs them.
       local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
-      if call('PTTL', log) * 1000 < math.min(newest_us + window_us - (s .. us), window_us) then
-        call('PEXPIRE', log, window_s .. '999')
+      if call('PTTL', log) * 1000 < math.min(newest_us + window_us - now_us, window_us) then
+        call('PEXPIRE', log, longest_ms)
       end
       if wanted ~= 'decision' then
-        return detailed(-wait_us, log, s .. us, window_s, wanted)
+        return detailed(-wait_us, log, now_us, window_s, wanted)
       end
       return -wait_us
     end
   end
+  local at_us, ttl_ms = now_us, longest_ms
   if entries > 0 then
     local removed = call('ZREMRANGEBYSCORE', log, '-inf', (s - window_s) .. us)
     entries, free = entries - removed, free + removed
-  end
-  local at_us, ttl_ms = s .. us, window_s .. '999'
-  if entries > 0 and call('PTTL', log) > tonumber(ttl_ms) then
-    -- The clock may have stepped back. The new entry must not leave before the newest one, and the
-    -- TTL must not become shorter.
-    local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
-    if tonumber(newest_us) > tonumber(at_us) then
-      at_us, ttl_ms = newest_us, nil
+    if entries > 0 and call('PTTL', log) > tonumber(ttl_ms) then
+      -- The clock may have stepped back. The new entry must not leave before the newest one, and
+      -- the TTL must not become shorter.
+      local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
+      if tonumber(newest_us) > tonumber(at_us) then
+        at_us, ttl_ms = newest_us, nil
+      end
     end
   end
   call('ZADD', log, at_us, member)
   if ttl_ms then
-    -- From version 7.2 on, Redis counts a TTL from the start of the script. The 999 ms keep the log
-    -- from expiring before its entries have left the window.
     call('PEXPIRE', log, ttl_ms)
   end
   if wanted ~= 'decision' then
@@ -95,11 +94,14 @@ end
 
 local replies, arg, i = {}, 1, 1
 while i <= #KEYS do
-  local limit, window_s, wanted = ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3]
+  local limit, window_s, wanted = tonumber(ARGV[arg + 1]), ARGV[arg + 2], ARGV[arg + 3]
+  -- From version 7.2 on, Redis counts a TTL from the start of the script. The 999 ms keep a log
+  -- from expiring before its entries have left the window.
+  local ttl_ms = window_s .. '999'
   local member = arg + 4
   arg = member + ARGV[arg]
   while member < arg do
-    local is_decided, reply = pcall(decide, i, ARGV[member], limit, window_s, wanted)
+    local is_decided, reply = pcall(decide, i, ARGV[member], limit, window_s, ttl_ms, wanted)
     -- An error is a table from version 7.0 on, and a string before.
     replies[i] = is_decided and reply or reply.err or reply
     i, member = i + 1, member + 1

@@ -9,9 +9,10 @@ use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::client::Client;
+use super::keys::Keys;
 use super::reply::malformed;
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
@@ -45,7 +46,11 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
     }
 
     /// Returns the command of a call with these requests.
-    fn command<'a>(requests: impl Iterator<Item = &'a Self> + Clone, script: &Script) -> Cmd;
+    fn command<'a>(
+        requests: impl Iterator<Item = &'a Self> + Clone,
+        script: &Script,
+        keys: &Keys,
+    ) -> Cmd;
 
     fn reply(reply: &Value) -> Result<Self::Reply>;
 }
@@ -54,21 +59,23 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///
 /// - A request that finds no call under way is sent at once, alone and by its caller. So a lone
 ///   request waits for nothing.
-/// - The others are sent by a task: up to 32 in a call, in their order, and one call at a time. If
-///   32 wait, another task sends them. A task ends when none waits.
+/// - The others wait until that call has ended. Then a task sends them: up to 32 in a call, in their
+///   order, and one call at a time. If 32 wait, another task sends them. A task ends when none waits.
 /// - Each request has its own reply, and its own time limit from its arrival. A check whose caller
 ///   has gone is not sent. If the reply to a call is lost, each caller learns that Redis may have
 ///   served its request, and repeats it alone.
 ///
 /// # Interleavings
 ///
-/// - A request arrives while the task finds the queue empty. Both happen under the lock, so that
-///   the request is taken by this task or starts another one.
+/// - A request arrives while a sender finds the queue empty. Both happen under the lock, so that the
+///   request is sent by this sender or finds none.
+/// - The caller of a lone request hangs up. Its drop starts the task.
+///   Test: `dropped_lone_check_holds_no_other`.
 /// - The runtime of the task ends. The callers whose requests it had taken learn that at once, by
 ///   their dropped senders. The next request starts another task.
 ///   Test: `batch_outlives_its_runtime`.
 /// - The runtime of the task is no longer polled, but not dropped either. Callers give up at their
-///   time limit. A task whose last call has begun longer ago than that counts as gone.
+///   time limit. A sender whose last call has begun longer ago than that counts as gone.
 ///   Test: `unpolled_batch_delays_no_other`.
 pub(crate) struct Batch<R: BatchedRequest>(Arc<Shared<R>>);
 
@@ -86,9 +93,7 @@ struct Shared<R: BatchedRequest> {
 
 struct Queue<R: BatchedRequest> {
     waiting: VecDeque<Waiting<R>>,
-    /// Whether a caller has sent its request alone and waits for the reply.
-    has_lone: bool,
-    /// When the last call of the task began, while there is one.
+    /// When the last call began, while one is under way.
     sending_since: Option<Instant>,
 }
 
@@ -100,25 +105,21 @@ struct Waiting<R: BatchedRequest> {
 impl<R: BatchedRequest> Batch<R> {
     pub(crate) fn new(client: Client) -> Self {
         let response_timeout = client.response_timeout();
-        let queue = Queue { waiting: VecDeque::new(), has_lone: false, sending_since: None };
+        let queue = Queue { waiting: VecDeque::new(), sending_since: None };
         Self(Arc::new(Shared { client, response_timeout, queue: Mutex::new(queue) }))
     }
 
     /// Sends a request, alone or with others, and returns its own reply.
     pub(crate) async fn send(&self, request: R) -> Result<R::Reply> {
-        let shared = &*self.0;
-        let reply = match self.enqueue(request) {
+        let now = Instant::now();
+        let reply = match self.enqueue(request, now) {
             Ok(reply) => reply,
             Err(request) => {
-                let _lone = Lone(shared);
-                // Boxed, because most requests of a busy process wait for the task, and the future
-                // of a call is large.
-                let request = [request];
-                let mut replies = Box::pin(shared.call(request.iter())).await?;
-                return replies.pop().unwrap_or_else(|| Err(malformed("expected one reply")));
+                let _lone = Lone(self);
+                return self.send_alone(request).await;
             }
         };
-        match timeout(shared.response_timeout, reply).await {
+        match timeout_at(now + self.0.response_timeout, reply).await {
             Ok(Ok(reply)) => reply,
             // The task has ended with its runtime. It may have sent the request.
             Ok(Err(_)) => {
@@ -138,35 +139,73 @@ impl<R: BatchedRequest> Batch<R> {
         replies.pop().unwrap_or_else(|| Err(malformed("expected one reply")))
     }
 
-    /// Puts a request into the queue, and starts the task if there is none. Returns the request if
-    /// there is nothing to wait for.
-    fn enqueue(&self, request: R) -> std::result::Result<oneshot::Receiver<Result<R::Reply>>, R> {
+    /// Puts a request into the queue. Returns it if there is no call to wait for.
+    fn enqueue(
+        &self,
+        request: R,
+        now: Instant,
+    ) -> std::result::Result<oneshot::Receiver<Result<R::Reply>>, R> {
         let mut queue = self.0.lock();
         let is_sending =
-            queue.sending_since.is_some_and(|since| since.elapsed() <= self.0.response_timeout);
-        if !is_sending && !queue.has_lone {
-            queue.has_lone = true;
+            queue.sending_since.is_some_and(|since| now <= since + self.0.response_timeout);
+        if !is_sending && queue.waiting.is_empty() {
+            queue.sending_since = Some(now);
             return Err(request);
         }
         let (caller, reply) = oneshot::channel();
         queue.waiting.push_back(Waiting { request, caller });
-        if (!is_sending || queue.waiting.len().is_multiple_of(MOST))
-            && let Ok(runtime) = Handle::try_current()
-        {
-            queue.sending_since = Some(Instant::now());
-            let batch = self.clone();
-            runtime.spawn(async move { batch.0.send_waiting().await });
+        if !is_sending || queue.waiting.len().is_multiple_of(MOST) {
+            queue.sending_since = Some(now);
+            drop(queue);
+            self.start_task();
         }
         Ok(reply)
+    }
+
+    /// Starts the task. Must not be called under the lock: outside a runtime and in one that ends,
+    /// the task is dropped at once.
+    fn start_task(&self) {
+        let task = Task(Some(self.clone()));
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(task.run());
+        }
+    }
+}
+
+/// The task, while it is not over.
+struct Task<R: BatchedRequest>(Option<Batch<R>>);
+
+impl<R: BatchedRequest> Task<R> {
+    async fn run(mut self) {
+        if let Some(batch) = &self.0 {
+            batch.0.send_waiting().await;
+        }
+        self.0 = None;
+    }
+}
+
+impl<R: BatchedRequest> Drop for Task<R> {
+    fn drop(&mut self) {
+        if let Some(batch) = &self.0 {
+            // The next request starts another task.
+            batch.0.lock().sending_since = None;
+        }
     }
 }
 
 /// A request that its caller sends alone.
-struct Lone<'a, R: BatchedRequest>(&'a Shared<R>);
+struct Lone<'a, R: BatchedRequest>(&'a Batch<R>);
 
 impl<R: BatchedRequest> Drop for Lone<'_, R> {
     fn drop(&mut self) {
-        self.0.lock().has_lone = false;
+        let Self(batch) = self;
+        let mut queue = batch.0.lock();
+        let is_over = queue.waiting.is_empty();
+        queue.sending_since = (!is_over).then(Instant::now);
+        drop(queue);
+        if !is_over {
+            batch.start_task();
+        }
     }
 }
 
@@ -221,7 +260,7 @@ impl<R: BatchedRequest> Shared<R> {
         requests: impl ExactSizeIterator<Item = &'a R> + Clone,
     ) -> Result<Vec<Result<R::Reply>>> {
         let (script, count) = (R::script(self.client.scripts()), requests.len());
-        let command = R::command(requests, script);
+        let command = R::command(requests, script, self.client.keys());
         self.client.run_many(script, &command, count, R::reply).await
     }
 }

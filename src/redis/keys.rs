@@ -19,6 +19,11 @@ impl Keys {
         self.name(log.key.as_bytes(), log.policy.log_name())
     }
 
+    /// Adds the name of the log to a buffer.
+    pub(crate) fn write_log(&self, log: &LogId, buffer: &mut Vec<u8>) {
+        self.write(log.key.as_bytes(), log.policy.log_name(), buffer);
+    }
+
     pub(crate) fn ban_record(&self, log: &LogId) -> Vec<u8> {
         self.of_policy(log, ":ban")
     }
@@ -73,6 +78,11 @@ impl Keys {
     /// Redis ignores an empty tag.
     pub(crate) fn name(&self, key: &[u8], name: &str) -> Vec<u8> {
         let mut redis_key = Vec::with_capacity(self.prefix.len() + key.len() + name.len() + 5);
+        self.write(key, name, &mut redis_key);
+        redis_key
+    }
+
+    fn write(&self, key: &[u8], name: &str, redis_key: &mut Vec<u8>) {
         redis_key.extend_from_slice(self.prefix.as_bytes());
         redis_key.extend_from_slice(b":{=");
         let is_escaped = |byte: &u8| matches!(byte, b'%' | b'}');
@@ -87,7 +97,6 @@ impl Keys {
         }
         redis_key.extend_from_slice(b"}:");
         redis_key.extend_from_slice(name.as_bytes());
-        redis_key
     }
 }
 

@@ -1,6 +1,7 @@
 //! [`DenyCache`]: repeats the denials of a store from memory.
 
 mod denials;
+mod hashed_log;
 
 use std::fmt;
 use std::sync::Arc;
@@ -91,23 +92,26 @@ impl<S: Store> Store for DenyCache<S> {
         // repeated request may have been admitted before.
         if check.cost != 1 || check.repeated {
             let (denials, sent_check) = (self.denials.clone(), check.clone());
-            let observe = move |outcome: &Outcome| denials.observe(&sent_check.logs, outcome);
-            return self.store.admit(check).inspect(observe);
+            return self.store.admit(check).inspect(move |outcome| {
+                let hashes = denials.hashes(&sent_check.logs);
+                denials.observe(&sent_check.logs, &hashes, outcome);
+            });
         }
-        let sent = Instant::now();
-        if let Some(outcome) = self.denials.deny(check, sent) {
+        let (sent, hashes) = (Instant::now(), self.denials.hashes(&check.logs));
+        if let Some(outcome) = self.denials.deny(check, &hashes, sent) {
             return StoreFuture::ready(Ok(outcome));
         }
         let mut generations = SmallVec::<[u64; 2]>::new();
-        for log in &check.logs {
-            generations.push(self.denials.generation(log));
+        for hash in &hashes {
+            generations.push(self.denials.generation(*hash));
         }
         let (denials, sent_check, max_age) = (self.denials.clone(), check.clone(), self.max_age);
         self.store.admit(check).inspect(move |outcome| {
             if !outcome.admitted {
-                denials.insert(&sent_check.logs, outcome, sent, max_age, &generations);
+                let logs = &sent_check.logs;
+                denials.insert(logs, &hashes, outcome, sent, max_age, &generations);
             }
-            denials.observe(&sent_check.logs, outcome);
+            denials.observe(&sent_check.logs, &hashes, outcome);
         })
     }
 

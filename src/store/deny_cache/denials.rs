@@ -10,6 +10,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::hashed_log::{HashedLog, Hashes, KnownHash};
 use crate::policy::Policy;
 use crate::time::micros;
 use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, Rollback, Strike};
@@ -44,7 +45,7 @@ const GENERATIONS: usize = 1024;
 //   store; the others are still denied from memory. If that one fails, the denial expires as
 //   planned. Test: `busy_key_costs_one_check_at_a_time`.
 pub(super) struct Denials {
-    cache: Cache<LogId, Arc<Denial>, UnitWeighter, RandomState>,
+    cache: Cache<HashedLog<LogId>, Arc<Denial>, UnitWeighter, KnownHash>,
     hasher: RandomState,
     generations: Box<[AtomicU64]>,
 }
@@ -85,7 +86,7 @@ impl Denials {
             capacity,
             capacity as u64,
             UnitWeighter,
-            hasher.clone(),
+            KnownHash::default(),
             DefaultLifecycle::default(),
         );
         let generations = (0..GENERATIONS).map(|_| AtomicU64::new(0)).collect();
@@ -96,21 +97,31 @@ impl Denials {
         self.cache.len()
     }
 
-    pub(super) fn generation(&self, log: &LogId) -> u64 {
-        self.generation_counter(log).load(Ordering::SeqCst)
+    /// Returns the hash of each log, which the other methods need.
+    pub(super) fn hashes(&self, logs: &[LogId]) -> Hashes {
+        let mut hashes = Hashes::new();
+        for log in logs {
+            hashes.push(self.hasher.hash_one(log));
+        }
+        hashes
     }
 
-    fn generation_counter(&self, log: &LogId) -> &AtomicU64 {
-        &self.generations[self.hasher.hash_one(log) as usize % GENERATIONS]
+    pub(super) fn generation(&self, hash: u64) -> u64 {
+        self.generation_counter(hash).load(Ordering::SeqCst)
     }
 
-    pub(super) fn deny(&self, check: &Check, now: Instant) -> Option<Outcome> {
+    fn generation_counter(&self, hash: u64) -> &AtomicU64 {
+        &self.generations[hash as usize % GENERATIONS]
+    }
+
+    pub(super) fn deny(&self, check: &Check, hashes: &Hashes, now: Instant) -> Option<Outcome> {
         let mut denials = SmallVec::<[Option<Arc<Denial>>; 1]>::new();
-        for log in &check.logs {
-            let denial = self.cache.get(log);
+        for (log, hash) in check.logs.iter().zip(hashes) {
+            let hashed = HashedLog { hash: *hash, log };
+            let denial = self.cache.get(&hashed);
             if denial.as_ref().is_some_and(|denial| denial.policy != log.policy) {
                 // The log may change under the new policy, and the old policy may come back.
-                self.cache.remove(log);
+                self.cache.remove(&hashed);
             }
             let denial = denial.filter(|denial| {
                 denial.expires > now
@@ -141,13 +152,15 @@ impl Denials {
     pub(super) fn insert(
         &self,
         logs: &[LogId],
+        hashes: &Hashes,
         outcome: &Outcome,
         sent: Instant,
         max_age: Duration,
         generations: &[u64],
     ) {
         let received = Instant::now();
-        for ((log, log_outcome), generation) in logs.iter().zip(outcome.logs()).zip(generations) {
+        let logs = logs.iter().zip(hashes).zip(outcome.logs()).zip(generations);
+        for (((log, hash), log_outcome), generation) in logs {
             let wait = Duration::from_micros(log_outcome.wait_us());
             let age = wait.min(max_age);
             if age.is_zero() {
@@ -162,26 +175,28 @@ impl Denials {
                 renew: (age < wait).then(|| sent + age.mul_f64(RENEWED_AT)),
                 is_renewed: AtomicBool::new(false),
             };
-            self.cache.insert(log.clone(), Arc::new(denial));
-            if self.generation(log) != *generation {
-                self.cache.remove(log);
+            self.cache.insert(HashedLog { hash: *hash, log: log.clone() }, Arc::new(denial));
+            if self.generation(*hash) != *generation {
+                self.cache.remove(&HashedLog { hash: *hash, log });
             }
         }
     }
 
     /// Drops the denials that an outcome makes wrong: an admission makes later waits longer, and a
     /// rollback frees a place.
-    pub(super) fn observe(&self, logs: &[LogId], outcome: &Outcome) {
-        if outcome.rollback != Rollback::NotNeeded {
-            logs.iter().for_each(|log| self.invalidate(log));
-        } else if outcome.admitted {
-            logs.iter().for_each(|log| drop(self.cache.remove(log)));
+    pub(super) fn observe(&self, logs: &[LogId], hashes: &Hashes, outcome: &Outcome) {
+        for (log, hash) in logs.iter().zip(hashes) {
+            if outcome.rollback != Rollback::NotNeeded {
+                self.invalidate(log, *hash);
+            } else if outcome.admitted {
+                self.cache.remove(&HashedLog { hash: *hash, log });
+            }
         }
     }
 
-    fn invalidate(&self, log: &LogId) {
-        self.generation_counter(log).fetch_add(1, Ordering::SeqCst);
-        self.cache.remove(log);
+    fn invalidate(&self, log: &LogId, hash: u64) {
+        self.generation_counter(hash).fetch_add(1, Ordering::SeqCst);
+        self.cache.remove(&HashedLog { hash, log });
     }
 }
 
@@ -194,13 +209,20 @@ pub(super) struct Invalidation {
 
 impl Invalidation {
     pub(super) fn new(denials: &Arc<Denials>, logs: &[LogId]) -> Self {
-        logs.iter().for_each(|log| denials.invalidate(log));
-        Self { denials: denials.clone(), logs: logs.into() }
+        let invalidation = Self { denials: denials.clone(), logs: logs.into() };
+        invalidation.invalidate();
+        invalidation
+    }
+
+    fn invalidate(&self) {
+        for (log, hash) in self.logs.iter().zip(self.denials.hashes(&self.logs)) {
+            self.denials.invalidate(log, hash);
+        }
     }
 }
 
 impl Drop for Invalidation {
     fn drop(&mut self) {
-        self.logs.iter().for_each(|log| self.denials.invalidate(log));
+        self.invalidate();
     }
 }

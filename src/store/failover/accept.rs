@@ -5,7 +5,6 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::journal::ChangeKind;
-use super::local::age_of;
 use super::{CheckResult, Failover, immediate, is_local};
 use crate::error::StoreError;
 use crate::store::Store;
@@ -72,7 +71,7 @@ impl<S: Store> Failover<S> {
         // here.
         //
         // At the local capacity nothing is recorded, and an outage refuses the key if it is new.
-        let _ = self.0.local.record(check, age_of(sent));
+        let _ = self.0.local.record(check, sent.unwrap_or_else(Instant::now));
         if !self.0.outage.may_affect(check) {
             self.lift_bans_locally(check);
             return Ok(outcome);

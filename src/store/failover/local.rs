@@ -92,6 +92,6 @@ fn share(check: &Arc<Check>, error: &StoreError) -> Result<Arc<Check>, StoreErro
     check.shared_among(instances).ok_or_else(|| error.clone())
 }
 
-pub(super) fn age_of(sent: Option<Instant>) -> Duration {
+fn age_of(sent: Option<Instant>) -> Duration {
     sent.map_or(Duration::ZERO, |sent| sent.elapsed())
 }

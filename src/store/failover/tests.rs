@@ -112,7 +112,7 @@ fn recording_does_not_search_the_log() {
     let check = |key: &str| Check::new([LogId { policy: policy.clone(), key: key.into() }]);
     let record = |key: &str, count: u32| {
         let began = std::time::Instant::now();
-        (0..count).for_each(|_| local.record(&check(key), Duration::ZERO).unwrap());
+        (0..count).for_each(|_| local.record(&check(key), Instant::now()).unwrap());
         began.elapsed()
     };
     record("long", 400_000);

@@ -30,7 +30,7 @@ impl Inner {
     }
 
     /// Decides on a new request in one log without a penalty, as nearly every request is. It takes a
-    /// third of the time of [`Inner::try_decide_all`].
+    /// quarter fewer instructions than [`Inner::try_decide_all`].
     #[inline]
     fn try_decide_one(
         &self,
@@ -148,26 +148,23 @@ impl Inner {
         }
     }
 
-    /// Records a request in all of its logs, whatever the quotas are.
+    /// Records a request in all of its logs, at an instant that is not later than now.
     ///
+    /// It does not read the clock: entries that have expired since that instant can stay for a while.
     /// It searches for the identity only if the check is repeated, because the search takes time
     /// proportional to the length of the log.
-    pub(super) fn try_record(&self, check: &Check, age_us: u64) -> Result<(), StoreError> {
+    pub(super) fn try_record(&self, check: &Check, at_us: u64) -> Result<(), StoreError> {
         let mut locked = self.lock_all(&check.logs);
-        let now_us = self.now_us();
-        let entry = Entry { at_us: now_us.saturating_sub(age_us), id: check.id };
-        for (index, log) in check.logs.iter().enumerate() {
-            if check.cost == 0 || age_us >= log.policy.longest_window_us() {
-                continue;
-            }
+        let entry = Entry { at_us, id: check.id };
+        for (index, log) in check.logs.iter().enumerate().filter(|_| check.cost > 0) {
             let (shard, hash) = locked.shard(index);
-            let slot = self.find_or_insert(shard, hash, log, entry.at_us)?;
+            let slot = self.find_or_insert(shard, hash, log, at_us)?;
             if check.repeated {
-                shard.log_mut(slot).restore(entry, now_us, check.cost, true);
+                shard.log_mut(slot).restore(entry, at_us, check.cost, true);
             } else {
-                shard.log_mut(slot).add(entry, now_us, check.cost);
+                shard.log_mut(slot).add(entry, at_us, check.cost);
             }
-            self.drop_expired(shard, now_us, DROPPED_PER_ADMISSION);
+            self.drop_expired(shard, at_us, DROPPED_PER_ADMISSION);
         }
         Ok(())
     }

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::{MemoryStore, ban_record_key};
 use crate::error::StoreError;
 use crate::store::{Admission, BanSnapshot, LogSnapshot};
@@ -10,8 +12,10 @@ use crate::time::micros;
 use crate::window::{Check, LogId};
 
 impl MemoryStore {
-    pub(in crate::store) fn record(&self, check: &Check, age: Duration) -> Result<(), StoreError> {
-        self.0.with_room(&check.logs, || self.0.try_record(check, micros(age)))
+    /// Records a request in all of its logs, as admitted at an instant, whatever the quotas are.
+    pub(in crate::store) fn record(&self, check: &Check, at: Instant) -> Result<(), StoreError> {
+        let at_us = micros(at.saturating_duration_since(self.0.epoch));
+        self.0.with_room(&check.logs, || self.0.try_record(check, at_us))
     }
 
     /// Returns the number of entries of a log. Some may have left its longest window.

@@ -69,8 +69,7 @@ impl Store for DirectStore {
         let call = if repeated {
             this.admit_all_call(&check, "repeat")
         } else {
-            AdmitRequest::of(&check, this.keys())
-                .map_or_else(|| this.admit_all_call(&check, "new"), Call::Admit)
+            AdmitRequest::of(&check).map_or_else(|| this.admit_all_call(&check, "new"), Call::Admit)
         };
         StoreFuture::later(async move {
             match this.send(&check, call).await {
@@ -96,8 +95,7 @@ impl Store for DirectStore {
     }
 
     fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        let this = self.clone();
-        let request = CancelRequest::new(check, self.keys());
+        let (this, request) = (self.clone(), CancelRequest(check.clone()));
         StoreFuture::later(async move { Ok(this.run(&this.0.cancellations, request).await? > 0) })
     }
 
@@ -105,7 +103,7 @@ impl Store for DirectStore {
         let (this, log, ban) = (self.clone(), log.clone(), snapshot.ban.clone());
         let delay = self.0.response_timeout;
         let request = (!snapshot.admissions.is_empty())
-            .then(|| RestoreRequest::new(&log, &snapshot.admissions, delay, self.keys()));
+            .then(|| RestoreRequest::new(&log, &snapshot.admissions, delay));
         StoreFuture::later(async move {
             let (client, mut restored) = (&this.0.client, Restored::default());
             if let Some(request) = request {

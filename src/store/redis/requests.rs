@@ -1,14 +1,13 @@
 //! The requests to the scripts that take several in one call.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::error::StoreError;
-use crate::quota::Quota;
 use crate::redis::{BatchedRequest, Keys, Script, Scripts, malformed, read};
 use crate::store::Admission;
 use crate::time::micros;
@@ -16,8 +15,13 @@ use crate::window::{Check, LogId};
 
 /// A request to `admit.lua`.
 pub(super) struct AdmitRequest {
-    log: Vec<u8>,
-    member: [u8; 16],
+    check: Arc<Check>,
+    group: Group,
+}
+
+/// What the requests of one group in a call have in common.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Group {
     limit: u32,
     window_s: u64,
     wanted: Wanted,
@@ -55,28 +59,20 @@ pub(super) struct AdmitReply {
 impl AdmitRequest {
     /// Returns the request if `admit.lua` can decide: a new request of cost 1, one log, one quota of
     /// whole seconds, and neither candidates nor a penalty.
-    pub(super) fn of(check: &Check, keys: &Keys) -> Option<Self> {
+    pub(super) fn of(check: &Arc<Check>) -> Option<Self> {
         let [log] = &check.logs[..] else { return None };
         let ([quota], []) = (log.policy.quotas(), log.policy.candidates()) else { return None };
         let is_plain = log.policy.get_penalty().is_none()
             && check.cost == 1
             && !check.repeated
             && quota.window().subsec_micros() == 0;
-        is_plain.then(|| Self::new(check, log, *quota, keys))
-    }
-
-    fn new(check: &Check, log: &LogId, quota: Quota, keys: &Keys) -> Self {
         let wanted = match (check.wants_reset, check.wants_timestamp) {
             (true, _) => Wanted::Reset,
             (false, true) => Wanted::Timestamp,
             (false, false) => Wanted::Decision,
         };
-        let (log, member) = (keys.log(log), check.id.into_bytes());
-        Self { log, member, limit: quota.limit(), window_s: quota.window().as_secs(), wanted }
-    }
-
-    fn group(&self) -> (u32, u64, Wanted) {
-        (self.limit, self.window_s, self.wanted)
+        let group = Group { limit: quota.limit(), window_s: quota.window().as_secs(), wanted };
+        is_plain.then(|| Self { check: check.clone(), group })
     }
 }
 
@@ -95,21 +91,28 @@ impl BatchedRequest for AdmitRequest {
     }
 
     fn compare(&self, other: &Self) -> Ordering {
-        self.group().cmp(&other.group())
+        self.group.cmp(&other.group)
     }
 
-    fn command<'a>(requests: impl Iterator<Item = &'a Self> + Clone, script: &Script) -> Cmd {
+    fn command<'a>(
+        requests: impl Iterator<Item = &'a Self> + Clone,
+        script: &Script,
+        keys: &Keys,
+    ) -> Cmd {
         let mut command = script.command(requests.clone().count());
-        for request in requests.clone() {
-            command.arg(&request.log);
+        let mut name = Vec::new();
+        for log in requests.clone().flat_map(|request| &request.check.logs) {
+            name.clear();
+            keys.write_log(log, &mut name);
+            command.arg(&name);
         }
         let mut rest = requests;
-        while let Some(first) = rest.clone().next() {
-            let group = rest.clone().take_while(|request| request.group() == first.group());
-            let count = group.clone().count();
-            command.arg(count).arg(first.limit).arg(first.window_s).arg(first.wanted.word());
-            for request in group {
-                command.arg(&request.member);
+        while let Some(Self { group, .. }) = rest.clone().next() {
+            let members = rest.clone().take_while(|request| request.group == *group);
+            let count = members.clone().count();
+            command.arg(count).arg(group.limit).arg(group.window_s).arg(group.wanted.word());
+            for request in members {
+                command.arg(request.check.id.as_bytes());
             }
             rest.nth(count - 1);
         }
@@ -126,19 +129,7 @@ impl BatchedRequest for AdmitRequest {
 }
 
 /// A request to `cancel.lua`.
-pub(super) struct CancelRequest {
-    logs: SmallVec<[(Vec<u8>, u64); 1]>,
-    member: [u8; 16],
-    cost: u32,
-}
-
-impl CancelRequest {
-    pub(super) fn new(check: &Check, keys: &Keys) -> Self {
-        let log = |log: &LogId| (keys.log(log), log.policy.longest_window_us());
-        let logs = check.logs.iter().map(log).collect();
-        Self { logs, member: check.id.into_bytes(), cost: check.cost }
-    }
-}
+pub(super) struct CancelRequest(pub(super) Arc<Check>);
 
 impl BatchedRequest for CancelRequest {
     /// How many logs had the request in their longest window.
@@ -152,19 +143,23 @@ impl BatchedRequest for CancelRequest {
     }
 
     fn places(&self) -> usize {
-        self.logs.len() * self.cost as usize
+        self.0.logs.len() * self.0.cost as usize
     }
 
-    fn command<'a>(requests: impl Iterator<Item = &'a Self> + Clone, script: &Script) -> Cmd {
-        let logs = requests.clone().flat_map(|request| &request.logs);
+    fn command<'a>(
+        requests: impl Iterator<Item = &'a Self> + Clone,
+        script: &Script,
+        keys: &Keys,
+    ) -> Cmd {
+        let logs = requests.clone().flat_map(|request| &request.0.logs);
         let mut command = script.command(logs.clone().count());
-        for (log, _) in logs {
-            command.arg(log);
+        for log in logs {
+            command.arg(keys.log(log));
         }
-        for Self { logs, member, cost } in requests {
-            command.arg(member).arg(cost).arg(logs.len());
-            for (_, horizon_us) in logs {
-                command.arg(horizon_us);
+        for Self(check) in requests {
+            command.arg(check.id.as_bytes()).arg(check.cost).arg(check.logs.len());
+            for log in &check.logs {
+                command.arg(log.policy.longest_window_us());
             }
         }
         command
@@ -177,26 +172,18 @@ impl BatchedRequest for CancelRequest {
 
 /// A request to `restore.lua`.
 pub(super) struct RestoreRequest {
-    log: Vec<u8>,
-    reset_mark: Vec<u8>,
-    horizon_us: u64,
-    delay: Duration,
+    log: LogId,
     admissions: Vec<Admission>,
     /// When the admissions had their ages.
     taken: Instant,
+    /// How long a call may be under way.
+    longest_delay: Duration,
 }
 
 impl RestoreRequest {
-    /// Creates a request that is under way for at most `delay`.
-    pub(super) fn new(log: &LogId, admissions: &[Admission], delay: Duration, keys: &Keys) -> Self {
-        Self {
-            log: keys.log(log),
-            reset_mark: keys.reset_mark(log),
-            horizon_us: log.policy.longest_window_us(),
-            delay,
-            admissions: admissions.to_vec(),
-            taken: Instant::now(),
-        }
+    pub(super) fn new(log: &LogId, admissions: &[Admission], longest_delay: Duration) -> Self {
+        let (log, admissions) = (log.clone(), admissions.to_vec());
+        Self { log, admissions, taken: Instant::now(), longest_delay }
     }
 }
 
@@ -222,15 +209,19 @@ impl BatchedRequest for RestoreRequest {
         self.admissions.iter_mut().for_each(|admission| admission.age += waited);
     }
 
-    fn command<'a>(requests: impl Iterator<Item = &'a Self> + Clone, script: &Script) -> Cmd {
+    fn command<'a>(
+        requests: impl Iterator<Item = &'a Self> + Clone,
+        script: &Script,
+        keys: &Keys,
+    ) -> Cmd {
         let mut command = script.command(2 * requests.clone().count());
         for request in requests.clone() {
-            command.arg(&request.log).arg(&request.reset_mark);
+            command.arg(keys.log(&request.log)).arg(keys.reset_mark(&request.log));
         }
-        let delay = requests.clone().map(|request| request.delay).max();
+        let delay = requests.clone().map(|request| request.longest_delay).max();
         command.arg(micros(delay.unwrap_or_default()));
         for request in requests {
-            command.arg(request.horizon_us).arg(request.admissions.len());
+            command.arg(request.log.policy.longest_window_us()).arg(request.admissions.len());
             for Admission { id, cost, age, confirmed } in &request.admissions {
                 command.arg(id.as_bytes()).arg(cost).arg(micros(*age));
                 command.arg(if *confirmed { "NX" } else { "GT" });
