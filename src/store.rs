@@ -27,7 +27,7 @@ pub use self::ban_store::{Ban, BanCursor, BanPage, BanStore, ParseBanCursorError
 pub(crate) use self::conclude::{admit_if_open, conclude};
 pub use self::deny_cache::DenyCache;
 #[cfg(all(feature = "memory", any(feature = "storm", feature = "moderation")))]
-pub(crate) use self::expiring::{ExpiringValue, Keep, heap_bytes_of};
+pub(crate) use self::expiring::{ExpiringValue, Keep, Room, heap_bytes_of};
 pub use self::future::StoreFuture;
 #[cfg(feature = "memory")]
 pub use self::memory::MemoryStore;

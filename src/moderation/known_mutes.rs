@@ -77,7 +77,7 @@ impl KnownMutes {
     }
 
     /// Without room for another sender, nothing is noted.
-    fn update(&self, sender: &Key, change: impl FnOnce(&mut Known, u64) -> Keep) {
+    fn update(&self, sender: &Key, change: impl Fn(&mut Known, u64) -> Keep) {
         let change = |known: &mut Known, now_us| ((), change(known, now_us));
         let _ = self.0.table::<Known>().update(sender.as_bytes(), change);
     }

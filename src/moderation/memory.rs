@@ -10,7 +10,7 @@ use super::entries::Entries;
 use super::rule::Rule;
 use super::store::{History, Log, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore};
 use crate::key::Key;
-use crate::store::{ExpiringValue, Keep, MemoryStore, StoreFuture};
+use crate::store::{ExpiringValue, Keep, MemoryStore, Room, StoreFuture};
 use crate::time::micros;
 
 /// The messages and the mute of one sender.
@@ -35,14 +35,19 @@ struct ActiveMute {
 }
 
 impl Sender {
-    /// Records a message if it takes at most `room` bytes, and returns whether it was recorded.
-    fn record(&mut self, message: &RecordedMessage, now_us: u64, room: usize) -> (History, bool) {
+    /// Records a message if there is room for it, and returns whether it was recorded.
+    fn record(
+        &mut self,
+        message: &RecordedMessage,
+        now_us: u64,
+        room: &mut Room<'_>,
+    ) -> (History, bool) {
         // Drops the entries that the rules no longer need.
         self.messages.expire(now_us, message.retention(Log::Messages));
         self.peers.expire(now_us, message.retention(Log::Peers));
         self.texts.expire(now_us, message.retention(Log::Texts));
         let new = NewEntries::of(self, message);
-        let is_recorded = new.growth(self, message) <= room;
+        let is_recorded = room.reserve(new.growth(self, message));
         let unrecorded = if is_recorded { self.add(message, new, now_us) } else { new };
         let (counts, texts) = self.read(message, &unrecorded, now_us);
         (History::new(Duration::from_micros(now_us), counts, texts, self.mute(now_us)), is_recorded)
@@ -219,7 +224,7 @@ impl MemoryStore {
         self.table::<Sender>().bytes()
     }
 
-    fn update<T>(&self, key: &Key, change: impl FnOnce(&mut Sender, u64) -> T) -> StoreFuture<T> {
+    fn update<T>(&self, key: &Key, change: impl Fn(&mut Sender, u64) -> T) -> StoreFuture<T> {
         StoreFuture::ready(
             self.table::<Sender>().update(key.as_bytes(), |sender, now_us| {
                 (change(sender, now_us), sender.keep(now_us))
@@ -257,11 +262,9 @@ impl SpeechStore for MemoryStore {
     }
 
     fn muted_senders(&self, position: u64, count: usize) -> StoreFuture<(Vec<Key>, Option<u64>)> {
-        let position = usize::try_from(position).unwrap_or(usize::MAX);
         let muted = |key: &[u8], sender: &Sender, now_us| {
             sender.active_mute(now_us).map(|_| Key::from_stored(key))
         };
-        let (senders, next) = self.table::<Sender>().page(position, count, muted);
-        StoreFuture::ready(Ok((senders, next.map(|position| position as u64))))
+        StoreFuture::ready(Ok(self.table::<Sender>().page(position, count, muted)))
     }
 }

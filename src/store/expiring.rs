@@ -1,37 +1,50 @@
 //! [`ExpiringMap`]: values by key in this process, each until it expires.
 
+mod room;
+mod shards;
 #[cfg(test)]
 mod tests;
 mod values;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use ahash::RandomState;
 use tokio::time::Instant;
 
+use self::room::Lack;
+#[cfg(any(feature = "storm", feature = "moderation"))]
+pub(crate) use self::room::Room;
+#[cfg(not(any(feature = "storm", feature = "moderation")))]
+use self::room::Room;
+use self::shards::{Locked, SHARDS, Shards};
+use self::values::Slot;
 pub(crate) use self::values::{ExpiringValue, Keep};
-use self::values::{Slot, Values};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::time::micros;
 
 const DROPPED_PER_UPDATE: usize = 2;
-/// With less room than this, in bytes, an update drops all expired values.
-const LITTLE_ROOM: usize = 1 << 20;
 const SLOTS_PER_PAGE: usize = 100_000;
 
 /// A map of values that expire. From its instant of expiry on, a value counts as absent.
 ///
 /// The number of values is capped. At the cap, expired values are dropped. A live value is never
 /// dropped: a new key gets [`StoreError::Full`] instead. The bytes of the values are counted against a
-/// budget, which the caller of [`ExpiringMap::update_within`] enforces.
+/// budget, from which an update reserves what its value needs with [`Room::reserve`].
+//
+// Concurrency. An update locks the shard of its key, and reads the clock under the lock, so that the
+// time of one value never steps back. No thread locks a shard while it holds another.
+//
+// The cap and the budget are those of all shards together. An update reserves a place and bytes in
+// `Totals` before its shard grows, in one step with the comparison, so two updates can't use the same
+// room. It reserves the most that it may need, and gives the rest back when it unlocks its shard.
+// Until then another update may find too little room, but there are never more values or bytes than
+// allowed.
+//
+// An update without room unlocks its shard, drops the expired values of all shards, and tries again.
+// It visits only shards in which a value has come due, so a flood of new keys takes no further lock.
 pub(crate) struct ExpiringMap<V> {
-    values: Mutex<Values<V>>,
+    shards: Shards<V>,
     hasher: RandomState,
     epoch: Instant,
-    capacity: usize,
-    budget: AtomicUsize,
 }
 
 /// Returns how many bytes a key has on the heap.
@@ -45,28 +58,29 @@ impl<V: ExpiringValue> ExpiringMap<V> {
     /// Creates a map for `capacity` values, with an unlimited budget.
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
-            values: Mutex::new(Values::new()),
+            shards: Shards::new(capacity.min(u32::MAX as usize)),
             hasher: RandomState::new(),
             epoch: Instant::now(),
-            capacity: capacity.min(u32::MAX as usize),
-            budget: AtomicUsize::new(usize::MAX),
         }
     }
 
     pub(crate) fn set_budget(&self, bytes: usize) {
-        self.budget.store(bytes, Ordering::Relaxed);
+        self.shards.totals().set_budget(bytes);
     }
 
     pub(crate) fn too_many_bytes(&self) -> StoreError {
-        StoreError::TooManyBytes { budget: self.budget.load(Ordering::Relaxed) }
+        self.shards.totals().too_many_bytes()
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.lock().bytes
+        self.shards.totals().bytes()
     }
 
     /// Calls `change` with the value of a key, or with a default value if the key is absent, and with
     /// the present instant in microseconds. Keeps the value as `change` returns.
+    ///
+    /// If there is no room for a new value, `change` may be called a second time, and the result of the
+    /// first call is dropped.
     ///
     /// # Errors
     ///
@@ -74,101 +88,124 @@ impl<V: ExpiringValue> ExpiringMap<V> {
     pub(crate) fn update<R>(
         &self,
         key: &[u8],
-        change: impl FnOnce(&mut V, u64) -> (R, Keep),
+        change: impl Fn(&mut V, u64) -> (R, Keep),
     ) -> Result<R, StoreError> {
         self.update_within(key, |value, now_us, _| change(value, now_us))
     }
 
-    /// Like [`ExpiringMap::update`]. Also passes the bytes left in the budget to `change`.
+    /// Like [`ExpiringMap::update`]. Also passes the room in the budget to `change`.
+    ///
+    /// If `change` reserves more than there is, it must leave the value as it was, apart from its expired
+    /// parts. It is called a second time if expired values make room.
     pub(crate) fn update_within<R>(
         &self,
         key: &[u8],
-        change: impl FnOnce(&mut V, u64, usize) -> (R, Keep),
+        change: impl Fn(&mut V, u64, &mut Room<'_>) -> (R, Keep),
     ) -> Result<R, StoreError> {
         let hash = self.hasher.hash_one(key);
-        let mut values = self.lock();
-        // Read under the lock, so that the time of one value never steps back.
+        let (result, lack) = self.try_update(hash, key, &change);
+        match lack {
+            Some(lack) if self.make_room(lack) => self.try_update(hash, key, &change).0,
+            _ => result,
+        }
+    }
+
+    /// Also returns what there was no room for.
+    fn try_update<R>(
+        &self,
+        hash: u64,
+        key: &[u8],
+        change: &impl Fn(&mut V, u64, &mut Room<'_>) -> (R, Keep),
+    ) -> (Result<R, StoreError>, Option<Lack>) {
+        let mut locked = self.shards.lock(Shards::<V>::shard_of(hash));
         let now_us = self.now_us();
-        values.drop_expired(now_us, DROPPED_PER_UPDATE, &self.hasher);
-        if self.room(&values) < LITTLE_ROOM {
-            values.drop_expired(now_us, usize::MAX, &self.hasher);
+        let Locked { values, counted, totals, .. } = &mut locked;
+        if values.due_us() <= now_us {
+            values.drop_expired(now_us, DROPPED_PER_UPDATE, &self.hasher);
         }
         if let Some(slot) = values.find(hash, key) {
             values.expire(slot, now_us);
-            let room = self.room(&values);
             let stored = &mut values.slots[slot as usize];
-            let (result, keep) = change(&mut stored.value, now_us, room);
+            let mut room = Room::new(totals, counted, 0);
+            let (result, keep) = change(&mut stored.value, now_us, &mut room);
+            let lack = room.lack();
             match keep {
                 Keep::Until(at_us) => stored.expires_us = at_us,
                 Keep::AtLeastUntil(at_us) => stored.expires_us = stored.expires_us.max(at_us),
                 Keep::Not => values.remove(hash, slot),
             }
             values.count_bytes(slot);
-            return Ok(result);
+            return (Ok(result), lack);
         }
         let mut value = V::default();
-        let room = self.room(&values).saturating_sub(Slot::<V>::fixed_bytes(key));
-        let (result, keep) = change(&mut value, now_us, room);
+        let mut room = Room::new(totals, counted, Slot::<V>::fixed_bytes(key));
+        let (result, keep) = change(&mut value, now_us, &mut room);
+        let lack = room.lack();
         let expires_us = match keep {
             Keep::Until(at_us) | Keep::AtLeastUntil(at_us) if at_us > now_us => at_us,
-            _ => return Ok(result),
+            _ => return (Ok(result), lack),
         };
-        if values.slots.len() >= self.capacity {
-            values.drop_expired(now_us, usize::MAX, &self.hasher);
-        }
-        if values.slots.len() >= self.capacity {
-            return Err(StoreError::Full { capacity: self.capacity });
+        if let Err(full) = totals.reserve_place(counted) {
+            return (Err(full), Some(Lack::Place));
         }
         values.insert(hash, key, value, expires_us, &self.hasher);
-        Ok(result)
+        (Ok(result), lack)
+    }
+
+    /// Drops all expired values, and returns whether there is room now. The caller holds no shard.
+    fn make_room(&self, lack: Lack) -> bool {
+        let now_us = self.now_us();
+        for shard in (0..SHARDS).filter(|shard| self.shards.is_due(*shard, now_us)) {
+            let mut locked = self.shards.lock(shard);
+            locked.values.drop_expired(self.now_us(), usize::MAX, &self.hasher);
+        }
+        // Another thread may have made room before this one came to the shard.
+        self.shards.totals().has_room(lack)
     }
 
     /// Calls `read` with the value of a key and the present instant. Returns `None` if the key is
     /// absent.
     pub(crate) fn read<R>(&self, key: &[u8], read: impl FnOnce(&V, u64) -> R) -> Option<R> {
-        let values = self.lock();
+        let hash = self.hasher.hash_one(key);
+        let values = self.shards.values(Shards::<V>::shard_of(hash));
         let now_us = self.now_us();
-        let slot = values.find(self.hasher.hash_one(key), key)?;
-        let stored = &values.slots[slot as usize];
+        let stored = &values.slots[values.find(hash, key)? as usize];
         (stored.expires_us > now_us).then(|| read(&stored.value, now_us))
     }
 
     /// Returns up to `count` results of `read` for live values, beginning at a position, and the
-    /// position of the next page if there may be more.
+    /// position of the next page if there may be more. The first position is 0.
     ///
     /// A value that is present while all pages are read is read once, because it keeps its position.
     pub(crate) fn page<R>(
         &self,
-        position: usize,
+        position: u64,
         count: usize,
         mut read: impl FnMut(&[u8], &V, u64) -> Option<R>,
-    ) -> (Vec<R>, Option<usize>) {
-        let values = self.lock();
-        let now_us = self.now_us();
-        let (end, mut found) = (values.slots.capacity(), Vec::new());
-        let next = position.saturating_add(SLOTS_PER_PAGE);
-        for position in position..end.min(next) {
-            if found.len() >= count.max(1) {
-                return (found, Some(position));
+    ) -> (Vec<R>, Option<u64>) {
+        // A position is the number of the shard, and in the low half that of the slot.
+        let first_shard = usize::try_from(position >> 32).unwrap_or(SHARDS);
+        let mut first_slot = position as u32 as usize;
+        let (mut found, mut visited) = (Vec::new(), 0);
+        for shard in first_shard..SHARDS {
+            let values = self.shards.values(shard);
+            let now_us = self.now_us();
+            for slot in first_slot..values.slots.capacity() {
+                if found.len() >= count.max(1) || visited >= SLOTS_PER_PAGE {
+                    return (found, Some((shard as u64) << 32 | slot as u64));
+                }
+                visited += 1;
+                let stored = values.slots.get(slot).filter(|stored| stored.expires_us > now_us);
+                found.extend(stored.and_then(|stored| read(&stored.key, &stored.value, now_us)));
             }
-            let stored = values.slots.get(position).filter(|stored| stored.expires_us > now_us);
-            found.extend(stored.and_then(|stored| read(&stored.key, &stored.value, now_us)));
+            first_slot = 0;
         }
-        (found, (next < end).then_some(next))
+        (found, None)
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.lock().slots.len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Values<V>> {
-        // A panic under the lock leaves the map consistent, so a poisoned lock can be used.
-        self.values.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn room(&self, values: &Values<V>) -> usize {
-        self.budget.load(Ordering::Relaxed).saturating_sub(values.bytes)
+        self.shards.totals().held()
     }
 
     fn now_us(&self) -> u64 {

@@ -228,7 +228,7 @@ impl StormStore for MemoryStore {
         let groups = self.table::<Group>();
         let outcome = groups.update_within(&group_key(rule, group), |group, now_us, room| {
             let growth = |id| group.log.growth(now_us, id, rule.window_us());
-            if check.message.as_ref().map_or(0, growth) > room {
+            if !room.reserve(check.message.as_ref().map_or(0, growth)) {
                 return (Err(groups.too_many_bytes()), Keep::AtLeastUntil(0));
             }
             let outcome = group.check(check, now_us);

@@ -69,6 +69,11 @@ impl<V: ExpiringValue> Values<V> {
         }
     }
 
+    /// Returns when the next value comes due.
+    pub(super) fn due_us(&self) -> u64 {
+        self.due.peek().map_or(u64::MAX, |Reverse((due_us, ..))| *due_us)
+    }
+
     pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
         self.by_hash.find(hash, |slot| *self.slots[*slot as usize].key == *key).copied()
     }

@@ -34,7 +34,7 @@ impl MemoryStore {
     fn with_ban_record<T>(
         &self,
         log: &LogId,
-        change: impl FnOnce(&mut BanRecord, u64) -> T,
+        change: impl Fn(&mut BanRecord, u64) -> T,
     ) -> Result<T, StoreError> {
         let key = ban_record_key(&log.policy, log.key.as_bytes());
         self.0.ban_records.update(&key, |record, now_us| {
@@ -87,9 +87,7 @@ impl BanStore for MemoryStore {
             let key = key.strip_prefix(&prefix[..])?;
             Some((Key::from_stored(key), ban(record, now_us, false)?))
         };
-        let position = usize::try_from(cursor.position()).unwrap_or(usize::MAX);
-        let (bans, next) = self.0.ban_records.page(position, count, read);
-        let next = next.map(|position| BanCursor::new(position as u64));
-        StoreFuture::ready(Ok(BanPage::new(bans, next)))
+        let (bans, next) = self.0.ban_records.page(cursor.position(), count, read);
+        StoreFuture::ready(Ok(BanPage::new(bans, next.map(BanCursor::new))))
     }
 }
