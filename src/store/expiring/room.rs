@@ -114,7 +114,8 @@ impl<'a> Room<'a> {
     /// Reserves room for a value that may grow by so many bytes. Returns `false` if the budget lacks
     /// them. The value must not grow then.
     ///
-    /// What the value does not use is free again after the update.
+    /// What the value does not use is free again after the update. Nothing is reserved for 0 bytes, so a
+    /// change that adds nothing needs no room.
     pub(crate) fn reserve(&mut self, bytes: usize) -> bool {
         if bytes == 0 {
             return true;

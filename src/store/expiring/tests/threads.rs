@@ -158,7 +158,7 @@ fn budget_holds_while_threads_update() {
     let refused = in_threads(THREADS, |thread| {
         let mut refused = 0;
         for _ in 0..3_000 {
-            let (key, bytes) = (key(thread % 2, fastrand::u64(..10)), fastrand::usize(..2_000));
+            let (key, bytes) = (key(thread % 2, fastrand::u64(..10)), fastrand::usize(1..2_000));
             let kept_us = if fastrand::bool() { LONG_US } else { fastrand::u64(..100) };
             let fits = map.update_within(&key, put(bytes, kept_us)).unwrap();
             refused += u32::from(!fits);
