@@ -17,7 +17,7 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{Key, KeyError, MemoryStore, Quota, RedisStore, SlidingWindowLayer};
 
-use crate::setup::{LIMIT, WINDOW, user_of};
+use crate::setup::{LIMIT, Window, user_of};
 use crate::{peers, textbook};
 
 /// The body of a response to an admitted request.
@@ -97,8 +97,9 @@ impl Case {
     }
 
     /// Builds the routes. `redis` is the URL of a server, for the cases that need one.
-    pub(crate) async fn router(self, redis: Option<&str>) -> Result<Router> {
+    pub(crate) async fn router(self, redis: Option<&str>, window: Window) -> Result<Router> {
         let url = redis.context("no Redis server given");
+        let length = window.length();
         let route = Router::new().route("/", get(|| async { BODY }));
         Ok(match self {
             Self::Bare429 => {
@@ -107,33 +108,39 @@ impl Case {
             Self::BareProblem => Router::new().route("/", get(problem)),
             Self::Bare200 => route,
             Self::Ping => Router::new().route("/", get(ping)).with_state(connect(url?).await?),
-            Self::Memory => route.layer(ours(MemoryStore::new())),
-            Self::Redis => route.layer(ours(patient().connect(url?).await?)),
+            Self::Memory => route.layer(ours(MemoryStore::new(), length)),
+            Self::Redis => route.layer(ours(patient().connect(url?).await?, length)),
             Self::RedisUncached => {
-                route.layer(ours(patient().deny_cache(false).connect(url?).await?))
+                route.layer(ours(patient().deny_cache(false).connect(url?).await?, length))
             }
             Self::Textbook => {
-                let textbook = textbook::Textbook::new(connect(url?).await?);
+                let textbook = textbook::Textbook::new(connect(url?).await?, length);
                 route.layer(from_fn_with_state(textbook, textbook::limit))
             }
-            Self::TowerGovernor => peers::tower_governor(route)?,
-            Self::AxumGovernor => peers::axum_governor(route)?,
-            Self::AxumGcra => peers::axum_gcra(route),
-            Self::AxumLimit => peers::axum_limit(BODY),
-            Self::AxumLimitRedis => peers::axum_limit_redis(BODY, url?).await?,
-            Self::TowerRateLimitRedis => peers::tower_rate_limit_redis(route, url?).await?,
-            Self::TowerRateLimitFred => peers::tower_rate_limit_fred(route, url?).await?,
+            Self::TowerGovernor => peers::tower_governor(route, length)?,
+            Self::AxumGovernor => peers::axum_governor(route, length)?,
+            Self::AxumGcra => peers::axum_gcra(route, length),
+            Self::AxumLimit => match window {
+                Window::Second => peers::axum_limit::<1_000>(BODY),
+                Window::Minute => peers::axum_limit::<60_000>(BODY),
+            },
+            Self::AxumLimitRedis => match window {
+                Window::Second => peers::axum_limit_redis::<1_000>(BODY, url?).await?,
+                Window::Minute => peers::axum_limit_redis::<60_000>(BODY, url?).await?,
+            },
+            Self::TowerRateLimitRedis => peers::tower_rate_limit_redis(route, url?, length).await?,
+            Self::TowerRateLimitFred => peers::tower_rate_limit_fred(route, url?, length).await?,
         })
     }
 }
 
-fn ours(store: impl Store) -> SlidingWindowLayer {
+fn ours(store: impl Store, window: Duration) -> SlidingWindowLayer {
     let user = |parts: &Parts| user_of(&parts.uri).map(Key::from).ok_or(KeyError::Missing);
-    SlidingWindowLayer::new(Quota::new(LIMIT, WINDOW), user, store)
+    SlidingWindowLayer::new(Quota::new(LIMIT, window), user, store)
 }
 
 /// With the default timeout, a busy machine makes the store repeat calls, which distorts the counts.
-fn patient() -> tower_sliding_window::store::RedisStoreBuilder {
+pub(crate) fn patient() -> tower_sliding_window::store::RedisStoreBuilder {
     RedisStore::builder().response_timeout(Duration::from_secs(10))
 }
 

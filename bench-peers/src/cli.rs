@@ -55,6 +55,8 @@ pub(crate) enum Measurement {
     Bots,
     /// The script beside the textbook's: microseconds of Redis a call, bytes of Redis a key.
     Script,
+    /// What each limiter admits and denies wrongly under the same random traffic. Takes half a minute.
+    Exactness,
     /// Bytes a key in process.
     Memory,
     /// Nanoseconds a check in process, beside governor's.

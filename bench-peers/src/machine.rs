@@ -5,7 +5,7 @@ use std::process::Command;
 use std::thread::available_parallelism;
 
 const LOCK: &str = include_str!("../../Cargo.lock");
-const NAMED: [&str; 11] = [
+const NAMED: [&str; 15] = [
     "axum",
     "redis",
     "governor",
@@ -16,6 +16,10 @@ const NAMED: [&str; 11] = [
     "tower-rate-limit-redis",
     "tower-rate-limit-fred",
     "fred",
+    "throttle-kit",
+    "rate-net",
+    "tower-resilience-ratelimiter",
+    "trypema",
     "tokio",
 ];
 

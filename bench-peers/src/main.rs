@@ -3,6 +3,7 @@
 mod bots;
 mod cases;
 mod cli;
+mod exactness;
 mod load;
 mod machine;
 mod measure;

@@ -1,5 +1,5 @@
 //! The limiters of other crates, each set up as its documentation shows. Those without a window get a
-//! burst of five, and one more request every twelve seconds.
+//! burst of five, and one more request every fifth of the window.
 
 use std::convert::Infallible;
 use std::num::NonZeroU32;
@@ -16,9 +16,7 @@ use axum::routing::get;
 use fred::prelude::ClientLike;
 use tower::ServiceBuilder;
 
-use crate::setup::{LIMIT, WINDOW, user_of};
-
-const EVERY: Duration = Duration::from_secs(12);
+use crate::setup::{LIMIT, user_of};
 
 #[derive(Clone, Debug)]
 struct User;
@@ -32,9 +30,9 @@ impl tower_governor::key_extractor::KeyExtractor for User {
     }
 }
 
-pub(crate) fn tower_governor(route: Router) -> Result<Router> {
+pub(crate) fn tower_governor(route: Router, window: Duration) -> Result<Router> {
     let config = tower_governor::governor::GovernorConfigBuilder::default()
-        .period(EVERY)
+        .period(window / LIMIT)
         .burst_size(LIMIT)
         .key_extractor(User)
         .finish()
@@ -55,11 +53,12 @@ impl axum_governor::extractor::KeyExtractor for User {
     }
 }
 
-pub(crate) fn axum_governor(route: Router) -> Result<Router> {
+pub(crate) fn axum_governor(route: Router, window: Duration) -> Result<Router> {
     let limit = NonZeroU32::new(LIMIT).context("no limit")?;
+    let quota = governor::Quota::with_period(window / LIMIT).context("no window")?;
     let config = axum_governor::GovernorConfigBuilder::default()
         .with_extractor(User)
-        .quota_default(axum_governor::Quota::requests_per_minute(limit))
+        .quota_default(quota.allow_burst(limit).into())
         .finish()?;
     Ok(route.layer(axum_governor::GovernorLayer::new(config)))
 }
@@ -78,10 +77,10 @@ impl<S> axum_07::extract::FromRequestParts<S> for GcraUser {
     }
 }
 
-pub(crate) fn axum_gcra(route: Router) -> Router {
+pub(crate) fn axum_gcra(route: Router, window: Duration) -> Router {
     let limit = NonZeroU32::new(LIMIT).unwrap_or(NonZeroU32::MIN);
     let limiter = axum_gcra::RateLimitLayer::<GcraUser>::builder()
-        .with_default_quota(axum_gcra::gcra::Quota::new(EVERY, limit.into()))
+        .with_default_quota(axum_gcra::gcra::Quota::new(window / LIMIT, limit.into()))
         .build();
     let response = HandleErrorLayer::new(
         async |error: axum_gcra::Error<Infallible, StatusCode>| match error {
@@ -96,20 +95,24 @@ pub(crate) fn axum_gcra(route: Router) -> Router {
     route.layer(ServiceBuilder::new().layer(response).layer(limiter))
 }
 
-type AxumLimit<B> = axum_limit::SlidingWindowLimit<5, 60_000, Uri, B>;
+type AxumLimit<const MS: u64, B> = axum_limit::SlidingWindowLimit<5, MS, Uri, B>;
 type AxumLimitState<B> = axum_limit::LimitState<Uri, axum_limit::SlidingWindowPolicy, B>;
 
-/// A limit of axum-limit is an argument of the handler; its key is the URI.
-pub(crate) fn axum_limit(body: &'static str) -> Router {
+/// A limit of axum-limit is an argument of the handler; its window is part of the type, and its key is
+/// the URI.
+pub(crate) fn axum_limit<const MS: u64>(body: &'static str) -> Router {
     type Backend = axum_limit::MemoryBackend;
-    let handler = async move |_: AxumLimit<Backend>| body;
+    let handler = async move |_: AxumLimit<MS, Backend>| body;
     let state = AxumLimitState::<Backend>::default();
     Router::new().route("/", get(handler)).with_state(state)
 }
 
-pub(crate) async fn axum_limit_redis(body: &'static str, url: &str) -> Result<Router> {
+pub(crate) async fn axum_limit_redis<const MS: u64>(
+    body: &'static str,
+    url: &str,
+) -> Result<Router> {
     type Backend = axum_limit::RedisBackend;
-    let handler = async move |_: AxumLimit<Backend>| body;
+    let handler = async move |_: AxumLimit<MS, Backend>| body;
     let state = AxumLimitState::<Backend>::new(Backend::connect(url).await?);
     Ok(Router::new().route("/", get(handler)).with_state(state))
 }
@@ -124,13 +127,17 @@ impl tower_rate_limit_redis::KeyResolver for User {
     }
 }
 
-pub(crate) async fn tower_rate_limit_redis(route: Router, url: &str) -> Result<Router> {
+pub(crate) async fn tower_rate_limit_redis(
+    route: Router,
+    url: &str,
+    window: Duration,
+) -> Result<Router> {
     let client = redis_032::Client::open(url)?;
     let layer = tower_rate_limit_redis::RateLimitLayer::builder()
         .conn(client.get_multiplexed_async_connection().await?)
         .key_resolver(User)
         .capacity(LIMIT as u16)
-        .emission_interval(WINDOW / LIMIT)
+        .emission_interval(window / LIMIT)
         .build();
     Ok(route.layer(layer))
 }
@@ -144,7 +151,11 @@ impl tower_rate_limit_fred::KeyResolver for User {
     }
 }
 
-pub(crate) async fn tower_rate_limit_fred(route: Router, url: &str) -> Result<Router> {
+pub(crate) async fn tower_rate_limit_fred(
+    route: Router,
+    url: &str,
+    window: Duration,
+) -> Result<Router> {
     let config = fred::types::config::Config::from_url(url)?;
     let client = fred::types::Builder::from_config(config).build()?;
     client.init().await?;
@@ -152,7 +163,7 @@ pub(crate) async fn tower_rate_limit_fred(route: Router, url: &str) -> Result<Ro
         .conn(client)
         .key_resolver(User)
         .capacity(LIMIT as u16)
-        .emission_interval(WINDOW / LIMIT)
+        .emission_interval(window / LIMIT)
         .build();
     Ok(route.layer(layer))
 }

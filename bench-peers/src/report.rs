@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::cli::{Arguments, Measurement};
 use crate::measure::Plan;
-use crate::{bots, machine, memory, micro, script, targets, workloads};
+use crate::{bots, exactness, machine, memory, micro, script, targets, workloads};
 
 /// How to read the tables; the command line and the machine are filled in.
 const PREAMBLE: &str = include_str!("preamble.md");
@@ -35,6 +35,9 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
     if wants(Measurement::Script) {
         tables.push(script::run(rounds, &mut figures).await?);
     }
+    if wants(Measurement::Exactness) {
+        tables.push(exactness::run().await?);
+    }
     if wants(Measurement::Memory) {
         tables.push(memory::run(&mut figures).await?);
     }
@@ -49,7 +52,9 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
         let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
         report += &PREAMBLE.replace("{command}", &command).replace("{machine}", machine.trim());
     }
-    write!(report, "{}", targets::table(&figures))?;
+    if !figures.is_empty() {
+        write!(report, "{}", targets::table(&figures))?;
+    }
     for table in tables {
         write!(report, "{table}")?;
     }

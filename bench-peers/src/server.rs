@@ -13,6 +13,7 @@ use tokio::process::Child;
 use crate::cases::Case;
 use crate::process;
 use crate::redis_server::RedisServer;
+use crate::setup::Window;
 
 /// A server in a process of its own, and its Redis server. Both end when this value is dropped.
 pub(crate) struct Server {
@@ -58,7 +59,7 @@ pub(crate) fn serve(case: Case, redis: Option<&str>, workers: usize) -> Result<(
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
     runtime.block_on(async {
-        let router = case.router(redis).await?;
+        let router = case.router(redis, Window::Minute).await?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         println!("{}", listener.local_addr()?.port());
         let listener = listener.tap_io(|stream| {

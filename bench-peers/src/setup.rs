@@ -4,9 +4,26 @@ use std::time::Duration;
 
 use axum::http::Uri;
 
-/// Five requests a minute, or what comes nearest to it.
+/// Five requests a window, or what comes nearest to it.
 pub(crate) const LIMIT: u32 = 5;
-pub(crate) const WINDOW: Duration = Duration::from_secs(60);
+/// The window where nothing else is said.
+pub(crate) const WINDOW: Duration = Window::Minute.length();
+
+/// The windows that every limiter can be set up with. One has its window in a type.
+#[derive(Clone, Copy)]
+pub(crate) enum Window {
+    Second,
+    Minute,
+}
+
+impl Window {
+    pub(crate) const fn length(self) -> Duration {
+        match self {
+            Self::Second => Duration::from_secs(1),
+            Self::Minute => Duration::from_secs(60),
+        }
+    }
+}
 
 /// Returns the user that a request names in its query.
 pub(crate) fn user_of(uri: &Uri) -> Option<&str> {

@@ -2,7 +2,7 @@
 //! yes or no as the reply.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -12,7 +12,7 @@ use redis::Script;
 use redis::aio::ConnectionManager;
 use uuid::Uuid;
 
-use crate::setup::{LIMIT, WINDOW, user_of};
+use crate::setup::{LIMIT, user_of};
 
 pub(crate) const SCRIPT: &str = "\
 local now, window, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -29,11 +29,12 @@ return 0
 pub(crate) struct Textbook {
     connection: ConnectionManager,
     script: Arc<Script>,
+    window: Duration,
 }
 
 impl Textbook {
-    pub(crate) fn new(connection: ConnectionManager) -> Self {
-        Self { connection, script: Arc::new(Script::new(SCRIPT)) }
+    pub(crate) fn new(connection: ConnectionManager, window: Duration) -> Self {
+        Self { connection, script: Arc::new(Script::new(SCRIPT)), window }
     }
 }
 
@@ -49,7 +50,7 @@ pub(crate) async fn limit(
         .script
         .key(format!("ratelimit:{user}"))
         .arg(now_ms())
-        .arg(WINDOW.as_millis() as u64)
+        .arg(textbook.window.as_millis() as u64)
         .arg(LIMIT)
         .arg(Uuid::new_v4().to_string())
         .invoke_async::<bool>(&mut textbook.connection)
