@@ -20,6 +20,7 @@ mod setup;
 mod table;
 mod targets;
 mod textbook;
+mod threads;
 mod workloads;
 
 use anyhow::{Result, bail};

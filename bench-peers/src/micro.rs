@@ -185,7 +185,7 @@ fn each(order: &[usize], expected: bool, check: impl Fn(usize) -> bool) -> Resul
 }
 
 /// Returns all numbers below `count`, in an order that no cache can predict.
-fn shuffled(count: usize) -> Vec<usize> {
+pub(crate) fn shuffled(count: usize) -> Vec<usize> {
     use std::hash::{BuildHasher, RandomState};
     let hasher = RandomState::new();
     let mut numbers: Vec<usize> = (0..count).collect();

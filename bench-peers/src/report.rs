@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::cli::{Arguments, Measurement};
 use crate::measure::Plan;
-use crate::{bots, exactness, machine, memory, micro, script, targets, workloads};
+use crate::{bots, exactness, machine, memory, micro, script, targets, threads, workloads};
 
 /// How to read the tables; the command line and the machine are filled in.
 const PREAMBLE: &str = include_str!("preamble.md");
@@ -44,6 +44,9 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
     if wants(Measurement::Micro) {
         tables.push(micro::run(rounds, &mut figures).await?);
         tables.push(micro::parts()?);
+    }
+    if wants(Measurement::Threads) {
+        tables.push(threads::run(rounds)?);
     }
 
     let mut report = String::new();
