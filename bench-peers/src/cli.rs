@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::cases::Case;
 use crate::memory::Keeper;
+use crate::programs::Program;
 
 /// Runs tower-sliding-window and its peers side by side, and prints what each costs.
 ///
@@ -27,6 +28,10 @@ pub(crate) struct Arguments {
     /// Worker threads of each server.
     #[arg(long, global = true, default_value_t = 1, value_name = "N")]
     pub(crate) workers: usize,
+    /// A further server for `scripts`, and its name in the tables. PATH is its `redis-server`, or the
+    /// directory that holds it. Can be repeated. Defaults to none: only the system's is measured.
+    #[arg(long = "server", global = true, value_name = "NAME=PATH")]
+    pub(crate) servers: Vec<Program>,
     /// Prints the whole of BENCHMARKS.md: the tables, the machine, and how to read them.
     #[arg(long, global = true)]
     pub(crate) markdown: bool,
@@ -53,8 +58,9 @@ pub(crate) enum Measurement {
     Ratios,
     /// A few honest users among bots: their latency with and without the bots.
     Bots,
-    /// The script beside the textbook's: microseconds of Redis a call, bytes of Redis a key.
-    Script,
+    /// The scripts beside the textbook's on each `--server`: microseconds of Redis a decision and a
+    /// message, bytes of Redis a key, and a cluster.
+    Scripts,
     /// What each limiter admits and denies wrongly under the same random traffic. Takes half a minute.
     Exactness,
     /// Bytes a key in process.

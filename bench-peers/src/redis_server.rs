@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -26,16 +27,23 @@ pub(crate) struct CommandStats {
 }
 
 impl RedisServer {
+    /// Starts the `redis-server` on `PATH`.
     pub(crate) async fn start() -> Result<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let process = Command::new("redis-server")
+        Self::start_with(Path::new("redis-server"), &[]).await
+    }
+
+    /// Starts a program with further arguments.
+    pub(crate) async fn start_with(program: &Path, arguments: &[&str]) -> Result<Self> {
+        let port = free_port()?;
+        let process = Command::new(program)
             .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port"])
             .arg(port.to_string())
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .kill_on_drop(true)
             .spawn()
-            .context("can't start redis-server: is it installed?")?;
+            .with_context(|| format!("can't start {}: is it installed?", program.display()))?;
         let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
         for _ in 0..100 {
             if let Ok(admin) = client.get_multiplexed_async_connection().await {
@@ -58,7 +66,7 @@ impl RedisServer {
         self.process.id().context("redis-server has ended")
     }
 
-    async fn run<T: redis::FromRedisValue>(&self, command: &[&str]) -> Result<T> {
+    pub(crate) async fn run<T: redis::FromRedisValue>(&self, command: &[&str]) -> Result<T> {
         let mut line = redis::cmd(command[0]);
         command[1..].iter().for_each(|argument| {
             line.arg(*argument);
@@ -76,6 +84,11 @@ impl RedisServer {
         let info: String = self.run(&["INFO", "memory"]).await?;
         let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
         Ok(line.context("no used_memory")?.trim().parse()?)
+    }
+
+    /// Removes all keys, and frees their memory at once.
+    pub(crate) async fn flush(&self) -> Result<()> {
+        self.run(&["FLUSHALL", "SYNC"]).await
     }
 
     pub(crate) async fn reset_stats(&self) -> Result<()> {
@@ -120,4 +133,15 @@ impl RedisServer {
         }
         Ok(commands)
     }
+}
+
+/// Returns a free port. A cluster needs a second one, which is 10,000 higher.
+fn free_port() -> Result<u16> {
+    for _ in 0..1000 {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        if port < 55_000 {
+            return Ok(port);
+        }
+    }
+    bail!("there is no free port below 55000")
 }

@@ -6,7 +6,8 @@ use anyhow::Result;
 
 use crate::cli::{Arguments, Measurement};
 use crate::measure::Plan;
-use crate::{bots, exactness, machine, memory, micro, script, targets, threads, workloads};
+use crate::programs::Program;
+use crate::{bots, exactness, machine, memory, micro, scripts, targets, threads, workloads};
 
 /// How to read the tables; the command line and the machine are filled in.
 const PREAMBLE: &str = include_str!("preamble.md");
@@ -32,8 +33,9 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
     if wants(Measurement::Bots) {
         tables.push(bots::run(rounds, workers, &mut figures).await?);
     }
-    if wants(Measurement::Script) {
-        tables.push(script::run(rounds, &mut figures).await?);
+    if wants(Measurement::Scripts) {
+        let programs = [&[Program::of_system()?], &*arguments.servers].concat();
+        tables.extend(scripts::run(&programs, rounds, &mut figures).await?);
     }
     if wants(Measurement::Exactness) {
         tables.push(exactness::run().await?);
@@ -52,8 +54,9 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
     let mut report = String::new();
     if markdown {
         let machine = machine::description(&load_before, &machine::load());
-        let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
-        report += &PREAMBLE.replace("{command}", &command).replace("{machine}", machine.trim());
+        report += &PREAMBLE
+            .replace("{command}", &command(&arguments.servers))
+            .replace("{machine}", machine.trim());
     }
     if !figures.is_empty() {
         write!(report, "{}", targets::table(&figures))?;
@@ -65,4 +68,20 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
         report += &NOTES.replace("{missed}", &targets::missed(&figures));
     }
     Ok(report)
+}
+
+/// Returns the arguments of this run. Where its servers are on this machine does not matter.
+fn command(servers: &[Program]) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match &*argument {
+            "--server" => drop(arguments.next()),
+            _ if argument.starts_with("--server=") => {}
+            _ => words.push(argument),
+        }
+    }
+    let servers = servers.iter().map(|Program { name, .. }| format!("--server {name}=DIR/{name}"));
+    words.extend(servers);
+    words.join(" ")
 }

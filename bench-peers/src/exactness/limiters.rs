@@ -77,12 +77,12 @@ pub(crate) async fn all(redis: &str) -> Result<Vec<Limiter>> {
     let quota = Quota::new(LIMIT, WINDOW);
     let shared = async || anyhow::Ok(Ours::new(quota, patient().connect(redis).await?));
     let mut limiters = vec![
-        ours("ours, MemoryStore", [Ours::new(quota, MemoryStore::new())]),
-        ours("ours, RedisStore", [shared().await?]),
-        ours("ours, RedisStore, two processes", [shared().await?, shared().await?]),
+        ours("ours, Limiter on MemoryStore", [Ours::new(quota, MemoryStore::new())]),
+        ours("ours, Limiter on RedisStore", [shared().await?]),
+        ours("ours, Limiter on RedisStore, two processes", [shared().await?, shared().await?]),
     ];
     for case in Case::LIMITERS {
-        if !matches!(case, Case::Memory | Case::Redis | Case::RedisUncached) {
+        if !matches!(case, Case::RedisUncached) {
             limiters.push(middleware(case, redis).await?);
         }
     }
@@ -127,7 +127,12 @@ fn ours<const N: usize>(name: &str, limiters: [Ours; N]) -> Limiter {
 /// A layer in front of a route, called as a service.
 async fn middleware(case: Case, redis: &str) -> Result<Limiter> {
     let router = case.router(Some(redis), Window::Second).await?;
-    Ok(Limiter::new(case.label(), move |key| respond(router.clone(), key)))
+    let name = match case {
+        Case::Memory => "ours, layer on MemoryStore",
+        Case::Redis => "ours, layer on RedisStore",
+        _ => case.label(),
+    };
+    Ok(Limiter::new(name, move |key| respond(router.clone(), key)))
 }
 
 async fn respond(router: Router, key: String) -> Result<Reply> {
