@@ -54,7 +54,7 @@ pub(crate) enum Measurement {
     Flood,
     /// Many users, all admitted: what an admission costs the server and Redis.
     Admit,
-    /// The server CPU of ours beside the bare routes, measured more carefully.
+    /// The CPU time of ours beside the bare routes and the textbook, in short bursts in turn.
     Ratios,
     /// A few honest users among bots: their latency with and without the bots.
     Bots,

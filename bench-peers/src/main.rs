@@ -1,6 +1,7 @@
 //! Runs tower-sliding-window and its peers side by side, and prints what each costs.
 
 mod bots;
+mod bursts;
 mod cases;
 mod cli;
 mod exactness;

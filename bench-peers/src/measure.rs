@@ -12,8 +12,6 @@ use crate::table::median;
 
 /// How many connections the load has.
 pub(crate) const CONNECTIONS: u32 = 64;
-/// The number of bursts, where two cases take turns.
-const BURSTS: u64 = 20;
 
 /// How the HTTP workloads are run.
 #[derive(Clone, Copy)]
@@ -138,37 +136,4 @@ pub(crate) fn cpu_ratio(all: &[Samples], case: Case, base: Case) -> Option<f64> 
     let find = |case| all.iter().find(|samples| samples.case == case);
     let pairs = find(case)?.rounds.iter().zip(&find(base)?.rounds);
     Some(median(pairs.map(|(sample, base)| sample.server_us / base.server_us)))
-}
-
-/// Measures that ratio more exactly. Both servers run at once and get short bursts of load in turn.
-/// The median burst of each counts, so that other work of the machine affects both servers or none.
-pub(crate) async fn paired_cpu_ratio(
-    case: Case,
-    base: Case,
-    plan: Plan,
-    users: &str,
-) -> Result<f64> {
-    let mut ratios = Vec::new();
-    for round in 1..=plan.rounds {
-        let servers =
-            [Server::start(case, plan.workers).await?, Server::start(base, plan.workers).await?];
-        let mut used = [const { Vec::new() }; 2];
-        for burst in 0..=BURSTS {
-            for (server, used) in servers.iter().zip(&mut used) {
-                let url = server.url(if burst == 0 { "warm[0-9]{4}" } else { users });
-                let requests = plan.requests / BURSTS;
-                let before = cpu(server.pid()?)?;
-                Load { url, requests, connections: CONNECTIONS, rate: None }.run().await?;
-                if burst > 0 {
-                    used.push((cpu(server.pid()?)? - before).as_secs_f64());
-                }
-            }
-        }
-        let [case_used, base_used] = used.map(median);
-        let ratio = case_used / base_used;
-        let (case, base) = (case.label(), base.label());
-        eprintln!("in turn: round {round} of {}: {case} / {base}: {ratio:.3}", plan.rounds);
-        ratios.push(ratio);
-    }
-    Ok(median(ratios))
 }

@@ -7,7 +7,9 @@ use anyhow::Result;
 use crate::cli::{Arguments, Measurement};
 use crate::measure::Plan;
 use crate::programs::Program;
-use crate::{bots, exactness, machine, memory, micro, scripts, targets, threads, workloads};
+use crate::{
+    bots, bursts, exactness, machine, memory, micro, scripts, targets, threads, workloads,
+};
 
 /// How to read the tables; the command line and the machine are filled in.
 const PREAMBLE: &str = include_str!("preamble.md");
@@ -28,7 +30,7 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
         tables.push(workloads::admit(plan).await?);
     }
     if wants(Measurement::Ratios) {
-        tables.push(workloads::ratios(plan, &mut figures).await?);
+        tables.extend(bursts::run(plan, &mut figures).await?);
     }
     if wants(Measurement::Bots) {
         tables.push(bots::run(rounds, workers, &mut figures).await?);

@@ -3,12 +3,12 @@
 use anyhow::Result;
 
 use crate::cases::Case;
-use crate::measure::{Plan, Samples, cpu_ratio, paired_cpu_ratio};
+use crate::measure::{Plan, Samples, cpu_ratio};
 use crate::table::{Table, number, ratio};
 use crate::targets::Figure;
 
 /// A pattern for users that come only once.
-const NEW_USERS: &str = "[0-9a-f]{12}";
+pub(crate) const NEW_USERS: &str = "[0-9a-f]{12}";
 
 /// One user sends requests as fast as responses come. From the sixth on they are denied.
 pub(crate) async fn flood(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table> {
@@ -24,7 +24,7 @@ pub(crate) async fn flood(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table
             "p50, ms",
             "p99, ms",
             "server, µs a request",
-            "of bare 429",
+            "of our 429",
             "Redis, µs a request",
             "Redis calls",
             "status 429, %",
@@ -37,7 +37,7 @@ pub(crate) async fn flood(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table
             number(samples.median(|sample| sample.seen.p50 * 1e3)),
             number(samples.median(|sample| sample.seen.p99 * 1e3)),
             number(samples.median(|sample| sample.server_us)),
-            ratio(cpu_ratio(&all, samples.case, Case::Bare429)),
+            ratio(cpu_ratio(&all, samples.case, Case::BareProblem)),
             optional(samples.median_of(|sample| sample.redis_us)),
             whole(samples.median_of(|sample| sample.redis_calls.map(|calls| calls as f64))),
             number(samples.median(|sample| sample.seen.share(429) * 100.0)),
@@ -98,28 +98,6 @@ pub(crate) async fn admit(plan: Plan) -> Result<Table> {
             optional(a_user(samples.median_of(|sample| sample.redis_growth))),
             number(samples.median(|sample| sample.seen.share(200) * 100.0)),
         ]);
-    }
-    Ok(table)
-}
-
-/// The ratios of server CPU that matter most, measured more carefully than in the tables above.
-pub(crate) async fn ratios(plan: Plan, figures: &mut Vec<Figure>) -> Result<Table> {
-    let pairs = [
-        ("flood", Case::BareProblem, Case::Bare429, "bot", None),
-        ("flood", Case::Memory, Case::Bare429, "bot", None),
-        ("flood", Case::Redis, Case::Bare429, "bot", Some(1.08)),
-        ("admit", Case::Redis, Case::Ping, NEW_USERS, Some(1.10)),
-        ("admit", Case::RedisUncached, Case::Ping, NEW_USERS, None),
-        ("admit", Case::Textbook, Case::Ping, NEW_USERS, None),
-    ];
-    let mut table = Table::new("Server CPU a request, two cases loaded in turn", &["", "ratio"]);
-    for (workload, case, base, users, at_most) in pairs {
-        let measured = paired_cpu_ratio(case, base, plan, users).await?;
-        let name = format!("{workload}: {} / {}", case.label(), base.label());
-        table.row([name.clone(), ratio(Some(measured))]);
-        if let Some(at_most) = at_most {
-            figures.push(Figure::new(format!("server CPU a request, {name}"), measured, at_most));
-        }
     }
     Ok(table)
 }

@@ -1,0 +1,143 @@
+//! What a request costs the server and Redis, measured with care: all cases at once, each with short
+//! bursts of load in turn.
+
+use anyhow::{Context, Result};
+
+use crate::cases::Case;
+use crate::load::Load;
+use crate::measure::{CONNECTIONS, Plan};
+use crate::process::cpu;
+use crate::server::Server;
+use crate::table::{Table, median, number, ratio};
+use crate::targets::Figure;
+use crate::workloads::NEW_USERS;
+
+/// The number of rounds. In each, every case gets one burst.
+const BURSTS: u64 = 20;
+
+/// CPU microseconds a request in each round.
+struct Costs {
+    case: Case,
+    server: Vec<f64>,
+    redis: Vec<f64>,
+}
+
+/// Measures the flood and the admissions.
+pub(crate) async fn run(plan: Plan, figures: &mut Vec<Figure>) -> Result<Vec<Table>> {
+    let cases = [Case::BareProblem, Case::Bare429, Case::Memory, Case::Redis];
+    let flood = Burst { name: "flood", users: "bot", cases: &cases }.measure(plan).await?;
+    for case in [Case::Memory, Case::Redis] {
+        figures.push(figure(&flood, "flood", case, Case::BareProblem, SERVER, 1.03)?);
+    }
+    let flood = table("flood", &flood, Case::BareProblem, None)?;
+
+    let cases =
+        [Case::Ping, Case::Bare200, Case::Memory, Case::Redis, Case::RedisUncached, Case::Textbook];
+    let admit = Burst { name: "admit", users: NEW_USERS, cases: &cases }.measure(plan).await?;
+    figures.push(figure(&admit, "admit", Case::Redis, Case::Ping, SERVER, 1.00)?);
+    figures.push(figure(&admit, "admit", Case::Redis, Case::Textbook, REDIS, 0.70)?);
+    let admit = table("admit", &admit, Case::Ping, Some(Case::Textbook))?;
+    Ok(vec![flood, admit])
+}
+
+/// Whose CPU time: its name, and the values of the rounds.
+type Whose = (&'static str, fn(&Costs) -> &[f64]);
+const SERVER: Whose = ("server", |costs| &costs.server);
+const REDIS: Whose = ("Redis", |costs| &costs.redis);
+
+/// A load for some cases.
+struct Burst<'a> {
+    name: &'a str,
+    users: &'a str,
+    cases: &'a [Case],
+}
+
+impl Burst<'_> {
+    async fn measure(&self, plan: Plan) -> Result<Vec<Costs>> {
+        let mut all: Vec<(Costs, Server)> = Vec::new();
+        for &case in self.cases {
+            let costs = Costs { case, server: Vec::new(), redis: Vec::new() };
+            all.push((costs, Server::start(case, plan.workers).await?));
+        }
+        let requests = (plan.requests / BURSTS).max(1);
+        for round in 0..=BURSTS * plan.rounds as u64 {
+            eprintln!("bursts: {}: round {round} of {}", self.name, BURSTS * plan.rounds as u64);
+            // The same order each time would always put a case behind the same other.
+            fastrand::shuffle(&mut all);
+            for (costs, server) in &mut all {
+                let redis = server.redis.as_ref();
+                let redis_pid = redis.map(|redis| redis.pid()).transpose()?;
+                let (server_before, redis_before) =
+                    (cpu(server.pid()?)?, redis_pid.map(cpu).transpose()?);
+                let url = server.url(self.users);
+                Load { url, requests, connections: CONNECTIONS, rate: None }.run().await?;
+                let used = (cpu(server.pid()?)? - server_before).as_secs_f64();
+                let redis_used = match redis_pid.zip(redis_before) {
+                    Some((pid, before)) => (cpu(pid)? - before).as_secs_f64(),
+                    None => f64::NAN,
+                };
+                // The first round warms up.
+                if round > 0 {
+                    costs.server.push(used * 1e6 / requests as f64);
+                    costs.redis.push(redis_used * 1e6 / requests as f64);
+                }
+                if self.users == NEW_USERS
+                    && let Some(redis) = redis
+                {
+                    redis.flush().await?;
+                }
+            }
+        }
+        let mut all: Vec<Costs> = all.into_iter().map(|(costs, _)| costs).collect();
+        all.sort_by_key(|costs| self.cases.iter().position(|case| *case == costs.case));
+        Ok(all)
+    }
+}
+
+fn find(all: &[Costs], case: Case) -> Result<&Costs> {
+    all.iter().find(|costs| costs.case == case).context("a case that was not measured")
+}
+
+/// Returns the median of the ratios of the rounds.
+fn of_base(of: &[f64], base: &[f64]) -> f64 {
+    median(of.iter().zip(base).map(|(of, base)| of / base))
+}
+
+fn figure(
+    all: &[Costs],
+    name: &str,
+    case: Case,
+    base: Case,
+    (whose, values): Whose,
+    at_most: f64,
+) -> Result<Figure> {
+    let measured = of_base(values(find(all, case)?), values(find(all, base)?));
+    let name = format!("{whose} CPU a request, {name}: {} / {}", case.label(), base.label());
+    Ok(Figure::new(name, measured, at_most))
+}
+
+fn table(name: &str, all: &[Costs], base: Case, redis_base: Option<Case>) -> Result<Table> {
+    let of = |base: Case| format!("of {}", base.label());
+    let mut header = vec![String::new(), "server, µs a request".to_owned(), of(base)];
+    if let Some(redis_base) = redis_base {
+        header.extend(["Redis, µs a request".to_owned(), of(redis_base)]);
+    }
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let mut table = Table::new(format!("CPU a request, {name}: bursts in turn"), &header);
+    for costs in all {
+        let server_ratio = of_base(&costs.server, &find(all, base)?.server);
+        let median_of = |values: &[f64]| median(values.iter().copied());
+        let mut row = vec![
+            costs.case.label().to_owned(),
+            number(median_of(&costs.server)),
+            ratio(Some(server_ratio)),
+        ];
+        if let Some(redis_base) = redis_base {
+            let redis_ratio = of_base(&costs.redis, &find(all, redis_base)?.redis);
+            row.push(number(median_of(&costs.redis)));
+            row.push(ratio(Some(redis_ratio).filter(|ratio| ratio.is_finite())));
+        }
+        table.row(row);
+    }
+    Ok(table)
+}
