@@ -145,8 +145,11 @@ async fn record(mut stream: TcpStream, mut stopped: oneshot::Receiver<()>) -> Re
     }
 }
 
-/// Returns the name, the third word and the length of the first command, once it is complete.
-fn command(input: &[u8]) -> Result<Option<(&[u8], &[u8], usize)>> {
+/// The name of a command, its second argument, and its length in bytes.
+type Parsed<'a> = (&'a [u8], &'a [u8], usize);
+
+/// Returns the first command, once it is complete.
+fn command(input: &[u8]) -> Result<Option<Parsed<'_>>> {
     let Some((arguments, mut at)) = count(input, 0, b'*')? else { return Ok(None) };
     let mut words: [&[u8]; 3] = [b""; 3];
     for index in 0..arguments {

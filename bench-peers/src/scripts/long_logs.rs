@@ -21,7 +21,7 @@ const MEASURED: usize = 10;
 const WINDOW: Duration = Duration::from_secs(600);
 
 /// The calls that nearly fill the logs, that fill them, and that are denied.
-struct Calls {
+struct LimitRecording {
     limit: u32,
     nearly: Recording,
     admit: Recording,
@@ -29,7 +29,7 @@ struct Calls {
 }
 
 /// The calls for each limit.
-pub(crate) struct Recordings(Vec<Calls>);
+pub(crate) struct Recordings(Vec<LimitRecording>);
 
 pub(crate) fn table() -> Table {
     Table::new(
@@ -55,7 +55,7 @@ impl Recordings {
             let quota = Quota::new(limit, WINDOW);
             let (together, alone) = (Sending::Together, Sending::Alone);
             let nearly = limit as usize - MEASURED;
-            all.push(Calls {
+            all.push(LimitRecording {
                 limit,
                 nearly: record::checks(quota, &keys, nearly, together).await?,
                 admit: record::checks(quota, &keys, MEASURED, alone).await?,
