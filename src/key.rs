@@ -32,11 +32,12 @@ mod convert;
 mod extension;
 mod header;
 mod ip;
+mod network;
 #[cfg(feature = "axum")]
 mod path;
 mod query;
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 use http::request::Parts;
 use sha2::{Digest, Sha256};
@@ -45,7 +46,8 @@ use smallvec::SmallVec;
 pub use combine::{constant, first_of, optional, pair};
 pub use extension::extension;
 pub use header::{bearer, cookie, header};
-pub use ip::{TrustedProxies, TrustedProxiesError, client_ip, peer_ip};
+pub use ip::{IpExtractor, TrustedProxies, TrustedProxiesError, client_ip, peer_ip};
+pub use network::PrefixLengthError;
 #[cfg(feature = "axum")]
 pub use path::path_param;
 pub use query::query;
@@ -72,7 +74,8 @@ const HASHED: &[u8] = b"sha256:";
 /// | a UUID | its text in lower case with hyphens |
 ///
 /// [`key::peer_ip`](peer_ip) and [`key::client_ip`](client_ip) make the same key of an address, so
-/// `bans.lift(address)` and `limiter.peek(address)` find it. [`Key::new`] takes any other bytes.
+/// `bans.lift(address)` and `limiter.peek(address)` find it. If the extractor counts by longer or shorter
+/// networks, [`IpExtractor::key_of`] makes its key. [`Key::new`] takes any other bytes.
 ///
 /// A key of more than 128 bytes is replaced by its SHA-256. Keys often identify people, so neither
 /// [`Debug`](fmt::Debug) nor any message of this crate contains their bytes. [`Key::as_bytes`] returns
@@ -109,6 +112,21 @@ impl Key {
     /// Creates a key from the [bytes](Key::as_bytes) of an earlier one, without hashing them again.
     pub(crate) fn from_stored(bytes: &[u8]) -> Self {
         Self(SmallVec::from_slice(bytes))
+    }
+
+    /// Creates a key from a short text. One that a key holds inline needs no allocation.
+    fn of_text(text: fmt::Arguments<'_>) -> Self {
+        struct Inline(SmallVec<[u8; INLINE]>);
+        impl Write for Inline {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                self.0.extend_from_slice(text.as_bytes());
+                Ok(())
+            }
+        }
+        let mut inline = Inline(SmallVec::new());
+        // Neither the formatted types nor the buffer return an error.
+        let _ = inline.write_fmt(text);
+        Self::new(inline.0)
     }
 
     /// Joins two keys into one. No other two keys join into the same.

@@ -1,15 +1,14 @@
 //! The conversions into a [`Key`].
 
 use std::borrow::Cow;
-use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 use uuid::Uuid;
 
-use super::{INLINE, Key};
+use super::Key;
+use super::network::Networks;
 
 // There is no generic implementation for `AsRef<[u8]>`: it would include `Uuid`, whose key is its text.
 //
@@ -47,11 +46,8 @@ key_from! {
     Vec<u8>, |bytes| Self::new(&bytes[..]);
     Bytes, |bytes| Self::new(&bytes[..]);
     u64, |number| digits(number);
-    IpAddr, |ip| match ip {
-        IpAddr::V4(ip) => Self::from(ip),
-        IpAddr::V6(ip) => Self::from(ip),
-    };
-    Uuid, |uuid| displayed(format_args!("{}", uuid.hyphenated()));
+    IpAddr, |ip| Networks::DEFAULT.key(ip);
+    Uuid, |uuid| Self::of_text(format_args!("{}", uuid.hyphenated()));
 }
 
 unlisted_key_from! {
@@ -63,15 +59,7 @@ unlisted_key_from! {
     // Without 8-bit integers: `Key::from(b'7')` would be `55`.
     [u16, u32, u128, usize, i16, i32, i64, i128, isize], |number| digits(number);
     [&u16, &u32, &u64, &u128, &usize, &i16, &i32, &i64, &i128, &isize], |number| digits(*number);
-    [Ipv4Addr], |ip| displayed(format_args!("{ip}"));
-    // The /64 is the smallest network that a provider assigns to a customer.
-    [Ipv6Addr], |ip| match ip.to_canonical() {
-        IpAddr::V4(ip) => Self::from(ip),
-        IpAddr::V6(ip) => {
-            let net = Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64);
-            displayed(format_args!("{net}/64"))
-        }
-    };
+    [Ipv4Addr, Ipv6Addr], |ip| Self::from(IpAddr::from(ip));
     // Without the port.
     [SocketAddr], |address| Self::from(address.ip());
     [&Ipv4Addr, &Ipv6Addr, &IpAddr, &SocketAddr, &Uuid], |value| Self::from(*value);
@@ -94,21 +82,6 @@ impl<const N: usize> From<&[u8; N]> for Key {
 
 fn digits(number: impl itoa::Integer) -> Key {
     Key::new(itoa::Buffer::new().format(number))
-}
-
-/// Returns the key of a short text. A text that a key holds inline needs no allocation.
-fn displayed(text: fmt::Arguments<'_>) -> Key {
-    struct Inline(SmallVec<[u8; INLINE]>);
-    impl Write for Inline {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            self.0.extend_from_slice(text.as_bytes());
-            Ok(())
-        }
-    }
-    let mut inline = Inline(SmallVec::new());
-    // Neither the formatted types nor the buffer return an error.
-    let _ = inline.write_fmt(text);
-    Key::new(inline.0)
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use http::request::Parts;
 use ipnet::IpNet;
 
+use super::network::{Networks, PrefixLengthError};
 use super::{Key, KeyError, KeyExtractor};
 
 /// Takes the key from the address of the connection's peer.
@@ -16,6 +18,7 @@ use super::{Key, KeyError, KeyExtractor};
 /// The key is that of [`Key::from`]`(address)`: the text of an IPv4 address, such as `203.0.113.7`, and
 /// the /64 of an IPv6 address, such as `2001:db8:0:1::/64`. The /64 is the smallest network that a
 /// provider assigns to a customer. An IPv4-mapped address counts as the IPv4 address.
+/// [`IpExtractor::ipv6_prefix`] and [`IpExtractor::ipv4_prefix`] choose other networks.
 ///
 /// Behind a reverse proxy every client has the proxy's address: use [`client_ip`].
 ///
@@ -30,8 +33,8 @@ use super::{Key, KeyError, KeyExtractor};
 /// # Ok::<(), std::net::AddrParseError>(())
 /// ```
 #[must_use]
-pub fn peer_ip() -> impl KeyExtractor + Clone {
-    |parts: &Parts| peer_of(parts).map(Key::from)
+pub fn peer_ip() -> IpExtractor {
+    client_ip(TrustedProxies::default())
 }
 
 /// Takes the key from the client's address behind trusted proxies.
@@ -57,19 +60,93 @@ pub fn peer_ip() -> impl KeyExtractor + Clone {
 /// # Ok::<(), key::TrustedProxiesError>(())
 /// ```
 #[must_use]
-pub fn client_ip(proxies: TrustedProxies) -> impl KeyExtractor + Clone {
-    move |parts: &Parts| {
-        let mut client = peer_of(parts)?;
-        let headers = parts.headers.get_all("x-forwarded-for").iter().rev();
-        let mut claims = headers.flat_map(|header| header.as_bytes().rsplit(|byte| *byte == b','));
-        while proxies.contains(client) {
-            let Some(claim) = claims.next() else { break };
-            client = std::str::from_utf8(claim)
-                .ok()
-                .and_then(|claim| parse_claim(claim.trim_matches([' ', '\t'])))
-                .ok_or(KeyError::Invalid)?;
+pub fn client_ip(proxies: TrustedProxies) -> IpExtractor {
+    IpExtractor { proxies, networks: Networks::DEFAULT }
+}
+
+/// The extractor of [`peer_ip`] and [`client_ip`].
+///
+/// A provider may give a customer a larger IPv6 network than a /64: a /56 or a /48 has 256 or 65,536 of
+/// them, each with a log of its own. A shorter prefix counts the whole network as one key. It also counts
+/// customers together if their provider gives them less.
+///
+/// ```
+/// use std::net::IpAddr;
+/// use tower_sliding_window::{Key, key};
+///
+/// let by_network = key::peer_ip().ipv6_prefix(56).ipv4_prefix(24);
+/// let address: IpAddr = "2001:db8:0:12ff::7".parse()?;
+/// assert_eq!(by_network.key_of(address), Key::from("2001:db8:0:1200::/56"));
+/// let address: IpAddr = "203.0.113.7".parse()?;
+/// assert_eq!(by_network.key_of(address), Key::from("203.0.113.0/24"));
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct IpExtractor {
+    proxies: TrustedProxies,
+    networks: Networks,
+}
+
+impl IpExtractor {
+    /// Sets the length of the network of an IPv6 address, from 1 to 128. Defaults to 64.
+    ///
+    /// # Panics
+    ///
+    /// Where [`IpExtractor::try_ipv6_prefix`] returns an error.
+    #[track_caller]
+    pub fn ipv6_prefix(self, length: u8) -> Self {
+        match self.try_ipv6_prefix(length) {
+            Ok(extractor) => extractor,
+            Err(error) => panic!("{error}"),
         }
-        Ok(Key::from(client))
+    }
+
+    /// Sets the length as [`IpExtractor::ipv6_prefix`] does, or returns an error.
+    ///
+    /// # Errors
+    ///
+    /// [`PrefixLengthError`] if the length is 0 or above 128.
+    pub fn try_ipv6_prefix(self, length: u8) -> Result<Self, PrefixLengthError> {
+        Ok(Self { networks: self.networks.ipv6(length)?, ..self })
+    }
+
+    /// Sets the length of the network of an IPv4 address, from 1 to 32. Defaults to 32. It also applies
+    /// to IPv4-mapped addresses, such as `::ffff:203.0.113.7`.
+    ///
+    /// # Panics
+    ///
+    /// Where [`IpExtractor::try_ipv4_prefix`] returns an error.
+    #[track_caller]
+    pub fn ipv4_prefix(self, length: u8) -> Self {
+        match self.try_ipv4_prefix(length) {
+            Ok(extractor) => extractor,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Sets the length as [`IpExtractor::ipv4_prefix`] does, or returns an error.
+    ///
+    /// # Errors
+    ///
+    /// [`PrefixLengthError`] if the length is 0 or above 32.
+    pub fn try_ipv4_prefix(self, length: u8) -> Result<Self, PrefixLengthError> {
+        Ok(Self { networks: self.networks.ipv4(length)?, ..self })
+    }
+
+    /// Returns the key of an address, such as for [`Bans::lift`](crate::Bans::lift). It is that of
+    /// [`Key::from`] unless a length was set.
+    #[must_use]
+    pub fn key_of(&self, address: impl Into<IpAddr>) -> Key {
+        self.networks.key(address.into())
+    }
+}
+
+impl KeyExtractor for IpExtractor {
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        let peer = peer_of(parts)?;
+        let is_proxy = self.proxies.contains(peer);
+        Ok(self.key_of(if is_proxy { self.proxies.client(peer, parts)? } else { peer }))
     }
 }
 
@@ -82,6 +159,30 @@ pub struct TrustedProxies(Vec<IpNet>);
 impl TrustedProxies {
     fn contains(&self, ip: IpAddr) -> bool {
         self.0.iter().any(|net| net.contains(&ip))
+    }
+
+    /// Returns the client behind a peer, as the proxies name it.
+    fn client(&self, peer: IpAddr, parts: &Parts) -> Result<IpAddr, KeyError> {
+        let headers = parts.headers.get_all("x-forwarded-for").iter().rev();
+        let mut claims = headers.flat_map(|header| header.as_bytes().rsplit(|byte| *byte == b','));
+        let mut client = peer;
+        while self.contains(client) {
+            let Some(claim) = claims.next() else { break };
+            client = std::str::from_utf8(claim)
+                .ok()
+                .and_then(|claim| parse_claim(claim.trim_matches([' ', '\t'])))
+                .ok_or(KeyError::Invalid)?;
+        }
+        Ok(client)
+    }
+}
+
+impl fmt::Display for TrustedProxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, net) in self.0.iter().enumerate() {
+            write!(f, "{}{net}", if index == 0 { "" } else { "," })?;
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use http::request::Builder;
 use http::{HeaderValue, Request};
+use ipnet::IpNet;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -87,6 +88,27 @@ proptest! {
     }
 
     #[test]
+    fn a_network_is_that_of_ipnet(
+        ip in prop_oneof![any::<IpAddr>(), any::<Ipv4Addr>().prop_map(|it| it.to_ipv6_mapped().into())],
+        (v4, v6) in (1_u8..=32, 1_u8..=128),
+    ) {
+        let extractor = key::peer_ip().ipv4_prefix(v4).ipv6_prefix(v6);
+        let canonical = ip.to_canonical();
+        let length = if canonical.is_ipv4() { v4 } else { v6 };
+        let net = IpNet::new(canonical, length).unwrap().trunc();
+        let text = if length == 32 && canonical.is_ipv4() { net.addr().to_string() } else { net.to_string() };
+        prop_assert_eq!(extractor.key_of(ip), Key::from(text));
+        let request = || Request::builder().extension(SocketAddr::from((ip, 443)));
+        prop_assert_eq!(extractor.extract(&parts(request())), Ok(extractor.key_of(ip)));
+
+        let behind = key::client_ip("0.0.0.0/0, ::/0".parse().unwrap());
+        let behind = behind.ipv4_prefix(v4).ipv6_prefix(v6);
+        let forwarded = request().header("x-forwarded-for", ip.to_string());
+        prop_assert_eq!(behind.extract(&parts(forwarded)), Ok(extractor.key_of(ip)));
+        prop_assert_eq!(key::peer_ip().key_of(ip), Key::from(ip), "the default");
+    }
+
+    #[test]
     fn forged_forwarded_for_changes_no_key(
         forged in vec(any_header(), 0..4),
         same_line in any::<bool>(),
@@ -139,5 +161,17 @@ proptest! {
         // Where the claim itself is trusted the answer is the same: it is the leftmost.
         let key = key::client_ip(proxies).extract(&parts(request));
         prop_assert_eq!(key, of_peer(client));
+    }
+}
+
+#[test]
+fn a_wrong_prefix_length_is_an_error() {
+    for length in [0, 33, 128, 129, 255] {
+        let error = key::peer_ip().try_ipv4_prefix(length).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("/{length} is not the length of an IPv4")), "{error}");
+    }
+    for length in [0, 129, 255] {
+        let error = key::peer_ip().try_ipv6_prefix(length).unwrap_err().to_string();
+        assert!(error.contains("IPv6 network: it is 1 to 128"), "{error}");
     }
 }
