@@ -35,6 +35,26 @@ pub enum PolicyError {
         /// The error of the quota.
         source: ParseQuotaError,
     },
+    /// A set of policies is empty, so it would limit nothing.
+    #[error("there is no policy: name at least one")]
+    NoPolicy,
+    /// Two policies of a set have the same name.
+    #[error(
+        "there are two policies named {name:?}: their logs are kept by name, so each needs its own"
+    )]
+    Duplicate {
+        /// The name.
+        name: String,
+    },
+    /// A new set lacks policies that are in use.
+    #[error(
+        "missing from the new policies, but in use: {names}; a policy can't be removed or renamed while \
+         the program runs, because its rules would lose their limit and their logs"
+    )]
+    Missing {
+        /// The names, each in quotation marks, separated by commas.
+        names: String,
+    },
     /// The policy of a handle can't change its name.
     #[error("the policy {from:?} can't be replaced by one named {to:?}: its logs are kept by name")]
     Renamed {
@@ -82,5 +102,25 @@ pub enum ParsePenaltyError {
     LevelLength {
         /// The position of the level, counted from 1.
         position: usize,
+    },
+    /// What follows the levels is neither a decay nor a jitter, or is there twice.
+    #[error(
+        "{text:?} is not an option of a penalty: write `decay LENGTH` and `jitter PERCENT%` once"
+    )]
+    Option {
+        /// The words.
+        text: String,
+    },
+    /// The decay can't be parsed, or is too short or too long.
+    #[error("the decay {text:?} is not a length of time from a second to a year, such as 7d")]
+    Decay {
+        /// The text after `decay`.
+        text: String,
+    },
+    /// The jitter is not a percentage.
+    #[error("the jitter {text:?} is not a whole number up to 100 with a percent sign, such as 20%")]
+    Jitter {
+        /// The text after `jitter`.
+        text: String,
     },
 }

@@ -1,0 +1,142 @@
+//! The text form of a [`Penalty`].
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::{DEFAULT_DECAY, LONGEST_BAN, Penalty};
+use crate::policy::ParsePenaltyError;
+use crate::quota::{Quota, Span, parse_window};
+use crate::time::micros;
+
+const MANUAL: &str = "manual";
+const DECAY: &str = "decay";
+const JITTER: &str = "jitter";
+
+impl fmt::Display for Penalty {
+    /// Writes the penalty in the form that [`Penalty::from_str`] parses.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.strikes {
+            None => f.write_str(MANUAL)?,
+            Some(strikes) => write!(f, "{strikes}")?,
+        }
+        for (index, level) in self.levels.iter().enumerate() {
+            write!(f, "{}{}", if index == 0 { ':' } else { ',' }, Span(micros(*level)))?;
+        }
+        if self.decay != DEFAULT_DECAY {
+            write!(f, " {DECAY} {}", Span(self.decay_us()))?;
+        }
+        if self.jitter_percent > 0 {
+            write!(f, " {JITTER} {}%", self.jitter_percent)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Penalty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Penalty({self})")
+    }
+}
+
+impl FromStr for Penalty {
+    type Err = ParsePenaltyError;
+
+    fn from_str(text: &str) -> Result<Self, ParsePenaltyError> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let is_option = |word: &&str| [DECAY, JITTER].contains(word);
+        let (bans, options) =
+            words.split_at(words.iter().position(is_option).unwrap_or(words.len()));
+        let mut penalty = read_bans(&bans.join(" "))?;
+        let mut seen = Vec::new();
+        for option in options.chunks(2) {
+            penalty = match *option {
+                [name, _] if seen.contains(&name) => Err(option_error(option)),
+                [DECAY, decay] => Ok(penalty.decay(read_decay(decay)?)),
+                [JITTER, percent] => Ok(penalty.jitter(read_jitter(percent)?)),
+                _ => Err(option_error(option)),
+            }?;
+            seen.push(option[0]);
+        }
+        Ok(penalty)
+    }
+}
+
+/// Reads `STRIKES/TIME:LENGTH,LENGTH,...` or `manual`.
+fn read_bans(text: &str) -> Result<Penalty, ParsePenaltyError> {
+    if text == MANUAL {
+        return Ok(Penalty::manual());
+    }
+    let (strikes, levels) = text.split_once(':').ok_or(ParsePenaltyError::NoLevels)?;
+    let strikes: Quota = strikes.trim().parse().map_err(ParsePenaltyError::Strikes)?;
+    let level = |(index, level): (usize, &str)| {
+        // A length is parsed as the window of a quota.
+        let quota: Result<Quota, _> = format!("1/{}", level.trim()).parse();
+        let wrong = |source| ParsePenaltyError::Level { position: index + 1, source };
+        quota.map(|quota| quota.window()).map_err(wrong)
+    };
+    let levels: Vec<Duration> =
+        levels.split(',').enumerate().map(level).collect::<Result<_, _>>()?;
+    Penalty::try_new(strikes, levels)
+}
+
+fn read_decay(text: &str) -> Result<Duration, ParsePenaltyError> {
+    let allowed = Duration::from_secs(1)..=LONGEST_BAN;
+    let decay = parse_window(text).filter(|decay| allowed.contains(decay));
+    decay.ok_or_else(|| ParsePenaltyError::Decay { text: text.to_owned() })
+}
+
+fn read_jitter(text: &str) -> Result<u8, ParsePenaltyError> {
+    let percent = text.strip_suffix('%').and_then(|number| number.parse().ok());
+    let percent = percent.filter(|percent| *percent <= 100);
+    percent.ok_or_else(|| ParsePenaltyError::Jitter { text: text.to_owned() })
+}
+
+fn option_error(words: &[&str]) -> ParsePenaltyError {
+    ParsePenaltyError::Option { text: words.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_round_trips() {
+        for text in [
+            "3/10m:60s,1h,24h",
+            "1/1s:1s",
+            "100/1h:30s,30s",
+            "manual",
+            "manual decay 1h",
+            "3/600s:60s decay 7d jitter 20%",
+        ] {
+            let penalty: Penalty = text.parse().unwrap();
+            assert_eq!(penalty.to_string().parse::<Penalty>().unwrap(), penalty);
+        }
+    }
+
+    #[test]
+    fn error_names_the_part() {
+        for (text, part) in [
+            ("3/10m", "write STRIKES/TIME:LENGTH"),
+            ("0/10m:1m", "the strikes, before the colon: the limit is zero"),
+            ("3/10m:", "level number 1"),
+            ("3/10m:1m,x", "level number 2"),
+            ("3/10m:1h,1m", "level number 2 must be a second to a year long"),
+            ("3/10m:10ms", "level number 1 must be a second"),
+            ("3/10m:366d", "level number 1 must be a second to a year long"),
+            ("101/10m:1m", "101 strikes are too many"),
+            ("3/10m:1m decay", "\"decay\" is not an option"),
+            ("3/10m:1m decay 1h jitter 1% decay 2h", "\"decay 2h\" is not an option"),
+            ("3/10m:1m jitter 1% often 2", "\"often 2\" is not an option"),
+            ("3/10m:1m decay soon", "the decay \"soon\""),
+            ("3/10m:1m decay 1ms", "the decay \"1ms\""),
+            ("3/10m:1m decay 366d", "the decay \"366d\""),
+            ("3/10m:1m jitter 20", "the jitter \"20\""),
+            ("3/10m:1m jitter 101%", "the jitter \"101%\""),
+        ] {
+            let error = text.parse::<Penalty>().unwrap_err().to_string();
+            assert!(error.starts_with(part), "{text}: {error}");
+        }
+    }
+}
