@@ -72,6 +72,7 @@
 //! | `moderation` | no | `moderation::SpeechMonitor`, which silently mutes spammers; enables `memory` |
 //! | `metrics` | no | the metrics below, through the `metrics` crate |
 //! | `tracing` | no | events about denials and failures, without keys, through the `tracing` crate |
+//! | `serde` | no | `Serialize` and `Deserialize` for [`Policies`], [`Policy`] and everything else that has a text form |
 //! | `full` | no | all of the above |
 //! | `contract` | no | `store::contract`, the contract test for custom stores; not in `full` |
 //!
@@ -130,6 +131,8 @@ pub mod store;
 #[cfg(feature = "storm")]
 pub mod storm;
 mod telemetry;
+#[cfg(feature = "serde")]
+mod text_form;
 mod time;
 mod window;
 
@@ -142,7 +145,9 @@ pub use self::http::{
 };
 pub use self::key::{Key, KeyError, KeyExtractor};
 pub use self::limiter::Limiter;
-pub use self::policy::{ParsePenaltyError, Penalty, Policy, PolicyError, PolicyHandle};
+pub use self::policy::{
+    ParsePenaltyError, Penalty, Policies, Policy, PolicyChange, PolicyError, PolicyHandle,
+};
 pub use self::quota::{ParseQuotaError, Quota, QuotaError};
 #[cfg(feature = "memory")]
 pub use self::store::MemoryStore;

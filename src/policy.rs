@@ -1,8 +1,11 @@
 //! [`Policy`]: a name and quotas, all of which must hold.
 
+#[cfg(feature = "serde")]
+mod document;
 mod error;
 mod handle;
 mod penalty;
+mod policies;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +23,7 @@ pub use self::error::{ParsePenaltyError, PolicyError};
 pub use self::handle::PolicyHandle;
 pub(crate) use self::penalty::LONGEST_BAN;
 pub use self::penalty::Penalty;
+pub use self::policies::{Policies, PolicyChange};
 
 const LONGEST_NAME: usize = 64;
 /// The name of a policy without one, as in the examples of the IETF draft.
@@ -41,6 +45,10 @@ pub(crate) fn is_name(text: &str) -> bool {
 /// only if they had the same quotas when they were made.
 ///
 /// A key has one log for all quotas of a policy, which covers the longest window.
+///
+/// With the feature `serde`, a configuration has a policy as a text or as a table of `name`, `quotas`,
+/// `candidates` and `penalty`, of which only `quotas` must be there. [`Policies`] shows the forms. The
+/// format must describe itself, as JSON and TOML do.
 ///
 /// ```
 /// use tower_sliding_window::{Policy, Quota};
@@ -275,12 +283,15 @@ impl FromStr for Policy {
     type Err = PolicyError;
 
     fn from_str(text: &str) -> Result<Self, PolicyError> {
-        text.split(',').enumerate().try_fold(Self::unnamed(), |policy, (index, part)| {
-            let quota = part
-                .trim()
-                .parse()
-                .map_err(|source| PolicyError::Quota { position: index + 1, source })?;
-            Ok(policy.quota(quota))
-        })
+        Ok(parse_quotas(text)?.into_iter().fold(Self::unnamed(), Self::quota))
     }
+}
+
+/// Parses quotas that are separated by commas.
+fn parse_quotas(text: &str) -> Result<Vec<Quota>, PolicyError> {
+    let quota = |(index, part): (usize, &str)| {
+        let wrong = |source| PolicyError::Quota { position: index + 1, source };
+        part.trim().parse().map_err(wrong)
+    };
+    text.split(',').enumerate().map(quota).collect()
 }

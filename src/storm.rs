@@ -111,6 +111,8 @@ mod alerts;
 #[cfg(all(test, feature = "redis"))]
 mod contract;
 mod detector;
+#[cfg(feature = "serde")]
+mod document;
 #[cfg(feature = "memory")]
 mod log;
 #[cfg(feature = "memory")]

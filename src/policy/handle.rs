@@ -84,6 +84,11 @@ impl PolicyHandle {
         Ok(())
     }
 
+    /// Replaces the policy by one that has the same log name.
+    pub(super) fn replace(&self, policy: Arc<Policy>) {
+        self.0.store(policy);
+    }
+
     /// Returns the present policy.
     #[must_use]
     pub fn get(&self) -> Arc<Policy> {

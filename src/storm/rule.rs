@@ -30,6 +30,9 @@ const MIN_DEFAULT_CAP: u32 = 1_000;
 /// assert_eq!(rule.validate(), Ok(()));
 /// # Ok::<(), tower_sliding_window::ParseQuotaError>(())
 /// ```
+///
+/// With the feature `serde`, a configuration has a rule as a table of `threshold`, which must be there,
+/// `name`, `ends_below`, `cap` and `cool_down`, such as `"5m"`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StormRule {
     name: Option<Arc<str>>,

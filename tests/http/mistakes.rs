@@ -14,8 +14,8 @@ use test_support::requests::{by_user, from_user, ok, request, send, status};
 use test_support::warnings::Warnings;
 use tower::{Layer, ServiceBuilder, service_fn};
 use tower_sliding_window::{
-    Bans, FailurePolicy, Limiter, MemoryStore, MissingKey, Policy, PolicyHandle, Quota, RedisStore,
-    SlidingWindowLayer, StoreError, key, moderation,
+    Bans, FailurePolicy, Limiter, MemoryStore, MissingKey, Policies, Policy, PolicyHandle, Quota,
+    RedisStore, SlidingWindowLayer, StoreError, key, moderation,
 };
 
 fn policy(name: &str) -> Policy {
@@ -192,6 +192,9 @@ fn a_constructor_panics_at_its_caller() {
         "a b" in Policy::new("a b");
         "a b" in Policy::from(ONE).named("a b");
         "empty" in PolicyHandle::new(empty());
+        "no policy" in Policies::new([]);
+        "/0 is not the length of an IPv6" in key::peer_ip().ipv6_prefix(0);
+        "/33 is not the length of an IPv4" in key::peer_ip().ipv4_prefix(33);
         "empty" in PolicyHandle::from(empty());
         "`instances`" in FailurePolicy::local(0);
         "`name`" in key::header("a b");

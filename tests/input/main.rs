@@ -1,6 +1,7 @@
 //! Hostile and random input.
 
 mod addresses;
+mod documents;
 mod extractors;
 mod keys;
 mod parsers;

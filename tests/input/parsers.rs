@@ -15,14 +15,14 @@ use tower_sliding_window::{FailurePolicy, Penalty, Policy, Quota};
 /// What no parser here takes anywhere, so that whatever holds it is the wrong part.
 const WRONG: &str = "[#!?x-z]{1,12}";
 
-fn quota() -> impl Strategy<Value = Quota> {
+pub(crate) fn quota() -> impl Strategy<Value = Quota> {
     const CENTURY_US: u64 = 100 * 365 * 24 * 3_600_000_000;
     let round = (1_u64..1000, select(vec![1, 1_000, 1_000_000, 60_000_000, 3_600_000_000]));
     let window = prop_oneof![1..=CENTURY_US, round.prop_map(|(count, unit)| count * unit)];
     (1..=u32::MAX, window).prop_map(|(limit, us)| Quota::new(limit, Duration::from_micros(us)))
 }
 
-fn penalty() -> impl Strategy<Value = Penalty> {
+pub(crate) fn penalty() -> impl Strategy<Value = Penalty> {
     const YEAR_US: u64 = 365 * 24 * 3_600_000_000;
     let strikes = (1..=100_u32, quota()).prop_map(|(count, it)| Quota::new(count, it.window()));
     let levels = vec(1_000_000..=YEAR_US, 1..=100).prop_map(|mut levels| {

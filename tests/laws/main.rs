@@ -4,4 +4,5 @@ mod cancel;
 mod contract;
 mod costs;
 mod fleet;
+mod reload;
 mod wrong_designs;

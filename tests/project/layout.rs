@@ -17,6 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["redis"],
     &["store"],
     &["limiter", "bans", "http", "storm", "moderation"],
+    &["text_form"],
 ];
 
 /// A source file by its module path, such as `store::memory`, with what it imports.

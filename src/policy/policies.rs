@@ -1,0 +1,218 @@
+//! [`Policies`]: a set of policies by name, all of which a reload replaces.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::{Policy, PolicyError, PolicyHandle};
+
+/// A set of policies by name, from a configuration that can be loaded again while the program runs.
+///
+/// [`Policies::get`] returns the handle of a policy, for layers, limiters and bans. [`Policies::reload`]
+/// replaces the policies behind these handles. The logs stay, so a new quota counts the requests that
+/// were admitted under the old one.
+///
+/// With the feature `serde` the set is a map of names to policies in any format that describes itself,
+/// such as TOML or JSON. A policy is a text, as in [`Policy`], or a table of `quotas`, `candidates` and
+/// `penalty`. `quotas` and `candidates` are a text or a list. A name that occurs twice, an unknown field
+/// and an empty set are errors. An error names the policy and the field, and the format adds the line
+/// and the column.
+///
+#[cfg_attr(feature = "serde", doc = "```")]
+#[cfg_attr(not(feature = "serde"), doc = "```ignore")]
+/// use tower_sliding_window::{Limiter, MemoryStore, Policies};
+///
+/// let policies: Policies = toml::from_str(
+///     r#"
+///     ip = "100/60s"
+///
+///     [user]
+///     quotas = ["2/1s", "5/60s"]
+///     candidates = "4/60s"
+///     penalty = "3/10m:1m,1h,24h"
+///     "#,
+/// )?;
+/// let limiter = Limiter::new(policies.get("user").ok_or("no user")?, MemoryStore::new());
+///
+/// let changes = policies.reload(toml::from_str(r#"ip = "100/60s"
+/// user = "8/60s""#)?)?;
+/// assert_eq!(limiter.policy().to_string(), "8/60s");
+/// assert_eq!(changes.len(), 1);
+///
+/// let error = toml::from_str::<Policies>("user = '5/sixty'").unwrap_err();
+/// assert!(error.to_string().contains("policy \"user\": quota number 1: the window \"sixty\""));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Clones share the set.
+#[derive(Clone)]
+pub struct Policies(Arc<RwLock<Handles>>);
+
+type Handles = BTreeMap<Arc<str>, PolicyHandle>;
+
+impl Policies {
+    /// Creates a set of policies.
+    ///
+    /// # Panics
+    ///
+    /// Where [`Policies::try_new`] returns an error.
+    #[must_use]
+    #[track_caller]
+    pub fn new(policies: impl IntoIterator<Item = Policy>) -> Self {
+        match Self::try_new(policies) {
+            Ok(policies) => policies,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Creates a set of policies, or returns an error. A policy without a name is named `default`.
+    ///
+    /// # Errors
+    ///
+    /// [`PolicyError::NoPolicy`] if there is none, [`PolicyError::NoQuota`] if one has no quota, and
+    /// [`PolicyError::Duplicate`] if two have the same name.
+    pub fn try_new(policies: impl IntoIterator<Item = Policy>) -> Result<Self, PolicyError> {
+        let mut handles = Handles::new();
+        for policy in policies {
+            let name = policy.name.clone();
+            let handle = PolicyHandle::try_new(policy.named(&name))?;
+            if handles.insert(name.clone(), handle).is_some() {
+                return Err(PolicyError::Duplicate { name: name.as_ref().to_owned() });
+            }
+        }
+        if handles.is_empty() {
+            return Err(PolicyError::NoPolicy);
+        }
+        Ok(Self(Arc::new(RwLock::new(handles))))
+    }
+
+    /// Returns the handle of a policy, or `None` if the set has no policy of this name. It stays the
+    /// same after each [`Policies::reload`].
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<PolicyHandle> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// Returns the present policies, sorted by name.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Policy>> {
+        let handles = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        handles.values().map(PolicyHandle::get).collect()
+    }
+
+    /// Replaces all policies by those of another set, and returns what has changed, sorted by name.
+    ///
+    /// Handles that [`Policies::get`] has returned take effect at once in every limiter and layer. A
+    /// policy is replaced whole, as by [`PolicyHandle::set`] with a policy that has a name: a penalty or
+    /// candidate that the new policy lacks is gone. The log of a key stays. A longer window begins with
+    /// the entries that the shorter one still holds. A policy of a new name is added.
+    ///
+    /// The new set is checked before the first policy is replaced, and reloads take effect one after the
+    /// other. A decision under several policies that begins during a reload may use some policies of
+    /// before it and some of after it, but no mixture of one policy.
+    ///
+    /// Other processes have to reload too.
+    ///
+    /// # Errors
+    ///
+    /// [`PolicyError::Missing`] if the new set lacks a policy of this one, also because it has another
+    /// name: a rule that uses it would have no limit, and its logs are kept by name. Then nothing has
+    /// changed. To remove a policy, restart the program.
+    pub fn reload(&self, new: Self) -> Result<Vec<PolicyChange>, PolicyError> {
+        // A copy, because `new` may share its handles with this set.
+        let new = new.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut handles = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let missing = handles.keys().filter(|name| !new.contains_key(*name));
+        let missing: Vec<String> = missing.map(|name| format!("{name:?}")).collect();
+        if !missing.is_empty() {
+            return Err(PolicyError::Missing { names: missing.join(", ") });
+        }
+        let mut changes = Vec::new();
+        for (name, new) in new {
+            let after = new.get();
+            let before = match handles.get(&name) {
+                Some(handle) => {
+                    let before = handle.get();
+                    // What is cached about denials stays valid as long as nothing changes.
+                    if before == after {
+                        continue;
+                    }
+                    handle.replace(after.clone());
+                    Some(before)
+                }
+                None => {
+                    handles.insert(name, new);
+                    None
+                }
+            };
+            changes.push(PolicyChange { before, after });
+        }
+        Ok(changes)
+    }
+}
+
+impl fmt::Debug for Policies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.all()).finish()
+    }
+}
+
+/// A policy that a [reload](Policies::reload) has changed or added.
+///
+/// As text: `user: quotas 5/60s -> 8/60s, penalty none -> 3/600s:60s`, or `vip: new, quotas 100/60s`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyChange {
+    before: Option<Arc<Policy>>,
+    after: Arc<Policy>,
+}
+
+impl PolicyChange {
+    /// Returns the policy's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.after.name()
+    }
+
+    /// Returns the policy before the reload, or `None` if there was none of this name.
+    #[must_use]
+    pub fn before(&self) -> Option<&Policy> {
+        self.before.as_deref()
+    }
+
+    /// Returns the policy after the reload.
+    #[must_use]
+    pub fn after(&self) -> &Policy {
+        &self.after
+    }
+}
+
+impl fmt::Display for PolicyChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let after = parts(&self.after);
+        let mut separator = ": ";
+        f.write_str(self.name())?;
+        let Some(before) = &self.before else {
+            f.write_str(": new")?;
+            let present = after.iter().filter(|(_, text)| text != NONE);
+            return present.into_iter().try_for_each(|(part, text)| write!(f, ", {part} {text}"));
+        };
+        for ((part, old), (_, new)) in parts(before).iter().zip(&after) {
+            if old != new {
+                write!(f, "{separator}{part} {old} -> {new}")?;
+                separator = ", ";
+            }
+        }
+        Ok(())
+    }
+}
+
+const NONE: &str = "none";
+
+/// Returns the parts of a policy as text.
+fn parts(policy: &Policy) -> [(&'static str, String); 3] {
+    let none = || NONE.to_owned();
+    let candidates: Vec<String> = policy.candidates().iter().map(ToString::to_string).collect();
+    let candidates = if candidates.is_empty() { none() } else { candidates.join(",") };
+    let penalty = policy.get_penalty().map_or_else(none, ToString::to_string);
+    [("quotas", policy.to_string()), ("candidates", candidates), ("penalty", penalty)]
+}

@@ -1,0 +1,97 @@
+//! A reload replaces a set of policies, and every log keeps what it holds.
+
+use std::time::Duration;
+
+use tower_sliding_window::store::{BanStore, Store};
+use tower_sliding_window::{Bans, Limiter, Policies, Policy, PolicyError, Quota};
+
+test_support::on_every_store!(
+    reload_keeps_the_history,
+    longer_window_begins_with_what_is_kept,
+    penalty_follows_the_reload,
+    broken_set_changes_nothing,
+);
+
+fn policies(text: &str) -> Policies {
+    toml::from_str(text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+async fn remaining<S: Store + Clone>(policies: &Policies, name: &str, store: &S) -> u32 {
+    let limiter = Limiter::new(policies.get(name).unwrap(), store.clone());
+    limiter.peek("alice").await.unwrap().remaining()
+}
+
+async fn reload_keeps_the_history(store: impl Store + Clone) {
+    let set = policies("user = '3/1h'\nip = '9/1h'");
+    let user = set.get("user").unwrap();
+    let limiter = Limiter::new(&user, store.clone());
+    for _ in 0..3 {
+        assert!(limiter.check("alice").await.unwrap().is_admitted());
+    }
+    assert!(!limiter.check("alice").await.unwrap().is_admitted());
+
+    let changes = set.reload(policies("user = '5/1h'\nip = '9/1h'\nvip = '7/1h'")).unwrap();
+    let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
+    assert_eq!(changes, ["user: quotas 3/1h -> 5/1h", "vip: new, quotas 7/1h"]);
+    assert_eq!(user.get().to_string(), "5/1h", "the old handle");
+    assert_eq!(remaining(&set, "user", &store).await, 2);
+    assert_eq!(remaining(&set, "vip", &store).await, 7);
+    for _ in 0..2 {
+        assert!(limiter.check("alice").await.unwrap().is_admitted());
+    }
+    set.reload(policies("user = '2/1h'\nip = '9/1h'\nvip = '7/1h'")).unwrap();
+    assert!(!limiter.check("alice").await.unwrap().is_admitted());
+    assert_eq!(set.reload(set.clone()).unwrap(), [], "with itself");
+}
+
+async fn longer_window_begins_with_what_is_kept(store: impl Store + Clone) {
+    let set = policies("user = '3/60s'");
+    let limiter = Limiter::new(set.get("user").unwrap(), store);
+    for _ in 0..2 {
+        assert!(limiter.check("alice").await.unwrap().is_admitted());
+    }
+    set.reload(policies("user = '3/1h'")).unwrap();
+    assert!(limiter.check("alice").await.unwrap().is_admitted());
+    let decision = limiter.check("alice").await.unwrap();
+    let wait = decision.denied().expect("three within the hour").retry_after();
+    assert!(wait > Duration::from_secs(3500), "{wait:?}");
+}
+
+async fn penalty_follows_the_reload(store: impl Store + BanStore + Clone) {
+    let set = policies("user = { quotas = '1/1h', penalty = '1/1h:1h' }");
+    let user = set.get("user").unwrap();
+    let (limiter, bans) = (Limiter::new(&user, store.clone()), Bans::new(&user, store));
+    for _ in 0..2 {
+        let _ = limiter.check("alice").await.unwrap();
+    }
+    assert!(bans.get("alice").await.unwrap().is_some());
+    let is_banned = async || limiter.check("alice").await.unwrap().usage().banned_for().is_some();
+    assert!(is_banned().await);
+
+    let changes = set.reload(policies("user = '1/1h'")).unwrap();
+    assert_eq!(changes[0].to_string(), "user: penalty 1/1h:1h -> none");
+    assert!(!is_banned().await, "bans are not enforced without a penalty");
+    set.reload(policies("user = { quotas = '1/1h', penalty = '1/1h:2h' }")).unwrap();
+    assert!(is_banned().await, "the ban is kept");
+}
+
+async fn broken_set_changes_nothing(store: impl Store + Clone) {
+    let set = policies("user = '3/1h'\nip = '9/1h'");
+    for (text, names) in [
+        ("user = '5/1h'", "\"ip\""),
+        ("users = '5/1h'\nip = '8/1h'", "\"user\""),
+        ("vip = '5/1h'", "\"ip\", \"user\""),
+    ] {
+        let error = set.reload(policies(text)).unwrap_err();
+        assert_eq!(error, PolicyError::Missing { names: names.to_owned() });
+        assert!(error.to_string().contains("can't be removed or renamed"), "{error}");
+        assert_eq!(format!("{set:?}"), r#"{Policy("ip": 9/1h), Policy("user": 3/1h)}"#);
+        assert!(set.get("users").is_none() && set.get("vip").is_none());
+    }
+    assert_eq!(remaining(&set, "user", &store).await, 3);
+    let twice = [Quota::per_second(1), Quota::per_second(2)].map(|it| Policy::new("a").quota(it));
+    let error = Policies::try_new(twice).unwrap_err();
+    assert_eq!(error, PolicyError::Duplicate { name: "a".to_owned() });
+    assert_eq!(Policies::try_new([]).unwrap_err(), PolicyError::NoPolicy);
+    assert!(matches!(Policies::try_new([Policy::new("a")]), Err(PolicyError::NoQuota { .. })));
+}
