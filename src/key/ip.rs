@@ -32,7 +32,6 @@ use super::{Key, KeyError, KeyExtractor};
 /// assert_eq!(key::peer_ip().extract(&head), Ok(Key::from(peer)));
 /// # Ok::<(), std::net::AddrParseError>(())
 /// ```
-#[must_use]
 pub fn peer_ip() -> IpExtractor {
     client_ip(TrustedProxies::default())
 }
@@ -59,7 +58,6 @@ pub fn peer_ip() -> IpExtractor {
 /// let client = key::client_ip("10.0.0.0/8, 192.168.1.7".parse()?);
 /// # Ok::<(), key::TrustedProxiesError>(())
 /// ```
-#[must_use]
 pub fn client_ip(proxies: TrustedProxies) -> IpExtractor {
     IpExtractor { proxies, networks: Networks::DEFAULT }
 }

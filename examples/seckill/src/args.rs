@@ -16,6 +16,7 @@ use crate::stock::Replicas;
 use crate::user::UserFrom;
 use example_support::admin::AdminFlags;
 use example_support::flags::{ListenFlags, RedisFlags, span};
+use example_support::policies::PolicyFile;
 
 /// A flash sale: at most so many requests of each user in any minute, the stock never oversold.
 #[derive(Parser)]
@@ -28,6 +29,15 @@ use example_support::flags::{ListenFlags, RedisFlags, span};
 Try it:
   curl -i -X POST -H 'x-user-id: alice' http://127.0.0.1:3000/seckill/iphone/orders
   curl http://127.0.0.1:3000/seckill/iphone
+
+A file for --policies, with all that a policy can have; only the quotas of `user` must be there:
+  [policies]
+  ip = \"100/60s\"
+  [policies.user]
+  quotas = [\"2/1s\", \"5/60s\"]
+  candidates = \"4/60s\"            # reported, not enforced
+  penalty = \"3/10m:1m,1h,24h\"     # as --ban, or \"manual\"
+kill -HUP PID has the server read it again. Replace the file whole, with mv.
 
 Bans by hand, with --admin 127.0.0.1:3001 and a token in SECKILL_ADMIN_TOKEN; a ban only ever
 lengthens until it is lifted:
@@ -52,6 +62,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "POLICY", default_value = "local", requires = "redis")]
     pub(crate) on_failure: FailurePolicy,
 
+    /// TOML or JSON file (by its extension) with the policies `user` and, unless addresses have no
+    /// limit, `ip`. It takes the place of --quota, --ip-quota and --ban. SIGHUP has the server read it
+    /// again: all policies change at once and logs stay, or, if something is wrong, none changes and the
+    /// log says what. Other servers of the fleet have to read theirs too. The flags decide if left out.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["quota", "ip_quota", "ban"])]
+    pub(crate) policies: Option<PolicyFile>,
+
     /// Requests a user may make in any window; several quotas as 2/1s,5/60s.
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "5/60s")]
     pub(crate) quota: Policy,
@@ -60,7 +77,7 @@ pub(crate) struct Args {
     /// client can invent. Behind a proxy that --trust-proxy does not name, all clients share one
     /// quota, that of the proxy's address.
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/60s", value_parser = ip_quota)]
-    pub(crate) ip_quota: IpQuota,
+    ip_quota: IpQuota,
 
     /// Network of proxies or balancers in front of the server, such as 10.0.0.0/8; repeat it for
     /// more. The client of a request from there is the last address in X-Forwarded-For that is in
@@ -130,6 +147,11 @@ impl Args {
         let default = self.redis.can_fail_over().into();
         let timeout = self.redis.response_timeout;
         Replicas { wanted: self.min_replicas.unwrap_or(default), timeout }
+    }
+
+    /// Returns the quota of an address, if there is one.
+    pub(crate) fn ip_quota(&self) -> IpQuota {
+        self.ip_quota.clone()
     }
 
     /// Returns the networks of `--trust-proxy`, if there are any.

@@ -13,6 +13,7 @@ mod opening;
 mod order;
 #[cfg(test)]
 mod parsers_tests;
+mod policies;
 mod routes;
 mod stock;
 mod stock_cache;
@@ -26,17 +27,19 @@ use axum::body::Bytes;
 use axum::response::Html;
 use serde_json::json;
 use tower_sliding_window::store::{BanStore, Store};
-use tower_sliding_window::{Bans, MemoryStore, Penalty};
+use tower_sliding_window::{Bans, MemoryStore};
 
 use crate::args::Args;
 use crate::opening::{Opening, RedisClock, agree};
 use crate::order::Sku;
+use crate::policies::Limits;
 use crate::routes::{Rules, Shop, routes};
 use crate::stock::{MemoryStock, RedisStock, Replicas, Stock};
 use crate::stock_cache::StockCache;
 use crate::user::UserFrom;
 use example_support::admin::Admin;
 use example_support::flags::RedisFlags;
+use example_support::policies::PolicyFile;
 use example_support::program::exit_code;
 use example_support::server::Server;
 
@@ -48,7 +51,12 @@ async fn main() -> ExitCode {
 async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?;
     let admin = Admin::bind(&args.admin, &server).await?;
-    let (shop, bans) = apps(args).await?;
+    let limits = Limits::new(&args)?;
+    let reloads = args.policies.as_ref().map(PolicyFile::reloads).transpose()?;
+    let (shop, bans) = apps(args, &limits).await?;
+    if let Some(reloads) = reloads {
+        tokio::spawn(limits.follow(reloads));
+    }
 
     server.announce("listening on")?;
     if let Some(admin) = &admin {
@@ -66,18 +74,11 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
 /// Opens the stores and puts the apps together.
 ///
 /// Returns the routes of the shop, and the bans of its users if there can be any.
-async fn apps(args: Args) -> Result<(Router, Option<Bans>), Box<dyn Error>> {
+async fn apps(args: Args, limits: &Limits) -> Result<(Router, Option<Bans>), Box<dyn Error>> {
     let (opening, replicas, proxies) = (args.opening(), args.replicas(), args.proxies());
-    let mut user = args.quota.named("user");
-    if let Some(penalty) = args.ban {
-        tracing::info!(%penalty, "users that are denied again and again are banned");
-        user = user.penalty(penalty);
-    } else if args.admin.admin.is_some() {
-        user = user.penalty(Penalty::manual());
-    }
     let rules = Rules {
-        user,
-        ip: args.ip_quota.map(|quota| quota.named("ip")),
+        user: limits.user()?,
+        ip: limits.ip(),
         proxies,
         user_from: args.user_from,
         on_failure: args.on_failure,
@@ -116,7 +117,7 @@ fn together<S>(shop: Shop, rules: Rules, windows: S) -> (Router, Option<Bans>)
 where
     S: Store + BanStore + Clone,
 {
-    let bans = rules.user.get_penalty().is_some();
+    let bans = rules.user.get().get_penalty().is_some();
     let bans = bans.then(|| Bans::new(rules.user.clone(), windows.clone()));
     (routes(shop, rules, windows), bans)
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tower_http::csrf::{CsrfLayer, ProtectionError};
 use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{FailurePolicy, Policy, SlidingWindowLayer, key};
+use tower_sliding_window::{FailurePolicy, PolicyHandle, SlidingWindowLayer, key};
 use uuid::Uuid;
 
 use crate::opening::Opening;
@@ -33,8 +33,8 @@ pub(crate) struct Shop {
 
 /// The rules in front of the order route.
 pub(crate) struct Rules {
-    pub(crate) user: Policy,
-    pub(crate) ip: Option<Policy>,
+    pub(crate) user: PolicyHandle,
+    pub(crate) ip: Option<PolicyHandle>,
     /// The proxies that name the client's address.
     pub(crate) proxies: Option<TrustedProxies>,
     pub(crate) user_from: UserFrom,

@@ -4,6 +4,8 @@ pub mod admin;
 pub mod body;
 pub mod flags;
 pub mod logs;
+#[cfg(feature = "policies")]
+pub mod policies;
 pub mod problem;
 pub mod program;
 pub mod redis;

@@ -1,11 +1,11 @@
 //! A program as a user runs it: a process with flags, input, output, logs and an exit code.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,22 +21,27 @@ pub struct Program {
     process: Process,
     stdin: Option<ChildStdin>,
     stdout: mpsc::Receiver<String>,
-    logs: Option<JoinHandle<String>>,
+    logs: Option<JoinHandle<()>>,
+    logged: Arc<Mutex<String>>,
 }
 
 impl Program {
     /// Starts a program whose logs are not read.
     pub fn start_unheard(command: &mut Command) -> Self {
-        Self::start_heard_by(command, |_| None)
+        Self::start_heard_by(command, |_, _| None)
     }
 
     /// Starts a program.
     pub fn start(command: &mut Command) -> Self {
-        Self::start_heard_by(command, |mut stderr| {
+        Self::start_heard_by(command, |stderr, logged| {
             Some(std::thread::spawn(move || {
-                let mut logs = String::new();
-                let _ = stderr.read_to_string(&mut logs);
-                logs
+                let mut stderr = BufReader::new(stderr);
+                let mut line = Vec::new();
+                while let Ok(1..) = stderr.read_until(b'\n', &mut line) {
+                    let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
+                    logged.push_str(&String::from_utf8_lossy(&line));
+                    line.clear();
+                }
             }))
         })
     }
@@ -55,7 +60,7 @@ impl Program {
 
     fn start_heard_by(
         command: &mut Command,
-        hear: impl FnOnce(ChildStderr) -> Option<JoinHandle<String>>,
+        hear: impl FnOnce(ChildStderr, Arc<Mutex<String>>) -> Option<JoinHandle<()>>,
     ) -> Self {
         let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = Process::start(pipes);
@@ -63,8 +68,9 @@ impl Program {
         let (sender, stdout) = mpsc::channel();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|it| sender.send(it)));
-        let logs = hear(child.stderr.take().unwrap());
-        Self { stdin: child.stdin.take(), process, stdout, logs }
+        let logged = Arc::default();
+        let logs = hear(child.stderr.take().unwrap(), Arc::clone(&logged));
+        Self { stdin: child.stdin.take(), process, stdout, logs, logged }
     }
 
     /// Writes to its standard input.
@@ -83,7 +89,12 @@ impl Program {
         self.stdout.recv_timeout(PATIENCE)
     }
 
-    /// Sends `TERM` or `INT`.
+    /// Returns what it has logged until now, as far as that is read.
+    pub fn logs(&self) -> String {
+        self.logged.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sends `TERM`, `INT` or `HUP`.
     pub fn signal(&self, name: &str) {
         self.process.signal(name);
     }
@@ -103,14 +114,21 @@ impl Program {
             assert!(Instant::now() < deadline, "the program does not stop: {}", self.kill());
             std::thread::sleep(Duration::from_millis(10));
         };
-        let logs = self.logs.take().map(|logs| logs.join().unwrap()).unwrap_or_default();
-        (status, logs, self.stdout.iter().collect())
+        (status, self.all_logs(), self.stdout.iter().collect())
     }
 
     /// Kills it, and returns what it logged.
     pub fn kill(&mut self) -> String {
         self.process.kill();
-        self.logs.take().map(|logs| logs.join().unwrap()).unwrap_or_default()
+        self.all_logs()
+    }
+
+    /// Waits until all that it has logged is read.
+    fn all_logs(&mut self) -> String {
+        if let Some(logs) = self.logs.take() {
+            logs.join().unwrap();
+        }
+        self.logs()
     }
 }
 

@@ -12,6 +12,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
+use crate::eventually;
 use crate::program::{Program, command};
 
 /// A running server. It is killed if the test ends before it does.
@@ -120,7 +121,13 @@ impl Server {
         self.send(self.order_request(sku, user)).await
     }
 
-    /// Sends `TERM` or `INT`.
+    /// Waits until it has logged a text so many times.
+    pub async fn logs_until(&self, text: &str, times: usize) {
+        let has_logged = async || self.program.logs().matches(text).count() >= times;
+        eventually(&format!("{text:?} is logged"), has_logged).await;
+    }
+
+    /// Sends `TERM`, `INT` or `HUP`.
     pub fn signal(&self, name: &str) {
         self.program.signal(name);
     }

@@ -7,6 +7,7 @@ mod cross_site;
 mod fleet;
 mod opening;
 mod orders;
+mod policies;
 mod process;
 mod proxies;
 mod reads;
