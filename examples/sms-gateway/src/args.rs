@@ -11,6 +11,7 @@ use tower_sliding_window::{FailurePolicy, Policy, Quota};
 use crate::alerts::Bound;
 use crate::bucket::Bucket;
 use crate::controller::Targets;
+use crate::document::member;
 use crate::downstream::Conduct;
 use crate::hold::HoldFlags;
 use crate::name::Name;
@@ -18,6 +19,7 @@ use crate::sum::Global;
 use crate::thresholds::{Level, Thresholds};
 use example_support::admin::AdminFlags;
 use example_support::flags::{ListenFlags, RedisFlags};
+use example_support::policies::PolicyFile;
 use example_support::webhook::WebhookFlags;
 
 /// A gateway for text messages. Each message counts for its institution, its channel and its receiver:
@@ -48,11 +50,20 @@ For the operator, with --admin 127.0.0.1:3002 and a token in SMS_GATEWAY_ADMIN_T
   admin /channels/news -X PUT -d '20/1s'
   admin /downstream -X PUT -d '{\"latency\":\"800ms\",\"errors\":\"30%\"}'
 
+A file for --policies, of which each part must be there:
+  institutions = [\"bank=400/1s\", \"shop\"]    # as --institution
+  channels = [\"otp=50/1s\", \"marketing\"]     # as --channel
+  [policies]
+  institution = \"100/1s\"
+  channel = \"150/1s\"
+  receiver = \"2/60s,10/1h\"
+kill -HUP PID has the server read it again. Replace the file whole, with mv.
+
 The server believes the institution that a message names: authenticate institutions in front of it.
 
 A change applies at once, and with --redis within a second on every server of the same --prefix. A
-server that starts again uses it in place of the flags, until 30 days after the last server has
-stopped. Without --redis it lasts as long as the server.
+server that starts again uses it in place of the flags or the file, until 30 days after the last
+server has stopped. Without --redis it lasts as long as the server.
 
 RUST_LOG sets what is logged, to stderr; `info` unless it is set."
 )]
@@ -82,6 +93,16 @@ pub(crate) struct Args {
     /// each would admit the whole quota of every institution.
     #[arg(long, value_name = "COUNT", default_value = "1")]
     servers: NonZeroU32,
+
+    /// TOML or JSON file (by its extension) with the institutions, the channels and the limits of all
+    /// levels. It takes the place of the five flags that set these. SIGHUP has the server read it again:
+    /// all of it changes at once and earlier messages count, or, if something is wrong, nothing changes
+    /// and the log says what. A change by the admin listener wins over the file, as it does over the
+    /// flags. Other servers of the fleet have to read theirs too. The flags decide if left out.
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "institution", "institution_limit", "channel", "channel_limit", "receiver_limit",
+    ])]
+    pub(crate) policies: Option<PolicyFile>,
 
     /// An institution that may send, and its limit if that is not --institution-limit; repeat it for
     /// more institutions.
@@ -186,15 +207,6 @@ impl Args {
 /// Prints what is wrong with the flags, and exits with 2.
 fn conflict(message: String) -> ! {
     Args::command().error(ErrorKind::ArgumentConflict, message).exit()
-}
-
-/// Reads an institution or a channel, written `NAME` or `NAME=LIMIT/WINDOW`.
-fn member(text: &str) -> Result<(Name, Option<Policy>), Box<dyn Error + Send + Sync>> {
-    let (name, policy) = match text.split_once('=') {
-        Some((name, policy)) => (name, Some(policy.parse()?)),
-        None => (text, None),
-    };
-    Ok((name.parse()?, policy))
 }
 
 /// Reads a quota that a bucket can have.

@@ -14,6 +14,7 @@ mod args;
 mod bucket;
 mod changes;
 mod controller;
+mod document;
 mod downstream;
 mod entry;
 mod gateway;
@@ -49,6 +50,7 @@ use crate::alerts::Alerts;
 use crate::args::Args;
 use crate::bucket::Bucket;
 use crate::controller::Results;
+use crate::document::Document;
 use crate::downstream::Downstream;
 use crate::gateway::Gateway;
 use crate::hold::Hold;
@@ -57,7 +59,9 @@ use crate::operator::Operation;
 use crate::policies::Policies;
 use crate::refusals::Refusals;
 use crate::shared::Shared;
+use crate::thresholds::Thresholds;
 use example_support::admin::Admin;
+use example_support::policies::PolicyFile;
 use example_support::program::exit_code;
 use example_support::server::Server;
 use example_support::webhook::Webhook;
@@ -121,7 +125,12 @@ async fn apps(
     webhook: Webhook,
 ) -> Result<Apps, Box<dyn Error>> {
     let (global, on_failure) = (args.global(), args.on_failure());
-    let levels = Arc::new(Levels::new(args.thresholds(), global.each));
+    let thresholds = match &args.policies {
+        Some(file) => file_thresholds(file).map_err(|error| file.unusable(error))?,
+        None => args.thresholds(),
+    };
+    let reloads = args.policies.as_ref().map(PolicyFile::reloads).transpose()?;
+    let levels = Arc::new(Levels::new(thresholds, global.each));
     let redis = args.redis.connect().await?;
 
     let policies = match &redis {
@@ -165,6 +174,13 @@ async fn apps(
         let policies = policies.clone();
         tokio::spawn(async move { policies.run().await });
     }
+    if let Some(reloads) = reloads {
+        tokio::spawn(policies.clone().follow(reloads));
+    }
     let clients = routes::routes(gateway.clone());
     Ok(Apps { clients, operator: operator::routes(Operation { gateway, policies, alerts }) })
+}
+
+fn file_thresholds(file: &PolicyFile) -> Result<Thresholds, Box<dyn Error>> {
+    Ok(file.read::<Document>()?.try_into()?)
 }

@@ -1,9 +1,10 @@
 //! [`Policies`]: the thresholds of the fleet, changed while it runs.
 
 mod change;
+mod reload;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -17,6 +18,7 @@ use crate::levels::Levels;
 use crate::shared::Shared;
 use crate::sum::Global;
 use crate::thresholds::{Target, Thresholds, UnknownTarget};
+use example_support::lock;
 
 /// How often a server reads the changes of the others.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -29,8 +31,8 @@ const MOST_CHANGES: usize = 3 * MOST_MEMBERS;
 
 /// Changes the lists and thresholds and keeps them the same on every server that shares a Redis.
 pub(crate) struct Policies {
-    /// The thresholds of the flags, which hold where nothing was changed.
-    flags: Thresholds,
+    /// The thresholds of the flags or of the file, which hold where an operator has changed nothing.
+    base: StdMutex<Thresholds>,
     global: Global,
     levels: Arc<Levels>,
     shared: Option<Shared>,
@@ -45,9 +47,9 @@ pub(crate) struct Policies {
 impl Policies {
     /// Creates the policies of a single server. They last as long as it runs.
     pub(crate) fn alone(levels: Arc<Levels>, global: Global) -> Self {
-        let flags = levels.configured();
+        let base = StdMutex::new(levels.configured());
         let (known, version, stale) = Default::default();
-        Self { flags, global, levels, shared: None, known, version, stale }
+        Self { base, global, levels, shared: None, known, version, stale }
     }
 
     /// Creates the policies of a fleet, and takes over earlier changes.
@@ -75,8 +77,9 @@ impl Policies {
             format!(
                 "{error}\n\
                  hint: start with --global {}/1s or more on each of the --servers, or lower \
-                 --institution-limit or the limit of an --institution; policies that were changed \
-                 by PUT /policies are kept in Redis and replace these flags",
+                 --institution-limit or the limit of an --institution, or their limits in the file of \
+                 --policies; policies that were changed by PUT /policies are kept in Redis and replace \
+                 these",
                 error.enough()
             )
         })?;
@@ -133,7 +136,7 @@ impl Policies {
                 after.check(self.global)?;
             }
             let mut changes = known.clone();
-            changes.forget_removed(&self.flags, MOST_CHANGES);
+            changes.forget_removed(&lock(&self.base), MOST_CHANGES);
             changes.set(target.to_string(), entry.to_string());
             // A server that has changed something meanwhile has raised the version, and this put is
             // refused.
@@ -197,7 +200,8 @@ impl Policies {
             warn_of_replaced(known, &changes);
         }
         tracing::info!(version = changes.version, "policies are taken over from Redis");
-        self.apply(known, self.thresholds(&changes), changes);
+        let base = lock(&self.base).clone();
+        self.apply(known, self.thresholds(&base, &changes), changes);
         Ok(true)
     }
 
@@ -207,9 +211,9 @@ impl Policies {
         *known = changes;
     }
 
-    /// Returns the thresholds with these changes. An entry that can't be read changes nothing.
-    fn thresholds(&self, changes: &Changes) -> Thresholds {
-        let (mut thresholds, present) = (self.flags.clone(), self.levels.configured());
+    /// Returns thresholds with these changes. An entry that can't be read changes nothing.
+    fn thresholds(&self, base: &Thresholds, changes: &Changes) -> Thresholds {
+        let (mut thresholds, present) = (base.clone(), self.levels.configured());
         for (field, Versioned { text, .. }) in &changes.entries {
             let Ok(target) = field.parse::<Target>() else {
                 tracing::warn!(?field, "a policy in Redis is for an unknown level");

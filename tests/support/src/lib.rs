@@ -10,6 +10,7 @@ mod eventually;
 mod every_store;
 pub mod fault;
 pub mod load;
+pub mod policy_file;
 mod process;
 pub mod program;
 pub mod proxy;

@@ -1,42 +1,10 @@
 //! Policies from a file, which the server reads again on SIGHUP.
 
-use std::path::PathBuf;
-
-use tempfile::TempDir;
 use test_support::Redis;
+use test_support::policy_file::{BROKEN, PolicyFile, READ_AGAIN};
 use test_support::server_process::{Server, refuses, run};
 
 use crate::{SECKILL, TOKEN, admin_request, alone, on_redis, stop};
-
-const READ_AGAIN: &str = "the policies were read again";
-const BROKEN: &str = "the policies stay as they were";
-
-/// A file that is removed when the test ends.
-struct File {
-    _directory: TempDir,
-    path: PathBuf,
-}
-
-impl File {
-    fn new(name: &str, text: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        Self { _directory: directory, path }
-    }
-
-    fn flags(&self) -> [&str; 2] {
-        ["--policies", self.path.to_str().unwrap()]
-    }
-
-    /// Writes the file anew and has the server read it.
-    fn replace(&self, text: &str, server: &Server) {
-        let new = self.path.with_extension("new");
-        std::fs::write(&new, text).unwrap();
-        std::fs::rename(&new, &self.path).unwrap();
-        server.signal("HUP");
-    }
-}
 
 /// Sends orders until one is denied, and returns how many were admitted.
 async fn admitted(server: &Server, user: &str) -> usize {
@@ -58,7 +26,7 @@ async fn denied_by(server: &Server, user: &str) -> String {
 async fn sighup_changes_the_quota_and_keeps_the_log() {
     let redis = Redis::start().await;
     for store in [None, Some(&redis)] {
-        let file = File::new("policies.toml", "[policies]\nuser = '3/1h'\nip = '1000/60s'\n");
+        let file = PolicyFile::new("policies.toml", "[policies]\nuser = '3/1h'\nip = '1000/60s'\n");
         let server = match store {
             None => alone(&file.flags()),
             Some(redis) => on_redis(redis, &file.flags()),
@@ -85,7 +53,7 @@ async fn sighup_changes_the_quota_and_keeps_the_log() {
 #[tokio::test]
 async fn a_broken_file_keeps_the_old_policies() {
     let good = "[policies]\nuser = '3/1h'\nip = '1000/60s'\n";
-    let file = File::new("policies.toml", good);
+    let file = PolicyFile::new("policies.toml", good);
     let server = alone(&file.flags());
     assert_eq!(admitted(&server, "bob").await, 3);
     let before = denied_by(&server, "bob").await;
@@ -114,7 +82,7 @@ async fn a_broken_file_keeps_the_old_policies() {
         server.logs_until(part, 1).await;
         assert_eq!(denied_by(&server, "bob").await, before);
     }
-    std::fs::remove_file(&file.path).unwrap();
+    file.remove();
     server.signal("HUP");
     server.logs_until("No such file", 1).await;
     file.replace(good, &server);
@@ -126,7 +94,7 @@ async fn a_broken_file_keeps_the_old_policies() {
 
 #[tokio::test]
 async fn many_signals_end_with_the_last_file() {
-    let file = File::new("policies.json", r#"{"policies": {"user": "1/1h"}}"#);
+    let file = PolicyFile::new("policies.json", r#"{"policies": {"user": "1/1h"}}"#);
     let server = alone(&file.flags());
     for limit in 2..50 {
         file.replace(&format!(r#"{{"policies": {{"user": "{limit}/1h"}}}}"#), &server);
@@ -140,7 +108,7 @@ async fn many_signals_end_with_the_last_file() {
 
 #[tokio::test]
 async fn bans_by_hand_need_no_penalty_in_the_file() {
-    let file = File::new("policies.toml", "[policies]\nuser = '9/1h'\n");
+    let file = PolicyFile::new("policies.toml", "[policies]\nuser = '9/1h'\n");
     let admin = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
     let server = alone(&[&file.flags()[..], &admin].concat());
     let ban = admin_request(&server, "PUT", "/admin/bans/mallory");
@@ -167,7 +135,7 @@ fn a_wrong_file_prevents_the_start() {
         ("p.toml", "[policies]\nuser = '5/60s'\nusr = '5/60s'", "the policy \"usr\" is unknown"),
         ("p.toml", "", "missing field `policies`"),
     ] {
-        let file = File::new(name, text);
+        let file = PolicyFile::new(name, text);
         let output = run(SECKILL, &[&["--listen", "127.0.0.1:0"], &file.flags()[..]].concat());
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");

@@ -7,6 +7,7 @@ mod fleet;
 mod hold;
 mod lost_redis;
 mod operator;
+mod policy_file;
 mod process;
 mod sending;
 
