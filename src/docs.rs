@@ -5,9 +5,14 @@
 //!   sliding log is the wrong choice.
 //! - [Limiting messages and jobs](not_a_request): per-receiver quotas for queues and workers, where the
 //!   receiver is known only when a message is sent.
+//! - [Configuration](configuration): policies from a file that is read again while the program runs, and
+//!   the networks that addresses are counted by.
 
 #[doc = include_str!("docs/which_tool.md")]
 pub mod which_tool {}
 
 #[doc = include_str!("docs/not_a_request.md")]
 pub mod not_a_request {}
+
+#[doc = include_str!("docs/configuration.md")]
+pub mod configuration {}

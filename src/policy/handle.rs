@@ -13,6 +13,8 @@ use super::{Policy, PolicyError};
 /// mixture. The logs stay, so a new limit counts the requests that were admitted under the old one. A
 /// longer window begins with the entries that the shorter one still holds.
 ///
+/// [`Policies`](super::Policies) is a set of handles, all of which a configuration replaces at once.
+///
 /// ```
 /// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota};
 ///

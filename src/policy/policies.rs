@@ -16,10 +16,9 @@ use super::{Policy, PolicyError, PolicyHandle};
 /// such as TOML or JSON. A policy is a text, as in [`Policy`], or a table of `quotas`, `candidates` and
 /// `penalty`. `quotas` and `candidates` are a text or a list. A name that occurs twice, an unknown field
 /// and an empty set are errors. An error names the policy and the field, and the format adds the line
-/// and the column.
+/// and the column. [The guide](crate::docs::configuration) has more.
 ///
-#[cfg_attr(feature = "serde", doc = "```")]
-#[cfg_attr(not(feature = "serde"), doc = "```ignore")]
+/// ```
 /// use tower_sliding_window::{Limiter, MemoryStore, Policies};
 ///
 /// let policies: Policies = toml::from_str(
