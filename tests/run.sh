@@ -20,27 +20,7 @@ HELP
   exit 0
 fi
 
-as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
-
-install_redis() {
-  echo "redis-server is missing: installing it" >&2
-  if command -v apt-get >/dev/null; then
-    as_root apt-get update -qq
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server
-  elif command -v dnf >/dev/null; then
-    as_root dnf install -y -q redis
-  elif command -v apk >/dev/null; then
-    as_root apk add --quiet redis
-  elif command -v brew >/dev/null; then
-    brew install --quiet redis
-  else
-    echo "no package manager known here: install Redis 6.2 or later and put redis-server on PATH" >&2
-    exit 2
-  fi
-}
-
-command -v redis-server >/dev/null || install_redis >&2
-command -v redis-server >/dev/null || { echo "redis-server is still not on PATH" >&2; exit 2; }
+tests/install.sh redis-server
 
 all=(--workspace --exclude bench-peers)
 if [ "${1:-}" = --keep-going ]; then
