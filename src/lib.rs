@@ -102,6 +102,10 @@
 //! | `sliding_window_mute_hook_panics_total` | | panics of the hook for mutes |
 //! | `sliding_window_mute_events_lost_total` | | lost replies to mute requests that are not queried again, because there are too many or there is no runtime |
 //! | `sliding_window_messages_shed_total` | | messages that were dropped because the queue of a speech monitor was full |
+//!
+//! A recorder can be installed before or after a layer is built. Handles of counters are kept for at most
+//! a second, so a recorder may drop counters that have been idle for longer, and they return with the
+//! next request.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 #![cfg_attr(

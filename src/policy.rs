@@ -18,6 +18,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::quota::Quota;
+use crate::telemetry::PolicyLabel;
 
 pub use self::error::{ParsePenaltyError, PolicyError};
 pub use self::handle::PolicyHandle;
@@ -63,7 +64,7 @@ pub(crate) fn is_name(text: &str) -> bool {
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
-    name: Arc<str>,
+    name: Arc<PolicyLabel>,
     log_name: Arc<str>,
     /// Sorted by window and then by limit, so that equal sets are equal policies.
     quotas: SmallVec<[Quota; 2]>,
@@ -96,19 +97,19 @@ impl Policy {
         if !is_name(name) {
             return Err(PolicyError::Name { name: name.to_owned() });
         }
-        let name: Arc<str> = name.into();
+        let (log_name, name) = (name.into(), Arc::new(name.into()));
         let (quotas, candidates) = (SmallVec::new(), SmallVec::new());
-        Ok(Self { log_name: name.clone(), name, quotas, candidates, penalty: None })
+        Ok(Self { name, log_name, quotas, candidates, penalty: None })
     }
 
     fn unnamed() -> Self {
         let (quotas, candidates) = (SmallVec::new(), SmallVec::new());
-        let (name, log_name) = (DEFAULT_NAME.into(), Arc::default());
+        let (name, log_name) = (Arc::new(DEFAULT_NAME.into()), Arc::default());
         Self { name, log_name, quotas, candidates, penalty: None }
     }
 
     pub(crate) fn is_named(&self) -> bool {
-        self.name == self.log_name
+        **self.name == *self.log_name
     }
 
     /// Adds a quota, which must hold in addition to the others.
@@ -184,6 +185,10 @@ impl Policy {
         &self.name
     }
 
+    pub(crate) fn label(&self) -> &PolicyLabel {
+        &self.name
+    }
+
     /// Returns the name under which a store keeps the policy's logs and ban records.
     ///
     /// It is [`Policy::name`] if the policy was given one. Otherwise it is made from the first quotas
@@ -251,7 +256,7 @@ impl Policy {
 
     fn ensure_quota(self) -> Result<Self, PolicyError> {
         if self.quotas.is_empty() {
-            return Err(PolicyError::NoQuota { name: self.name.as_ref().to_owned() });
+            return Err(PolicyError::NoQuota { name: self.name().to_owned() });
         }
         Ok(self)
     }
@@ -275,7 +280,7 @@ impl fmt::Display for Policy {
 
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Policy({:?}: {self})", self.name)
+        write!(f, "Policy({:?}: {self})", self.name())
     }
 }
 

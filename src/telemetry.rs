@@ -8,8 +8,14 @@
     allow(unused_variables, reason = "each feature reports its own part")
 )]
 
+#[cfg(feature = "metrics")]
+mod kept_counter;
+mod policy_label;
+
 use std::fmt::Display;
 use std::time::Duration;
+
+pub(crate) use self::policy_label::PolicyLabel;
 
 pub(crate) const IS_ON: bool = cfg!(any(feature = "metrics", feature = "tracing"));
 
@@ -23,6 +29,17 @@ macro_rules! count {
     };
 }
 
+/// Increments a counter by its handle if there is a place to keep one, as on the way of each request.
+macro_rules! count_kept {
+    ($kept:expr, $name:literal $(, $label:literal => $value:expr)*) => {
+        #[cfg(feature = "metrics")]
+        match $kept {
+            Some(kept) => kept.increment(|| metrics::counter!($name $(, $label => $value)*)),
+            None => { count!($name $(, $label => $value)*); }
+        }
+    };
+}
+
 macro_rules! event {
     ($level:ident, $($fields:tt)*) => {
         #[cfg(feature = "tracing")]
@@ -30,13 +47,40 @@ macro_rules! event {
     };
 }
 
-pub(crate) fn decision(policy: &str, outcome: &'static str) {
-    count!("sliding_window_decisions_total", "policy" => policy.to_owned(), "outcome" => outcome);
+/// A decision, as the label of a counter.
+#[derive(Clone, Copy)]
+pub(crate) enum DecisionLabel {
+    Admitted,
+    Denied,
+    ShadowDenied,
 }
 
-/// Reports a denial. `policies` is called only if the event is enabled.
-pub(crate) fn denied<'a>(policies: impl Fn() -> Vec<&'a str>, retry_after: Duration, shadow: bool) {
-    event!(debug, policies = ?policies(), ?retry_after, shadow, "denied");
+impl DecisionLabel {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::Denied => "denied",
+            Self::ShadowDenied => "shadow_denied",
+        }
+    }
+}
+
+#[inline]
+pub(crate) fn decision(policy: &PolicyLabel, decision: DecisionLabel) {
+    count_kept!(
+        policy.counters.decision(decision as usize), "sliding_window_decisions_total",
+        "policy" => policy.to_string(), "outcome" => decision.as_str()
+    );
+}
+
+/// Reports a denial. `policies` and `retry_after` are called only if the event is enabled.
+#[inline]
+pub(crate) fn denied<'a>(
+    policies: impl Fn() -> Vec<&'a str>,
+    retry_after: impl Fn() -> Duration,
+    shadow: bool,
+) {
+    event!(debug, policies = ?policies(), retry_after = ?retry_after(), shadow, "denied");
 }
 
 pub(crate) fn fallback(failure_policy: &'static str, outcome: &'static str) {
@@ -46,15 +90,23 @@ pub(crate) fn fallback(failure_policy: &'static str, outcome: &'static str) {
     );
 }
 
-pub(crate) fn candidate_denial(policy: &str, quota: impl Display) {
-    count!(
-        "sliding_window_candidate_denials_total",
-        "policy" => policy.to_owned(), "quota" => quota.to_string()
+/// Reports a request that a candidate would have denied.
+pub(crate) fn candidate_denial(
+    policy: &PolicyLabel,
+    limit: u32,
+    window: Duration,
+    quota: impl Display,
+) {
+    count_kept!(
+        policy.counters.candidate(limit, window), "sliding_window_candidate_denials_total",
+        "policy" => policy.to_string(), "quota" => quota.to_string()
     );
 }
 
-pub(crate) fn strike(policy: &str) {
-    count!("sliding_window_strikes_total", "policy" => policy.to_owned());
+pub(crate) fn strike(policy: &PolicyLabel) {
+    count_kept!(
+        Some(&policy.counters.strikes), "sliding_window_strikes_total", "policy" => policy.to_string()
+    );
 }
 
 pub(crate) fn banned(policy: &str, length: Duration) {
@@ -130,10 +182,10 @@ pub(crate) fn memory_full() {
     count!("sliding_window_memory_full_total");
 }
 
-pub(crate) fn no_key(policy: &str, reason: &'static str) {
-    count!(
-        "sliding_window_missing_keys_total",
-        "policy" => policy.to_owned(), "reason" => reason
+pub(crate) fn no_key(policy: &PolicyLabel, reason: &'static str) {
+    count_kept!(
+        policy.counters.missing_key(reason), "sliding_window_missing_keys_total",
+        "policy" => policy.to_string(), "reason" => reason
     );
 }
 

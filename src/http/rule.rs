@@ -59,7 +59,7 @@ impl Rule {
     #[cold]
     fn report(&self, error: KeyError) {
         let (policy, stats) = (self.policy.get(), &self.stats);
-        telemetry::no_key(policy.name(), error.reason());
+        telemetry::no_key(policy.label(), error.reason());
         match error {
             KeyError::NotProvided { fix } => {
                 if !stats.not_provided.swap(true, Ordering::Relaxed) {

@@ -77,8 +77,8 @@ impl PolicyHandle {
         }
         if old.name != policy.name {
             return Err(PolicyError::Renamed {
-                from: old.name.as_ref().to_owned(),
-                to: policy.name.as_ref().to_owned(),
+                from: old.name().to_owned(),
+                to: policy.name().to_owned(),
             });
         }
         policy.log_name = old.log_name.clone();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
-use crate::telemetry;
-use crate::window::{Check, DecidedBy, Decision, LogOutcome, Outcome, Strike};
+use crate::telemetry::{self, DecisionLabel};
+use crate::window::{Check, DecidedBy, Decision, LogId, LogOutcome, Outcome, Strike};
 
 /// Returns the decision that follows from the result of a check, and reports both.
 ///
@@ -48,32 +48,47 @@ fn report(decision: &Decision, shadow: bool) {
         return;
     }
     let outcome = match decision {
-        Decision::Admitted(_) => "admitted",
-        Decision::Denied(_) if shadow => "shadow_denied",
-        Decision::Denied(_) => "denied",
+        Decision::Admitted(_) => DecisionLabel::Admitted,
+        Decision::Denied(_) if shadow => DecisionLabel::ShadowDenied,
+        Decision::Denied(_) => DecisionLabel::Denied,
     };
     match decision.decided_by() {
         DecidedBy::Store => {}
-        DecidedBy::LocalLog => telemetry::fallback("local", outcome),
-        DecidedBy::FailurePolicy => telemetry::fallback("open", outcome),
+        DecidedBy::LocalLog => telemetry::fallback("local", outcome.as_str()),
+        DecidedBy::FailurePolicy => telemetry::fallback("open", outcome.as_str()),
     }
+    let is_admitted = decision.is_admitted();
     for (log, log_outcome) in decision.usage().logs() {
-        let policy = log.policy.name();
-        if decision.is_admitted() || log_outcome.is_full() {
-            telemetry::decision(policy, outcome);
+        if is_admitted || log_outcome.is_full() {
+            telemetry::decision(log.policy.label(), outcome);
         }
-        match log_outcome.ban().strike() {
-            Strike::None => {}
-            Strike::Counted => telemetry::strike(policy),
-            Strike::Banned => telemetry::banned(policy, log_outcome.ban().remaining()),
+        if log_outcome.ban().strike() != Strike::None {
+            report_strike(log, log_outcome);
         }
-        for (quota, state) in log.policy.candidates().iter().zip(log_outcome.candidates()) {
-            if state.is_full() {
-                telemetry::candidate_denial(policy, quota);
-            }
+        if !log.policy.candidates().is_empty() {
+            report_candidates(log, log_outcome);
         }
     }
     if let Decision::Denied(denied) = decision {
-        telemetry::denied(|| denied.violated().collect(), denied.retry_after(), shadow);
+        telemetry::denied(|| denied.violated().collect(), || denied.retry_after(), shadow);
+    }
+}
+
+#[cold]
+fn report_strike(log: &LogId, outcome: &LogOutcome) {
+    match outcome.ban().strike() {
+        Strike::None => {}
+        Strike::Counted => telemetry::strike(log.policy.label()),
+        Strike::Banned => telemetry::banned(log.policy.name(), outcome.ban().remaining()),
+    }
+}
+
+#[cold]
+fn report_candidates(log: &LogId, outcome: &LogOutcome) {
+    for (quota, state) in log.policy.candidates().iter().zip(outcome.candidates()) {
+        if state.is_full() {
+            let (policy, limit, window) = (log.policy.label(), quota.limit(), quota.window());
+            telemetry::candidate_denial(policy, limit, window, quota);
+        }
     }
 }

@@ -3,6 +3,7 @@
 mod axum;
 mod flood;
 mod layer;
+mod metrics;
 mod mistakes;
 mod rejection;
 mod rules;

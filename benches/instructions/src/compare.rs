@@ -32,7 +32,7 @@ pub(crate) fn run(reported: &FilePath, file: &FilePath, update: bool) -> Result<
         let text = fs::read_to_string(file);
         text.with_context(|| format!("can't read {}", file.display()))?.parse()?
     };
-    let flooded = Path::all().iter().filter(|path| path.is_reported == IsReported::Cheaply);
+    let flooded = Path::all().iter().filter(|path| path.is_reported == IsReported::Flooded);
     let flooded: Vec<&str> = flooded.map(|path| path.name).collect();
     let judgement = judge(&committed, &here, &flooded);
     println!();

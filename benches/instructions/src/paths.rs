@@ -38,8 +38,8 @@ pub(crate) enum Needs {
 pub(crate) enum IsReported {
     No,
     Yes,
-    /// It must cost hardly more than without them.
-    Cheaply,
+    /// Yes, and it is a whole request of a flood: it must cost hardly more with them.
+    Flooded,
 }
 
 const PATHS: &[Path] = &[
@@ -51,8 +51,8 @@ const PATHS: &[Path] = &[
     path("limiter-denial", in_process::limiter_denial),
     path("deny-cache-denial", in_process::deny_cache_denial),
     reported("layer-admission", IsReported::Yes, layer::admission),
-    reported("layer-denial", IsReported::Cheaply, layer::denial),
-    reported("axum-denial", IsReported::Cheaply, layer::axum_denial),
+    reported("layer-denial", IsReported::Yes, layer::denial),
+    reported("axum-denial", IsReported::Flooded, layer::axum_denial),
     path("axum-constant-429", layer::axum_constant),
     over_redis("redis-check-alone", redis::alone),
     over_redis("redis-check-of-32", redis::of_32),

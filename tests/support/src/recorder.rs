@@ -11,14 +11,18 @@ use metrics::{
 
 /// Keeps counters, and gauges as the bits of their value, by name and labels.
 #[derive(Clone, Default)]
-pub struct RecordedMetrics(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
+pub struct RecordedMetrics {
+    cells: Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>,
+    look_ups: Arc<AtomicU64>,
+}
 
 impl RecordedMetrics {
     fn cell(&self, key: &Key) -> Arc<AtomicU64> {
+        self.look_ups.fetch_add(1, Ordering::SeqCst);
         let labels = key.labels().map(|it| format!("{}={}", it.key(), it.value()));
         let labels: Vec<String> = labels.collect();
         let name = format!("{}{{{}}}", key.name(), labels.join(","));
-        self.0.lock().unwrap().entry(name).or_default().clone()
+        self.cells.lock().unwrap().entry(name).or_default().clone()
     }
 
     /// Records what this thread measures for as long as the guard lives.
@@ -29,12 +33,22 @@ impl RecordedMetrics {
 
     /// Returns the value of a metric, 0 if there is none.
     pub fn count(&self, name: &str) -> u64 {
-        self.0.lock().unwrap().get(name).map_or(0, |cell| cell.load(Ordering::SeqCst))
+        self.cells.lock().unwrap().get(name).map_or(0, |cell| cell.load(Ordering::SeqCst))
+    }
+
+    /// Returns how often a metric was looked up by its name and labels.
+    pub fn look_ups(&self) -> u64 {
+        self.look_ups.load(Ordering::SeqCst)
+    }
+
+    /// Drops all metrics, as a recorder does with those that have been idle for a while.
+    pub fn drop_idle(&self) {
+        self.cells.lock().unwrap().clear();
     }
 
     /// Returns whether there is such a metric.
     pub fn knows(&self, name: &str) -> bool {
-        self.0.lock().unwrap().contains_key(name)
+        self.cells.lock().unwrap().contains_key(name)
     }
 
     /// Returns the gauge of the connection to Redis.

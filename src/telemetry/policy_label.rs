@@ -1,0 +1,93 @@
+//! [`PolicyLabel`]: the name of a policy, as the label of its counters.
+
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+#[cfg(feature = "metrics")]
+use std::sync::OnceLock;
+#[cfg(feature = "metrics")]
+use std::time::Duration;
+
+#[cfg(feature = "metrics")]
+use super::kept_counter::KeptCounter;
+
+/// How many candidates of one policy, and how many reasons, have counters of their own here.
+#[cfg(feature = "metrics")]
+const MOST: usize = 4;
+
+/// The name of a policy, with the counters that have it as a label.
+///
+/// They are one value, so that a policy that gets another name gets other counters.
+pub(crate) struct PolicyLabel {
+    name: Box<str>,
+    #[cfg(feature = "metrics")]
+    pub(super) counters: Counters,
+}
+
+/// The counters of what most requests of a flood can cause.
+#[cfg(feature = "metrics")]
+#[derive(Default)]
+pub(super) struct Counters {
+    decisions: [KeptCounter; 3],
+    pub(super) strikes: KeptCounter,
+    missing_keys: CountersBy<&'static str>,
+    candidates: CountersBy<(u32, Duration)>,
+}
+
+/// The counters of the first few values of a label.
+#[cfg(feature = "metrics")]
+type CountersBy<T> = [(OnceLock<T>, KeptCounter); MOST];
+
+#[cfg(feature = "metrics")]
+impl Counters {
+    pub(super) fn decision(&self, index: usize) -> Option<&KeptCounter> {
+        self.decisions.get(index)
+    }
+
+    pub(super) fn missing_key(&self, reason: &'static str) -> Option<&KeptCounter> {
+        find(&self.missing_keys, reason)
+    }
+
+    pub(super) fn candidate(&self, limit: u32, window: Duration) -> Option<&KeptCounter> {
+        find(&self.candidates, (limit, window))
+    }
+}
+
+/// Returns the counter of a value, or `None` if it is not among the first few.
+#[cfg(feature = "metrics")]
+fn find<T: Copy + PartialEq>(counters: &CountersBy<T>, value: T) -> Option<&KeptCounter> {
+    let mut counters = counters.iter();
+    let found = counters.find(|(of, _)| *of.get_or_init(|| value) == value);
+    found.map(|(_, counter)| counter)
+}
+
+impl From<&str> for PolicyLabel {
+    fn from(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            #[cfg(feature = "metrics")]
+            counters: Counters::default(),
+        }
+    }
+}
+
+impl Deref for PolicyLabel {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.name
+    }
+}
+
+impl PartialEq for PolicyLabel {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for PolicyLabel {}
+
+impl Hash for PolicyLabel {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
