@@ -8,8 +8,8 @@ use crate::figures::{Cost, Figures, with_features};
 const MOST: f64 = 1.03;
 /// With another compiler or C library. Their own changes are smaller.
 const MOST_ELSEWHERE: f64 = 1.15;
-/// Allocations may vary by so much, because a path may allocate only now and then.
-const ALLOCATIONS: f64 = 0.02;
+/// Allocations may vary by so much: some happen once a second, and a busy machine takes longer.
+const ALLOCATIONS: f64 = 0.05;
 /// With `metrics` and `tracing` a flood may cost so much more than without them.
 const MOST_WITH_FEATURES: f64 = 1.03;
 const UPDATE: &str = "if it should: .ci/instructions --update, and say why in the commit";
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn any_more_allocations_fail() {
-        assert!(judge_one(HERE, 1000.0, 5.01).failures.is_empty());
+        assert!(judge_one(HERE, 1000.0, 5.04).failures.is_empty());
         let failures = judge_one(HERE, 1000.0, 5.25).failures;
         let text = "path: 5.25 allocations, committed 5.00";
         assert!(failures.len() == 1 && failures[0].contains(text), "{failures:?}");
