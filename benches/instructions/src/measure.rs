@@ -14,6 +14,8 @@ const INSTRUCTIONS: [&str; 3] =
 /// The one for allocations. It checks nothing else, because that takes time.
 const ALLOCATIONS: [&str; 3] = ["--tool=memcheck", "--undef-value-errors=no", "--leak-check=no"];
 
+const ATTEMPTS: u32 = 3;
+
 /// Returns what taking a path once costs: the difference between a longer and a shorter run, so that
 /// the start of the program and the preparation of the path do not count.
 pub(crate) fn measure(program: &FilePath, path: Path, redis: &str) -> Result<Cost> {
@@ -30,8 +32,20 @@ pub(crate) fn measure(program: &FilePath, path: Path, redis: &str) -> Result<Cos
     })
 }
 
-/// Returns what valgrind writes to standard error.
+/// Runs a path until it succeeds: on a machine that is too busy, a connection can time out.
 fn run(program: &FilePath, tool: &[&str], path: Path, times: u32, redis: &str) -> Result<String> {
+    let once = || run_once(program, tool, path, times, redis);
+    (1..ATTEMPTS).fold(once(), |result, _| result.or_else(|_| once()))
+}
+
+/// Returns what valgrind writes to standard error.
+fn run_once(
+    program: &FilePath,
+    tool: &[&str],
+    path: Path,
+    times: u32,
+    redis: &str,
+) -> Result<String> {
     let output = Command::new("valgrind")
         .args(tool)
         .arg(program)
