@@ -105,7 +105,7 @@ pub(crate) fn candidate_denial(
 
 pub(crate) fn strike(policy: &PolicyLabel) {
     count_kept!(
-        Some(&policy.counters.strikes), "sliding_window_strikes_total", "policy" => policy.to_string()
+        policy.counters.strike(), "sliding_window_strikes_total", "policy" => policy.to_string()
     );
 }
 

@@ -73,7 +73,7 @@ impl Policies {
     pub fn try_new(policies: impl IntoIterator<Item = Policy>) -> Result<Self, PolicyError> {
         let mut handles = Handles::new();
         for policy in policies {
-            let name = policy.name.clone();
+            let name: Arc<str> = policy.name().into();
             let handle = PolicyHandle::try_new(policy.named(&name))?;
             if handles.insert(name.clone(), handle).is_some() {
                 return Err(PolicyError::Duplicate { name: name.as_ref().to_owned() });

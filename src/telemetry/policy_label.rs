@@ -19,16 +19,27 @@ const MOST: usize = 4;
 /// They are one value, so that a policy that gets another name gets other counters.
 pub(crate) struct PolicyLabel {
     name: Box<str>,
+    // A trait object, because clippy's `mutable_key_type` would otherwise warn an application that has
+    // a map by `LogId`.
     #[cfg(feature = "metrics")]
-    pub(super) counters: Counters,
+    pub(super) counters: Box<dyn Count>,
+}
+
+/// Returns the counters of a policy, or `None` where a counter has no place here.
+#[cfg(feature = "metrics")]
+pub(super) trait Count: Send + Sync {
+    fn decision(&self, index: usize) -> Option<&KeptCounter>;
+    fn strike(&self) -> Option<&KeptCounter>;
+    fn missing_key(&self, reason: &'static str) -> Option<&KeptCounter>;
+    fn candidate(&self, limit: u32, window: Duration) -> Option<&KeptCounter>;
 }
 
 /// The counters of what most requests of a flood can cause.
 #[cfg(feature = "metrics")]
 #[derive(Default)]
-pub(super) struct Counters {
+struct Counters {
     decisions: [KeptCounter; 3],
-    pub(super) strikes: KeptCounter,
+    strikes: KeptCounter,
     missing_keys: CountersBy<&'static str>,
     candidates: CountersBy<(u32, Duration)>,
 }
@@ -38,16 +49,20 @@ pub(super) struct Counters {
 type CountersBy<T> = [(OnceLock<T>, KeptCounter); MOST];
 
 #[cfg(feature = "metrics")]
-impl Counters {
-    pub(super) fn decision(&self, index: usize) -> Option<&KeptCounter> {
+impl Count for Counters {
+    fn decision(&self, index: usize) -> Option<&KeptCounter> {
         self.decisions.get(index)
     }
 
-    pub(super) fn missing_key(&self, reason: &'static str) -> Option<&KeptCounter> {
+    fn strike(&self) -> Option<&KeptCounter> {
+        Some(&self.strikes)
+    }
+
+    fn missing_key(&self, reason: &'static str) -> Option<&KeptCounter> {
         find(&self.missing_keys, reason)
     }
 
-    pub(super) fn candidate(&self, limit: u32, window: Duration) -> Option<&KeptCounter> {
+    fn candidate(&self, limit: u32, window: Duration) -> Option<&KeptCounter> {
         find(&self.candidates, (limit, window))
     }
 }
@@ -65,7 +80,7 @@ impl From<&str> for PolicyLabel {
         Self {
             name: name.into(),
             #[cfg(feature = "metrics")]
-            counters: Counters::default(),
+            counters: Box::new(Counters::default()),
         }
     }
 }

@@ -38,7 +38,7 @@ async fn denials_need_no_look_up() {
 #[tokio::test(start_paused = true)]
 async fn a_missing_key_needs_no_look_up() {
     let (recorded, _recorder) = RecordedMetrics::listen();
-    let service = by_user(&one_a_day().into(), MemoryStore::new()).layer(service_fn(ok));
+    let service = by_user(one_a_day(), MemoryStore::new()).layer(service_fn(ok));
     for _ in 0..100 {
         let request = test_support::requests::request(&[]);
         let _ = test_support::requests::send(&service, request).await;
@@ -49,7 +49,7 @@ async fn a_missing_key_needs_no_look_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_late_recorder_gets_all_counts() {
-    let service = by_user(&one_a_day().into(), MemoryStore::new()).layer(service_fn(ok));
+    let service = by_user(one_a_day(), MemoryStore::new()).layer(service_fn(ok));
     let limiter = Limiter::new(one_a_day(), MemoryStore::new());
     // One of them has reported to no recorder before.
     flood(&limiter, 10).await;
