@@ -59,23 +59,24 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///
 /// - A request that finds no call under way is sent at once, alone and by its caller. So a lone
 ///   request waits for nothing.
-/// - The others wait until that call has ended. Then a task sends them: up to 32 in a call, in their
-///   order, and one call at a time. If 32 wait, another task sends them. A task ends when none waits.
+/// - The others are sent by a task: up to 32 in a call, in their order, and one call at a time. If
+///   32 wait, another task sends them. A task ends when none waits. It does not wait for the lone
+///   request, whose caller may not poll its future for a while.
 /// - Each request has its own reply, and its own time limit from its arrival. A check whose caller
 ///   has gone is not sent. If the reply to a call is lost, each caller learns that Redis may have
 ///   served its request, and repeats it alone.
 ///
 /// # Interleavings
 ///
-/// - A request arrives while a sender finds the queue empty. Both happen under the lock, so that the
-///   request is sent by this sender or finds none.
-/// - The caller of a lone request hangs up. Its drop starts the task.
-///   Test: `dropped_lone_check_holds_no_other`.
+/// - A request arrives while the task finds the queue empty. Both happen under the lock, so that
+///   the request is taken by this task or starts another one.
+/// - The caller of a lone request holds its future and does not poll it. The others do not wait.
+///   Test: `unpolled_lone_check_delays_no_other`.
 /// - The runtime of the task ends. The callers whose requests it had taken learn that at once, by
 ///   their dropped senders. The next request starts another task.
 ///   Test: `batch_outlives_its_runtime`.
 /// - The runtime of the task is no longer polled, but not dropped either. Callers give up at their
-///   time limit. A sender whose last call has begun longer ago than that counts as gone.
+///   time limit. A task whose last call has begun longer ago than that counts as gone.
 ///   Test: `unpolled_batch_delays_no_other`.
 pub(crate) struct Batch<R: BatchedRequest>(Arc<Shared<R>>);
 
@@ -93,7 +94,9 @@ struct Shared<R: BatchedRequest> {
 
 struct Queue<R: BatchedRequest> {
     waiting: VecDeque<Waiting<R>>,
-    /// When the last call began, while one is under way.
+    /// Whether a caller has sent its request alone and waits for the reply.
+    has_lone: bool,
+    /// When the last call of the task began, while there is one.
     sending_since: Option<Instant>,
 }
 
@@ -105,7 +108,7 @@ struct Waiting<R: BatchedRequest> {
 impl<R: BatchedRequest> Batch<R> {
     pub(crate) fn new(client: Client) -> Self {
         let response_timeout = client.response_timeout();
-        let queue = Queue { waiting: VecDeque::new(), sending_since: None };
+        let queue = Queue { waiting: VecDeque::new(), has_lone: false, sending_since: None };
         Self(Arc::new(Shared { client, response_timeout, queue: Mutex::new(queue) }))
     }
 
@@ -115,7 +118,7 @@ impl<R: BatchedRequest> Batch<R> {
         let reply = match self.enqueue(request, now) {
             Ok(reply) => reply,
             Err(request) => {
-                let _lone = Lone(self);
+                let _lone = Lone(&self.0);
                 return self.send_alone(request).await;
             }
         };
@@ -148,8 +151,8 @@ impl<R: BatchedRequest> Batch<R> {
         let mut queue = self.0.lock();
         let is_sending =
             queue.sending_since.is_some_and(|since| now <= since + self.0.response_timeout);
-        if !is_sending && queue.waiting.is_empty() {
-            queue.sending_since = Some(now);
+        if !is_sending && !queue.has_lone {
+            queue.has_lone = true;
             return Err(request);
         }
         let (caller, reply) = oneshot::channel();
@@ -194,18 +197,11 @@ impl<R: BatchedRequest> Drop for Task<R> {
 }
 
 /// A request that its caller sends alone.
-struct Lone<'a, R: BatchedRequest>(&'a Batch<R>);
+struct Lone<'a, R: BatchedRequest>(&'a Shared<R>);
 
 impl<R: BatchedRequest> Drop for Lone<'_, R> {
     fn drop(&mut self) {
-        let Self(batch) = self;
-        let mut queue = batch.0.lock();
-        let is_over = queue.waiting.is_empty();
-        queue.sending_since = (!is_over).then(Instant::now);
-        drop(queue);
-        if !is_over {
-            batch.start_task();
-        }
+        self.0.lock().has_lone = false;
     }
 }
 

@@ -1,7 +1,10 @@
 //! Checks of concurrent callers, which go to Redis in one script call.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually, patient};
@@ -231,19 +234,18 @@ async fn lost_reply_is_repeated_one_by_one() {
 }
 
 #[tokio::test]
-async fn dropped_lone_check_holds_no_other() {
+async fn unpolled_lone_check_delays_no_other() {
     let redis = Redis::start().await;
     let store = patient().connect(redis.url()).await.unwrap();
-    redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
-    let lone = spawn(store.admit(&check("lone")));
-    tokio::task::yield_now().await;
-    let waiting = [1, 2].map(|number| spawn(store.admit(&check(format!("user-{number}")))));
-    tokio::task::yield_now().await;
-    lone.abort();
-    redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
-    for outcome in waiting {
-        assert!(outcome.await.unwrap().unwrap().admitted);
+    let mut lone = store.admit(&check("lone"));
+    assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut lone).poll(cx).is_pending())).await);
+    let started = Instant::now();
+    for number in 0..3 {
+        let outcome = spawn(store.admit(&check(format!("user-{number}")))).await.unwrap();
+        assert!(outcome.unwrap().admitted);
     }
+    assert!(started.elapsed() < Duration::from_secs(10), "before the time limit of the lone check");
+    assert!(lone.await.unwrap().admitted);
 }
 
 fn runtime() -> Runtime {
@@ -272,13 +274,13 @@ fn batch_outlives_its_runtime() {
     let store = RedisStore::builder().response_timeout(TIMEOUT);
     let store = servers.block_on(store.connect(redis.url())).unwrap();
     servers.block_on(redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]));
-    // The first goes alone. Its runtime ends, and with it the task that would send the next.
-    let alone = first.spawn(store.admit(&check("alone")));
+    // One goes alone on the runtime of the connection, so that the task is on the other one.
+    let alone = servers.spawn(store.admit(&check("alone")));
     let is_blocked = async || redis.run::<String>(&["INFO", "clients"]).await;
     servers.block_on(eventually("a call is held back", async || {
         is_blocked().await.contains("blocked_clients:1")
     }));
-    let waiting = servers.spawn(store.admit(&check("waiting")));
+    let waiting = first.spawn(store.admit(&check("waiting")));
     std::thread::sleep(TIMEOUT / 10);
     first.shutdown_background();
     servers.block_on(redis.run::<()>(&["CLIENT", "UNPAUSE"]));
