@@ -8,12 +8,17 @@
 
 use std::net::SocketAddr;
 
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderName, HeaderValue, Method, Response};
-use axum::{Router, routing::post};
+use axum::http::header::RETRY_AFTER;
+use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue, Method};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router, routing::post};
+use serde_json::json;
 use tokio::net::TcpListener;
 use tower_http::cors::CorsLayer;
-use tower_sliding_window::{MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer, key};
+use tower_sliding_window::{
+    MemoryStore, Policy, Quota, RateLimitHeaders, Rejection, SlidingWindowLayer, key,
+};
 
 const HELP: &str = "\
 Serves POST /orders on http://127.0.0.1:3000: two requests a second and five a minute for each user,
@@ -21,18 +26,19 @@ and a hundred a minute for each address.
   curl -i -X POST -H 'origin: https://shop.example' -H 'x-user-id: alice' \\
     http://127.0.0.1:3000/orders";
 
-/// The body in place of the default `application/problem+json`. The layer adds `Retry-After`,
-/// `RateLimit` and `RateLimit-Policy`.
-fn too_many(rejection: &Rejection) -> Response<String> {
-    let Rejection::Denied(denied) = rejection else {
+/// The response in place of the default `application/problem+json`. The layer adds `Retry-After` and
+/// the fields that show the quotas.
+fn too_many(request: &Parts, rejection: &Rejection) -> Response {
+    let (Rejection::Denied(denied), Some(wait)) = (rejection, rejection.retry_after()) else {
         // A missing user or a failed store: as by default.
-        return rejection.to_response().map(|body| String::from_utf8_lossy(&body).into_owned());
+        return rejection.to_response().into_response();
     };
-    let (rules, wait) = (denied.violated().collect::<Vec<_>>(), denied.retry_after().as_secs_f64());
-    let mut response = Response::new(format!("{{\"full\":{rules:?},\"retry_after\":{wait:.3}}}\n"));
-    *response.status_mut() = rejection.status();
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    let body = json!({
+        "path": request.uri.path(),
+        "full": denied.violated().collect::<Vec<_>>(),
+        "retry_after": wait.as_secs_f64(),
+    });
+    (rejection.status(), Json(body)).into_response()
 }
 
 #[tokio::main]
@@ -47,6 +53,8 @@ async fn main() -> std::io::Result<()> {
     // A request counts under all rules or, when one is full, under none.
     let limit = SlidingWindowLayer::new(user, key::header("x-user-id"), MemoryStore::new())
         .rule(address, key::peer_ip())
+        // `RateLimit` and the older `X-RateLimit-*`, in every response.
+        .headers(RateLimitHeaders::Both)
         .headers_on_success(true)
         .on_rejection(too_many);
 

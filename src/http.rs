@@ -16,6 +16,7 @@ mod service;
 pub use body::ResponseBody;
 pub use config::{MissingKey, Muted, OnBan};
 pub use future::ResponseFuture;
+pub use headers::RateLimitHeaders;
 pub use layer::SlidingWindowLayer;
 pub use rejection::Rejection;
 pub use service::SlidingWindow;

@@ -39,7 +39,8 @@
 //!
 //! The module [`key`] has extractors for headers, cookies, bearer tokens, query parameters, request
 //! extensions and IP addresses. `key::path_param` needs the feature `axum`, and so does
-//! [`key::peer_ip`] if the server provides the address as axum's `ConnectInfo`.
+//! [`key::peer_ip`] if the server provides the address as axum's `ConnectInfo`. With tonic it needs the
+//! feature `tonic`.
 //!
 //! # Without HTTP
 //!
@@ -68,6 +69,7 @@
 //! | `cluster` | no | [`RedisStore`] on a Redis Cluster |
 //! | `tls` | no | `rediss://` URLs, with rustls |
 //! | `axum` | no | `key::path_param`, and axum's `ConnectInfo` in [`key::peer_ip`] |
+//! | `tonic` | no | tonic's `TcpConnectInfo` in [`key::peer_ip`] |
 //! | `storm` | no | `storm::StormDetector`, which reports groups with too many messages |
 //! | `moderation` | no | `moderation::SpeechMonitor`, which silently mutes spammers; enables `memory` |
 //! | `metrics` | no | the metrics below, through the `metrics` crate |
@@ -144,8 +146,8 @@ pub use self::bans::{BanEvent, Bans};
 pub use self::error::StoreError;
 pub use self::failure::{FailurePolicy, ParseFailurePolicyError};
 pub use self::http::{
-    MissingKey, Muted, OnBan, Rejection, ResponseBody, ResponseFuture, SlidingWindow,
-    SlidingWindowLayer,
+    MissingKey, Muted, OnBan, RateLimitHeaders, Rejection, ResponseBody, ResponseFuture,
+    SlidingWindow, SlidingWindowLayer,
 };
 pub use self::key::{Key, KeyError, KeyExtractor};
 pub use self::limiter::Limiter;

@@ -9,6 +9,7 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use smallvec::SmallVec;
 
+use super::headers::RateLimitHeaders;
 use super::rejection::{OnRejection, Rejection};
 use super::rule::Rule;
 use crate::error::StoreError;
@@ -31,6 +32,7 @@ pub(super) struct Config {
     pub(super) missing_key: MissingKey,
     pub(super) skip: Arc<Skip>,
     pub(super) cost: Option<Arc<Cost>>,
+    pub(super) headers: RateLimitHeaders,
     pub(super) headers_on_success: bool,
     pub(super) shadow: bool,
     pub(super) on_rejection: Option<Arc<OnRejection>>,
@@ -93,6 +95,10 @@ impl Config {
         self.rules.push(rule);
     }
 
+    pub(super) fn shows_headers_on_success(&self) -> bool {
+        self.headers_on_success && self.headers != RateLimitHeaders::None
+    }
+
     /// Returns the check to send to the store, or `None` if no rule applies to the request.
     #[allow(clippy::result_large_err, reason = "the errors made here are small and rare")]
     pub(super) fn check(&self, parts: &Parts) -> Result<Option<Arc<Check>>, Rejection> {
@@ -117,7 +123,7 @@ impl Config {
             return Ok(None);
         }
         let mut check = Check::from_logs(logs);
-        check.wants_reset = self.headers_on_success;
+        check.wants_reset = self.shows_headers_on_success();
         check.on_failure = self.on_failure;
         check.cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
         check.ensure_possible().inspect_err(StoreError::report).map_err(Rejection::StoreFailed)?;
@@ -132,6 +138,7 @@ impl fmt::Debug for Config {
             .field("policies", &policies)
             .field("on_failure", &self.on_failure)
             .field("missing_key", &self.missing_key)
+            .field("headers", &self.headers)
             .field("headers_on_success", &self.headers_on_success)
             .field("shadow", &self.shadow)
             .finish_non_exhaustive()

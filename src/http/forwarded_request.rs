@@ -6,6 +6,7 @@ use http::Response;
 use tokio::task::JoinHandle;
 
 use super::config::Config;
+use super::headers::RateLimitHeaders;
 use super::pending_check::CancelHandle;
 use crate::window::Usage;
 
@@ -15,8 +16,14 @@ use crate::window::Usage;
 /// service was called. With `cancel_unanswered` it is cancelled instead.
 #[derive(Default)]
 pub(super) struct ForwardedRequest {
-    pub(super) usage: Option<Usage>,
+    pub(super) shown: Option<ShownUsage>,
     cancel: Option<(CancelHandle, Arc<Config>)>,
+}
+
+/// The state of the logs for the headers of the response.
+pub(super) struct ShownUsage {
+    pub(super) usage: Usage,
+    pub(super) fields: RateLimitHeaders,
 }
 
 impl ForwardedRequest {
@@ -25,7 +32,8 @@ impl ForwardedRequest {
         cancel: Option<CancelHandle>,
         config: Arc<Config>,
     ) -> Self {
-        Self { usage, cancel: cancel.map(|cancel| (cancel, config)) }
+        let shown = usage.map(|usage| ShownUsage { usage, fields: config.headers });
+        Self { shown, cancel: cancel.map(|cancel| (cancel, config)) }
     }
 
     pub(super) fn settle<B, E>(
@@ -46,8 +54,8 @@ impl ForwardedRequest {
         if !cancels {
             return (result, None);
         }
-        if let Some(usage) = &mut self.usage {
-            usage.give_back();
+        if let Some(shown) = &mut self.shown {
+            shown.usage.give_back();
         }
         (result, cancel.cancel())
     }

@@ -11,12 +11,11 @@ use tower_service::Service;
 
 use super::body::ResponseBody;
 use super::config::Config;
-use super::forwarded_request::ForwardedRequest;
-use super::headers;
+use super::forwarded_request::{ForwardedRequest, ShownUsage};
 use super::pending_check::PendingCheck;
 use super::pending_request::{NextStep, PendingRequest};
 use super::rejection::Rejection;
-use crate::window::{Check, Usage};
+use crate::window::Check;
 
 pin_project! {
     /// The response future of [`SlidingWindow`](super::SlidingWindow).
@@ -34,8 +33,8 @@ pin_project! {
     enum State<S, ReqBody, F, R> {
         Deciding { check: Option<PendingCheck>, request: Option<PendingRequest<S, ReqBody>> },
         Calling { #[pin] response: F, request: ForwardedRequest },
-        Cancelling { cancelled: JoinHandle<()>, result: Option<R>, usage: Option<Usage> },
-        Rejected { rejection: Rejection, config: Arc<Config> },
+        Cancelling { cancelled: JoinHandle<()>, result: Option<R>, shown: Option<ShownUsage> },
+        Rejected { rejection: Rejection, head: Parts, config: Arc<Config> },
     }
 }
 
@@ -48,8 +47,8 @@ where
         Self { state: State::Calling { response, request: ForwardedRequest::default() } }
     }
 
-    pub(super) fn reject(rejection: Rejection, config: Arc<Config>) -> Self {
-        Self { state: State::Rejected { rejection, config } }
+    pub(super) fn reject(rejection: Rejection, head: Parts, config: Arc<Config>) -> Self {
+        Self { state: State::Rejected { rejection, head, config } }
     }
 
     pub(super) fn decide(
@@ -88,32 +87,32 @@ where
                             State::Calling { response, request }
                         }
                         NextStep::Reject(rejection) => {
-                            let config = pending.config.clone();
                             // Drops the inner service before `on_rejection` runs, which may be slow.
-                            *request = None;
-                            return Poll::Ready(Ok(respond(&rejection, &config)));
+                            let pending = request.take().expect("polled after completion");
+                            let (head, config) = pending.into_head();
+                            return Poll::Ready(Ok(respond(&rejection, &head, &config)));
                         }
                     }
                 }
                 StateProj::Calling { response, request } => {
                     let result = ready!(response.poll(cx));
                     let (result, cancelled) = request.settle(result);
-                    let usage = request.usage.take();
+                    let shown = request.shown.take();
                     match cancelled {
                         Some(cancelled) => {
-                            State::Cancelling { cancelled, result: Some(result), usage }
+                            State::Cancelling { cancelled, result: Some(result), shown }
                         }
-                        None => return Poll::Ready(finish(result, usage.as_ref())),
+                        None => return Poll::Ready(finish(result, shown.as_ref())),
                     }
                 }
-                StateProj::Cancelling { cancelled, result, usage } => {
+                StateProj::Cancelling { cancelled, result, shown } => {
                     // A client that retries at once then finds the place free.
                     let _ = ready!(Pin::new(cancelled).poll(cx));
                     let result = result.take().expect("polled after completion");
-                    return Poll::Ready(finish(result, usage.as_ref()));
+                    return Poll::Ready(finish(result, shown.as_ref()));
                 }
-                StateProj::Rejected { rejection, config } => {
-                    return Poll::Ready(Ok(respond(rejection, config)));
+                StateProj::Rejected { rejection, head, config } => {
+                    return Poll::Ready(Ok(respond(rejection, head, config)));
                 }
             };
             state.set(next);
@@ -121,17 +120,18 @@ where
     }
 }
 
-fn respond<B>(rejection: &Rejection, config: &Config) -> Response<ResponseBody<B>> {
-    rejection.respond(config.on_rejection.as_deref()).map(ResponseBody::rejection)
+fn respond<B>(rejection: &Rejection, head: &Parts, config: &Config) -> Response<ResponseBody<B>> {
+    let response = rejection.respond(head, config.on_rejection.as_deref(), config.headers);
+    response.map(ResponseBody::rejection)
 }
 
 fn finish<B, E>(
     result: Result<Response<B>, E>,
-    usage: Option<&Usage>,
+    shown: Option<&ShownUsage>,
 ) -> Result<Response<ResponseBody<B>>, E> {
     let mut response = result?.map(ResponseBody::inner);
-    if let Some(usage) = usage {
-        headers::insert_rate_limit(response.headers_mut(), usage);
+    if let Some(shown) = shown {
+        shown.fields.insert(response.headers_mut(), &shown.usage);
     }
     Ok(response)
 }

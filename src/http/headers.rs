@@ -1,15 +1,81 @@
-//! `Retry-After`, and `RateLimit` and `RateLimit-Policy` as in
-//! [draft 11 of the RateLimit fields](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11).
+//! `Retry-After`, and the fields that show a client its quotas.
 
+mod draft11;
+mod legacy;
+
+use std::fmt::Write;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::quota::Quota;
 use crate::window::{QuotaState, Usage};
 
-const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// Which fields show a client its quotas.
+///
+/// They are in the response to a denied request and, with
+/// [`headers_on_success`](super::SlidingWindowLayer::headers_on_success), in every response. A field
+/// that the response already has stays as it is. `Retry-After` does not depend on this choice.
+///
+/// | choice | fields |
+/// |---|---|
+/// | `Draft11` | `RateLimit-Policy: "user";q=5;w=60` and `RateLimit: "user";r=3;t=60` |
+/// | `Legacy` | `X-RateLimit-Limit: 5`, `X-RateLimit-Remaining: 3` and `X-RateLimit-Reset: 1785589260` |
+/// | `Both` | all five |
+/// | `None` | none |
+///
+/// ## What `r` and `t` say
+///
+/// The fields are those of
+/// [draft 11](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11). Each
+/// quota has an item in both fields. Its name is that of the policy, or, if the policy has several
+/// quotas, the policy and the quota, as in `"user:2/1s"`. A client needs them all: the quota with the
+/// fewest places now is not always the one that limits it longest.
+///
+/// | state of the quota | `r` | `t` |
+/// |---|---|---|
+/// | places are free | how many | the window of the quota |
+/// | none is free | 0 | until the first one is free |
+/// | it denies the request | 0, also if a request of a lower cost fits | until the request fits, at most `Retry-After` |
+/// | another quota or rule denies the request | how many are free | left out |
+///
+/// So `r / t` is never above `q / w`: a client that divides the two does not go faster than the
+/// policy allows (sections 4.1.2 and 8.5). All `r` requests are admitted if no other client uses the
+/// key, whenever they arrive within `t`. A window that slides gives no whole quota at the end of `t`,
+/// except to a client that sent all `r` requests at once. Each response has the next pair.
+///
+/// ## What the older fields say
+///
+/// They have room for one quota: the one that denies the request for the longest time, otherwise the
+/// one with the fewest places. `X-RateLimit-Reset` is the end of `t` above in seconds since the Unix
+/// epoch, rounded up, as GitHub and express-rate-limit (`legacyHeaders`) send it. A client whose clock
+/// is wrong reads a wrong wait, which `Retry-After` avoids.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RateLimitHeaders {
+    /// `RateLimit` and `RateLimit-Policy`, as in draft 11 of the IETF.
+    #[default]
+    Draft11,
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
+    Legacy,
+    /// The fields of `Draft11` and of `Legacy`.
+    Both,
+    /// No field.
+    None,
+}
+
+impl RateLimitHeaders {
+    /// Inserts the fields that are chosen.
+    pub(super) fn insert(self, headers: &mut HeaderMap, usage: &Usage) {
+        if matches!(self, Self::Draft11 | Self::Both) {
+            draft11::insert(headers, usage);
+        }
+        if matches!(self, Self::Legacy | Self::Both) {
+            legacy::insert(headers, usage);
+        }
+    }
+}
 
 /// Inserts `Retry-After`: whole seconds, rounded up, at least 1.
 ///
@@ -18,58 +84,20 @@ pub(super) fn insert_retry_after(headers: &mut HeaderMap, wait: Duration) {
     headers.entry(RETRY_AFTER).or_insert_with(|| HeaderValue::from(seconds(wait).max(1)));
 }
 
-/// Inserts `RateLimit-Policy`, which shows the quotas, and `RateLimit`, which shows what is left.
-pub(super) fn insert_rate_limit(headers: &mut HeaderMap, usage: &Usage) {
-    // Room for one policy of two quotas.
-    let (mut policies, mut limits) = (List::with_capacity(64), List::with_capacity(32));
-    for (log, outcome) in usage.logs() {
-        let policy = &log.policy;
-        for quota in policy.quotas() {
-            policies.item(policy.name());
-            policies.parameter("q", quota.limit().into());
-            policies.parameter("w", seconds(quota.window()));
-        }
-        // The quota that limits the client first: the longest wait, then the least room.
-        let order = |state: &&QuotaState| (u64::MAX - state.wait_us, state.remaining);
-        let Some(tightest) = outcome.quotas().iter().min_by_key(order) else { continue };
-        limits.item(policy.name());
-        limits.parameter("r", tightest.remaining.into());
-        let more_in = Duration::from_micros(tightest.wait_us.max(tightest.reset_us));
-        if !more_in.is_zero() {
-            limits.parameter("t", seconds(more_in));
-        }
-    }
-    for (name, List(value)) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, limits)] {
-        if let Ok(value) = HeaderValue::try_from(value) {
-            headers.entry(name).or_insert(value);
-        }
+fn insert_text(headers: &mut HeaderMap, name: HeaderName, value: String) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        headers.entry(name).or_insert(value);
     }
 }
 
-/// A list of strings with parameters, as in
-/// [RFC 9651, section 3.1](https://www.rfc-editor.org/rfc/rfc9651#section-3.1).
+/// Appends the name of a policy or, if it has several quotas, of one of them: `user:2/1s`.
 ///
-/// Built without `write!`, which made a denied request 7 % slower in total.
-struct List(String);
-
-impl List {
-    fn with_capacity(bytes: usize) -> Self {
-        Self(String::with_capacity(bytes))
-    }
-
-    /// Starts the next item. Policy names have no characters that need escaping.
-    fn item(&mut self, name: &str) {
-        let separator = if self.0.is_empty() { "\"" } else { ", \"" };
-        for part in [separator, name, "\""] {
-            self.0.push_str(part);
-        }
-    }
-
-    fn parameter(&mut self, name: &str, value: u64) {
-        let mut digits = itoa::Buffer::new();
-        for part in [";", name, "=", digits.format(value)] {
-            self.0.push_str(part);
-        }
+/// It has no characters that need escaping. The colon is not valid in the name of a policy.
+pub(super) fn push_name(text: &mut String, policy: &str, quota: Option<Quota>) {
+    text.push_str(policy);
+    if let Some(quota) = quota {
+        // Writing to a string does not fail.
+        let _ = write!(text, ":{quota}");
     }
 }
 
@@ -78,40 +106,35 @@ fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
+/// What a client may do under one quota.
+struct Pair {
+    /// How many requests it can send.
+    available: u32,
+    /// The time within which it can send no more.
+    window: Option<Duration>,
+}
+
+impl Pair {
+    /// Chooses the pair that never lets a client go faster than the quota allows, see
+    /// [`RateLimitHeaders`].
+    fn new(quota: Quota, state: &QuotaState, is_denied: bool) -> Self {
+        let some = |time: Duration| Some(time).filter(|time| !time.is_zero());
+        if state.is_full() {
+            return Self { available: 0, window: some(state.wait()) };
+        }
+        let window = match state.remaining() {
+            // The end of a window could be later than `Retry-After`.
+            _ if is_denied => None,
+            0 => some(state.reset()),
+            _ => Some(quota.window()),
+        };
+        Self { available: state.remaining(), window }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::policy::Policy;
-    use crate::window::{Check, LogId, LogOutcome, Outcome};
-
-    fn usage(policies: &[Policy], states: &[&[QuotaState]]) -> Usage {
-        let log = |policy: &Policy| LogId::new(Arc::new(policy.clone()), "k");
-        let check = Check::new(policies.iter().map(log));
-        let outcomes = states.iter().map(|states| LogOutcome::new(states.iter().copied()));
-        Usage::new(Arc::new(check), Outcome::new(false, outcomes))
-    }
-
-    fn state(remaining: u32, wait_us: u64, reset_us: u64) -> QuotaState {
-        QuotaState { remaining, wait_us, reset_us }
-    }
-
-    #[test]
-    fn each_policy_shows_its_tightest_quota() {
-        let user =
-            Policy::new("user").quota("2/500ms".parse().unwrap()).quota("5/60s".parse().unwrap());
-        let ip = Policy::new("ip").quota("100/60s".parse().unwrap());
-        let user_states = [state(0, 400_000, 0), state(3, 0, 0)];
-        let states = [&user_states[..], &[state(98, 0, 2_000_000)]];
-        let mut headers = HeaderMap::new();
-        insert_rate_limit(&mut headers, &usage(&[user, ip], &states));
-        assert_eq!(
-            headers["ratelimit-policy"],
-            "\"user\";q=2;w=1, \"user\";q=5;w=60, \"ip\";q=100;w=60"
-        );
-        assert_eq!(headers["ratelimit"], "\"user\";r=0;t=1, \"ip\";r=98;t=2");
-    }
 
     #[test]
     fn retry_after_is_rounded_up_and_at_least_one() {

@@ -1,16 +1,16 @@
 mod cancel;
+mod reject;
 
 use std::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::request::Parts;
-use http::{Method, Response, StatusCode};
+use http::{Method, StatusCode};
 use tower_layer::Layer;
 
 use super::config::{Config, MissingKey, OnBan};
-use super::rejection::Rejection;
+use super::headers::RateLimitHeaders;
 use super::rule::Rule;
 use super::service::SlidingWindow;
 use crate::failure::FailurePolicy;
@@ -28,6 +28,8 @@ use crate::window::Decision;
 /// - The layer decides before it calls the inner service. A denied request gets a 429 with
 ///   `Retry-After`, `RateLimit`, `RateLimit-Policy` and a problem document, and leaves no trace in
 ///   any log.
+/// - A gRPC request is denied with a status that gRPC clients read, see
+///   [`Rejection::to_grpc_response`](crate::Rejection::to_grpc_response).
 /// - With several rules, either every log records the request or none does.
 /// - The readiness and the errors of the inner service are passed through unchanged.
 /// - The inner service finds the [`Decision`](crate::Decision) in the request's extensions, unless
@@ -80,6 +82,7 @@ impl SlidingWindowLayer {
             missing_key: MissingKey::Reject(StatusCode::UNAUTHORIZED),
             skip: Arc::new(Self::is_preflight),
             cost: None,
+            headers: RateLimitHeaders::default(),
             headers_on_success: false,
             shadow: false,
             on_rejection: None,
@@ -194,38 +197,32 @@ impl SlidingWindowLayer {
         self.with(|config| config.cost = Some(Arc::new(cost)))
     }
 
-    /// Sets whether responses of the inner service also get `RateLimit` and `RateLimit-Policy`.
+    /// Sets which fields show a client its quotas.
+    ///
+    /// Defaults to [`RateLimitHeaders::Draft11`]: `RateLimit` and `RateLimit-Policy`.
+    ///
+    /// ```
+    /// use tower_sliding_window::{
+    ///     MemoryStore, Quota, RateLimitHeaders, SlidingWindowLayer, key,
+    /// };
+    ///
+    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
+    ///     .headers(RateLimitHeaders::Both) // `X-RateLimit-Limit` and so on, too
+    ///     .headers_on_success(true);
+    /// ```
+    #[must_use]
+    pub fn headers(self, headers: RateLimitHeaders) -> Self {
+        self.with(|config| config.headers = headers)
+    }
+
+    /// Sets whether responses of the inner service also get the fields of
+    /// [`headers`](Self::headers).
     ///
     /// Defaults to `false`. On Redis this needs the longer of the two scripts, with one more command
     /// for each quota.
     #[must_use]
     pub fn headers_on_success(self, headers_on_success: bool) -> Self {
         self.with(|config| config.headers_on_success = headers_on_success)
-    }
-
-    /// Sets the response to a rejected request.
-    ///
-    /// Defaults to [`Rejection::to_response`]. The layer adds `Retry-After`, `RateLimit` and
-    /// `RateLimit-Policy` unless the response has them.
-    ///
-    /// ```
-    /// use http::Response;
-    /// use tower_sliding_window::{MemoryStore, Quota, Rejection, SlidingWindowLayer, key};
-    ///
-    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
-    ///     .on_rejection(|rejection: &Rejection| {
-    ///         let mut response = Response::new("the queue is full");
-    ///         *response.status_mut() = rejection.status();
-    ///         response
-    ///     });
-    /// ```
-    #[must_use]
-    pub fn on_rejection<B: Into<Bytes>>(
-        self,
-        respond: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
-    ) -> Self {
-        let respond = move |rejection: &Rejection| respond(rejection).map(Into::into);
-        self.with(|config| config.on_rejection = Some(Arc::new(respond)))
     }
 
     /// Sets whether the layer only decides, counts and reports, and forwards every request.

@@ -22,7 +22,7 @@ pub(super) struct PendingRequest<S, ReqBody> {
     inner: S,
     head: Parts,
     body: ReqBody,
-    pub(super) config: Arc<Config>,
+    config: Arc<Config>,
 }
 
 pub(super) enum NextStep {
@@ -77,7 +77,7 @@ where
             decision => {
                 // The failure policy counts nothing, so then there is no usage to show.
                 let is_counted = decided_by != DecidedBy::FailurePolicy;
-                let is_shown = self.config.headers_on_success && is_counted;
+                let is_shown = self.config.shows_headers_on_success() && is_counted;
                 let usage = is_shown.then(|| decision.usage().clone());
                 self.insert_decision(decision);
                 NextStep::Forward { usage, cancel }
@@ -115,6 +115,11 @@ where
         if let Some(outer) = self.head.extensions.insert(decision) {
             report_double_count(outer, &self.check, &mut self.head.extensions, &self.config);
         }
+    }
+
+    /// Drops the inner service and the body.
+    pub(super) fn into_head(self) -> (Parts, Arc<Config>) {
+        (self.head, self.config)
     }
 
     pub(super) fn call(

@@ -1,12 +1,20 @@
-use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response, StatusCode};
+mod grpc;
+mod problem;
 
-use super::headers;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Response, StatusCode};
+use smallvec::SmallVec;
+
+use super::body::RejectionBody;
+use super::headers::{self, RateLimitHeaders};
 use crate::error::StoreError;
+use crate::quota::Quota;
 use crate::window::Denied;
 
-pub(super) type OnRejection = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
+pub(super) type OnRejection = dyn Fn(&Parts, &Rejection) -> Response<RejectionBody> + Send + Sync;
 
 /// Why the layer responds to a request itself.
 #[derive(Clone, Debug)]
@@ -37,7 +45,8 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// Returns the status of the response.
+    /// Returns the status of the response. That of a gRPC request is always 200, see
+    /// [`to_grpc_response`](Self::to_grpc_response).
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
@@ -50,70 +59,121 @@ impl Rejection {
         }
     }
 
-    /// Returns the default response: a problem document ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457))
-    /// of the types that the draft on the RateLimit fields registers.
+    /// Returns how long the client should wait, or `None` if no wait helps.
+    ///
+    /// It is the wait of a denial, the rest of a ban, or a second after a failure of the store. It is
+    /// `None` for a request without a valid key and for one that costs more than a limit.
     #[must_use]
-    pub fn to_response(&self) -> Response<Bytes> {
-        let status = self.status();
-        let (kind, title) = match status {
-            _ if matches!(self, Self::Banned { .. }) => (
-                "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
-                "Request not satisfied due to detection of abnormal request pattern",
-            ),
-            StatusCode::TOO_MANY_REQUESTS => (
-                "https://iana.org/assignments/http-problem-types#quota-exceeded",
-                "Request cannot be satisfied as assigned quota has been exceeded",
-            ),
-            StatusCode::SERVICE_UNAVAILABLE => (
-                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-                "Request cannot be satisfied due to temporary server capacity constraints",
-            ),
-            // RFC 9457, section 4.2.1: `about:blank` has the phrase of the status as its title.
-            _ => ("about:blank", status.canonical_reason().unwrap_or("Rejected")),
-        };
-        // Neither these texts nor policy names have characters that JSON escapes.
-        let mut body = String::with_capacity(256);
-        let parts =
-            [r#"{"type":""#, kind, r#"","title":""#, title, r#"","status":"#, status.as_str()];
-        parts.iter().for_each(|part| body.push_str(part));
-        if let Self::Denied(denied) | Self::Banned { denied, .. } = self {
-            body.push_str(r#","violated-policies":["#);
-            for (index, name) in denied.violated().enumerate() {
-                let parts = [if index == 0 { "\"" } else { ",\"" }, name, "\""];
-                parts.iter().for_each(|part| body.push_str(part));
-            }
-            body.push(']');
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Denied(denied) | Self::Banned { denied, .. } => Some(denied.retry_after()),
+            Self::StoreFailed(error) => error.retry_after(),
+            Self::MissingKey { .. } | Self::InvalidKey | Self::KeyNotProvided => None,
         }
-        body.push('}');
-
-        let mut response = Response::new(Bytes::from(body));
-        *response.status_mut() = status;
-        let problem = HeaderValue::from_static("application/problem+json");
-        response.headers_mut().insert(CONTENT_TYPE, problem);
-        response
     }
 
-    /// Makes the response, by `respond` if there is one, and adds `Retry-After` and the RateLimit
-    /// fields.
-    pub(super) fn respond(&self, respond: Option<&OnRejection>) -> Response<Bytes> {
-        let mut response = respond.map_or_else(|| self.to_response(), |respond| respond(self));
+    /// Returns the default response to a request other than gRPC: a problem document
+    /// ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) of the types that the draft on the
+    /// RateLimit fields registers.
+    #[must_use]
+    pub fn to_response(&self) -> Response<String> {
+        problem::response(self)
+    }
+
+    /// Returns the default response to a gRPC request: a status without a message, with all fields in
+    /// the headers.
+    ///
+    /// A gRPC request is a `POST` whose content type begins with `application/grpc`. The layer sends
+    /// this response with HTTP status 200, as the
+    /// [gRPC protocol](https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md#responses)
+    /// requires of a response without a message ("Trailers-Only"). A
+    /// [gRPC-Web](https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md) request gets the same
+    /// fields, also in the headers, and its own content type.
+    ///
+    /// | field | value |
+    /// |---|---|
+    /// | `grpc-status` | see below |
+    /// | `grpc-message` | the reason, with the names of the policies that deny the request |
+    /// | `grpc-status-details-bin` | a `google.rpc.Status` with `google.rpc.RetryInfo`, if a wait helps |
+    /// | `grpc-retry-pushback-ms` | the wait, rounded up to milliseconds; -1, so that the client does not retry, if no wait helps or it is longer than 24 days ([gRFC A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md#pushback)) |
+    ///
+    /// The layer adds the RateLimit fields, but no `Retry-After`. The status is the one that
+    /// [`google.rpc.Code`](https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto)
+    /// has for the HTTP status of the rejection:
+    ///
+    /// | rejection | HTTP | `grpc-status` |
+    /// |---|---|---|
+    /// | `Denied` | 429 | 8, `RESOURCE_EXHAUSTED` |
+    /// | `Banned` | 403 | 7, `PERMISSION_DENIED`: the key has no right to call, whatever room there is |
+    /// | `MissingKey` | 401 | 16, `UNAUTHENTICATED` |
+    /// | `InvalidKey` | 400 | 3, `INVALID_ARGUMENT` |
+    /// | `KeyNotProvided` | 500 | 13, `INTERNAL` |
+    /// | `StoreFailed`: the store could not decide | 503 | 14, `UNAVAILABLE` |
+    /// | `StoreFailed`: a cost that no store admits | 429 | 8, `RESOURCE_EXHAUSTED`, with -1 as the pushback |
+    ///
+    /// A status that was set with [`on_ban`](super::SlidingWindowLayer::on_ban) or
+    /// [`on_missing_key`](super::SlidingWindowLayer::on_missing_key) is translated in the same way. If
+    /// `google.rpc.Code` does not have it, `grpc-status` is 2, `UNKNOWN`.
+    #[must_use]
+    pub fn to_grpc_response(&self) -> Response<String> {
+        grpc::response(self)
+    }
+
+    /// Makes the response to a request, by `respond` if there is one, and adds `Retry-After` and the
+    /// RateLimit fields.
+    pub(super) fn respond(
+        &self,
+        head: &Parts,
+        respond: Option<&OnRejection>,
+        fields: RateLimitHeaders,
+    ) -> Response<RejectionBody> {
+        let own = respond.map(|respond| respond(head, self));
+        let grpc = grpc::content_type(head);
+        let mut response = match (own, grpc) {
+            // No gRPC client can read another content type.
+            (Some(own), Some(_)) if !grpc::is_response(&own) => whole(grpc::response(self)),
+            (Some(own), _) => own,
+            (None, Some(_)) => whole(grpc::response(self)),
+            (None, None) => whole(problem::response(self)),
+        };
         let headers = response.headers_mut();
-        match self {
-            Self::Denied(denied) => {
-                headers::insert_retry_after(headers, denied.retry_after());
-                headers::insert_rate_limit(headers, denied.usage());
-            }
-            // The denial is by the ban, so the state of the quotas would mislead the client.
-            Self::Banned { denied, .. } => {
-                headers::insert_retry_after(headers, denied.retry_after());
-            }
-            Self::StoreFailed(error) => {
-                if let Some(wait) = error.retry_after() {
+        match grpc {
+            Some(content_type) => grpc::set_content_type(headers, content_type),
+            None => {
+                if let Some(wait) = self.retry_after() {
                     headers::insert_retry_after(headers, wait);
                 }
             }
-            Self::MissingKey { .. } | Self::InvalidKey | Self::KeyNotProvided => {}
+        }
+        // A ban does not depend on the quotas, whose state would mislead the client.
+        if let Self::Denied(denied) = self {
+            fields.insert(headers, denied.usage());
         }
         response
     }
+
+    /// Returns the names of the quotas and bans that deny the request, each once.
+    fn violated(&self) -> SmallVec<[(&str, Option<Quota>); 2]> {
+        let mut names = SmallVec::new();
+        let (Self::Denied(denied) | Self::Banned { denied, .. }) = self else { return names };
+        let mut add = |name| {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        };
+        for (log, outcome) in denied.usage().logs().filter(|(_, outcome)| outcome.denies()) {
+            let (name, quotas) = (log.policy.name(), log.policy.quotas());
+            if quotas.len() == 1 || !outcome.is_full() {
+                add((name, None));
+                continue;
+            }
+            let full = quotas.iter().zip(outcome.quotas()).filter(|(_, state)| state.is_full());
+            full.for_each(|(quota, _)| add((name, Some(*quota))));
+        }
+        names
+    }
+}
+
+fn whole(response: Response<String>) -> Response<RejectionBody> {
+    response.map(|body| RejectionBody::whole(Bytes::from(body)))
 }

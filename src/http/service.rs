@@ -49,7 +49,7 @@ where
             Ok(Some(check)) => {
                 ResponseFuture::decide(check, inner, head, body, self.config.clone())
             }
-            Err(rejection) => ResponseFuture::reject(rejection, self.config.clone()),
+            Err(rejection) => ResponseFuture::reject(rejection, head, self.config.clone()),
         }
     }
 }

@@ -12,8 +12,9 @@ use super::{Key, KeyError, KeyExtractor};
 ///
 /// The server has to insert the address into the request's extensions, as a `SocketAddr` or `IpAddr`.
 /// With the feature `axum` it can also be axum's `ConnectInfo<SocketAddr>`, which is present if the
-/// application is served with `into_make_service_with_connect_info::<SocketAddr>()`. Without that
-/// feature `ConnectInfo` is ignored. A request without an address is [`KeyError::NotProvided`].
+/// application is served with `into_make_service_with_connect_info::<SocketAddr>()`. With the feature
+/// `tonic` it can also be the `TcpConnectInfo` that tonic's server inserts, with or without TLS. Without
+/// these features both are ignored. A request without an address is [`KeyError::NotProvided`].
 ///
 /// The key is that of [`Key::from`]`(address)`: the text of an IPv4 address, such as `203.0.113.7`, and
 /// the /64 of an IPv6 address, such as `2001:db8:0:1::/64`. The /64 is the smallest network that a
@@ -222,7 +223,7 @@ const NO_PEER: KeyError = KeyError::NotProvided {
          peer's `SocketAddr` into the request's extensions"
     } else {
         "put the peer's `SocketAddr` into the request's extensions, or enable the feature `axum` \
-         for axum's `ConnectInfo`"
+         for axum's `ConnectInfo` or `tonic` for tonic's `TcpConnectInfo`"
     },
 };
 
@@ -236,6 +237,11 @@ fn peer_of(parts: &Parts) -> Result<IpAddr, KeyError> {
     };
     #[cfg(not(feature = "axum"))]
     let address: Option<&SocketAddr> = None;
+    #[cfg(feature = "tonic")]
+    let address = address.or_else(|| {
+        use tonic::transport::server::TcpConnectInfo;
+        extensions.get::<TcpConnectInfo>()?.remote_addr.as_ref()
+    });
     let ip = address.or_else(|| extensions.get::<SocketAddr>()).map(SocketAddr::ip);
     let ip = ip.or_else(|| extensions.get::<IpAddr>().copied()).ok_or(NO_PEER)?;
     Ok(ip.to_canonical())

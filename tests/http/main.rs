@@ -2,9 +2,13 @@
 
 mod axum;
 mod flood;
+mod grpc;
+mod grpc_rejection;
 mod layer;
 mod metrics;
 mod mistakes;
+mod quota_fields;
+mod ratelimit_pairs;
 mod rejection;
 mod rules;
 mod service;

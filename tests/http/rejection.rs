@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use serde_json::json;
 use tokio::time::advance;
+use tonic::codegen::tokio_stream::{self, StreamExt};
 use tower::service_fn;
 use tower_layer::Layer;
 use tower_sliding_window::store::{Check, Store, StoreFuture};
@@ -93,7 +94,10 @@ async fn remaining_excludes_entries_a_window_old() {
     send(&service, request(&[])).await;
     advance(Duration::from_secs(1)).await;
     let answer = send(&service, request(&[])).await;
-    assert_eq!(answer.header("ratelimit"), Some(r#""user";r=2;t=1"#));
+    assert_eq!(
+        answer.header("ratelimit"),
+        Some(r#""user:3/1s";r=2;t=1, "user:100/60s";r=98;t=60"#)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,7 +115,7 @@ async fn fields_of_the_inner_service_stay() {
 #[tokio::test(start_paused = true)]
 async fn custom_rejection_keeps_retry_after() {
     let service = per_user(1, MemoryStore::new())
-        .on_rejection(|rejection| {
+        .on_rejection(|_, rejection| {
             let said = match rejection {
                 Rejection::Denied(denied) => format!("wait {:?}", denied.retry_after()),
                 other => format!("{}", other.status()),
@@ -137,9 +141,9 @@ async fn custom_rejection_keeps_retry_after() {
 
 #[tokio::test(start_paused = true)]
 async fn headers_of_a_custom_rejection_stay() {
-    let layer = per_user(1, MemoryStore::new()).on_rejection(|_| {
+    let layer = per_user(1, MemoryStore::new()).on_rejection(|_, _| {
         let response = Response::builder().status(503).header("retry-after", "7");
-        response.header("ratelimit", "hidden").body(Bytes::new()).unwrap()
+        response.header("ratelimit", "hidden").body(String::new()).unwrap()
     });
     let answer = second(layer).await;
     assert_eq!(answer.headers.get_all("retry-after").iter().collect::<Vec<_>>(), ["7"]);
@@ -148,7 +152,7 @@ async fn headers_of_a_custom_rejection_stay() {
 
 #[tokio::test(start_paused = true)]
 async fn default_rejection_can_be_amended() {
-    let layer = per_user(1, MemoryStore::new()).on_rejection(|rejection| {
+    let layer = per_user(1, MemoryStore::new()).on_rejection(|_, rejection| {
         let mut response = rejection.to_response();
         response.headers_mut().insert("x-own", "yes".parse().unwrap());
         response
@@ -199,4 +203,49 @@ async fn no_rejection_shows_a_key() {
         assert_eq!(answer.status, status);
         assert!(!format!("{answer:?}").contains(SECRET), "{answer:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_sees_the_request() {
+    let layer = per_user(1, MemoryStore::new()).on_rejection(|head, rejection| {
+        let language = head.headers.get("accept-language").map(|it| it.to_str().unwrap());
+        let text = format!("{} {language:?} {:?}", head.uri.path(), rejection.retry_after());
+        Response::new(text)
+    });
+    let service = layer.layer(service_fn(ok));
+    let at = |user: &str| {
+        let mut request = request(&[("x-user-id", user), ("accept-language", "eo")]);
+        *request.uri_mut() = "/orders".parse().unwrap();
+        request
+    };
+    assert_eq!(send(&service, at("alice")).await.body, "ok");
+    assert_eq!(send(&service, at("alice")).await.body, r#"/orders Some("eo") Some(60s)"#);
+    assert_eq!(send(&service, at("")).await.body, r#"/orders Some("eo") None"#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_may_be_any_axum_response() {
+    let layer = per_user(1, MemoryStore::new()).on_rejection(|head, rejection| {
+        let path = head.uri.path().to_owned();
+        (rejection.status(), [("x-own", "yes")], axum::Json(json!({ "path": path })))
+    });
+    let answer = second(layer).await;
+    assert_eq!((answer.status, answer.body.as_str()), (TOO_MANY, r#"{"path":"/"}"#));
+    assert_eq!((answer.header("x-own"), answer.retry_after()), (Some("yes"), Some(60)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_body_may_come_in_parts() {
+    let parts = |fails: bool| {
+        per_user(1, MemoryStore::new()).on_rejection(move |_, _| {
+            let part = move |at: u8| async move {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                if fails && at == 1 { Err("broken") } else { Ok(Bytes::from(format!("{at};"))) }
+            };
+            let body = tokio_stream::iter(0..3).then(part);
+            Response::new(axum::body::Body::from_stream(body))
+        })
+    };
+    assert_eq!(second(parts(false)).await.body, "0;1;2;");
+    assert_eq!(second(parts(true)).await.body, "0;", "an error ends the body");
 }

@@ -126,7 +126,7 @@ async fn rejection_knows_its_body_length() {
 
 #[tokio::test(start_paused = true)]
 async fn empty_rejection_ends_at_once() {
-    let service = layer(1).on_rejection(|_| Response::new(Bytes::new())).layer(service_fn(ok));
+    let service = layer(1).on_rejection(|_, _| Response::new(String::new())).layer(service_fn(ok));
     assert_eq!(status(&service, "alice").await, OK);
     let mut body = service.oneshot(from_user("alice")).await.unwrap().into_body();
     assert!(body.is_end_stream());

@@ -22,6 +22,11 @@ impl SlidingWindowLayer {
     /// does not count: a background task waits for the decision and cancels it. Without `cancel_if`
     /// such a request may count.
     ///
+    /// The closure sees the head of the response, before the body. The status of a gRPC call is in the
+    /// head, as `grpc-status`, only if the response has no message ("Trailers-Only"), as that of a
+    /// tonic handler that returns an error at once. A status in the trailers comes after the body and
+    /// is not seen, so a response without `grpc-status` may still fail.
+    ///
     /// ```
     /// use http::StatusCode;
     /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};

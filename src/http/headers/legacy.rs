@@ -1,0 +1,35 @@
+//! `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, as
+//! [GitHub](https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api) sends them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::{Pair, seconds};
+use crate::window::Usage;
+
+const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+/// Inserts the fields for the quota that limits the client most.
+pub(super) fn insert(headers: &mut HeaderMap, usage: &Usage) {
+    let quotas = usage.quotas().map(|(_, quota, state)| (quota, state));
+    // The longest wait, then the fewest places, then the longest window.
+    let most_limiting = quotas.min_by_key(|(quota, state)| {
+        (u64::MAX - state.wait_us, state.remaining, u64::MAX - quota.window_us())
+    });
+    let Some((quota, state)) = most_limiting else { return };
+    let is_denied = !usage.retry_after().is_zero();
+    let pair = Pair::new(quota, &state, is_denied);
+    let mut set = |name, value| {
+        headers.entry(name).or_insert(value);
+    };
+    set(LIMIT, HeaderValue::from(quota.limit()));
+    set(REMAINING, HeaderValue::from(pair.available));
+    if let Some(window) = pair.window {
+        // A clock before 1970 is one that was never set.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        set(RESET, HeaderValue::from(seconds(now.saturating_add(window))));
+    }
+}

@@ -1,0 +1,68 @@
+//! The setting for the response to a rejected request.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use super::SlidingWindowLayer;
+use crate::http::body::RejectionBody;
+use crate::http::rejection::Rejection;
+
+impl SlidingWindowLayer {
+    /// Sets the response to a rejected request.
+    ///
+    /// Defaults to [`Rejection::to_response`], and to [`Rejection::to_grpc_response`] for a gRPC
+    /// request. The closure gets the head of the request. It returns any `IntoResponse` with the
+    /// feature `axum`, otherwise an [`http::Response`] with any body whose data is
+    /// [`Bytes`](bytes::Bytes), such as a `String`. If the body fails, it ends there.
+    ///
+    /// The layer adds `Retry-After` and the fields of [`headers`](Self::headers) unless the response
+    /// has them. To a gRPC request it sends the response of the closure only if the content type of
+    /// that begins with `application/grpc`, because a gRPC client can read no other. Otherwise it
+    /// sends the default one.
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
+    ///
+    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
+    ///     .on_rejection(|head, rejection| {
+    ///         let wait = rejection.retry_after().unwrap_or_default();
+    ///         let mut response = Response::new(format!("{} is full for {wait:?}", head.uri.path()));
+    ///         *response.status_mut() = rejection.status();
+    ///         response
+    ///     });
+    /// ```
+    #[cfg(feature = "axum")]
+    #[must_use]
+    pub fn on_rejection<R: axum::response::IntoResponse>(
+        self,
+        respond: impl Fn(&Parts, &Rejection) -> R + Send + Sync + 'static,
+    ) -> Self {
+        let respond = move |head: &Parts, rejection: &Rejection| {
+            respond(head, rejection).into_response().map(RejectionBody::other)
+        };
+        self.with(|config| config.on_rejection = Some(Arc::new(respond)))
+    }
+
+    /// Sets the response to a rejected request. With the feature `axum` the closure may return any
+    /// `IntoResponse`, of which these responses are some, so that the feature breaks no caller.
+    ///
+    /// The rest is as with that feature: it defaults to [`Rejection::to_response`], and to
+    /// [`Rejection::to_grpc_response`] for a gRPC request.
+    #[cfg(not(feature = "axum"))]
+    #[must_use]
+    pub fn on_rejection<B>(
+        self,
+        respond: impl Fn(&Parts, &Rejection) -> http::Response<B> + Send + Sync + 'static,
+    ) -> Self
+    where
+        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let respond = move |head: &Parts, rejection: &Rejection| {
+            respond(head, rejection).map(RejectionBody::other)
+        };
+        self.with(|config| config.on_rejection = Some(Arc::new(respond)))
+    }
+}
