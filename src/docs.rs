@@ -7,6 +7,7 @@
 //!   receiver is known only when a message is sent.
 //! - [Configuration](configuration): policies from a file that is read again while the program runs, and
 //!   the networks that addresses are counted by.
+//! - [What clients see](responses): responses of one's own, the fields that show a quota, and gRPC.
 
 #[doc = include_str!("docs/which_tool.md")]
 pub mod which_tool {}
@@ -16,3 +17,6 @@ pub mod not_a_request {}
 
 #[doc = include_str!("docs/configuration.md")]
 pub mod configuration {}
+
+#[doc = include_str!("docs/responses.md")]
+pub mod responses {}
