@@ -156,12 +156,17 @@ async fn requests_need_not_be_send() {
 async fn what_is_send_stays_send() {
     fn is_send_and_sync<T: Send + Sync + Clone + 'static>(_: &T) {}
     fn is_send<T: Send>(_: &T) {}
+    fn is_body<T: Body + Send + Sync + Unpin>(_: &T) {}
 
     let layer = layer(1);
     is_send_and_sync(&layer);
     let service = layer.layer(service_fn(ok));
     is_send_and_sync(&service);
     is_send(&service.clone().oneshot(from_user("alice")));
+
+    let custom = layer.on_rejection(|_, _| Response::new(axum::body::Body::empty()));
+    let response = custom.layer(service_fn(ok)).oneshot(from_user("")).await.unwrap();
+    is_body(response.body());
 
     let boxed = service.boxed_clone();
     let task = tokio::spawn(async move { boxed.oneshot(from_user("alice")).await });
