@@ -126,13 +126,20 @@ impl fmt::Display for Quota {
 
 pub(crate) struct Span(pub(crate) u64);
 
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Span {
+    /// Returns the number of units and the unit.
+    pub(crate) fn parts(&self) -> (u64, &'static str) {
         let us = self.0;
-        let (count, unit) = [(3_600_000_000, "h"), (1_000_000, "s"), (1_000, "ms")]
+        [(3_600_000_000, "h"), (1_000_000, "s"), (1_000, "ms")]
             .into_iter()
             .find(|(size, _)| us.is_multiple_of(*size))
-            .map_or((us, "us"), |(size, unit)| (us / size, unit));
+            .map_or((us, "us"), |(size, unit)| (us / size, unit))
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, unit) = self.parts();
         write!(f, "{count}{unit}")
     }
 }

@@ -87,6 +87,11 @@ where
                             State::Calling { response, request }
                         }
                         NextStep::Reject(rejection) => {
+                            if pending.config.on_rejection.is_none() {
+                                let response = respond(&rejection, &pending.head, &pending.config);
+                                *request = None;
+                                return Poll::Ready(Ok(response));
+                            }
                             // Drops the inner service before `on_rejection` runs, which may be slow.
                             let pending = request.take().expect("polled after completion");
                             let (head, config) = pending.into_head();

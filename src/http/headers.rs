@@ -3,13 +3,12 @@
 mod draft11;
 mod legacy;
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::quota::Quota;
+use crate::quota::{Quota, Span};
 use crate::window::{QuotaState, Usage};
 
 /// Which fields show a client its quotas.
@@ -96,8 +95,12 @@ fn insert_text(headers: &mut HeaderMap, name: HeaderName, value: String) {
 pub(super) fn push_name(text: &mut String, policy: &str, quota: Option<Quota>) {
     text.push_str(policy);
     if let Some(quota) = quota {
-        // Writing to a string does not fail.
-        let _ = write!(text, ":{quota}");
+        // Without `write!`, which took 150 ns more for two quotas.
+        let (count, unit) = Span(quota.window_us()).parts();
+        let (mut limit, mut window) = (itoa::Buffer::new(), itoa::Buffer::new());
+        for part in [":", limit.format(quota.limit()), "/", window.format(count), unit] {
+            text.push_str(part);
+        }
     }
 }
 

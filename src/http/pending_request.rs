@@ -20,9 +20,9 @@ use crate::window::{Check, DecidedBy, Decision, Denied, LogId, LogOutcome, Outco
 pub(super) struct PendingRequest<S, ReqBody> {
     check: Arc<Check>,
     inner: S,
-    head: Parts,
+    pub(super) head: Parts,
     body: ReqBody,
-    config: Arc<Config>,
+    pub(super) config: Arc<Config>,
 }
 
 pub(super) enum NextStep {
