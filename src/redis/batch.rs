@@ -19,6 +19,8 @@ use crate::error::StoreError;
 
 /// The most requests of one call. As checks they keep Redis busy for about 0.15 ms.
 const MOST: usize = 32;
+/// How often other tasks run between two calls. More save nothing: a batch has its size by then.
+const MOST_YIELDS: usize = 8;
 /// A call takes no more requests when they have this many places. They keep Redis busy for about
 /// half a millisecond.
 const MOST_PLACES: usize = 512;
@@ -59,9 +61,10 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///
 /// - A request that finds no call under way is sent at once, alone and by its caller. So a lone
 ///   request waits for nothing.
-/// - The others are sent by a task: up to 32 in a call, in their order, and one call at a time. If
-///   32 wait, another task sends them. A task ends when none waits. It does not wait for the lone
-///   request, whose caller may not poll its future for a while.
+/// - The others are sent by a task: up to 32 in a call, in their order, and one call at a time.
+///   Between two calls it lets other tasks run while they bring more requests: no timer is involved.
+///   If 32 wait, another task sends them. A task ends when none waits. It does not wait for the
+///   lone request, whose caller may not poll its future for a while.
 /// - Each request has its own reply, and its own time limit from its arrival. A check whose caller
 ///   has gone is not sent. If the reply to a call is lost, each caller learns that Redis may have
 ///   served its request, and repeats it alone.
@@ -224,8 +227,20 @@ impl<R: BatchedRequest> Shared<R> {
                     let _ = caller.send(Err(error.clone()));
                 }),
             }
-            // The callers that have their replies often send their next requests at once.
+            self.gather().await;
+        }
+    }
+
+    /// Lets other tasks run for as long as they bring more requests: those that have their replies
+    /// often send the next at once. A task that waits for nothing else takes about a microsecond.
+    async fn gather(&self) {
+        let mut waiting = 0;
+        for _ in 0..MOST_YIELDS {
             yield_now().await;
+            let before = std::mem::replace(&mut waiting, self.lock().waiting.len());
+            if waiting == before || waiting >= MOST {
+                break;
+            }
         }
     }
 
