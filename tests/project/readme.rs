@@ -40,6 +40,6 @@ fn translation_has_the_same_code() {
 
 #[test]
 fn translation_has_the_same_figures() {
-    assert!(figures(ENGLISH).contains(&"94,875".to_owned()));
+    assert!(figures(ENGLISH).len() >= 50, "the tables are found");
     assert_eq!(figures(CHINESE), figures(ENGLISH));
 }

@@ -110,7 +110,7 @@ async fn checks_of_all_kinds_share_a_call() {
 }
 
 /// Returns how many calls of scripts an action takes.
-async fn script_calls(redis: &Redis, action: impl Future<Output = ()>) -> usize {
+async fn evalsha_count(redis: &Redis, action: impl Future<Output = ()>) -> usize {
     let before = redis.call_count("evalsha").await;
     action.await;
     (redis.call_count("evalsha").await - before) as usize
@@ -144,7 +144,7 @@ async fn concurrent_cancellations_share_a_call() {
             assert_eq!(cancelled.await.unwrap().unwrap_or_default(), number != 7);
         }
     };
-    assert!(script_calls(&redis, cancel).await <= 3);
+    assert!(evalsha_count(&redis, cancel).await <= 3);
     for number in (0..32).filter(|number| *number != 7) {
         assert_eq!(redis.entries(&format!("tsw:{{=key-{number}}}:user")).await, 0);
         assert_eq!(redis.entries(&format!("tsw:{{=key-{number}}}:ip")).await, 0);
@@ -173,7 +173,7 @@ async fn concurrent_restores_share_a_call() {
             assert_eq!(added.unwrap_or_default(), if number == 7 { 0 } else { 6 });
         }
     };
-    assert!(script_calls(&redis, restore).await <= 3);
+    assert!(evalsha_count(&redis, restore).await <= 3);
     assert_eq!(redis.entries("tsw:{=user-31}:user").await, 6);
 }
 
