@@ -21,6 +21,7 @@ use crate::quota::Quota;
 use crate::telemetry::PolicyLabel;
 
 pub use self::error::{ParsePenaltyError, PolicyError};
+pub(crate) use self::handle::HandleId;
 pub use self::handle::PolicyHandle;
 pub(crate) use self::penalty::LONGEST_BAN;
 pub use self::penalty::Penalty;
@@ -70,6 +71,7 @@ pub struct Policy {
     quotas: SmallVec<[Quota; 2]>,
     candidates: SmallVec<[Quota; 0]>,
     penalty: Option<Arc<Penalty>>,
+    handle: HandleId,
 }
 
 impl Policy {
@@ -99,13 +101,13 @@ impl Policy {
         }
         let (log_name, name) = (name.into(), Arc::new(name.into()));
         let (quotas, candidates) = (SmallVec::new(), SmallVec::new());
-        Ok(Self { name, log_name, quotas, candidates, penalty: None })
+        Ok(Self { name, log_name, quotas, candidates, penalty: None, handle: HandleId::default() })
     }
 
     fn unnamed() -> Self {
         let (quotas, candidates) = (SmallVec::new(), SmallVec::new());
         let (name, log_name) = (Arc::new(DEFAULT_NAME.into()), Arc::default());
-        Self { name, log_name, quotas, candidates, penalty: None }
+        Self { name, log_name, quotas, candidates, penalty: None, handle: HandleId::default() }
     }
 
     pub(crate) fn is_named(&self) -> bool {
@@ -247,6 +249,11 @@ impl Policy {
             *quota = Quota::new(limit, quota.window());
         }
         Arc::new(share)
+    }
+
+    #[cfg(feature = "memory")]
+    pub(crate) fn handle(&self) -> HandleId {
+        self.handle
     }
 
     pub(crate) fn longest_window_us(&self) -> u64 {

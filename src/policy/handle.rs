@@ -1,6 +1,8 @@
 //! [`PolicyHandle`]: a policy that can be replaced while it is in use.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
@@ -49,7 +51,9 @@ impl PolicyHandle {
     ///
     /// [`PolicyError::NoQuota`] if the policy has no quota.
     pub fn try_new(policy: impl Into<Policy>) -> Result<Self, PolicyError> {
-        Ok(Self(Arc::new(ArcSwap::from_pointee(policy.into().ensure_quota()?))))
+        let mut policy = policy.into().ensure_quota()?;
+        policy.handle = HandleId::next();
+        Ok(Self(Arc::new(ArcSwap::from_pointee(policy))))
     }
 
     /// Replaces the policy at once for every clone of this handle.
@@ -82,13 +86,14 @@ impl PolicyHandle {
             });
         }
         policy.log_name = old.log_name.clone();
-        self.0.store(Arc::new(policy));
+        self.replace(&policy);
         Ok(())
     }
 
     /// Replaces the policy by one that has the same log name.
-    pub(super) fn replace(&self, policy: Arc<Policy>) {
-        self.0.store(policy);
+    pub(super) fn replace(&self, policy: &Policy) {
+        let handle = self.get().handle;
+        self.0.store(Arc::new(Policy { handle, ..policy.clone() }));
     }
 
     /// Returns the present policy.
@@ -96,6 +101,35 @@ impl PolicyHandle {
     pub fn get(&self) -> Arc<Policy> {
         self.0.load_full()
     }
+}
+
+/// The handle that a policy was set in, if any. It tells a new version of a policy from another policy
+/// that shares its logs, and is no part of the policy's value.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HandleId(u64);
+
+impl HandleId {
+    fn next() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Returns a number that all versions of a policy share, or `None` for a policy without a handle.
+    pub(crate) fn number(self) -> Option<u64> {
+        Some(self.0).filter(|number| *number > 0)
+    }
+}
+
+impl PartialEq for HandleId {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for HandleId {}
+
+impl Hash for HandleId {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 impl<P: Into<Policy>> From<P> for PolicyHandle {

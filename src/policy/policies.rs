@@ -136,7 +136,7 @@ impl Policies {
                     if before == after {
                         continue;
                     }
-                    handle.replace(after.clone());
+                    handle.replace(&after);
                     Some(before)
                 }
                 None => {

@@ -81,9 +81,9 @@ struct Inner {
     tables: Tables,
     /// No log comes due before this instant. Raised only under the lock of `sweep`.
     due_us: AtomicU64,
-    /// Locked while all shards are swept. The longest window of each policy at its last sweep, by log
-    /// name.
-    sweep: Mutex<HashMap<String, u64, RandomState>>,
+    /// Locked while all shards are swept. The longest window of each policy at its last sweep, by
+    /// the number of its handle.
+    sweep: Mutex<HashMap<u64, u64, RandomState>>,
 }
 
 impl MemoryStore {

@@ -237,6 +237,18 @@ async fn shorter_window_makes_room_at_the_cap() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn shorter_plan_drops_no_log_of_another() {
+    let store = MemoryStore::with_capacity(2);
+    let plan = |quota| Limiter::new(Policy::new("user").quota(quota), store.clone());
+    let (free, paid) = (plan(Quota::per_second(1)), plan(Quota::per_hour(1)));
+    assert!(admit(&paid, "alice").await && admit(&free, "bob").await);
+    assert!(free.check("carol").await.is_err(), "the store is full, and sweeps");
+    advance(Duration::from_secs(1)).await;
+    assert!(admit(&free, "carol").await, "in the place of bob");
+    assert!(!admit(&paid, "alice").await, "the hour of alice has just begun");
+}
+
+#[tokio::test(start_paused = true)]
 async fn cancelled_log_makes_room_at_the_cap() {
     let limiter = Limiter::new("2/10s".parse::<Policy>().unwrap(), MemoryStore::with_capacity(1));
     assert!(admit(&limiter, "a").await);

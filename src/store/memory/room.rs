@@ -68,18 +68,21 @@ impl Inner {
         true
     }
 
-    /// Applies a policy to all of its logs if its longest window has become shorter since the last
-    /// sweep. Otherwise the logs of idle keys would keep their places for the earlier window.
-    fn shorten(&self, longest_us: &mut HashMap<String, u64, RandomState>, policy: &Arc<Policy>) {
+    /// Applies a policy to the logs of its earlier versions if its longest window has become shorter
+    /// since the last sweep. Otherwise the logs of idle keys would keep their places for the earlier
+    /// window.
+    fn shorten(&self, longest_us: &mut HashMap<u64, u64, RandomState>, policy: &Arc<Policy>) {
+        // Without a handle, a policy has no earlier version.
+        let Some(handle) = policy.handle().number() else { return };
         let longest_window_us = policy.longest_window_us();
-        let before_us = longest_us.get(policy.log_name()).copied();
+        let before_us = longest_us.get(&handle).copied();
         if before_us == Some(longest_window_us) {
             return;
         }
         if longest_us.len() >= MOST_POLICIES {
             longest_us.clear();
         }
-        longest_us.insert(policy.log_name().to_owned(), longest_window_us);
+        longest_us.insert(handle, longest_window_us);
         if before_us.is_some_and(|before_us| before_us < longest_window_us) {
             return;
         }

@@ -124,9 +124,12 @@ impl Shard {
         }
     }
 
+    /// Applies a policy to the logs whose policy is an earlier version of it with a longer window.
+    /// Another policy of the same name may be in use for other keys.
     pub(super) fn shorten(&mut self, policy: &Arc<Policy>) {
         let is_longer = |stored: &StoredLog| {
-            stored.policy.shares_logs_with(policy)
+            stored.policy.handle().number() == policy.handle().number()
+                && stored.policy.shares_logs_with(policy)
                 && stored.policy.longest_window_us() > policy.longest_window_us()
         };
         let longer = self.logs.iter().filter(|(_, stored)| is_longer(stored));
