@@ -129,6 +129,7 @@ pub mod key;
 mod limiter;
 #[cfg(feature = "moderation")]
 pub mod moderation;
+mod overrides;
 mod policy;
 mod quota;
 #[cfg(feature = "redis")]
@@ -151,6 +152,7 @@ pub use self::http::{
 };
 pub use self::key::{Key, KeyError, KeyExtractor};
 pub use self::limiter::Limiter;
+pub use self::overrides::{Override, Overrides};
 pub use self::policy::{
     ParsePenaltyError, Penalty, Policies, Policy, PolicyChange, PolicyError, PolicyHandle,
 };

@@ -107,9 +107,9 @@ impl Config {
         }
         let mut logs = SmallVec::<[LogId; 1]>::new();
         for rule in &self.rules {
-            let key = match (rule.key(parts), self.missing_key) {
-                (Ok(key), _) => key,
-                (Err(KeyError::NotApplicable), _) => continue,
+            let log = match (rule.log(parts), self.missing_key) {
+                (Ok(Some(log)), _) => log,
+                (Ok(None) | Err(KeyError::NotApplicable), _) => continue,
                 (Err(KeyError::Missing), MissingKey::SkipRule) => continue,
                 (Err(KeyError::Missing), MissingKey::Reject(status)) => {
                     return Err(Rejection::MissingKey { status });
@@ -117,7 +117,7 @@ impl Config {
                 (Err(KeyError::Invalid), _) => return Err(Rejection::InvalidKey),
                 (Err(KeyError::NotProvided { .. }), _) => return Err(Rejection::KeyNotProvided),
             };
-            logs.push(LogId { policy: rule.policy.get(), key });
+            logs.push(log);
         }
         if logs.is_empty() {
             return Ok(None);
@@ -133,7 +133,7 @@ impl Config {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let policies: Vec<_> = self.rules.iter().map(|rule| rule.policy.get()).collect();
+        let policies: Vec<_> = self.rules.iter().map(Rule::named_policy).collect();
         f.debug_struct("Config")
             .field("policies", &policies)
             .field("on_failure", &self.on_failure)

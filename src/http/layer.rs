@@ -1,4 +1,5 @@
 mod cancel;
+mod choose;
 mod reject;
 
 use std::fmt;
@@ -74,6 +75,10 @@ impl SlidingWindowLayer {
     #[must_use]
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, key: impl KeyExtractor, store: impl Store) -> Self {
+        Self::without_rules(store).rule(policy, key)
+    }
+
+    fn without_rules(store: impl Store) -> Self {
         let config = Config {
             rules: Vec::with_capacity(1),
             store: Arc::new(store),
@@ -91,7 +96,7 @@ impl SlidingWindowLayer {
             cancel_unanswered: false,
             double_count_reported: Arc::default(),
         };
-        Self { config: Arc::new(config) }.rule(policy, key)
+        Self { config: Arc::new(config) }
     }
 
     /// Adds a rule. A request is admitted only if all rules admit it.

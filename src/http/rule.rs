@@ -1,4 +1,4 @@
-//! [`Rule`]: a policy together with its key extractor.
+//! [`Rule`]: a policy, or a choice of policies, together with a key extractor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -6,15 +6,30 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use http::request::Parts;
 
 use crate::key::{Key, KeyError, KeyExtractor};
-use crate::policy::PolicyHandle;
+use crate::policy::{Policy, PolicyHandle};
+use crate::quota::Quota;
 use crate::telemetry;
+use crate::window::LogId;
 
 /// A rule that has never found its key is reported after so many requests without one.
 const REPORTED_AFTER: u32 = 100;
 
+/// Where the policy of a request comes from.
+#[derive(Clone)]
+enum Source {
+    /// The same policy for all requests.
+    Handle(PolicyHandle),
+    /// A closure of the application.
+    Closure(Arc<ChoosePolicy>),
+}
+
+pub(super) type ChoosePolicy = dyn Fn(&Parts, &Key) -> Option<PolicyHandle> + Send + Sync;
+
 #[derive(Clone)]
 pub(super) struct Rule {
-    pub(super) policy: PolicyHandle,
+    source: Source,
+    /// The policy that metrics and warnings name if a request has no key.
+    named_policy: PolicyHandle,
     extractor: Arc<dyn KeyExtractor>,
     /// Separates the rule's keys from those of a rule that would share its logs.
     prefix: Option<Key>,
@@ -31,11 +46,27 @@ struct KeyStats {
 
 impl Rule {
     pub(super) fn new(policy: PolicyHandle, extractor: impl KeyExtractor) -> Self {
-        Self { policy, extractor: Arc::new(extractor), prefix: None, stats: Arc::default() }
+        Self::with(Source::Handle(policy.clone()), policy, extractor)
     }
 
+    pub(super) fn by(choose: Arc<ChoosePolicy>, extractor: impl KeyExtractor) -> Self {
+        let named_policy = Policy::new("chosen").quota(Quota::per_second(1));
+        Self::with(Source::Closure(choose), named_policy.into(), extractor)
+    }
+
+    fn with(source: Source, named_policy: PolicyHandle, extractor: impl KeyExtractor) -> Self {
+        let (extractor, stats) = (Arc::new(extractor), Arc::default());
+        Self { source, named_policy, extractor, prefix: None, stats }
+    }
+
+    /// Returns the policy that metrics and warnings name if a request has no key.
+    pub(super) fn named_policy(&self) -> Arc<Policy> {
+        self.named_policy.get()
+    }
+
+    /// Returns whether keys without prefixes could mix up the logs of two rules.
     pub(super) fn shares_unnamed_logs_with(&self, other: &Self) -> bool {
-        let (ours, theirs) = (self.policy.get(), other.policy.get());
+        let (ours, theirs) = (self.named_policy.get(), other.named_policy.get());
         !ours.is_named() && ours.shares_logs_with(&theirs)
     }
 
@@ -44,21 +75,29 @@ impl Rule {
         self.prefix = Some(Key::from(format!("rule-{}", index + 1)));
     }
 
-    /// Returns the key of a request, and reports if there is none.
-    pub(super) fn key(&self, parts: &Parts) -> Result<Key, KeyError> {
+    /// Returns the log of a request, or `None` if the request is exempt. Reports if there is no key.
+    pub(super) fn log(&self, parts: &Parts) -> Result<Option<LogId>, KeyError> {
         let key = self.extractor.extract(parts).inspect_err(|error| self.report(*error))?;
         if !self.stats.found.load(Ordering::Relaxed) {
             self.stats.found.store(true, Ordering::Relaxed);
         }
-        Ok(match &self.prefix {
+        let policy = match &self.source {
+            Source::Handle(policy) => policy.get(),
+            Source::Closure(choose) => match choose(parts, &key) {
+                Some(policy) => policy.get(),
+                None => return Ok(None),
+            },
+        };
+        let key = match &self.prefix {
             Some(prefix) => prefix.join(&key),
             None => key,
-        })
+        };
+        Ok(Some(LogId { policy, key }))
     }
 
     #[cold]
     fn report(&self, error: KeyError) {
-        let (policy, stats) = (self.policy.get(), &self.stats);
+        let (policy, stats) = (self.named_policy.get(), &self.stats);
         telemetry::no_key(policy.label(), error.reason());
         match error {
             KeyError::NotProvided { fix } => {

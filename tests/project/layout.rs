@@ -16,7 +16,7 @@ const LAYERS: &[&[&str]] = &[
     &["window"],
     &["redis"],
     &["store"],
-    &["limiter", "bans", "http", "storm", "moderation"],
+    &["limiter", "bans", "http", "overrides", "storm", "moderation"],
     &["text_form"],
 ];
 

@@ -1,0 +1,162 @@
+//! [`Overrides`]: other quotas for single keys, and keys without a limit.
+
+#[cfg(feature = "serde")]
+mod document;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use ahash::RandomState;
+use arc_swap::ArcSwap;
+
+use crate::key::Key;
+use crate::policy::{Policy, PolicyError, PolicyHandle};
+
+const EXEMPT: &str = "exempt";
+
+/// A policy with other quotas for single keys, and with keys that are exempt. Both can be changed while
+/// they are in use.
+///
+/// Clones share the overrides. An override has the name of the policy, so a key keeps its log when its
+/// override is set, changed or removed. Every override takes memory until it is removed.
+///
+/// ```
+/// use tower_sliding_window::{Key, Overrides, Policy, PolicyError, Quota};
+///
+/// # fn main() -> Result<(), PolicyError> {
+/// let users = Overrides::new(Policy::new("user").quota(Quota::per_minute(5)));
+/// users.set("alice", "100/60s".parse()?)?;
+/// users.set("monitor", "exempt".parse()?)?;
+///
+/// let quotas = |key: &str| users.get(&Key::from(key)).map(|policy| policy.get().to_string());
+/// assert_eq!(quotas("alice"), Some("100/60s".to_owned()));
+/// assert_eq!(quotas("bob"), Some("5/60s".to_owned()));
+/// assert_eq!(quotas("monitor"), None);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// [`SlidingWindowLayer::by`](crate::SlidingWindowLayer::by) takes `move |_, key| users.get(key)`.
+#[derive(Clone)]
+pub struct Overrides {
+    policy: PolicyHandle,
+    by_key: Arc<ArcSwap<ByKey>>,
+}
+
+/// The policy of each key with an override, `None` if the key is exempt.
+type ByKey = HashMap<Key, Option<PolicyHandle>, RandomState>;
+
+impl Overrides {
+    /// Creates a policy without overrides.
+    ///
+    /// # Panics
+    ///
+    /// If the policy has no quota. [`PolicyHandle::try_new`] returns an error instead.
+    #[must_use]
+    #[track_caller]
+    pub fn new(policy: impl Into<PolicyHandle>) -> Self {
+        Self { policy: policy.into(), by_key: Arc::default() }
+    }
+
+    /// Returns the policy of a key, or `None` if the key is exempt.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<PolicyHandle> {
+        match self.by_key.load().get(key) {
+            Some(policy) => policy.clone(),
+            None => Some(self.policy.clone()),
+        }
+    }
+
+    /// Sets the override of a key.
+    ///
+    /// # Errors
+    ///
+    /// [`PolicyError::Renamed`] if the policy of the override has another name, whose logs would be
+    /// others. Then nothing has changed.
+    pub fn set(&self, key: impl Into<Key>, new: Override) -> Result<(), PolicyError> {
+        let (key, policy) = (key.into(), self.policy_of(new)?);
+        self.change(|by_key| {
+            by_key.insert(key.clone(), policy.clone());
+        });
+        Ok(())
+    }
+
+    /// Removes the override of a key.
+    pub fn remove(&self, key: impl Into<Key>) {
+        let key = key.into();
+        self.change(|by_key| {
+            by_key.remove(&key);
+        });
+    }
+
+    /// Replaces all overrides at once, as from a configuration that was read again.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Overrides::set`]. Then nothing has changed.
+    pub fn reload<K: Into<Key>>(
+        &self,
+        overrides: impl IntoIterator<Item = (K, Override)>,
+    ) -> Result<(), PolicyError> {
+        let new = overrides.into_iter().map(|(key, new)| Ok((key.into(), self.policy_of(new)?)));
+        self.by_key.store(Arc::new(new.collect::<Result<ByKey, PolicyError>>()?));
+        Ok(())
+    }
+
+    fn change(&self, change: impl Fn(&mut ByKey)) {
+        self.by_key.rcu(|by_key| {
+            let mut by_key = ByKey::clone(by_key);
+            change(&mut by_key);
+            by_key
+        });
+    }
+
+    /// Returns the policy of an override, with the name of the policy that it replaces.
+    fn policy_of(&self, new: Override) -> Result<Option<PolicyHandle>, PolicyError> {
+        let Override::Policy(new) = new else { return Ok(None) };
+        let policy = PolicyHandle::try_new(Policy::clone(&self.policy.get()))?;
+        policy.set(new)?;
+        Ok(Some(policy))
+    }
+}
+
+impl fmt::Debug for Overrides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Overrides")
+            .field("policy", &self.policy)
+            .field("keys", &self.by_key.load().len())
+            .finish()
+    }
+}
+
+/// What [`Overrides`] has for a key.
+///
+/// As text: `exempt`, or a policy such as `100/60s`. With the feature `serde` also a policy as a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Override {
+    /// The key has no limit under the policy.
+    Exempt,
+    /// The key has these quotas. Without a name the policy takes name, penalty and candidates of the
+    /// one that it replaces, as in [`PolicyHandle::set`].
+    Policy(Policy),
+}
+
+impl FromStr for Override {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        if text.trim() == EXEMPT { Ok(Self::Exempt) } else { text.parse().map(Self::Policy) }
+    }
+}
+
+impl fmt::Display for Override {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exempt => f.write_str(EXEMPT),
+            Self::Policy(policy) => policy.fmt(f),
+        }
+    }
+}
