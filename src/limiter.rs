@@ -10,7 +10,7 @@ use crate::failure::FailurePolicy;
 use crate::key::Key;
 use crate::policy::{Policy, PolicyHandle};
 use crate::store::{Store, admit_if_open, conclude};
-use crate::window::{Admitted, Check, Decision, LogId, Usage};
+use crate::window::{Admitted, Check, Decision, LogId, Usage, ensure_cost};
 
 /// Limits requests of any kind: messages to a receiver, calls to a partner, jobs.
 ///
@@ -207,6 +207,50 @@ impl Limiter {
     /// A [`StoreError`] if the store fails.
     pub async fn cancel(&self, admitted: &Admitted) -> Result<bool, StoreError> {
         self.store.cancel(admitted.check()).await
+    }
+
+    /// Sets how many places an admitted request takes, once its real cost is known.
+    ///
+    /// A request whose cost is known only afterwards, such as the tokens of a language model, reserves
+    /// an estimate with [`Limiter::check_cost`] and is settled at what it used:
+    ///
+    /// - Below the estimate, places become free at once. At 0 the request is cancelled.
+    /// - Above the estimate, the request takes more places than it was admitted for, also above the
+    ///   limit. It is not denied for that, but later requests wait for these places too. Estimate high
+    ///   if the limit must hold at every instant.
+    /// - All places count from the time of the admission and leave the window together.
+    /// - It is atomic over all logs of the request, as the check is.
+    /// - The last call counts. To repeat a call changes nothing, so a call whose result was lost can be
+    ///   repeated.
+    ///
+    /// Returns whether the request had a place to settle. It has none, and nothing happens, if it has
+    /// left the longest window, was cancelled or had a cost of 0. If the store fails and the failure
+    /// policy is [`FailurePolicy::Local`], the log in this process is settled, and the store later.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::CostTooHigh`] if `actual` is above 1024: nothing has changed then. Any other
+    /// [`StoreError`] if the store fails.
+    ///
+    /// ```
+    /// use tower_sliding_window::{Decision, Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
+    /// // 100,000 tokens a minute, in places of a thousand tokens.
+    /// let tokens = Limiter::new(Quota::per_minute(100), MemoryStore::new());
+    ///
+    /// if let Decision::Admitted(admitted) = tokens.check_cost("alice", 8).await? {
+    ///     let used: u32 = 2_400; // as the model reports
+    ///     tokens.settle(&admitted, used.div_ceil(1000)).await?;
+    /// }
+    /// assert_eq!(tokens.peek("alice").await?.remaining(), 97);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn settle(&self, admitted: &Admitted, actual: u32) -> Result<bool, StoreError> {
+        ensure_cost(actual).inspect_err(StoreError::report)?;
+        self.store.settle(admitted.check(), actual).await
     }
 
     /// Empties the log of `key`. Strikes and bans stay.

@@ -116,16 +116,28 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the outcome that [`Store::admit`] would have, without recording anything.
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome>;
 
-    /// Removes all entries of the check's identity from its logs.
+    /// Sets how many entries the check's identity has in each of its logs.
     ///
-    /// Returns whether one of them had not left the longest window of its log. Strikes and bans stay.
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool>;
+    /// - Missing entries are added with the timestamp of those that the log has, whatever the quotas
+    ///   are. Other entries are removed. [`Check::cost`] is ignored: an earlier call may have set
+    ///   another number.
+    /// - A log without an entry of the identity is not changed, and neither is one whose entries have
+    ///   left the longest window of the check's policy. With a cost of 0 these are removed too.
+    /// - Strikes and bans stay.
+    ///
+    /// Returns whether a log had an entry that had not left the longest window.
+    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool>;
+
+    /// Removes all entries of the check's identity from its logs. It is [`Store::settle`] at 0.
+    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
+        self.settle(check, 0)
+    }
 
     /// Records what a process has decided or seen without this store, whatever the quotas are.
     ///
     /// - An admission is recorded with the timestamp of the store's present time minus
     ///   [`Admission::age`]. It is ignored if it has left the longest window of the log's policy.
-    /// - If the log has the admission's identity, no entry is added, and the timestamp of the entries
+    /// - If the log has the admission's identity, no entry is added, whatever the cost is, and the timestamp of the entries
     ///   is raised to the admission's if that is later. It is not raised if the admission is
     ///   [`confirmed`](Admission::confirmed).
     /// - A ban is imposed for its remaining length, unless the key's present ban ends at the same time
@@ -148,8 +160,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).peek(check)
     }
 
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        (**self).cancel(check)
+    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+        (**self).settle(check, cost)
     }
 
     fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {

@@ -14,6 +14,7 @@ pub(crate) use self::ban_record::BanRecord;
 #[cfg(feature = "redis")]
 pub(crate) use self::ban_record::STRIKES_REASON;
 pub use self::ban_record::Strike;
+pub(crate) use self::check::ensure_cost;
 pub use self::check::{Check, LogId};
 pub use self::decision::{Admitted, Decision, Denied, Usage};
 #[cfg(any(feature = "memory", feature = "contract"))]

@@ -56,9 +56,18 @@ local function restore(k, horizon_us, first, last)
         since_us = reset_us + delay_us
       end
     end
-    if left_us > least_left_us and at_us >= since_us then
-      for n = 1, cost do
-        added = added + call('ZADD', log, mode, at_us, n == 1 and member or member .. n)
+    if cost > 0 and left_us > least_left_us and at_us >= since_us then
+      if call('ZADD', log, mode, at_us, member) == 1 then
+        for n = 2, cost do
+          call('ZADD', log, at_us, member .. n)
+        end
+        added = added + cost
+      elseif mode == 'GT' then
+        -- The request may have been settled, so the log knows how many entries it has.
+        local n = 2
+        while call('ZADD', log, 'XX', 'GT', 'CH', at_us, member .. n) == 1 do
+          n = n + 1
+        end
       end
       longest_left_us = math.max(longest_left_us, left_us)
     end

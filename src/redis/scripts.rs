@@ -26,7 +26,7 @@ macro_rules! scripts {
 scripts! {
     admit: "limit/admit.lua",
     admit_all: "limit/admit_all.lua",
-    cancel: "limit/cancel.lua",
+    settle: "limit/settle.lua",
     restore: "limit/restore.lua",
     reset: "limit/reset.lua",
     ban: "ban/ban.lua",
@@ -63,7 +63,7 @@ impl Scripts {
     ///
     /// Errors are ignored: a call whose script is missing sends the script along.
     pub(super) async fn load(&self, connection: &mut impl ConnectionLike) {
-        for script in [&self.admit, &self.admit_all, &self.cancel, &self.restore] {
+        for script in [&self.admit, &self.admit_all, &self.settle, &self.restore] {
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(&script.code);
             let _ = load.exec_async(connection).await;

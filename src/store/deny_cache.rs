@@ -35,7 +35,7 @@ pub(super) const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
 /// - The wait of a cached denial is never too short for the logs that are cached: it counts from
 ///   when the outcome arrived.
 /// - A denial is dropped when its policy is replaced, and when the key is reset or a request of it
-///   is admitted, cancelled, restored or rolled back through a clone of this cache.
+///   is admitted, settled, cancelled, restored or rolled back through a clone of this cache.
 /// - For a request under several policies, each full log is cached by itself. A denial from memory
 ///   names these logs only, not one that has filled since.
 /// - Requests of a cost other than 1 always go to the store.
@@ -119,9 +119,9 @@ impl<S: Store> Store for DenyCache<S> {
         self.store.peek(check)
     }
 
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
+    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
         let invalidation = Invalidation::new(&self.denials, &check.logs);
-        self.store.cancel(check).inspect(move |_| drop(invalidation))
+        self.store.settle(check, cost).inspect(move |_| drop(invalidation))
     }
 
     fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {

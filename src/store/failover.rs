@@ -52,6 +52,10 @@ use crate::window::{Check, LogId, Outcome};
 ///   written, the cancellation enters the journal: it replaces the admission, also one that is
 ///   being written, and is written after it. Else it goes to the store. Tests:
 ///   `replaced_change_is_written_again` and `cancelled_request_stays_cancelled`.
+/// - A request is settled. It takes the way of a cancellation. If its admission is pending or being
+///   written, both are written, the number of places after the admission. After a cancellation that
+///   is pending there is nothing to settle. Tests: `settled_restore_keeps_its_time` and
+///   `settled_in_an_outage_is_written_back`.
 /// - Redis runs a check after its cancellation, because the connection of the check was given up in
 ///   between. The request then keeps its place for one window: too few are admitted, never too
 ///   many.
@@ -95,6 +99,13 @@ impl<S: Store> Failover<S> {
             self.ensure_task(journal);
             Ok(())
         })
+    }
+
+    fn add_settlement(&self, check: &Check, cost: u32) -> Result<(), StoreError> {
+        match cost {
+            0 => self.add_change(check, ChangeKind::Cancel),
+            _ => self.add_change(&Check { cost, ..check.clone() }, ChangeKind::Settle),
+        }
     }
 
     fn request_resync(&self, logs: &[LogId], always: bool) {
@@ -176,12 +187,12 @@ impl<S: Store> Store for Failover<S> {
         })
     }
 
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        // Locally first: no resync from now on contains the request.
-        let was_here = immediate(self.0.local.cancel(check));
+    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+        // Locally first: no resync from now on contains the earlier number of places.
+        let was_here = immediate(self.0.local.settle(check, cost));
         if self.0.journal.has_backlog(&check.logs) {
             // Written after what is being written now, which may contain the request.
-            let added = self.add_change(check, ChangeKind::Cancel);
+            let added = self.add_settlement(check, cost);
             if is_local(check) {
                 return StoreFuture::ready(added.and(was_here));
             }
@@ -189,17 +200,17 @@ impl<S: Store> Store for Failover<S> {
             let (this, check) = (self.clone(), check.clone());
             return StoreFuture::later(async move {
                 added?;
-                let was_there = this.0.store.cancel(&check).await;
+                let was_there = this.0.store.settle(&check, cost).await;
                 this.write_back_changes(&check.logs).await?;
                 was_there
             });
         }
         let (this, check) = (self.clone(), check.clone());
-        let cancelled = self.0.store.cancel(&check);
+        let settled = self.0.store.settle(&check, cost);
         StoreFuture::later(async move {
-            match cancelled.await {
+            match settled.await {
                 Err(error) => {
-                    this.add_change(&check, ChangeKind::Cancel)?;
+                    this.add_settlement(&check, cost)?;
                     if is_local(&check) { was_here } else { Err(error) }
                 }
                 result => result,

@@ -68,9 +68,9 @@ impl Store for Faulty {
         self.respond("peek", &check.clone().logs[0], move |store| store.peek(&check))
     }
 
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
+    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
         let check = check.clone();
-        self.respond("cancel", &check.clone().logs[0], move |store| store.cancel(&check))
+        self.respond("settle", &check.clone().logs[0], move |store| store.settle(&check, cost))
     }
 
     fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {

@@ -216,7 +216,7 @@ impl Store for MemoryStore {
         StoreFuture::ready(self.0.decide(check, false))
     }
 
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
+    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
         let mut was_live = false;
         let mut locked = self.0.lock_all(&check.logs);
         let now_us = self.0.now_us();
@@ -225,8 +225,11 @@ impl Store for MemoryStore {
             let Some(slot) = shard.find(hash, log) else { continue };
             let longest_window_us = log.policy.longest_window_us();
             let stored = shard.log_mut(slot);
-            was_live |= stored.entries.find(check.id, now_us, longest_window_us).is_some();
-            stored.entries.remove(check.id);
+            let is_live = stored.entries.find(check.id, now_us, longest_window_us).is_some();
+            was_live |= is_live;
+            if is_live || cost == 0 {
+                stored.entries.settle(check.id, cost);
+            }
             if stored.is_expired(now_us) && shard.remove(hash, log) {
                 self.0.held.fetch_sub(1, Ordering::Relaxed);
             }

@@ -151,8 +151,8 @@ impl Store for RedisStore {
         self.logs.peek(check)
     }
 
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        self.logs.cancel(check)
+    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+        self.logs.settle(check, cost)
     }
 
     fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {

@@ -120,9 +120,7 @@ impl Check {
     /// Returns an error if no store could ever admit the request.
     #[inline]
     pub(crate) fn ensure_possible(&self) -> Result<(), StoreError> {
-        if self.cost > HIGHEST_COST {
-            return Err(StoreError::CostTooHigh { cost: self.cost, most: HIGHEST_COST });
-        }
+        ensure_cost(self.cost)?;
         let quotas = self.logs.iter().flat_map(|log| log.policy.quotas());
         match quotas.map(|quota| quota.limit()).min() {
             Some(limit) if self.cost > limit => {
@@ -131,6 +129,15 @@ impl Check {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns an error if a request can't take that many places, whatever the limits are.
+#[inline]
+pub(crate) fn ensure_cost(cost: u32) -> Result<(), StoreError> {
+    if cost > HIGHEST_COST {
+        return Err(StoreError::CostTooHigh { cost, most: HIGHEST_COST });
+    }
+    Ok(())
 }
 
 fn distinct(logs: SmallVec<[LogId; 1]>) -> SmallVec<[LogId; 1]> {

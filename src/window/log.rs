@@ -89,13 +89,15 @@ impl Log {
     }
 
     /// Adds an admission by another store, unless the log has its identity. In that case an older
-    /// timestamp is raised if `raise` is set. Returns how many entries were missing.
+    /// timestamp is raised if `raise` is set. Returns how many entries were added.
+    ///
+    /// A request that was settled keeps its number of entries.
     pub(crate) fn restore(&mut self, entry: Entry, cost: u32, limit: u32, raise: bool) -> u32 {
         match self.newest_of(entry.id) {
             Some(index) if !raise || self.entries[index].at_us >= entry.at_us => 0,
             Some(_) => {
-                self.remove(entry.id);
-                self.add(entry, cost, limit);
+                let held = self.remove(entry.id);
+                self.add(entry, held as u32, limit);
                 0
             }
             None => {
@@ -117,14 +119,24 @@ impl Log {
     }
 
     /// Removes the entries of one request, and returns their number.
+    pub(crate) fn remove(&mut self, id: Uuid) -> usize {
+        self.settle(id, 0)
+    }
+
+    /// Sets how many entries a request has, if it has any. They keep their timestamp. Returns how
+    /// many there were.
     ///
     /// The entries are adjacent. The search begins at the newest entry, because a request is usually
-    /// cancelled soon after its admission.
-    pub(crate) fn remove(&mut self, id: Uuid) -> usize {
+    /// settled or cancelled soon after its admission.
+    pub(crate) fn settle(&mut self, id: Uuid, cost: u32) -> usize {
         let Some(last) = self.newest_of(id) else { return 0 };
-        let same = self.entries[..=last].iter().rev().take_while(|entry| entry.id == id).count();
-        self.entries.drain(last + 1 - same..=last);
-        same
+        let (entry, end) = (self.entries[last], last + 1);
+        let held = self.entries[..end].iter().rev().take_while(|other| **other == entry).count();
+        match (cost as usize).checked_sub(held) {
+            Some(missing) => self.entries.insert_many(end, (0..missing).map(|_| entry)),
+            None => drop(self.entries.drain(end - (held - cost as usize)..end)),
+        }
+        held
     }
 
     /// Removes the entries up to and including an instant, and returns their number.
@@ -228,6 +240,29 @@ mod tests {
         log.restore(entry(290, 0), 1, 5, false);
         let timestamps: Vec<u64> = log.live(300, 1000).iter().map(|entry| entry.at_us).collect();
         assert_eq!(timestamps, [200, 200, 250, 300], "timestamps are raised, never lowered");
+    }
+
+    #[test]
+    fn settled_entries_stay_together() {
+        let mut log = log(&[5, 5, 5, 7]);
+        let id = Uuid::from_u128(1);
+        for cost in [4, 4, 2, 1] {
+            log.settle(id, cost);
+            let ids: Vec<_> = log.live(7, 100).iter().map(|entry| entry.id.as_u128()).collect();
+            let expected = [vec![0], vec![1; cost as usize], vec![2, 3]].concat();
+            assert_eq!(ids, expected, "settled at {cost}");
+        }
+        assert_eq!(log.find(id, 7, 100), Some(5), "the timestamp is kept");
+        assert_eq!((log.settle(id, 0), log.settle(id, 3)), (1, 0));
+    }
+
+    #[test]
+    fn restored_request_keeps_its_settled_cost() {
+        let mut log = log(&[100]);
+        log.settle(Uuid::from_u128(0), 3);
+        let entry = Entry { at_us: 200, id: Uuid::from_u128(0) };
+        assert_eq!(log.restore(entry, 1, 5, true), 0);
+        assert_eq!(log.live(200, 100), [entry; 3]);
     }
 
     #[test]

@@ -4,7 +4,9 @@ use http::{Request, Response, StatusCode};
 use test_support::{Cluster, eventually, patient_store};
 use tokio::time::{Duration, sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sliding_window::{Limiter, Policy, Quota, RedisStore, SlidingWindowLayer, key};
+use tower_sliding_window::{
+    Limiter, Policy, PolicyHandle, Quota, RedisStore, SlidingWindowLayer, key,
+};
 
 /// The connection to the node breaks and is made again without a request that fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -58,4 +60,21 @@ async fn a_hang_up_leaves_no_trace_in_any_slot() {
     sleep(Duration::from_millis(500)).await;
     // Those whose handler ran keep their place, in both logs or in none.
     assert_eq!(left().await[0], left().await[1], "of each request both logs or none");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_is_settled_in_every_slot() {
+    let cluster = Cluster::start().await;
+    let store = patient_store(cluster.servers()).await;
+    let policy = |name: &str| PolicyHandle::new(Policy::new(name).quota(Quota::per_hour(10)));
+    let (user, ip) = (policy("user"), policy("ip"));
+    let limiters = [&user, &ip].map(|policy| Limiter::new(policy, store.clone()));
+    let decision = limiters[0].check_all_cost([(&user, "alice"), (&ip, "bob")], 3).await.unwrap();
+    let reserved = decision.admitted().unwrap();
+    for (cost, was_there) in [(5, true), (2, true), (0, true), (4, false)] {
+        assert_eq!(limiters[0].settle(reserved, cost).await.unwrap(), was_there);
+        let left = 10 - if was_there { cost } else { 0 };
+        assert_eq!(limiters[0].peek("alice").await.unwrap().remaining(), left);
+        assert_eq!(limiters[1].peek("bob").await.unwrap().remaining(), left);
+    }
 }

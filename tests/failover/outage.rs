@@ -164,6 +164,35 @@ async fn cancellation_in_an_outage_is_kept() {
 }
 
 #[tokio::test]
+async fn settled_in_an_outage_is_written_back() {
+    let mut redis = Redis::start_with(&["--appendonly", "yes"]).await;
+    let ours = connect(20, &redis).await;
+    let reserve = async || match ours.check_cost("alice", 3).await.unwrap() {
+        Decision::Admitted(admitted) => admitted,
+        Decision::Denied(denied) => panic!("{denied:?}"),
+    };
+    let (less, more) = (reserve().await, reserve().await);
+    sleep(Duration::from_millis(1_500)).await; // what Redis has is on disk after a second
+    redis.kill();
+    let during = reserve().await;
+    for (admitted, actual) in [(&less, 1), (&more, 5), (&during, 7), (&during, 4)] {
+        assert!(ours.settle(admitted, actual).await.unwrap());
+    }
+    assert_eq!(ours.peek("alice").await.unwrap().remaining(), 10, "here at once");
+    redis.restart().await;
+    let is_settled = async || {
+        let members: Vec<Vec<u8>> = redis.run(&["ZRANGE", WINDOW, "0", "-1"]).await;
+        let of = |admitted: &Admitted| {
+            members.iter().filter(|member| member.starts_with(admitted.id().as_bytes())).count()
+        };
+        [of(&less), of(&more), of(&during)] == [1, 5, 4]
+    };
+    eventually("Redis has the real costs", is_settled).await;
+    sleep(Duration::from_millis(300)).await;
+    assert!(is_settled().await);
+}
+
+#[tokio::test]
 async fn service_can_start_before_redis() {
     let port = free_port();
     let url = format!("redis://127.0.0.1:{port}");

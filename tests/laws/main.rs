@@ -5,4 +5,5 @@ mod contract;
 mod costs;
 mod fleet;
 mod reload;
+mod settle;
 mod wrong_designs;

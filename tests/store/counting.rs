@@ -46,8 +46,8 @@ impl Store for Counting {
         self.store.peek(check)
     }
 
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        self.store.cancel(check)
+    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+        self.store.settle(check, cost)
     }
 
     fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {

@@ -109,12 +109,15 @@ impl Model {
         self.ban_record(log).impose(now_us, micros(ban.remaining), &ban.reason, penalty);
     }
 
-    pub(super) fn cancel(&mut self, check: &Check) -> bool {
+    pub(super) fn settle(&mut self, check: &Check, cost: u32) -> bool {
         let (now_us, mut was_live) = (self.now_us, false);
         for log in &check.logs {
             let log = self.log(log);
-            was_live |= log.find(check.id, now_us, LONGEST_WINDOW_US).is_some();
-            log.remove(check.id);
+            let is_live = log.find(check.id, now_us, LONGEST_WINDOW_US).is_some();
+            was_live |= is_live;
+            if is_live || cost == 0 {
+                log.settle(check.id, cost);
+            }
         }
         was_live
     }

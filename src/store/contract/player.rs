@@ -93,7 +93,13 @@ impl<'a> Player<'a> {
             Step::Cancel(index) => {
                 if let Some(check) = self.earlier(index) {
                     let was_there = self.store.cancel(&check).await;
-                    same(self.model.cancel(&check), was_there)?;
+                    same(self.model.settle(&check, 0), was_there)?;
+                }
+            }
+            Step::Settle(index, cost) => {
+                if let Some(check) = self.earlier(index) {
+                    let was_there = self.store.settle(&check, cost).await;
+                    same(self.model.settle(&check, cost), was_there)?;
                 }
             }
             Step::Reset(at, key) => {

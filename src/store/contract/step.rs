@@ -23,6 +23,8 @@ pub(in crate::store) enum Step {
         logs: Vec<(usize, usize)>,
     },
     Cancel(usize),
+    /// An earlier check and the number of places that it takes from now on.
+    Settle(usize, u32),
     Reset(usize, usize),
     Restore {
         age_us: u64,
@@ -50,7 +52,7 @@ pub(super) fn history(random: &mut Rng, steps: usize, clock_steps_back: bool) ->
 }
 
 fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
-    match random.u32(0..26) {
+    match random.u32(0..29) {
         0..5 => Step::Advance(advance_us(random)),
         5..15 => Step::Check { cost: cost(random), logs: logs(random) },
         15..17 => Step::Repeat(random.usize(..1 << 16)),
@@ -72,6 +74,7 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
             remaining_us: random.u64(0..LONGEST_WINDOW_US),
             log: (random.usize(0..2), random.usize(0..2)),
         },
+        24..27 => Step::Settle(random.usize(..1 << 16), random.u32(0..8)),
         _ => {
             let (long, short) = (random.u32(1..9), random.u32(1..6));
             Step::SetLimits(random.usize(0..2), long, short, random.u64(1..4))

@@ -9,6 +9,7 @@ enum Fault {
     IgnoresCost,
     RecordsDenials,
     ForgetsCancels,
+    ForgetsSettlements,
     ForgetsResets,
     IgnoresConfirmed,
     IgnoresBans,
@@ -62,11 +63,14 @@ impl Store for Wrong {
         self.0.peek(&self.received(check))
     }
 
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        if self.has(Fault::ForgetsCancels) {
+    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+        if self.has(Fault::ForgetsCancels) && cost == 0 {
             return StoreFuture::ready(Ok(true));
         }
-        self.0.cancel(check)
+        if self.has(Fault::ForgetsSettlements) && cost > 0 {
+            return self.0.settle(check, check.cost);
+        }
+        self.0.settle(check, cost)
     }
 
     fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
@@ -118,9 +122,10 @@ async fn message_names_the_calling_test() {
 async fn faults_are_found() {
     for (fault, step) in [
         (Fault::IgnoresRepeated, "Repeat("),
-        (Fault::IgnoresCost, "cost: "),
+        (Fault::IgnoresCost, "expected Outcome"),
         (Fault::RecordsDenials, "expected Outcome"),
         (Fault::ForgetsCancels, ""),
+        (Fault::ForgetsSettlements, "expected Outcome"),
         (Fault::ForgetsResets, "expected Outcome"),
         (Fault::IgnoresConfirmed, "expected Outcome"),
         (Fault::IgnoresBans, "ban: BanState"),

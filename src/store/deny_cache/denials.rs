@@ -24,7 +24,7 @@ const GENERATIONS: usize = 1024;
 // # Interleavings
 //
 // A denial must not be cached if a place becomes free, through a clone of this cache, after the
-// store has denied. Resets, cancellations and restores hold an `Invalidation`; it increments the
+// store has denied. Resets, settlements, cancellations and restores hold an `Invalidation`; it increments the
 // generation of each log and removes the denial, before the call and again at its end.
 //
 // - The store denies, then a reset runs, then the denial arrives. The check has read the generation

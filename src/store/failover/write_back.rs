@@ -151,17 +151,20 @@ impl<S: Store> Failover<S> {
                 self.restore_in_store(&writer.log, &snapshot).await?;
             }
         }
-        let cancelled = self.cancel_all(writer).await;
+        let settled = self.settle_all(writer, |kind| !kind.restores()).await;
         let now = Instant::now();
-        let restores = writer.changes.iter().filter(|change| change.kind == ChangeKind::Restore);
+        let restores = writer.changes.iter().filter(|change| change.kind.restores());
         let admission =
             |it: &Change| Admission::new(it.id, it.cost, now.saturating_duration_since(it.at));
         let snapshot = LogSnapshot::new(restores.map(admission).collect());
         if !snapshot.is_empty() {
             self.restore_in_store(&writer.log, &snapshot).await?;
-            telemetry::written_back(snapshot.admissions.len() as u64);
         }
-        cancelled.map(|()| resynced_until_us)
+        // An earlier write may have restored them with another number of places.
+        self.settle_all(writer, |kind| kind == ChangeKind::RestoreAndSettle).await?;
+        settled?;
+        telemetry::written_back(writer.changes.len() as u64);
+        Ok(resynced_until_us)
     }
 
     /// Restores a log in the store, and drops here what other processes have reset or lifted.
@@ -198,21 +201,27 @@ impl<S: Store> Failover<S> {
         for admission in snapshot.admissions.iter().filter(|admission| !admission.confirmed) {
             let Some(at) = sent.checked_sub(admission.age) else { continue };
             if at <= reset_at && at + round_trip >= reset_at {
-                self.0.store.cancel(&cancellation(log, admission.id, admission.cost)).await?;
+                self.0.store.cancel(&settled(log, admission.id, admission.cost)).await?;
             }
         }
         Ok(())
     }
 
-    async fn cancel_all(&self, writer: &LogWriter) -> Result<(), StoreError> {
-        let cancels = writer.changes.iter().filter(|change| change.kind == ChangeKind::Cancel);
-        let mut pending: Vec<StoreFuture<bool>> = cancels
-            .map(|change| self.0.store.cancel(&cancellation(&writer.log, change.id, change.cost)))
-            .collect();
-        let count = pending.len() as u64;
+    /// Sets the number of places of the requests whose changes are of some kinds.
+    async fn settle_all(
+        &self,
+        writer: &LogWriter,
+        has_kind: impl Fn(ChangeKind) -> bool,
+    ) -> Result<(), StoreError> {
+        let settle = |change: &Change| {
+            let cost = if change.kind == ChangeKind::Cancel { 0 } else { change.cost };
+            self.0.store.settle(&settled(&writer.log, change.id, change.cost), cost)
+        };
+        let changes = writer.changes.iter().filter(|change| has_kind(change.kind));
+        let mut pending: Vec<StoreFuture<bool>> = changes.map(settle).collect();
         let mut result = Ok(());
         poll_fn(|cx| {
-            pending.retain_mut(|cancelled| match Pin::new(cancelled).poll(cx) {
+            pending.retain_mut(|settled| match Pin::new(settled).poll(cx) {
                 Poll::Pending => true,
                 Poll::Ready(Ok(_)) => false,
                 Poll::Ready(Err(error)) => {
@@ -223,14 +232,12 @@ impl<S: Store> Failover<S> {
             if pending.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        if result.is_ok() {
-            telemetry::written_back(count);
-        }
         result
     }
 }
 
-fn cancellation(log: &LogId, id: Uuid, cost: u32) -> Arc<Check> {
+/// Returns the check of a request in one log, with which the store finds its entries.
+fn settled(log: &LogId, id: Uuid, cost: u32) -> Arc<Check> {
     let mut check = Check::new([log.clone()]);
     (check.id, check.cost) = (id, cost);
     Arc::new(check)

@@ -162,13 +162,13 @@ impl<S: Store> Store for CrossSlot<S> {
         })
     }
 
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
+    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
         let store = self.0.clone();
         let parts = split(check);
         StoreFuture::later(async move {
             let mut was_there = false;
             for part in &parts {
-                was_there |= store.cancel(&part.check).await?;
+                was_there |= store.settle(&part.check, cost).await?;
             }
             Ok(was_there)
         })

@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::Cmd;
 
 use super::reply::{self, BanOutcome};
-use super::requests::{AdmitRequest, CancelRequest, RestoreRequest};
+use super::requests::{AdmitRequest, RestoreRequest, SettleRequest};
 use crate::error::StoreError;
 use crate::policy::Policy;
 use crate::redis::{Batch, BatchedRequest, Client, Keys};
@@ -24,7 +24,7 @@ pub(crate) struct DirectStore(Arc<Inner>);
 struct Inner {
     client: Client,
     admissions: Batch<AdmitRequest>,
-    cancellations: Batch<CancelRequest>,
+    settlements: Batch<SettleRequest>,
     restores: Batch<RestoreRequest>,
     /// Whether the connection itself sends a command again if the reply is lost.
     resends: bool,
@@ -53,7 +53,7 @@ impl DirectStore {
     fn with(client: Client, response_timeout: Duration, resends: bool) -> Self {
         Self(Arc::new(Inner {
             admissions: Batch::new(client.clone()),
-            cancellations: Batch::new(client.clone()),
+            settlements: Batch::new(client.clone()),
             restores: Batch::new(client.clone()),
             client,
             resends,
@@ -94,9 +94,9 @@ impl Store for DirectStore {
         StoreFuture::later(async move { this.send(&check, call).await })
     }
 
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
-        let (this, request) = (self.clone(), CancelRequest(check.clone()));
-        StoreFuture::later(async move { Ok(this.run(&this.0.cancellations, request).await? > 0) })
+    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+        let (this, request) = (self.clone(), SettleRequest { check: check.clone(), cost });
+        StoreFuture::later(async move { Ok(this.run(&this.0.settlements, request).await? > 0) })
     }
 
     fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {

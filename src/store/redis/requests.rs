@@ -128,22 +128,25 @@ impl BatchedRequest for AdmitRequest {
     }
 }
 
-/// A request to `cancel.lua`.
-pub(super) struct CancelRequest(pub(super) Arc<Check>);
+/// A request to `settle.lua`.
+pub(super) struct SettleRequest {
+    pub(super) check: Arc<Check>,
+    pub(super) cost: u32,
+}
 
-impl BatchedRequest for CancelRequest {
+impl BatchedRequest for SettleRequest {
     /// How many logs had the request in their longest window.
     type Reply = u64;
 
-    /// Otherwise a request whose caller gives up would keep its place.
+    /// Otherwise a request whose caller gives up would keep its places.
     const OUTLIVES_CALLER: bool = true;
 
     fn script(scripts: &'static Scripts) -> &'static Script {
-        &scripts.cancel
+        &scripts.settle
     }
 
     fn places(&self) -> usize {
-        self.0.logs.len() * self.0.cost as usize
+        self.check.logs.len() * self.cost.max(self.check.cost) as usize
     }
 
     fn command<'a>(
@@ -151,13 +154,13 @@ impl BatchedRequest for CancelRequest {
         script: &Script,
         keys: &Keys,
     ) -> Cmd {
-        let logs = requests.clone().flat_map(|request| &request.0.logs);
+        let logs = requests.clone().flat_map(|request| &request.check.logs);
         let mut command = script.command(logs.clone().count());
         for log in logs {
             command.arg(keys.log(log));
         }
-        for Self(check) in requests {
-            command.arg(check.id.as_bytes()).arg(check.cost).arg(check.logs.len());
+        for Self { check, cost } in requests {
+            command.arg(check.id.as_bytes()).arg(cost).arg(check.logs.len());
             for log in &check.logs {
                 command.arg(log.policy.longest_window_us());
             }

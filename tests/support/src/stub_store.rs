@@ -23,7 +23,7 @@ where
         (self.0)(check)
     }
 
-    fn cancel(&self, _: &Arc<Check>) -> StoreFuture<bool> {
+    fn settle(&self, _: &Arc<Check>, _: u32) -> StoreFuture<bool> {
         (self.1)();
         StoreFuture::ready(Ok(true))
     }

@@ -33,9 +33,34 @@ pub(in crate::store::failover) enum ChangeKind {
     Restore,
     /// The request was cancelled or refused, and the store may have counted it.
     Cancel,
+    /// The request takes another number of places than the store may have counted.
+    Settle,
+    /// The request was admitted without the store, and settled since.
+    RestoreAndSettle,
+}
+
+impl ChangeKind {
+    pub(in crate::store::failover) fn restores(self) -> bool {
+        matches!(self, Self::Restore | Self::RestoreAndSettle)
+    }
 }
 
 impl Change {
+    /// Returns the change that has the effect of an earlier one of the same request and of this one.
+    fn after(self, earlier: Self) -> Self {
+        match (earlier.kind, self.kind) {
+            // A cancelled request has no place left to settle.
+            (ChangeKind::Cancel, ChangeKind::Settle) => {
+                Self { kind: earlier.kind, cost: earlier.cost, ..self }
+            }
+            // The admission may be being written, with its earlier number of places.
+            (kind, ChangeKind::Settle) if kind.restores() => {
+                Self { kind: ChangeKind::RestoreAndSettle, at: earlier.at, ..self }
+            }
+            _ => self,
+        }
+    }
+
     /// Returns whether the request has left all windows of the log, so that no write-back is
     /// needed.
     fn has_expired(&self, log: &LogId, now: Instant) -> bool {
@@ -146,6 +171,7 @@ impl Backlog {
     pub(super) fn add(&mut self, change: Change) -> bool {
         let earlier = self.numbers.insert(change.id, change.number);
         let before = earlier.and_then(|number| self.changes.remove(&number));
+        let change = before.map_or(change, |before| change.after(before));
         self.places += change.cost as usize;
         self.places -= before.map_or(0, |before| before.cost as usize);
         self.changes.insert(change.number, change);

@@ -51,6 +51,31 @@ fn cancel_replaces_a_restore_without_room() {
     add_restore(&mut journal, 0).unwrap_err();
 }
 
+#[tokio::test(start_paused = true)]
+async fn settled_restore_keeps_its_time() {
+    let mut journal = Journal::new(1);
+    let (check, admitted) = (add_restore(&mut journal, 0).unwrap(), Instant::now());
+    tokio::time::advance(Duration::from_secs(60)).await;
+    for cost in [2, 4] {
+        let settled = Check { cost, ..check.clone() };
+        journal.add(&settled, ChangeKind::Settle, Instant::now()).unwrap();
+    }
+    assert_eq!(journal.places(&[log(0)]), 4);
+    let [change] = writer(&mut journal, &log(0)).changes[..] else { panic!("one change") };
+    let expected = (ChangeKind::RestoreAndSettle, 4, admitted);
+    assert_eq!((change.kind, change.cost, change.at), expected);
+}
+
+#[test]
+fn cancelled_request_is_not_settled() {
+    let mut journal = Journal::new(1);
+    let check = add_restore(&mut journal, 0).unwrap();
+    for kind in [ChangeKind::Cancel, ChangeKind::Settle] {
+        journal.add(&check, kind, Instant::now()).unwrap();
+    }
+    assert_eq!(writer(&mut journal, &log(0)).changes[0].kind, ChangeKind::Cancel);
+}
+
 #[test]
 fn log_that_fails_delays_no_other() {
     let mut journal = Journal::new(100);

@@ -174,3 +174,26 @@ fn unpolled_runtime_delays_no_other() {
     let result = other.block_on(async { timeout(Duration::from_secs(5), admit()).await });
     assert!(result.expect("within five seconds").unwrap().admitted);
 }
+
+/// The store takes the admission while it is settled, so the write-back has its earlier cost.
+#[tokio::test(start_paused = true)]
+async fn admission_being_written_is_settled() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::per_hour(10));
+    let reserved = Arc::new(Check { cost: 3, ..Check::clone(&check(&policy, "alice")) });
+    for actual in [5, 1] {
+        store.fail();
+        assert!(failover.admit(&reserved).await.unwrap().admitted);
+        store.work(Duration::from_millis(100));
+        let write_back = failover.clone();
+        let logs = reserved.logs.clone();
+        let writing = tokio::spawn(async move { write_back.write_back_changes(&logs).await });
+        sleep(Duration::from_millis(75)).await;
+        assert!(failover.settle(&reserved, actual).await.unwrap());
+        writing.await.unwrap().unwrap();
+        sleep(Duration::from_secs(2)).await;
+        let outcome = immediate(store.store.peek(&check(&policy, "alice"))).unwrap();
+        assert_eq!(outcome.logs()[0].quotas()[0].remaining, 10 - actual);
+        failover.reset(&reserved.logs).await.unwrap();
+    }
+}

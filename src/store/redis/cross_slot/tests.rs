@@ -56,7 +56,7 @@ async fn denial_stands_if_a_later_peek_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn denial_stands_if_its_rollback_fails() {
-    let nodes = failing("cancel", "alice");
+    let nodes = failing("settle", "alice");
     assert!(nodes.admit(&one("ip", "::1")).await.unwrap().admitted);
     let outcome = CrossSlot::new(nodes).admit(&both()).await.unwrap();
     assert!(!outcome.admitted);

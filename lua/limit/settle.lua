@@ -1,5 +1,5 @@
 --[[
-  Removes requests from their logs, and no others.
+  Sets how many places requests take in their logs. A request without a place stays without one.
 
   Keys:
     KEYS[i] for each log of each request:
@@ -8,7 +8,7 @@
   Arguments:
     ARGV[1...] for each request:
       member (16 bytes): the UUID of the request
-      cost (places): how many places the request took
+      cost (places): how many places the request takes from now on; 0 cancels it
       logs (count): how many of the KEYS, in their order, are its logs
       for each log:
         horizon_us (microseconds): the longest window of its quotas
@@ -18,25 +18,36 @@
       live (logs): how many logs had the request in their longest window; the text of the error if
         Redis can't use a log, which concerns no other request
 
-  Cost: O(log n) for each place, n is the number of entries in the log.
+  Cost: O(log n) for each place that is added or removed, n is the number of entries in the log.
   TTL: unchanged.
 ]]
 local call = redis.call
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
-local function cancel(member, cost, first_log, first_horizon, logs)
+local function settle(member, cost, first_log, first_horizon, logs)
+  -- The entries of a request are the UUID, and the UUID with each number from 2 on, without a gap.
+  local function entry(n)
+    return n == 1 and member or member .. n
+  end
+
   local live = 0
   for k = 0, logs - 1 do
     local log, horizon_us = KEYS[first_log + k], ARGV[first_horizon + k]
     local at_us = call('ZSCORE', log, member)
-    if at_us then
-      call('ZREM', log, member)
-      for n = 2, cost do
-        call('ZREM', log, member .. n)
+    local is_live = at_us and at_us + horizon_us > now_us
+    if is_live then
+      live = live + 1
+    end
+    if is_live or at_us and cost == 0 then
+      local n = cost + 1
+      while call('ZREM', log, entry(n)) == 1 do
+        n = n + 1
       end
-      if at_us + horizon_us > now_us then
-        live = live + 1
+      -- The log has the first entry, so this ends there at the latest.
+      n = cost
+      while n > 1 and call('ZADD', log, 'NX', at_us, entry(n)) == 1 do
+        n = n - 1
       end
     end
   end
@@ -46,7 +57,7 @@ end
 local replies, log, arg = {}, 1, 1
 while arg <= #ARGV do
   local member, cost, logs = ARGV[arg], tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
-  local is_done, reply = pcall(cancel, member, cost, log, arg + 3, logs)
+  local is_done, reply = pcall(settle, member, cost, log, arg + 3, logs)
   -- An error is a table from version 7.0 on, and a string before.
   replies[#replies + 1] = is_done and reply or reply.err or reply
   log, arg = log + logs, arg + 3 + logs
