@@ -5,6 +5,8 @@
 //!   sliding log is the wrong choice.
 //! - [Limiting messages and jobs](not_a_request): per-receiver quotas for queues and workers, where the
 //!   receiver is known only when a message is sent.
+//! - [Budgets of tokens or bytes](token_budgets): quotas for what a request turns out to have cost, with a
+//!   recipe for language models.
 //! - [Configuration](configuration): policies from a file that is read again while the program runs, and
 //!   the networks that addresses are counted by.
 //! - [What clients see](responses): responses of one's own, the fields that show a quota, and gRPC.
@@ -14,6 +16,9 @@ pub mod which_tool {}
 
 #[doc = include_str!("docs/not_a_request.md")]
 pub mod not_a_request {}
+
+#[doc = include_str!("docs/token_budgets.md")]
+pub mod token_budgets {}
 
 #[doc = include_str!("docs/configuration.md")]
 pub mod configuration {}
