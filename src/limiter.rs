@@ -101,7 +101,8 @@ impl Limiter {
     /// Admits a request that takes `cost` places, or denies it.
     ///
     /// A cost of 0 takes no place. Such a request is denied only if the log holds more entries than a
-    /// limit, or if the key is banned.
+    /// limit, or if the key is banned. A cost that is known only afterwards is settled with
+    /// [`Limiter::settle`].
     ///
     /// # Errors
     ///
@@ -219,13 +220,17 @@ impl Limiter {
     ///   limit. It is not denied for that, but later requests wait for these places too. Estimate high
     ///   if the limit must hold at every instant.
     /// - All places count from the time of the admission and leave the window together.
-    /// - It is atomic over all logs of the request, as the check is.
+    /// - It is atomic over all logs of the request, as the check is. On a Redis Cluster, keys in
+    ///   different slots are settled one after another.
     /// - The last call counts. To repeat a call changes nothing, so a call whose result was lost can be
     ///   repeated.
     ///
     /// Returns whether the request had a place to settle. It has none, and nothing happens, if it has
-    /// left the longest window, was cancelled or had a cost of 0. If the store fails and the failure
+    /// left the longest window, was cancelled, or was not counted. If the store fails and the failure
     /// policy is [`FailurePolicy::Local`], the log in this process is settled, and the store later.
+    ///
+    /// The handler behind a [`SlidingWindowLayer`](crate::SlidingWindowLayer) finds the admission in the
+    /// [`Decision`] among the extensions of the request. Any limiter with the same store can settle it.
     ///
     /// # Errors
     ///

@@ -137,9 +137,9 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// - An admission is recorded with the timestamp of the store's present time minus
     ///   [`Admission::age`]. It is ignored if it has left the longest window of the log's policy.
-    /// - If the log has the admission's identity, no entry is added, whatever the cost is, and the timestamp of the entries
-    ///   is raised to the admission's if that is later. It is not raised if the admission is
-    ///   [`confirmed`](Admission::confirmed).
+    /// - If the log has the admission's identity, no entry is added, whatever the admission's cost is,
+    ///   and the timestamp of the entries is raised to the admission's if that is later. It is not
+    ///   raised if the admission is [`confirmed`](Admission::confirmed).
     /// - A ban is imposed for its remaining length, unless the key's present ban ends at the same time
     ///   or later. The key's level does not rise.
     /// - A store that several processes share also ignores the admissions from before the last reset of

@@ -54,7 +54,7 @@ use crate::window::{Check, LogId, Outcome};
 ///   `replaced_change_is_written_again` and `cancelled_request_stays_cancelled`.
 /// - A request is settled. It takes the way of a cancellation. If its admission is pending or being
 ///   written, both are written, the number of places after the admission. After a cancellation that
-///   is pending there is nothing to settle. Tests: `settled_restore_keeps_its_time` and
+///   is pending there is nothing to settle. Tests: `admission_being_written_is_settled` and, on Redis,
 ///   `settled_in_an_outage_is_written_back`.
 /// - Redis runs a check after its cancellation, because the connection of the check was given up in
 ///   between. The request then keeps its place for one window: too few are admitted, never too

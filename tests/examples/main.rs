@@ -35,7 +35,7 @@ fn every_example_is_short_and_has_help() {
         assert!(output.status.success(), "{name}: {output:?}");
         assert!(output.stdout.len() > 100, "{name} does not help");
     }
-    assert!((5..=15).contains(&count), "{count} examples");
+    assert!((5..=20).contains(&count), "{count} examples");
 }
 
 #[tokio::test]
@@ -174,4 +174,14 @@ fn speech_monitor_mutes_the_third_of_a_kind() {
     let seen_by_all = lines.iter().filter(|line| line.starts_with("all see")).count();
     assert_eq!((lines.len(), seen_by_all), (5, 3), "{lines:?}");
     assert!(logs.contains("audit: muted by similar 3/60s 90% mute 6h"), "{logs}");
+}
+
+#[test]
+fn token_budget_settles_each_prompt() {
+    let (code, lines, logs) = fed("token_budget", &[], "");
+    assert_eq!(code, Some(0), "{logs}");
+    let left = |line: &String| Some(line.split_once(", used ")?.1.to_owned());
+    let expected = ["1, 19", "0, 19", "7, 12", "16, 0"].map(|it| format!("{it} thousand left"));
+    assert_eq!(lines.iter().filter_map(left).collect::<Vec<_>>(), expected, "{lines:?}");
+    assert!(lines.last().unwrap().starts_with("denied: a poem, again in 9"), "{lines:?}");
 }

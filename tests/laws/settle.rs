@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use http::{Request, Response};
 use test_support::eventually;
+use test_support::requests::by_user;
+use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{Admitted, Decision, Limiter, Policy, PolicyHandle, Quota, StoreError};
 
@@ -17,6 +20,7 @@ test_support::on_every_store!(
     settling_beyond_1024_changes_nothing,
     expired_request_is_not_settled,
     costless_request_is_not_settled,
+    handler_settles_the_admission_of_a_layer,
 );
 
 fn limiter(store: impl Store) -> Limiter {
@@ -147,4 +151,19 @@ async fn costless_request_is_not_settled(store: impl Store) {
     let reserved = reserve(&limiter, 0).await;
     assert!(!limiter.settle(&reserved, 3).await.unwrap());
     assert_eq!(left(&limiter).await, 10);
+}
+
+async fn handler_settles_the_admission_of_a_layer(store: impl Store + Clone) {
+    let limiter = limiter(store.clone());
+    let handler = async |request: Request<String>| {
+        let decision = request.extensions().get::<Decision>().cloned().unwrap();
+        limiter.settle(decision.admitted().unwrap(), 3).await.map(|was_there| {
+            assert!(was_there);
+            Response::new(String::new())
+        })
+    };
+    let layer = by_user(Quota::per_minute(10), store).cost(|_| 8);
+    let request = Request::builder().header("x-user-id", "alice").body(String::new()).unwrap();
+    layer.layer(service_fn(handler)).oneshot(request).await.unwrap();
+    assert_eq!(left(&limiter).await, 7);
 }

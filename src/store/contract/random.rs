@@ -1,5 +1,5 @@
 //! Tests that both stores decide as the pure algorithm in random histories of several logs, changed
-//! limits, costs, repeated checks, cancellations and clock steps.
+//! limits, costs, repeated checks, settlements, cancellations and clock steps.
 
 use std::time::Duration;
 

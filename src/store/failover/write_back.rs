@@ -201,7 +201,7 @@ impl<S: Store> Failover<S> {
         for admission in snapshot.admissions.iter().filter(|admission| !admission.confirmed) {
             let Some(at) = sent.checked_sub(admission.age) else { continue };
             if at <= reset_at && at + round_trip >= reset_at {
-                self.0.store.cancel(&settled(log, admission.id, admission.cost)).await?;
+                self.0.store.cancel(&check_of(log, admission.id, admission.cost)).await?;
             }
         }
         Ok(())
@@ -215,7 +215,7 @@ impl<S: Store> Failover<S> {
     ) -> Result<(), StoreError> {
         let settle = |change: &Change| {
             let cost = if change.kind == ChangeKind::Cancel { 0 } else { change.cost };
-            self.0.store.settle(&settled(&writer.log, change.id, change.cost), cost)
+            self.0.store.settle(&check_of(&writer.log, change.id, change.cost), cost)
         };
         let changes = writer.changes.iter().filter(|change| has_kind(change.kind));
         let mut pending: Vec<StoreFuture<bool>> = changes.map(settle).collect();
@@ -237,7 +237,7 @@ impl<S: Store> Failover<S> {
 }
 
 /// Returns the check of a request in one log, with which the store finds its entries.
-fn settled(log: &LogId, id: Uuid, cost: u32) -> Arc<Check> {
+fn check_of(log: &LogId, id: Uuid, cost: u32) -> Arc<Check> {
     let mut check = Check::new([log.clone()]);
     (check.id, check.cost) = (id, cost);
     Arc::new(check)
