@@ -152,7 +152,7 @@ pub use self::http::{
     SlidingWindow, SlidingWindowLayer,
 };
 pub use self::key::{Key, KeyError, KeyExtractor};
-pub use self::limiter::Limiter;
+pub use self::limiter::{Limiter, WaitError};
 pub use self::overrides::{Override, Overrides};
 pub use self::policy::{
     ParsePenaltyError, Penalty, Policies, Policy, PolicyChange, PolicyError, PolicyHandle,

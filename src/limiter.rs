@@ -1,16 +1,25 @@
 //! [`Limiter`]: rate limiting without HTTP.
 
+mod queue;
+mod wait;
+mod wait_error;
+mod waiting;
+
 use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+pub use self::wait_error::WaitError;
+use self::waiting::Waiting;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::key::Key;
 use crate::policy::{Policy, PolicyHandle};
 use crate::store::{Store, admit_if_open, conclude};
 use crate::window::{Admitted, Check, Decision, LogId, Usage, ensure_cost};
+
+const DEFAULT_MAX_WAITERS: usize = 10_000;
 
 /// Limits requests of any kind: messages to a receiver, calls to a partner, jobs.
 ///
@@ -40,6 +49,8 @@ pub struct Limiter {
     policy: PolicyHandle,
     store: Arc<dyn Store>,
     on_failure: FailurePolicy,
+    waiting: Arc<Waiting>,
+    max_waiters: usize,
 }
 
 impl Limiter {
@@ -51,8 +62,13 @@ impl Limiter {
     #[must_use]
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, store: impl Store) -> Self {
-        let on_failure = FailurePolicy::default();
-        Self { policy: policy.into(), store: Arc::new(store), on_failure }
+        Self {
+            policy: policy.into(),
+            store: Arc::new(store),
+            on_failure: FailurePolicy::default(),
+            waiting: Arc::new(Waiting::new()),
+            max_waiters: DEFAULT_MAX_WAITERS,
+        }
     }
 
     /// Sets what happens to a request if the store can't decide.

@@ -160,6 +160,24 @@ impl Denied {
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
+
+    /// Returns the denial of a caller that waits behind this one, `elapsed_us` later. It has room
+    /// under the quota of an index `wait_us` after this denial.
+    pub(crate) fn behind(&self, elapsed_us: u64, quota: usize, wait_us: u64) -> Self {
+        let mut denied = self.clone();
+        let outcome = &mut denied.usage.outcome;
+        outcome.timestamp = outcome.timestamp.map(|it| it + Duration::from_micros(elapsed_us));
+        for log in outcome.logs_mut() {
+            for state in log.states_mut() {
+                *state = state.after(elapsed_us);
+            }
+            if let Some(state) = log.states_mut().get_mut(quota) {
+                state.wait_us = wait_us.saturating_sub(elapsed_us).max(1);
+            }
+            log.set_ban(BanState::default());
+        }
+        denied
+    }
 }
 
 /// The state of the logs of a check.

@@ -6,4 +6,5 @@ mod costs;
 mod fleet;
 mod reload;
 mod settle;
+mod waits;
 mod wrong_designs;

@@ -8,3 +8,4 @@ mod deny_cache;
 mod memory;
 mod redis;
 mod sentinel_tls;
+mod waiters;

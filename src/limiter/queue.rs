@@ -1,0 +1,176 @@
+//! [`Queue`]: the callers that wait for one key.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::time::micros;
+use crate::window::Denied;
+
+/// After this time the first waiter checks again, although the place that it waits for is not free by
+/// time: a replaced policy, a cancellation or a reset can free one too, also in other processes.
+const RECHECK: Duration = Duration::from_secs(1);
+
+/// A caller that waits.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) cost: u32,
+    /// The end of the longest wait that the caller accepts.
+    pub(super) deadline: Option<Instant>,
+    pub(super) wake: Notify,
+    denied: OnceLock<Box<Denied>>,
+}
+
+impl Waiter {
+    pub(super) fn new(cost: u32, deadline: Option<Instant>) -> Self {
+        Self { cost, deadline, wake: Notify::new(), denied: OnceLock::new() }
+    }
+}
+
+/// What a waiter has to do next.
+#[derive(Debug)]
+pub(super) enum Turn {
+    /// Send a check.
+    Check,
+    /// Wait until it is woken, and at most until an instant if there is one.
+    Wait(Option<Instant>),
+    /// Give up: the wait would be longer than it may be.
+    GiveUp(Box<Denied>),
+}
+
+/// The waiters of one key by their tickets, which are in the order of arrival.
+///
+/// The first one checks. What it learns is kept here, because another waiter can become the first one.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    waiters: BTreeMap<u64, Arc<Waiter>>,
+    /// How many places all waiters take.
+    places: u64,
+    /// When the first waiter checks. At once if there is no instant.
+    next_check: Option<Instant>,
+    /// The last denial of the first waiter, and when it arrived.
+    denial: Option<(Denied, Instant)>,
+}
+
+impl Queue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    pub(super) fn insert(&mut self, ticket: u64, waiter: Arc<Waiter>) {
+        self.places += u64::from(waiter.cost);
+        self.waiters.insert(ticket, waiter);
+    }
+
+    /// Returns the denial of a caller that has not joined and would wait for longer than it may.
+    pub(super) fn too_long(&self, ticket: u64, waiter: &Waiter) -> Option<Box<Denied>> {
+        let (denial, is_last) =
+            (self.denial.as_ref()?, self.waiters.last_key_value().is_none_or(|it| *it.0 < ticket));
+        let before = match is_last {
+            true => self.places,
+            false => self.waiters.range(..ticket).map(|(_, it)| u64::from(it.cost)).sum(),
+        };
+        too_long(denial, before, waiter, Instant::now())
+    }
+
+    /// Returns what the waiter with a ticket has to do.
+    pub(super) fn turn(&mut self, ticket: u64, waiter: &Waiter) -> Turn {
+        if let Some(denied) = waiter.denied.get() {
+            return Turn::GiveUp(denied.clone());
+        }
+        if self.first() != Some(ticket) {
+            return Turn::Wait(None);
+        }
+        match self.next_check {
+            Some(at) if at > Instant::now() => Turn::Wait(Some(at)),
+            _ => {
+                // If this check is dropped, the next waiter checks at once.
+                self.next_check = None;
+                Turn::Check
+            }
+        }
+    }
+
+    /// Keeps a denial of the first waiter, and ends the waits that are too long because of it. A denial
+    /// of another waiter says nothing about the first one.
+    pub(super) fn deny(&mut self, ticket: u64, denied: Denied) {
+        if self.first() != Some(ticket) {
+            return;
+        }
+        let now = Instant::now();
+        self.next_check = Some(now + denied.retry_after().min(RECHECK));
+        let denial = (denied, now);
+        let (mut places, mut first_cost) = (0, None);
+        self.waiters.retain(|_, waiter| {
+            first_cost.get_or_insert(waiter.cost);
+            let denied = too_long(&denial, places, waiter, now);
+            let stays = denied.is_none();
+            match denied {
+                None => places += u64::from(waiter.cost),
+                Some(denied) => {
+                    let _ = waiter.denied.set(denied);
+                    waiter.wake.notify_one();
+                }
+            }
+            stays
+        });
+        (self.places, self.denial) = (places, Some(denial));
+        if self.first() != Some(ticket) {
+            self.begin_next(first_cost.unwrap_or(0));
+        }
+    }
+
+    /// Removes a waiter. The waiter behind it goes on.
+    pub(super) fn remove(&mut self, ticket: u64, is_admitted: bool) {
+        let was_first = self.first() == Some(ticket);
+        let Some(waiter) = self.waiters.remove(&ticket) else { return };
+        self.places -= u64::from(waiter.cost);
+        if was_first && is_admitted {
+            (self.next_check, self.denial) = (None, None);
+        }
+        if was_first {
+            self.begin_next(waiter.cost);
+        }
+    }
+
+    fn first(&self) -> Option<u64> {
+        self.waiters.first_key_value().map(|(ticket, _)| *ticket)
+    }
+
+    /// Wakes the waiter that has become the first one, after one of another cost.
+    fn begin_next(&mut self, cost: u32) {
+        let Some((_, first)) = self.waiters.first_key_value() else { return };
+        first.wake.notify_one();
+        if first.cost < cost {
+            // There can be room for it sooner.
+            (self.next_check, self.denial) = (None, None);
+        }
+    }
+}
+
+/// Returns the denial of a waiter behind others that take `before` places, if it is known that it
+/// would wait for longer than it may.
+///
+/// From the instant on at which the first waiter has room, every window admits `limit` places at most.
+/// So the n-th place after it is `n / limit` windows later, or more.
+fn too_long(
+    (denied, received): &(Denied, Instant),
+    before: u64,
+    waiter: &Waiter,
+    now: Instant,
+) -> Option<Box<Denied>> {
+    let longest = micros(waiter.deadline?.saturating_duration_since(*received));
+    let places = before + u64::from(waiter.cost);
+    let windows = |limit: u32| places.div_ceil(u64::from(limit.max(1))).saturating_sub(1);
+    let quotas = denied.usage().quotas().enumerate();
+    let waits = quotas.map(|(index, (_, quota, state))| {
+        (windows(quota.limit()).saturating_mul(quota.window_us()), state.wait(), index)
+    });
+    let (windows_us, _, index) = waits.max()?;
+    let wait_us = windows_us.saturating_add(micros(denied.retry_after()));
+    let elapsed_us = micros(now.saturating_duration_since(*received));
+    (wait_us > longest).then(|| Box::new(denied.behind(elapsed_us, index, wait_us)))
+}

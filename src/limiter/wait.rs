@@ -1,0 +1,206 @@
+//! [`Limiter::until_admitted`]: waits until there is room.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::queue::{Turn, Waiter};
+use super::{Limiter, WaitError};
+use crate::error::StoreError;
+use crate::key::Key;
+use crate::window::{Admitted, Decision, Denied};
+
+impl Limiter {
+    /// Waits until a request of `key` is admitted, and counts it.
+    ///
+    /// The first check is sent at once. After a denial the caller sleeps for its
+    /// [`retry_after`](Denied::retry_after) and checks again.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{Limiter, MemoryStore, Quota, WaitError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), WaitError> {
+    /// # let start = tokio::time::Instant::now();
+    /// let limiter = Limiter::new(Quota::new(1, Duration::from_secs(600)), MemoryStore::new());
+    /// limiter.until_admitted("bob").await?;
+    /// limiter.until_admitted("bob").await?; // ten minutes later
+    /// # assert_eq!(start.elapsed(), Duration::from_secs(600));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// ## Behavior
+    ///
+    /// - **Order.** The callers that wait for one key are admitted in the order of their arrival. A
+    ///   later one does not overtake them, whatever its cost. The order holds for one limiter and its
+    ///   clones, in one process, and among callers that wait: [`Limiter::check`] and the callers of
+    ///   other processes take a place when they find one.
+    /// - **Cost.** Only the first waiter of a key sends checks: when its place is free by time, and once
+    ///   a second before that, because a replaced policy, a cancellation or a reset can free a place
+    ///   too. So these are noticed within a second. Each check counts in the metrics as any other.
+    /// - **Exactness.** A single waiter is admitted at the instant that the store has named, never before.
+    ///   The timer of tokio counts whole milliseconds and rounds up, and a remote store adds a round
+    ///   trip.
+    /// - **Dropping.** If the caller drops the future, it leaves the queue, the next waiter goes on, and
+    ///   no log has recorded the request. If a check is under way at that moment, the request may have
+    ///   been counted, as with [`Limiter::check`].
+    /// - **Bounds.** At most [`Limiter::max_waiters`] callers wait. [`Limiter::until_admitted_within`]
+    ///   limits the length of a wait.
+    /// - **Bans.** It waits for quotas only: the denial of a banned key is returned at once. Under a
+    ///   policy with a [`Penalty`](crate::Penalty) a denied check can be a strike, also one of a waiter.
+    /// - **Policies.** Each check uses the policy that is set when it is sent, see
+    ///   [`PolicyHandle::set`](crate::PolicyHandle::set).
+    ///
+    /// A wait needs a tokio runtime with its timer. A future that is not polled holds up the callers
+    /// behind it.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::Denied`] if the key is banned, [`WaitError::TooManyWaiters`], and
+    /// [`WaitError::Store`] if the store could not decide. Such an error ends the wait of this caller
+    /// only.
+    pub async fn until_admitted(&self, key: impl Into<Key>) -> Result<Admitted, WaitError> {
+        self.wait(key.into(), 1, None).await
+    }
+
+    /// Waits until a request of `key` is admitted, but not for longer than `max_wait`.
+    ///
+    /// It does not wait in vain: the denial is returned as soon as it is known that the wait would be too
+    /// long. That is the case if the place is free too late by time alone, counting from the last denial
+    /// of the first waiter and as if each caller before this one took its places: with `n` places before
+    /// it and a quota of `limit` requests in a window, it has its place no earlier than `n / limit`
+    /// windows, rounded down, after the first waiter has room. The [`retry_after`](Denied::retry_after)
+    /// of the denial is that time.
+    ///
+    /// The bound holds for the wait. A check that is under way at its end is completed, and can still
+    /// admit the request. A bound of zero makes it a [`Limiter::check`] that does not overtake the
+    /// callers that wait.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{Limiter, MemoryStore, Quota, WaitError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), WaitError> {
+    /// let limiter = Limiter::new(Quota::per_minute(1), MemoryStore::new());
+    /// let most = Duration::from_secs(5);
+    /// limiter.until_admitted_within("bob", most).await?;
+    /// match limiter.until_admitted_within("bob", most).await {
+    ///     Err(WaitError::Denied(denied)) => assert_eq!(denied.retry_after().as_secs(), 60), // at once
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::Denied`] if the wait would be longer than `max_wait`, and the errors of
+    /// [`Limiter::until_admitted`].
+    pub async fn until_admitted_within(
+        &self,
+        key: impl Into<Key>,
+        max_wait: Duration,
+    ) -> Result<Admitted, WaitError> {
+        self.wait(key.into(), 1, Some(max_wait)).await
+    }
+
+    /// Waits until a request that takes `cost` places is admitted. It is [`Limiter::until_admitted`] with
+    /// a cost, see [`Limiter::check_cost`].
+    ///
+    /// A request of a high cost holds up those of a lower cost behind it.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::CostAboveLimit`] and [`StoreError::CostTooHigh`] at once, and the errors of
+    /// [`Limiter::until_admitted`].
+    pub async fn until_admitted_cost(
+        &self,
+        key: impl Into<Key>,
+        cost: u32,
+    ) -> Result<Admitted, WaitError> {
+        self.wait(key.into(), cost, None).await
+    }
+
+    /// Waits until a request that takes `cost` places is admitted, but not for longer than `max_wait`.
+    /// It is [`Limiter::until_admitted_within`] with a cost.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Limiter::until_admitted_within`] and of [`Limiter::until_admitted_cost`].
+    pub async fn until_admitted_cost_within(
+        &self,
+        key: impl Into<Key>,
+        cost: u32,
+        max_wait: Duration,
+    ) -> Result<Admitted, WaitError> {
+        self.wait(key.into(), cost, Some(max_wait)).await
+    }
+
+    /// Sets how many callers may wait at once, for all keys together. Defaults to 10,000.
+    ///
+    /// A further caller that would have to wait gets [`WaitError::TooManyWaiters`] at once. A waiter
+    /// takes about half a kilobyte besides the task that it runs in. Clones share the waiters.
+    #[must_use]
+    pub fn max_waiters(mut self, most: usize) -> Self {
+        self.max_waiters = most;
+        self
+    }
+
+    async fn wait(
+        &self,
+        key: Key,
+        cost: u32,
+        max_wait: Option<Duration>,
+    ) -> Result<Admitted, WaitError> {
+        let ticket = self.waiting.ticket();
+        // Without a deadline if it is too far away to be an instant.
+        let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
+        let is_behind = self.waiting.has(&key);
+        let check = self.admission(self.log(key), cost);
+        let first = if is_behind {
+            check.ensure_possible().inspect_err(StoreError::report)?;
+            None
+        } else {
+            match self.decide(check.clone()).await? {
+                Decision::Admitted(admitted) => return Ok(admitted),
+                Decision::Denied(denied) => Some(worth_a_wait(denied, deadline)?),
+            }
+        };
+        let key = check.logs[0].key.clone();
+        drop(check);
+        let waiter = Waiter::new(cost, deadline);
+        let place = self.waiting.join(key, ticket, waiter, first, self.max_waiters)?;
+        loop {
+            match place.turn() {
+                Turn::GiveUp(denied) => return Err(WaitError::Denied(denied)),
+                Turn::Wait(None) => place.woken().await,
+                Turn::Wait(Some(at)) => {
+                    let _ = timeout_at(at, place.woken()).await;
+                }
+                Turn::Check => {
+                    let check = self.admission(self.log(place.key.clone()), cost);
+                    match self.decide(check).await? {
+                        Decision::Admitted(admitted) => {
+                            place.leave_admitted();
+                            return Ok(admitted);
+                        }
+                        Decision::Denied(denied) => place.deny(worth_a_wait(denied, None)?),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns a denial after which the caller can wait, or an error.
+fn worth_a_wait(denied: Denied, deadline: Option<Instant>) -> Result<Denied, WaitError> {
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let is_too_long = left.is_some_and(|left| denied.retry_after() > left);
+    if is_too_long || denied.usage().banned_for().is_some() {
+        return Err(WaitError::Denied(Box::new(denied)));
+    }
+    Ok(denied)
+}

@@ -1,0 +1,141 @@
+//! [`Waiting`]: the callers that wait for a limiter.
+
+use std::array;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ahash::RandomState;
+
+use super::queue::{Queue, Turn, Waiter};
+use super::wait_error::WaitError;
+use crate::key::Key;
+use crate::window::Denied;
+
+/// How many locks the keys share.
+const SHARDS: usize = 16;
+
+type Shard = HashMap<Key, Queue, RandomState>;
+
+// # Interleavings
+//
+// A queue and the denials of its waiters change under the lock of its shard only.
+//
+// - Two callers find no queue, and both are denied. They join in the order of their tickets, which they
+//   drew before their checks, whatever the order of the denials. If the earlier one joins later, it
+//   becomes the first waiter; the other one notices when its sleep ends.
+// - A waiter is woken while it does not wait. `Notify` keeps the wake-up, and it looks at its turn once
+//   more.
+// - A waiter is woken to be the first one, and is dropped. Its place is dropped with it, which wakes the
+//   next one.
+// - The last waiter leaves after a caller has found the queue, and before that caller joins. It finds no
+//   denial in the new queue, and checks at once.
+// - `count` is raised before a waiter is in its queue and lowered after it has left. A caller that reads
+//   0 has arrived at the same time as a waiter that joins, so neither is earlier.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    count: AtomicUsize,
+    tickets: AtomicU64,
+    hasher: RandomState,
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+impl Waiting {
+    pub(super) fn new() -> Self {
+        let hasher = RandomState::new();
+        let shards = array::from_fn(|_| Mutex::new(Shard::with_hasher(hasher.clone())));
+        Self { count: AtomicUsize::new(0), tickets: AtomicU64::new(0), hasher, shards }
+    }
+
+    /// Returns the number of a caller in the order of arrival.
+    pub(super) fn ticket(&self) -> u64 {
+        self.tickets.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Returns whether a caller waits for a key.
+    pub(super) fn has(&self, key: &Key) -> bool {
+        self.count.load(Ordering::Relaxed) > 0 && self.lock(key).contains_key(key)
+    }
+
+    /// Makes a caller wait, with the denial of its first check if it was not behind others.
+    pub(super) fn join(
+        &self,
+        key: Key,
+        ticket: u64,
+        waiter: Waiter,
+        first: Option<Denied>,
+        most: usize,
+    ) -> Result<Place<'_>, WaitError> {
+        let waiter = Arc::new(waiter);
+        let mut shard = self.lock(&key);
+        if let Some(denied) = shard.get(&key).and_then(|queue| queue.too_long(ticket, &waiter)) {
+            return Err(WaitError::Denied(denied));
+        }
+        let raise = |count| (count < most).then_some(count + 1);
+        if self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise).is_err() {
+            return Err(WaitError::TooManyWaiters { most });
+        }
+        let queue = shard.entry(key.clone()).or_default();
+        queue.insert(ticket, waiter.clone());
+        if let Some(denied) = first {
+            queue.deny(ticket, denied);
+        }
+        drop(shard);
+        Ok(Place { waiting: self, key, ticket, waiter, is_admitted: false })
+    }
+
+    fn lock(&self, key: &Key) -> MutexGuard<'_, Shard> {
+        let shard = self.hasher.hash_one(key) as usize % SHARDS;
+        // No user code runs under the lock, so a poisoned shard is consistent.
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of a waiter in the queue of its key. Dropping it lets the next one go on.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    waiting: &'a Waiting,
+    pub(super) key: Key,
+    ticket: u64,
+    waiter: Arc<Waiter>,
+    is_admitted: bool,
+}
+
+impl Place<'_> {
+    /// Returns what the waiter has to do next.
+    pub(super) fn turn(&self) -> Turn {
+        let mut shard = self.waiting.lock(&self.key);
+        shard.entry(self.key.clone()).or_default().turn(self.ticket, &self.waiter)
+    }
+
+    /// Returns when the waiter is woken.
+    pub(super) async fn woken(&self) {
+        self.waiter.wake.notified().await;
+    }
+
+    /// Takes note of the denial of a check.
+    pub(super) fn deny(&self, denied: Denied) {
+        if let Some(queue) = self.waiting.lock(&self.key).get_mut(&self.key) {
+            queue.deny(self.ticket, denied);
+        }
+    }
+
+    /// Leaves the queue after an admission.
+    pub(super) fn leave_admitted(mut self) {
+        self.is_admitted = true;
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut shard = self.waiting.lock(&self.key);
+        if let Some(queue) = shard.get_mut(&self.key) {
+            queue.remove(self.ticket, self.is_admitted);
+            if queue.is_empty() {
+                shard.remove(&self.key);
+            }
+        }
+        drop(shard);
+        self.waiting.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}

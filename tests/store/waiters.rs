@@ -1,0 +1,168 @@
+//! What callers that wait cost the store, and when a wait ends without an admission.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use test_support::{StubStore, admit};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tower_sliding_window::store::{Check, LogOutcome, Outcome, QuotaState, StoreFuture};
+use tower_sliding_window::{
+    Admitted, Limiter, MemoryStore, PolicyHandle, Quota, StoreError, WaitError,
+};
+
+use crate::counting::Counting;
+
+const TEN: Duration = Duration::from_secs(10);
+const A_MOMENT: Duration = Duration::from_millis(1);
+
+type Waiter = JoinHandle<Result<Admitted, WaitError>>;
+
+/// Starts to wait, and returns once the wait has begun.
+async fn waiter(limiter: &Limiter, max_wait: Option<Duration>) -> Waiter {
+    let limiter = limiter.clone();
+    let waiter = tokio::spawn(async move {
+        match max_wait {
+            Some(max_wait) => limiter.until_admitted_within("bob", max_wait).await,
+            None => limiter.until_admitted("bob").await,
+        }
+    });
+    sleep(A_MOMENT).await;
+    waiter
+}
+
+/// Returns a limiter of one request in ten seconds whose log is full.
+async fn full() -> Limiter {
+    let limiter = Limiter::new(Quota::new(1, TEN), MemoryStore::new());
+    assert!(admit(&limiter, "bob").await);
+    limiter
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_first_waiter_checks() {
+    let store = Counting::default();
+    let limiter = Limiter::new(Quota::new(1, TEN), store.clone());
+    assert!(admit(&limiter, "bob").await);
+    let mut waiters = Vec::new();
+    for _ in 0..50 {
+        waiters.push(waiter(&limiter, None).await);
+    }
+    assert_eq!(store.checks(), 2, "the admission, and the denial of the first");
+    sleep(Duration::from_millis(5_500) - 50 * A_MOMENT).await;
+    assert_eq!(store.checks(), 7, "once a second, however many wait");
+    assert!(waiters.iter().all(|it| !it.is_finished()));
+    waiters[0].abort();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(store.checks(), 8, "the next one goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bound_counts_those_before() {
+    let limiter = full().await;
+    let start = Instant::now();
+    let first = waiter(&limiter, None).await;
+    let began = Instant::now();
+    let too_long = limiter.until_admitted_within("bob", TEN * 2 - 2 * A_MOMENT).await.unwrap_err();
+    assert_eq!(began.elapsed(), Duration::ZERO, "at once");
+    // The first one takes the next place, and this one could have the place after it.
+    assert_eq!(too_long.retry_after(), Some(TEN * 2 - A_MOMENT), "{too_long}");
+    let second = waiter(&limiter, Some(TEN * 2 - A_MOMENT)).await;
+    first.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), TEN);
+    second.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), TEN * 2, "at the end of its bound");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bound_counts_their_costs() {
+    let limiter = Limiter::new(Quota::new(4, TEN), MemoryStore::new());
+    limiter.until_admitted_cost("bob", 4).await.unwrap();
+    let other = limiter.clone();
+    tokio::spawn(async move { other.until_admitted_cost("bob", 3).await });
+    sleep(A_MOMENT).await;
+    let [fits, too_much] = [1, 2].map(|cost| {
+        let (limiter, max_wait) = (limiter.clone(), TEN + A_MOMENT);
+        async move { limiter.until_admitted_cost_within("bob", cost, max_wait).await }
+    });
+    let (fits, too_much) = tokio::join!(fits, too_much);
+    assert_eq!(fits.unwrap().timestamp(), Some(TEN), "both fit together");
+    assert_eq!(too_much.unwrap_err().retry_after(), Some(TEN * 2 - A_MOMENT));
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_denial_ends_bounded_waits() {
+    let policy = PolicyHandle::new(Quota::new(1, TEN));
+    let limiter = Limiter::new(&policy, MemoryStore::new());
+    assert!(admit(&limiter, "bob").await);
+    let start = Instant::now();
+    let _first = waiter(&limiter, None).await;
+    let second = waiter(&limiter, Some(TEN * 3)).await;
+    let third = waiter(&limiter, None).await;
+    policy.set(Quota::new(1, TEN * 2)).unwrap();
+    let error = second.await.unwrap().unwrap_err();
+    assert_eq!(start.elapsed(), Duration::from_secs(1), "at the next check of the first");
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(39)));
+    third.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), TEN * 4, "its place is that of the second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_waiters_is_an_error_at_once() {
+    let limiter = full().await.max_waiters(2);
+    let waiters = [waiter(&limiter, None).await, waiter(&limiter, None).await];
+    let error = limiter.until_admitted("bob").await.unwrap_err();
+    assert!(matches!(error, WaitError::TooManyWaiters { most: 2 }), "{error}");
+    assert!(limiter.until_admitted("ann").await.is_ok(), "there is no need to wait");
+    let error = limiter.until_admitted("ann").await.unwrap_err();
+    assert!(matches!(error, WaitError::TooManyWaiters { .. }), "all keys together: {error}");
+    waiters[1].abort();
+    sleep(A_MOMENT).await;
+    let last = waiter(&limiter, None).await;
+    assert!(!last.is_finished());
+    assert!(full().await.max_waiters(0).until_admitted("bob").await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_error_ends_one_wait() {
+    let checks = AtomicUsize::new(0);
+    let reply = move |_: &Arc<Check>| {
+        let full = QuotaState::new(0, TEN, TEN);
+        StoreFuture::ready(match checks.fetch_add(1, Ordering::Relaxed) {
+            1 => Err(StoreError::Timeout),
+            2 => Ok(Outcome::new(true, [LogOutcome::new([QuotaState::default()])])),
+            _ => Ok(Outcome::new(false, [LogOutcome::new([full])])),
+        })
+    };
+    let limiter = Limiter::new(Quota::new(1, TEN), StubStore(reply, || ()));
+    let [first, second] = [waiter(&limiter, None).await, waiter(&limiter, None).await];
+    let error = first.await.unwrap().unwrap_err();
+    assert!(matches!(error, WaitError::Store(StoreError::Timeout)), "{error}");
+    let admitted = Instant::now();
+    assert!(second.await.unwrap().is_ok());
+    assert_eq!(admitted.elapsed(), Duration::ZERO, "it checks at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn drop_during_a_check_lets_the_next_go_on() {
+    let hold = Arc::new(Notify::new());
+    let store = Counting { hold: Some(hold.clone()), ..Counting::default() };
+    let limiter = Limiter::new(Quota::new(1, TEN), store.clone());
+    hold.notify_one();
+    assert!(admit(&limiter, "bob").await);
+    hold.notify_one();
+    let start = Instant::now();
+    let [first, second] = [waiter(&limiter, None).await, waiter(&limiter, None).await];
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(store.checks(), 3, "the second check of the first is under way");
+    first.abort();
+    sleep(A_MOMENT).await;
+    assert_eq!(store.checks(), 4, "the other one checks at once");
+    for _ in 0..20 {
+        hold.notify_one();
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert!(second.await.unwrap().is_ok());
+    assert!(start.elapsed() > TEN);
+}
