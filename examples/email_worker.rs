@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tower_sliding_window::{Decision, Limiter, MemoryStore, Quota, StoreError};
+use tower_sliding_window::{Limiter, MemoryStore, Quota, WaitError};
 
 const HELP: &str = "\
 Sends ten e-mails to two receivers, each receiver at most three in two seconds. The mail server
@@ -27,17 +27,8 @@ async fn deliver(email: &Email) -> Result<(), &'static str> {
 }
 
 /// Sends one e-mail as soon as its receiver may have it.
-async fn send(limiter: Limiter, email: Email) -> Result<(), StoreError> {
-    let admitted = loop {
-        match limiter.check(email.to).await? {
-            Decision::Admitted(admitted) => break admitted,
-            Decision::Denied(denied) => {
-                let wait = denied.retry_after();
-                println!("hold {} for {} ms: {}", email.number, wait.as_millis(), email.to);
-                tokio::time::sleep(wait).await;
-            }
-        }
-    };
+async fn send(limiter: Limiter, email: Email) -> Result<(), WaitError> {
+    let admitted = limiter.until_admitted(email.to).await?;
     match deliver(&email).await {
         Ok(()) => println!("sent {}: {}, {} left", email.number, email.to, admitted.remaining()),
         Err(reason) => {
@@ -49,7 +40,7 @@ async fn send(limiter: Limiter, email: Email) -> Result<(), StoreError> {
     Ok(())
 }
 
-#[tokio::main]
+#[tokio::main(flavor = "current_thread")]
 async fn main() {
     println!("{HELP}");
     if std::env::args().len() > 1 {
@@ -66,8 +57,8 @@ async fn main() {
     });
 
     let limiter = Limiter::new(Quota::new(3, Duration::from_secs(2)), MemoryStore::new());
-    // One task for each e-mail: a receiver that has to wait holds no other up. Where the order
-    // matters, keep a queue for each receiver: see `message_quota.rs`.
+    // One task for each e-mail: a receiver that has to wait holds no other up. The e-mails that wait
+    // for one receiver are sent in the order of their arrival.
     let mut tasks = JoinSet::new();
     while let Some(email) = emails.recv().await {
         tasks.spawn(send(limiter.clone(), email));

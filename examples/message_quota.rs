@@ -4,14 +4,13 @@
 //! printf 'bob\t1\nbob\t2\nbob\t3\n' | cargo run --example message_quota -- --quota 2/5s --wait
 //! ```
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{self, Write};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, sleep_until};
-use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, RedisStore};
+use tokio::task::{JoinSet, yield_now};
+use tower_sliding_window::{Limiter, MemoryStore, Policy, RedisStore, WaitError};
 
 const HELP: &str = r"Reads lines RECEIVER<TAB>TEXT and sends each receiver at most so many in any window.
   --quota LIMIT/WINDOW   default 2/10m; several quotas as 2/10m,20/1d
@@ -20,9 +19,12 @@ const HELP: &str = r"Reads lines RECEIVER<TAB>TEXT and sends each receiver at mo
 Prints `sent receiver=R text=T` or `held receiver=R retry_after=17s`, rounded up.
 ";
 
+const MOST_HELD: usize = 10_000;
+
 type Error = Box<dyn std::error::Error>;
 
-#[tokio::main]
+// One thread polls tasks in the order in which they were spawned.
+#[tokio::main(flavor = "current_thread")]
 async fn main() {
     let result = run().await.inspect_err(|error| eprintln!("error: {error}"));
     // A return from here would wait for the next line of the input.
@@ -54,30 +56,14 @@ async fn run() -> Result<(), Error> {
 async fn send_all(limiter: &Limiter, wait: bool) -> Result<(), Error> {
     let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    // The messages that wait for each receiver, and when to try the first of them.
-    let mut waiting: HashMap<String, VecDeque<String>> = HashMap::new();
-    let mut due: BTreeSet<(Instant, String)> = BTreeSet::new();
-    let (mut held, mut number, mut open) = (0, 0, true);
-    while open || held > 0 {
-        let next = due.first().map_or_else(Instant::now, |(at, _)| *at);
+    let (mut held, mut number, mut open) = (JoinSet::new(), 0, true);
+    while open || !held.is_empty() {
         tokio::select! {
             biased;
             _ = int.recv() => break,
             _ = term.recv() => break,
-            () = sleep_until(next), if held > 0 => {
-                let Some((_, receiver)) = due.pop_first() else { continue };
-                let Some(mut queue) = waiting.remove(&receiver) else { continue };
-                let pause = try_to_send(limiter, &receiver, queue.front().map_or("", |it| it)).await?;
-                if pause.is_zero() {
-                    queue.pop_front();
-                    held -= 1;
-                }
-                if !queue.is_empty() {
-                    due.insert((Instant::now() + pause, receiver.clone()));
-                    waiting.insert(receiver, queue);
-                }
-            }
-            line = lines.next_line(), if open && held < 10_000 => {
+            Some(result) = held.join_next() => result??,
+            line = lines.next_line(), if open && held.len() < MOST_HELD => {
                 number += 1;
                 let line = line.map_err(|why| format!("can't read line {number}: {why}"))?;
                 let Some(line) = line else { open = false; continue };
@@ -85,35 +71,43 @@ async fn send_all(limiter: &Limiter, wait: bool) -> Result<(), Error> {
                     eprintln!("line {number} is skipped: write RECEIVER<TAB>TEXT");
                     continue;
                 };
-                if !waiting.contains_key(to) {
-                    let pause = try_to_send(limiter, to, text).await?;
-                    if pause.is_zero() || !wait {
-                        continue;
+                // A wait of no length, which does not overtake the messages that are held.
+                match limiter.until_admitted_within(to, Duration::ZERO).await {
+                    Ok(_) => send_now(to, text)?,
+                    Err(error) => {
+                        print_held(to, &error)?;
+                        if wait {
+                            held.spawn(send_later(limiter.clone(), to.to_owned(), text.to_owned()));
+                            // It begins to wait before the next line is read.
+                            yield_now().await;
+                        }
                     }
-                    due.insert((Instant::now() + pause, to.to_owned()));
                 }
-                waiting.entry(to.to_owned()).or_default().push_back(text.to_owned());
-                held += 1;
             }
         }
     }
-    if held > 0 {
-        return Err(format!("stopped; messages that are not sent: {held}").into());
+    if !held.is_empty() {
+        return Err(format!("stopped; messages that are not sent: {}", held.len()).into());
     }
     Ok(())
 }
 
-/// Sends a message, or returns how long to wait before the next try.
-async fn try_to_send(limiter: &Limiter, receiver: &str, text: &str) -> io::Result<Duration> {
-    let pause = match limiter.check(receiver).await {
-        Ok(Decision::Admitted(_)) => {
-            // Stands for the delivery. The quotes keep a text from forging a line.
-            writeln!(io::stdout(), "sent receiver={receiver:?} text={text:?}")?;
-            return Ok(Duration::ZERO);
-        }
-        Ok(Decision::Denied(denied)) => denied.retry_after(),
-        Err(error) => error.retry_after().unwrap_or(Duration::from_secs(1)),
-    };
+/// Sends a message as soon as its receiver may have it, after those that wait for the same receiver.
+async fn send_later(limiter: Limiter, to: String, text: String) -> io::Result<()> {
+    while let Err(error) = limiter.until_admitted(&*to).await {
+        // Redis failed. The message goes to the end of the queue.
+        tokio::time::sleep(print_held(&to, &error)?).await;
+    }
+    send_now(&to, &text)
+}
+
+fn send_now(receiver: &str, text: &str) -> io::Result<()> {
+    // Stands for the delivery. The quotes keep a text from forging a line.
+    writeln!(io::stdout(), "sent receiver={receiver:?} text={text:?}")
+}
+
+fn print_held(receiver: &str, error: &WaitError) -> io::Result<Duration> {
+    let pause = error.retry_after().unwrap_or(Duration::from_secs(1));
     let seconds = pause.as_secs_f64().ceil();
     writeln!(io::stdout(), "held receiver={receiver:?} retry_after={seconds}s")?;
     Ok(pause)
