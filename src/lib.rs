@@ -60,6 +60,8 @@
 //! # }
 //! ```
 //!
+//! [`Limiter::until_admitted`] waits until there is room.
+//!
 //! # Features
 //!
 //! | feature | default | adds |

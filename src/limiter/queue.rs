@@ -28,6 +28,11 @@ impl Waiter {
     pub(super) fn new(cost: u32, deadline: Option<Instant>) -> Self {
         Self { cost, deadline, wake: Notify::new(), denied: OnceLock::new() }
     }
+
+    /// Returns the denial that has ended the wait.
+    pub(super) fn denied(&self) -> Option<Box<Denied>> {
+        self.denied.get().cloned()
+    }
 }
 
 /// What a waiter has to do next.
@@ -77,10 +82,7 @@ impl Queue {
     }
 
     /// Returns what the waiter with a ticket has to do.
-    pub(super) fn turn(&mut self, ticket: u64, waiter: &Waiter) -> Turn {
-        if let Some(denied) = waiter.denied.get() {
-            return Turn::GiveUp(denied.clone());
-        }
+    pub(super) fn turn(&mut self, ticket: u64) -> Turn {
         if self.first() != Some(ticket) {
             return Turn::Wait(None);
         }

@@ -33,13 +33,16 @@ impl Limiter {
     ///
     /// ## Behavior
     ///
-    /// - **Order.** The callers that wait for one key are admitted in the order of their arrival. A
-    ///   later one does not overtake them, whatever its cost. The order holds for one limiter and its
-    ///   clones, in one process, and among callers that wait: [`Limiter::check`] and the callers of
-    ///   other processes take a place when they find one.
+    /// - **Order.** The callers that wait for one key are admitted in the order of their arrival, which
+    ///   is when their future is first polled. A later one does not overtake them, whatever its cost.
+    ///   While no caller of a key waits, those that arrive at the same time send their first checks at
+    ///   the same time.
+    /// - **Extent.** The order holds in one process, for a limiter and its clones. The callers of other
+    ///   processes, and [`Limiter::check`], take a place when they find one.
     /// - **Cost.** Only the first waiter of a key sends checks: when its place is free by time, and once
     ///   a second before that, because a replaced policy, a cancellation or a reset can free a place
-    ///   too. So these are noticed within a second. Each check counts in the metrics as any other.
+    ///   too. So these are noticed within a second, and a thousand keys with waiters cost the store a
+    ///   thousand checks a second. Each of them counts in the metrics as any other.
     /// - **Exactness.** A single waiter is admitted at the instant that the store has named, never before.
     ///   The timer of tokio counts whole milliseconds and rounds up, and a remote store adds a round
     ///   trip.
@@ -67,7 +70,7 @@ impl Limiter {
 
     /// Waits until a request of `key` is admitted, but not for longer than `max_wait`.
     ///
-    /// It does not wait in vain: the denial is returned as soon as it is known that the wait would be too
+    /// It does not wait first: the denial is returned as soon as it is known that the wait would be too
     /// long. That is the case if the place is free too late by time alone, counting from the last denial
     /// of the first waiter and as if each caller before this one took its places: with `n` places before
     /// it and a quota of `limit` requests in a window, it has its place no earlier than `n / limit`
@@ -141,8 +144,14 @@ impl Limiter {
 
     /// Sets how many callers may wait at once, for all keys together. Defaults to 10,000.
     ///
-    /// A further caller that would have to wait gets [`WaitError::TooManyWaiters`] at once. A waiter
-    /// takes about half a kilobyte besides the task that it runs in. Clones share the waiters.
+    /// A further caller that would have to wait gets [`WaitError::TooManyWaiters`] at once. Clones of a
+    /// limiter share the waiters, and each has its own cap.
+    ///
+    /// ```
+    /// use tower_sliding_window::{Limiter, MemoryStore, Quota};
+    ///
+    /// let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new()).max_waiters(100);
+    /// ```
     #[must_use]
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.max_waiters = most;

@@ -5,15 +5,15 @@ use std::time::Duration;
 use crate::error::StoreError;
 use crate::window::Denied;
 
-/// Why a wait for an admission ended without one. No log recorded the request, except as
-/// [`StoreError::may_have_counted`] says.
+/// Why a wait for an admission ended without one.
 ///
-/// No message holds a key.
+/// No log has recorded the request, unless [`StoreError::may_have_counted`] says that one may have. No
+/// message holds a key.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
     /// The request was denied: its key is banned, or the wait would be longer than it may be.
-    #[error("denied: there is no room for the next {:?}", .0.retry_after())]
+    #[error("denied for the next {:?}", .0.retry_after())]
     Denied(Box<Denied>),
     /// As many callers wait as may wait for the limiter, see
     /// [`Limiter::max_waiters`](crate::Limiter::max_waiters).
@@ -29,6 +29,9 @@ pub enum WaitError {
 
 impl WaitError {
     /// Returns how long the caller should wait before it tries again, or `None` if no wait helps.
+    ///
+    /// It is the time of the denial or of the error of the store, and a second after
+    /// [`WaitError::TooManyWaiters`].
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

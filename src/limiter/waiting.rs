@@ -105,7 +105,11 @@ impl Place<'_> {
     /// Returns what the waiter has to do next.
     pub(super) fn turn(&self) -> Turn {
         let mut shard = self.waiting.lock(&self.key);
-        shard.entry(self.key.clone()).or_default().turn(self.ticket, &self.waiter)
+        // A wait that was ended is no longer in the queue, which may be gone.
+        if let Some(denied) = self.waiter.denied() {
+            return Turn::GiveUp(denied);
+        }
+        shard.get_mut(&self.key).map_or(Turn::Check, |queue| queue.turn(self.ticket))
     }
 
     /// Returns when the waiter is woken.
@@ -137,5 +141,59 @@ impl Drop for Place<'_> {
         }
         drop(shard);
         self.waiting.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::task::JoinSet;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::limiter::Limiter;
+    use crate::quota::Quota;
+    use crate::store::MemoryStore;
+
+    #[tokio::test(start_paused = true)]
+    async fn earlier_caller_is_first_if_it_joins_later() {
+        let limiter = Limiter::new(Quota::per_minute(1), MemoryStore::new());
+        limiter.until_admitted("bob").await.unwrap();
+        let denied = limiter.check("bob").await.unwrap().denied().unwrap().clone();
+        let waiting = Waiting::new();
+        let [early, late] = [waiting.ticket(), waiting.ticket()];
+        let join = |ticket| {
+            let waiter = Waiter::new(1, None);
+            waiting.join("bob".into(), ticket, waiter, Some(denied.clone()), 9).unwrap()
+        };
+        let late = join(late);
+        assert!(matches!(late.turn(), Turn::Wait(Some(_))), "it is alone");
+        let early = join(early);
+        assert!(matches!(early.turn(), Turn::Wait(Some(_))));
+        assert!(matches!(late.turn(), Turn::Wait(None)), "it is behind the other one");
+        drop(early);
+        assert!(matches!(late.turn(), Turn::Wait(Some(_))));
+    }
+
+    /// Waits of four threads, a third of which are dropped and a third of which have a bound.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn nothing_stays_when_all_waits_have_ended() {
+        let limiter = Limiter::new(Quota::new(3, Duration::from_millis(20)), MemoryStore::new());
+        let mut tasks = JoinSet::new();
+        for number in 0..400_u64 {
+            let limiter = limiter.clone();
+            tasks.spawn(async move {
+                let (key, most) = (number % 5, Duration::from_millis(number % 97));
+                match number % 3 {
+                    0 => drop(timeout(most, limiter.until_admitted(key)).await),
+                    1 => drop(limiter.until_admitted_within(key, most).await),
+                    _ => drop(limiter.until_admitted(key).await.unwrap()),
+                }
+            });
+        }
+        tasks.join_all().await;
+        assert_eq!(limiter.waiting.count.load(Ordering::Relaxed), 0);
+        assert!(limiter.waiting.shards.iter().all(|it| it.lock().unwrap().is_empty()));
     }
 }

@@ -92,6 +92,23 @@ async fn bound_counts_their_costs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn waiter_behind_a_higher_cost_goes_on_at_once() {
+    let limiter = Limiter::new(Quota::new(4, TEN), MemoryStore::new());
+    assert!(limiter.check_cost("bob", 1).await.unwrap().is_admitted());
+    sleep(Duration::from_secs(5)).await;
+    assert!(limiter.check_cost("bob", 3).await.unwrap().is_admitted());
+    sleep(Duration::from_millis(300)).await;
+    let other = limiter.clone();
+    let costly = tokio::spawn(async move { other.until_admitted_cost("bob", 4).await });
+    sleep(A_MOMENT).await;
+    let cheap = waiter(&limiter, None).await;
+    sleep(Duration::from_millis(4_350)).await;
+    // The first one has checked at 9.3 s, and would check again at 10.3 s.
+    costly.abort();
+    assert_eq!(cheap.await.unwrap().unwrap().timestamp(), Some(TEN), "when there is room for it");
+}
+
+#[tokio::test(start_paused = true)]
 async fn new_denial_ends_bounded_waits() {
     let policy = PolicyHandle::new(Quota::new(1, TEN));
     let limiter = Limiter::new(&policy, MemoryStore::new());
