@@ -7,7 +7,6 @@ mod forwarded_request;
 mod future;
 mod headers;
 mod layer;
-mod pending_check;
 mod pending_request;
 mod rejection;
 mod rule;

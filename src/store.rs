@@ -17,6 +17,7 @@ mod faulty;
 mod future;
 #[cfg(feature = "memory")]
 mod memory;
+mod pending_check;
 #[cfg(feature = "redis")]
 mod redis;
 mod snapshot;
@@ -31,6 +32,7 @@ pub(crate) use self::expiring::{ExpiringValue, Keep, Room, heap_bytes_of};
 pub use self::future::StoreFuture;
 #[cfg(feature = "memory")]
 pub use self::memory::MemoryStore;
+pub(crate) use self::pending_check::{CancelHandle, PendingCheck};
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
 pub use self::snapshot::{Admission, BanSnapshot, LogSnapshot, Restored};

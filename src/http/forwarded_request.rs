@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::config::Config;
 use super::headers::RateLimitHeaders;
-use super::pending_check::CancelHandle;
+use crate::store::CancelHandle;
 use crate::window::Usage;
 
 /// A request that the inner service handles.

@@ -12,9 +12,9 @@ use tower_service::Service;
 use super::body::ResponseBody;
 use super::config::Config;
 use super::forwarded_request::{ForwardedRequest, ShownUsage};
-use super::pending_check::PendingCheck;
 use super::pending_request::{NextStep, PendingRequest};
 use super::rejection::Rejection;
+use crate::store::PendingCheck;
 use crate::window::Check;
 
 pin_project! {

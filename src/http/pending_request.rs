@@ -10,10 +10,9 @@ use tower_service::Service;
 
 use super::config::{Config, Muted, OnBan};
 use super::forwarded_request::ForwardedRequest;
-use super::pending_check::{CancelHandle, PendingCheck};
 use super::rejection::Rejection;
 use crate::error::StoreError;
-use crate::store::conclude;
+use crate::store::{CancelHandle, PendingCheck, conclude};
 use crate::telemetry;
 use crate::window::{Check, DecidedBy, Decision, Denied, LogId, LogOutcome, Outcome, Usage};
 

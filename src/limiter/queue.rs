@@ -72,9 +72,14 @@ impl Queue {
 
     /// Returns the denial of a caller that has not joined and would wait for longer than it may.
     pub(super) fn too_long(&self, ticket: u64, waiter: &Waiter) -> Option<Box<Denied>> {
-        let (denial, is_last) =
-            (self.denial.as_ref()?, self.waiters.last_key_value().is_none_or(|it| *it.0 < ticket));
-        let before = match is_last {
+        let denial = self.denial.as_ref()?;
+        let ((first, _), (last, _)) =
+            (self.waiters.first_key_value()?, self.waiters.last_key_value()?);
+        if ticket < *first {
+            return None;
+        }
+        // Nearly every caller joins at the end.
+        let before = match *last < ticket {
             true => self.places,
             false => self.waiters.range(..ticket).map(|(_, it)| u64::from(it.cost)).sum(),
         };
@@ -144,9 +149,11 @@ impl Queue {
 
     /// Wakes the waiter that has become the first one, after one of another cost.
     fn begin_next(&mut self, cost: u32) {
-        let Some((_, first)) = self.waiters.first_key_value() else { return };
-        first.wake.notify_one();
-        if first.cost < cost {
+        let first = self.waiters.first_key_value().map(|(_, first)| first);
+        if let Some(first) = first {
+            first.wake.notify_one();
+        }
+        if first.is_none_or(|first| first.cost < cost) {
             // There can be room for it sooner.
             (self.next_check, self.denial) = (None, None);
         }

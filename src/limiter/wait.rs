@@ -1,5 +1,7 @@
 //! [`Limiter::until_admitted`]: waits until there is room.
 
+use std::future::poll_fn;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -8,7 +10,8 @@ use super::queue::{Turn, Waiter};
 use super::{Limiter, WaitError};
 use crate::error::StoreError;
 use crate::key::Key;
-use crate::window::{Admitted, Decision, Denied};
+use crate::store::{PendingCheck, conclude};
+use crate::window::{Admitted, Check, Decision, Denied};
 
 impl Limiter {
     /// Waits until a request of `key` is admitted, and counts it.
@@ -47,8 +50,8 @@ impl Limiter {
     ///   The timer of tokio counts whole milliseconds and rounds up, and a remote store adds a round
     ///   trip.
     /// - **Dropping.** If the caller drops the future, it leaves the queue, the next waiter goes on, and
-    ///   no log has recorded the request. If a check is under way at that moment, the request may have
-    ///   been counted, as with [`Limiter::check`].
+    ///   no log has recorded the request. If a check is under way at that moment, a background task
+    ///   cancels the request when its outcome arrives. Without a runtime the request may be counted.
     /// - **Bounds.** At most [`Limiter::max_waiters`] callers wait. [`Limiter::until_admitted_within`]
     ///   limits the length of a wait.
     /// - **Bans.** It waits for quotas only: the denial of a banned key is returned at once. Under a
@@ -169,17 +172,18 @@ impl Limiter {
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
         let is_behind = self.waiting.has(&key);
         let check = self.admission(self.log(key), cost);
-        let first = if is_behind {
+        let (key, first) = if is_behind {
             check.ensure_possible().inspect_err(StoreError::report)?;
-            None
+            (check.logs[0].key.clone(), None)
         } else {
-            match self.decide(check.clone()).await? {
+            match self.decide_or_cancel(check).await? {
                 Decision::Admitted(admitted) => return Ok(admitted),
-                Decision::Denied(denied) => Some(worth_a_wait(denied, deadline)?),
+                Decision::Denied(denied) => {
+                    let denied = worth_a_wait(denied, deadline)?;
+                    (denied.check().logs[0].key.clone(), Some(denied))
+                }
             }
         };
-        let key = check.logs[0].key.clone();
-        drop(check);
         let waiter = Waiter::new(cost, deadline);
         let place = self.waiting.join(key, ticket, waiter, first, self.max_waiters)?;
         loop {
@@ -191,7 +195,7 @@ impl Limiter {
                 }
                 Turn::Check => {
                     let check = self.admission(self.log(place.key.clone()), cost);
-                    match self.decide(check).await? {
+                    match self.decide_or_cancel(check).await? {
                         Decision::Admitted(admitted) => {
                             place.leave_admitted();
                             return Ok(admitted);
@@ -201,6 +205,19 @@ impl Limiter {
                 }
             }
         }
+    }
+
+    /// Decides like [`Limiter::check`]. If the future is dropped, the request is cancelled.
+    async fn decide_or_cancel(&self, check: Arc<Check>) -> Result<Decision, StoreError> {
+        check.ensure_possible().inspect_err(StoreError::report)?;
+        let outcome = match self.store.admit(&check).into_ready() {
+            Ok(outcome) => outcome,
+            Err(later) => {
+                let mut pending = PendingCheck::cancellable(later, &self.store, &check);
+                poll_fn(|cx| pending.poll(cx)).await.0
+            }
+        };
+        conclude(check, outcome, false)
     }
 }
 

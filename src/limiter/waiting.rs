@@ -149,7 +149,7 @@ mod tests {
     use std::time::Duration;
 
     use tokio::task::JoinSet;
-    use tokio::time::timeout;
+    use tokio::time::{Instant, advance, timeout};
 
     use super::*;
     use crate::limiter::Limiter;
@@ -174,6 +174,26 @@ mod tests {
         assert!(matches!(late.turn(), Turn::Wait(None)), "it is behind the other one");
         drop(early);
         assert!(matches!(late.turn(), Turn::Wait(Some(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn later_waiter_bounds_no_earlier_caller() {
+        let limiter = Limiter::new(Quota::per_minute(4), MemoryStore::new());
+        let denial = async |cost| {
+            let decision = limiter.check_cost("bob", cost).await.unwrap();
+            decision.denied().cloned()
+        };
+        assert!(denial(3).await.is_none());
+        advance(Duration::from_secs(10)).await;
+        assert!(denial(1).await.is_none());
+        let (in_50_s, in_60_s) = (denial(1).await, denial(4).await);
+        let waiting = Waiting::new();
+        let [early, late] = [waiting.ticket(), waiting.ticket()];
+        let late = waiting.join("bob".into(), late, Waiter::new(4, None), in_60_s, 9).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(55);
+        let waiter = Waiter::new(1, Some(deadline));
+        let early = waiting.join("bob".into(), early, waiter, in_50_s, 9).expect("room in time");
+        assert!(matches!((early.turn(), late.turn()), (Turn::Wait(Some(_)), Turn::Wait(None))));
     }
 
     /// Waits of four threads, a third of which are dropped and a third of which have a bound.

@@ -161,6 +161,10 @@ impl Denied {
         &self.usage
     }
 
+    pub(crate) fn check(&self) -> &Arc<Check> {
+        &self.usage.check
+    }
+
     /// Returns the denial of a caller that waits behind this one, `elapsed_us` later. It has room
     /// under the quota of an index `wait_us` after this denial.
     pub(crate) fn behind(&self, elapsed_us: u64, quota: usize, wait_us: u64) -> Self {

@@ -162,6 +162,20 @@ async fn store_error_ends_one_wait() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn drop_during_a_check_leaves_no_trace() {
+    let hold = Arc::new(Notify::new());
+    let store = Counting { hold: Some(hold.clone()), ..Counting::default() };
+    let limiter = Limiter::new(Quota::new(1, TEN), store.clone());
+    let caller = waiter(&limiter, None).await;
+    assert_eq!(limiter.peek("bob").await.unwrap().remaining(), 0, "its reply is under way");
+    caller.abort();
+    sleep(A_MOMENT).await;
+    hold.notify_one();
+    sleep(A_MOMENT).await;
+    assert_eq!(limiter.peek("bob").await.unwrap().remaining(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn drop_during_a_check_lets_the_next_go_on() {
     let hold = Arc::new(Notify::new());
     let store = Counting { hold: Some(hold.clone()), ..Counting::default() };

@@ -7,8 +7,9 @@ use std::task::{Context, Poll, ready};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use super::{Store, StoreFuture};
 use crate::error::StoreError;
-use crate::store::{Check, Outcome, Store, StoreFuture};
+use crate::window::{Check, Outcome};
 
 /// A check that was sent to the store and has no outcome yet.
 ///
@@ -16,19 +17,32 @@ use crate::store::{Check, Outcome, Store, StoreFuture};
 /// outcome and then cancels the admission. Sending the cancellation at once would be wrong: it could
 /// reach the store before the check, and on a Redis Cluster it could find only some of the entries
 /// that the check records.
-pub(super) struct PendingCheck {
+pub(crate) struct PendingCheck {
     outcome: StoreFuture<Outcome>,
     cancel: Option<CancelHandle>,
 }
 
 impl PendingCheck {
-    pub(super) fn new(store: &Arc<dyn Store>, check: &Arc<Check>, is_cancellable: bool) -> Self {
-        let handle = || CancelHandle { store: store.clone(), check: check.clone() };
-        let cancel = is_cancellable.then(handle);
-        Self { outcome: store.admit(check), cancel }
+    pub(crate) fn new(store: &Arc<dyn Store>, check: &Arc<Check>, is_cancellable: bool) -> Self {
+        let outcome = store.admit(check);
+        if is_cancellable {
+            Self::cancellable(outcome, store, check)
+        } else {
+            Self { outcome, cancel: None }
+        }
     }
 
-    pub(super) fn poll(
+    /// Creates a cancellable check from the outcome that a store will have.
+    pub(crate) fn cancellable(
+        outcome: StoreFuture<Outcome>,
+        store: &Arc<dyn Store>,
+        check: &Arc<Check>,
+    ) -> Self {
+        let cancel = CancelHandle { store: store.clone(), check: check.clone() };
+        Self { outcome, cancel: Some(cancel) }
+    }
+
+    pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<(Result<Outcome, StoreError>, Option<CancelHandle>)> {
@@ -61,7 +75,7 @@ fn may_have_counted(outcome: &Result<Outcome, StoreError>) -> bool {
 }
 
 /// Removes a request from its logs. If the handle is dropped, the request stays counted.
-pub(super) struct CancelHandle {
+pub(crate) struct CancelHandle {
     store: Arc<dyn Store>,
     check: Arc<Check>,
 }
@@ -70,7 +84,7 @@ impl CancelHandle {
     /// Cancels the admission. If the store can't do so at once, a background task waits for it.
     ///
     /// Dropping the returned handle does not stop the task.
-    pub(super) fn cancel(self) -> Option<JoinHandle<()>> {
+    pub(crate) fn cancel(self) -> Option<JoinHandle<()>> {
         let outcome = match self.store.cancel(&self.check).into_ready() {
             Ok(_) => return None,
             Err(later) => later,
