@@ -18,7 +18,7 @@ async fn messages_go_out_until_a_level_is_full() {
             assert!(ids.insert(sent.json()["message_id"].as_str().unwrap().to_owned()));
         }
         let denied = sms(server, "bank", ALICE).await;
-        assert_eq!(violated(&denied), json!(["receiver"]));
+        assert_eq!(violated(&denied), json!(["receiver:2/60s"]));
         assert!((1..=60).contains(&denied.retry_after()));
         assert!(!String::from_utf8_lossy(&denied.body).contains("4917"), "{denied:?}");
         assert_eq!(sms(server, "bank", BOB).await.status, 202, "others are not held up");
