@@ -4,6 +4,7 @@
 mod document;
 mod error;
 mod handle;
+mod kept_texts;
 mod penalty;
 mod policies;
 #[cfg(test)]
@@ -23,6 +24,8 @@ use crate::telemetry::PolicyLabel;
 pub use self::error::{ParsePenaltyError, PolicyError};
 pub(crate) use self::handle::HandleId;
 pub use self::handle::PolicyHandle;
+pub(crate) use self::kept_texts::FieldTexts;
+use self::kept_texts::KeptTexts;
 pub(crate) use self::penalty::LONGEST_BAN;
 pub use self::penalty::Penalty;
 pub use self::policies::{Policies, PolicyChange};
@@ -72,6 +75,7 @@ pub struct Policy {
     candidates: SmallVec<[Quota; 0]>,
     penalty: Option<Arc<Penalty>>,
     handle: HandleId,
+    texts: KeptTexts,
 }
 
 impl Policy {
@@ -99,15 +103,23 @@ impl Policy {
         if !is_name(name) {
             return Err(PolicyError::Name { name: name.to_owned() });
         }
-        let (log_name, name) = (name.into(), Arc::new(name.into()));
-        let (quotas, candidates) = (SmallVec::new(), SmallVec::new());
-        Ok(Self { name, log_name, quotas, candidates, penalty: None, handle: HandleId::default() })
+        Ok(Self::with(name, name.into()))
     }
 
     fn unnamed() -> Self {
-        let (quotas, candidates) = (SmallVec::new(), SmallVec::new());
-        let (name, log_name) = (Arc::new(DEFAULT_NAME.into()), Arc::default());
-        Self { name, log_name, quotas, candidates, penalty: None, handle: HandleId::default() }
+        Self::with(DEFAULT_NAME, Arc::default())
+    }
+
+    fn with(name: &str, log_name: Arc<str>) -> Self {
+        Self {
+            name: Arc::new(name.into()),
+            log_name,
+            quotas: SmallVec::new(),
+            candidates: SmallVec::new(),
+            penalty: None,
+            handle: HandleId::default(),
+            texts: KeptTexts::default(),
+        }
     }
 
     pub(crate) fn is_named(&self) -> bool {
@@ -120,6 +132,7 @@ impl Policy {
         let order = |quota: &Quota| (quota.window(), quota.limit());
         let at = self.quotas.partition_point(|other| order(other) <= order(&quota));
         self.quotas.insert(at, quota);
+        self.texts = KeptTexts::default();
         if !self.is_named() {
             // The colon is not valid in a name, so no named policy has this log name.
             self.log_name = format!("{DEFAULT_NAME}:{self}").into();
@@ -177,14 +190,18 @@ impl Policy {
     #[must_use]
     #[track_caller]
     pub fn named(self, name: impl AsRef<str>) -> Self {
-        let Self { name, log_name, .. } = Self::new(name);
-        Self { name, log_name, ..self }
+        let Self { name, log_name, texts, .. } = Self::new(name);
+        Self { name, log_name, texts, ..self }
     }
 
     /// Returns the policy's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(crate) fn texts(&self) -> &KeptTexts {
+        &self.texts
     }
 
     pub(crate) fn label(&self) -> &PolicyLabel {

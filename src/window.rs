@@ -6,6 +6,7 @@
 mod ban_record;
 mod check;
 mod decision;
+mod identity;
 mod log;
 mod outcome;
 

@@ -12,6 +12,7 @@ use tower_service::Service;
 use super::body::ResponseBody;
 use super::config::Config;
 use super::forwarded_request::{ForwardedRequest, ShownUsage};
+use super::headers::Fields;
 use super::pending_request::{NextStep, PendingRequest};
 use super::rejection::Rejection;
 use crate::store::PendingCheck;
@@ -126,8 +127,7 @@ where
 }
 
 fn respond<B>(rejection: &Rejection, head: &Parts, config: &Config) -> Response<ResponseBody<B>> {
-    let response = rejection.respond(head, config.on_rejection.as_deref(), config.headers);
-    response.map(ResponseBody::rejection)
+    rejection.respond(head, config.on_rejection.as_deref(), config.headers)
 }
 
 fn finish<B, E>(
@@ -136,7 +136,8 @@ fn finish<B, E>(
 ) -> Result<Response<ResponseBody<B>>, E> {
     let mut response = result?.map(ResponseBody::inner);
     if let Some(shown) = shown {
-        shown.fields.insert(response.headers_mut(), &shown.usage);
+        let mut fields = Fields::of_application(response.headers_mut());
+        shown.fields.insert(&mut fields, &shown.usage);
     }
     Ok(response)
 }

@@ -66,41 +66,63 @@ pub enum RateLimitHeaders {
 
 impl RateLimitHeaders {
     /// Inserts the fields that are chosen.
-    pub(super) fn insert(self, headers: &mut HeaderMap, usage: &Usage) {
+    pub(super) fn insert(self, fields: &mut Fields<'_>, usage: &Usage) {
         if matches!(self, Self::Draft11 | Self::Both) {
-            draft11::insert(headers, usage);
+            draft11::insert(fields, usage);
         }
         if matches!(self, Self::Legacy | Self::Both) {
-            legacy::insert(headers, usage);
+            legacy::insert(fields, usage);
         }
     }
 }
 
-/// Inserts `Retry-After`: whole seconds, rounded up, at least 1.
-///
-/// The syntax is that of [RFC 9110, section 10.2.3](https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3).
-pub(super) fn insert_retry_after(headers: &mut HeaderMap, wait: Duration) {
-    headers.entry(RETRY_AFTER).or_insert_with(|| HeaderValue::from(seconds(wait).max(1)));
+/// The fields of a response that get more fields. One that the application has set stays as it is.
+pub(super) struct Fields<'a> {
+    headers: &'a mut HeaderMap,
+    may_have: bool,
 }
 
-fn insert_text(headers: &mut HeaderMap, name: HeaderName, value: String) {
-    if let Ok(value) = HeaderValue::try_from(value) {
-        headers.entry(name).or_insert(value);
+impl<'a> Fields<'a> {
+    /// Creates the fields of a response by the application.
+    pub(super) fn of_application(headers: &'a mut HeaderMap) -> Self {
+        Self { headers, may_have: true }
+    }
+
+    /// Creates the fields of a response that has none of those that are inserted. It saves the search for
+    /// them, a tenth of what a denial takes.
+    pub(super) fn of_new(headers: &'a mut HeaderMap) -> Self {
+        Self { headers, may_have: false }
+    }
+
+    /// Inserts `Retry-After`: whole seconds, rounded up, at least 1.
+    ///
+    /// The syntax is that of [RFC 9110, section 10.2.3](https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3).
+    pub(super) fn insert_retry_after(&mut self, wait: Duration) {
+        let mut digits = itoa::Buffer::new();
+        // `HeaderValue::from` a number takes another allocation.
+        if let Ok(value) = HeaderValue::from_str(digits.format(seconds(wait).max(1))) {
+            self.insert(RETRY_AFTER, value);
+        }
+    }
+
+    fn insert(&mut self, name: HeaderName, value: HeaderValue) {
+        if !(self.may_have && self.headers.contains_key(&name)) {
+            self.headers.insert(name, value);
+        }
     }
 }
 
-/// Appends the name of a policy or, if it has several quotas, of one of them: `user:2/1s`.
+/// Pushes the name of a policy or, if it has several quotas, of one of them: `user:2/1s`.
 ///
 /// It has no characters that need escaping. The colon is not valid in the name of a policy.
-pub(super) fn push_name(text: &mut String, policy: &str, quota: Option<Quota>) {
-    text.push_str(policy);
+pub(super) fn push_name(policy: &str, quota: Option<Quota>, mut push: impl FnMut(&str)) {
+    push(policy);
     if let Some(quota) = quota {
         // Without `write!`, which took 150 ns more for two quotas.
         let (count, unit) = Span(quota.window_us()).parts();
         let (mut limit, mut window) = (itoa::Buffer::new(), itoa::Buffer::new());
-        for part in [":", limit.format(quota.limit()), "/", window.format(count), unit] {
-            text.push_str(part);
-        }
+        let parts = [":", limit.format(quota.limit()), "/", window.format(count), unit];
+        parts.into_iter().for_each(push);
     }
 }
 
@@ -145,7 +167,7 @@ mod tests {
             [(0, "1"), (1, "1"), (1_000_000, "1"), (1_000_001, "2"), (36_999_999, "37")]
         {
             let mut headers = HeaderMap::new();
-            insert_retry_after(&mut headers, Duration::from_micros(wait_us));
+            Fields::of_new(&mut headers).insert_retry_after(Duration::from_micros(wait_us));
             assert_eq!(headers[RETRY_AFTER], seconds);
         }
     }

@@ -8,8 +8,8 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use smallvec::SmallVec;
 
-use super::body::RejectionBody;
-use super::headers::{self, RateLimitHeaders};
+use super::body::{RejectionBody, ResponseBody};
+use super::headers::{self, Fields, RateLimitHeaders};
 use crate::error::StoreError;
 use crate::quota::Quota;
 use crate::window::Denied;
@@ -121,33 +121,38 @@ impl Rejection {
 
     /// Makes the response to a request, by `respond` if there is one, and adds `Retry-After` and the
     /// RateLimit fields.
-    pub(super) fn respond(
+    pub(super) fn respond<B>(
         &self,
         head: &Parts,
         respond: Option<&OnRejection>,
-        fields: RateLimitHeaders,
-    ) -> Response<RejectionBody> {
+        shown: RateLimitHeaders,
+    ) -> Response<ResponseBody<B>> {
         let own = respond.map(|respond| respond(head, self));
+        let is_own = own.is_some();
         let grpc = grpc::content_type(head);
         let mut response = match (own, grpc) {
             // No gRPC client can read another content type.
-            (Some(own), Some(_)) if !grpc::is_response(&own) => whole(grpc::response(self)),
-            (Some(own), _) => own,
-            (None, Some(_)) => whole(grpc::response(self)),
-            (None, None) => whole(problem::response(self)),
+            (Some(own), Some(_)) if !grpc::is_response(&own) => grpc::response(self).map(whole),
+            (Some(own), _) => own.map(ResponseBody::rejection),
+            (None, Some(_)) => grpc::response(self).map(whole),
+            (None, None) => problem::response_of(self, whole(problem::kept_document(self))),
         };
+        if let Some(content_type) = grpc {
+            grpc::set_content_type(response.headers_mut(), content_type);
+        }
         let headers = response.headers_mut();
-        match grpc {
-            Some(content_type) => grpc::set_content_type(headers, content_type),
-            None => {
-                if let Some(wait) = self.retry_after() {
-                    headers::insert_retry_after(headers, wait);
-                }
-            }
+        let mut fields = match is_own {
+            true => Fields::of_application(headers),
+            false => Fields::of_new(headers),
+        };
+        if grpc.is_none()
+            && let Some(wait) = self.retry_after()
+        {
+            fields.insert_retry_after(wait);
         }
         // A ban does not depend on the quotas, whose state would mislead the client.
         if let Self::Denied(denied) = self {
-            fields.insert(headers, denied.usage());
+            shown.insert(&mut fields, denied.usage());
         }
         response
     }
@@ -174,6 +179,6 @@ impl Rejection {
     }
 }
 
-fn whole(response: Response<String>) -> Response<RejectionBody> {
-    response.map(|body| RejectionBody::whole(Bytes::from(body)))
+fn whole<B>(body: impl Into<Bytes>) -> ResponseBody<B> {
+    ResponseBody::rejection(RejectionBody::whole(body.into()))
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use uuid::Uuid;
 
+use super::identity::new_identity;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::key::Key;
@@ -87,7 +88,7 @@ impl Check {
     #[inline]
     pub(crate) fn from_logs(logs: SmallVec<[LogId; 1]>) -> Self {
         Self {
-            id: Uuid::new_v4(),
+            id: new_identity(),
             cost: 1,
             repeated: false,
             wants_reset: false,

@@ -2,39 +2,62 @@
 //! [draft 11 of the RateLimit fields](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11).
 //! All that depends on the draft's names and format is here.
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderName, HeaderValue};
+use smallvec::SmallVec;
 
-use super::{Pair, insert_text, push_name, seconds};
-use crate::quota::Quota;
+use super::{Fields, Pair, push_name, seconds};
+use crate::policy::{FieldTexts, Policy};
 use crate::window::Usage;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// Inserts `RateLimit-Policy`, which shows the quotas, and `RateLimit`, which shows what is left.
-pub(super) fn insert(headers: &mut HeaderMap, usage: &Usage) {
-    // Room for one policy of two quotas.
-    let (mut policies, mut limits) = (List::with_capacity(64), List::with_capacity(64));
+pub(super) fn insert(fields: &mut Fields<'_>, usage: &Usage) {
+    let mut logs = usage.logs();
+    if let (Some((log, _)), None) = (logs.next(), logs.next()) {
+        fields.insert(RATE_LIMIT_POLICY, texts(&log.policy).policy.clone());
+    } else {
+        let mut policies = List::new();
+        for (log, _) in usage.logs() {
+            policies.item(texts(&log.policy).policy.to_str().expect(VISIBLE));
+        }
+        fields.insert(RATE_LIMIT_POLICY, policies.value());
+    }
+
+    let mut limits = List::new();
     let is_denied = !usage.retry_after().is_zero();
     for (log, outcome) in usage.logs() {
-        let (name, quotas) = (log.policy.name(), log.policy.quotas());
-        for (quota, state) in quotas.iter().zip(outcome.quotas()) {
-            // A single quota has the name of its policy.
-            let own = (quotas.len() > 1).then_some(*quota);
-            policies.item(name, own);
-            policies.parameter("q", quota.limit().into());
-            policies.parameter("w", seconds(quota.window()));
-
+        let names = &texts(&log.policy).names;
+        for ((quota, state), name) in log.policy.quotas().iter().zip(outcome.quotas()).zip(names) {
             let pair = Pair::new(*quota, state, is_denied);
-            limits.item(name, own);
-            limits.parameter("r", pair.available.into());
+            limits.item(name);
+            limits.parameter(";r=", pair.available.into());
             if let Some(window) = pair.window {
-                limits.parameter("t", seconds(window));
+                limits.parameter(";t=", seconds(window));
             }
         }
     }
-    insert_text(headers, RATE_LIMIT_POLICY, policies.0);
-    insert_text(headers, RATE_LIMIT, limits.0);
+    fields.insert(RATE_LIMIT, limits.value());
+}
+
+/// Returns what the fields say of a policy in each response.
+fn texts(policy: &Policy) -> &FieldTexts {
+    policy.texts().fields(|| {
+        let (mut items, mut names) = (List::new(), SmallVec::new());
+        for quota in policy.quotas() {
+            let mut name = String::from('"');
+            // A single quota has the name of its policy.
+            let own = (policy.quotas().len() > 1).then_some(*quota);
+            push_name(policy.name(), own, |part| name.push_str(part));
+            name.push('"');
+            items.item(&name);
+            items.parameter(";q=", quota.limit().into());
+            items.parameter(";w=", seconds(quota.window()));
+            names.push(name.into());
+        }
+        FieldTexts { policy: items.value(), names }
+    })
 }
 
 /// A list of strings with parameters, as in
@@ -44,31 +67,39 @@ pub(super) fn insert(headers: &mut HeaderMap, usage: &Usage) {
 struct List(String);
 
 impl List {
-    fn with_capacity(bytes: usize) -> Self {
-        Self(String::with_capacity(bytes))
+    fn new() -> Self {
+        // Room for two quotas.
+        Self(String::with_capacity(64))
     }
 
-    /// Starts the next item.
-    fn item(&mut self, policy: &str, quota: Option<Quota>) {
-        self.0.push_str(if self.0.is_empty() { "\"" } else { ", \"" });
-        push_name(&mut self.0, policy, quota);
-        self.0.push('"');
+    /// Appends an item, or all items of another list.
+    fn item(&mut self, item: &str) {
+        if !self.0.is_empty() {
+            self.0.push_str(", ");
+        }
+        self.0.push_str(item);
     }
 
     fn parameter(&mut self, name: &str, value: u64) {
-        let mut digits = itoa::Buffer::new();
-        for part in [";", name, "=", digits.format(value)] {
-            self.0.push_str(part);
-        }
+        self.0.push_str(name);
+        self.0.push_str(itoa::Buffer::new().format(value));
+    }
+
+    fn value(self) -> HeaderValue {
+        HeaderValue::try_from(self.0).expect(VISIBLE)
     }
 }
+
+/// Why no value is refused.
+const VISIBLE: &str = "names and numbers are visible ASCII";
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
+    use http::HeaderMap;
+
     use super::*;
-    use crate::policy::Policy;
     use crate::window::{Check, LogId, LogOutcome, Outcome, QuotaState};
 
     fn usage(policies: &[Policy], states: &[&[QuotaState]]) -> Usage {
@@ -88,7 +119,7 @@ mod tests {
             Policy::new("user").quota("2/500ms".parse().unwrap()).quota("5/60s".parse().unwrap());
         let ip = Policy::new("ip").quota("100/60s".parse().unwrap());
         let mut headers = HeaderMap::new();
-        insert(&mut headers, &usage(&[user, ip], &states));
+        insert(&mut Fields::of_new(&mut headers), &usage(&[user, ip], &states));
         assert_eq!(
             headers["ratelimit-policy"],
             "\"user:2/500ms\";q=2;w=1, \"user:5/60s\";q=5;w=60, \"ip\";q=100;w=60"

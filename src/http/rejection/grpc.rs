@@ -51,7 +51,7 @@ pub(super) fn response(rejection: &Rejection) -> Response<String> {
     let mut message = problem::title(rejection).to_owned();
     for (index, (policy, quota)) in rejection.violated().into_iter().enumerate() {
         message.push_str(if index == 0 { ": " } else { ", " });
-        push_name(&mut message, policy, quota);
+        push_name(policy, quota, |part| message.push_str(part));
     }
 
     let mut response = Response::new(String::new());

@@ -1,34 +1,68 @@
 //! The default response: a problem document.
 
+use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
 use super::Rejection;
 use super::headers::push_name;
+use crate::policy::Policy;
+use crate::window::Usage;
 
 pub(super) fn response(rejection: &Rejection) -> Response<String> {
-    let status = rejection.status();
-    let (kind, title) = kind_and_title(rejection);
-    // Neither these texts nor the names of policies have characters that JSON escapes.
-    let mut body = String::with_capacity(256);
-    let parts = [r#"{"type":""#, kind, r#"","title":""#, title, r#"","status":"#, status.as_str()];
-    parts.iter().for_each(|part| body.push_str(part));
-    if let Rejection::Denied(_) | Rejection::Banned { .. } = rejection {
-        body.push_str(r#","violated-policies":["#);
-        for (index, (policy, quota)) in rejection.violated().into_iter().enumerate() {
-            body.push_str(if index == 0 { "\"" } else { ",\"" });
-            push_name(&mut body, policy, quota);
-            body.push('"');
-        }
-        body.push(']');
-    }
-    body.push('}');
+    response_of(rejection, document(rejection))
+}
 
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
+pub(super) fn response_of<B>(rejection: &Rejection, document: B) -> Response<B> {
+    let mut response = Response::new(document);
+    *response.status_mut() = rejection.status();
     let problem = HeaderValue::from_static("application/problem+json");
     response.headers_mut().insert(CONTENT_TYPE, problem);
     response
+}
+
+/// Returns the document of a rejection. That of a denial by one quota is made once.
+pub(super) fn kept_document(rejection: &Rejection) -> Bytes {
+    let new_document = || Bytes::from(document(rejection));
+    if let Rejection::Denied(denied) = rejection
+        && let Some((policy, quota)) = sole_full_quota(denied.usage())
+    {
+        return policy.texts().problem(quota, new_document);
+    }
+    new_document()
+}
+
+/// Returns the only quota that denies a request, as its policy and its index.
+fn sole_full_quota(usage: &Usage) -> Option<(&Policy, usize)> {
+    let mut sole = None;
+    for (log, outcome) in usage.logs().filter(|(_, outcome)| outcome.denies()) {
+        for (quota, state) in outcome.quotas().iter().enumerate() {
+            if state.is_full() && sole.replace((&*log.policy, quota)).is_some() {
+                return None;
+            }
+        }
+    }
+    sole
+}
+
+fn document(rejection: &Rejection) -> String {
+    let (kind, title) = kind_and_title(rejection);
+    let status = rejection.status();
+    // Neither these texts nor the names of policies have characters that JSON escapes.
+    let mut document = String::with_capacity(256);
+    let parts = [r#"{"type":""#, kind, r#"","title":""#, title, r#"","status":"#, status.as_str()];
+    parts.iter().for_each(|part| document.push_str(part));
+    if let Rejection::Denied(_) | Rejection::Banned { .. } = rejection {
+        document.push_str(r#","violated-policies":["#);
+        for (index, (policy, quota)) in rejection.violated().into_iter().enumerate() {
+            document.push_str(if index == 0 { "\"" } else { ",\"" });
+            push_name(policy, quota, |part| document.push_str(part));
+            document.push('"');
+        }
+        document.push(']');
+    }
+    document.push('}');
+    document
 }
 
 /// Returns a text for persons.

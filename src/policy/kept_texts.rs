@@ -1,0 +1,88 @@
+//! [`KeptTexts`]: what the layer says of a policy in each denial.
+
+use std::hash::{Hash, Hasher};
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use http::HeaderValue;
+use smallvec::SmallVec;
+
+/// How many quotas of a policy have a kept text.
+const MOST: usize = 4;
+
+/// Keeps texts that follow from the name and the quotas of a policy, so that a flood of denials does not
+/// make them for each response.
+///
+/// A clone is empty, because its policy may be changed. Two are always equal, because equal policies have
+/// equal texts.
+// A trait object, because clippy's `mutable_key_type` would otherwise warn an application that has a map
+// by `LogId`.
+pub(crate) struct KeptTexts(Box<dyn Keep>);
+
+trait Keep: Send + Sync {
+    fn fields(&self) -> &OnceLock<FieldTexts>;
+    fn problem(&self, quota: usize) -> Option<&OnceLock<Bytes>>;
+}
+
+/// The parts of header fields.
+pub(crate) struct FieldTexts {
+    /// The field that shows the quotas.
+    pub(crate) policy: HeaderValue,
+    /// The quoted name of each quota.
+    pub(crate) names: SmallVec<[Box<str>; 1]>,
+}
+
+#[derive(Default)]
+struct Texts {
+    fields: OnceLock<FieldTexts>,
+    problems: [OnceLock<Bytes>; MOST],
+}
+
+impl Keep for Texts {
+    fn fields(&self) -> &OnceLock<FieldTexts> {
+        &self.fields
+    }
+
+    fn problem(&self, quota: usize) -> Option<&OnceLock<Bytes>> {
+        self.problems.get(quota)
+    }
+}
+
+impl KeptTexts {
+    /// Returns the parts of header fields.
+    pub(crate) fn fields(&self, make: impl FnOnce() -> FieldTexts) -> &FieldTexts {
+        self.0.fields().get_or_init(make)
+    }
+
+    /// Returns the body of a response that only the quota of this index denies.
+    pub(crate) fn problem(&self, quota: usize, make: impl FnOnce() -> Bytes) -> Bytes {
+        match self.0.problem(quota) {
+            Some(kept) => kept.get_or_init(make).clone(),
+            None => make(),
+        }
+    }
+}
+
+impl Default for KeptTexts {
+    fn default() -> Self {
+        Self(Box::new(Texts::default()))
+    }
+}
+
+impl Clone for KeptTexts {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for KeptTexts {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for KeptTexts {}
+
+impl Hash for KeptTexts {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
