@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use http::request::Parts;
 use percent_encoding::percent_decode_str;
 
@@ -28,11 +30,16 @@ pub fn query(name: impl Into<String>) -> impl KeyExtractor + Clone {
         if values.next().is_some() {
             return Err(KeyError::Invalid);
         }
-        let value = String::from_utf8(decoded(value)).map_err(|_| KeyError::Invalid)?;
-        non_empty(value.as_bytes())
+        let value = decoded(value);
+        // The application may see one text for several values that are not UTF-8.
+        str::from_utf8(&value).map_err(|_| KeyError::Invalid)?;
+        non_empty(&value)
     }
 }
 
-fn decoded(text: &str) -> Vec<u8> {
-    percent_decode_str(&text.replace('+', " ")).collect()
+fn decoded(text: &str) -> Cow<'_, [u8]> {
+    if text.contains('+') {
+        return percent_decode_str(&text.replace('+', " ")).collect::<Vec<u8>>().into();
+    }
+    percent_decode_str(text).into()
 }

@@ -170,6 +170,13 @@ impl LogOutcome {
         quotas.max().unwrap_or(0).max(self.ban.remaining_us)
     }
 
+    /// Returns the outcome as it is some time later, if nothing is admitted meanwhile. Its ban stays.
+    pub(crate) fn after(&self, elapsed_us: u64) -> Self {
+        let mut states = SmallVec::new();
+        self.states.iter().for_each(|state| states.push(state.after(elapsed_us)));
+        Self { states, quotas: self.quotas, ban: self.ban }
+    }
+
     /// Makes the states those of after an admission.
     #[inline]
     pub(crate) fn count(&mut self, policy: &Policy, cost: u32) {

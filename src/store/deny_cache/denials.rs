@@ -69,10 +69,7 @@ impl Denial {
     }
 
     fn outcome(&self, elapsed_us: u64) -> LogOutcome {
-        let mut outcome = self.outcome.clone();
-        for state in outcome.states_mut() {
-            *state = state.after(elapsed_us);
-        }
+        let mut outcome = self.outcome.after(elapsed_us);
         let remaining_us = self.outcome.ban().remaining_us.saturating_sub(elapsed_us);
         outcome.set_ban(BanState { remaining_us, strike: Strike::None });
         outcome
@@ -115,37 +112,45 @@ impl Denials {
     }
 
     pub(super) fn deny(&self, check: &Check, hashes: &Hashes, now: Instant) -> Option<Outcome> {
-        let mut denials = SmallVec::<[Option<Arc<Denial>>; 1]>::new();
-        for (log, hash) in check.logs.iter().zip(hashes) {
-            let hashed = HashedLog { hash: *hash, log };
-            let denial = self.cache.get(&hashed);
-            if denial.as_ref().is_some_and(|denial| denial.policy != log.policy) {
-                // The log may change under the new policy, and the old policy may come back.
-                self.cache.remove(&hashed);
-            }
-            let denial = denial.filter(|denial| {
-                denial.expires > now
-                    && (denial.timestamp.is_some() || !check.wants_timestamp)
-                    && denial.policy == log.policy
-            });
-            if denial.as_ref().is_some_and(|denial| denial.claim_renewal(now)) {
+        let (mut outcomes, mut timestamp) = (SmallVec::<[LogOutcome; 1]>::new(), None);
+        let empty = |log: &LogId| LogOutcome::empty(&log.policy);
+        for (index, (log, hash)) in check.logs.iter().zip(hashes).enumerate() {
+            let Some(denial) = self.find(log, *hash, check.wants_timestamp, now) else { continue };
+            if denial.claim_renewal(now) {
                 return None;
             }
-            denials.push(denial);
-        }
-        if denials.iter().all(Option::is_none) {
-            return None;
-        }
-        let mut timestamp = None;
-        let logs = check.logs.iter().zip(denials).map(|(log, denial)| {
-            let Some(denial) = denial else { return LogOutcome::empty(&log.policy) };
             let elapsed = now.saturating_duration_since(denial.received);
             timestamp = denial.timestamp.map(|timestamp| timestamp + elapsed);
-            denial.outcome(micros(elapsed))
-        });
-        let mut outcome = Outcome::new(false, logs);
+            let without_denial = &check.logs[outcomes.len()..index];
+            without_denial.iter().for_each(|log| outcomes.push(empty(log)));
+            outcomes.push(denial.outcome(micros(elapsed)));
+        }
+        if outcomes.is_empty() {
+            return None;
+        }
+        check.logs[outcomes.len()..].iter().for_each(|log| outcomes.push(empty(log)));
+        let mut outcome = Outcome::from_logs(false, outcomes);
         (outcome.timestamp, outcome.from_cache) = (timestamp, true);
         Some(outcome)
+    }
+
+    /// Returns the denial of a log that still holds.
+    fn find(
+        &self,
+        log: &LogId,
+        hash: u64,
+        wants_timestamp: bool,
+        now: Instant,
+    ) -> Option<Arc<Denial>> {
+        let hashed = HashedLog { hash, log };
+        let denial = self.cache.get(&hashed)?;
+        if denial.policy != log.policy {
+            // The log may change under the new policy, and the old policy may come back.
+            self.cache.remove(&hashed);
+            return None;
+        }
+        let has_timestamp = denial.timestamp.is_some() || !wants_timestamp;
+        (denial.expires > now && has_timestamp).then_some(denial)
     }
 
     /// Caches the denials of a check, with the generations of its logs from before it was sent.
