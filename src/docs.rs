@@ -9,7 +9,9 @@
 //!   recipe for language models.
 //! - [Configuration](configuration): policies from a file that is read again while the program runs, and
 //!   the networks that addresses are counted by.
-//! - [What clients see](responses): responses of one's own, the fields that show a quota, and gRPC.
+//! - [What clients see](responses): responses of one's own, and the fields that show a quota.
+//! - [Recipes](recipes): complete programs for common tasks.
+//! - [Migrating](migrating) from another rate limiter.
 
 #[doc = include_str!("docs/which_tool.md")]
 pub mod which_tool {}
@@ -25,3 +27,41 @@ pub mod configuration {}
 
 #[doc = include_str!("docs/responses.md")]
 pub mod responses {}
+
+pub mod recipes {
+    //! Complete programs for common tasks. Each one is compiled and run as a test.
+    //!
+    //! | task | recipe |
+    //! |---|---|
+    //! | more requests for users that pay, other quotas for single users, no limit for the monitoring | [plans] |
+    //! | guesses of passwords: only failures count, by account and by address, with a ban | [failed logins](failed_logins) |
+    //! | a 429 in JSON, which a script on another site can read | [JSON and CORS](json_and_cors) |
+    //! | calls of tonic services, alone or together with HTTP | [gRPC](grpc) |
+    //! | messages over a WebSocket that share the budget of an HTTP route | [WebSocket](websocket) |
+    //! | tokens of a language model, and requests together with tokens | [budgets of tokens](super::token_budgets) |
+    //! | endpoints that show a user, empty a log, impose and lift bans, and change quotas | [admin] |
+    //! | a store of one's own, with the contract test | [custom store](custom_store) |
+    //! | messages to a receiver, from a queue, that wait until there is room | [messages and jobs](super::not_a_request) |
+    //! | quotas from a file that is read again while the program runs | [configuration](super::configuration) |
+
+    #[doc = include_str!("docs/recipes/plans.md")]
+    pub mod plans {}
+
+    #[doc = include_str!("docs/recipes/failed_logins.md")]
+    pub mod failed_logins {}
+
+    #[doc = include_str!("docs/recipes/json_and_cors.md")]
+    pub mod json_and_cors {}
+
+    #[doc = include_str!("docs/recipes/grpc.md")]
+    pub mod grpc {}
+
+    #[doc = include_str!("docs/recipes/websocket.md")]
+    pub mod websocket {}
+
+    #[doc = include_str!("docs/recipes/admin.md")]
+    pub mod admin {}
+
+    #[doc = include_str!("docs/recipes/custom_store.md")]
+    pub mod custom_store {}
+}
