@@ -65,3 +65,22 @@ pub mod recipes {
     #[doc = include_str!("docs/recipes/custom_store.md")]
     pub mod custom_store {}
 }
+
+pub mod migrating {
+    //! For programs that have another rate limiter: what its settings are called here, and what differs.
+    //!
+    //! | from | page |
+    //! |---|---|
+    //! | `GovernorLayer` of tower_governor | [tower_governor] |
+    //! | `RateLimitLayer` and `ConcurrencyLimitLayer` of tower | [`tower::limit`](tower_limit) |
+    //! | `rateLimit` of express-rate-limit, for Node.js | [express-rate-limit](express_rate_limit) |
+
+    #[doc = include_str!("docs/migrating/tower_governor.md")]
+    pub mod tower_governor {}
+
+    #[doc = include_str!("docs/migrating/tower_limit.md")]
+    pub mod tower_limit {}
+
+    #[doc = include_str!("docs/migrating/express_rate_limit.md")]
+    pub mod express_rate_limit {}
+}
