@@ -18,7 +18,8 @@
 //! | SMS gateway: quotas of institution, channel and receiver in one decision | [`Limiter::check_all`] | | `examples/sms-gateway` |
 //! | temporary bans for clients that exceed a quota again and again | [`Penalty`], [`Bans`] | | `examples/seckill` |
 //!
-//! The [guide](docs) compares these tools and their costs.
+//! The [guide](docs) compares these tools and their costs. It has [recipes](docs::recipes) for common tasks,
+//! and pages for [migrating](docs::migrating) from another rate limiter.
 //!
 //! # HTTP requests
 //!

@@ -1,4 +1,4 @@
-//! What the guide says of the memory of Redis, measured on a real server.
+//! The guide lists all its pages, and what it says of the memory of Redis is measured on a real server.
 
 use std::time::Duration;
 
@@ -23,6 +23,28 @@ const DEARER: Figure = [4.0, 3.3, 2.8];
 const TWICE_AS_MANY: Figure = [8.0, 6.7, 5.4];
 const LOG_OF_200: Figure = [25_000.0, 20_600.0, 17_000.0];
 const LOG_OF_1000: Figure = [120_000.0, 103_000.0, 86_000.0];
+
+/// The options of express-rate-limit 8.
+const EXPRESS_OPTIONS: [&str; 18] = [
+    "windowMs",
+    "limit",
+    "message",
+    "statusCode",
+    "handler",
+    "legacyHeaders",
+    "standardHeaders",
+    "identifier",
+    "requestPropertyName",
+    "keyGenerator",
+    "ipv6Subnet",
+    "store",
+    "passOnStoreError",
+    "skip`",
+    "skipSuccessfulRequests",
+    "skipFailedRequests",
+    "requestWasSuccessful",
+    "validate",
+];
 
 /// Returns the place of the figures of the server that the test runs on.
 async fn server(redis: &Redis) -> usize {
@@ -134,4 +156,28 @@ async fn log_size_past_128_entries() {
     assert!(about(two_hundred, LOG_OF_200[server]), "{bytes:?}");
     assert!(about(thousand, LOG_OF_1000[server]), "{bytes:?}");
     guide_says(&["25 kB on Redis, and 120 kB with a thousand; 17 kB and 86 kB on Valkey 9"]);
+}
+
+#[test]
+fn every_page_is_in_the_guide() {
+    let guide = include_str!("../../src/docs.rs");
+    let folder = crate::root().join("src/docs");
+    for page in crate::files(&folder, "md") {
+        let name = page.file_stem().unwrap().to_str().unwrap();
+        let path = page.strip_prefix(&folder).unwrap().to_str().unwrap();
+        assert!(guide.contains(&format!("\"docs/{path}\"")), "{path} is no module of the guide");
+        let is_listed =
+            guide.contains(&format!("[{name}]")) || guide.contains(&format!("({name})"));
+        assert!(is_listed, "{name} is not in an index of the guide");
+    }
+}
+
+#[test]
+fn every_option_of_express_has_a_row() {
+    let page = include_str!("../../src/docs/migrating/express_rate_limit.md");
+    let table: Vec<_> = page.lines().filter(|line| line.starts_with('|')).collect();
+    for option in EXPRESS_OPTIONS {
+        let is_named = |row: &&str| row.split('|').nth(1).is_some_and(|cell| cell.contains(option));
+        assert!(table.iter().any(is_named), "{option} is missing");
+    }
 }
