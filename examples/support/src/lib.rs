@@ -4,6 +4,7 @@ pub mod admin;
 pub mod body;
 pub mod flags;
 pub mod logs;
+pub mod plot;
 #[cfg(feature = "policies")]
 pub mod policies;
 pub mod problem;
