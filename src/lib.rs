@@ -133,6 +133,7 @@ pub mod key;
 mod limiter;
 #[cfg(feature = "moderation")]
 pub mod moderation;
+mod offenders;
 mod overrides;
 mod policy;
 mod quota;
@@ -156,6 +157,7 @@ pub use self::http::{
 };
 pub use self::key::{Key, KeyError, KeyExtractor};
 pub use self::limiter::{Limiter, WaitError};
+pub use self::offenders::{Offender, TopOffenders};
 pub use self::overrides::{Override, Overrides};
 pub use self::policy::{
     ParsePenaltyError, Penalty, Policies, Policy, PolicyChange, PolicyError, PolicyHandle,

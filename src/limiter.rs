@@ -1,5 +1,6 @@
 //! [`Limiter`]: rate limiting without HTTP.
 
+mod offenders;
 mod queue;
 mod wait;
 mod wait_error;
@@ -15,6 +16,7 @@ use self::waiting::Waiting;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::key::Key;
+use crate::offenders::TopOffenders;
 use crate::policy::{Policy, PolicyHandle};
 use crate::store::{Store, admit_if_open, conclude};
 use crate::window::{Admitted, Check, Decision, LogId, Usage, ensure_cost};
@@ -51,6 +53,7 @@ pub struct Limiter {
     on_failure: FailurePolicy,
     waiting: Arc<Waiting>,
     max_waiters: usize,
+    offenders: Option<TopOffenders>,
 }
 
 impl Limiter {
@@ -68,6 +71,7 @@ impl Limiter {
             on_failure: FailurePolicy::default(),
             waiting: Arc::new(Waiting::new()),
             max_waiters: DEFAULT_MAX_WAITERS,
+            offenders: None,
         }
     }
 
@@ -309,7 +313,11 @@ impl Limiter {
     async fn decide(&self, check: Arc<Check>) -> Result<Decision, StoreError> {
         check.ensure_possible().inspect_err(StoreError::report)?;
         let outcome = self.store.admit(&check).await;
-        conclude(check, outcome, false)
+        let decision = conclude(check, outcome, false)?;
+        if let Some(offenders) = &self.offenders {
+            offenders.record(&decision);
+        }
+        Ok(decision)
     }
 }
 

@@ -15,6 +15,7 @@ use super::rule::Rule;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::key::KeyError;
+use crate::offenders::TopOffenders;
 use crate::store::{Check, LogId, Store};
 use crate::window::Decision;
 
@@ -37,6 +38,7 @@ pub(super) struct Config {
     pub(super) shadow: bool,
     pub(super) on_rejection: Option<Arc<OnRejection>>,
     pub(super) on_decision: Option<Arc<OnDecision>>,
+    pub(super) offenders: Option<TopOffenders>,
     pub(super) cancel_if: Option<Arc<CancelIf>>,
     pub(super) cancel_unanswered: bool,
     /// Whether a double count with an outer layer was already reported.

@@ -1,5 +1,6 @@
 mod cancel;
 mod choose;
+mod offenders;
 mod reject;
 
 use std::fmt;
@@ -92,6 +93,7 @@ impl SlidingWindowLayer {
             shadow: false,
             on_rejection: None,
             on_decision: None,
+            offenders: None,
             cancel_if: None,
             cancel_unanswered: false,
             double_count_reported: Arc::default(),

@@ -70,6 +70,9 @@ where
         if let Some(observe) = &self.config.on_decision {
             observe(&decision);
         }
+        if let Some(offenders) = &self.config.offenders {
+            offenders.record(&decision);
+        }
         let decided_by = decision.decided_by();
         match decision {
             Decision::Denied(denied) if !self.config.shadow => self.deny(denied, decided_by),

@@ -7,6 +7,7 @@ mod grpc_rejection;
 mod layer;
 mod metrics;
 mod mistakes;
+mod offenders;
 mod plans;
 mod quota_fields;
 mod ratelimit_pairs;

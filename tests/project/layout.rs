@@ -15,7 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["key", "policy"],
     &["window"],
     &["redis"],
-    &["store"],
+    &["store", "offenders"],
     &["limiter", "bans", "http", "overrides", "storm", "moderation"],
     &["text_form"],
 ];

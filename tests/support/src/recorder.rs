@@ -51,6 +51,11 @@ impl RecordedMetrics {
         self.cells.lock().unwrap().contains_key(name)
     }
 
+    /// Returns the names of all metrics, with their labels.
+    pub fn names(&self) -> Vec<String> {
+        self.cells.lock().unwrap().keys().cloned().collect()
+    }
+
     /// Returns the gauge of the connection to Redis.
     pub fn available(&self) -> f64 {
         f64::from_bits(self.count("sliding_window_store_available{}"))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tower_sliding_window::store::{Check, DenyCache, LogId, Store};
-use tower_sliding_window::{Limiter, MemoryStore, Policy};
+use tower_sliding_window::{Limiter, MemoryStore, Policy, TopOffenders};
 
 use super::{LIMIT, five_a_minute, keys, now};
 
@@ -26,6 +26,13 @@ impl<S: Store> Checks<S> {
 
 fn limiter() -> impl Fn(&str) -> bool {
     let limiter = Limiter::new(five_a_minute(), MemoryStore::new());
+    move |key| now(limiter.check(key)).expect("a decision").is_admitted()
+}
+
+/// Returns a limiter that counts the keys denied most, a hundred of them.
+fn counting_limiter() -> impl Fn(&str) -> bool {
+    let limiter = Limiter::new(five_a_minute(), MemoryStore::new());
+    let limiter = limiter.top_offenders(&TopOffenders::new(100));
     move |key| now(limiter.check(key)).expect("a decision").is_admitted()
 }
 
@@ -83,6 +90,19 @@ pub(super) fn limiter_hit(times: u32, _: &str) {
 
 pub(super) fn limiter_denial(times: u32, _: &str) {
     denial(times, limiter());
+}
+
+pub(super) fn offenders_denial(times: u32, _: &str) {
+    denial(times, counting_limiter());
+}
+
+/// Denies the first request of each of many keys above the limit, so that each takes another's place.
+pub(super) fn offenders_new_key_denial(times: u32, _: &str) {
+    let (keys, is_admitted) = (keys(), counting_limiter());
+    for key in &keys {
+        (0..LIMIT).for_each(|_| assert!(is_admitted(key)));
+    }
+    keys.iter().take(times as usize).for_each(|key| assert!(!is_admitted(key)));
 }
 
 pub(super) fn deny_cache_denial(times: u32, _: &str) {

@@ -13,7 +13,7 @@ use http::{Request, Response, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tower_layer::Layer;
 use tower_service::Service;
-use tower_sliding_window::{MemoryStore, SlidingWindowLayer, key};
+use tower_sliding_window::{MemoryStore, SlidingWindowLayer, TopOffenders, key};
 
 use super::{LIMIT, five_a_minute, keys, now};
 
@@ -106,6 +106,12 @@ fn flood(app: Router, times: u32) {
 
 pub(super) fn axum_denial(times: u32, _: &str) {
     flood(Router::new().route("/orders", post(async || "ordered")).layer(layer()), times);
+}
+
+/// A denial that is also counted among the keys denied most.
+pub(super) fn axum_denial_offenders(times: u32, _: &str) {
+    let layer = layer().top_offenders(&TopOffenders::new(100));
+    flood(Router::new().route("/orders", post(async || "ordered")).layer(layer), times);
 }
 
 /// The same response as a denial has, made from constants.

@@ -1,0 +1,156 @@
+//! The keys denied most: which denials are counted, and where the keys can be read.
+
+use std::time::{Duration, SystemTime};
+
+use test_support::recorder::RecordedMetrics;
+use test_support::requests::{by_user, ok, request, send, status};
+use tokio::time::advance;
+use tower::{Layer, service_fn};
+use tower_sliding_window::{
+    Limiter, MemoryStore, Offender, Policy, PolicyHandle, Quota, TopOffenders, key,
+};
+
+fn one_a_minute(name: &str) -> Policy {
+    Policy::new(name).quota(Quota::per_minute(1))
+}
+
+/// Returns the key and the denials of each offender.
+fn counts(offenders: &[Offender]) -> Vec<(&str, u64)> {
+    let keys = offenders.iter().map(|it| std::str::from_utf8(it.key().as_bytes()).unwrap());
+    keys.zip(offenders.iter().map(Offender::denials)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_policy_counts_the_keys_it_denies() {
+    let offenders = TopOffenders::new(10);
+    let layer = by_user(one_a_minute("user"), MemoryStore::new())
+        .rule(Policy::new("tenant").quota(Quota::per_minute(8)), key::header("x-tenant"))
+        .top_offenders(&offenders);
+    let service = layer.layer(service_fn(ok));
+    for (user, requests) in [("mallory", 7), ("bob", 3), ("alice", 1)] {
+        for _ in 0..requests {
+            send(&service, request(&[("x-user-id", user), ("x-tenant", "acme")])).await;
+        }
+    }
+    assert_eq!(counts(&offenders.of("user")), [("mallory", 6), ("bob", 2)]);
+    assert_eq!(counts(&offenders.of("tenant")), [], "it had room for each denied request");
+    assert!(offenders.of("other").is_empty());
+
+    for user in 0..9 {
+        let user = user.to_string();
+        send(&service, request(&[("x-user-id", &user), ("x-tenant", "acme")])).await;
+    }
+    assert_eq!(counts(&offenders.of("tenant")), [("acme", 4)]);
+    let all = offenders.all();
+    let policies: Vec<_> = all.iter().map(Offender::policy).collect();
+    assert_eq!(policies, ["user", "tenant", "user"], "the worst first, whatever the policy");
+    offenders.clear();
+    assert!(offenders.all().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn banned_and_shadowed_requests_are_counted() {
+    let offenders = TopOffenders::new(10);
+    let banned = one_a_minute("banned").penalty("1/1h:1h".parse().unwrap());
+    let banned = Limiter::new(banned, MemoryStore::new()).top_offenders(&offenders);
+    let shadow = by_user(one_a_minute("shadow"), MemoryStore::new()).shadow(true);
+    let shadow = shadow.top_offenders(&offenders).layer(service_fn(ok));
+    for _ in 0..4 {
+        let _ = banned.check("mallory").await.unwrap();
+        assert_eq!(status(&shadow, "mallory").await, 200);
+    }
+    advance(Duration::from_secs(60)).await;
+    assert!(!banned.check("mallory").await.unwrap().is_admitted(), "the log has room");
+    assert_eq!(counts(&offenders.of("banned")), [("mallory", 4)]);
+    assert_eq!(counts(&offenders.of("shadow")), [("mallory", 3)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_is_no_offence() {
+    let offenders = TopOffenders::new(10);
+    let limiter = Limiter::new(one_a_minute("user"), MemoryStore::new()).top_offenders(&offenders);
+    for _ in 0..3 {
+        limiter.until_admitted("alice").await.unwrap();
+    }
+    assert!(offenders.all().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn clones_of_the_limiter_count_together() {
+    let offenders = TopOffenders::new(10);
+    let policy = PolicyHandle::new(one_a_minute("user"));
+    let limiter = Limiter::new(&policy, MemoryStore::new()).top_offenders(&offenders);
+    let layer = by_user(&policy, MemoryStore::new()).top_offenders(&offenders);
+    let service = layer.layer(service_fn(ok));
+    for _ in 0..3 {
+        let _ = limiter.clone().check_all([(&policy, "bob")]).await.unwrap();
+        status(&service.clone(), "bob").await;
+    }
+    assert_eq!(counts(&offenders.of("user")), [("bob", 4)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_offender_is_kept_since_its_first_denial() {
+    let offenders = TopOffenders::new(1);
+    let limiter = Limiter::new(one_a_minute("user"), MemoryStore::new()).top_offenders(&offenders);
+    let deny = async |key: &str| {
+        for _ in 0..3 {
+            let _ = limiter.check(key).await.unwrap();
+        }
+    };
+    let age = || {
+        let since = offenders.all()[0].since();
+        SystemTime::now().duration_since(since).unwrap().as_secs()
+    };
+    deny("mallory").await;
+    advance(Duration::from_secs(30)).await;
+    deny("mallory").await;
+    assert_eq!((counts(&offenders.all()), age()), (vec![("mallory", 5)], 30));
+
+    deny("bob").await;
+    assert_eq!((counts(&offenders.all()), age()), (vec![("bob", 7)], 0));
+    assert_eq!(offenders.all()[0].overcount(), 5, "those of mallory");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_surest_offender_is_the_first() {
+    let offenders = TopOffenders::new(2);
+    let limiter = Limiter::new(one_a_minute("user"), MemoryStore::new()).top_offenders(&offenders);
+    for (key, denials) in [("mallory", 9), ("bob", 8), ("eve", 3)] {
+        for _ in 0..=denials {
+            let _ = limiter.check(key).await.unwrap();
+        }
+    }
+    assert_eq!(counts(&offenders.of("user")), [("mallory", 9), ("eve", 11)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn debug_text_and_metrics_hold_no_key() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let offenders = TopOffenders::new(10);
+    let limiter = Limiter::new(one_a_minute("user"), MemoryStore::new()).top_offenders(&offenders);
+    for _ in 0..3 {
+        let _ = limiter.check("mallory").await.unwrap();
+    }
+    assert_eq!(format!("{offenders:?}"), r#"{"user": 1}"#);
+    assert!(!format!("{:?} {limiter:?}", offenders.all()).contains("mallory"));
+    assert!(recorded.names().iter().all(|name| !name.contains("mallory")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_and_keys_are_bounded() {
+    let offenders = TopOffenders::new(3);
+    for policy in 0..100 {
+        let policy = one_a_minute(&format!("policy-{policy}"));
+        let limiter = Limiter::new(policy, MemoryStore::new()).top_offenders(&offenders);
+        for key in 0..5 {
+            let key = format!("{key}").repeat(1_000);
+            for _ in 0..2 {
+                let _ = limiter.check(&key).await.unwrap();
+            }
+        }
+    }
+    let all = offenders.all();
+    assert_eq!(all.len(), 64 * 3);
+    assert!(all.iter().all(|it| it.key().as_bytes().len() <= 128));
+}
