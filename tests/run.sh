@@ -22,7 +22,7 @@ fi
 
 tests/install.sh redis-server
 
-all=(--workspace --exclude bench-peers)
+all=(--workspace --exclude bench-peers --features seckill/metrics)
 if [ "${1:-}" = --keep-going ]; then
   failed=0
   cargo test "${all[@]}" --all-targets --no-fail-fast || failed=$?

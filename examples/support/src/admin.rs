@@ -5,6 +5,8 @@
 //! this machine can forward the requests of strangers. So each request must name a loopback host, must
 //! not be forwarded, must not come from a page of another site, and must carry a token.
 
+#[cfg(feature = "metrics")]
+mod exporter;
 mod guard;
 mod page;
 mod token;
@@ -46,6 +48,8 @@ pub struct AdminFlags {
 pub struct Admin {
     server: Server,
     token: Token,
+    #[cfg(feature = "metrics")]
+    exporter: exporter::Exporter,
 }
 
 impl Admin {
@@ -59,7 +63,12 @@ impl Admin {
         let Some(listen) = flags.admin else { return Ok(None) };
         let token = Token::find(flags.admin_token.clone(), flags.admin_token_file.as_deref())?;
         let server = clients.bind_beside(listen, "--admin").await?;
-        Ok(Some(Self { server, token }))
+        Ok(Some(Self {
+            server,
+            token,
+            #[cfg(feature = "metrics")]
+            exporter: exporter::Exporter::install()?,
+        }))
     }
 
     /// Prints where it listens.
@@ -72,7 +81,11 @@ impl Admin {
     }
 
     /// Serves these routes, and only requests with the token, until it is asked to stop.
+    ///
+    /// With the feature `metrics` it also serves `GET /metrics`, in the text format of Prometheus.
     pub async fn serve(self, routes: Router) {
+        #[cfg(feature = "metrics")]
+        let routes = routes.merge(self.exporter.routes());
         self.server.serve(guard::guarded(routes, self.token)).await;
     }
 }
@@ -86,6 +99,10 @@ pub enum AdminError {
     /// The address can't be had.
     #[error(transparent)]
     Server(#[from] ServerError),
+    /// The metrics can't be recorded.
+    #[cfg(feature = "metrics")]
+    #[error(transparent)]
+    Metrics(#[from] metrics_exporter_prometheus::BuildError),
 }
 
 /// Reads an address that only this machine can reach.

@@ -47,3 +47,26 @@ async fn assert_nothing_banned(server: &Server) {
     let list = server.send(admin_request(server, "GET", "/admin/bans")).await;
     assert_eq!((list.status.as_u16(), list.json()["bans"].as_array().unwrap().len()), (200, 0));
 }
+
+#[cfg(feature = "metrics")]
+#[tokio::test]
+async fn prometheus_reads_the_metrics() {
+    let server = alone(&ADMIN);
+    for _ in 0..7 {
+        server.order("iphone", "alice").await;
+    }
+    let page = server.send(admin_request(&server, "GET", "/metrics")).await;
+    assert_eq!(page.status, 200);
+    let text = std::str::from_utf8(&page.body).unwrap();
+    assert_eq!(page.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    for line in [
+        "# TYPE sliding_window_decisions_total counter",
+        r#"sliding_window_decisions_total{policy="user",outcome="admitted"} 5"#,
+        r#"sliding_window_decisions_total{policy="user",outcome="denied"} 2"#,
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line} is missing: {text}");
+    }
+    assert!(!text.contains("alice"));
+    let stranger = server.send(server.admin_request("GET", "/metrics")).await;
+    assert_eq!(stranger.problem(401), "/problems/no-token");
+}
