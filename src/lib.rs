@@ -170,4 +170,7 @@ pub use self::store::RedisStore;
 pub use self::store::{Ban, BanCursor, BanPage, ParseBanCursorError};
 #[cfg(feature = "storm")]
 pub use self::storm::{StormDetector, StormEvent, StormRule};
-pub use self::window::{Admitted, DecidedBy, Decision, Denied, Usage};
+pub use self::window::{
+    Admitted, BanExplanation, DecidedBy, Decision, Denied, Explanation, LoggedAdmission,
+    QuotaExplanation, Usage,
+};

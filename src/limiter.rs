@@ -1,6 +1,7 @@
 //! [`Limiter`]: rate limiting without HTTP.
 
 mod offenders;
+mod explain;
 mod queue;
 mod wait;
 mod wait_error;

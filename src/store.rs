@@ -39,7 +39,7 @@ pub use self::snapshot::{Admission, BanSnapshot, LogSnapshot, Restored};
 #[cfg(feature = "redis")]
 pub use crate::redis::{RedisCommands, RedisScript, RedisServers};
 pub use crate::window::{
-    BanState, Check, DecidedBy, LogId, LogOutcome, Outcome, QuotaState, Strike,
+    BanState, Check, DecidedBy, Explanation, LogId, LogOutcome, Outcome, QuotaState, Strike,
 };
 
 /// Keeps the logs, and decides atomically whether a request fits into all logs of a check.
@@ -118,6 +118,20 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the outcome that [`Store::admit`] would have, without recording anything.
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome>;
 
+    /// Explains each log of the check, in their order, for a new request of the check's cost.
+    ///
+    /// - Nothing changes: no entry, no strike, and not how long the log is kept.
+    /// - An explanation decides as [`Store::peek`] does at the same instant. The logs of a check may be
+    ///   read at different instants.
+    /// - [`Explanation::new`] makes it from the admissions of a log, of which those that have left a
+    ///   window are left out. Which of several admissions of one timestamp
+    ///   [`QuotaExplanation::waits_for`](crate::QuotaExplanation::waits_for) names is up to the store.
+    /// - If a policy has a penalty, the explanation has the ban record of the key.
+    ///
+    /// A store that can't list its admissions returns
+    /// [`StoreError::Unsupported`](crate::StoreError::Unsupported).
+    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>>;
+
     /// Sets how many entries the check's identity has in each of its logs.
     ///
     /// - Missing entries are added with the timestamp of those that the log has, whatever the quotas
@@ -160,6 +174,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         (**self).peek(check)
+    }
+
+    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+        (**self).explain(check)
     }
 
     fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {

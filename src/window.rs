@@ -3,13 +3,18 @@
 //! The module is pure. It does no I/O and reads no clock. Time is in microseconds since any fixed
 //! origin. Every store must decide exactly as this module does.
 
+mod ban_explanation;
 mod ban_record;
 mod check;
 mod decision;
 mod identity;
+mod explanation;
 mod log;
 mod outcome;
+#[cfg(feature = "serde")]
+mod serial;
 
+pub use self::ban_explanation::BanExplanation;
 #[cfg(any(feature = "memory", feature = "contract"))]
 pub(crate) use self::ban_record::BanRecord;
 #[cfg(feature = "redis")]
@@ -18,6 +23,11 @@ pub use self::ban_record::Strike;
 pub(crate) use self::check::ensure_cost;
 pub use self::check::{Check, LogId};
 pub use self::decision::{Admitted, Decision, Denied, Usage};
+#[cfg(any(feature = "memory", feature = "contract"))]
+pub(crate) use self::explanation::MAX_LISTED;
+pub use self::explanation::{Explanation, LoggedAdmission, QuotaExplanation};
+#[cfg(feature = "redis")]
+pub(crate) use self::log::QuotaReading;
 #[cfg(any(feature = "memory", feature = "contract"))]
 pub(crate) use self::log::{Entry, Log};
 pub(crate) use self::outcome::Rollback;

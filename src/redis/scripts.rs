@@ -26,6 +26,7 @@ macro_rules! scripts {
 scripts! {
     admit: "limit/admit.lua",
     admit_all: "limit/admit_all.lua",
+    explain: "limit/explain.lua",
     settle: "limit/settle.lua",
     restore: "limit/restore.lua",
     reset: "limit/reset.lua",

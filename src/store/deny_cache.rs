@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use self::denials::{Denials, Invalidation};
 use super::{LogSnapshot, Restored, Store, StoreFuture};
-use crate::window::{Check, LogId, Outcome};
+use crate::window::{Check, Explanation, LogId, Outcome};
 
 pub(super) const DEFAULT_CAPACITY: usize = 65_536;
 /// Short, because a place can become free by more than time, also in other processes.
@@ -117,6 +117,10 @@ impl<S: Store> Store for DenyCache<S> {
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         self.store.peek(check)
+    }
+
+    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+        self.store.explain(check)
     }
 
     fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {

@@ -17,7 +17,7 @@ use super::{LogSnapshot, MemoryStore, Restored, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::redis::Outage;
-use crate::window::{Check, LogId, Outcome};
+use crate::window::{Check, Explanation, LogId, Outcome};
 
 /// A layer in front of a store that decides in an outage of the store.
 ///
@@ -183,6 +183,24 @@ impl<S: Store> Store for Failover<S> {
                     this.peek_locally(&check, &error)
                 }
                 result => result,
+            }
+        })
+    }
+
+    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+        let (this, check) = (self.clone(), check.clone());
+        StoreFuture::later(async move {
+            // The changes are not written back for this: it must not change the store.
+            let explained = if is_local(&check) && this.has_changes(&check.logs) {
+                Err(StoreError::Unavailable)
+            } else {
+                this.0.store.explain(&check).await
+            };
+            match explained {
+                Err(error) if is_local(&check) && !error.is_impossible() => {
+                    this.explain_locally(&check, &error)
+                }
+                explained => explained,
             }
         })
     }

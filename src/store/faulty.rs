@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{Check, LogId, LogSnapshot, MemoryStore, Outcome, Restored, Store, StoreFuture};
+use super::{
+    Check, Explanation, LogId, LogSnapshot, MemoryStore, Outcome, Restored, Store, StoreFuture,
+};
 use crate::error::StoreError;
 
 /// Returns how long a call about a log takes, or the error with which it fails.
@@ -66,6 +68,11 @@ impl Store for Faulty {
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let check = check.clone();
         self.respond("peek", &check.clone().logs[0], move |store| store.peek(&check))
+    }
+
+    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+        let check = check.clone();
+        self.respond("explain", &check.clone().logs[0], move |store| store.explain(&check))
     }
 
     fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {

@@ -2,6 +2,7 @@
 
 mod bans;
 mod decide;
+mod explain;
 mod fill;
 mod room;
 mod shard;
@@ -27,7 +28,7 @@ use super::expiring::ExpiringMap;
 use super::expiring::ExpiringValue;
 use super::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::policy::Policy;
-use crate::window::{BanRecord, Check, LogId, Outcome};
+use crate::window::{BanRecord, Check, Explanation, LogId, Outcome};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
 /// How many expired logs an admission drops at most in each of its shards. Most admissions create at
@@ -214,6 +215,10 @@ impl Store for MemoryStore {
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         StoreFuture::ready(self.0.decide(check, false))
+    }
+
+    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+        StoreFuture::ready(Ok(self.0.explain(check)))
     }
 
     fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {

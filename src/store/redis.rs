@@ -5,6 +5,7 @@ mod builder;
 #[cfg(feature = "cluster")]
 mod cross_slot;
 mod direct;
+mod explain;
 mod reply;
 mod requests;
 
@@ -19,7 +20,7 @@ pub(crate) use self::direct::DirectStore;
 use super::{LogSnapshot, MemoryStore, Restored, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::redis::{Client, RedisCommands, RedisServers};
-use crate::window::{Check, LogId, Outcome};
+use crate::window::{Check, Explanation, LogId, Outcome};
 
 /// A store on Redis. All processes that use it with the same prefix share the logs.
 ///
@@ -149,6 +150,10 @@ impl Store for RedisStore {
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         self.logs.peek(check)
+    }
+
+    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+        self.logs.explain(check)
     }
 
     fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {

@@ -1,7 +1,10 @@
 //! [`BanRecord`]: the strikes and the ban of a key.
 
+use std::time::Duration;
+
 use uuid::Uuid;
 
+use super::ban_explanation::BanExplanation;
 use crate::policy::Penalty;
 
 /// The ban, the strikes and the level of one key under one policy.
@@ -37,6 +40,41 @@ pub enum Strike {
 }
 
 impl BanRecord {
+    /// Creates a record from what Redis keeps: the ban, the end of the last episode, and the timestamps
+    /// of the strikes, oldest first.
+    #[cfg(feature = "redis")]
+    pub(crate) fn from_redis(
+        (until_us, level, reason): (u64, u64, String),
+        episode_until_us: u64,
+        strikes_us: impl IntoIterator<Item = (u64, Uuid)>,
+    ) -> Self {
+        let last_episode = Some((0, episode_until_us));
+        let strikes = strikes_us.into_iter().collect();
+        Self { until_us, level, reason, last_episode, strikes, ..Self::default() }
+    }
+
+    /// Returns what the record says at an instant.
+    pub(crate) fn explain(&self, now_us: u64, penalty: &Penalty) -> BanExplanation {
+        let remaining_us = self.wait_us(now_us);
+        let level = self.level_at(now_us, penalty);
+        let episode_us = self.last_episode.map_or(0, |(began_us, length_us)| began_us + length_us);
+        let limit = penalty.strikes();
+        let within_us = limit.map_or(0, |strikes| strikes.window_us());
+        let counts = self.strikes.iter().filter(|(at_us, _)| at_us + within_us > now_us);
+        let ages = counts.map(|(at_us, _)| Duration::from_micros(now_us.saturating_sub(*at_us)));
+        let lengths = penalty.levels();
+        let next = lengths.get((level as usize).min(lengths.len().saturating_sub(1)));
+        BanExplanation {
+            remaining: Duration::from_micros(remaining_us),
+            reason: if remaining_us > 0 { self.reason.clone() } else { String::new() },
+            strikes: ages.collect(),
+            limit,
+            episode: Duration::from_micros(episode_us.saturating_sub(now_us)),
+            level: u32::try_from(level).unwrap_or(u32::MAX),
+            next_ban: limit.and_then(|_| next.copied()),
+        }
+    }
+
     /// Returns the remaining length of the ban, zero if the key is not banned.
     pub(crate) fn wait_us(&self, now_us: u64) -> u64 {
         self.until_us.saturating_sub(now_us)

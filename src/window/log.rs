@@ -13,6 +13,17 @@ pub(crate) struct Entry {
     pub(crate) id: Uuid,
 }
 
+/// What a log holds of the window of one quota.
+#[derive(Clone, Debug)]
+pub(crate) struct QuotaReading {
+    /// How many entries are in the window.
+    pub(crate) taken: u32,
+    /// The newest entry that has to leave before the request fits. It may have left already.
+    pub(crate) must_leave: Option<Entry>,
+    /// The oldest entries in the window.
+    pub(crate) oldest: Vec<Entry>,
+}
+
 /// The admissions of one key under one policy, oldest first.
 ///
 /// Expired entries stay at the front until they are as many as the others, so that an admission does
@@ -39,11 +50,7 @@ impl Log {
         let used = self.entries.len() - expired;
         let time_left = |entry: &Entry| entry.at_us + window_us - now_us;
 
-        // The index of the newest entry that has to leave before the request fits.
-        let must_leave = quota
-            .limit()
-            .checked_sub(cost)
-            .map(|may_stay| self.entries.len().checked_sub(may_stay as usize + 1));
+        let must_leave = self.must_leave(quota, cost);
         QuotaState {
             remaining: quota.limit().saturating_sub(u32::try_from(used).unwrap_or(u32::MAX)),
             wait_us: match must_leave {
@@ -52,6 +59,26 @@ impl Log {
                 Some(_) => 0,
             },
             reset_us: self.entries.get(expired).map_or(0, time_left),
+        }
+    }
+
+    /// Returns the index of the newest entry that has to leave before a request fits, if there is one,
+    /// or `None` if the request never fits.
+    #[inline]
+    fn must_leave(&self, quota: Quota, cost: u32) -> Option<Option<usize>> {
+        let may_stay = quota.limit().checked_sub(cost)?;
+        Some(self.entries.len().checked_sub(may_stay as usize + 1))
+    }
+
+    /// Returns what the log holds of the window of `quota`, for a request of cost `cost`, with at most
+    /// `most` of its entries.
+    pub(crate) fn read(&self, now_us: u64, quota: Quota, cost: u32, most: usize) -> QuotaReading {
+        let live = self.live(now_us, quota.window_us());
+        let must_leave = self.must_leave(quota, cost).flatten();
+        QuotaReading {
+            taken: u32::try_from(live.len()).unwrap_or(u32::MAX),
+            must_leave: must_leave.map(|index| self.entries[index]),
+            oldest: live[..live.len().min(most)].to_vec(),
         }
     }
 
@@ -113,9 +140,9 @@ impl Log {
         self.entries.iter().rposition(|entry| entry.id == id)
     }
 
-    /// Returns the entries that have not left the longest window, oldest first.
-    pub(crate) fn live(&self, now_us: u64, longest_window_us: u64) -> &[Entry] {
-        &self.entries[self.count_expired(now_us, longest_window_us)..]
+    /// Returns the entries that have not left a window, oldest first.
+    pub(crate) fn live(&self, now_us: u64, window_us: u64) -> &[Entry] {
+        &self.entries[self.count_expired(now_us, window_us)..]
     }
 
     /// Removes the entries of one request, and returns their number.

@@ -308,6 +308,7 @@ pub(crate) enum Rollback {
 
 /// What decided about a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum DecidedBy {
     /// The store, whose logs all processes share.

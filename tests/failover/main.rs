@@ -4,6 +4,7 @@ mod bans;
 #[cfg(target_os = "linux")]
 mod clock;
 mod cluster;
+mod explain;
 mod faults;
 mod lost_replies;
 mod node_faults;

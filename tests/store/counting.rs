@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tower_sliding_window::MemoryStore;
 use tower_sliding_window::store::{
-    Check, LogId, LogSnapshot, Outcome, Restored, Store, StoreFuture,
+    Check, Explanation, LogId, LogSnapshot, Outcome, Restored, Store, StoreFuture,
 };
 
 /// A memory store that counts the checks, and may take its time to reply.
@@ -44,6 +44,10 @@ impl Store for Counting {
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         self.store.peek(check)
+    }
+
+    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+        self.store.explain(check)
     }
 
     fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {

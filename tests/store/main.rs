@@ -5,6 +5,7 @@ mod batch;
 mod commands;
 mod counting;
 mod deny_cache;
+mod explain;
 mod memory;
 mod redis;
 mod sentinel_tls;

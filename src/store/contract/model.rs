@@ -7,7 +7,8 @@ use super::step::LONGEST_WINDOW_US;
 use crate::store::BanSnapshot;
 use crate::time::micros;
 use crate::window::{
-    BanRecord, BanState, Check, Entry, Log, LogId, LogOutcome, Outcome, QuotaState, Strike,
+    BanRecord, BanState, Check, Entry, Explanation, Log, LogId, LogOutcome, MAX_LISTED, Outcome,
+    QuotaState, Strike,
 };
 
 type Name = (String, Vec<u8>);
@@ -86,6 +87,15 @@ impl Model {
             }
         }
         outcome
+    }
+
+    pub(super) fn explain(&mut self, log: &LogId, cost: u32) -> Explanation {
+        let now_us = self.now_us;
+        let entries = self.log(log);
+        let read = |quota| entries.read(now_us, quota, cost, MAX_LISTED);
+        let explanation = Explanation::of(log, cost, now_us, read);
+        let Some(penalty) = log.policy.get_penalty() else { return explanation };
+        explanation.with_ban(self.ban_record(log).explain(now_us, penalty))
     }
 
     pub(super) fn restore(&mut self, check: &Check, age_us: u64, raise: bool) -> u32 {

@@ -4,6 +4,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::model::Model;
 use super::step::{LONGEST_WINDOW_US, Step};
 use crate::error::StoreError;
@@ -11,7 +13,7 @@ use crate::key::Key;
 use crate::policy::{Penalty, Policy};
 use crate::quota::Quota;
 use crate::store::{Admission, BanSnapshot, LogSnapshot, Store};
-use crate::window::{Check, Log, LogId, LogOutcome, Outcome};
+use crate::window::{Check, Explanation, Log, LogId, LogOutcome, Outcome};
 
 pub(in crate::store) struct Player<'a> {
     store: &'a dyn Store,
@@ -150,13 +152,23 @@ impl<'a> Player<'a> {
     async fn admit(&mut self, check: &Arc<Check>) -> Result<(), String> {
         let outcome = self.store.admit(check).await;
         let expected = only_wanted(check, self.model.decide(check, true));
-        same(expected, outcome.map(|outcome| only_wanted(check, outcome)))
+        let is_denied = !expected.admitted;
+        same(expected, outcome.map(|outcome| only_wanted(check, outcome)))?;
+        if is_denied { self.explain(check).await } else { Ok(()) }
     }
 
     async fn peek(&mut self, check: &Arc<Check>) -> Result<(), String> {
         let outcome = self.store.peek(check).await;
         let expected = only_wanted(check, self.model.decide(check, false));
-        same(expected, outcome.map(|outcome| only_wanted(check, outcome)))
+        same(expected, outcome.map(|outcome| only_wanted(check, outcome)))?;
+        self.explain(check).await
+    }
+
+    async fn explain(&mut self, check: &Arc<Check>) -> Result<(), String> {
+        let expected = check.logs.iter().map(|log| self.model.explain(log, check.cost));
+        let expected: Vec<_> = expected.map(only_promised).collect();
+        let explained = self.store.explain(check).await;
+        same(expected, explained.map(|it| it.into_iter().map(only_promised).collect()))
     }
 
     async fn restore(
@@ -225,6 +237,17 @@ fn only_wanted(check: &Check, mut outcome: Outcome) -> Outcome {
         logs.flat_map(LogOutcome::states_mut).for_each(|state| state.reset_us = 0);
     }
     outcome
+}
+
+/// Removes what is up to the store.
+fn only_promised(mut explanation: Explanation) -> Explanation {
+    explanation.store = "any".into();
+    for quota in explanation.quotas.iter_mut().chain(&mut explanation.candidates) {
+        // Several admissions may have one timestamp.
+        quota.waits_for = quota.waits_for.map(|_| Uuid::nil());
+        quota.admissions.sort_by_key(|admission| (admission.timestamp, admission.id));
+    }
+    explanation
 }
 
 fn same<T: PartialEq + Debug>(expected: T, result: Result<T, StoreError>) -> Result<(), String> {

@@ -1,9 +1,9 @@
 //! Tests that the contract test passes a correct store and finds the faults of a wrong one.
 
 use super::*;
-use crate::store::{LogSnapshot, MemoryStore, Outcome, Restored, StoreFuture};
+use crate::store::{Explanation, LogSnapshot, MemoryStore, Outcome, Restored, StoreFuture};
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     IgnoresRepeated,
     IgnoresCost,
@@ -13,6 +13,8 @@ enum Fault {
     ForgetsResets,
     IgnoresConfirmed,
     IgnoresBans,
+    ExplainsOtherCosts,
+    ExplainsNoBans,
     RefusesPenalties,
 }
 
@@ -61,6 +63,19 @@ impl Store for Wrong {
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         self.0.peek(&self.received(check))
+    }
+
+    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+        let mut check = check.clone();
+        if self.has(Fault::ExplainsOtherCosts) {
+            Arc::make_mut(&mut check).cost = 1;
+        }
+        let explained = self.0.explain(&check).into_ready();
+        let mut explained = explained.expect("at once").expect("an explanation");
+        if self.has(Fault::ExplainsNoBans) {
+            explained.iter_mut().for_each(|explanation| explanation.ban = None);
+        }
+        StoreFuture::ready(Ok(explained))
     }
 
     fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
@@ -123,18 +138,20 @@ async fn faults_are_found() {
     for (fault, step) in [
         (Fault::IgnoresRepeated, "Repeat("),
         (Fault::IgnoresCost, "expected Outcome"),
-        (Fault::RecordsDenials, "expected Outcome"),
+        (Fault::RecordsDenials, "expected [Explanation"),
         (Fault::ForgetsCancels, ""),
         (Fault::ForgetsSettlements, "expected Outcome"),
         (Fault::ForgetsResets, "expected Outcome"),
-        (Fault::IgnoresConfirmed, "expected Outcome"),
+        (Fault::IgnoresConfirmed, "expected [Explanation"),
         (Fault::IgnoresBans, "ban: BanState"),
+        (Fault::ExplainsOtherCosts, "expected [Explanation"),
+        (Fault::ExplainsNoBans, "ban: None"),
         (Fault::RefusesPenalties, "got the error: the store can't do this: penalties"),
     ] {
         let store = Wrong(MemoryStore::new(), fault);
         let played = play(&store, tokio::time::advance, true).await;
         let difference = played.expect_err("a difference");
         assert!(difference.starts_with("history "), "{difference}");
-        assert!(difference.contains(step), "{difference}");
+        assert!(difference.contains(step), "{fault:?}: {difference}");
     }
 }

@@ -10,7 +10,7 @@ use super::{CheckResult, Failover, immediate, is_local};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::store::{BanStore, Store};
-use crate::window::{Check, DecidedBy, Outcome, STRIKES_REASON};
+use crate::window::{Check, DecidedBy, Explanation, Outcome, STRIKES_REASON};
 
 impl<S: Store> Failover<S> {
     /// Decides on a request for which the store failed, by its failure policy.
@@ -53,6 +53,17 @@ impl<S: Store> Failover<S> {
         let mut outcome = immediate(self.0.local.peek(&share(check, error)?))?;
         outcome.decided_by = DecidedBy::LocalLog;
         Ok(outcome)
+    }
+
+    /// Explains the local logs, with the errors of [`Failover::decide_locally`].
+    pub(super) fn explain_locally(
+        &self,
+        check: &Arc<Check>,
+        error: &StoreError,
+    ) -> Result<Vec<Explanation>, StoreError> {
+        let mut explained = immediate(self.0.local.explain(&share(check, error)?))?;
+        explained.iter_mut().for_each(|it| it.decided_by = DecidedBy::LocalLog);
+        Ok(explained)
     }
 
     /// Imposes the bans in an outcome on the local keys, for an outage.

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::error::StoreError;
 use crate::store::{LogSnapshot, Restored, Store, StoreFuture};
-use crate::window::{Check, LogId, LogOutcome, Outcome, Rollback};
+use crate::window::{Check, Explanation, LogId, LogOutcome, Outcome, Rollback};
 
 /// Splits a check by key. The logs of one key share a slot and are checked in one call; several
 /// keys are checked one after another.
@@ -160,6 +160,11 @@ impl<S: Store> Store for CrossSlot<S> {
             outcome.admitted = outcome.fits();
             Ok(outcome)
         })
+    }
+
+    /// Each log is explained by itself, so their slots do not matter.
+    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+        self.0.explain(check)
     }
 
     fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use redis::Cmd;
 
+use super::explain::explain;
 use super::reply::{self, BanOutcome};
 use super::requests::{AdmitRequest, RestoreRequest, SettleRequest};
 use crate::error::StoreError;
@@ -15,7 +16,7 @@ use crate::policy::Policy;
 use crate::redis::{Batch, BatchedRequest, Client, Keys};
 use crate::store::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::time::micros;
-use crate::window::{Check, LogId, Outcome, STRIKES_REASON};
+use crate::window::{Check, Explanation, LogId, Outcome, STRIKES_REASON};
 
 /// A cheap handle: clones share everything.
 #[derive(Clone)]
@@ -92,6 +93,17 @@ impl Store for DirectStore {
         let (this, check) = (self.clone(), check.clone());
         let call = this.admit_all_call(&check, "peek");
         StoreFuture::later(async move { this.send(&check, call).await })
+    }
+
+    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+        let (this, check) = (self.clone(), check.clone());
+        StoreFuture::later(async move {
+            let mut explained = Vec::with_capacity(check.logs.len());
+            for log in &check.logs {
+                explained.push(explain(&this.0.client, log, check.cost).await?);
+            }
+            Ok(explained)
+        })
     }
 
     fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {

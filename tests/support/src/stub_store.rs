@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{
-    Check, LogId, LogSnapshot, Outcome, Restored, Store, StoreFuture,
+    Check, Explanation, LogId, LogSnapshot, Outcome, Restored, Store, StoreFuture,
 };
 
 /// Responses each check by a function, and keeps nothing.
@@ -21,6 +22,10 @@ where
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         (self.0)(check)
+    }
+
+    fn explain(&self, _: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+        StoreFuture::ready(Err(StoreError::Unsupported { what: "explanations" }))
     }
 
     fn settle(&self, _: &Arc<Check>, _: u32) -> StoreFuture<bool> {

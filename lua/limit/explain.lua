@@ -1,0 +1,56 @@
+--[[
+  Reads a log and the ban record of its key. Changes nothing.
+
+  Keys:
+    KEYS[1] log (ZSET): the log; the score of an entry is its timestamp in microseconds
+    KEYS[2] record (HASH): the ban record: until, level, reason, episode_until
+    KEYS[3] strikes (ZSET): the strikes; the score of a strike is its timestamp in microseconds
+
+  Arguments:
+    ARGV[1] cost (places): how many places the request would take
+    ARGV[2] most (count): how many entries of each window are listed at most, and how many strikes
+    ARGV[3] within_us (microseconds): how long a strike counts; 0 if strikes are not counted
+    ARGV[4...] for each quota:
+      limit (places): how many the quota allows
+      window_us (microseconds): the length of the window
+
+  Reply:
+    REPLY[1] now_us (microseconds of the Unix epoch): the timestamp of the reply
+    REPLY[2] ban (array): until, level, reason and episode_until of the ban record, each null if
+      there is none
+    REPLY[3] struck (array): the strikes that count, oldest first, each with its timestamp
+    REPLY[4...] for each quota:
+      taken (places): how many entries are in the window
+      must_leave (array): the newest entry that has to leave before the request fits, with its
+        timestamp; it may have left already; empty if there is none
+      oldest (array): the oldest entries in the window, each with its timestamp
+
+  Cost: O(log n + most) for each quota, n is the number of entries in the log or of strikes.
+  TTL: unchanged.
+]]
+local call, log, record, strikes = redis.call, KEYS[1], KEYS[2], KEYS[3]
+local cost, most, within_us = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+
+local ban, struck = call('HMGET', record, 'until', 'level', 'reason', 'episode_until'), {}
+if within_us > 0 then
+  local since_us = now_us - within_us + 1
+  struck = call('ZRANGE', strikes, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+end
+
+local reply, slot = { now_us, ban, struck }, 4
+for arg = 4, #ARGV, 2 do
+  local limit, window_us, must_leave = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), {}
+  if cost <= limit then
+    -- The request fits as soon as the (limit - cost + 1)-th newest entry has left the window.
+    local rank = cost - limit - 1
+    must_leave = call('ZRANGE', log, rank, rank, 'WITHSCORES')
+  end
+  local since_us = now_us - window_us + 1
+  local oldest = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+  reply[slot], reply[slot + 1] = call('ZCOUNT', log, since_us, '+inf'), must_leave
+  reply[slot + 2] = oldest
+  slot = slot + 3
+end
+return reply

@@ -1,0 +1,25 @@
+//! How a [`MemoryStore`](super::MemoryStore) explains a log.
+
+use super::{Inner, ban_record_key, shard};
+use crate::window::{BanRecord, Check, Explanation, LogId, MAX_LISTED};
+
+impl Inner {
+    pub(super) fn explain(&self, check: &Check) -> Vec<Explanation> {
+        check.logs.iter().map(|log| self.explain_one(log, check.cost)).collect()
+    }
+
+    fn explain_one(&self, log: &LogId, cost: u32) -> Explanation {
+        let (hash, shard) = self.lock_one(log);
+        let now_us = self.now_us();
+        let slot = shard.find(hash, log);
+        let entries = slot.map_or(&shard::EMPTY, |slot| &shard.log(slot).entries);
+        let read = |quota| entries.read(now_us, quota, cost, MAX_LISTED);
+        let explanation = Explanation::of(log, cost, now_us, read).with_store("memory");
+        drop(shard);
+        let Some(penalty) = log.policy.get_penalty() else { return explanation };
+        let key = ban_record_key(&log.policy, log.key.as_bytes());
+        let read = |record: &BanRecord, now_us: u64| record.explain(now_us, penalty);
+        let none = || BanRecord::default().explain(0, penalty);
+        explanation.with_ban(self.ban_records.read(&key, read).unwrap_or_else(none))
+    }
+}

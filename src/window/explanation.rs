@@ -1,0 +1,221 @@
+//! [`Explanation`]: what a log holds, and what that decides about the next request.
+
+mod text;
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::ban_explanation::BanExplanation;
+use super::check::LogId;
+use super::log::{Entry, Log, QuotaReading};
+use super::outcome::DecidedBy;
+#[cfg(feature = "serde")]
+use super::serial::as_micros;
+use crate::quota::Quota;
+use crate::time::micros;
+
+/// How many entries of a window an explanation lists at most. One request has at most half as many.
+pub(crate) const MAX_LISTED: usize = 2_048;
+
+/// The log of a key as it is, and what it decides about the next request, from
+/// [`Limiter::explain`](crate::Limiter::explain).
+///
+/// [`Display`](std::fmt::Display) writes it for a person. With the feature `serde` it has `Serialize`:
+/// lengths of time and timestamps are whole microseconds, in fields whose names end in `_us`. The key is
+/// in neither.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Explanation {
+    /// The name of the policy.
+    pub policy: String,
+    /// How many places the request would take.
+    pub cost: u32,
+    /// Whether the request would be admitted.
+    pub admitted: bool,
+    /// How long to wait until the request fits, zero if it is admitted. A ban counts like a full log.
+    #[cfg_attr(feature = "serde", serde(rename = "retry_after_us", serialize_with = "as_micros"))]
+    pub retry_after: Duration,
+    /// What would decide about the request, and was therefore read.
+    pub decided_by: DecidedBy,
+    /// The kind of store that was read, such as `redis` or `memory`.
+    pub store: Cow<'static, str>,
+    /// When the log was read, on the store's clock, see
+    /// [`Admitted::timestamp`](crate::Admitted::timestamp).
+    #[cfg_attr(feature = "serde", serde(rename = "timestamp_us", serialize_with = "as_micros"))]
+    pub timestamp: Duration,
+    /// What each quota of the policy says, in the policy's order. All must have room.
+    pub quotas: Vec<QuotaExplanation>,
+    /// What each candidate of the policy says. A full candidate denies nothing.
+    pub candidates: Vec<QuotaExplanation>,
+    /// The ban record of the key, if the policy has a penalty.
+    pub ban: Option<BanExplanation>,
+}
+
+/// What a log decides under one quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct QuotaExplanation {
+    /// The quota. During an outage it is the share of this process.
+    pub quota: Quota,
+    /// How many places are taken in the window. A settlement or a lower limit can raise it above the
+    /// limit.
+    pub taken: u32,
+    /// How many places are free.
+    pub free: u32,
+    /// How long until the request fits, zero if it does.
+    #[cfg_attr(feature = "serde", serde(rename = "wait_us", serialize_with = "as_micros"))]
+    pub wait: Duration,
+    /// The admission that has to leave the window before the request fits. `None` if the request fits,
+    /// and if its cost is above the limit of a candidate.
+    pub waits_for: Option<Uuid>,
+    /// The admissions in the window, oldest first. There are at most 2,048 places in the list.
+    pub admissions: Vec<LoggedAdmission>,
+    /// How many places the newest admissions take that are not in the list, because it is full.
+    pub not_listed: u32,
+}
+
+/// An admission in a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct LoggedAdmission {
+    /// The identity of the request.
+    pub id: Uuid,
+    /// How many places the request takes.
+    pub cost: u32,
+    /// When the request was admitted, on the store's clock.
+    #[cfg_attr(feature = "serde", serde(rename = "timestamp_us", serialize_with = "as_micros"))]
+    pub timestamp: Duration,
+    /// How long ago the request was admitted.
+    #[cfg_attr(feature = "serde", serde(rename = "age_us", serialize_with = "as_micros"))]
+    pub age: Duration,
+    /// How long until the request leaves the window and its places are free.
+    #[cfg_attr(feature = "serde", serde(rename = "leaves_in_us", serialize_with = "as_micros"))]
+    pub leaves_in: Duration,
+}
+
+impl Explanation {
+    /// Creates the explanation of a log from its admissions: each identity with its cost and its age, in
+    /// any order. `timestamp` is the present time on the store's clock.
+    ///
+    /// For authors of a [`Store`](crate::store::Store).
+    #[must_use]
+    pub fn new(
+        log: &LogId,
+        cost: u32,
+        timestamp: Duration,
+        admissions: impl IntoIterator<Item = (Uuid, u32, Duration)>,
+    ) -> Self {
+        let now_us = micros(timestamp);
+        let mut entries = Log::new();
+        for (id, cost, age) in admissions {
+            let at_us = now_us.saturating_sub(micros(age));
+            entries.add(Entry { at_us, id }, cost, u32::MAX);
+        }
+        Self::of(log, cost, now_us, |quota| entries.read(now_us, quota, cost, MAX_LISTED))
+    }
+
+    /// Creates the explanation of a log from what each quota and then each candidate finds in it.
+    pub(crate) fn of(
+        log: &LogId,
+        cost: u32,
+        now_us: u64,
+        mut read: impl FnMut(Quota) -> QuotaReading,
+    ) -> Self {
+        let mut explain = |quota: &Quota| {
+            let reading = read(*quota);
+            QuotaExplanation::of(&reading, now_us, *quota, cost)
+        };
+        let mut explanation = Self {
+            policy: log.policy.name().to_owned(),
+            cost,
+            admitted: true,
+            retry_after: Duration::ZERO,
+            decided_by: DecidedBy::Store,
+            store: "custom".into(),
+            timestamp: Duration::from_micros(now_us),
+            quotas: log.policy.quotas().iter().map(&mut explain).collect(),
+            candidates: log.policy.candidates().iter().map(&mut explain).collect(),
+            ban: None,
+        };
+        explanation.conclude();
+        explanation
+    }
+
+    /// Creates the explanation of a request that the failure policy admits without a log.
+    pub(crate) fn not_counted(log: &LogId, cost: u32) -> Self {
+        let explanation = Self::new(log, cost, Duration::ZERO, []).with_store("none");
+        Self { decided_by: DecidedBy::FailurePolicy, ..explanation }
+    }
+
+    /// Sets the ban record of the key. Defaults to none.
+    ///
+    /// For authors of a [`Store`](crate::store::Store).
+    #[must_use]
+    pub fn with_ban(mut self, mut ban: BanExplanation) -> Self {
+        ban.strikes.truncate(MAX_LISTED);
+        self.ban = Some(ban);
+        self.conclude();
+        self
+    }
+
+    /// Sets the kind of store that was read. Defaults to `custom`.
+    ///
+    /// For authors of a [`Store`](crate::store::Store).
+    #[must_use]
+    pub fn with_store(mut self, store: impl Into<Cow<'static, str>>) -> Self {
+        self.store = store.into();
+        self
+    }
+
+    fn conclude(&mut self) {
+        let waits = self.quotas.iter().map(|quota| quota.wait);
+        let banned_for = self.ban.as_ref().map_or(Duration::ZERO, |ban| ban.remaining);
+        self.retry_after = waits.max().unwrap_or_default().max(banned_for);
+        self.admitted = self.retry_after.is_zero();
+    }
+}
+
+impl QuotaExplanation {
+    fn of(reading: &QuotaReading, now_us: u64, quota: Quota, cost: u32) -> Self {
+        let leaves_in_us = |at_us: u64| (at_us + quota.window_us()).saturating_sub(now_us);
+        let must_leave = reading.must_leave.filter(|entry| leaves_in_us(entry.at_us) > 0);
+        let wait_us = match must_leave {
+            _ if cost > quota.limit() => quota.window_us(),
+            Some(entry) => leaves_in_us(entry.at_us),
+            None => 0,
+        };
+        let mut admissions: Vec<LoggedAdmission> = Vec::new();
+        for entry in &reading.oldest {
+            match admissions.last_mut() {
+                // The entries of one request are adjacent.
+                Some(last) if last.id == entry.id => last.cost += 1,
+                _ => admissions.push(LoggedAdmission {
+                    id: entry.id,
+                    cost: 1,
+                    timestamp: Duration::from_micros(entry.at_us),
+                    age: Duration::from_micros(now_us.saturating_sub(entry.at_us)),
+                    leaves_in: Duration::from_micros(leaves_in_us(entry.at_us)),
+                }),
+            }
+        }
+        if reading.oldest.len() < reading.taken as usize && admissions.len() > 1 {
+            // The list may end in the middle of a request.
+            admissions.pop();
+        }
+        let listed: u32 = admissions.iter().map(|admission| admission.cost).sum();
+        Self {
+            quota,
+            taken: reading.taken,
+            free: quota.limit().saturating_sub(reading.taken),
+            wait: Duration::from_micros(wait_us),
+            waits_for: must_leave.map(|entry| entry.id),
+            admissions,
+            not_listed: reading.taken.saturating_sub(listed),
+        }
+    }
+}
