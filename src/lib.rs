@@ -171,6 +171,6 @@ pub use self::store::{Ban, BanCursor, BanPage, ParseBanCursorError};
 #[cfg(feature = "storm")]
 pub use self::storm::{StormDetector, StormEvent, StormRule};
 pub use self::window::{
-    Admitted, BanExplanation, DecidedBy, Decision, Denied, Explanation, LoggedAdmission,
+    Admitted, BanExplanation, DecidedBy, Decision, Denied, Explanation, LogCost, LoggedAdmission,
     QuotaExplanation, Usage,
 };

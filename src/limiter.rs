@@ -1,8 +1,10 @@
 //! [`Limiter`]: rate limiting without HTTP.
 
-mod offenders;
+mod check_all;
 mod explain;
+mod offenders;
 mod queue;
+mod settle;
 mod wait;
 mod wait_error;
 mod waiting;
@@ -20,7 +22,7 @@ use crate::key::Key;
 use crate::offenders::TopOffenders;
 use crate::policy::{Policy, PolicyHandle};
 use crate::store::{Store, admit_if_open, conclude};
-use crate::window::{Admitted, Check, Decision, LogId, Usage, ensure_cost};
+use crate::window::{Check, Decision, LogId, Usage};
 
 const DEFAULT_MAX_WAITERS: usize = 10_000;
 
@@ -133,150 +135,18 @@ impl Limiter {
         self.decide(self.admission(self.log(key), cost)).await
     }
 
-    /// Admits and counts one request under several policies, each with its own key. Either all logs
-    /// record the request or none does.
-    ///
-    /// The policies replace that of the limiter. A policy may occur with several keys. If a policy and
-    /// key occur twice, they count once. Without any pair the request is admitted.
-    ///
-    /// # Errors
-    ///
-    /// A [`StoreError`] if the store could not decide.
-    ///
-    /// ```
-    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(5)));
-    /// let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_minute(100)));
-    /// let limiter = Limiter::new(&user, MemoryStore::new());
-    ///
-    /// let decision = limiter.check_all([(&user, "alice"), (&ip, "192.0.2.7")]).await?;
-    /// assert!(decision.is_admitted());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn check_all<P, K>(
-        &self,
-        pairs: impl IntoIterator<Item = (P, K)>,
-    ) -> Result<Decision, StoreError>
-    where
-        P: Into<PolicyHandle>,
-        K: Into<Key>,
-    {
-        self.check_all_cost(pairs, 1).await
-    }
-
-    /// Admits a request that takes `cost` places in the log of each policy and key, or denies it. It is
-    /// [`Limiter::check_all`] with a cost, such as the parts of a long text message.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Limiter::check_cost`]. The cost must not be above the limit of any of the
-    /// policies.
-    ///
-    /// ```
-    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// let sender = PolicyHandle::new(Policy::new("sender").quota(Quota::per_minute(100)));
-    /// let receiver = PolicyHandle::new(Policy::new("receiver").quota(Quota::per_minute(5)));
-    /// let limiter = Limiter::new(&sender, MemoryStore::new());
-    ///
-    /// let logs = [(&sender, "bank"), (&receiver, "receiver-17")];
-    /// assert!(limiter.check_all_cost(logs, 3).await?.is_admitted());
-    /// assert!(!limiter.check_all_cost(logs, 3).await?.is_admitted());
-    /// assert_eq!(limiter.peek("bank").await?.remaining(), 97);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn check_all_cost<P, K>(
-        &self,
-        pairs: impl IntoIterator<Item = (P, K)>,
-        cost: u32,
-    ) -> Result<Decision, StoreError>
-    where
-        P: Into<PolicyHandle>,
-        K: Into<Key>,
-    {
-        let log = |(policy, key): (P, K)| LogId { policy: policy.into().get(), key: key.into() };
-        self.decide(self.admission(pairs.into_iter().map(log).collect(), cost)).await
-    }
-
     /// Returns the state of the log of `key`, without counting a request.
     ///
     /// # Errors
     ///
     /// A [`StoreError`] if the store fails.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Usage, StoreError> {
-        let mut check = self.new_check(self.log(key));
-        check.wants_reset = true;
+        let mut check = Check::from_logs(self.log(key));
+        (check.on_failure, check.wants_reset) = (self.on_failure, true);
         let check = Arc::new(check);
         let outcome = self.store.peek(&check).await;
         let outcome = outcome.or_else(|error| admit_if_open(&check, error))?;
         Ok(Usage::new(check, outcome))
-    }
-
-    /// Cancels an admission, as if the request had never been made.
-    ///
-    /// It removes the entries of this request and no others. Returns whether there were any: there are
-    /// none if the request was cancelled before or has left the longest window.
-    ///
-    /// # Errors
-    ///
-    /// A [`StoreError`] if the store fails.
-    pub async fn cancel(&self, admitted: &Admitted) -> Result<bool, StoreError> {
-        self.store.cancel(admitted.check()).await
-    }
-
-    /// Sets how many places an admitted request takes, once its real cost is known.
-    ///
-    /// A request whose cost is known only afterwards, such as the tokens of a language model, reserves
-    /// an estimate with [`Limiter::check_cost`] and is settled at what it used:
-    ///
-    /// - Below the estimate, places become free at once. At 0 the request is cancelled.
-    /// - Above the estimate, the request takes more places than it was admitted for, also above the
-    ///   limit. It is not denied for that, but later requests wait for these places too. Estimate high
-    ///   if the limit must hold at every instant.
-    /// - All places count from the time of the admission and leave the window together.
-    /// - It is atomic over all logs of the request, as the check is. On a Redis Cluster, keys in
-    ///   different slots are settled one after another.
-    /// - The last call counts. To repeat a call changes nothing, so a call whose result was lost can be
-    ///   repeated.
-    ///
-    /// Returns whether the request had a place to settle. It has none, and nothing happens, if it has
-    /// left the longest window, was cancelled, or was not counted. If the store fails and the failure
-    /// policy is [`FailurePolicy::Local`], the log in this process is settled, and the store later.
-    ///
-    /// The handler behind a [`SlidingWindowLayer`](crate::SlidingWindowLayer) finds the admission in the
-    /// [`Decision`] among the extensions of the request. Any limiter with the same store can settle it.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::CostTooHigh`] if `actual` is above 1024: nothing has changed then. Any other
-    /// [`StoreError`] if the store fails.
-    ///
-    /// ```
-    /// use tower_sliding_window::{Decision, Limiter, MemoryStore, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// // 100,000 tokens a minute, in places of a thousand tokens.
-    /// let tokens = Limiter::new(Quota::per_minute(100), MemoryStore::new());
-    ///
-    /// if let Decision::Admitted(admitted) = tokens.check_cost("alice", 8).await? {
-    ///     let used: u32 = 2_400; // as the model reports
-    ///     tokens.settle(&admitted, used.div_ceil(1000)).await?;
-    /// }
-    /// assert_eq!(tokens.peek("alice").await?.remaining(), 97);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn settle(&self, admitted: &Admitted, actual: u32) -> Result<bool, StoreError> {
-        ensure_cost(actual).inspect_err(StoreError::report)?;
-        self.store.settle(admitted.check(), actual).await
     }
 
     /// Empties the log of `key`. Strikes and bans stay.
@@ -298,15 +168,14 @@ impl Limiter {
         SmallVec::from_buf([LogId { policy: self.policy.get(), key: key.into() }])
     }
 
-    fn new_check(&self, logs: SmallVec<[LogId; 1]>) -> Check {
+    fn admission(&self, logs: SmallVec<[LogId; 1]>, cost: u32) -> Arc<Check> {
         let mut check = Check::from_logs(logs);
-        check.on_failure = self.on_failure;
-        check
+        check.cost = cost;
+        self.admission_of(check)
     }
 
-    fn admission(&self, logs: SmallVec<[LogId; 1]>, cost: u32) -> Arc<Check> {
-        let mut check = self.new_check(logs);
-        check.cost = cost;
+    fn admission_of(&self, mut check: Check) -> Arc<Check> {
+        check.on_failure = self.on_failure;
         check.wants_timestamp = true;
         Arc::new(check)
     }

@@ -70,11 +70,12 @@ pub use crate::window::{
 /// - [`Outcome::new`] takes one [`LogOutcome`] for each of [`Check::logs`], in their order. It has a
 ///   [`QuotaState`] for each of the policy's [`quotas`](crate::Policy::quotas) and each of its
 ///   [`candidates`](crate::Policy::candidates), in their order. A full candidate denies nothing.
-/// - An admission adds [`Check::cost`] entries of one timestamp and identity to each log. A cost of 0
-///   adds no entry, and is denied only by a log with more entries than a limit, or by a ban.
+/// - An admission adds as many entries of one timestamp and identity to each log as [`Check::costs`] has
+///   for it. A cost of 0 adds no entry, and is denied only by a log with more entries than a limit, or
+///   by a ban.
 /// - After an admission, [`QuotaState::remaining`] and [`QuotaState::reset`] include the request.
 ///   After a denial or a peek they do not. [`QuotaState::wait`] is the time until there is room for
-///   the check's cost, and is always computed before the request is recorded.
+///   the cost in its log, and is always computed before the request is recorded.
 /// - [`Outcome::timestamp`] may be absent unless [`Check::wants_timestamp`] is set, and
 ///   [`QuotaState::reset`] may be zero unless [`Check::wants_reset`] is set.
 /// - If [`Check::repeated`] is set and a log of the check has the identity, the outcome is an
@@ -135,8 +136,9 @@ pub trait Store: Send + Sync + 'static {
     /// Sets how many entries the check's identity has in each of its logs.
     ///
     /// - Missing entries are added with the timestamp of those that the log has, whatever the quotas
-    ///   are. Other entries are removed. [`Check::cost`] is ignored: an earlier call may have set
+    ///   are. Other entries are removed. [`Check::costs`] is ignored: an earlier call may have set
     ///   another number.
+    /// - The check may have only some of the logs of the admission. Then the others are not changed.
     /// - A log without an entry of the identity is not changed, and neither is one whose entries have
     ///   left the longest window of the check's policy. With a cost of 0 these are removed too.
     /// - Strikes and bans stay.

@@ -10,6 +10,7 @@ mod decision;
 mod identity;
 mod explanation;
 mod log;
+mod log_cost;
 mod outcome;
 #[cfg(feature = "serde")]
 mod serial;
@@ -30,5 +31,6 @@ pub use self::explanation::{Explanation, LoggedAdmission, QuotaExplanation};
 pub(crate) use self::log::QuotaReading;
 #[cfg(any(feature = "memory", feature = "contract"))]
 pub(crate) use self::log::{Entry, Log};
+pub use self::log_cost::LogCost;
 pub(crate) use self::outcome::Rollback;
 pub use self::outcome::{BanState, DecidedBy, LogOutcome, Outcome, QuotaState};

@@ -10,17 +10,17 @@
 
   Arguments:
     ARGV[1] member (16 bytes): the UUID of the request
-    ARGV[2] cost (places): how many places the request takes
-    ARGV[3] mode (word): new; repeat, if it may have been recorded already; peek, to record nothing
-    ARGV[4] wants_reset (0 or 1): whether the reply has reset_us
-    ARGV[5] logs (count): how many logs the check has
-    ARGV[6...] for each log:
+    ARGV[2] mode (word): new; repeat, if it may have been recorded already; peek, to record nothing
+    ARGV[3] wants_reset (0 or 1): whether the reply has reset_us
+    ARGV[4] logs (count): how many logs the check has
+    ARGV[5...] for each log:
+      cost (places): how many places the request takes in it
       horizon_us (microseconds): the longest window of its quotas
       quotas (count): how many quotas follow
       for each quota:
         limit (places): how many the quota allows; negative for a candidate, which never denies
         window_us (microseconds): the length of the window
-    ARGV[6...] then, for each log whose policy has a penalty:
+    ARGV[5...] then, for each log whose policy has a penalty:
       place (index): which log it is, from 1
       max_strikes (strikes): how many bring a ban; 0 if strikes are not counted
       within_us (microseconds): how long a strike counts
@@ -49,17 +49,17 @@
     until the ban, the levels and the episode are over.
 ]]
 local call = redis.call
-local member, cost, mode = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local wants_reset, logs = ARGV[4] == '1', tonumber(ARGV[5])
+local member, mode = ARGV[1], ARGV[2]
+local wants_reset, logs = ARGV[3] == '1', tonumber(ARGV[4])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
 -- An entry older than the longest window counts for no quota.
-local arg = 6
+local arg = 5
 for k = 1, logs do
-  local horizon_us, quotas = ARGV[arg], ARGV[arg + 1]
+  local horizon_us, quotas = ARGV[arg + 1], ARGV[arg + 2]
   call('ZREMRANGEBYSCORE', KEYS[k], '-inf', now_us - horizon_us)
-  arg = arg + 2 + 2 * quotas
+  arg = arg + 3 + 2 * quotas
 end
 
 local recorded_us
@@ -70,11 +70,11 @@ if mode == 'repeat' then
 end
 
 local admitted, reply, slot, longest_full_us = 1, { 1, now_us }, 3, {}
-arg = 6
+arg = 5
 for k = 1, logs do
-  local log, horizon_us, quotas = KEYS[k], tonumber(ARGV[arg]), ARGV[arg + 1]
+  local log, cost, horizon_us = KEYS[k], tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+  local quotas, first = ARGV[arg + 2], arg + 3
   local entries = call('ZCARD', log)
-  local first = arg + 2
   arg = first + 2 * quotas
   for q = first, arg - 1, 2 do
     local limit, window_us = tonumber(ARGV[q]), tonumber(ARGV[q + 1])
@@ -140,28 +140,28 @@ end
 
 reply[1] = admitted
 if admitted == 0 and mode ~= 'peek' then
-  arg = 6
+  arg = 5
   for k = 1, logs do
     -- The TTL may come from a shorter window: keep the entries as long as this one needs them.
-    local log, horizon_us, quotas = KEYS[k], tonumber(ARGV[arg]), ARGV[arg + 1]
+    local log, horizon_us, quotas = KEYS[k], tonumber(ARGV[arg + 1]), ARGV[arg + 2]
     local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
     if newest_us
         and call('PTTL', log) * 1000 < math.min(newest_us + horizon_us - now_us, horizon_us) then
       call('PEXPIRE', log, math.ceil(horizon_us / 1000) + 999)
     end
-    arg = arg + 2 + 2 * quotas
+    arg = arg + 3 + 2 * quotas
   end
 end
 if recorded_us then
   reply[2] = tonumber(recorded_us)
 end
 
-local taken = 0
-if admitted == 1 and not recorded_us and mode ~= 'peek' then
-  taken = cost
-  arg = 6
+local is_recorded = admitted == 1 and not recorded_us and mode ~= 'peek'
+if is_recorded then
+  arg = 5
   for k = 1, logs do
-    local log, horizon_us, quotas = KEYS[k], ARGV[arg], ARGV[arg + 1]
+    local log, cost = KEYS[k], tonumber(ARGV[arg])
+    local horizon_us, quotas = ARGV[arg + 1], ARGV[arg + 2]
     local at_us, ttl_ms = now_us, math.ceil(horizon_us / 1000) + 999
     if call('PTTL', log) > ttl_ms then
       -- The clock may have stepped back. The new entry must not leave before the newest one, and
@@ -181,15 +181,15 @@ if admitted == 1 and not recorded_us and mode ~= 'peek' then
       -- admit.lua: a longer TTL is a sign there that the clock has stepped back.
       call('PEXPIRE', log, ttl_ms)
     end
-    arg = arg + 2 + 2 * quotas
+    arg = arg + 3 + 2 * quotas
   end
 end
 
-if taken > 0 or wants_reset then
-  arg, slot = 6, 3
+if is_recorded or wants_reset then
+  arg, slot = 5, 3
   for k = 1, logs do
-    local log, first = KEYS[k], arg + 2
-    arg = first + 2 * ARGV[arg + 1]
+    local log, taken, first = KEYS[k], is_recorded and ARGV[arg] or 0, arg + 3
+    arg = first + 2 * ARGV[arg + 2]
     for q = first, arg - 1, 2 do
       reply[slot] = math.max(reply[slot] - taken, 0)
       if wants_reset then

@@ -145,18 +145,18 @@ enum RemainingRules {
 }
 
 fn remaining_rules(check: &Check, denied: &Denied, decided_by: DecidedBy) -> RemainingRules {
-    let mut logs: SmallVec<[LogId; 1]> = SmallVec::new();
+    let mut is_banned: SmallVec<[bool; 4]> = SmallVec::new();
     let mut outcomes: SmallVec<[LogOutcome; 1]> = SmallVec::new();
-    for (log, outcome) in denied.usage().logs() {
+    for (_, outcome) in denied.usage().logs() {
+        is_banned.push(outcome.ban().is_banned());
         if !outcome.ban().is_banned() {
-            logs.push(log.clone());
             outcomes.push(outcome.clone());
         }
     }
-    if logs.is_empty() {
+    if outcomes.is_empty() {
         return RemainingRules::None;
     }
-    let remaining = Arc::new(Check { logs, ..check.clone() });
+    let remaining = Arc::new(check.part(|index| !is_banned[index]));
     let mut outcome = Outcome::from_logs(false, outcomes);
     if outcome.fits() {
         return RemainingRules::Check(remaining);

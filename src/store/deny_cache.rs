@@ -38,7 +38,7 @@ pub(super) const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
 ///   is admitted, settled, cancelled, restored or rolled back through a clone of this cache.
 /// - For a request under several policies, each full log is cached by itself. A denial from memory
 ///   names these logs only, not one that has filled since.
-/// - Requests of a cost other than 1 always go to the store.
+/// - Requests of a cost other than 1 in a log always go to the store.
 /// - Bounded: at its capacity the cache evicts the least used denial, which costs the store one
 ///   check.
 ///
@@ -90,7 +90,7 @@ impl<S: Store> Store for DenyCache<S> {
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         // The wait of a higher cost changes when a request of a lower cost is admitted, and a
         // repeated request may have been admitted before.
-        if check.cost != 1 || check.repeated {
+        if !check.takes_one_place() || check.repeated {
             let (denials, sent_check) = (self.denials.clone(), check.clone());
             return self.store.admit(check).inspect(move |outcome| {
                 let hashes = denials.hashes(&sent_check.logs);

@@ -104,7 +104,7 @@ impl<S: Store> Failover<S> {
     fn add_settlement(&self, check: &Check, cost: u32) -> Result<(), StoreError> {
         match cost {
             0 => self.add_change(check, ChangeKind::Cancel),
-            _ => self.add_change(&Check { cost, ..check.clone() }, ChangeKind::Settle),
+            _ => self.add_change(&check.at_cost(cost), ChangeKind::Settle),
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use uuid::Uuid;
 
+use super::LogCost;
 use super::identity::new_identity;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
@@ -61,7 +62,9 @@ impl Hash for LogId {
 pub struct Check {
     /// The identity of the request. A request counts once under one identity.
     pub id: Uuid,
-    /// How many places the request takes, 0 to 1024. Defaults to 1.
+    /// How many places the request takes in each log, 0 to 1024. Defaults to 1.
+    ///
+    /// If the logs have different costs, it is the highest, and [`Check::costs`] has that of each log.
     pub cost: u32,
     /// Whether the store may have counted a check of the same identity already. Defaults to `false`.
     pub repeated: bool,
@@ -74,14 +77,26 @@ pub struct Check {
     /// What happens to the request if the store can't decide. Defaults to `Local` with one instance.
     pub on_failure: FailurePolicy,
     pub(crate) logs: SmallVec<[LogId; 1]>,
+    /// The cost of each log if they differ, else empty.
+    costs: Box<[u32]>,
 }
 
 impl Check {
-    /// Creates the check of a new request.
+    /// Creates the check of a new request, from its logs or from [logs with costs](LogCost).
     ///
-    /// If a log is given twice, it is checked once, under the quotas of both policies.
-    pub fn new(logs: impl IntoIterator<Item = LogId>) -> Self {
-        Self::from_logs(logs.into_iter().collect())
+    /// If a log is given twice, it is checked once, at the higher cost and under the quotas of both
+    /// policies.
+    pub fn new<L: Into<LogCost>>(logs: impl IntoIterator<Item = L>) -> Self {
+        let (mut distinct, mut costs) = (SmallVec::new(), SmallVec::<[u32; 4]>::new());
+        for LogCost { log, cost } in logs.into_iter().map(L::into) {
+            match add_distinct(&mut distinct, log) {
+                Some(index) => costs[index] = costs[index].max(cost),
+                None => costs.push(cost),
+            }
+        }
+        let mut check = Self::from_logs(distinct);
+        check.set_costs(&costs);
+        check
     }
 
     /// Creates the check of a new request, without a copy of the logs.
@@ -95,13 +110,56 @@ impl Check {
             wants_timestamp: false,
             on_failure: FailurePolicy::default(),
             logs: if logs.len() < 2 { logs } else { distinct(logs) },
+            costs: Box::default(),
         }
+    }
+
+    /// Sets the cost of each log. Without logs it stays 1.
+    fn set_costs(&mut self, costs: &[u32]) {
+        self.cost = costs.iter().copied().max().unwrap_or(1);
+        let is_same = costs.iter().all(|cost| *cost == self.cost);
+        self.costs = if is_same { Box::default() } else { costs.into() };
     }
 
     /// Returns the logs. No log occurs twice.
     #[must_use]
     pub fn logs(&self) -> &[LogId] {
         &self.logs
+    }
+
+    /// Returns each log with how many places the request takes in it.
+    pub fn costs(&self) -> impl Iterator<Item = (&LogId, u32)> {
+        self.logs.iter().enumerate().map(|(index, log)| (log, self.cost_in(index)))
+    }
+
+    /// Returns how many places the request takes in the log of an index.
+    #[inline]
+    pub(crate) fn cost_in(&self, index: usize) -> u32 {
+        self.costs.get(index).copied().unwrap_or(self.cost)
+    }
+
+    /// Returns whether the request takes one place in each log.
+    #[inline]
+    pub(crate) fn takes_one_place(&self) -> bool {
+        self.cost == 1 && self.costs.is_empty()
+    }
+
+    /// Returns the check with the same cost in each log.
+    #[cfg(any(feature = "redis", feature = "contract"))]
+    pub(crate) fn at_cost(&self, cost: u32) -> Self {
+        Self { cost, costs: Box::default(), ..self.clone() }
+    }
+
+    /// Returns the check of the same request in some of its logs.
+    pub(crate) fn part(&self, has: impl Fn(usize) -> bool) -> Self {
+        let (mut logs, mut costs) = (SmallVec::new(), SmallVec::<[u32; 4]>::new());
+        for (_, (log, cost)) in self.costs().enumerate().filter(|(index, _)| has(*index)) {
+            logs.push(log.clone());
+            costs.push(cost);
+        }
+        let mut part = Self { logs, costs: Box::default(), ..*self };
+        part.set_costs(&costs);
+        part
     }
 
     /// Returns the check with the limits of one of several `instances` that decide independently, or
@@ -122,12 +180,26 @@ impl Check {
     #[inline]
     pub(crate) fn ensure_possible(&self) -> Result<(), StoreError> {
         ensure_cost(self.cost)?;
+        if !self.costs.is_empty() {
+            return self.ensure_each_possible();
+        }
         let quotas = self.logs.iter().flat_map(|log| log.policy.quotas());
         match quotas.map(|quota| quota.limit()).min() {
             Some(limit) if self.cost > limit => {
                 Err(StoreError::CostAboveLimit { cost: self.cost, limit })
             }
             _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn ensure_each_possible(&self) -> Result<(), StoreError> {
+        let limits = self.costs().flat_map(|(log, cost)| {
+            log.policy.quotas().iter().map(move |quota| (quota.limit(), cost))
+        });
+        match limits.filter(|(limit, cost)| cost > limit).min() {
+            Some((limit, cost)) => Err(StoreError::CostAboveLimit { cost, limit }),
+            None => Ok(()),
         }
     }
 }
@@ -144,10 +216,17 @@ pub(crate) fn ensure_cost(cost: u32) -> Result<(), StoreError> {
 fn distinct(logs: SmallVec<[LogId; 1]>) -> SmallVec<[LogId; 1]> {
     let mut distinct: SmallVec<[LogId; 1]> = SmallVec::new();
     for log in logs {
-        match distinct.iter_mut().find(|other| **other == log) {
-            Some(other) => other.policy = other.policy.merged(&log.policy),
-            None => distinct.push(log),
-        }
+        add_distinct(&mut distinct, log);
     }
     distinct
+}
+
+/// Adds a log, or its quotas if the log is there. Returns the index of a log that was there.
+fn add_distinct(logs: &mut SmallVec<[LogId; 1]>, log: LogId) -> Option<usize> {
+    let index = logs.iter().position(|other| *other == log);
+    match index {
+        Some(index) => logs[index].policy = logs[index].policy.merged(&log.policy),
+        None => logs.push(log),
+    }
+    index
 }

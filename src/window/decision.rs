@@ -198,8 +198,7 @@ impl Usage {
 
     /// Adds the places of the request to the remaining ones, after it was cancelled.
     pub(crate) fn give_back(&mut self) {
-        let cost = self.check.cost;
-        for (log, outcome) in self.check.logs.iter().zip(self.outcome.logs_mut()) {
+        for ((log, cost), outcome) in self.check.costs().zip(self.outcome.logs_mut()) {
             let quotas = log.policy.quotas_and_candidates();
             for (quota, state) in quotas.zip(outcome.states_mut()) {
                 state.remaining = state.remaining.saturating_add(cost).min(quota.limit());

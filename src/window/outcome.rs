@@ -230,7 +230,7 @@ impl QuotaState {
         self.remaining
     }
 
-    /// Returns how long until there is room for the check's cost: zero if there was room when the
+    /// Returns how long until there is room for the check's cost in this log: zero if there was room when the
     /// store decided.
     #[must_use]
     pub const fn wait(&self) -> Duration {
@@ -245,7 +245,7 @@ impl QuotaState {
         Duration::from_micros(self.reset_us)
     }
 
-    /// Returns whether there was no room for the check's cost.
+    /// Returns whether there was no room for the check's cost in this log.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.wait_us > 0

@@ -77,4 +77,11 @@ async fn request_is_settled_in_every_slot() {
         assert_eq!(limiters[0].peek("alice").await.unwrap().remaining(), left);
         assert_eq!(limiters[1].peek("bob").await.unwrap().remaining(), left);
     }
+    let costs = [(&user, "alice", 6), (&ip, "bob", 2)];
+    for left in [[4, 8], [4, 8]] {
+        // The second request is denied by the user alone, and rolled back if need be.
+        let is_admitted = limiters[0].check_all(costs).await.unwrap().is_admitted();
+        assert_eq!(limiters[0].peek("alice").await.unwrap().remaining(), left[0], "{is_admitted}");
+        assert_eq!(limiters[1].peek("bob").await.unwrap().remaining(), left[1], "{is_admitted}");
+    }
 }

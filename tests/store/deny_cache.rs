@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::counting::Counting;
 
 const TICK: Duration = Duration::from_micros(1);
+const A_SECOND: Duration = Duration::from_secs(1);
 
 /// A cache that believes a denial for as long as it says.
 fn cached(store: &Counting) -> DenyCache<Counting> {
@@ -95,6 +96,29 @@ async fn cache_knows_which_policy_denied() {
     }
     assert_eq!(store.checks(), checks);
     assert!(check("bob", "here").await.is_admitted(), "the address was never full");
+}
+
+/// A denial at a cost of 1 does not say how long a higher cost waits in another log.
+#[tokio::test(start_paused = true)]
+async fn different_costs_go_to_the_store() {
+    let store = Counting::default();
+    let user = PolicyHandle::new(Policy::new("user").quota(Quota::new(1, A_SECOND * 5)));
+    let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_minute(3)));
+    let limiter = Limiter::new(&user, cached(&store));
+    let check =
+        async |cost| limiter.check_all([(&user, "alice", 1), (&ip, "here", cost)]).await.unwrap();
+    assert!(check(1).await.is_admitted());
+    assert_eq!(check(1).await.usage().retry_after(), A_SECOND * 5, "this denial is cached");
+    for checks in 3..6 {
+        let decision = check(3).await;
+        assert_eq!(store.checks(), checks);
+        assert_eq!(decision.usage().retry_after(), A_SECOND * 60);
+        assert_eq!(decision.denied().unwrap().violated().collect::<Vec<_>>(), ["user", "ip"]);
+    }
+    advance(A_SECOND * 5).await;
+    assert!(check(2).await.is_admitted());
+    assert!(!check(1).await.is_admitted(), "the admission has dropped the denial");
+    assert_eq!(store.checks(), 7);
 }
 
 #[tokio::test(start_paused = true)]

@@ -41,9 +41,10 @@ impl Model {
         let (now_us, id) = (self.now_us, check.id);
         // The shorter Lua script removes expired entries only when it admits. The difference shows
         // when the clock steps back.
-        let is_short = record && check.cost == 1 && !check.repeated && !check.wants_timestamp;
+        let is_short =
+            record && check.takes_one_place() && !check.repeated && !check.wants_timestamp;
         let (mut recorded_us, mut outcomes) = (None, Vec::new());
-        for log in &check.logs {
+        for (log, cost) in check.costs() {
             let entries = self.log(log);
             if !is_short {
                 entries.remove_expired(now_us, LONGEST_WINDOW_US);
@@ -51,7 +52,7 @@ impl Model {
             if check.repeated {
                 recorded_us = recorded_us.or_else(|| entries.find(id, now_us, LONGEST_WINDOW_US));
             }
-            let state = |quota| entries.state(now_us, quota, check.cost);
+            let state = |quota| entries.state(now_us, quota, cost);
             outcomes.push(LogOutcome::of(&log.policy, state));
         }
         let timestamp = Duration::from_micros(recorded_us.unwrap_or(now_us));
@@ -76,10 +77,10 @@ impl Model {
         }
         outcome.admitted = outcome.fits();
         if outcome.admitted && record {
-            for (log, outcome) in check.logs.iter().zip(outcome.logs_mut()) {
+            for ((log, cost), outcome) in check.costs().zip(outcome.logs_mut()) {
                 let entries = self.log(log);
                 entries.remove_expired(now_us, LONGEST_WINDOW_US);
-                entries.add(Entry { at_us: now_us, id }, check.cost, 0);
+                entries.add(Entry { at_us: now_us, id }, cost, 0);
                 for (quota, state) in log.policy.quotas_and_candidates().zip(outcome.states_mut()) {
                     let wait_us = state.wait_us;
                     *state = QuotaState { wait_us, ..entries.state(now_us, quota, 1) };
@@ -101,13 +102,13 @@ impl Model {
     pub(super) fn restore(&mut self, check: &Check, age_us: u64, raise: bool) -> u32 {
         let entry = Entry { at_us: self.now_us - age_us, id: check.id };
         let (now_us, mut added) = (self.now_us, 0);
-        for log in &check.logs {
+        for (log, cost) in check.costs() {
             let log = self.log(log);
             // Even an admission that is ignored removes expired entries. The difference shows when the
             // clock steps back.
             log.remove_expired(now_us, LONGEST_WINDOW_US);
-            if age_us < LONGEST_WINDOW_US && check.cost > 0 {
-                added += log.restore(entry, check.cost, 0, raise);
+            if age_us < LONGEST_WINDOW_US && cost > 0 {
+                added += log.restore(entry, cost, 0, raise);
             }
         }
         added

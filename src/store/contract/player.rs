@@ -13,7 +13,7 @@ use crate::key::Key;
 use crate::policy::{Penalty, Policy};
 use crate::quota::Quota;
 use crate::store::{Admission, BanSnapshot, LogSnapshot, Store};
-use crate::window::{Check, Explanation, Log, LogId, LogOutcome, Outcome};
+use crate::window::{Check, Explanation, Log, LogCost, LogId, LogOutcome, Outcome};
 
 pub(in crate::store) struct Player<'a> {
     store: &'a dyn Store,
@@ -72,16 +72,16 @@ impl<'a> Player<'a> {
             Step::SetLimits(at, long, short, quarters) => {
                 self.policies[at] = policy(at, [long, short], quarters, self.penalties);
             }
-            Step::Check { cost, ref logs } => {
-                let check = self.check(cost, logs);
+            Step::Check(ref logs) => {
+                let check = self.check(logs);
                 // A store never gets a check that could not pass.
                 if check.ensure_possible().is_ok() {
                     self.admit(&check).await?;
                     self.checks.push(check);
                 }
             }
-            Step::Peek { cost, ref logs } => {
-                let check = self.check(cost, logs);
+            Step::Peek(ref logs) => {
+                let check = self.check(logs);
                 if check.ensure_possible().is_ok() {
                     self.peek(&check).await?;
                 }
@@ -104,14 +104,22 @@ impl<'a> Player<'a> {
                     same(self.model.settle(&check, cost), was_there)?;
                 }
             }
+            Step::SettleInOne(index, cost, log) => {
+                if let Some(check) = self.earlier(index) {
+                    let log = log % check.logs.len();
+                    let part = Arc::new(check.part(|index| index == log));
+                    let was_there = self.store.settle(&part, cost).await;
+                    same(self.model.settle(&part, cost), was_there)?;
+                }
+            }
             Step::Reset(at, key) => {
                 let log = self.log(at, key);
                 same((), self.store.reset(std::slice::from_ref(&log)).await)?;
                 *self.model.log(&log) = Log::new();
                 self.reset_us = self.reset_us.max(Some(self.model.now_us));
             }
-            Step::Restore { age_us, cost, confirmed, ref logs } => {
-                let check = self.check(cost, logs);
+            Step::Restore { age_us, confirmed, ref logs } => {
+                let check = self.check(logs);
                 self.restore(check, age_us, confirmed).await?;
             }
             Step::RestoreEarlier(index, age_us, confirmed) => {
@@ -133,14 +141,15 @@ impl<'a> Player<'a> {
         LogId::new(self.policies[at].clone(), self.keys[key].clone())
     }
 
-    fn check(&self, cost: u32, logs: &[(usize, usize)]) -> Arc<Check> {
-        let mut check = Check::new(logs.iter().map(|(at, key)| self.log(*at, *key)));
+    fn check(&self, logs: &[(usize, usize, u32)]) -> Arc<Check> {
+        let log = |(at, key, cost): &_| LogCost::new(self.log(*at, *key), *cost);
+        let mut check = Check::new(logs.iter().map(log));
         // Redis decides about such a check with its shorter script.
         let policy = &self.policies[logs[0].0];
         let is_short = logs.len() == 1
             && policy.quotas_and_candidates().len() == 1
             && policy.get_penalty().is_none();
-        (check.cost, check.wants_reset, check.wants_timestamp) = (cost, !is_short, !is_short);
+        (check.wants_reset, check.wants_timestamp) = (!is_short, !is_short);
         Arc::new(check)
     }
 
@@ -184,9 +193,9 @@ impl<'a> Player<'a> {
         }
         let age_us = age_us.min(self.model.now_us.saturating_sub(since_us));
         let age = Duration::from_micros(age_us);
-        let admission = Admission { confirmed, ..Admission::new(check.id, check.cost, age) };
         let mut added = Ok(0);
-        for log in &check.logs {
+        for (log, cost) in check.costs() {
+            let admission = Admission { confirmed, ..Admission::new(check.id, cost, age) };
             let restored = self.store.restore(log, &LogSnapshot::new(vec![admission])).await;
             added = added.and_then(|added| Ok(added + restored?.added));
         }

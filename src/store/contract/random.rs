@@ -105,8 +105,8 @@ fn shorter_script_is_exact_at_its_boundaries() {
                 for offset in offsets {
                     for advance in [offset, 0, LONGEST_WINDOW_US - offset - 1, 1] {
                         steps.push(Step::Advance(advance));
-                        steps.push(Step::Check { cost: 1, logs: vec![(0, 0)] });
-                        steps.push(Step::Peek { cost: 1, logs: vec![(0, 0)] });
+                        steps.push(Step::Check(vec![(0, 0, 1)]));
+                        steps.push(Step::Peek(vec![(0, 0, 1)]));
                     }
                 }
             }

@@ -1,36 +1,33 @@
 //! [`Step`]: a call of the store, or a change of its clock or of a policy. Histories of random steps.
 
+use std::ops::Range;
+
 use fastrand::Rng;
 
 /// The longest window of every policy. It is far longer than a test takes, because the TTLs of Redis
 /// keys run on the server's real clock.
 pub(in crate::store) const LONGEST_WINDOW_US: u64 = 1_000_000_000;
 
-/// A step of a history. A log is given by the indices of its policy and its key, and an earlier check
-/// by its index.
+/// A step of a history. A log is given by the indices of its policy and its key, in a check also by the
+/// cost there, and an earlier check by its index.
 #[derive(Clone, Debug)]
 pub(in crate::store) enum Step {
     Advance(u64),
     /// Only in the tests of this crate, because the clock of a store may not be able to step back.
     Rewind(u64),
-    Check {
-        cost: u32,
-        logs: Vec<(usize, usize)>,
-    },
+    Check(Vec<(usize, usize, u32)>),
     Repeat(usize),
-    Peek {
-        cost: u32,
-        logs: Vec<(usize, usize)>,
-    },
+    Peek(Vec<(usize, usize, u32)>),
     Cancel(usize),
     /// An earlier check and the number of places that it takes from now on.
     Settle(usize, u32),
+    /// The same in one log of the earlier check, given by its index.
+    SettleInOne(usize, u32, usize),
     Reset(usize, usize),
     Restore {
         age_us: u64,
-        cost: u32,
         confirmed: bool,
-        logs: Vec<(usize, usize)>,
+        logs: Vec<(usize, usize, u32)>,
     },
     /// Restores an earlier check with an age, confirmed or not.
     RestoreEarlier(usize, u64, bool),
@@ -54,16 +51,15 @@ pub(super) fn history(random: &mut Rng, steps: usize, clock_steps_back: bool) ->
 fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
     match random.u32(0..29) {
         0..5 => Step::Advance(advance_us(random)),
-        5..15 => Step::Check { cost: cost(random), logs: logs(random) },
+        5..15 => Step::Check(logs(random, 0..6)),
         15..17 => Step::Repeat(random.usize(..1 << 16)),
-        17 => Step::Peek { cost: cost(random), logs: logs(random) },
+        17 => Step::Peek(logs(random, 0..6)),
         18..20 => Step::Cancel(random.usize(..1 << 16)),
         20 => Step::Reset(random.usize(0..2), random.usize(0..2)),
         21 => Step::Restore {
             age_us: random.u64(0..LONGEST_WINDOW_US * 5 / 4),
-            cost: random.u32(1..4),
             confirmed: random.bool(),
-            logs: logs(random),
+            logs: logs(random, 1..4),
         },
         22 => {
             let (index, age_us) = (random.usize(..1 << 16), random.u64(0..LONGEST_WINDOW_US));
@@ -74,7 +70,11 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
             remaining_us: random.u64(0..LONGEST_WINDOW_US),
             log: (random.usize(0..2), random.usize(0..2)),
         },
-        24..27 => Step::Settle(random.usize(..1 << 16), random.u32(0..8)),
+        24..26 => Step::Settle(random.usize(..1 << 16), random.u32(0..8)),
+        26 => {
+            let (index, cost) = (random.usize(..1 << 16), random.u32(0..8));
+            Step::SettleInOne(index, cost, random.usize(..1 << 16))
+        }
         _ => {
             let (long, short) = (random.u32(1..9), random.u32(1..6));
             Step::SetLimits(random.usize(0..2), long, short, random.u64(1..4))
@@ -82,13 +82,13 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
     }
 }
 
-fn cost(random: &mut Rng) -> u32 {
-    if random.u8(0..7) < 6 { 1 } else { random.u32(0..6) }
-}
-
-fn logs(random: &mut Rng) -> Vec<(usize, usize)> {
+/// Returns up to three logs, most often at a cost of 1 in each.
+fn logs(random: &mut Rng, costs: Range<u32>) -> Vec<(usize, usize, u32)> {
+    let same = if random.u8(0..7) < 6 { 1 } else { random.u32(costs.clone()) };
+    let is_same = random.u8(0..4) > 0;
+    let cost = |random: &mut Rng| if is_same { same } else { random.u32(costs.clone()) };
     let count = random.usize(1..4);
-    (0..count).map(|_| (random.usize(0..2), random.usize(0..2))).collect()
+    (0..count).map(|_| (random.usize(0..2), random.usize(0..2), cost(random))).collect()
 }
 
 /// Returns a length of time, often exactly that of a window, or one microsecond more or less.

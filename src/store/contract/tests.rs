@@ -7,6 +7,7 @@ use crate::store::{Explanation, LogSnapshot, MemoryStore, Outcome, Restored, Sto
 enum Fault {
     IgnoresRepeated,
     IgnoresCost,
+    IgnoresCostsOfLogs,
     RecordsDenials,
     ForgetsCancels,
     ForgetsSettlements,
@@ -31,7 +32,10 @@ impl Wrong {
             check.repeated = false;
         }
         if self.has(Fault::IgnoresCost) {
-            check.cost = check.cost.min(1);
+            check = check.at_cost(check.cost.min(1));
+        }
+        if self.has(Fault::IgnoresCostsOfLogs) {
+            check = check.at_cost(check.cost);
         }
         Arc::new(check)
     }
@@ -52,8 +56,8 @@ impl Store for Wrong {
         StoreFuture::later(async move {
             let outcome = store.admit(&check).await?;
             if records_denials && !outcome.admitted {
-                let admission = crate::store::Admission::new(check.id, check.cost, Duration::ZERO);
-                for log in &check.logs {
+                for (log, cost) in check.costs() {
+                    let admission = crate::store::Admission::new(check.id, cost, Duration::ZERO);
                     store.restore(log, &LogSnapshot::new(vec![admission])).await?;
                 }
             }
@@ -138,6 +142,7 @@ async fn faults_are_found() {
     for (fault, step) in [
         (Fault::IgnoresRepeated, "Repeat("),
         (Fault::IgnoresCost, "expected Outcome"),
+        (Fault::IgnoresCostsOfLogs, "expected Outcome"),
         (Fault::RecordsDenials, "expected [Explanation"),
         (Fault::ForgetsCancels, ""),
         (Fault::ForgetsSettlements, "expected Outcome"),

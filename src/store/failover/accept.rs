@@ -97,7 +97,7 @@ impl<S: Store> Failover<S> {
         if check.logs.iter().any(is_banned) {
             return Comparison::Conflicts;
         }
-        let costless = Arc::new(Check { cost: 0, ..Check::clone(check) });
+        let costless = Arc::new(check.at_cost(0));
         let Ok(local) = immediate(self.0.local.peek(&costless)) else { return Comparison::Agrees };
         // First, because a log above its limit has no places left, as one at its limit.
         if local.logs().iter().any(LogOutcome::is_full) {

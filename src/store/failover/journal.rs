@@ -146,10 +146,14 @@ impl Journal {
         if more > 0 && !self.has_room(more, at) {
             return Err(StoreError::Full { capacity: self.capacity });
         }
-        for log in &check.logs {
+        for (log, cost) in check.costs() {
+            if cost == 0 && kind.restores() {
+                // A later settlement must not find an admission of this log.
+                continue;
+            }
             self.next_number += 1;
             let number = self.next_number;
-            let change = Change { id: check.id, kind, cost: check.cost, at, number };
+            let change = Change { id: check.id, kind, cost, at, number };
             let is_new = self.backlog(log).add(change);
             self.changes += usize::from(is_new);
         }

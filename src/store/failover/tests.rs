@@ -73,7 +73,8 @@ fn cancelled_request_stays_cancelled() {
             admit(&Arc::new(Check::new([log.clone()])));
         });
         runtime.block_on(failover.write_back_and_resync(std::slice::from_ref(&log))).unwrap();
-        let repeated = Check { repeated: true, cost: 0, ..Check::clone(&cancelled) };
+        let mut repeated = cancelled.at_cost(0);
+        repeated.repeated = true;
         let held =
             immediate(store.peek(&Arc::new(repeated))).unwrap().logs()[0].quotas()[0].remaining;
         assert_eq!(held, LIMIT - 1, "only the other request is there, in round {round}");

@@ -81,7 +81,8 @@ impl Inner {
                 let longest_window_us = log.policy.longest_window_us();
                 recorded_us = recorded_us.or_else(|| entries.find(id, now_us, longest_window_us));
             }
-            let state = |quota| entries.state(now_us, quota, check.cost);
+            let cost = check.cost_in(index);
+            let state = |quota| entries.state(now_us, quota, cost);
             outcomes.push(LogOutcome::of(&log.policy, state));
         }
         let timestamp = Duration::from_micros(recorded_us.unwrap_or(now_us));
@@ -105,15 +106,20 @@ impl Inner {
         if !outcome.admitted || !record || check.cost == 0 {
             return Ok(outcome);
         }
-        let absent = slots.iter().filter(|slot| slot.is_none()).count();
+        let is_absent =
+            |(index, slot): &(usize, &Option<u32>)| slot.is_none() && check.cost_in(*index) > 0;
+        let absent = slots.iter().enumerate().filter(is_absent).count();
         if absent > 0 && !self.reserve(absent) {
             return Err(StoreError::Full { capacity: self.capacity });
         }
-        for (index, (log, slot)) in check.logs.iter().zip(slots).enumerate() {
+        for (index, ((log, cost), slot)) in check.costs().zip(slots).enumerate() {
+            if cost == 0 {
+                continue;
+            }
             let (shard, hash) = locked.shard(index);
             let slot = slot.unwrap_or_else(|| self.insert(shard, hash, log, now_us));
-            shard.log_mut(slot).add(Entry { at_us: now_us, id }, now_us, check.cost);
-            outcome.logs_mut()[index].count(&log.policy, check.cost);
+            shard.log_mut(slot).add(Entry { at_us: now_us, id }, now_us, cost);
+            outcome.logs_mut()[index].count(&log.policy, cost);
         }
         // Only after all logs have recorded the request: an expired log of the check must not be
         // dropped before.
@@ -156,13 +162,13 @@ impl Inner {
     pub(super) fn try_record(&self, check: &Check, at_us: u64) -> Result<(), StoreError> {
         let mut locked = self.lock_all(&check.logs);
         let entry = Entry { at_us, id: check.id };
-        for (index, log) in check.logs.iter().enumerate().filter(|_| check.cost > 0) {
+        for (index, (log, cost)) in check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0) {
             let (shard, hash) = locked.shard(index);
             let slot = self.find_or_insert(shard, hash, log, at_us)?;
             if check.repeated {
-                shard.log_mut(slot).restore(entry, at_us, check.cost, true);
+                shard.log_mut(slot).restore(entry, at_us, cost, true);
             } else {
-                shard.log_mut(slot).add(entry, at_us, check.cost);
+                shard.log_mut(slot).add(entry, at_us, cost);
             }
             self.drop_expired(shard, at_us, DROPPED_PER_ADMISSION);
         }

@@ -48,23 +48,19 @@ struct Part {
 }
 
 fn split(check: &Check) -> SmallVec<[Part; 2]> {
-    let mut parts: SmallVec<[Part; 2]> = SmallVec::new();
-    for (index, log) in check.logs.iter().enumerate() {
-        let same_key = |part: &&mut Part| part.check.logs[0].key == log.key;
-        match parts.iter_mut().find(same_key) {
-            Some(part) => {
-                Arc::make_mut(&mut part.check).logs.push(log.clone());
-                part.indices.push(index);
-            }
-            None => {
-                let mut check = Check { logs: SmallVec::new(), ..check.clone() };
-                check.logs.push(log.clone());
-                let check = Arc::new(check);
-                parts.push(Part { check, indices: smallvec::smallvec![index] });
-            }
+    let logs = &check.logs;
+    let mut of_keys: SmallVec<[SmallVec<[usize; 2]>; 2]> = SmallVec::new();
+    for (index, log) in logs.iter().enumerate() {
+        match of_keys.iter_mut().find(|indices| logs[indices[0]].key == log.key) {
+            Some(indices) => indices.push(index),
+            None => of_keys.push(smallvec::smallvec![index]),
         }
     }
-    parts
+    let part = |indices: SmallVec<[usize; 2]>| {
+        let check = Arc::new(check.part(|index| indices.contains(&index)));
+        Part { check, indices }
+    };
+    of_keys.into_iter().map(part).collect()
 }
 
 fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
@@ -76,8 +72,10 @@ fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
     for (part, mut outcome) in parts.iter().zip(outcomes) {
         if outcome.admitted && !admitted {
             // The state after the cancellation.
-            for state in outcome.logs_mut().iter_mut().flat_map(LogOutcome::states_mut) {
-                (state.remaining, state.wait_us) = (state.remaining + check.cost, 0);
+            for ((_, cost), log) in part.check.costs().zip(outcome.logs_mut()) {
+                for state in log.states_mut() {
+                    (state.remaining, state.wait_us) = (state.remaining + cost, 0);
+                }
             }
         }
         for (index, log) in part.indices.iter().zip(outcome.logs()) {

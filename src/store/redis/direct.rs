@@ -206,9 +206,10 @@ impl DirectStore {
             let log = &check.logs[index];
             command.arg(self.keys().ban_record(log)).arg(self.keys().strikes(log));
         }
-        command.arg(check.id.as_bytes()).arg(check.cost).arg(mode);
+        command.arg(check.id.as_bytes()).arg(mode);
         command.arg(u8::from(check.wants_reset)).arg(logs);
-        for log in &check.logs {
+        for (log, cost) in check.costs() {
+            command.arg(cost);
             add_quotas(&mut command, &log.policy);
         }
         for (index, penalty) in penalties() {

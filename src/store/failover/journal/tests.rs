@@ -57,7 +57,7 @@ async fn settled_restore_keeps_its_time() {
     let (check, admitted) = (add_restore(&mut journal, 0).unwrap(), Instant::now());
     tokio::time::advance(Duration::from_secs(60)).await;
     for cost in [2, 4] {
-        let settled = Check { cost, ..check.clone() };
+        let settled = check.at_cost(cost);
         journal.add(&settled, ChangeKind::Settle, Instant::now()).unwrap();
     }
     assert_eq!(journal.places(&[log(0)]), 4);

@@ -5,6 +5,7 @@ use tokio::time::{advance, sleep, timeout};
 use super::*;
 use crate::store::DecidedBy;
 use crate::store::faulty::Faulty;
+use crate::window::LogCost;
 
 fn faulty() -> (Failover<Faulty>, Faulty) {
     let store = Faulty::new();
@@ -180,7 +181,7 @@ fn unpolled_runtime_delays_no_other() {
 async fn admission_being_written_is_settled() {
     let (failover, store) = faulty();
     let policy = policy(Quota::per_hour(10));
-    let reserved = Arc::new(Check { cost: 3, ..Check::clone(&check(&policy, "alice")) });
+    let reserved = Arc::new(check(&policy, "alice").at_cost(3));
     for actual in [5, 1] {
         store.fail();
         assert!(failover.admit(&reserved).await.unwrap().admitted);
@@ -196,4 +197,39 @@ async fn admission_being_written_is_settled() {
         assert_eq!(outcome.logs()[0].quotas()[0].remaining, 10 - actual);
         failover.reset(&reserved.logs).await.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn different_costs_are_written_back() {
+    let (failover, store) = faulty();
+    let log = |name: &str| {
+        let policy = Policy::new(name).quota(Quota::per_hour(10));
+        LogId::new(Arc::new(policy), "alice")
+    };
+    let logs = [("parts", 4), ("messages", 1), ("free", 0)];
+    let costs = logs.map(|(name, cost)| LogCost::new(log(name), cost));
+    let check = Arc::new(Check::new(costs));
+    let logs = check.logs.clone();
+    let left = async || {
+        sleep(Duration::from_secs(2)).await;
+        logs.iter()
+            .map(|log| immediate(store.store.peek(&Arc::new(Check::new([log.clone()])))).unwrap())
+            .map(|outcome| outcome.logs()[0].quotas()[0].remaining)
+            .collect::<Vec<_>>()
+    };
+    store.fail();
+    let outcome = failover.admit(&check).await.unwrap();
+    assert_eq!(outcome.decided_by, DecidedBy::LocalLog);
+    let of_log = |log: &crate::window::LogOutcome| log.quotas()[0].remaining;
+    assert_eq!(outcome.logs().iter().map(of_log).collect::<Vec<_>>(), [6, 9, 10]);
+    store.work(Duration::ZERO);
+    assert_eq!(left().await, [6, 9, 10]);
+
+    store.fail();
+    let mut other = check.clone();
+    Arc::make_mut(&mut other).id = uuid::Uuid::new_v4();
+    assert!(failover.admit(&other).await.unwrap().admitted);
+    assert!(failover.settle(&other.part(|index| index != 1).into(), 2).await.unwrap());
+    store.work(Duration::ZERO);
+    assert_eq!(left().await, [4, 8, 10], "the log without the request stays without it");
 }

@@ -7,6 +7,7 @@ use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::store::faulty::Faulty;
 use crate::store::{BanState, DenyCache, QuotaState, Strike};
+use crate::window::LogCost;
 
 fn log(name: &str, key: &str) -> LogId {
     let policy = Arc::new(Policy::new(name).quota(Quota::per_minute(1)));
@@ -76,4 +77,28 @@ async fn rollback_drops_cached_denials() {
     assert!(!store.admit(&one("user", "alice")).await.unwrap().admitted);
     assert!(!rolled_back.await.unwrap().unwrap().admitted);
     assert!(store.admit(&one("user", "alice")).await.unwrap().admitted, "the log is empty");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_slot_takes_its_own_cost() {
+    let policy = |name: &str, limit| Arc::new(Policy::new(name).quota(Quota::per_hour(limit)));
+    let (parts, messages, all) = (policy("parts", 10), policy("messages", 2), policy("all", 9));
+    let check = |cost| {
+        let logs = [(&parts, "bank", cost), (&messages, "bob", 1), (&all, "bank", 2)];
+        let log = |(policy, key, cost): (&Arc<Policy>, &str, u32)| {
+            LogCost::new(LogId::new(policy.clone(), key), cost)
+        };
+        Arc::new(Check::new(logs.map(log)))
+    };
+    let remaining = |outcome: &Outcome| {
+        outcome.logs().iter().map(|log| log.quotas()[0].remaining).collect::<Vec<_>>()
+    };
+    let store = CrossSlot::new(Faulty::new());
+    assert_eq!(remaining(&store.admit(&check(4)).await.unwrap()), [6, 1, 7]);
+    assert_eq!(remaining(&store.peek(&check(4)).await.unwrap()), [6, 1, 7]);
+    assert_eq!(remaining(&store.admit(&check(3)).await.unwrap()), [3, 0, 5]);
+    let denied = store.admit(&check(3)).await.unwrap();
+    assert_eq!((denied.admitted, denied.rollback), (false, Rollback::Done));
+    assert_eq!(remaining(&denied), [3, 0, 5], "what the rollback has given back");
+    assert_eq!(remaining(&store.peek(&check(0)).await.unwrap()), [3, 0, 5]);
 }

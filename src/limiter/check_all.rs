@@ -1,0 +1,85 @@
+//! [`Limiter::check_all`]: one decision about several logs.
+
+use super::Limiter;
+use crate::error::StoreError;
+use crate::key::Key;
+use crate::policy::PolicyHandle;
+use crate::window::{Check, Decision, LogCost};
+
+impl Limiter {
+    /// Admits and counts one request under several policies, each with its own key. Either all logs
+    /// record the request or none does.
+    ///
+    /// The policies replace that of the limiter. Each log is a policy and a key, where the request takes
+    /// one place, or a policy, a key and a cost, see [`LogCost`]. A policy may occur with several keys. If a
+    /// policy and key occur twice, they count once, at the higher cost. Without any log the request is
+    /// admitted.
+    ///
+    /// A cost of 0 takes no place in that log, see [`Limiter::check_cost`].
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Limiter::check_cost`]. No cost may be above the limit of its own policy.
+    ///
+    /// ```
+    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
+    /// let sender = PolicyHandle::new(Policy::new("sender").quota(Quota::per_minute(100)));
+    /// let receiver = PolicyHandle::new(Policy::new("receiver").quota(Quota::per_minute(5)));
+    /// let limiter = Limiter::new(&sender, MemoryStore::new());
+    ///
+    /// let decision = limiter.check_all([(&sender, "bank"), (&receiver, "receiver-17")]).await?;
+    /// assert!(decision.is_admitted());
+    ///
+    /// // The sender pays for three parts. The receiver gets one message.
+    /// let logs = [(&sender, "bank", 3), (&receiver, "receiver-17", 1)];
+    /// assert!(limiter.check_all(logs).await?.is_admitted());
+    /// assert_eq!(limiter.peek("bank").await?.remaining(), 96);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn check_all<L: Into<LogCost>>(
+        &self,
+        logs: impl IntoIterator<Item = L>,
+    ) -> Result<Decision, StoreError> {
+        self.decide(self.admission_of(Check::new(logs))).await
+    }
+
+    /// Admits a request that takes `cost` places in the log of each policy and key, or denies it. It is
+    /// [`Limiter::check_all`] with the same cost in every log.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Limiter::check_cost`]. The cost must not be above the limit of any of the
+    /// policies.
+    ///
+    /// ```
+    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
+    /// let sender = PolicyHandle::new(Policy::new("sender").quota(Quota::per_minute(100)));
+    /// let receiver = PolicyHandle::new(Policy::new("receiver").quota(Quota::per_minute(5)));
+    /// let limiter = Limiter::new(&sender, MemoryStore::new());
+    ///
+    /// let logs = [(&sender, "bank"), (&receiver, "receiver-17")];
+    /// assert!(limiter.check_all_cost(logs, 3).await?.is_admitted());
+    /// assert!(!limiter.check_all_cost(logs, 3).await?.is_admitted());
+    /// assert_eq!(limiter.peek("bank").await?.remaining(), 97);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn check_all_cost<P, K>(
+        &self,
+        pairs: impl IntoIterator<Item = (P, K)>,
+        cost: u32,
+    ) -> Result<Decision, StoreError>
+    where
+        P: Into<PolicyHandle>,
+        K: Into<Key>,
+    {
+        self.check_all(pairs.into_iter().map(|(policy, key)| (policy, key, cost))).await
+    }
+}
