@@ -11,6 +11,7 @@ mod pending_request;
 mod rejection;
 mod rule;
 mod service;
+mod waiting_request;
 
 pub use body::ResponseBody;
 pub use config::{MissingKey, Muted, OnBan};

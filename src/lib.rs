@@ -146,6 +146,7 @@ mod telemetry;
 #[cfg(feature = "serde")]
 mod text_form;
 mod time;
+mod waiting;
 mod window;
 
 pub use self::bans::{BanEvent, Bans};
@@ -156,7 +157,7 @@ pub use self::http::{
     SlidingWindow, SlidingWindowLayer,
 };
 pub use self::key::{Key, KeyError, KeyExtractor};
-pub use self::limiter::{Limiter, WaitError};
+pub use self::limiter::Limiter;
 pub use self::offenders::{Offender, TopOffenders};
 pub use self::overrides::{Override, Overrides};
 pub use self::policy::{
@@ -170,6 +171,7 @@ pub use self::store::RedisStore;
 pub use self::store::{Ban, BanCursor, BanPage, ParseBanCursorError};
 #[cfg(feature = "storm")]
 pub use self::storm::{StormDetector, StormEvent, StormRule};
+pub use self::waiting::WaitError;
 pub use self::window::{
     Admitted, BanExplanation, DecidedBy, Decision, Denied, Explanation, LogCost, LoggedAdmission,
     QuotaExplanation, Usage,

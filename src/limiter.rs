@@ -3,28 +3,22 @@
 mod check_all;
 mod explain;
 mod offenders;
-mod queue;
 mod settle;
 mod wait;
-mod wait_error;
-mod waiting;
 
 use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-pub use self::wait_error::WaitError;
-use self::waiting::Waiting;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::key::Key;
 use crate::offenders::TopOffenders;
 use crate::policy::{Policy, PolicyHandle};
 use crate::store::{Store, admit_if_open, conclude};
+use crate::waiting::{DEFAULT_MAX_WAITERS, Waiting};
 use crate::window::{Check, Decision, LogId, Usage};
-
-const DEFAULT_MAX_WAITERS: usize = 10_000;
 
 /// Limits requests of any kind: messages to a receiver, calls to a partner, jobs.
 ///
@@ -54,7 +48,7 @@ pub struct Limiter {
     policy: PolicyHandle,
     store: Arc<dyn Store>,
     on_failure: FailurePolicy,
-    waiting: Arc<Waiting>,
+    pub(crate) waiting: Arc<Waiting>,
     max_waiters: usize,
     offenders: Option<TopOffenders>,
 }

@@ -25,7 +25,7 @@ mod snapshot;
 use std::sync::Arc;
 
 pub use self::ban_store::{Ban, BanCursor, BanPage, BanStore, ParseBanCursorError};
-pub(crate) use self::conclude::{admit_if_open, conclude};
+pub(crate) use self::conclude::{admit_if_open, conclude, report};
 pub use self::deny_cache::DenyCache;
 #[cfg(all(feature = "memory", any(feature = "storm", feature = "moderation")))]
 pub(crate) use self::expiring::{ExpiringValue, Keep, Room, heap_bytes_of};

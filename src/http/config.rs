@@ -17,6 +17,7 @@ use crate::failure::FailurePolicy;
 use crate::key::KeyError;
 use crate::offenders::TopOffenders;
 use crate::store::{Check, LogId, Store};
+use crate::waiting::Waiting;
 use crate::window::Decision;
 
 pub(super) type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
@@ -41,6 +42,10 @@ pub(super) struct Config {
     pub(super) offenders: Option<TopOffenders>,
     pub(super) cancel_if: Option<Arc<CancelIf>>,
     pub(super) cancel_unanswered: bool,
+    /// How long a request waits for room. Zero if no request waits.
+    pub(super) max_wait: Duration,
+    pub(super) max_waiters: usize,
+    pub(super) waiting: Arc<Waiting>,
     /// Whether a double count with an outer layer was already reported.
     pub(super) double_count_reported: Arc<AtomicBool>,
 }
@@ -95,6 +100,12 @@ impl Config {
             }
         }
         self.rules.push(rule);
+    }
+
+    /// Returns whether requests wait for room.
+    #[inline]
+    pub(super) fn waits(&self) -> bool {
+        !self.max_wait.is_zero() && !self.shadow
     }
 
     pub(super) fn shows_headers_on_success(&self) -> bool {

@@ -15,6 +15,7 @@ use super::forwarded_request::{ForwardedRequest, ShownUsage};
 use super::headers::Fields;
 use super::pending_request::{NextStep, PendingRequest};
 use super::rejection::Rejection;
+use super::waiting_request::{Wait, Waited, wait};
 use crate::store::PendingCheck;
 use crate::window::Check;
 
@@ -33,6 +34,7 @@ pin_project! {
     #[project = StateProj]
     enum State<S, ReqBody, F, R> {
         Deciding { check: Option<PendingCheck>, request: Option<PendingRequest<S, ReqBody>> },
+        Waiting { wait: Wait, rest: Option<(S, ReqBody, Arc<Config>)> },
         Calling { #[pin] response: F, request: ForwardedRequest },
         Cancelling { cancelled: JoinHandle<()>, result: Option<R>, shown: Option<ShownUsage> },
         Rejected { rejection: Rejection, head: Parts, config: Arc<Config> },
@@ -59,8 +61,45 @@ where
         body: ReqBody,
         config: Arc<Config>,
     ) -> Self {
+        if config.waits() {
+            let wait = wait(check, head, config.clone());
+            return Self { state: State::Waiting { wait, rest: Some((inner, body, config)) } };
+        }
         let request = Some(PendingRequest::new(check, inner, head, body, config));
         Self { state: State::Deciding { check: None, request } }
+    }
+}
+
+impl<S, ReqBody, R> State<S, ReqBody, S::Future, R>
+where
+    S: Service<Request<ReqBody>>,
+{
+    fn after_wait(
+        waited: Waited,
+        head: Parts,
+        (mut inner, body, config): (S, ReqBody, Arc<Config>),
+    ) -> Self {
+        let decision = match waited {
+            Waited::Decided(decision) => decision,
+            Waited::Rejected(rejection) => return Self::Rejected { rejection, head, config },
+            Waited::NotLimited => {
+                let response = inner.call(Request::from_parts(head, body));
+                return Self::Calling { response, request: ForwardedRequest::default() };
+            }
+        };
+        let check = decision.usage().check().clone();
+        let mut pending = PendingRequest::new(check, inner, head, body, config);
+        match pending.end_wait(decision) {
+            NextStep::CheckAgain => Self::Deciding { check: None, request: Some(pending) },
+            NextStep::Forward { usage, cancel } => {
+                let (response, request) = pending.call(usage, cancel);
+                Self::Calling { response, request }
+            }
+            NextStep::Reject(rejection) => {
+                let (head, config) = pending.into_head();
+                Self::Rejected { rejection, head, config }
+            }
+        }
     }
 }
 
@@ -99,6 +138,10 @@ where
                             return Poll::Ready(Ok(respond(&rejection, &head, &config)));
                         }
                     }
+                }
+                StateProj::Waiting { wait, rest } => {
+                    let (head, waited) = ready!(wait.as_mut().poll(cx));
+                    State::after_wait(waited, head, rest.take().expect("polled after completion"))
                 }
                 StateProj::Calling { response, request } => {
                     let result = ready!(response.poll(cx));

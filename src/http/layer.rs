@@ -2,9 +2,11 @@ mod cancel;
 mod choose;
 mod offenders;
 mod reject;
+mod wait;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::request::Parts;
@@ -19,6 +21,7 @@ use crate::failure::FailurePolicy;
 use crate::key::KeyExtractor;
 use crate::policy::PolicyHandle;
 use crate::store::Store;
+use crate::waiting::{DEFAULT_MAX_WAITERS, Waiting};
 use crate::window::Decision;
 
 /// A Tower layer that limits each key of a service to a policy and denies further requests with 429.
@@ -96,6 +99,9 @@ impl SlidingWindowLayer {
             offenders: None,
             cancel_if: None,
             cancel_unanswered: false,
+            max_wait: Duration::ZERO,
+            max_waiters: DEFAULT_MAX_WAITERS,
+            waiting: Arc::new(Waiting::new()),
             double_count_reported: Arc::default(),
         };
         Self { config: Arc::new(config) }

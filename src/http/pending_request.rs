@@ -48,8 +48,11 @@ where
     }
 
     pub(super) fn send(&self) -> PendingCheck {
-        let is_cancellable = self.config.cancel_if.is_some() || self.config.cancel_unanswered;
-        PendingCheck::new(&self.config.store, &self.check, is_cancellable)
+        PendingCheck::new(&self.config.store, &self.check, self.is_cancellable())
+    }
+
+    fn is_cancellable(&self) -> bool {
+        self.config.cancel_if.is_some() || self.config.cancel_unanswered
     }
 
     pub(super) fn decide(
@@ -67,6 +70,19 @@ where
                 return NextStep::Reject(Rejection::StoreFailed(error));
             }
         };
+        self.follow(decision, cancel)
+    }
+
+    /// Takes the decision with which a wait has ended.
+    pub(super) fn end_wait(&mut self, decision: Decision) -> NextStep {
+        let is_counted =
+            decision.is_admitted() && decision.decided_by() != DecidedBy::FailurePolicy;
+        let cancel = (is_counted && self.is_cancellable())
+            .then(|| CancelHandle::new(&self.config.store, &self.check));
+        self.follow(decision, cancel)
+    }
+
+    fn follow(&mut self, decision: Decision, cancel: Option<CancelHandle>) -> NextStep {
         if let Some(observe) = &self.config.on_decision {
             observe(&decision);
         }

@@ -44,7 +44,7 @@ impl Limiter {
         &self,
         logs: impl IntoIterator<Item = L>,
     ) -> Result<Decision, StoreError> {
-        self.decide(self.admission_of(Check::new(logs))).await
+        self.decide(self.admission_of(Check::with_costs(logs))).await
     }
 
     /// Admits a request that takes `cost` places in the log of each policy and key, or denies it. It is

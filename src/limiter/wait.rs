@@ -1,17 +1,14 @@
 //! [`Limiter::until_admitted`]: waits until there is room.
 
-use std::future::poll_fn;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use smallvec::SmallVec;
+use tokio::time::Instant;
 
-use super::queue::{Turn, Waiter};
-use super::{Limiter, WaitError};
-use crate::error::StoreError;
+use super::Limiter;
 use crate::key::Key;
-use crate::store::{PendingCheck, conclude};
-use crate::window::{Admitted, Check, Decision, Denied};
+use crate::waiting::{Bounds, WaitError, until_admitted};
+use crate::window::{Admitted, LogId};
 
 impl Limiter {
     /// Waits until a request of `key` is admitted, and counts it.
@@ -167,66 +164,12 @@ impl Limiter {
         cost: u32,
         max_wait: Option<Duration>,
     ) -> Result<Admitted, WaitError> {
-        let ticket = self.waiting.ticket();
         // Without a deadline if it is too far away to be an instant.
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
-        let is_behind = self.waiting.has(&key);
+        let bounds = Bounds { deadline, max_waiters: self.max_waiters };
         let check = self.admission(self.log(key), cost);
-        let (key, first) = if is_behind {
-            check.ensure_possible().inspect_err(StoreError::report)?;
-            (check.logs[0].key.clone(), None)
-        } else {
-            match self.decide_or_cancel(check).await? {
-                Decision::Admitted(admitted) => return Ok(admitted),
-                Decision::Denied(denied) => {
-                    let denied = worth_a_wait(denied, deadline)?;
-                    (denied.check().logs[0].key.clone(), Some(denied))
-                }
-            }
-        };
-        let waiter = Waiter::new(cost, deadline);
-        let place = self.waiting.join(key, ticket, waiter, first, self.max_waiters)?;
-        loop {
-            match place.turn() {
-                Turn::GiveUp(denied) => return Err(WaitError::Denied(denied)),
-                Turn::Wait(None) => place.woken().await,
-                Turn::Wait(Some(at)) => {
-                    let _ = timeout_at(at, place.woken()).await;
-                }
-                Turn::Check => {
-                    let check = self.admission(self.log(place.key.clone()), cost);
-                    match self.decide_or_cancel(check).await? {
-                        Decision::Admitted(admitted) => {
-                            place.leave_admitted();
-                            return Ok(admitted);
-                        }
-                        Decision::Denied(denied) => place.deny(worth_a_wait(denied, None)?),
-                    }
-                }
-            }
-        }
+        let again =
+            |logs: &SmallVec<[LogId; 1]>| Ok(self.admission(self.log(logs[0].key.clone()), cost));
+        until_admitted(&self.waiting, &self.store, check, again, bounds).await
     }
-
-    /// Decides like [`Limiter::check`]. If the future is dropped, the request is cancelled.
-    async fn decide_or_cancel(&self, check: Arc<Check>) -> Result<Decision, StoreError> {
-        check.ensure_possible().inspect_err(StoreError::report)?;
-        let outcome = match self.store.admit(&check).into_ready() {
-            Ok(outcome) => outcome,
-            Err(later) => {
-                let mut pending = PendingCheck::cancellable(later, &self.store, &check);
-                poll_fn(|cx| pending.poll(cx)).await.0
-            }
-        };
-        conclude(check, outcome, false)
-    }
-}
-
-/// Returns a denial after which the caller can wait, or an error.
-fn worth_a_wait(denied: Denied, deadline: Option<Instant>) -> Result<Denied, WaitError> {
-    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    let is_too_long = left.is_some_and(|left| denied.retry_after() > left);
-    if is_too_long || denied.usage().banned_for().is_some() {
-        return Err(WaitError::Denied(Box::new(denied)));
-    }
-    Ok(denied)
 }

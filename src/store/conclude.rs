@@ -43,7 +43,8 @@ pub(crate) fn admit_if_open(check: &Check, error: StoreError) -> Result<Outcome,
     Ok(outcome)
 }
 
-fn report(decision: &Decision, shadow: bool) {
+/// Reports a decision to metrics and tracing.
+pub(crate) fn report(decision: &Decision, shadow: bool) {
     if !telemetry::IS_ON {
         return;
     }

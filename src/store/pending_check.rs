@@ -38,8 +38,7 @@ impl PendingCheck {
         store: &Arc<dyn Store>,
         check: &Arc<Check>,
     ) -> Self {
-        let cancel = CancelHandle { store: store.clone(), check: check.clone() };
-        Self { outcome, cancel: Some(cancel) }
+        Self { outcome, cancel: Some(CancelHandle::new(store, check)) }
     }
 
     pub(crate) fn poll(
@@ -81,6 +80,10 @@ pub(crate) struct CancelHandle {
 }
 
 impl CancelHandle {
+    pub(crate) fn new(store: &Arc<dyn Store>, check: &Arc<Check>) -> Self {
+        Self { store: store.clone(), check: check.clone() }
+    }
+
     /// Cancels the admission. If the store can't do so at once, a background task waits for it.
     ///
     /// Dropping the returned handle does not stop the task.

@@ -82,11 +82,18 @@ pub struct Check {
 }
 
 impl Check {
-    /// Creates the check of a new request, from its logs or from [logs with costs](LogCost).
+    /// Creates the check of a new request.
+    ///
+    /// If a log is given twice, it is checked once, under the quotas of both policies.
+    pub fn new(logs: impl IntoIterator<Item = LogId>) -> Self {
+        Self::from_logs(logs.into_iter().collect())
+    }
+
+    /// Creates the check of a new request that has another cost in each log.
     ///
     /// If a log is given twice, it is checked once, at the higher cost and under the quotas of both
     /// policies.
-    pub fn new<L: Into<LogCost>>(logs: impl IntoIterator<Item = L>) -> Self {
+    pub fn with_costs<L: Into<LogCost>>(logs: impl IntoIterator<Item = L>) -> Self {
         let (mut distinct, mut costs) = (SmallVec::new(), SmallVec::<[u32; 4]>::new());
         for LogCost { log, cost } in logs.into_iter().map(L::into) {
             match add_distinct(&mut distinct, log) {

@@ -166,18 +166,22 @@ impl Denied {
     }
 
     /// Returns the denial of a caller that waits behind this one, `elapsed_us` later. It has room
-    /// under the quota of an index `wait_us` after this denial.
+    /// under the quota of an index in [`Usage::quotas`] `wait_us` after this denial.
     pub(crate) fn behind(&self, elapsed_us: u64, quota: usize, wait_us: u64) -> Self {
         let mut denied = self.clone();
         let outcome = &mut denied.usage.outcome;
         outcome.timestamp = outcome.timestamp.map(|it| it + Duration::from_micros(elapsed_us));
+        let mut before = 0;
         for log in outcome.logs_mut() {
             for state in log.states_mut() {
                 *state = state.after(elapsed_us);
             }
-            if let Some(state) = log.states_mut().get_mut(quota) {
-                state.wait_us = wait_us.saturating_sub(elapsed_us).max(1);
+            let quotas = log.quotas().len();
+            if (before..before + quotas).contains(&quota) {
+                log.states_mut()[quota - before].wait_us =
+                    wait_us.saturating_sub(elapsed_us).max(1);
             }
+            before += quotas;
             log.set_ban(BanState::default());
         }
         denied
@@ -194,6 +198,10 @@ pub struct Usage {
 impl Usage {
     pub(crate) fn new(check: Arc<Check>, outcome: Outcome) -> Self {
         Self { check, outcome }
+    }
+
+    pub(crate) fn check(&self) -> &Arc<Check> {
+        &self.check
     }
 
     /// Adds the places of the request to the remaining ones, after it was cancelled.

@@ -7,8 +7,7 @@ use super::LogId;
 
 /// A log of a request, and how many places the request takes in it.
 ///
-/// It is made from a [`LogId`](crate::store::LogId) or a pair of a policy and a key, with a cost of 1, and
-/// from a policy, a key and a cost.
+/// It is made from a policy and a key, with a cost of 1, and from a policy, a key and a cost.
 #[derive(Clone, Debug)]
 pub struct LogCost {
     pub(super) log: LogId,
@@ -20,12 +19,6 @@ impl LogCost {
     #[must_use]
     pub fn new(log: LogId, cost: u32) -> Self {
         Self { log, cost }
-    }
-}
-
-impl From<LogId> for LogCost {
-    fn from(log: LogId) -> Self {
-        Self::new(log, 1)
     }
 }
 

@@ -15,3 +15,4 @@ mod rejection;
 mod rules;
 mod service;
 mod stack;
+mod waits;

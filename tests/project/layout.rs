@@ -16,6 +16,7 @@ const LAYERS: &[&[&str]] = &[
     &["window"],
     &["redis"],
     &["store", "offenders"],
+    &["waiting"],
     &["limiter", "bans", "http", "overrides", "storm", "moderation"],
     &["text_form"],
 ];

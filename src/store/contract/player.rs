@@ -143,7 +143,7 @@ impl<'a> Player<'a> {
 
     fn check(&self, logs: &[(usize, usize, u32)]) -> Arc<Check> {
         let log = |(at, key, cost): &_| LogCost::new(self.log(*at, *key), *cost);
-        let mut check = Check::new(logs.iter().map(log));
+        let mut check = Check::with_costs(logs.iter().map(log));
         // Redis decides about such a check with its shorter script.
         let policy = &self.policies[logs[0].0];
         let is_short = logs.len() == 1

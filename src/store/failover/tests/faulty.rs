@@ -208,7 +208,7 @@ async fn different_costs_are_written_back() {
     };
     let logs = [("parts", 4), ("messages", 1), ("free", 0)];
     let costs = logs.map(|(name, cost)| LogCost::new(log(name), cost));
-    let check = Arc::new(Check::new(costs));
+    let check = Arc::new(Check::with_costs(costs));
     let logs = check.logs.clone();
     let left = async || {
         sleep(Duration::from_secs(2)).await;

@@ -88,7 +88,7 @@ async fn each_slot_takes_its_own_cost() {
         let log = |(policy, key, cost): (&Arc<Policy>, &str, u32)| {
             LogCost::new(LogId::new(policy.clone(), key), cost)
         };
-        Arc::new(Check::new(logs.map(log)))
+        Arc::new(Check::with_costs(logs.map(log)))
     };
     let remaining = |outcome: &Outcome| {
         outcome.logs().iter().map(|log| log.quotas()[0].remaining).collect::<Vec<_>>()

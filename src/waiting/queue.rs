@@ -1,4 +1,4 @@
-//! [`Queue`]: the callers that wait for one key.
+//! [`Queue`]: the callers that wait for room in the same logs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -46,7 +46,7 @@ pub(super) enum Turn {
     GiveUp(Box<Denied>),
 }
 
-/// The waiters of one key by their tickets, which are in the order of arrival.
+/// The waiters for the same logs by their tickets, which are in the order of arrival.
 ///
 /// The first one checks. What it learns is kept here, because another waiter can become the first one.
 #[derive(Debug, Default)]
@@ -84,6 +84,12 @@ impl Queue {
             false => self.waiters.range(..ticket).map(|(_, it)| u64::from(it.cost)).sum(),
         };
         too_long(denial, before, waiter, Instant::now())
+    }
+
+    /// Returns the denial of a caller that can't join behind all waiters, if the first one was denied.
+    pub(super) fn behind_all(&self, cost: u32) -> Option<Box<Denied>> {
+        let denial = self.denial.as_ref()?;
+        Some(denied_behind(denial, wait_behind(denial, self.places, cost)?, Instant::now()))
     }
 
     /// Returns what the waiter with a ticket has to do.
@@ -162,24 +168,38 @@ impl Queue {
 
 /// Returns the denial of a waiter behind others that take `before` places, if it is known that it
 /// would wait for longer than it may.
-///
-/// From the instant on at which the first waiter has room, every window admits `limit` places at most.
-/// So the n-th place after it is `n / limit` windows later, or more.
 fn too_long(
-    (denied, received): &(Denied, Instant),
+    denial: &(Denied, Instant),
     before: u64,
     waiter: &Waiter,
     now: Instant,
 ) -> Option<Box<Denied>> {
-    let longest = micros(waiter.deadline?.saturating_duration_since(*received));
-    let places = before + u64::from(waiter.cost);
+    let longest = micros(waiter.deadline?.saturating_duration_since(denial.1));
+    let (wait_us, quota) = wait_behind(denial, before, waiter.cost)?;
+    (wait_us > longest).then(|| denied_behind(denial, (wait_us, quota), now))
+}
+
+/// Returns how long after the denial of the first waiter a request has room at the earliest, behind
+/// others that take `before` places, and the index of the quota that decides this.
+///
+/// From the instant on at which the first waiter has room, every window admits `limit` places at most.
+/// So the n-th place after it is `n / limit` windows later, or more.
+fn wait_behind((denied, _): &(Denied, Instant), before: u64, cost: u32) -> Option<(u64, usize)> {
+    let places = before + u64::from(cost);
     let windows = |limit: u32| places.div_ceil(u64::from(limit.max(1))).saturating_sub(1);
     let quotas = denied.usage().quotas().enumerate();
     let waits = quotas.map(|(index, (_, quota, state))| {
         (windows(quota.limit()).saturating_mul(quota.window_us()), state.wait(), index)
     });
     let (windows_us, _, index) = waits.max()?;
-    let wait_us = windows_us.saturating_add(micros(denied.retry_after()));
+    Some((windows_us.saturating_add(micros(denied.retry_after())), index))
+}
+
+fn denied_behind(
+    (denied, received): &(Denied, Instant),
+    (wait_us, quota): (u64, usize),
+    now: Instant,
+) -> Box<Denied> {
     let elapsed_us = micros(now.saturating_duration_since(*received));
-    (wait_us > longest).then(|| Box::new(denied.behind(elapsed_us, index, wait_us)))
+    Box::new(denied.behind(elapsed_us, quota, wait_us))
 }

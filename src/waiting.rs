@@ -1,4 +1,8 @@
-//! [`Waiting`]: the callers that wait for a limiter.
+//! [`Waiting`]: the callers that wait for room in the same logs.
+
+mod error;
+mod queue;
+mod until_admitted;
 
 use std::array;
 use std::collections::HashMap;
@@ -6,16 +10,22 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ahash::RandomState;
+use smallvec::SmallVec;
 
-use super::queue::{Queue, Turn, Waiter};
-use super::wait_error::WaitError;
-use crate::key::Key;
-use crate::window::Denied;
+pub use self::error::WaitError;
+use self::queue::{Queue, Turn, Waiter};
+pub(crate) use self::until_admitted::{Bounds, Ended, until_admitted};
+use crate::window::{Check, Denied, LogId};
 
-/// How many locks the keys share.
+pub(crate) const DEFAULT_MAX_WAITERS: usize = 10_000;
+
+/// How many locks the queues share.
 const SHARDS: usize = 16;
 
-type Shard = HashMap<Key, Queue, RandomState>;
+/// The logs of a caller. Those that wait for room in the same logs have one queue.
+type Logs = SmallVec<[LogId; 1]>;
+
+type Shard = HashMap<Logs, Queue, RandomState>;
 
 // # Interleavings
 //
@@ -33,7 +43,7 @@ type Shard = HashMap<Key, Queue, RandomState>;
 // - `count` is raised before a waiter is in its queue and lowered after it has left. A caller that reads
 //   0 has arrived at the same time as a waiter that joins, so neither is earlier.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     count: AtomicUsize,
     tickets: AtomicU64,
     hasher: RandomState,
@@ -41,61 +51,75 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let hasher = RandomState::new();
         let shards = array::from_fn(|_| Mutex::new(Shard::with_hasher(hasher.clone())));
         Self { count: AtomicUsize::new(0), tickets: AtomicU64::new(0), hasher, shards }
     }
 
     /// Returns the number of a caller in the order of arrival.
-    pub(super) fn ticket(&self) -> u64 {
+    fn ticket(&self) -> u64 {
         self.tickets.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns whether a caller waits for a key.
-    pub(super) fn has(&self, key: &Key) -> bool {
-        self.count.load(Ordering::Relaxed) > 0 && self.lock(key).contains_key(key)
+    /// Returns whether a caller waits for room in these logs.
+    fn has(&self, logs: &Logs) -> bool {
+        self.count.load(Ordering::Relaxed) > 0 && self.lock(logs).contains_key(logs)
+    }
+
+    /// Returns the denial of a check behind those that wait for room in the same logs, if the first of them
+    /// was denied.
+    pub(crate) fn denial_behind(&self, check: &Check) -> Option<Box<Denied>> {
+        self.lock(&check.logs).get(&check.logs)?.behind_all(check.cost)
     }
 
     /// Makes a caller wait, with the denial of its first check if it was not behind others.
-    pub(super) fn join(
+    fn join(
         &self,
-        key: Key,
+        logs: Logs,
         ticket: u64,
         waiter: Waiter,
         first: Option<Denied>,
         most: usize,
-    ) -> Result<Place<'_>, WaitError> {
+    ) -> Result<Place<'_>, Refused> {
         let waiter = Arc::new(waiter);
-        let mut shard = self.lock(&key);
-        if let Some(denied) = shard.get(&key).and_then(|queue| queue.too_long(ticket, &waiter)) {
-            return Err(WaitError::Denied(denied));
+        let mut shard = self.lock(&logs);
+        if let Some(denied) = shard.get(&logs).and_then(|queue| queue.too_long(ticket, &waiter)) {
+            return Err(Refused::TooLong(denied));
         }
         let raise = |count| (count < most).then_some(count + 1);
         if self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise).is_err() {
-            return Err(WaitError::TooManyWaiters { most });
+            return Err(Refused::TooMany(first.map(Box::new)));
         }
-        let queue = shard.entry(key.clone()).or_default();
+        let queue = shard.entry(logs.clone()).or_default();
         queue.insert(ticket, waiter.clone());
         if let Some(denied) = first {
             queue.deny(ticket, denied);
         }
         drop(shard);
-        Ok(Place { waiting: self, key, ticket, waiter, is_admitted: false })
+        Ok(Place { waiting: self, logs, ticket, waiter, is_admitted: false })
     }
 
-    fn lock(&self, key: &Key) -> MutexGuard<'_, Shard> {
-        let shard = self.hasher.hash_one(key) as usize % SHARDS;
+    fn lock(&self, logs: &Logs) -> MutexGuard<'_, Shard> {
+        let shard = self.hasher.hash_one(logs) as usize % SHARDS;
         // No user code runs under the lock, so a poisoned shard is consistent.
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The place of a waiter in the queue of its key. Dropping it lets the next one go on.
+/// Why a caller can't wait.
+enum Refused {
+    /// It would wait for longer than it may.
+    TooLong(Box<Denied>),
+    /// Too many callers wait. With the denial of its own check if it has sent one.
+    TooMany(Option<Box<Denied>>),
+}
+
+/// The place of a waiter in its queue. Dropping it lets the next one go on.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+struct Place<'a> {
     waiting: &'a Waiting,
-    pub(super) key: Key,
+    logs: Logs,
     ticket: u64,
     waiter: Arc<Waiter>,
     is_admitted: bool,
@@ -103,40 +127,40 @@ pub(super) struct Place<'a> {
 
 impl Place<'_> {
     /// Returns what the waiter has to do next.
-    pub(super) fn turn(&self) -> Turn {
-        let mut shard = self.waiting.lock(&self.key);
+    fn turn(&self) -> Turn {
+        let mut shard = self.waiting.lock(&self.logs);
         // A wait that was ended is no longer in the queue, which may be gone.
         if let Some(denied) = self.waiter.denied() {
             return Turn::GiveUp(denied);
         }
-        shard.get_mut(&self.key).map_or(Turn::Check, |queue| queue.turn(self.ticket))
+        shard.get_mut(&self.logs).map_or(Turn::Check, |queue| queue.turn(self.ticket))
     }
 
     /// Returns when the waiter is woken.
-    pub(super) async fn woken(&self) {
+    async fn woken(&self) {
         self.waiter.wake.notified().await;
     }
 
     /// Takes note of the denial of a check.
-    pub(super) fn deny(&self, denied: Denied) {
-        if let Some(queue) = self.waiting.lock(&self.key).get_mut(&self.key) {
+    fn deny(&self, denied: Denied) {
+        if let Some(queue) = self.waiting.lock(&self.logs).get_mut(&self.logs) {
             queue.deny(self.ticket, denied);
         }
     }
 
     /// Leaves the queue after an admission.
-    pub(super) fn leave_admitted(mut self) {
+    fn leave_admitted(mut self) {
         self.is_admitted = true;
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut shard = self.waiting.lock(&self.key);
-        if let Some(queue) = shard.get_mut(&self.key) {
+        let mut shard = self.waiting.lock(&self.logs);
+        if let Some(queue) = shard.get_mut(&self.logs) {
             queue.remove(self.ticket, self.is_admitted);
             if queue.is_empty() {
-                shard.remove(&self.key);
+                shard.remove(&self.logs);
             }
         }
         drop(shard);
@@ -163,9 +187,10 @@ mod tests {
         let denied = limiter.check("bob").await.unwrap().denied().unwrap().clone();
         let waiting = Waiting::new();
         let [early, late] = [waiting.ticket(), waiting.ticket()];
+        let logs = |denied: &Denied| denied.check().logs.clone();
         let join = |ticket| {
             let waiter = Waiter::new(1, None);
-            waiting.join("bob".into(), ticket, waiter, Some(denied.clone()), 9).unwrap()
+            waiting.join(logs(&denied), ticket, waiter, Some(denied.clone()), 9).ok().unwrap()
         };
         let late = join(late);
         assert!(matches!(late.turn(), Turn::Wait(Some(_))), "it is alone");
@@ -188,11 +213,13 @@ mod tests {
         assert!(denial(1).await.is_none());
         let (in_50_s, in_60_s) = (denial(1).await, denial(4).await);
         let waiting = Waiting::new();
+        let logs = || in_60_s.as_ref().unwrap().check().logs.clone();
         let [early, late] = [waiting.ticket(), waiting.ticket()];
-        let late = waiting.join("bob".into(), late, Waiter::new(4, None), in_60_s, 9).unwrap();
+        let waiter = Waiter::new(4, None);
+        let late = waiting.join(logs(), late, waiter, in_60_s.clone(), 9).ok().unwrap();
         let deadline = Instant::now() + Duration::from_secs(55);
         let waiter = Waiter::new(1, Some(deadline));
-        let early = waiting.join("bob".into(), early, waiter, in_50_s, 9).expect("room in time");
+        let early = waiting.join(logs(), early, waiter, in_50_s, 9).ok().expect("room in time");
         assert!(matches!((early.turn(), late.turn()), (Turn::Wait(Some(_)), Turn::Wait(None))));
     }
 

@@ -1,0 +1,91 @@
+//! [`wait`]: how a request waits for room, if its layer lets requests wait.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use http::request::Parts;
+use tokio::time::Instant;
+
+use super::config::Config;
+use super::rejection::Rejection;
+use crate::store::{conclude, report};
+use crate::waiting::{Bounds, Ended, until_admitted};
+use crate::window::{Check, Decision};
+
+/// A wait, which ends with the head of its request.
+pub(super) type Wait = Pin<Box<dyn Future<Output = (Parts, Waited)> + Send>>;
+
+/// How a wait has ended.
+pub(super) enum Waited {
+    Decided(Decision),
+    Rejected(Rejection),
+    /// No rule applies to the request any more.
+    NotLimited,
+}
+
+/// Why a request that waits sends no further check.
+enum Stop {
+    Ended(Ended),
+    Rejected(Rejection),
+    NotLimited,
+}
+
+impl From<Ended> for Stop {
+    fn from(ended: Ended) -> Self {
+        Self::Ended(ended)
+    }
+}
+
+/// Waits until a request is admitted, or denies it. If the future is dropped, the request does not count.
+pub(super) fn wait(check: Arc<Check>, head: Parts, config: Arc<Config>) -> Wait {
+    Box::pin(async move {
+        let waited = decide(check, &head, &config).await;
+        (head, waited)
+    })
+}
+
+async fn decide(check: Arc<Check>, head: &Parts, config: &Config) -> Waited {
+    // Anew, because policies may have been replaced.
+    let again = |_: &_| match config.check(head) {
+        Ok(Some(check)) => Ok(check),
+        Ok(None) => Err(Stop::NotLimited),
+        Err(rejection) => Err(Stop::Rejected(rejection)),
+    };
+    // Without a deadline if it is too far away to be an instant.
+    let deadline = Instant::now().checked_add(config.max_wait);
+    let bounds = Bounds { deadline, max_waiters: config.max_waiters };
+    let first = check.clone();
+    match until_admitted(&config.waiting, &config.store, first, again, bounds).await {
+        Ok(admitted) => Waited::Decided(Decision::Admitted(admitted)),
+        Err(Stop::NotLimited) => Waited::NotLimited,
+        Err(Stop::Rejected(rejection)) => Waited::Rejected(rejection),
+        Err(Stop::Ended(Ended::Denied(denied) | Ended::TooManyWaiters(_, Some(denied)))) => {
+            Waited::Decided(Decision::Denied(*denied))
+        }
+        Err(Stop::Ended(Ended::TooManyWaiters(_, None))) => deny_behind_others(check, config).await,
+        Err(Stop::Ended(Ended::Store(error))) => Waited::Rejected(Rejection::StoreFailed(error)),
+    }
+}
+
+/// Denies a request behind others that wait, without a check that would overtake them.
+async fn deny_behind_others(check: Arc<Check>, config: &Config) -> Waited {
+    if let Some(denied) = config.waiting.denial_behind(&check) {
+        let decision = Decision::Denied(*denied);
+        report(&decision, false);
+        return Waited::Decided(decision);
+    }
+    let outcome = config.store.peek(&check).await.map(|mut outcome| {
+        if outcome.admitted {
+            // There is room, for those that wait.
+            outcome.admitted = false;
+            let state = outcome.logs_mut().iter_mut().find_map(|log| log.states_mut().first_mut());
+            state.into_iter().for_each(|state| state.wait_us = 1);
+        }
+        outcome
+    });
+    match conclude(check, outcome, false) {
+        Ok(decision) => Waited::Decided(decision),
+        Err(error) => Waited::Rejected(Rejection::StoreFailed(error)),
+    }
+}

@@ -1,0 +1,126 @@
+//! [`until_admitted`]: waits until there is room.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::queue::{Turn, Waiter};
+use super::{Logs, Refused, WaitError, Waiting};
+use crate::error::StoreError;
+use crate::store::{PendingCheck, Store, conclude, report};
+use crate::window::{Admitted, Check, Decision, Denied};
+
+/// How long a caller may wait, and how many callers may wait at once.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) max_waiters: usize,
+}
+
+/// Why a wait ended without an admission.
+pub(crate) enum Ended {
+    Denied(Box<Denied>),
+    /// With the denial of the caller's own check if it has sent one.
+    TooManyWaiters(usize, Option<Box<Denied>>),
+    Store(StoreError),
+}
+
+impl From<StoreError> for Ended {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Ended> for WaitError {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ended::Denied(denied) => Self::Denied(denied),
+            Ended::TooManyWaiters(most, _) => Self::TooManyWaiters { most },
+            Ended::Store(error) => Self::Store(error),
+        }
+    }
+}
+
+/// Waits until a request is admitted, behind those that wait for room in the same logs.
+///
+/// `check` is the first check, and `again` makes each further one from the logs of the first. If the
+/// future is dropped, the request is not counted.
+pub(crate) async fn until_admitted<E: From<Ended>>(
+    waiting: &Waiting,
+    store: &Arc<dyn Store>,
+    check: Arc<Check>,
+    again: impl Fn(&Logs) -> Result<Arc<Check>, E>,
+    Bounds { deadline, max_waiters }: Bounds,
+) -> Result<Admitted, E> {
+    let (ticket, cost) = (waiting.ticket(), check.cost);
+    let (logs, first) = if waiting.has(&check.logs) {
+        ensure_possible(&check)?;
+        (check.logs.clone(), None)
+    } else {
+        match decide_or_cancel(store, check).await? {
+            Decision::Admitted(admitted) => return Ok(admitted),
+            Decision::Denied(denied) => {
+                let denied = worth_a_wait(denied, deadline)?;
+                (denied.check().logs.clone(), Some(denied))
+            }
+        }
+    };
+    let waiter = Waiter::new(cost, deadline);
+    let place = match waiting.join(logs, ticket, waiter, first, max_waiters) {
+        Ok(place) => place,
+        Err(Refused::TooLong(denied)) => return Err(gives_up(denied).into()),
+        Err(Refused::TooMany(denied)) => {
+            return Err(Ended::TooManyWaiters(max_waiters, denied).into());
+        }
+    };
+    loop {
+        match place.turn() {
+            Turn::GiveUp(denied) => return Err(gives_up(denied).into()),
+            Turn::Wait(None) => place.woken().await,
+            Turn::Wait(Some(at)) => {
+                let _ = timeout_at(at, place.woken()).await;
+            }
+            Turn::Check => match decide_or_cancel(store, again(&place.logs)?).await? {
+                Decision::Admitted(admitted) => {
+                    place.leave_admitted();
+                    return Ok(admitted);
+                }
+                Decision::Denied(denied) => place.deny(worth_a_wait(denied, None)?),
+            },
+        }
+    }
+}
+
+/// Decides on a check. If the future is dropped, the request is cancelled.
+async fn decide_or_cancel(store: &Arc<dyn Store>, check: Arc<Check>) -> Result<Decision, Ended> {
+    ensure_possible(&check)?;
+    let outcome = match store.admit(&check).into_ready() {
+        Ok(outcome) => outcome,
+        Err(later) => {
+            let mut pending = PendingCheck::cancellable(later, store, &check);
+            poll_fn(|cx| pending.poll(cx)).await.0
+        }
+    };
+    Ok(conclude(check, outcome, false)?)
+}
+
+fn ensure_possible(check: &Check) -> Result<(), Ended> {
+    Ok(check.ensure_possible().inspect_err(StoreError::report)?)
+}
+
+/// Reports the denial of a caller that has sent no check.
+fn gives_up(denied: Box<Denied>) -> Ended {
+    report(&Decision::Denied(Denied::clone(&denied)), false);
+    Ended::Denied(denied)
+}
+
+/// Returns a denial after which the caller can wait, or an error.
+fn worth_a_wait(denied: Denied, deadline: Option<Instant>) -> Result<Denied, Ended> {
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let is_too_long = left.is_some_and(|left| denied.retry_after() > left);
+    if is_too_long || denied.usage().banned_for().is_some() {
+        return Err(Ended::Denied(Box::new(denied)));
+    }
+    Ok(denied)
+}

@@ -1,0 +1,290 @@
+//! A request that would be denied waits for room, up to a bound.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::StatusCode;
+use test_support::StubStore;
+use test_support::requests::{HttpResponse, by_user, from_user, ok, request, send, status};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tower::service_fn;
+use tower_layer::Layer;
+use tower_sliding_window::store::{Check, LogOutcome, Outcome, QuotaState, Store, StoreFuture};
+use tower_sliding_window::{
+    Limiter, MemoryStore, OnBan, Overrides, Policy, PolicyHandle, Quota, SlidingWindowLayer,
+    StoreError, key,
+};
+
+const OK: StatusCode = StatusCode::OK;
+const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+const WINDOW: Duration = Duration::from_millis(300);
+const TEN: Duration = Duration::from_secs(10);
+const HOUR: Duration = Duration::from_secs(3600);
+const A_MOMENT: Duration = Duration::from_millis(1);
+/// More than a busy machine needs for what should take no time.
+const AT_ONCE: Duration = Duration::from_secs(20);
+
+test_support::on_every_store!(
+    request_waits_for_room,
+    too_long_a_wait_is_denied_at_once,
+    ban_and_impossible_cost_are_denied_at_once,
+    hang_up_while_waiting_leaves_no_trace,
+    waiting_request_counts_under_every_rule,
+);
+
+async fn request_waits_for_room(store: impl Store) {
+    let service = by_user(Quota::new(1, WINDOW), store).max_wait(HOUR).layer(service_fn(ok));
+    let start = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(status(&service, "alice").await, OK);
+    }
+    // The first check may take a round trip, after which its window ends as much later.
+    assert!(start.elapsed() + A_MOMENT * 50 >= WINDOW * 2, "{:?}", start.elapsed());
+}
+
+async fn too_long_a_wait_is_denied_at_once(store: impl Store) {
+    let layer = by_user(Quota::new(1, HOUR), store).max_wait(HOUR - AT_ONCE * 2);
+    let service = layer.layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    let began = Instant::now();
+    let denied = send(&service, from_user("alice")).await;
+    assert_eq!(denied.status, TOO_MANY);
+    assert!((3_580..=3_600).contains(&denied.retry_after().unwrap()), "{denied:?}");
+    assert_eq!(denied.problem()["violated-policies"][0], "default");
+    assert!(began.elapsed() < AT_ONCE);
+}
+
+async fn ban_and_impossible_cost_are_denied_at_once(store: impl Store + Clone) {
+    let policy = Policy::new("user").quota(Quota::new(1, WINDOW));
+    let banned = by_user(policy.penalty("1/10m:1h".parse().unwrap()), store.clone());
+    let banned = banned.max_wait(HOUR * 2).layer(service_fn(ok));
+    assert_eq!(status(&banned, "alice").await, OK);
+    let began = Instant::now();
+    // The denial of the first check is the strike that bans the key.
+    for _ in 0..2 {
+        let response = send(&banned, from_user("alice")).await;
+        assert_eq!(response.status, StatusCode::FORBIDDEN);
+        assert!(response.retry_after() > Some(3_500), "{response:?}");
+    }
+    let costly = by_user(Quota::new(2, HOUR), store).cost(|_| 3).max_wait(HOUR * 2);
+    let response = send(&costly.layer(service_fn(ok)), from_user("alice")).await;
+    assert_eq!((response.status, response.retry_after()), (TOO_MANY, None));
+    assert!(began.elapsed() < AT_ONCE);
+}
+
+async fn hang_up_while_waiting_leaves_no_trace(store: impl Store + Clone) {
+    let policy = PolicyHandle::new(Policy::new("user").quota(Quota::new(1, WINDOW * 2)));
+    let service = by_user(&policy, store.clone()).max_wait(HOUR).layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    let hung_up = timeout(WINDOW, send(&service, from_user("alice"))).await;
+    assert!(hung_up.is_err());
+    sleep(WINDOW * 2).await;
+    assert_eq!(Limiter::new(&policy, store).peek("alice").await.unwrap().remaining(), 1);
+}
+
+async fn waiting_request_counts_under_every_rule(store: impl Store + Clone) {
+    let policy = |name: &str, quota| PolicyHandle::new(Policy::new(name).quota(quota));
+    let (user, tenant) =
+        (policy("user", Quota::new(9, HOUR)), policy("tenant", Quota::new(1, WINDOW)));
+    let layer = by_user(&user, store.clone()).rule(&tenant, key::header("x-tenant"));
+    let service = layer.max_wait(HOUR).layer(service_fn(ok));
+    let users = Limiter::new(&user, store);
+    for used in 1..4 {
+        let request = request(&[("x-user-id", "alice"), ("x-tenant", "acme")]);
+        assert_eq!(send(&service, request).await.status, OK);
+        assert_eq!(users.peek("alice").await.unwrap().remaining(), 9 - used);
+    }
+}
+
+/// Sends a request in a task, and returns once it waits.
+async fn start<S>(service: &S, user: &'static str) -> JoinHandle<(HttpResponse, Duration)>
+where
+    S: tower::Service<
+            http::Request<String>,
+            Response = http::Response<
+                tower_sliding_window::ResponseBody<http_body_util::Full<bytes::Bytes>>,
+            >,
+            Error = std::convert::Infallible,
+            Future: Send,
+        > + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    let (service, began) = (service.clone(), Instant::now());
+    let sent = tokio::spawn(async move {
+        let response = send(&service, from_user(user)).await;
+        (response, began.elapsed())
+    });
+    sleep(A_MOMENT).await;
+    sent
+}
+
+fn one_in_ten() -> SlidingWindowLayer {
+    by_user(Quota::new(1, TEN), MemoryStore::new()).max_wait(TEN * 3)
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_are_admitted_in_order_of_arrival() {
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let (handled, began) = (order.clone(), Instant::now());
+    let service = one_in_ten().layer(service_fn(move |request: http::Request<String>| {
+        let number = request.headers()["x-number"].to_str().unwrap().to_owned();
+        handled.lock().unwrap().push((number, began.elapsed()));
+        ok(request)
+    }));
+    let mut sent = Vec::new();
+    for number in ["1", "2", "3", "4", "5"] {
+        let service = service.clone();
+        sent.push(tokio::spawn(async move {
+            send(&service, request(&[("x-user-id", "alice"), ("x-number", number)])).await
+        }));
+        tokio::task::yield_now().await;
+    }
+    let fifth = sent.pop().unwrap().await.unwrap();
+    assert_eq!((fifth.status, fifth.retry_after()), (TOO_MANY, Some(40)), "behind four others");
+    assert_eq!(began.elapsed(), Duration::ZERO, "at once");
+    for response in sent {
+        assert_eq!(response.await.unwrap().status, OK);
+    }
+    let at = |number: &str, times| (number.to_owned(), TEN * times);
+    assert_eq!(*order.lock().unwrap(), [at("1", 0), at("2", 1), at("3", 2), at("4", 3)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_waiting_requests_are_denied_at_once() {
+    let service = one_in_ten().max_waiters(1).layer(service_fn(ok));
+    for user in ["alice", "bob"] {
+        assert_eq!(status(&service, user).await, OK);
+    }
+    let began = Instant::now();
+    let waiting = start(&service, "alice").await;
+    let third = send(&service, from_user("alice")).await;
+    assert_eq!((third.status, third.retry_after()), (TOO_MANY, Some(20)), "behind the second");
+    let other = send(&service, from_user("bob")).await;
+    assert_eq!((other.status, other.retry_after()), (TOO_MANY, Some(10)), "all keys together");
+    assert_eq!(status(&service, "carol").await, OK, "there is no need to wait");
+    assert_eq!(began.elapsed(), A_MOMENT);
+    let (response, took) = waiting.await.unwrap();
+    assert_eq!((response.status, took), (OK, TEN));
+}
+
+/// The first request has been admitted, and the check of the second one is under way.
+#[tokio::test(start_paused = true)]
+async fn one_too_many_is_denied_by_a_peek() {
+    for (peeked, expected) in [(TEN, 10), (Duration::ZERO, 1)] {
+        let calls = AtomicUsize::new(0);
+        let reply = move |_: &Arc<Check>| {
+            let wait = match calls.fetch_add(1, Ordering::Relaxed) {
+                0 => TEN,
+                1 => Duration::ZERO,
+                2 => return StoreFuture::later(std::future::pending()),
+                _ => peeked,
+            };
+            let log = LogOutcome::new([QuotaState::new(0, wait, Duration::ZERO)]);
+            StoreFuture::ready(Ok(Outcome::new(wait.is_zero(), [log])))
+        };
+        let layer = by_user(Quota::new(1, TEN), StubStore(reply, || ())).max_wait(TEN * 3);
+        let service = layer.max_waiters(2).layer(service_fn(ok));
+        let (first, second) = (start(&service, "alice").await, start(&service, "alice").await);
+        assert_eq!(first.await.unwrap().0.status, OK);
+        sleep(A_MOMENT).await;
+        let third = start(&service, "alice").await;
+        let fourth = send(&service, from_user("alice")).await;
+        assert_eq!((fourth.status, fourth.retry_after()), (TOO_MANY, Some(expected)));
+        assert!(!second.is_finished() && !third.is_finished());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hang_up_lets_the_next_request_go_on() {
+    let service = one_in_ten().layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    let (first, second) = (start(&service, "alice").await, start(&service, "alice").await);
+    sleep(TEN / 2).await;
+    first.abort();
+    let (response, took) = second.await.unwrap();
+    assert_eq!((response.status, took), (OK, TEN - A_MOMENT), "its place is that of the first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_policy_ends_the_wait() {
+    let users = Overrides::new(Policy::new("user").quota(Quota::new(1, HOUR)));
+    let of_user = users.clone();
+    let layer = SlidingWindowLayer::by(
+        move |_, key| of_user.get(key),
+        key::header("x-user-id"),
+        MemoryStore::new(),
+    );
+    let service = layer.max_wait(HOUR * 9).layer(service_fn(ok));
+    for (user, change, status) in
+        [("alice", "2/1h", OK), ("bob", "exempt", OK), ("carol", "1/20h", TOO_MANY)]
+    {
+        assert_eq!(self::status(&service, user).await, OK);
+        let waiting = start(&service, user).await;
+        users.set(user, change.parse().unwrap()).unwrap();
+        let (response, took) = waiting.await.unwrap();
+        assert_eq!((response.status, took), (status, Duration::from_secs(1)), "{user}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_request_lets_one_wait_less() {
+    let layer = one_in_ten().cancel_if(|response| response.status() == OK);
+    let service = layer.layer(service_fn(async |request| {
+        sleep(Duration::from_millis(500)).await;
+        ok(request).await
+    }));
+    let first = start(&service, "alice").await;
+    let (response, took) = start(&service, "alice").await.await.unwrap();
+    assert_eq!((response.status, took.as_millis()), (OK, 1_500), "it checks again after a second");
+    assert!(first.is_finished());
+    let (response, took) = start(&service, "alice").await.await.unwrap();
+    assert_eq!((response.status, took.as_millis()), (OK, 500), "the second was cancelled too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn muted_request_does_not_wait() {
+    let policy = Policy::new("user").quota(Quota::new(1, TEN)).penalty("1/10m:1h".parse().unwrap());
+    let layer = by_user(policy, MemoryStore::new()).max_wait(HOUR * 2).on_ban(OnBan::Mute);
+    let service = layer.layer(service_fn(ok));
+    let began = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(status(&service, "alice").await, OK, "the client does not notice");
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shadow_mode_does_not_wait() {
+    let decisions = Arc::new(Mutex::new(Vec::new()));
+    let seen = decisions.clone();
+    let layer = one_in_ten().on_decision(move |it| seen.lock().unwrap().push(it.is_admitted()));
+    let (began, shadow) = (Instant::now(), layer.clone().shadow(true).layer(service_fn(ok)));
+    for _ in 0..2 {
+        assert_eq!(status(&shadow, "alice").await, OK);
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert_eq!(*decisions.lock().unwrap(), [true, false]);
+    assert_eq!(status(&layer.layer(service_fn(ok)), "alice").await, OK);
+    assert_eq!(began.elapsed(), TEN);
+    assert_eq!(*decisions.lock().unwrap(), [true, false, true], "the last decision only");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_store_ends_the_wait() {
+    let calls = AtomicUsize::new(0);
+    let reply = move |_: &Arc<Check>| {
+        let full = LogOutcome::new([QuotaState::new(0, TEN, TEN)]);
+        StoreFuture::ready(match calls.fetch_add(1, Ordering::Relaxed) {
+            0 => Ok(Outcome::new(false, [full])),
+            _ => Err(StoreError::Timeout),
+        })
+    };
+    let layer = by_user(Quota::new(1, TEN), StubStore(reply, || ())).max_wait(TEN * 3);
+    let (response, took) = start(&layer.layer(service_fn(ok)), "alice").await.await.unwrap();
+    assert_eq!(response.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!((response.retry_after(), took), (Some(1), Duration::from_secs(1)));
+}
