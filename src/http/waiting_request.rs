@@ -27,7 +27,7 @@ pub(super) enum Waited {
 /// Why a request that waits sends no further check.
 enum Stop {
     Ended(Ended),
-    Rejected(Rejection),
+    Rejected(Box<Rejection>),
     NotLimited,
 }
 
@@ -50,7 +50,7 @@ async fn decide(check: Arc<Check>, head: &Parts, config: &Config) -> Waited {
     let again = |_: &_| match config.check(head) {
         Ok(Some(check)) => Ok(check),
         Ok(None) => Err(Stop::NotLimited),
-        Err(rejection) => Err(Stop::Rejected(rejection)),
+        Err(rejection) => Err(Stop::Rejected(Box::new(rejection))),
     };
     // Without a deadline if it is too far away to be an instant.
     let deadline = Instant::now().checked_add(config.max_wait);
@@ -59,7 +59,7 @@ async fn decide(check: Arc<Check>, head: &Parts, config: &Config) -> Waited {
     match until_admitted(&config.waiting, &config.store, first, again, bounds).await {
         Ok(admitted) => Waited::Decided(Decision::Admitted(admitted)),
         Err(Stop::NotLimited) => Waited::NotLimited,
-        Err(Stop::Rejected(rejection)) => Waited::Rejected(rejection),
+        Err(Stop::Rejected(rejection)) => Waited::Rejected(*rejection),
         Err(Stop::Ended(Ended::Denied(denied) | Ended::TooManyWaiters(_, Some(denied)))) => {
             Waited::Decided(Decision::Denied(*denied))
         }
