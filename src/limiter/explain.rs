@@ -6,7 +6,7 @@ use super::Limiter;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::key::Key;
-use crate::window::Explanation;
+use crate::window::{Check, Explanation};
 
 impl Limiter {
     /// Explains what a request of `key` would get now, and why: the admissions in the log, when each
@@ -58,8 +58,8 @@ impl Limiter {
         key: impl Into<Key>,
         cost: u32,
     ) -> Result<Explanation, StoreError> {
-        let mut check = self.new_check(self.log(key));
-        check.cost = cost;
+        let mut check = Check::from_logs(self.log(key));
+        (check.cost, check.on_failure) = (cost, self.on_failure);
         check.ensure_possible()?;
         let check = Arc::new(check);
         match self.store.explain(&check).await {
