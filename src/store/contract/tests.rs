@@ -147,7 +147,7 @@ async fn faults_are_found() {
         (Fault::ForgetsCancels, ""),
         (Fault::ForgetsSettlements, "expected Outcome"),
         (Fault::ForgetsResets, "expected Outcome"),
-        (Fault::IgnoresConfirmed, "expected [Explanation"),
+        (Fault::IgnoresConfirmed, "expected"),
         (Fault::IgnoresBans, "ban: BanState"),
         (Fault::ExplainsOtherCosts, "expected [Explanation"),
         (Fault::ExplainsNoBans, "ban: None"),
