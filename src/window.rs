@@ -10,7 +10,7 @@ mod decision;
 mod explanation;
 mod identity;
 mod log;
-mod log_cost;
+mod log_id;
 mod outcome;
 #[cfg(feature = "serde")]
 mod serial;
@@ -21,8 +21,8 @@ pub(crate) use self::ban_record::BanRecord;
 #[cfg(feature = "redis")]
 pub(crate) use self::ban_record::STRIKES_REASON;
 pub use self::ban_record::Strike;
+pub use self::check::Check;
 pub(crate) use self::check::ensure_cost;
-pub use self::check::{Check, LogId};
 pub use self::decision::{Admitted, Decision, Denied, Usage};
 #[cfg(any(feature = "memory", feature = "contract"))]
 pub(crate) use self::explanation::MAX_LISTED;
@@ -31,6 +31,6 @@ pub use self::explanation::{Explanation, LoggedAdmission, QuotaExplanation};
 pub(crate) use self::log::QuotaReading;
 #[cfg(any(feature = "memory", feature = "contract"))]
 pub(crate) use self::log::{Entry, Log};
-pub use self::log_cost::LogCost;
+pub use self::log_id::{LogCost, LogId};
 pub(crate) use self::outcome::Rollback;
 pub use self::outcome::{BanState, DecidedBy, LogOutcome, Outcome, QuotaState};

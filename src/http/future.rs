@@ -62,8 +62,7 @@ where
         config: Arc<Config>,
     ) -> Self {
         if config.waits() {
-            let wait = wait(check, head, config.clone());
-            return Self { state: State::Waiting { wait, rest: Some((inner, body, config)) } };
+            return Self { state: State::wait(check, inner, head, body, config) };
         }
         let request = Some(PendingRequest::new(check, inner, head, body, config));
         Self { state: State::Deciding { check: None, request } }
@@ -74,6 +73,14 @@ impl<S, ReqBody, R> State<S, ReqBody, S::Future, R>
 where
     S: Service<Request<ReqBody>>,
 {
+    // Cold, so that it costs nothing where no request waits.
+    #[cold]
+    fn wait(check: Arc<Check>, inner: S, head: Parts, body: ReqBody, config: Arc<Config>) -> Self {
+        let wait = wait(check, head, config.clone());
+        Self::Waiting { wait, rest: Some((inner, body, config)) }
+    }
+
+    #[cold]
     fn after_wait(
         waited: Waited,
         head: Parts,

@@ -1,6 +1,5 @@
 //! [`Check`]: a request for a decision.
 
-use std::hash::{Hash, Hasher};
 #[cfg(feature = "redis")]
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -8,52 +7,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use uuid::Uuid;
 
-use super::LogCost;
 use super::identity::new_identity;
+use super::log_id::{LogCost, LogId};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
-use crate::key::Key;
-use crate::policy::Policy;
 
 /// The highest cost of a request. Each place is an entry of the log, and Redis serves no other
 /// client while it writes them.
 const HIGHEST_COST: u32 = 1024;
-
-/// The identity of a log: a key and the policy that applies to it.
-///
-/// Two identities are equal if they name the same log: the key is the same, and so is the policies'
-/// [`log_name`](Policy::log_name). The quotas may differ.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct LogId {
-    /// The policy, as it was when the check was made.
-    pub policy: Arc<Policy>,
-    /// The key.
-    pub key: Key,
-}
-
-impl LogId {
-    /// Creates the identity of the log of a key under a policy.
-    #[must_use]
-    pub fn new(policy: Arc<Policy>, key: impl Into<Key>) -> Self {
-        Self { policy, key: key.into() }
-    }
-}
-
-impl PartialEq for LogId {
-    fn eq(&self, other: &Self) -> bool {
-        self.key == other.key && self.policy.shares_logs_with(&other.policy)
-    }
-}
-
-impl Eq for LogId {}
-
-impl Hash for LogId {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.policy.log_name().hash(state);
-        self.key.hash(state);
-    }
-}
 
 /// A request for a decision, sent to a [`Store`](crate::store::Store): does the request fit into all
 /// of these logs?

@@ -6,7 +6,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use uuid::Uuid;
 
-use super::check::{Check, LogId};
+use super::check::Check;
+use super::log_id::LogId;
 use super::outcome::{BanState, DecidedBy, LogOutcome, Outcome, QuotaState};
 use crate::policy::Policy;
 use crate::quota::Quota;
