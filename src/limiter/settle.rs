@@ -38,10 +38,10 @@ impl Limiter {
     ///
     /// Returns whether the request had a place to settle. It has none, and nothing happens, if it has
     /// left the longest window, was cancelled, or was not counted. If the store fails and the failure
-    /// policy is [`FailurePolicy::Local`], the log in this process is settled, and the store later.
+    /// policy is [`FailurePolicy::Local`](crate::FailurePolicy::Local), the log in this process is settled, and the store later.
     ///
     /// The handler behind a [`SlidingWindowLayer`](crate::SlidingWindowLayer) finds the admission in the
-    /// [`Decision`] among the extensions of the request. Any limiter with the same store can settle it.
+    /// [`Decision`](crate::Decision) among the extensions of the request. Any limiter with the same store can settle it.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ impl Limiter {
     /// Waits until a request of `key` is admitted, and counts it.
     ///
     /// The first check is sent at once. After a denial the caller sleeps for its
-    /// [`retry_after`](Denied::retry_after) and checks again.
+    /// [`retry_after`](crate::Denied::retry_after) and checks again.
     ///
     /// ```
     /// use std::time::Duration;
@@ -74,7 +74,7 @@ impl Limiter {
     /// long. That is the case if the place is free too late by time alone, counting from the last denial
     /// of the first waiter and as if each caller before this one took its places: with `n` places before
     /// it and a quota of `limit` requests in a window, it has its place no earlier than `n / limit`
-    /// windows, rounded down, after the first waiter has room. The [`retry_after`](Denied::retry_after)
+    /// windows, rounded down, after the first waiter has room. The [`retry_after`](crate::Denied::retry_after)
     /// of the denial is that time.
     ///
     /// The bound holds for the wait. A check that is under way at its end is completed, and can still
@@ -117,7 +117,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`StoreError::CostAboveLimit`] and [`StoreError::CostTooHigh`] at once, and the errors of
+    /// [`CostAboveLimit`](crate::StoreError::CostAboveLimit) and
+    /// [`CostTooHigh`](crate::StoreError::CostTooHigh) at once, and the errors of
     /// [`Limiter::until_admitted`].
     pub async fn until_admitted_cost(
         &self,

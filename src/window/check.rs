@@ -1,8 +1,7 @@
 //! [`Check`]: a request for a decision.
 
 #[cfg(feature = "redis")]
-use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::{num::NonZeroU32, sync::Arc};
 
 use smallvec::SmallVec;
 use uuid::Uuid;
@@ -113,7 +112,7 @@ impl Check {
     }
 
     /// Returns the check with the same cost in each log.
-    #[cfg(any(feature = "redis", feature = "contract"))]
+    #[cfg(any(feature = "redis", test))]
     pub(crate) fn at_cost(&self, cost: u32) -> Self {
         Self { cost, costs: Box::default(), ..self.clone() }
     }
