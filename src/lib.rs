@@ -79,6 +79,7 @@
 //! | `metrics` | no | the metrics below, through the `metrics` crate |
 //! | `tracing` | no | events about denials and failures, without keys, through the `tracing` crate |
 //! | `serde` | no | `Serialize` and `Deserialize` for [`Policies`], [`Policy`] and everything else that has a text form |
+//! | `history` | no | `history`: a recorder of decisions, and their replay under other quotas; enables `memory` and `serde` |
 //! | `full` | no | all of the above |
 //! | `contract` | no | `store::contract`, the contract test for custom stores; not in `full` |
 //!
@@ -126,6 +127,8 @@ mod contract_tests;
 pub mod docs;
 mod error;
 mod failure;
+#[cfg(feature = "history")]
+pub mod history;
 #[cfg(any(feature = "storm", feature = "moderation"))]
 mod hook;
 mod http;

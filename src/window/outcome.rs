@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use uuid::Uuid;
 
-use super::ban_record::Strike;
-use crate::policy::Policy;
+use super::ban_record::{BanRecord, Strike};
+use crate::policy::{Penalty, Policy};
 use crate::quota::Quota;
 use crate::time::micros;
 
@@ -274,6 +275,23 @@ impl BanState {
     #[must_use]
     pub fn new(remaining: Duration, strike: Strike) -> Self {
         Self { remaining_us: micros(remaining), strike }
+    }
+
+    /// Returns the ban of a request, and counts it as a strike if `record` is set. `full_us` is the longest
+    /// window among the full quotas, zero if none denies the request.
+    pub(crate) fn of(
+        ban_record: &mut BanRecord,
+        now_us: u64,
+        id: Uuid,
+        (full_us, penalty): (u64, &Penalty),
+        record: bool,
+    ) -> Self {
+        let mut strike = Strike::None;
+        if ban_record.wait_us(now_us) == 0 && full_us > 0 && record {
+            let lengths_us = penalty.ban_lengths_us(id);
+            strike = ban_record.strike(now_us, id, full_us, penalty, &lengths_us);
+        }
+        Self { remaining_us: ban_record.wait_us(now_us), strike }
     }
 
     /// Returns the remaining length of the ban, zero if there is none.

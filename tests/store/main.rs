@@ -6,6 +6,7 @@ mod commands;
 mod counting;
 mod deny_cache;
 mod explain;
+mod history;
 mod memory;
 mod redis;
 mod sentinel_tls;

@@ -8,7 +8,7 @@ use crate::store::BanSnapshot;
 use crate::time::micros;
 use crate::window::{
     BanRecord, BanState, Check, Entry, Explanation, Log, LogId, LogOutcome, MAX_LISTED, Outcome,
-    QuotaState, Strike,
+    QuotaState,
 };
 
 type Name = (String, Vec<u8>);
@@ -66,14 +66,7 @@ impl Model {
             let Some(penalty) = log.policy.get_penalty() else { continue };
             let full_us = outcome.longest_full_window_us(&log.policy);
             let ban_record = self.ban_record(log);
-            let strike = match ban_record.wait_us(now_us) {
-                0 if full_us > 0 && record => {
-                    let lengths_us = penalty.ban_lengths_us(id);
-                    ban_record.strike(now_us, id, full_us, penalty, &lengths_us)
-                }
-                _ => Strike::None,
-            };
-            outcome.set_ban(BanState { remaining_us: ban_record.wait_us(now_us), strike });
+            outcome.set_ban(BanState::of(ban_record, now_us, id, (full_us, penalty), record));
         }
         outcome.admitted = outcome.fits();
         if outcome.admitted && record {

@@ -12,7 +12,7 @@ use crate::store::Admission;
 use crate::store::expiring::Keep;
 use crate::telemetry;
 use crate::time::micros;
-use crate::window::{BanRecord, BanState, Check, Entry, LogId, LogOutcome, Outcome, Strike};
+use crate::window::{BanRecord, BanState, Check, Entry, LogId, LogOutcome, Outcome};
 
 impl Inner {
     pub(super) fn decide(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
@@ -137,14 +137,11 @@ impl Inner {
             let Some(penalty) = log.policy.get_penalty() else { continue };
             let full_us = log_outcome.longest_full_window_us(&log.policy);
             let update = |ban_record: &mut BanRecord, now_us: u64| {
-                let mut strike = Strike::None;
-                if ban_record.wait_us(now_us) == 0 && full_us > 0 && record {
-                    let lengths_us = penalty.ban_lengths_us(check.id);
-                    strike = ban_record.strike(now_us, check.id, full_us, penalty, &lengths_us);
-                }
+                let full = (full_us, penalty);
+                let ban = BanState::of(ban_record, now_us, check.id, full, record);
                 let expires_us = ban_record.expires_us(penalty);
                 let keep = if expires_us > now_us { Keep::Until(expires_us) } else { Keep::Not };
-                (BanState { remaining_us: ban_record.wait_us(now_us), strike }, keep)
+                (ban, keep)
             };
             let key = ban_record_key(&log.policy, log.key.as_bytes());
             match self.ban_records.update(&key, update) {
