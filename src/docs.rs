@@ -9,6 +9,8 @@
 //!   recipe for language models.
 //! - [Configuration](configuration): policies from a file that is read again while the program runs, and
 //!   the networks that addresses are counted by.
+//! - [Why a key is denied](why_denied): the log of a key explained, and recorded decisions replayed under
+//!   other quotas.
 //! - [What clients see](responses): responses of one's own, and the fields that show a quota.
 //! - [Recipes](recipes): complete programs for common tasks.
 //! - [Migrating](migrating) from another rate limiter.
@@ -27,6 +29,9 @@ pub mod configuration {}
 
 #[doc = include_str!("docs/responses.md")]
 pub mod responses {}
+
+#[doc = include_str!("docs/why_denied.md")]
+pub mod why_denied {}
 
 pub mod recipes {
     //! Complete programs for common tasks. Each one is compiled and run as a test.

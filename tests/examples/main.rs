@@ -192,3 +192,45 @@ fn token_budget_settles_each_prompt() {
     assert_eq!(lines.iter().filter_map(left).collect::<Vec<_>>(), expected, "{lines:?}");
     assert!(lines.last().unwrap().starts_with("denied: a poem, again in 9"), "{lines:?}");
 }
+
+#[test]
+fn what_if_reports_denials_and_draws_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let picture = directory.path().join("what_if.svg");
+    let at = |seconds: f64, key: &str, admitted: bool| {
+        format!("{{\"time\":{},\"key\":\"{key}\",\"admitted\":{admitted}}}\n", 1.79e9 + seconds)
+    };
+    // Alice sends seven requests in a minute, and the seventh was denied.
+    let mut input: String = (0..7).map(|n| at(f64::from(n) * 5.5, "alice", n < 6)).collect();
+    input += &at(60.0, "alice", true);
+    input += &at(12.25, "<b>\\n", true);
+    let flags = ["--quota", "5/60s", "--quota", "20/10m", "--denials", "--svg"];
+    let flags = [&flags[..], &[picture.to_str().unwrap()]].concat();
+    let (code, lines, logs) = fed("what_if", &flags, &input);
+    assert_eq!(code, Some(0), "{logs}");
+    let expected = "         9 requests of 2 keys
+         1 were denied
+         2 would have been denied
+         1 of them were admitted
+         0 were denied and would have been admitted
+         2 would have been denied by 5/60s
+         0 would have been denied by 20/600s
+
+  requests    denied  would deny  newly denied  policy and key
+         8         1           2             1  \"-\" \"alice\"
+         1         0           0             0  \"-\" \"<b>\\n\"
+denial at=27.500000 wait=32.500000 recorded=admitted key=\"alice\"
+denial at=33.000000 wait=27.000000 recorded=denied key=\"alice\"";
+    assert_eq!(lines.join("\n"), expected);
+    let picture = std::fs::read_to_string(picture).unwrap();
+    assert!(
+        picture.starts_with("<svg ") && picture.contains("would have been denied"),
+        "{picture}"
+    );
+
+    let (code, _, logs) = fed("what_if", &["--quota", "5/60s"], "{\"key\":\"alice\"}\n");
+    assert!(code == Some(1) && logs.contains("line 1 of the history"), "{logs}");
+    assert!(!logs.contains("alice"), "{logs}");
+    let (code, _, logs) = fed("what_if", &[], "");
+    assert!(code != Some(0) && logs.contains("--quota"), "{logs}");
+}
