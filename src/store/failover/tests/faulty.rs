@@ -233,3 +233,24 @@ async fn different_costs_are_written_back() {
     store.work(Duration::ZERO);
     assert_eq!(left().await, [4, 8, 10], "the log without the request stays without it");
 }
+
+/// The store replies again, but lacks what was decided without it.
+#[tokio::test(start_paused = true)]
+async fn explanation_waits_for_no_write_back() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::per_hour(5));
+    store.fail();
+    assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
+    store.set_behavior(|call, _| match call {
+        "restore" => Err(StoreError::Unavailable),
+        _ => Ok(Duration::ZERO),
+    });
+    let explain = async || failover.explain(&check(&policy, "alice")).await.unwrap().remove(0);
+    let explained = explain().await;
+    assert_eq!((explained.decided_by, explained.quotas[0].taken), (DecidedBy::LocalLog, 1));
+    assert!(store.store.is_empty(), "nothing is written for it");
+    store.work(Duration::ZERO);
+    sleep(Duration::from_secs(1)).await;
+    let explained = explain().await;
+    assert_eq!((explained.decided_by, explained.quotas[0].taken), (DecidedBy::Store, 1));
+}
