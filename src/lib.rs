@@ -85,7 +85,7 @@
 //!
 //! # Metrics
 //!
-//! | metric | labels | counts |
+//! | metric | labels | what |
 //! |---|---|---|
 //! | `sliding_window_decisions_total` | `policy`, `outcome`: `admitted`, `denied`, `shadow_denied` | decisions; a denial counts once for each policy that it violates |
 //! | `sliding_window_candidate_denials_total` | `policy`, `quota` | requests that a candidate quota would have denied |
@@ -98,8 +98,15 @@
 //! | `sliding_window_impossible_requests_total` | `kind`: `cost_above_limit`, `cost_too_high`, `unsupported` | requests that no store could admit |
 //! | `sliding_window_fallback_decisions_total` | `failure_policy`: `local`, `open`, `closed`; `outcome`: `admitted`, `denied`, `refused` | decisions made without the store |
 //! | `sliding_window_store_available` | | gauge: 1 while connected to Redis, 0 during an outage |
+//! | `sliding_window_store_call_duration_seconds` | `script`: the name of a file in `lua/`, or `custom`; `outcome`: `ok`, or the kind of an error as in `sliding_window_store_errors_total` | histogram: time from a script call to Redis until its reply |
+//! | `sliding_window_batch_size` | `script` | histogram: requests that share a script call to Redis |
+//! | `sliding_window_wait_duration_seconds` | `policy`; `outcome`: `admitted`, `denied`, `too_many_waiters`, `error`, `stopped` (no rule applies any more) | histogram: time that a caller of [`Limiter::until_admitted`] and its kin or a request of a layer with [`max_wait`](SlidingWindowLayer::max_wait) has waited, zero included |
+//! | `sliding_window_memory_logs` | | gauge: logs that the in-process stores hold, expired ones included |
+//! | `sliding_window_memory_bytes` | | gauge: estimated memory of these logs and of the ban records |
 //! | `sliding_window_memory_nearly_full` | | gauge: in-process stores that have reached 80 % of their capacity and not fallen below 70 % since |
 //! | `sliding_window_memory_full_total` | | requests that did not fit into an in-process store |
+//! | `sliding_window_journal_changes` | | gauge: decisions of an outage that are not yet written back to Redis, once for each log |
+//! | `sliding_window_journal_nearly_full` | | gauge: journals that have reached 80 % of their capacity and not fallen below 70 % since |
 //! | `sliding_window_written_back_total` | | requests that were written back to Redis after an outage |
 //! | `sliding_window_write_back_lost_total` | | requests that could not be written back to Redis |
 //! | `sliding_window_storms_total` | `name`; `event`: `start`, `end` | starts and ends of storms, each counted in one process of the fleet |
@@ -110,9 +117,41 @@
 //! | `sliding_window_mute_events_lost_total` | | lost replies to mute requests that are not queried again, because there are too many or there is no runtime |
 //! | `sliding_window_messages_shed_total` | | messages that were dropped because the queue of a speech monitor was full |
 //!
-//! A recorder can be installed before or after a layer is built. Handles of counters are kept for at most
-//! a second, so a recorder may drop counters that have been idle for longer, and they return with the
-//! next request.
+//! Where nothing else is said, a metric is a counter. The label `policy` tells the rules of a layer apart,
+//! so give each policy a name. Names, units and texts of help follow the conventions of Prometheus and
+//! OpenTelemetry: seconds, bytes, and `_total` for counters.
+//!
+//! A recorder can be installed before or after a layer is built. The first report to it also describes all
+//! metrics. Handles of metrics are kept for at most a second, so a recorder may drop metrics that have been
+//! idle for longer, and they return with the next report.
+//!
+//! The gauges are sums over all stores of the process, and no task runs for them. Each is set when what it
+//! shows has changed: the number of logs and of changes when it has changed by a 64th, the bytes when
+//! the number of logs has changed by an eighth. A [`RedisStore`] has an in-process store for outages, whose
+//! logs count too.
+//!
+//! `metrics-exporter-prometheus` makes a summary of a histogram unless it is given buckets:
+//!
+//! ```
+//! # #[cfg(feature = "metrics")] {
+//! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+//!
+//! // From a call to a Redis nearby to the longest wait.
+//! let seconds = [
+//!     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
+//! ];
+//! // A call has at most 32 requests.
+//! let requests = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
+//! let name = |name: &str| Matcher::Full(name.to_owned());
+//! let recorder = PrometheusBuilder::new()
+//!     .set_buckets_for_metric(name("sliding_window_store_call_duration_seconds"), &seconds)?
+//!     .set_buckets_for_metric(name("sliding_window_wait_duration_seconds"), &seconds)?
+//!     .set_buckets_for_metric(name("sliding_window_batch_size"), &requests)?
+//!     .install_recorder()?;
+//! assert_eq!(recorder.render(), ""); // what Prometheus reads
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 #![cfg_attr(

@@ -14,6 +14,8 @@ mod expiring;
 mod failover;
 #[cfg(all(test, feature = "redis"))]
 mod faulty;
+#[cfg(feature = "memory")]
+mod fill;
 mod future;
 #[cfg(feature = "memory")]
 mod memory;

@@ -9,13 +9,25 @@
 )]
 
 #[cfg(feature = "metrics")]
-mod kept_counter;
+mod describe;
+#[cfg(feature = "memory")]
+mod filled;
+#[cfg(feature = "metrics")]
+mod kept;
 mod policy_label;
+#[cfg(feature = "metrics")]
+mod recorder_id;
+#[cfg(feature = "redis")]
+mod script_label;
 
 use std::fmt::Display;
 use std::time::Duration;
 
+#[cfg(feature = "memory")]
+pub(crate) use self::filled::{Filled, memory_bytes};
 pub(crate) use self::policy_label::PolicyLabel;
+#[cfg(feature = "redis")]
+pub(crate) use self::script_label::{ScriptLabel, Stopwatch};
 
 pub(crate) const IS_ON: bool = cfg!(any(feature = "metrics", feature = "tracing"));
 
@@ -25,7 +37,10 @@ macro_rules! count {
     };
     ($name:literal $(, $label:literal => $value:expr)*; $by:expr) => {
         #[cfg(feature = "metrics")]
-        metrics::counter!($name $(, $label => $value)*).increment($by);
+        {
+            describe::to_present();
+            metrics::counter!($name $(, $label => $value)*).increment($by);
+        }
     };
 }
 
@@ -34,7 +49,10 @@ macro_rules! count_kept {
     ($kept:expr, $name:literal $(, $label:literal => $value:expr)*) => {
         #[cfg(feature = "metrics")]
         match $kept {
-            Some(kept) => kept.increment(|| metrics::counter!($name $(, $label => $value)*)),
+            Some(kept) => kept.report(
+                || metrics::counter!($name $(, $label => $value)*),
+                |counter| counter.increment(1),
+            ),
             None => { count!($name $(, $label => $value)*); }
         }
     };
@@ -158,23 +176,21 @@ pub(crate) fn write_back_lost(error: impl Display) {
     event!(warn, %error, "a request can't be written back to the store");
 }
 
-#[cfg(feature = "memory")]
-pub(crate) fn memory_nearly_full(held: usize, capacity: usize) {
+/// Reports a wait of a caller that has ended.
+pub(crate) fn waited(policy: &PolicyLabel, outcome: &'static str, wait: Duration) {
     #[cfg(feature = "metrics")]
-    metrics::gauge!("sliding_window_memory_nearly_full").increment(1.0);
-    event!(
-        warn,
-        held,
-        capacity,
-        "an in-process store is nearly full: at its capacity it refuses keys without a log; add a rule \
-         by address beside the rule by user, or raise the capacity"
-    );
-}
-
-#[cfg(feature = "memory")]
-pub(crate) fn memory_has_room() {
-    #[cfg(feature = "metrics")]
-    metrics::gauge!("sliding_window_memory_nearly_full").decrement(1.0);
+    {
+        let register = || {
+            let name = "sliding_window_wait_duration_seconds";
+            metrics::histogram!(name, "policy" => policy.to_string(), "outcome" => outcome)
+        };
+        if outcome == "admitted" {
+            policy.counters.waits().report(register, |histogram| histogram.record(wait));
+        } else {
+            describe::to_present();
+            register().record(wait);
+        }
+    }
 }
 
 #[cfg(feature = "memory")]

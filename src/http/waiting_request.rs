@@ -26,15 +26,8 @@ pub(super) enum Waited {
 
 /// Why a request that waits sends no further check.
 enum Stop {
-    Ended(Ended),
     Rejected(Box<Rejection>),
     NotLimited,
-}
-
-impl From<Ended> for Stop {
-    fn from(ended: Ended) -> Self {
-        Self::Ended(ended)
-    }
 }
 
 /// Waits until a request is admitted, or denies it. If the future is dropped, the request does not count.
@@ -58,13 +51,13 @@ async fn decide(check: Arc<Check>, head: &Parts, config: &Config) -> Waited {
     let first = check.clone();
     match until_admitted(&config.waiting, &config.store, first, again, bounds).await {
         Ok(admitted) => Waited::Decided(Decision::Admitted(admitted)),
-        Err(Stop::NotLimited) => Waited::NotLimited,
-        Err(Stop::Rejected(rejection)) => Waited::Rejected(*rejection),
-        Err(Stop::Ended(Ended::Denied(denied) | Ended::TooManyWaiters(_, Some(denied)))) => {
+        Err(Ended::Stopped(Stop::NotLimited)) => Waited::NotLimited,
+        Err(Ended::Stopped(Stop::Rejected(rejection))) => Waited::Rejected(*rejection),
+        Err(Ended::Denied(denied) | Ended::TooManyWaiters(_, Some(denied))) => {
             Waited::Decided(Decision::Denied(*denied))
         }
-        Err(Stop::Ended(Ended::TooManyWaiters(_, None))) => deny_behind_others(check, config).await,
-        Err(Stop::Ended(Ended::Store(error))) => Waited::Rejected(Rejection::StoreFailed(error)),
+        Err(Ended::TooManyWaiters(_, None)) => deny_behind_others(check, config).await,
+        Err(Ended::Store(error)) => Waited::Rejected(Rejection::StoreFailed(error)),
     }
 }
 

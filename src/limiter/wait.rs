@@ -171,6 +171,6 @@ impl Limiter {
         let check = self.admission(self.log(key), cost);
         let again =
             |logs: &SmallVec<[LogId; 1]>| Ok(self.admission(self.log(logs[0].key.clone()), cost));
-        until_admitted(&self.waiting, &self.store, check, again, bounds).await
+        Ok(until_admitted(&self.waiting, &self.store, check, again, bounds).await?)
     }
 }

@@ -271,6 +271,7 @@ impl<R: BatchedRequest> Shared<R> {
         requests: impl ExactSizeIterator<Item = &'a R> + Clone,
     ) -> Result<Vec<Result<R::Reply>>> {
         let (script, count) = (R::script(self.client.scripts()), requests.len());
+        script.label().shared_by(count);
         let command = R::command(requests, script, self.client.keys());
         self.client.run_many(script, &command, count, R::reply).await
     }

@@ -10,6 +10,7 @@ use super::keys::Keys;
 use super::reply::{self, malformed};
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
+use crate::telemetry::Stopwatch;
 
 /// Runs scripts and sends other commands through a circuit breaker. Clones share the connection.
 #[derive(Clone)]
@@ -55,7 +56,11 @@ impl Client {
     ///
     /// The command is one that [`Script::command`] has started.
     pub(crate) async fn run(&self, script: &Script, command: &Cmd) -> Result<Value, StoreError> {
-        self.call(async |mut connection| script.run(command, &mut connection).await).await
+        let start = Stopwatch::start();
+        let reply =
+            self.call(async |mut connection| script.run(command, &mut connection).await).await;
+        report(script, start, &reply);
+        reply
     }
 
     /// Runs a script that takes several requests, and returns the reply to each of them.
@@ -82,7 +87,10 @@ impl Client {
                 _ => Err(malformed("expected a reply to each request")),
             }
         };
-        self.breaker.call(requests, call).await
+        let start = Stopwatch::start();
+        let replies = self.breaker.call(requests, call).await;
+        report(script, start, &replies);
+        replies
     }
 
     /// Runs a script, and runs it again if the reply is lost. The script must be idempotent: it
@@ -115,6 +123,15 @@ impl Client {
     ) -> Result<T, StoreError> {
         let call = async |connection| request(connection).await.map_err(reply::error);
         self.breaker.call(1, call).await
+    }
+}
+
+/// Reports a call, unless there was none because there is no connection.
+fn report<T>(script: &Script, start: Stopwatch, result: &Result<T, StoreError>) {
+    match result {
+        Ok(_) => script.label().called(start, None),
+        Err(error) if error.was_sent() => script.label().called(start, Some(error.kind())),
+        Err(_) => {}
     }
 }
 

@@ -99,7 +99,7 @@ impl RedisScript {
     /// Takes the script's text. It is not compiled before the first call.
     #[must_use]
     pub fn new(text: &str) -> Self {
-        Self(Script::new(text.to_owned()))
+        Self(Script::new("custom", text.to_owned()))
     }
 }
 

@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 use redis::aio::ConnectionLike;
 use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 
+use crate::telemetry::ScriptLabel;
+
 macro_rules! scripts {
     ($($(#[$attribute:meta])* $name:ident: $file:literal,)*) => {
         /// All scripts of the crate. Each file describes its script.
@@ -16,7 +18,7 @@ macro_rules! scripts {
             fn new(code: impl Fn(&str) -> String) -> Self {
                 Self {
                     $($(#[$attribute])*
-                    $name: Script::new(code(include_str!(concat!("../../lua/", $file)))),)*
+                    $name: Script::new(stringify!($name), code(include_str!(concat!("../../lua/", $file)))),)*
                 }
             }
         }
@@ -75,12 +77,17 @@ impl Scripts {
 pub(crate) struct Script {
     code: String,
     hash: String,
+    label: ScriptLabel,
 }
 
 impl Script {
-    pub(crate) fn new(code: String) -> Self {
+    pub(crate) fn new(name: &'static str, code: String) -> Self {
         let hash = redis::Script::new(&code).get_hash().to_owned();
-        Self { code, hash }
+        Self { code, hash, label: ScriptLabel::new(name) }
+    }
+
+    pub(super) fn label(&self) -> &ScriptLabel {
+        &self.label
     }
 
     /// Starts the command of a call. The caller adds `keys` keys, and then the arguments.

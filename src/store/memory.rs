@@ -1,9 +1,9 @@
 //! [`MemoryStore`]: a store in the memory of one process.
 
 mod bans;
+mod bytes;
 mod decide;
 mod explain;
-mod fill;
 mod room;
 mod shard;
 #[cfg(feature = "redis")]
@@ -19,15 +19,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ahash::RandomState;
 use tokio::time::Instant;
 
-use self::fill::Fill;
+use self::bytes::ReportedBytes;
 use self::shard::{Locked, SHARDS, Shard, shard_of};
 #[cfg(any(feature = "storm", feature = "moderation"))]
 use self::tables::Tables;
 use super::expiring::ExpiringMap;
 #[cfg(any(feature = "storm", feature = "moderation"))]
 use super::expiring::ExpiringValue;
+use super::fill::Fill;
 use super::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::policy::Policy;
+use crate::telemetry::Filled;
 use crate::window::{BanRecord, Check, Explanation, LogId, Outcome};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
@@ -77,6 +79,7 @@ struct Inner {
     held: AtomicUsize,
     capacity: usize,
     fill: Fill,
+    reported: ReportedBytes,
     ban_records: ExpiringMap<BanRecord>,
     #[cfg(any(feature = "storm", feature = "moderation"))]
     tables: Tables,
@@ -135,7 +138,8 @@ impl MemoryStore {
             epoch: Instant::now(),
             held: AtomicUsize::new(0),
             capacity,
-            fill: Fill::new(capacity),
+            fill: Fill::new(Filled::Memory, capacity),
+            reported: ReportedBytes::default(),
             ban_records: ExpiringMap::new(capacity),
             #[cfg(any(feature = "storm", feature = "moderation"))]
             tables: Tables::default(),

@@ -8,7 +8,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 #[cfg(feature = "metrics")]
-use super::kept_counter::KeptCounter;
+use super::kept::Kept;
+#[cfg(feature = "metrics")]
+use metrics::{Counter, Histogram};
 
 /// How many candidates of one policy, and how many reasons, have counters of their own here.
 #[cfg(feature = "metrics")]
@@ -28,48 +30,54 @@ pub(crate) struct PolicyLabel {
 /// Returns the counters of a policy, or `None` where a counter has no place here.
 #[cfg(feature = "metrics")]
 pub(super) trait Count: Send + Sync {
-    fn decision(&self, index: usize) -> Option<&KeptCounter>;
-    fn strike(&self) -> Option<&KeptCounter>;
-    fn missing_key(&self, reason: &'static str) -> Option<&KeptCounter>;
-    fn candidate(&self, limit: u32, window: Duration) -> Option<&KeptCounter>;
+    fn decision(&self, index: usize) -> Option<&Kept<Counter>>;
+    fn strike(&self) -> Option<&Kept<Counter>>;
+    fn missing_key(&self, reason: &'static str) -> Option<&Kept<Counter>>;
+    fn candidate(&self, limit: u32, window: Duration) -> Option<&Kept<Counter>>;
+    fn waits(&self) -> &Kept<Histogram>;
 }
 
 /// The counters of what most requests of a flood can cause.
 #[cfg(feature = "metrics")]
 #[derive(Default)]
 struct Counters {
-    decisions: [KeptCounter; 3],
-    strikes: KeptCounter,
+    decisions: [Kept<Counter>; 3],
+    strikes: Kept<Counter>,
     missing_keys: CountersBy<&'static str>,
     candidates: CountersBy<(u32, Duration)>,
+    waits: Kept<Histogram>,
 }
 
 /// The counters of the first few values of a label.
 #[cfg(feature = "metrics")]
-type CountersBy<T> = [(OnceLock<T>, KeptCounter); MOST];
+type CountersBy<T> = [(OnceLock<T>, Kept<Counter>); MOST];
 
 #[cfg(feature = "metrics")]
 impl Count for Counters {
-    fn decision(&self, index: usize) -> Option<&KeptCounter> {
+    fn decision(&self, index: usize) -> Option<&Kept<Counter>> {
         self.decisions.get(index)
     }
 
-    fn strike(&self) -> Option<&KeptCounter> {
+    fn strike(&self) -> Option<&Kept<Counter>> {
         Some(&self.strikes)
     }
 
-    fn missing_key(&self, reason: &'static str) -> Option<&KeptCounter> {
+    fn missing_key(&self, reason: &'static str) -> Option<&Kept<Counter>> {
         find(&self.missing_keys, reason)
     }
 
-    fn candidate(&self, limit: u32, window: Duration) -> Option<&KeptCounter> {
+    fn candidate(&self, limit: u32, window: Duration) -> Option<&Kept<Counter>> {
         find(&self.candidates, (limit, window))
+    }
+
+    fn waits(&self) -> &Kept<Histogram> {
+        &self.waits
     }
 }
 
 /// Returns the counter of a value, or `None` if it is not among the first few.
 #[cfg(feature = "metrics")]
-fn find<T: Copy + PartialEq>(counters: &CountersBy<T>, value: T) -> Option<&KeptCounter> {
+fn find<T: Copy + PartialEq>(counters: &CountersBy<T>, value: T) -> Option<&Kept<Counter>> {
     let mut counters = counters.iter();
     let found = counters.find(|(of, _)| *of.get_or_init(|| value) == value);
     found.map(|(_, counter)| counter)

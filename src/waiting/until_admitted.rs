@@ -1,5 +1,6 @@
 //! [`until_admitted`]: waits until there is room.
 
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use super::queue::{Turn, Waiter};
 use super::{Logs, Refused, WaitError, Waiting};
 use crate::error::StoreError;
 use crate::store::{PendingCheck, Store, conclude, report};
+use crate::telemetry;
 use crate::window::{Admitted, Check, Decision, Denied};
 
 /// How long a caller may wait, and how many callers may wait at once.
@@ -19,14 +21,27 @@ pub(crate) struct Bounds {
 }
 
 /// Why a wait ended without an admission.
-pub(crate) enum Ended {
+pub(crate) enum Ended<S = Infallible> {
     Denied(Box<Denied>),
     /// With the denial of the caller's own check if it has sent one.
     TooManyWaiters(usize, Option<Box<Denied>>),
     Store(StoreError),
+    /// The caller sends no further check.
+    Stopped(S),
 }
 
-impl From<StoreError> for Ended {
+impl<S> Ended<S> {
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::Denied(_) => "denied",
+            Self::TooManyWaiters(..) => "too_many_waiters",
+            Self::Store(_) => "error",
+            Self::Stopped(_) => "stopped",
+        }
+    }
+}
+
+impl<S> From<StoreError> for Ended<S> {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
@@ -38,21 +53,37 @@ impl From<Ended> for WaitError {
             Ended::Denied(denied) => Self::Denied(denied),
             Ended::TooManyWaiters(most, _) => Self::TooManyWaiters { most },
             Ended::Store(error) => Self::Store(error),
+            Ended::Stopped(never) => match never {},
         }
     }
 }
 
 /// Waits until a request is admitted, behind those that wait for room in the same logs.
 ///
-/// `check` is the first check, and `again` makes each further one from the logs of the first. If the
+/// `check` is the first check, and `again` makes each further one from the logs of the first, or says why
+/// there is none. If the
 /// future is dropped, the request is not counted.
-pub(crate) async fn until_admitted<E: From<Ended>>(
+pub(crate) async fn until_admitted<S>(
     waiting: &Waiting,
     store: &Arc<dyn Store>,
     check: Arc<Check>,
-    again: impl Fn(&Logs) -> Result<Arc<Check>, E>,
+    again: impl Fn(&Logs) -> Result<Arc<Check>, S>,
+    bounds: Bounds,
+) -> Result<Admitted, Ended<S>> {
+    let (start, policy) = (Instant::now(), check.logs[0].policy.clone());
+    let result = wait_in_order(waiting, store, check, again, bounds).await;
+    let outcome = result.as_ref().err().map_or("admitted", Ended::kind);
+    telemetry::waited(policy.label(), outcome, start.elapsed());
+    result
+}
+
+async fn wait_in_order<S>(
+    waiting: &Waiting,
+    store: &Arc<dyn Store>,
+    check: Arc<Check>,
+    again: impl Fn(&Logs) -> Result<Arc<Check>, S>,
     Bounds { deadline, max_waiters }: Bounds,
-) -> Result<Admitted, E> {
+) -> Result<Admitted, Ended<S>> {
     let (ticket, cost) = (waiting.ticket(), check.cost);
     let (logs, first) = if waiting.has(&check.logs) {
         ensure_possible(&check)?;
@@ -69,31 +100,37 @@ pub(crate) async fn until_admitted<E: From<Ended>>(
     let waiter = Waiter::new(cost, deadline);
     let place = match waiting.join(logs, ticket, waiter, first, max_waiters) {
         Ok(place) => place,
-        Err(Refused::TooLong(denied)) => return Err(gives_up(denied).into()),
+        Err(Refused::TooLong(denied)) => return Err(gives_up(denied)),
         Err(Refused::TooMany(denied)) => {
-            return Err(Ended::TooManyWaiters(max_waiters, denied).into());
+            return Err(Ended::TooManyWaiters(max_waiters, denied));
         }
     };
     loop {
         match place.turn() {
-            Turn::GiveUp(denied) => return Err(gives_up(denied).into()),
+            Turn::GiveUp(denied) => return Err(gives_up(denied)),
             Turn::Wait(None) => place.woken().await,
             Turn::Wait(Some(at)) => {
                 let _ = timeout_at(at, place.woken()).await;
             }
-            Turn::Check => match decide_or_cancel(store, again(&place.logs)?).await? {
-                Decision::Admitted(admitted) => {
-                    place.leave_admitted();
-                    return Ok(admitted);
+            Turn::Check => {
+                let check = again(&place.logs).map_err(Ended::Stopped)?;
+                match decide_or_cancel(store, check).await? {
+                    Decision::Admitted(admitted) => {
+                        place.leave_admitted();
+                        return Ok(admitted);
+                    }
+                    Decision::Denied(denied) => place.deny(worth_a_wait(denied, None)?),
                 }
-                Decision::Denied(denied) => place.deny(worth_a_wait(denied, None)?),
-            },
+            }
         }
     }
 }
 
 /// Decides on a check. If the future is dropped, the request is cancelled.
-async fn decide_or_cancel(store: &Arc<dyn Store>, check: Arc<Check>) -> Result<Decision, Ended> {
+async fn decide_or_cancel<S>(
+    store: &Arc<dyn Store>,
+    check: Arc<Check>,
+) -> Result<Decision, Ended<S>> {
     ensure_possible(&check)?;
     let outcome = match store.admit(&check).into_ready() {
         Ok(outcome) => outcome,
@@ -105,18 +142,18 @@ async fn decide_or_cancel(store: &Arc<dyn Store>, check: Arc<Check>) -> Result<D
     Ok(conclude(check, outcome, false)?)
 }
 
-fn ensure_possible(check: &Check) -> Result<(), Ended> {
+fn ensure_possible<S>(check: &Check) -> Result<(), Ended<S>> {
     Ok(check.ensure_possible().inspect_err(StoreError::report)?)
 }
 
 /// Reports the denial of a caller that has sent no check.
-fn gives_up(denied: Box<Denied>) -> Ended {
+fn gives_up<S>(denied: Box<Denied>) -> Ended<S> {
     report(&Decision::Denied(Denied::clone(&denied)), false);
     Ended::Denied(denied)
 }
 
 /// Returns a denial after which the caller can wait, or an error.
-fn worth_a_wait(denied: Denied, deadline: Option<Instant>) -> Result<Denied, Ended> {
+fn worth_a_wait<S>(denied: Denied, deadline: Option<Instant>) -> Result<Denied, Ended<S>> {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let is_too_long = left.is_some_and(|left| denied.retry_after() > left);
     if is_too_long || denied.usage().banned_for().is_some() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::ban_explanation::BanExplanation;
-use super::check::LogId;
+use super::log_id::LogId;
 use super::log::{Entry, Log, QuotaReading};
 use super::outcome::DecidedBy;
 #[cfg(feature = "serde")]

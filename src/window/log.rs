@@ -82,6 +82,11 @@ impl Log {
         }
     }
 
+    /// Returns how many bytes the log has on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        if self.entries.spilled() { self.entries.capacity() * size_of::<Entry>() } else { 0 }
+    }
+
     /// Returns how many entries have left a window. They are the oldest ones.
     fn count_expired(&self, now_us: u64, window_us: u64) -> usize {
         match self.entries.first() {

@@ -32,7 +32,7 @@ async fn denials_need_no_look_up() {
     assert_eq!(recorded.count(DENIED), 1_000);
     let candidate = "sliding_window_candidate_denials_total{policy=user,quota=1/60s}";
     assert_eq!(recorded.count(candidate), 1_000);
-    assert_eq!(recorded.look_ups(), 3, "one for each counter");
+    assert_eq!(recorded.look_ups(), 5, "one for each counter, and for logs and bytes");
 }
 
 #[tokio::test(start_paused = true)]

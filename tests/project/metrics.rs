@@ -160,13 +160,17 @@ async fn a_full_store_counts_its_refusals() {
 
 #[test]
 fn documentation_lists_every_metric() {
-    let source = |path: &str| {
-        std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
-    };
+    let source = |path: &str| std::fs::read_to_string(crate::root().join(path)).unwrap();
     let names = |text: &str| -> BTreeSet<String> {
         let words = text.split(|it: char| !it.is_ascii_alphanumeric() && it != '_');
         words.filter(|it| it.starts_with("sliding_window_")).map(str::to_owned).collect()
     };
     let listed: String = source("src/lib.rs").lines().filter(|it| it.starts_with("//!")).collect();
-    assert_eq!(names(&listed), names(&source("src/telemetry.rs")));
+    let described = names(&source("src/telemetry/describe.rs"));
+    let files = crate::files(&crate::root().join("src/telemetry"), "rs");
+    let files = files.iter().filter(|it| !it.ends_with("describe.rs"));
+    let reporting = files.map(|it| std::fs::read_to_string(it).unwrap());
+    let reporting: String = reporting.chain([source("src/telemetry.rs")]).collect();
+    assert_eq!(names(&listed), names(&reporting));
+    assert_eq!(names(&listed), described);
 }

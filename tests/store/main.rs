@@ -8,6 +8,7 @@ mod deny_cache;
 mod explain;
 mod history;
 mod memory;
+mod metrics;
 mod redis;
 mod sentinel_tls;
 mod waiters;

@@ -16,7 +16,9 @@ use tokio::time::Instant;
 use self::backlog::Backlog;
 pub(super) use self::backlog::{Change, ChangeKind, Claim, LogWriter, Resync};
 use crate::error::StoreError;
+use crate::store::fill::Fill;
 use crate::store::{Check, LogId};
+use crate::telemetry::Filled;
 
 const MAX_RESYNCED: usize = 65_536;
 
@@ -26,17 +28,22 @@ pub(super) struct SharedJournal {
     journal: Mutex<Journal>,
     /// The number of backlogs, updated before the lock is released.
     count: AtomicUsize,
+    fill: Fill,
 }
 
 impl SharedJournal {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { journal: Mutex::new(Journal::new(capacity)), count: AtomicUsize::new(0) }
+        let fill = Fill::new(Filled::Journal, capacity);
+        Self { journal: Mutex::new(Journal::new(capacity)), count: AtomicUsize::new(0), fill }
     }
 
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut Journal) -> T) -> T {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let result = f(&mut journal);
         self.count.store(journal.backlogs.len(), Ordering::Release);
+        let changes = journal.changes;
+        drop(journal);
+        self.fill.report(changes);
         result
     }
 

@@ -27,8 +27,20 @@ impl Inner {
         if let Err(StoreError::Full { .. }) = done {
             done = self.make_room_and(logs, &act);
         }
-        self.fill.report(self.held.load(Ordering::Relaxed));
+        let held = self.held.load(Ordering::Relaxed);
+        if self.fill.report(held) {
+            self.report_bytes(held);
+        }
         done
+    }
+
+    /// Reports how much memory the store takes. Each lock is held for a fraction of a microsecond.
+    #[cold]
+    fn report_bytes(&self, held: usize) {
+        if self.reported.is_far_from(held) {
+            let logs: usize = (0..SHARDS).map(|shard| self.lock(shard).bytes()).sum();
+            self.reported.report(held, logs + self.ban_records.bytes());
+        }
     }
 
     #[cold]

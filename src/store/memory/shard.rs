@@ -137,6 +137,26 @@ impl Shard {
         slots.into_iter().for_each(|slot| self.set_policy(slot, policy));
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.logs.len()
+    }
+
+    /// Returns the size of the tables, without what the logs have on the heap.
+    pub(super) fn fixed_bytes(&self) -> usize {
+        self.logs.capacity() * size_of::<StoredLog>()
+            + self.by_hash.allocation_size()
+            + self.expiries.capacity() * size_of::<Reverse<(u64, u32)>>()
+    }
+
+    /// Returns how many of the first logs there are, and how many bytes they have on the heap.
+    pub(super) fn sample_heap(&self, most: usize) -> (usize, usize) {
+        let key = |stored: &StoredLog| if stored.key.spilled() { stored.key.capacity() } else { 0 };
+        let sample = self.logs.iter().take(most);
+        sample.fold((0, 0), |(logs, bytes), (_, stored)| {
+            (logs + 1, bytes + key(stored) + stored.entries.heap_bytes())
+        })
+    }
+
     pub(super) fn remove(&mut self, hash: u64, log: &LogId) -> bool {
         let same = |slot: &u32| self.logs[*slot as usize].is(log);
         let Ok(found) = self.by_hash.find_entry(hash, same) else {

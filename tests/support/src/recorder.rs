@@ -5,24 +5,44 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use metrics::{
-    Counter, Gauge, Histogram, Key, KeyName, LocalRecorderGuard, Metadata, Recorder, SharedString,
-    Unit,
+    Counter, Gauge, Histogram, HistogramFn, Key, KeyName, LocalRecorderGuard, Metadata, Recorder,
+    SharedString, Unit,
 };
 
-/// Keeps counters, and gauges as the bits of their value, by name and labels.
+/// Keeps counters, gauges as the bits of their value, and what histograms are given, by name and labels.
 #[derive(Clone, Default)]
 pub struct RecordedMetrics {
     cells: Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>,
+    samples: Arc<Mutex<BTreeMap<String, Arc<Samples>>>>,
+    descriptions: Arc<Mutex<BTreeMap<String, (Option<Unit>, String)>>>,
     look_ups: Arc<AtomicU64>,
 }
 
+/// What a histogram was given.
+#[derive(Default)]
+struct Samples(Mutex<Vec<f64>>);
+
+impl HistogramFn for Samples {
+    fn record(&self, value: f64) {
+        self.0.lock().unwrap().push(value);
+    }
+}
+
 impl RecordedMetrics {
-    fn cell(&self, key: &Key) -> Arc<AtomicU64> {
+    fn name(&self, key: &Key) -> String {
         self.look_ups.fetch_add(1, Ordering::SeqCst);
         let labels = key.labels().map(|it| format!("{}={}", it.key(), it.value()));
         let labels: Vec<String> = labels.collect();
-        let name = format!("{}{{{}}}", key.name(), labels.join(","));
-        self.cells.lock().unwrap().entry(name).or_default().clone()
+        format!("{}{{{}}}", key.name(), labels.join(","))
+    }
+
+    fn cell(&self, key: &Key) -> Arc<AtomicU64> {
+        self.cells.lock().unwrap().entry(self.name(key)).or_default().clone()
+    }
+
+    fn describe(&self, name: KeyName, unit: Option<Unit>, help: SharedString) {
+        let description = (unit, help.into_owned());
+        self.descriptions.lock().unwrap().insert(name.as_str().to_owned(), description);
     }
 
     /// Records what this thread measures for as long as the guard lives.
@@ -34,6 +54,22 @@ impl RecordedMetrics {
     /// Returns the value of a metric, 0 if there is none.
     pub fn count(&self, name: &str) -> u64 {
         self.cells.lock().unwrap().get(name).map_or(0, |cell| cell.load(Ordering::SeqCst))
+    }
+
+    /// Returns what a histogram was given, nothing if there is none.
+    pub fn samples(&self, name: &str) -> Vec<f64> {
+        let samples = self.samples.lock().unwrap();
+        samples.get(name).map_or_else(Vec::new, |it| it.0.lock().unwrap().clone())
+    }
+
+    /// Returns the value of a gauge, 0 if there is none.
+    pub fn gauge(&self, name: &str) -> f64 {
+        f64::from_bits(self.count(name))
+    }
+
+    /// Returns the unit and the help of each described metric.
+    pub fn descriptions(&self) -> BTreeMap<String, (Option<Unit>, String)> {
+        self.descriptions.lock().unwrap().clone()
     }
 
     /// Returns how often a metric was looked up by its name and labels.
@@ -58,14 +94,22 @@ impl RecordedMetrics {
 
     /// Returns the gauge of the connection to Redis.
     pub fn available(&self) -> f64 {
-        f64::from_bits(self.count("sliding_window_store_available{}"))
+        self.gauge("sliding_window_store_available{}")
     }
 }
 
 impl Recorder for RecordedMetrics {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_counter(&self, name: KeyName, unit: Option<Unit>, help: SharedString) {
+        self.describe(name, unit, help);
+    }
+
+    fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, help: SharedString) {
+        self.describe(name, unit, help);
+    }
+
+    fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, help: SharedString) {
+        self.describe(name, unit, help);
+    }
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
         Counter::from_arc(self.cell(key))
@@ -75,7 +119,8 @@ impl Recorder for RecordedMetrics {
         Gauge::from_arc(self.cell(key))
     }
 
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        let name = self.name(key);
+        Histogram::from_arc(self.samples.lock().unwrap().entry(name).or_default().clone())
     }
 }

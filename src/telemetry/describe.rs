@@ -1,0 +1,130 @@
+//! The units of the metrics, and their texts of help.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+
+use super::recorder_id::RecorderId;
+
+/// The address of the recorder that was described to last.
+static DESCRIBED: AtomicUsize = AtomicUsize::new(0);
+
+/// Describes all metrics to the present recorder, unless it was the last one to get the descriptions.
+///
+/// It is called when a metric is looked up in the recorder, which happens once a second at most where
+/// it matters. So a recorder can be installed at any time.
+pub(super) fn to_present() {
+    to(RecorderId::present());
+}
+
+/// Describes all metrics to this recorder, which is the present one, in the same way.
+pub(super) fn to(recorder: RecorderId) {
+    let RecorderId { address, size } = recorder;
+    if size > 0 && DESCRIBED.load(Ordering::Relaxed) != address {
+        DESCRIBED.store(address, Ordering::Relaxed);
+        all();
+    }
+}
+
+fn all() {
+    for (name, help) in COUNTERS {
+        describe_counter!(*name, Unit::Count, *help);
+    }
+    for (name, unit, help) in GAUGES {
+        describe_gauge!(*name, *unit, *help);
+    }
+    for (name, unit, help) in HISTOGRAMS {
+        describe_histogram!(*name, *unit, *help);
+    }
+}
+
+const COUNTERS: &[(&str, &str)] = &[
+    (
+        "sliding_window_decisions_total",
+        "Decisions; a denial counts for each policy that it violates.",
+    ),
+    (
+        "sliding_window_candidate_denials_total",
+        "Requests that a candidate quota would have denied.",
+    ),
+    ("sliding_window_strikes_total", "Strikes: denials that count toward a ban."),
+    ("sliding_window_bans_total", "Bans imposed because of strikes."),
+    ("sliding_window_missing_keys_total", "Requests without the key of a rule, by its policy."),
+    ("sliding_window_counted_twice_total", "Requests that two layers counted in the same log."),
+    (
+        "sliding_window_strikes_lost_total",
+        "Strikes that were not counted, because the in-process table of ban records was full.",
+    ),
+    ("sliding_window_store_errors_total", "Checks that the store did not decide."),
+    ("sliding_window_impossible_requests_total", "Requests that no store could admit."),
+    ("sliding_window_fallback_decisions_total", "Decisions made without the store."),
+    ("sliding_window_memory_full_total", "Requests that did not fit into an in-process store."),
+    (
+        "sliding_window_written_back_total",
+        "Requests that were written back to Redis after an outage.",
+    ),
+    ("sliding_window_write_back_lost_total", "Requests that could not be written back to Redis."),
+    ("sliding_window_storms_total", "Starts and ends of storms."),
+    (
+        "sliding_window_storm_alerts_shed_total",
+        "Starts and ends of storms that were dropped because too many waited for the hook.",
+    ),
+    ("sliding_window_storm_alert_panics_total", "Panics of the hook for storm events."),
+    ("sliding_window_mutes_total", "Mutes that were imposed or lengthened."),
+    ("sliding_window_mute_hook_panics_total", "Panics of the hook for mutes."),
+    (
+        "sliding_window_mute_events_lost_total",
+        "Lost replies to mute requests that are not queried again.",
+    ),
+    (
+        "sliding_window_messages_shed_total",
+        "Messages that were dropped because the queue of a speech monitor was full.",
+    ),
+];
+
+const GAUGES: &[(&str, Unit, &str)] = &[
+    (
+        "sliding_window_store_available",
+        Unit::Count,
+        "1 while connected to Redis, 0 during an outage.",
+    ),
+    (
+        "sliding_window_memory_logs",
+        Unit::Count,
+        "Logs that the in-process stores hold, expired ones included.",
+    ),
+    (
+        "sliding_window_memory_bytes",
+        Unit::Bytes,
+        "Estimated memory of the logs and ban records of the in-process stores.",
+    ),
+    (
+        "sliding_window_memory_nearly_full",
+        Unit::Count,
+        "In-process stores that have reached 80 % of their capacity and not fallen below 70 % since.",
+    ),
+    (
+        "sliding_window_journal_changes",
+        Unit::Count,
+        "Decisions of an outage that are not yet written back to Redis, once for each log.",
+    ),
+    (
+        "sliding_window_journal_nearly_full",
+        Unit::Count,
+        "Journals that have reached 80 % of their capacity and not fallen below 70 % since.",
+    ),
+];
+
+const HISTOGRAMS: &[(&str, Unit, &str)] = &[
+    (
+        "sliding_window_store_call_duration_seconds",
+        Unit::Seconds,
+        "Time from a script call to Redis until its reply.",
+    ),
+    ("sliding_window_batch_size", Unit::Count, "Requests that share a script call to Redis."),
+    (
+        "sliding_window_wait_duration_seconds",
+        Unit::Seconds,
+        "Time that a caller of Limiter::until_admitted has waited.",
+    ),
+];

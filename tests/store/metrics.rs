@@ -1,0 +1,154 @@
+//! The metrics of the stores: how long calls take, how many requests share one, and what is held.
+
+use std::time::Duration;
+
+use metrics::Unit;
+use test_support::recorder::RecordedMetrics;
+use test_support::{Redis, eventually};
+use tokio::time::advance;
+use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota, RedisStore, WaitError};
+
+fn call_seconds(script: &str, outcome: &str) -> String {
+    let name = "sliding_window_store_call_duration_seconds";
+    format!("{name}{{script={script},outcome={outcome}}}")
+}
+
+const ADMIT_BATCHES: &str = "sliding_window_batch_size{script=admit}";
+const LOGS: &str = "sliding_window_memory_logs{}";
+const BYTES: &str = "sliding_window_memory_bytes{}";
+
+#[tokio::test]
+async fn each_call_reports_its_script_and_time() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let redis = Redis::start().await;
+    let limiter = Limiter::new(Quota::per_hour(100), redis.store().await);
+    for _ in 0..3 {
+        let _ = limiter.check("alice").await.unwrap();
+    }
+    let one = limiter.check("alice").await.unwrap();
+    limiter.cancel(one.admitted().unwrap()).await.unwrap();
+    limiter.reset("alice").await.unwrap();
+    let admissions = recorded.samples(&call_seconds("admit", "ok"));
+    assert_eq!(admissions.len(), 4);
+    assert!(admissions.iter().all(|it| (1e-6..10.0).contains(it)), "seconds: {admissions:?}");
+    assert_eq!(recorded.samples(&call_seconds("settle", "ok")).len(), 1);
+    assert_eq!(recorded.samples(&call_seconds("reset", "ok")).len(), 1);
+    assert_eq!(recorded.samples(ADMIT_BATCHES), [1.0; 4]);
+}
+
+#[tokio::test]
+async fn a_batch_reports_how_many_share_it() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let redis = Redis::start().await;
+    let limiter = Limiter::new(Quota::per_hour(100), redis.store().await);
+    let mut checks = tokio::task::JoinSet::new();
+    for user in 0..50_u32 {
+        let limiter = limiter.clone();
+        checks.spawn(async move { limiter.check(user).await.unwrap().is_admitted() });
+    }
+    checks.join_all().await;
+    let batches = recorded.samples(ADMIT_BATCHES);
+    assert_eq!(batches.iter().sum::<f64>(), 50.0);
+    assert!(batches.len() < 20 && batches.iter().all(|it| *it <= 32.0), "{batches:?}");
+    assert_eq!(recorded.samples(&call_seconds("admit", "ok")).len(), batches.len());
+}
+
+#[tokio::test]
+async fn a_failed_call_reports_its_kind() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let redis = Redis::start().await;
+    let store = RedisStore::builder().response_timeout(Duration::from_millis(50));
+    let limiter = Limiter::new(Quota::per_hour(100), store.connect(redis.url()).await.unwrap());
+    redis.run::<()>(&["CLIENT", "PAUSE", "1000", "ALL"]).await;
+    let _ = limiter.check("alice").await.unwrap();
+    let timeouts = recorded.samples(&call_seconds("admit", "timeout"));
+    assert!(!timeouts.is_empty() && timeouts.iter().all(|it| *it >= 0.05), "{timeouts:?}");
+    assert!(recorded.names().iter().all(|it| !it.contains("alice")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_reports_its_length() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let policy = Policy::new("mail").quota(Quota::per_minute(1));
+    let limiter = Limiter::new(policy, MemoryStore::new());
+    for _ in 0..2 {
+        limiter.until_admitted("alice").await.unwrap();
+    }
+    let most = Duration::from_secs(1);
+    let denied = limiter.until_admitted_within("alice", most).await.unwrap_err();
+    assert!(matches!(denied, WaitError::Denied(_)));
+    let waits = |outcome: &str| {
+        let name = "sliding_window_wait_duration_seconds";
+        recorded.samples(&format!("{name}{{policy=mail,outcome={outcome}}}"))
+    };
+    assert_eq!((waits("admitted"), waits("denied")), (vec![0.0, 60.0], vec![0.0]));
+}
+
+/// The gauges are sums over the process, in which other tests hold a few logs too.
+#[tokio::test(start_paused = true)]
+async fn gauges_show_logs_and_bytes() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let about = |name: &str, value: f64, more: f64| {
+        let found = recorded.gauge(name);
+        assert!((value * 0.98..value * 1.02 + more).contains(&found), "{name}: {found}");
+    };
+    let store = MemoryStore::new();
+    let limiter = Limiter::new(Quota::per_minute(5), store.clone());
+    for user in 0..100_000_u32 {
+        let _ = limiter.check(user).await.unwrap();
+    }
+    about(LOGS, 100_000.0, 5_000.0);
+    let bytes = recorded.gauge(BYTES) / 100_000.0;
+    assert!((70.0..170.0).contains(&bytes), "{bytes} a log");
+
+    advance(Duration::from_secs(60)).await;
+    for user in 0..40_000_u32 {
+        let _ = limiter.check(user + 1_000_000).await.unwrap();
+    }
+    assert!(store.len() < 70_000, "each of them drops two expired ones: {}", store.len());
+    about(LOGS, store.len() as f64, 5_000.0);
+    drop((limiter, store));
+    about(LOGS, 0.0, 5_000.0);
+}
+
+#[tokio::test]
+async fn the_journal_shows_what_waits_for_redis() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let mut redis = Redis::start().await;
+    let store = RedisStore::builder().local_capacity(1_000);
+    let store = store.connect(redis.url()).await.unwrap();
+    let limiter = Limiter::new(Quota::per_hour(3), store);
+    redis.kill();
+    let decide = async |users: std::ops::Range<u32>| {
+        for user in users {
+            assert!(limiter.check(user).await.unwrap().is_admitted());
+        }
+    };
+    let changes = || recorded.gauge("sliding_window_journal_changes{}");
+    let nearly_full = || recorded.gauge("sliding_window_journal_nearly_full{}");
+    decide(0..50).await;
+    assert!((49.0..=60.0).contains(&changes()), "{}", changes());
+    assert_eq!(nearly_full(), 0.0);
+    decide(50..900).await;
+    assert!((880.0..=910.0).contains(&changes()), "{}", changes());
+    assert_eq!(nearly_full(), 1.0);
+    redis.start_again();
+    eventually("all is written back", async || changes() == 0.0 && nearly_full() == 0.0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_recorder_gets_units_and_help() {
+    let limiter = Limiter::new(Quota::per_minute(1), MemoryStore::new());
+    let _ = limiter.check("alice").await.unwrap();
+    for _ in 0..2 {
+        let (recorded, _recorder) = RecordedMetrics::listen();
+        let _ = limiter.check("alice").await.unwrap();
+        let all = recorded.descriptions();
+        for (name, (unit, help)) in &all {
+            assert!(unit.is_some() && help.ends_with('.'), "{name}: {help}");
+            assert_eq!(*unit == Some(Unit::Seconds), name.ends_with("_seconds"), "{name}");
+            assert_eq!(*unit == Some(Unit::Bytes), name.ends_with("_bytes"), "{name}");
+        }
+        assert!(all.len() > 25, "{}", all.len());
+    }
+}
