@@ -11,6 +11,7 @@ mod pending_request;
 mod rejection;
 mod rule;
 mod service;
+mod span;
 mod waiting_request;
 
 pub use body::ResponseBody;

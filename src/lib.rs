@@ -77,7 +77,7 @@
 //! | `storm` | no | `storm::StormDetector`, which reports groups with too many messages |
 //! | `moderation` | no | `moderation::SpeechMonitor`, which silently mutes spammers; enables `memory` |
 //! | `metrics` | no | the metrics below, through the `metrics` crate |
-//! | `tracing` | no | events about denials and failures, without keys, through the `tracing` crate |
+//! | `tracing` | no | events about denials and failures, and the fields of spans below, without keys, through the `tracing` crate |
 //! | `serde` | no | `Serialize` and `Deserialize` for [`Policies`], [`Policy`] and everything else that has a text form |
 //! | `history` | no | `history`: a recorder of decisions, and their replay under other quotas; enables `memory` and `serde` |
 //! | `full` | no | all of the above |
@@ -151,6 +151,47 @@
 //! assert_eq!(recorder.render(), ""); // what Prometheus reads
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Tracing
+//!
+//! The layer records its decision on the current span, in those of these fields that the span has declared:
+//!
+//! | field | value |
+//! |---|---|
+//! | `rate_limit.decision` | `admitted`, `denied`, or `shadow_denied` in shadow mode |
+//! | `rate_limit.policy` | the names of the policies that deny the request, or of all that admit it, with commas |
+//! | `rate_limit.remaining` | [`Usage::remaining`] |
+//! | `rate_limit.retry_after_ms` | after a denial: the milliseconds to wait, rounded up |
+//! | `rate_limit.decided_by` | `store`, `local_log` or `failure_policy`, see [`DecidedBy`] |
+//!
+//! No field contains a key. A request without a decision, such as one without a key, has none of them. The
+//! span must have been entered around the layer, as that of `tower_http::trace` is if its layer is added
+//! after this one. With `tracing-opentelemetry` the fields are attributes of the span.
+//!
+//! ```
+//! # #[cfg(feature = "tracing")] {
+//! use axum::{Router, extract::Request, routing::post};
+//! use tower_http::trace::TraceLayer;
+//! use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
+//! use tracing::{field::Empty, info_span};
+//!
+//! let user = key::header("x-user-id");
+//! let app: Router = Router::new()
+//!     .route("/orders", post(|| async { "ordered" }))
+//!     .layer(SlidingWindowLayer::new(Quota::per_minute(5), user, MemoryStore::new()))
+//!     .layer(TraceLayer::new_for_http().make_span_with(|request: &Request| {
+//!         info_span!(
+//!             "request",
+//!             method = %request.method(),
+//!             rate_limit.decision = Empty,
+//!             rate_limit.policy = Empty,
+//!             rate_limit.remaining = Empty,
+//!             rate_limit.retry_after_ms = Empty,
+//!             rate_limit.decided_by = Empty,
+//!         )
+//!     }));
+//! # }
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]

@@ -19,6 +19,8 @@ mod policy_label;
 mod recorder_id;
 #[cfg(feature = "redis")]
 mod script_label;
+#[cfg(feature = "tracing")]
+mod span;
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -28,6 +30,8 @@ pub(crate) use self::filled::{Filled, memory_bytes};
 pub(crate) use self::policy_label::PolicyLabel;
 #[cfg(feature = "redis")]
 pub(crate) use self::script_label::{ScriptLabel, Stopwatch};
+#[cfg(feature = "tracing")]
+pub(crate) use self::span::{SpanFields, record_on_span};
 
 pub(crate) const IS_ON: bool = cfg!(any(feature = "metrics", feature = "tracing"));
 

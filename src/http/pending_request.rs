@@ -11,6 +11,7 @@ use tower_service::Service;
 use super::config::{Config, Muted, OnBan};
 use super::forwarded_request::ForwardedRequest;
 use super::rejection::Rejection;
+use super::span;
 use crate::error::StoreError;
 use crate::store::{CancelHandle, PendingCheck, conclude};
 use crate::telemetry;
@@ -83,6 +84,7 @@ where
     }
 
     fn follow(&mut self, decision: Decision, cancel: Option<CancelHandle>) -> NextStep {
+        span::record(&decision, self.config.shadow);
         if let Some(observe) = &self.config.on_decision {
             observe(&decision);
         }

@@ -41,14 +41,6 @@ impl WaitError {
         }
     }
 
-    pub(super) const fn kind(&self) -> &'static str {
-        match self {
-            Self::Denied(_) => "denied",
-            Self::TooManyWaiters { .. } => "too_many_waiters",
-            Self::Store(_) => "error",
-        }
-    }
-
     /// Returns the denial, or `None` if there was none.
     #[must_use]
     pub fn denied(&self) -> Option<&Denied> {

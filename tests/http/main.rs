@@ -15,4 +15,5 @@ mod rejection;
 mod rules;
 mod service;
 mod stack;
+mod tracing;
 mod waits;

@@ -1,0 +1,123 @@
+//! The fields of a decision on the span of tower-http's `TraceLayer`.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use http::Request;
+use test_support::requests::{by_user, ok, status};
+use tower::{Layer, service_fn};
+use tower_http::trace::TraceLayer;
+use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
+use tracing::field::Empty;
+use tracing::subscriber::DefaultGuard;
+use tracing::{Level, Span, info_span};
+use tracing_subscriber::fmt::format::FmtSpan;
+
+/// What a subscriber writes.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    /// Keeps the spans that this thread closes.
+    fn listen(most: Level) -> (Self, DefaultGuard) {
+        let lines = Self::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(most)
+            .with_span_events(FmtSpan::CLOSE)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        (lines, tracing::subscriber::set_default(subscriber))
+    }
+
+    /// Returns the fields of each closed span, such as `rate_limit.remaining=4`.
+    fn take(&self) -> Vec<String> {
+        let text = String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap();
+        assert!(!text.contains("mallory"), "{text}");
+        let fields = |line: &str| {
+            let (_, fields) = line.split_once("request{")?;
+            Some(fields.split_once('}')?.0.to_owned())
+        };
+        text.lines().filter_map(fields).collect()
+    }
+}
+
+/// The span of the documentation.
+fn with_all_fields<B>(request: &Request<B>) -> Span {
+    info_span!(
+        "request",
+        path = request.uri().path(),
+        rate_limit.decision = Empty,
+        rate_limit.policy = Empty,
+        rate_limit.remaining = Empty,
+        rate_limit.retry_after_ms = Empty,
+        rate_limit.decided_by = Empty,
+    )
+}
+
+fn two_a_minute() -> Policy {
+    Policy::new("user").quota(Quota::per_minute(2))
+}
+
+async fn spans_of(
+    layer: SlidingWindowLayer,
+    make_span: fn(&Request<String>) -> Span,
+) -> Vec<String> {
+    let (lines, _subscriber) = Lines::listen(Level::INFO);
+    let trace = TraceLayer::new_for_http().make_span_with(make_span);
+    let service = trace.layer(layer.layer(service_fn(ok)));
+    for _ in 0..3 {
+        status(&service, "mallory").await;
+    }
+    lines.take()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_span_shows_the_decision() {
+    let layer = by_user(two_a_minute(), MemoryStore::new());
+    let spans = spans_of(layer, with_all_fields).await;
+    let admitted = |remaining: u32| {
+        format!(
+            r#"path="/" rate_limit.decision="admitted" rate_limit.decided_by="store" rate_limit.policy=user rate_limit.remaining={remaining}"#
+        )
+    };
+    let denied = r#"path="/" rate_limit.decision="denied" rate_limit.decided_by="store" rate_limit.policy=user rate_limit.remaining=0 rate_limit.retry_after_ms=60000"#;
+    assert_eq!(spans, [&admitted(1), &admitted(0), denied]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_span_names_the_policies_that_deny() {
+    let tight = |name: &str| Policy::new(name).quota(Quota::per_minute(1));
+    let layer = by_user(two_a_minute(), MemoryStore::new())
+        .rule(tight("tenant"), key::constant("one"))
+        .rule(tight("all"), key::constant("all"))
+        .shadow(true);
+    let spans = spans_of(layer, with_all_fields).await;
+    assert!(spans[0].contains("rate_limit.policy=user,tenant,all rate"), "{spans:?}");
+    assert!(spans[1].contains(r#"rate_limit.decision="shadow_denied""#), "{spans:?}");
+    assert!(spans[1].contains("rate_limit.policy=tenant,all rate"), "{spans:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_span_gets_only_what_it_declares() {
+    let layer = || by_user(two_a_minute(), MemoryStore::new());
+    let some = |_: &Request<String>| info_span!("request", rate_limit.decision = Empty);
+    let spans = spans_of(layer(), some).await;
+    assert_eq!(spans[2], r#"rate_limit.decision="denied""#);
+    let none = |_: &Request<String>| info_span!("request", limit = 1);
+    assert_eq!(spans_of(layer(), none).await, ["limit=1"; 3]);
+    let disabled =
+        |_: &Request<String>| tracing::debug_span!("request", rate_limit.decision = Empty);
+    assert!(spans_of(layer(), disabled).await.is_empty());
+}
