@@ -177,11 +177,11 @@ impl Limiter {
     async fn decide(&self, check: Arc<Check>) -> Result<Decision, StoreError> {
         check.ensure_possible().inspect_err(StoreError::report)?;
         let outcome = self.store.admit(&check).await;
-        let decision = conclude(check, outcome, false)?;
-        if let Some(offenders) = &self.offenders {
-            offenders.record(&decision);
+        let decision = conclude(check, outcome, false);
+        if let (Some(offenders), Ok(decision)) = (&self.offenders, &decision) {
+            offenders.record(decision);
         }
-        Ok(decision)
+        decision
     }
 }
 

@@ -105,6 +105,8 @@ pub(crate) fn denied<'a>(
     event!(debug, policies = ?policies(), retry_after = ?retry_after(), shadow, "denied");
 }
 
+#[cold]
+#[inline(never)]
 pub(crate) fn fallback(failure_policy: &'static str, outcome: &'static str) {
     count!(
         "sliding_window_fallback_decisions_total",

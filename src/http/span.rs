@@ -14,6 +14,7 @@ pub(super) fn record(decision: &Decision, shadow: bool) {
 }
 
 #[cfg(feature = "tracing")]
+#[cold]
 fn fields(decision: &Decision, shadow: bool) -> SpanFields {
     let usage = decision.usage();
     let (label, policies): (_, Vec<&str>) = match decision {

@@ -13,11 +13,15 @@ static DESCRIBED: AtomicUsize = AtomicUsize::new(0);
 ///
 /// It is called when a metric is looked up in the recorder, which happens once a second at most where
 /// it matters. So a recorder can be installed at any time.
+#[cold]
+#[inline(never)]
 pub(super) fn to_present() {
     to(RecorderId::present());
 }
 
 /// Describes all metrics to this recorder, which is the present one, in the same way.
+#[cold]
+#[inline(never)]
 pub(super) fn to(recorder: RecorderId) {
     let RecorderId { address, size } = recorder;
     if size > 0 && DESCRIBED.load(Ordering::Relaxed) != address {

@@ -44,17 +44,22 @@ impl<H> Kept<H> {
         let (recorder, now) = (RecorderId::present(), Instant::now());
         match &*self.0.load() {
             Some(kept) if kept.recorder == recorder && now < kept.until => report(&kept.metric),
-            _ => {
-                let metric = register();
-                report(&metric);
-                self.keep(metric, recorder, now + LONGEST);
-            }
+            _ => self.keep(register, report, recorder, now + LONGEST),
         }
     }
 
     #[cold]
-    fn keep(&self, metric: H, recorder: RecorderId, until: Instant) {
+    #[inline(never)]
+    fn keep(
+        &self,
+        register: impl FnOnce() -> H,
+        report: impl FnOnce(&H),
+        recorder: RecorderId,
+        until: Instant,
+    ) {
         describe::to(recorder);
+        let metric = register();
+        report(&metric);
         self.0.store(Some(Arc::new(Handle { metric, recorder, until })));
     }
 }
