@@ -5,6 +5,7 @@ mod bans;
 mod clients;
 mod cross_site;
 mod fleet;
+mod load;
 mod opening;
 mod orders;
 mod policies;
