@@ -1,17 +1,40 @@
 #!/usr/bin/env bash
-# Installs programs with the system's package manager if they are missing: redis-server, valgrind.
+# Installs programs if they are missing: redis-server, valgrind and prometheus with the system's package manager,
+# the load generator oha with cargo.
 set -euo pipefail
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
-# The package of a program. Its name differs for Redis only.
-package() { if [ "$1" = redis-server ]; then echo redis; else echo "$1"; fi; }
+# The package of a program. Debian names them all like their programs.
+package() {
+  case "$1" in
+    redis-server) echo redis ;;
+    prometheus) if command -v dnf >/dev/null; then echo golang-github-prometheus; else echo prometheus; fi ;;
+    *) echo "$1" ;;
+  esac
+}
+
+# Debian starts the service of a package as it installs it, unless policy-rc.d forbids that. The tests start
+# their own servers.
+apt_install() {
+  local policy=/usr/sbin/policy-rc.d made='' status=0
+  as_root apt-get update -qq
+  if [ ! -e "$policy" ]; then
+    made=$policy
+    printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+    as_root chmod +x "$policy"
+  fi
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1" || status=$?
+  [ -z "$made" ] || as_root rm "$made"
+  return "$status"
+}
 
 install() {
   echo "$1 is missing: installing it" >&2
-  if command -v apt-get >/dev/null; then
-    as_root apt-get update -qq
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1"
+  if [ "$1" = oha ]; then
+    cargo install --quiet --locked oha
+  elif command -v apt-get >/dev/null; then
+    apt_install "$1"
   elif command -v dnf >/dev/null; then
     as_root dnf install -y -q "$(package "$1")"
   elif command -v apk >/dev/null; then
@@ -19,11 +42,12 @@ install() {
   elif command -v brew >/dev/null; then
     brew install --quiet "$(package "$1")"
   else
-    echo "no package manager known here: install $1 (Redis 6.2 or later) and put it on PATH" >&2
+    echo "no package manager known here: install $1 (Redis: 6.2 or later) and put it on PATH" >&2
     exit 2
   fi
 }
 
+PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 for program in "$@"; do
   command -v "$program" >/dev/null || install "$program" >&2
   command -v "$program" >/dev/null || { echo "$program is still not on PATH" >&2; exit 2; }

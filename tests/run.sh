@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the whole test suite. Installs redis-server first if it is missing.
+# Runs the whole test suite. Installs the programs that it needs first if they are missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,8 +8,9 @@ if [ "${1:-}" = "-h" ] || [ "${1:-}" = "--help" ]; then
 Usage: tests/run.sh [--keep-going | CARGO TEST ARGUMENTS]
 
 Runs every test of the workspace against real redis-server processes, which the tests start
-themselves on free ports. bench-peers, the comparison with other crates, is not built. If redis-server is not on PATH, it is installed with the system's
-package manager.
+themselves on free ports. bench-peers, the comparison with other crates, is not built. Of redis-server,
+prometheus and the load generator oha, those that are not on PATH are installed: the first two with the
+system's package manager, oha with cargo.
 
   tests/run.sh                    everything
   tests/run.sh --keep-going       everything, also after a test has failed
@@ -20,7 +21,7 @@ HELP
   exit 0
 fi
 
-tests/install.sh redis-server
+tests/install.sh redis-server prometheus oha
 
 all=(--workspace --exclude bench-peers --features seckill/metrics)
 if [ "${1:-}" = --keep-going ]; then
