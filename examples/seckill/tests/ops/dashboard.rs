@@ -56,7 +56,7 @@ fn panels_do_not_overlap() {
 }
 
 #[test]
-fn grafana_is_told_where_everything_is() {
+fn grafana_finds_what_it_shows() {
     let source = &yaml("grafana/provisioning/datasources/prometheus.yaml")["datasources"][0];
     assert_eq!(source["uid"], "prometheus");
     let folder = yaml("grafana/provisioning/dashboards/seckill.yaml");
