@@ -6,7 +6,7 @@ use std::process::Command;
 use test_support::free_port;
 use test_support::server_process::Server;
 
-use crate::{SECKILL, output, path, read};
+use crate::{SECKILL, path, read};
 
 #[test]
 fn the_image_has_stages_a_user_and_a_check() {
@@ -37,7 +37,8 @@ fn the_image_has_stages_a_user_and_a_check() {
 
 #[tokio::test]
 async fn healthy_tells_whether_a_server_serves() {
-    let healthy = |address: &str| output(Command::new(path("healthy")).arg(address)).status.code();
+    let healthy =
+        |address: &str| Command::new(path("healthy")).arg(address).output().unwrap().status.code();
     let server = Server::start(SECKILL, &[]);
     assert_eq!(healthy(server.url.trim_start_matches("http://")), Some(0));
     assert_eq!(healthy(&format!("127.0.0.1:{}", free_port())), Some(1));

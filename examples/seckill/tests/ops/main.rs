@@ -10,7 +10,7 @@ mod sale;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -41,27 +41,26 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("{value} is not a text"))
 }
 
-/// Begins a command that `tests/install.sh` installs.
+/// Begins a command. A program that is missing is an error, with the way to install it.
 fn tool(name: &str) -> Command {
-    // Where cargo puts what it installs, which need not be on PATH.
-    let home = || Some(Path::new(&std::env::var_os("HOME")?).join(".cargo"));
+    if name.contains('/') {
+        return Command::new(name);
+    }
+    // Cargo installs into a folder that need not be on PATH.
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo"));
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home);
-    let installed = cargo.map(|cargo| cargo.join("bin").join(name)).filter(|it| it.exists());
-    Command::new(installed.unwrap_or_else(|| name.into()))
-}
-
-/// Runs a command to its end. A program that is missing is an error, with the way to install it.
-fn output(command: &mut Command) -> Output {
-    let name = command.get_program().display().to_string();
-    command.output().unwrap_or_else(|error| {
-        panic!("{name}: {error}: run tests/install.sh redis-server prometheus oha")
-    })
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&folders).chain(cargo.map(|cargo| cargo.join("bin")));
+    let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
+    Command::new(found.unwrap_or_else(|| {
+        panic!("there is no {name}: run tests/install.sh redis-server prometheus oha")
+    }))
 }
 
 /// Returns what a command printed, if it ended well.
 #[track_caller]
 fn printed(command: &mut Command) -> String {
-    let output = output(command);
+    let output = command.output().unwrap();
     let [out, err] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
     assert!(output.status.success(), "{command:?}: {out}{err}");
     out.into_owned()
