@@ -60,7 +60,7 @@ pub(crate) fn report(decision: &Decision, shadow: bool) {
     }
     let is_admitted = decision.is_admitted();
     for (log, log_outcome) in decision.usage().logs() {
-        if is_admitted || log_outcome.is_full() {
+        if is_admitted || log_outcome.denies() {
             telemetry::decision(log.policy.label(), outcome);
         }
         if log_outcome.ban().strike() != Strike::None {

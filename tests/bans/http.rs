@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
+use test_support::recorder::RecordedMetrics;
 use test_support::requests::{by_user, from_user, ok, send, status};
 use test_support::strikes::policy;
 use tokio::time::sleep;
@@ -46,6 +47,26 @@ async fn http_ban_status_and_retry_after() {
         assert!(!answer.body.contains("sells"), "the reason is not the client's");
         assert_eq!(status(&service, "alice").await, 200);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_count_the_denials_of_a_ban() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let store = MemoryStore::new();
+    Bans::new(policy(), store.clone())
+        .impose("mallory", Duration::from_secs(60), "a script")
+        .await
+        .unwrap();
+    let ip = Policy::new("ip").quota(Quota::per_minute(100));
+    let service = by_user(policy(), store).rule(ip, key::header("x-user-id")).layer(service_fn(ok));
+    for _ in 0..3 {
+        assert_eq!(status(&service, "mallory").await, 403);
+    }
+    let denied = |policy: &str| {
+        let labels = format!("policy={policy},outcome=denied");
+        recorded.count(&format!("sliding_window_decisions_total{{{labels}}}"))
+    };
+    assert_eq!([denied("user"), denied("ip")], [3, 0]);
 }
 
 #[tokio::test(start_paused = true)]
