@@ -24,6 +24,8 @@ fn the_image_has_stages_a_user_and_a_check() {
     assert!(of("HEALTHCHECK ").concat().contains("\"healthy\""), "{dockerfile}");
     assert_eq!(of("ENTRYPOINT "), ["[\"seckill\"]"]);
 
+    assert!(of("RUN ").concat().contains("--features metrics"), "Prometheus has nothing to scrape");
+
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for copied in of("COPY ").iter().filter(|it| !it.starts_with("--from")) {
         let source = copied.split(' ').next().unwrap();
