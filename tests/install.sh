@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs programs if they are missing: redis-server, valgrind and prometheus with the system's package manager,
-# the load generator oha with cargo.
+# Installs programs if they are missing: redis-server, valgrind, prometheus and chromium with the system's package
+# manager, the load generator oha with cargo.
 set -euo pipefail
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }

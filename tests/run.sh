@@ -8,9 +8,9 @@ if [ "${1:-}" = "-h" ] || [ "${1:-}" = "--help" ]; then
 Usage: tests/run.sh [--keep-going | CARGO TEST ARGUMENTS]
 
 Runs every test of the workspace against real redis-server processes, which the tests start
-themselves on free ports. bench-peers, the comparison with other crates, is not built. Of redis-server,
-prometheus and the load generator oha, those that are not on PATH are installed: the first two with the
-system's package manager, oha with cargo.
+themselves on free ports. bench-peers, the comparison with other crates, is not built. If redis-server
+is not on PATH, it is installed with the system's package manager. So are prometheus and chromium for the
+tests of the flash sale, and the load generator oha with cargo.
 
   tests/run.sh                    everything
   tests/run.sh --keep-going       everything, also after a test has failed
@@ -21,7 +21,14 @@ HELP
   exit 0
 fi
 
-tests/install.sh redis-server prometheus oha
+tests/install.sh redis-server
+# Only the flash sale needs a browser, and what watches it under load.
+case " ${*:---keep-going} " in
+  *' --keep-going '* | *' --workspace '* | *' seckill '*)
+    tests/install.sh prometheus oha
+    browsers=(chromium chromium-browser google-chrome)
+    command -v "${browsers[@]}" >/dev/null || tests/install.sh chromium ;;
+esac
 
 all=(--workspace --exclude bench-peers --features seckill/metrics)
 if [ "${1:-}" = --keep-going ]; then

@@ -11,6 +11,7 @@ mod admin;
 mod args;
 mod opening;
 mod order;
+mod pages;
 #[cfg(test)]
 mod parsers_tests;
 mod policies;
@@ -23,9 +24,6 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::response::Html;
-use serde_json::json;
 use tower_sliding_window::store::{BanStore, Store};
 use tower_sliding_window::{Bans, MemoryStore};
 
@@ -36,7 +34,6 @@ use crate::policies::Limits;
 use crate::routes::{Rules, Shop, routes};
 use crate::stock::{MemoryStock, RedisStock, Replicas, Stock};
 use crate::stock_cache::StockCache;
-use crate::user::UserFrom;
 use example_support::admin::Admin;
 use example_support::flags::RedisFlags;
 use example_support::policies::PolicyFile;
@@ -84,7 +81,7 @@ async fn apps(args: Args, limits: &Limits) -> Result<(Router, Option<Bans>), Box
         on_failure: args.on_failure,
     };
     let skus = args.stock;
-    let page = page(skus.iter().map(|(sku, _)| sku), &rules.user_from);
+    let page = pages::shop(skus.iter().map(|(sku, _)| sku), &rules.user_from);
 
     let Some(redis) = args.redis.connect().await? else {
         tracing::info!("windows, stock and orders are kept in this process");
@@ -120,15 +117,4 @@ where
     let bans = rules.user.get().get_penalty().is_some();
     let bans = bans.then(|| Bans::new(rules.user.clone(), windows.clone()));
     (routes(shop, rules, windows), bans)
-}
-
-/// Fills in the sale page: the SKUs, and where a request carries the user id.
-fn page<'a>(skus: impl Iterator<Item = &'a Sku>, user_from: &UserFrom) -> Html<Bytes> {
-    // Neither a SKU nor a name holds a character that could end the script element.
-    let sale = json!({
-        "skus": skus.collect::<Vec<_>>(),
-        "userFrom": { "place": user_from.place, "name": user_from.name },
-    });
-    // Each request clones it.
-    Html(include_str!("index.html").replace("\"SALE\"", &sale.to_string()).into())
 }

@@ -14,6 +14,9 @@ pub(crate) use self::clock::RedisClock;
 pub(crate) use self::date::date;
 pub(crate) use self::fleet::agree;
 
+/// When to try again while Redis does not tell the time.
+const UNKNOWN: Duration = Duration::from_secs(1);
+
 /// When the sale is to open, as the flags say it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WantedOpening {
@@ -57,20 +60,31 @@ impl Opening {
 
     /// Passes if the sale is open.
     pub(crate) fn check(&self) -> Result<(), Problem> {
+        let Some(wait) = self.opens_in() else { return Ok(()) };
+        match self {
+            Self::Fleet(gate) if *gate.borrow() == Gate::Unknown => {
+                Err(Problem::reduced_capacity(wait))
+            }
+            _ => Err(not_open(wait)),
+        }
+    }
+
+    /// Returns how long it is until the sale opens, as far as that is known, or nothing if it is open.
+    pub(crate) fn opens_in(&self) -> Option<Duration> {
         let wait = match self {
             Self::AtOnce => None,
             Self::Instant(at) => Some(at.saturating_duration_since(Instant::now())),
             Self::Date(at) => at.duration_since(SystemTime::now()).ok(),
             Self::Fleet(gate) => match *gate.borrow() {
-                Gate::Open => return Ok(()),
+                Gate::Open => return None,
                 // No order is taken before Redis has said so, also when the time has come.
                 Gate::Opens(at) => {
-                    return Err(not_open(at.duration_since(tokio::time::Instant::now())));
+                    return Some(at.duration_since(tokio::time::Instant::now()));
                 }
-                Gate::Unknown => return Err(Problem::reduced_capacity(Duration::from_secs(1))),
+                Gate::Unknown => return Some(UNKNOWN),
             },
         };
-        wait.filter(|wait| !wait.is_zero()).map_or(Ok(()), |wait| Err(not_open(wait)))
+        wait.filter(|wait| !wait.is_zero())
     }
 }
 

@@ -1,12 +1,13 @@
 //! The server's routes, and what each of them does.
 
-use axum::body::Bytes;
+use std::time::Duration;
+
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, Request, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderName, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
@@ -18,6 +19,7 @@ use uuid::Uuid;
 
 use crate::opening::Opening;
 use crate::order::{OrderId, Sku};
+use crate::pages::Asset;
 use crate::stock::Outcome;
 use crate::stock_cache::StockCache;
 use crate::user::{UserFrom, UserId, identify};
@@ -28,7 +30,7 @@ use example_support::problem::{Problem, with_fallbacks};
 pub(crate) struct Shop {
     pub(crate) stock: StockCache,
     pub(crate) opening: Opening,
-    pub(crate) page: Html<Bytes>,
+    pub(crate) page: Asset,
 }
 
 /// The rules in front of the order route.
@@ -69,7 +71,9 @@ pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
         .route("/seckill/{sku}", get(level))
         .route("/orders/{order_id}", get(order).route_layer(identify))
         .route("/healthz", get(|| async { "ok" }))
-        .route("/", get(|State(shop): State<Shop>| async move { shop.page }));
+        .route("/", shop.page.clone().route())
+        .route("/shop.css", Asset::css(include_str!("pages/shop.css")).route())
+        .route("/shop.js", Asset::script(include_str!("pages/shop.js")).route());
     with_fallbacks(routes).with_state(shop)
 }
 
@@ -136,7 +140,13 @@ async fn level(
         "stock": level.stock,
         "sold": level.sold,
         "remaining": level.stock.saturating_sub(level.sold),
+        "opens_in_ms": shop.opening.opens_in().map(whole_milliseconds),
     })))
+}
+
+/// Rounds up, so that a client that waits as long is not too early.
+fn whole_milliseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// Shows an order to its user. To another user it does not exist.

@@ -86,6 +86,8 @@ async fn opens_in_is_agreed_on_once() {
         let early = server.order("iphone", "alice").await;
         assert_eq!(early.problem(403), "/problems/sale-not-open");
         assert!((HOUR - 120..=HOUR).contains(&early.retry_after()), "{early:?}");
+        let left = server.get("/seckill/iphone").await.json()["opens_in_ms"].as_u64().unwrap();
+        assert!(((HOUR - 120) * 1000..=HOUR * 1000).contains(&left), "{left} ms");
     }
     assert!((1..40 * 24 * HOUR as i64).contains(&ttl(&redis, b"seckill:opening").await));
     assert!(stop(second).contains("agreed on before"));
