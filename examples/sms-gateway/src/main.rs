@@ -12,7 +12,6 @@ mod alerts;
 mod app_tests;
 mod args;
 mod bucket;
-mod changes;
 mod controller;
 mod document;
 mod downstream;
@@ -29,19 +28,17 @@ mod problem;
 mod refusals;
 mod routes;
 mod share;
-mod shared;
 mod sum;
 mod tally;
 mod thresholds;
 
 use std::error::Error;
-use std::io;
+
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tower_sliding_window::{Limiter, MemoryStore, Quota};
@@ -58,10 +55,9 @@ use crate::levels::Levels;
 use crate::operator::Operation;
 use crate::policies::Policies;
 use crate::refusals::Refusals;
-use crate::shared::Shared;
 use crate::thresholds::Thresholds;
 use example_support::admin::Admin;
-use example_support::policies::PolicyFile;
+use example_support::policies::{PolicyFile, Shared};
 use example_support::program::exit_code;
 use example_support::server::Server;
 use example_support::webhook::Webhook;
@@ -78,7 +74,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?;
     let admin = Admin::bind(&args.admin, &server).await?;
     let webhook = Webhook::new(&args.webhook)?;
-    let apps = apps(args, stopping()?, webhook.clone()).await?;
+    let apps = apps(args, server.stopping(), webhook.clone()).await?;
 
     server.announce("listening on")?;
     if let Some(admin) = &admin {
@@ -96,22 +92,6 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Becomes true when the server is asked to stop, so that no message waits any longer.
-fn stopping() -> io::Result<watch::Receiver<bool>> {
-    let (mut terminate, mut interrupt) =
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let (stop, stopping) = watch::channel(false);
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        stop.send_replace(true);
-        stop.closed().await;
-    });
-    Ok(stopping)
-}
-
 /// The routes of the clients, and those of the admin listener.
 struct Apps {
     clients: Router,
@@ -121,6 +101,7 @@ struct Apps {
 /// Opens the stores, puts the apps together, and spawns the tasks that run beside the requests.
 async fn apps(
     args: Args,
+    // Becomes true when the server is asked to stop, so that no message waits any longer.
     stopping: watch::Receiver<bool>,
     webhook: Webhook,
 ) -> Result<Apps, Box<dyn Error>> {

@@ -12,13 +12,12 @@ use tokio::time::{MissedTickBehavior, interval};
 use tower_sliding_window::StoreError;
 
 pub(crate) use self::change::{Change, ChangeError};
-use crate::changes::{Changes, Versioned};
 use crate::entry::Entry;
 use crate::levels::Levels;
-use crate::shared::Shared;
 use crate::sum::Global;
 use crate::thresholds::{Target, Thresholds, UnknownTarget};
 use example_support::lock;
+use example_support::policies::{Changes, Shared, Versioned};
 
 /// How often a server reads the changes of the others.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -136,7 +135,7 @@ impl Policies {
                 after.check(self.global)?;
             }
             let mut changes = known.clone();
-            changes.forget_removed(&lock(&self.base), MOST_CHANGES);
+            changes.forget(MOST_CHANGES, |target, entry| self.must_know(target, entry));
             changes.set(target.to_string(), entry.to_string());
             // A server that has changed something meanwhile has raised the version, and this put is
             // refused.
@@ -203,6 +202,12 @@ impl Policies {
         let base = lock(&self.base).clone();
         self.apply(known, self.thresholds(&base, &changes), changes);
         Ok(true)
+    }
+
+    /// Tells whether a change may not be forgotten: what the flags have must stay removed.
+    fn must_know(&self, target: &str, entry: &str) -> bool {
+        let is_of_flags = |target: Target| lock(&self.base).get(&target).is_ok();
+        entry != Entry::Removed.to_string() || target.parse().is_ok_and(is_of_flags)
     }
 
     fn apply(&self, known: &mut Changes, thresholds: Thresholds, changes: Changes) {

@@ -84,9 +84,16 @@ impl Admin {
     ///
     /// With the feature `metrics` it also serves `GET /metrics`, in the text format of Prometheus.
     pub async fn serve(self, routes: Router) {
+        self.serve_with_pages(routes, Router::new()).await;
+    }
+
+    /// Serves these routes as [`Admin::serve`] does, and `pages` also without the token, which a browser
+    /// can't send when it opens a page. The pages hold nothing but what is in the program's source, and
+    /// send the token with each request for more.
+    pub async fn serve_with_pages(self, routes: Router, pages: Router) {
         #[cfg(feature = "metrics")]
         let routes = routes.merge(self.exporter.routes());
-        self.server.serve(guard::guarded(routes, self.token)).await;
+        self.server.serve(guard::guarded(routes, pages, self.token)).await;
     }
 }
 

@@ -1,4 +1,8 @@
-//! [`PolicyFile`]: policies from a file, which a server reads again on SIGHUP.
+//! [`PolicyFile`]: policies from a file, which a server reads again on SIGHUP. [`Shared`]: what
+//! operators have changed, kept in Redis for every server.
+
+mod changes;
+mod shared;
 
 use std::error::Error;
 use std::fmt::Display;
@@ -10,6 +14,9 @@ use std::str::FromStr;
 use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
+
+pub use self::changes::{Changes, Versioned};
+pub use self::shared::Shared;
 
 /// The file of `--policies`, in TOML or JSON by its extension.
 #[derive(Clone, Debug)]

@@ -87,6 +87,11 @@ impl Server {
         printed.map_err(ServerError::system("print the address to stdout"))
     }
 
+    /// Returns what becomes true when the server is asked to stop. Responses without an end end then.
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stop.clone()
+    }
+
     /// Serves until it is asked to stop, and then until the requests under way are answered.
     ///
     /// Closes a connection on which no whole request head comes for the idle timeout, and one whose

@@ -21,11 +21,13 @@ const LONGEST_BODY: usize = 4096;
 
 static REFUSED: Throttle = Throttle::new();
 
-/// Guards routes, and the paths that they do not have. A route may have a body of 4 KiB.
-pub(super) fn guarded(routes: Router, token: Token) -> Router {
+/// Guards routes, and the paths that they do not have. A route may have a body of 4 KiB. Requests for
+/// pages need no token.
+pub(super) fn guarded(routes: Router, pages: Router, token: Token) -> Router {
     with_fallbacks(routes)
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
         .layer(from_fn_with_state(token, with_token))
+        .merge(pages)
         // By `Origin` and `Sec-Fetch-Site`.
         .layer(CsrfLayer::new().with_rejection_response(|_: ProtectionError| {
             refused("a page of another site has sent it")

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
 
-use crate::changes::{Changes, Versioned};
+use super::changes::{Changes, Versioned};
 
 /// How long the policies outlive the last server.
 const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -16,23 +16,28 @@ const JOINED: &str = "joined";
 const FORGOTTEN: &str = "forgotten";
 
 /// Keeps the changes in one HASH, which outlives the servers by thirty days.
-pub(crate) struct Shared {
+pub struct Shared {
     commands: RedisCommands,
     key: String,
     put_policies: RedisScript,
 }
 
 impl Shared {
-    pub(crate) fn new(commands: RedisCommands, prefix: &str) -> Self {
+    /// Creates the place where the servers with a prefix keep their changes.
+    pub fn new(commands: RedisCommands, prefix: &str) -> Self {
         let put_policies = RedisScript::new(include_str!("put_policies.lua"));
         // No log has this name: the names of logs have braces.
         Self { commands, key: format!("{prefix}:policies"), put_policies }
     }
 
     /// Reads the changes, and renews their time to live.
-    pub(crate) async fn read(&self) -> Result<Changes, StoreError> {
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if Redis does not reply.
+    pub async fn read(&self) -> Result<Changes, StoreError> {
         let ttl = i64::try_from(TTL.as_millis()).unwrap_or(i64::MAX);
-        let mut both = redis::pipe();
+        let mut both = ::redis::pipe();
         both.pexpire(&self.key, ttl).ignore().hgetall(&self.key);
         let (fields,): (BTreeMap<Vec<u8>, Vec<u8>>,) = self.commands.pipeline(&both).await?;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
@@ -47,7 +52,11 @@ impl Shared {
     }
 
     /// Replaces the changes of the version `expected`. Returns whether Redis has that version.
-    pub(crate) async fn put(&self, changes: &Changes, expected: u64) -> Result<bool, StoreError> {
+    ///
+    /// # Errors
+    ///
+    /// As for [`Shared::read`].
+    pub async fn put(&self, changes: &Changes, expected: u64) -> Result<bool, StoreError> {
         let numbers = [(JOINED, changes.joined), (FORGOTTEN, changes.forgotten)];
         let numbers = numbers.map(|(field, number)| [field.to_owned(), number.to_string()]);
         let entries = changes.entries.iter();

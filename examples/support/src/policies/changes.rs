@@ -4,37 +4,36 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::entry::Entry;
-use crate::thresholds::Thresholds;
-
 /// What has been changed since the servers were first started.
 ///
 /// Two sets of changes are joined target by target, and of two changes of one target the later holds.
 /// So a server that knows of a change can give it back to a Redis that has lost it, whatever the other
 /// servers have changed meanwhile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
+pub struct Changes {
     /// The version of the last change or join.
-    pub(crate) version: u64,
+    pub version: u64,
     /// The version of the last join: Redis had lost changes, and a server gave them back.
-    pub(crate) joined: u64,
+    pub joined: u64,
     /// Of the removals up to this version not all are kept.
-    pub(crate) forgotten: u64,
+    pub forgotten: u64,
     /// By target, also those that this server does not understand, for another server may.
-    pub(crate) entries: BTreeMap<String, Versioned>,
+    pub entries: BTreeMap<String, Versioned>,
 }
 
-/// The text of an [`Entry`] with the version that made it. The greater of two is the later one. Of
+/// The text of a change with the version that made it. The greater of two is the later one. Of
 /// two of one version it is that of the greater text, so that all servers choose the same.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Versioned {
-    pub(crate) version: u64,
-    pub(crate) text: String,
+pub struct Versioned {
+    /// The version that made the change.
+    pub version: u64,
+    /// What was changed, which no text that ends in ` @NUMBER` may be.
+    pub text: String,
 }
 
 impl Versioned {
     /// Reads `ENTRY @VERSION`. An entry without a version has that of all the changes.
-    pub(crate) fn read(text: &str, version_of_all: u64) -> Self {
+    pub fn read(text: &str, version_of_all: u64) -> Self {
         let parts = text.rsplit_once(" @");
         let read = parts.and_then(|(text, version)| Some((text, version.parse().ok()?)));
         let (text, version) = read.unwrap_or((text, version_of_all));
@@ -52,7 +51,7 @@ impl Changes {
     /// Returns the version of the next change: the time in milliseconds, but more than any version
     /// before. So it is later than a change that this server does not know of, as far as the clocks
     /// of the servers agree.
-    pub(crate) fn next_version(&self) -> u64 {
+    pub fn next_version(&self) -> u64 {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let versions = self.entries.values().map(|entry| entry.version).chain([self.version]);
         let next = versions.max().unwrap_or(0).saturating_add(1);
@@ -60,13 +59,13 @@ impl Changes {
     }
 
     /// Adds one change.
-    pub(crate) fn set(&mut self, target: String, text: String) {
+    pub fn set(&mut self, target: String, text: String) {
         self.version = self.next_version();
         self.entries.insert(target, Versioned { version: self.version, text });
     }
 
     /// Joins these changes and others. The version is the higher one.
-    pub(crate) fn join(&self, others: &Self) -> Self {
+    pub fn join(&self, others: &Self) -> Self {
         let mut entries = BTreeMap::<String, Versioned>::new();
         for (some, rest) in [(self, others), (others, self)] {
             for (target, entry) in &some.entries {
@@ -87,7 +86,7 @@ impl Changes {
     }
 
     /// Returns the targets whose entries `later` does not have, each with its old and its new text.
-    pub(crate) fn replaced_by<'a>(
+    pub fn replaced_by<'a>(
         &'a self,
         later: &'a Self,
     ) -> impl Iterator<Item = (&'a str, &'a str, Option<&'a str>)> {
@@ -98,16 +97,13 @@ impl Changes {
         entries.filter(|(_, old, new)| *new != Some(*old))
     }
 
-    /// Forgets what was removed once there are `most` changes, so that their number is bounded. What
-    /// the flags have must stay removed.
-    pub(crate) fn forget_removed(&mut self, flags: &Thresholds, most: usize) {
+    /// Forgets entries once there are `most`, so that their number is bounded. `keep` is called with
+    /// each target and its text, and tells what may not be forgotten.
+    pub fn forget(&mut self, most: usize, keep: impl Fn(&str, &str) -> bool) {
         if self.entries.len() < most {
             return;
         }
-        let removed = Entry::Removed.to_string();
-        self.entries.retain(|target, entry| {
-            entry.text != removed || target.parse().is_ok_and(|target| flags.get(&target).is_ok())
-        });
+        self.entries.retain(|target, entry| keep(target, &entry.text));
         self.forgotten = self.version;
     }
 }
@@ -165,11 +161,7 @@ mod tests {
 
     #[test]
     fn what_was_removed_is_forgotten_in_the_end() {
-        let policy = || "1/1s".parse().unwrap();
-        let flags = Thresholds {
-            levels: [policy(), policy(), policy()],
-            lists: [[("bank".parse().unwrap(), None)].into(), Default::default()],
-        };
+        let keep = |target: &str, text: &str| text != "removed" || target == "institution/bank";
         let entries = [
             ("institution/bank", "removed @1"),
             ("institution/gone", "removed @2"),
@@ -178,9 +170,9 @@ mod tests {
             ("receiver", "5/1s @5"),
         ];
         let mut forgetful = changes(5, &entries);
-        forgetful.forget_removed(&flags, 6);
+        forgetful.forget(6, keep);
         assert_eq!(forgetful.entries.len(), 5, "there is room for more");
-        forgetful.forget_removed(&flags, 5);
+        forgetful.forget(5, keep);
         let left = ["channel/news level @4", "institution/bank removed @1", "receiver 5/1s @5"];
         // Neither a server that still knows of it nor one that has missed it brings it back.
         for old in [("institution/gone", "removed @2"), ("institution/gone", "9/1s @1")] {
