@@ -1,5 +1,7 @@
 //! The admin listener: an operator looks at bans, imposes and lifts them.
 
+pub(crate) mod policies;
+
 use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 

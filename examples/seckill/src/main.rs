@@ -9,6 +9,7 @@
 
 mod admin;
 mod args;
+mod live;
 mod opening;
 mod order;
 mod pages;
@@ -22,21 +23,24 @@ mod user;
 
 use std::error::Error;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use axum::Router;
+use tokio::sync::watch;
 use tower_sliding_window::store::{BanStore, Store};
 use tower_sliding_window::{Bans, MemoryStore};
 
 use crate::args::Args;
+use crate::live::{Meter, Sampler, StoreKind};
 use crate::opening::{Opening, RedisClock, agree};
 use crate::order::Sku;
-use crate::policies::Limits;
+use crate::policies::{Fleet, Limits};
 use crate::routes::{Rules, Shop, routes};
 use crate::stock::{MemoryStock, RedisStock, Replicas, Stock};
 use crate::stock_cache::StockCache;
 use example_support::admin::Admin;
 use example_support::flags::RedisFlags;
-use example_support::policies::PolicyFile;
+use example_support::policies::{PolicyFile, Shared};
 use example_support::program::exit_code;
 use example_support::server::Server;
 
@@ -48,51 +52,64 @@ async fn main() -> ExitCode {
 async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?;
     let admin = Admin::bind(&args.admin, &server).await?;
-    let limits = Limits::new(&args)?;
     let reloads = args.policies.as_ref().map(PolicyFile::reloads).transpose()?;
-    let (shop, bans) = apps(args, &limits).await?;
+    let apps = apps(args, server.stopping()).await?;
+    let fleet = apps.fleet;
     if let Some(reloads) = reloads {
-        tokio::spawn(limits.follow(reloads));
+        let fleet = Arc::clone(&fleet);
+        tokio::spawn(async move { fleet.follow(reloads).await });
     }
+    tokio::spawn(async move { fleet.run().await });
 
     server.announce("listening on")?;
     if let Some(admin) = &admin {
         admin.announce()?;
     }
     let serve_admin = async {
-        if let Some((admin, bans)) = admin.zip(bans) {
-            admin.serve(admin::routes(bans)).await;
+        if let Some(admin) = admin {
+            admin.serve_with_pages(apps.operator, live::pages()).await;
         }
     };
-    tokio::join!(server.serve(shop), serve_admin);
+    tokio::join!(server.serve(apps.clients), serve_admin);
     Ok(())
 }
 
+/// The routes of both listeners.
+struct Apps {
+    clients: Router,
+    operator: Router,
+    fleet: Arc<Fleet>,
+}
+
 /// Opens the stores and puts the apps together.
-///
-/// Returns the routes of the shop, and the bans of its users if there can be any.
-async fn apps(args: Args, limits: &Limits) -> Result<(Router, Option<Bans>), Box<dyn Error>> {
+async fn apps(args: Args, stopping: watch::Receiver<bool>) -> Result<Apps, Box<dyn Error>> {
+    let limits = Limits::new(&args)?;
     let (opening, replicas, proxies) = (args.opening(), args.replicas(), args.proxies());
+    let has_admin = args.admin.admin.is_some();
     let rules = Rules {
         user: limits.user()?,
         ip: limits.ip(),
         proxies,
         user_from: args.user_from,
         on_failure: args.on_failure,
+        // Nothing shows the counts otherwise.
+        meter: if has_admin { Meter::new(limits.names()) } else { None },
     };
     let skus = args.stock;
-    let page = pages::shop(skus.iter().map(|(sku, _)| sku), &rules.user_from);
+    let own: Vec<Sku> = skus.iter().map(|(sku, _)| sku.clone()).collect();
+    let page = pages::shop(own.iter(), &rules.user_from);
 
     let Some(redis) = args.redis.connect().await? else {
         tracing::info!("windows, stock and orders are kept in this process");
         let stock = StockCache::new(Stock::Memory(MemoryStock::new(skus)), []);
         let opening = Opening::here(opening);
-        return Ok(together(Shop { stock, opening, page }, rules, MemoryStore::new()));
+        let fleet = Arc::new(Fleet::new(limits, None).await?);
+        let parts = Parts { fleet, store: StoreKind::Memory, own, stopping };
+        return Ok(together(Shop { stock, opening, page }, rules, MemoryStore::new(), parts));
     };
     let prefix = &args.redis.prefix;
     let clock = RedisClock::new(redis.store.commands(), prefix);
     let opening = agree(opening, clock).await.map_err(|source| redis.unusable(source))?;
-    let own: Vec<Sku> = skus.iter().map(|(sku, _)| sku.clone()).collect();
     // Its own connection, on which nothing else waits for replicas.
     let orders = match replicas.wanted {
         0 => None,
@@ -105,16 +122,39 @@ async fn apps(args: Args, limits: &Limits) -> Result<(Router, Option<Bans>), Box
     let stock = RedisStock::open(orders, redis.store.commands(), prefix, skus, replicas)
         .await
         .map_err(|source| redis.unusable(source))?;
-    let stock = StockCache::new(Stock::Redis(stock), own);
+    let stock = StockCache::new(Stock::Redis(stock), own.clone());
+    let shared = Shared::new(redis.store.commands(), prefix);
+    let fleet = Fleet::new(limits, Some(shared)).await.map_err(|source| redis.unusable(source))?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
-    Ok(together(Shop { stock, opening, page }, rules, redis.store))
+    let store = StoreKind::Redis(redis.store.commands());
+    let parts = Parts { fleet: Arc::new(fleet), store, own, stopping };
+    Ok(together(Shop { stock, opening, page }, rules, redis.store, parts))
 }
 
-fn together<S>(shop: Shop, rules: Rules, windows: S) -> (Router, Option<Bans>)
+/// What the routes of the operator need besides the shop.
+struct Parts {
+    fleet: Arc<Fleet>,
+    store: StoreKind,
+    own: Vec<Sku>,
+    stopping: watch::Receiver<bool>,
+}
+
+/// Puts the routes of both listeners together, and takes samples for the live page if there is an
+/// admin listener.
+fn together<S>(shop: Shop, rules: Rules, windows: S, parts: Parts) -> Apps
 where
     S: Store + BanStore + Clone,
 {
-    let bans = rules.user.get().get_penalty().is_some();
-    let bans = bans.then(|| Bans::new(rules.user.clone(), windows.clone()));
-    (routes(shop, rules, windows), bans)
+    let Parts { fleet, store, own, stopping } = parts;
+    let mut operator = admin::policies::routes(Arc::clone(&fleet));
+    if rules.user.get().get_penalty().is_some() {
+        operator = operator.merge(admin::routes(Bans::new(rules.user.clone(), windows.clone())));
+    }
+    if let Some(meter) = rules.meter.clone() {
+        let sampler = Sampler::new(meter, Arc::clone(&fleet), store, shop.clone(), own);
+        let sampler = Arc::new(sampler);
+        operator = operator.merge(live::routes(Arc::clone(&sampler), stopping));
+        tokio::spawn(async move { sampler.run().await });
+    }
+    Apps { clients: routes(shop, rules, windows), operator, fleet }
 }

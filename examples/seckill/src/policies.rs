@@ -1,12 +1,17 @@
 //! [`Limits`]: the policies of users and addresses, from the flags or from a file that is read again.
+//! [`Fleet`]: what an operator changes about them on every server.
+
+mod fleet;
+mod thresholds;
 
 use std::error::Error;
 
 use serde::Deserialize;
 use tower_sliding_window::{Penalty, Policies, Policy, PolicyChange, PolicyError, PolicyHandle};
 
+pub(crate) use self::fleet::{ChangeError, Fleet};
+pub(crate) use self::thresholds::Entry;
 use crate::args::Args;
-use example_support::policies::{Reloads, report};
 
 const USER: &str = "user";
 const IP: &str = "ip";
@@ -74,26 +79,36 @@ impl Limits {
         self.policies.get(IP)
     }
 
-    /// Replaces all policies, and returns what has changed.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.policies.all().iter().map(|policy| policy.name().to_owned()).collect()
+    }
+
+    /// Returns the policies as they are now.
+    fn present(&self) -> Policies {
+        Policies::new(self.policies.all().iter().map(|policy| Policy::clone(policy)))
+    }
+
+    /// Reads the policies of a file that is read again.
     ///
     /// # Errors
     ///
-    /// [`LimitsError`] if one is missing or new. Then nothing has changed.
-    fn reload(&self, Document { policies }: Document) -> Result<String, LimitsError> {
+    /// [`LimitsError`] if one is missing or new.
+    fn checked(&self, Document { policies }: Document) -> Result<Policies, LimitsError> {
         check_names(&policies)?;
         if let Some(new) = policies.all().iter().find(|it| self.policies.get(it.name()).is_none()) {
             return Err(LimitsError::New(new.name().to_owned()));
         }
-        let changes = self.policies.reload(with_penalty(&policies, self.by_hand)?)?;
-        let changes: Vec<String> = changes.iter().map(PolicyChange::to_string).collect();
-        Ok(changes.join("; "))
+        Ok(with_penalty(&policies, self.by_hand)?)
     }
 
-    /// Replaces all policies whenever the file is to be read again.
-    pub(crate) async fn follow(self, mut reloads: Reloads) {
-        while let Some(document) = reloads.next().await {
-            report(self.reload(document));
-        }
+    /// Replaces all policies, and returns what has changed.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitsError`] if one is missing. Then nothing has changed.
+    fn replace(&self, policies: Policies) -> Result<Vec<String>, LimitsError> {
+        let changes = self.policies.reload(policies)?;
+        Ok(changes.iter().map(PolicyChange::to_string).collect())
     }
 }
 

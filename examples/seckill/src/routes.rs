@@ -6,7 +6,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, Request, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderName, StatusCode};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -17,6 +17,7 @@ use tower_sliding_window::store::Store;
 use tower_sliding_window::{FailurePolicy, PolicyHandle, SlidingWindowLayer, key};
 use uuid::Uuid;
 
+use crate::live::{Meter, count, mark_passed};
 use crate::opening::Opening;
 use crate::order::{OrderId, Sku};
 use crate::pages::Asset;
@@ -41,6 +42,8 @@ pub(crate) struct Rules {
     pub(crate) proxies: Option<TrustedProxies>,
     pub(crate) user_from: UserFrom,
     pub(crate) on_failure: FailurePolicy,
+    /// What counts the requests, if an operator can see the counts.
+    pub(crate) meter: Option<Meter>,
 }
 
 /// Puts the shop together.
@@ -53,13 +56,23 @@ pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
             None => limit.rule(ip, key::peer_ip()),
         };
     }
+    if let Some(meter) = rules.meter.clone() {
+        limit = limit.on_decision(move |decision| meter.decided(decision));
+    }
     // `route_layer` guards this route's own method only: neither other routes nor a 405 are
     // counted. The layer added last runs first.
     let identify = from_fn_with_state(rules.user_from.clone(), identify);
-    let mut orders = post(place_order)
+    let mut orders = post(place_order);
+    if rules.meter.is_some() {
+        orders = orders.route_layer(from_fn(mark_passed));
+    }
+    orders = orders
         .route_layer(limit)
         .route_layer(from_fn_with_state(shop.clone(), refuse_sold_out))
         .route_layer(identify.clone());
+    if let Some(meter) = rules.meter {
+        orders = orders.route_layer(from_fn_with_state(meter, count));
+    }
     // A browser adds a cookie, and a page any query, to what it sends to another site. A header it
     // sends there only if that site allows it by CORS, which this server does not.
     if rules.user_from.place != "header" {
