@@ -1,5 +1,6 @@
 //! [`Chrome`]: a headless browser that is driven over the DevTools protocol.
 
+use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -91,33 +92,33 @@ impl Tab {
 
     /// Evaluates an expression, and waits for its promise.
     pub(crate) async fn run<T: DeserializeOwned>(&self, expression: &str) -> T {
+        self.try_run(expression).await.unwrap_or_else(|error| panic!("{expression}: {error}"))
+    }
+
+    /// Fails while the page is replaced by another one.
+    async fn try_run<T: DeserializeOwned>(&self, expression: &str) -> Result<T, Box<dyn Error>> {
         let mut evaluate = EvaluateParams::new(expression);
         evaluate.await_promise = Some(true);
         evaluate.return_by_value = Some(true);
-        let result = self.0.evaluate(evaluate).await;
-        let result = result.unwrap_or_else(|error| panic!("{expression}: {error}"));
+        let result = self.0.evaluate(evaluate).await?;
         // An expression without a value has the one of JSON.
-        let value = result.value().cloned().unwrap_or_default();
-        serde_json::from_value(value).unwrap_or_else(|error| panic!("{expression}: {error}"))
+        Ok(serde_json::from_value(result.value().cloned().unwrap_or_default())?)
     }
 
     /// Returns the text that a person can see of the first such element, or nothing if it is hidden.
     pub(crate) async fn text(&self, selector: &str) -> String {
-        let selector = serde_json::to_string(selector).unwrap();
-        self.run(&format!(
-            "(() => {{ const it = document.querySelector({selector}); \
-             return it && it.checkVisibility() ? it.innerText.trim() : ''; }})()"
-        ))
-        .await
+        self.run(&text_of(selector)).await
     }
 
     /// Waits until a person can see a text that fulfils a condition, and returns it.
     pub(crate) async fn sees(&self, selector: &str, fulfils: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let text = self.text(selector).await;
-            if fulfils(&text) {
-                return text;
+            let text = self.try_run::<String>(&text_of(selector)).await;
+            if let Ok(text) = &text
+                && fulfils(text)
+            {
+                return text.clone();
             }
             assert!(Instant::now() < deadline, "{selector} still shows {text:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -127,7 +128,7 @@ impl Tab {
     /// Waits until an expression is true.
     pub(crate) async fn until(&self, expression: &str) {
         let deadline = Instant::now() + PATIENCE;
-        while !self.run::<bool>(expression).await {
+        while !matches!(self.try_run(expression).await, Ok(true)) {
             assert!(Instant::now() < deadline, "still not: {expression}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -150,4 +151,12 @@ impl Tab {
     pub(crate) async fn press(&self, key: &str) {
         self.0.find_element(":focus").await.unwrap().press_key(key).await.unwrap();
     }
+}
+
+fn text_of(selector: &str) -> String {
+    let selector = serde_json::to_string(selector).unwrap();
+    format!(
+        "(() => {{ const it = document.querySelector({selector}); \
+         return it && it.checkVisibility() ? it.innerText.trim() : ''; }})()"
+    )
 }
