@@ -1,5 +1,6 @@
 //! The admin listener: an operator looks at bans, imposes and lifts them.
 
+pub(crate) mod explain;
 pub(crate) mod policies;
 
 use std::fmt::Display;

@@ -28,10 +28,10 @@ use std::sync::Arc;
 use axum::Router;
 use tokio::sync::watch;
 use tower_sliding_window::store::{BanStore, Store};
-use tower_sliding_window::{Bans, MemoryStore};
+use tower_sliding_window::{Bans, Limiter, MemoryStore};
 
 use crate::args::Args;
-use crate::live::{Meter, Sampler, StoreKind};
+use crate::live::{Meter, Sampler, Source, StoreKind};
 use crate::opening::{Opening, RedisClock, agree};
 use crate::order::Sku;
 use crate::policies::{Fleet, Limits};
@@ -146,14 +146,17 @@ where
     S: Store + BanStore + Clone,
 {
     let Parts { fleet, store, own, stopping } = parts;
-    let mut operator = admin::policies::routes(Arc::clone(&fleet));
-    if rules.user.get().get_penalty().is_some() {
-        operator = operator.merge(admin::routes(Bans::new(rules.user.clone(), windows.clone())));
-    }
+    let mut operator = Router::new();
     if let Some(meter) = rules.meter.clone() {
-        let sampler = Sampler::new(meter, Arc::clone(&fleet), store, shop.clone(), own);
-        let sampler = Arc::new(sampler);
-        operator = operator.merge(live::routes(Arc::clone(&sampler), stopping));
+        let bans = Bans::new(rules.user.clone(), windows.clone());
+        let limiter = Limiter::new(rules.user.clone(), windows.clone());
+        let limiter = limiter.failure_policy(rules.on_failure);
+        let source = Source { store, shop: shop.clone(), skus: own, bans: bans.clone() };
+        let sampler = Arc::new(Sampler::new(meter, Arc::clone(&fleet), source));
+        operator = admin::routes(bans)
+            .merge(admin::explain::routes(limiter))
+            .merge(admin::policies::routes(Arc::clone(&fleet)))
+            .merge(live::routes(Arc::clone(&sampler), stopping));
         tokio::spawn(async move { sampler.run().await });
     }
     Apps { clients: routes(shop, rules, windows), operator, fleet }

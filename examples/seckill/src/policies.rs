@@ -13,7 +13,8 @@ pub(crate) use self::fleet::{ChangeError, Fleet};
 pub(crate) use self::thresholds::Entry;
 use crate::args::Args;
 
-const USER: &str = "user";
+/// The policy of users.
+pub(crate) const USER: &str = "user";
 const IP: &str = "ip";
 
 /// The file of `--policies`.

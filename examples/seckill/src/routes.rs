@@ -57,6 +57,7 @@ pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
         };
     }
     if let Some(meter) = rules.meter.clone() {
+        limit = limit.top_offenders(meter.offenders());
         limit = limit.on_decision(move |decision| meter.decided(decision));
     }
     // `route_layer` guards this route's own method only: neither other routes nor a 405 are

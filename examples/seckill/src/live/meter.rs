@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::Response;
 use hdrhistogram::Histogram;
-use tower_sliding_window::{DecidedBy, Decision};
+use tower_sliding_window::{DecidedBy, Decision, TopOffenders};
 
 use example_support::lock;
 
@@ -18,6 +18,9 @@ use example_support::lock;
 const LONGEST: u64 = 60_000_000;
 /// The digits of a time that are kept.
 const DIGITS: u8 = 2;
+
+/// How many keys of each policy are told apart among those denied most.
+const OFFENDERS: usize = 200;
 
 /// What came of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +73,7 @@ struct Counters {
     /// By the store, by the log of this process, and by the failure policy alone.
     decided_by: [AtomicU64; 3],
     policies: Vec<PolicyCounters>,
+    offenders: TopOffenders,
     /// The times since they were taken last, in microseconds.
     took: Mutex<Histogram<u64>>,
 }
@@ -93,8 +97,14 @@ impl Meter {
             classes: array::from_fn(|_| AtomicU64::new(0)),
             decided_by: array::from_fn(|_| AtomicU64::new(0)),
             policies: policies.into_iter().map(counters).collect(),
+            offenders: TopOffenders::new(OFFENDERS),
             took: Mutex::new(no_times()?),
         })))
+    }
+
+    /// Returns what counts the keys that are denied.
+    pub(crate) fn offenders(&self) -> &TopOffenders {
+        &self.0.offenders
     }
 
     /// Counts a decision of the layer.

@@ -1,6 +1,6 @@
 //! [`Sampler`]: one sample of the server twice a second, for all viewers of the live page.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,12 +8,11 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
+use tower_sliding_window::Offender;
 
-use super::facts::{Facts, StoreKind};
+use super::facts::{Facts, Source};
 use super::meter::{Class, Meter, Refusals, no_times};
-use crate::order::Sku;
-use crate::policies::Fleet;
-use crate::routes::Shop;
+use crate::policies::{Fleet, USER};
 use example_support::lock;
 
 /// The time between two samples.
@@ -24,15 +23,15 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 const KEPT: usize = 240;
 /// The samples whose times make the percentiles: ten seconds.
 const RECENT: usize = 20;
+/// The users denied most that are shown.
+const OFFENDERS: usize = 10;
 
 /// Takes samples and publishes them. What costs the store something is read only while there are
 /// viewers.
 pub(crate) struct Sampler {
-    pub(crate) meter: Meter,
-    pub(crate) fleet: Arc<Fleet>,
-    pub(crate) store: StoreKind,
-    pub(crate) shop: Shop,
-    pub(crate) skus: Vec<Sku>,
+    meter: Meter,
+    fleet: Arc<Fleet>,
+    source: Source,
     started: Instant,
     facts: Mutex<Facts>,
     history: Mutex<VecDeque<Point>>,
@@ -60,16 +59,10 @@ struct Trial {
 }
 
 impl Sampler {
-    pub(crate) fn new(
-        meter: Meter,
-        fleet: Arc<Fleet>,
-        store: StoreKind,
-        shop: Shop,
-        skus: Vec<Sku>,
-    ) -> Self {
+    pub(crate) fn new(meter: Meter, fleet: Arc<Fleet>, source: Source) -> Self {
         let (started, facts) = (Instant::now(), Mutex::new(Facts::unread()));
         let (history, samples) = (Mutex::default(), watch::Sender::new("".into()));
-        Self { meter, fleet, store, shop, skus, started, facts, history, samples }
+        Self { meter, fleet, source, started, facts, history, samples }
     }
 
     /// Begins to view the samples. The next one comes soon.
@@ -113,25 +106,33 @@ impl Sampler {
         loop {
             ticks.tick().await;
             if self.samples.receiver_count() > 0 {
-                let facts = Facts::read(&self.store, &self.shop, &self.skus).await;
+                let facts = Facts::read(&self.source, &self.offenders()).await;
                 *lock(&self.facts) = facts;
             }
         }
     }
 
     fn shown(&self, point: &Point, recent: &VecDeque<Histogram<u64>>, policies: Value) -> Value {
-        let Facts { store, stock } = lock(&self.facts).clone();
+        let Facts { store, stock, banned } = lock(&self.facts).clone();
         let mut sample = point.shown();
         let [by_store, by_local_log, by_failure_policy] = self.meter.decided_by();
         sample["latency"] = latency(recent);
         sample["stock"] = stock.into();
         sample["opens_in_ms"] =
-            self.shop.opening.opens_in().map(|wait| wait.as_millis() as u64).into();
+            self.source.shop.opening.opens_in().map(|wait| wait.as_millis() as u64).into();
         sample["store"] = store;
         sample["decided_by"] =
             json!({ "store": by_store, "local": by_local_log, "policy": by_failure_policy });
         sample["policies"] = policies;
+        sample["offenders"] = self.offenders().iter().map(|it| shown(it, &banned)).collect();
         sample
+    }
+
+    /// Returns the users that are denied most.
+    fn offenders(&self) -> Vec<Offender> {
+        let mut offenders = self.meter.offenders().of(USER);
+        offenders.truncate(OFFENDERS);
+        offenders
     }
 
     /// Shows the policies, and beside what they refuse what their candidates would refuse.
@@ -157,6 +158,16 @@ impl Sampler {
         }
         shown
     }
+}
+
+/// Shows a user that is denied often, and how long a ban still lasts.
+fn shown(offender: &Offender, banned: &HashMap<Vec<u8>, u64>) -> Value {
+    let user = offender.key().as_bytes();
+    json!({
+        "user": String::from_utf8_lossy(user),
+        "denials": offender.denials(),
+        "banned_seconds": banned.get(user),
+    })
 }
 
 /// Keeps the last `most` values.

@@ -134,8 +134,9 @@ impl Tab {
         }
     }
 
-    /// Clicks an element, which has to be visible.
+    /// Clicks an element, which has to be visible. The page may be behind another one.
     pub(crate) async fn click(&self, selector: &str) {
+        self.0.bring_to_front().await.unwrap();
         self.0.find_element(selector).await.unwrap().click().await.unwrap();
     }
 

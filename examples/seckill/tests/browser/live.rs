@@ -116,7 +116,7 @@ async fn early_orders_are_no_bans() {
 async fn redis_that_stops_is_seen() {
     let redis = Redis::start().await;
     let url = redis.url();
-    let server = start(&["--redis", &url, "--quota", "99/1s"]);
+    let server = start(&["--redis", &url, "--quota", "99/1s", "--response-timeout", "1s"]);
     let chrome = Chrome::start().await;
     let tab = open_live(&chrome, &server).await;
     tab.sees("#store", |text| text.starts_with("Redis replies in ")).await;

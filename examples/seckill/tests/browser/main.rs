@@ -2,6 +2,7 @@
 
 mod chrome;
 mod live;
+mod offenders;
 mod policies;
 mod shop;
 
