@@ -137,13 +137,14 @@ impl Tab {
     /// Clicks an element, which has to be visible. The page may be behind another one.
     pub(crate) async fn click(&self, selector: &str) {
         self.0.bring_to_front().await.unwrap();
-        self.0.find_element(selector).await.unwrap().click().await.unwrap();
+        let element = self.0.find_element(selector).await.expect(selector);
+        element.click().await.expect(selector);
     }
 
     /// Replaces the text of a field by typing.
     pub(crate) async fn fill(&self, selector: &str, text: &str) {
+        self.click(selector).await;
         let element = self.0.find_element(selector).await.unwrap();
-        element.click().await.unwrap();
         element.call_js_fn("function() { this.select(); }", false).await.unwrap();
         element.press_key("Backspace").await.unwrap().type_str(text).await.unwrap();
     }

@@ -15,6 +15,7 @@ mod reads;
 mod replication;
 mod requests;
 mod slow_clients;
+mod thresholds;
 
 use http::request::Builder;
 use test_support::raw_client::RawClient;
