@@ -28,6 +28,13 @@ function clockTime(seconds) {
     : `${minutes}:${two(seconds % 60)}`;
 }
 
+/** Returns a time in words, for what a screen reader reads out. */
+function inWords(seconds) {
+  const parts = [[Math.floor(seconds / 3600), "hour"], [Math.floor(seconds / 60) % 60, "minute"], [seconds % 60, "second"]];
+  const words = parts.filter(([count]) => count > 0).map(([count, unit]) => `${count} ${unit}${count > 1 ? "s" : ""}`);
+  return words.join(" ");
+}
+
 const secondsUntil = (time) => Math.ceil((time - performance.now()) / 1000);
 
 /** Reads the stock, and when the sale opens: by the server's clock, whatever this one says. */
@@ -70,7 +77,7 @@ function announceOpening(seconds) {
   if (opensAt === null || seconds <= 0) return;
   if (announced < Infinity && !(seconds <= 10 && announced > 10)) return;
   announced = seconds;
-  say(`The sale opens in ${clockTime(seconds)}.`, "");
+  say(`The sale opens in ${inWords(seconds)}.`, "");
 }
 
 /** A button that is disabled loses the focus, so it gets it back. */
@@ -110,7 +117,7 @@ async function order() {
     // Retry-After is true: there is no use in an earlier attempt.
     waits.set(user, { ends: performance.now() + wait * 1000 });
     const title = response.status === 429 ? "Too many requests" : body.title;
-    say(`${title}. You can try again in ${clockTime(wait)}.`, "bad");
+    say(`${title}. You can try again in ${inWords(wait)}.`, "bad");
   } else {
     say(body.title + (body.order_id ? `: ${body.order_id}` : "") + ".", "bad");
   }

@@ -4,6 +4,7 @@ mod chrome;
 mod live;
 mod offenders;
 mod policies;
+mod screenshots;
 mod shop;
 
 const SECKILL: &str = env!("CARGO_BIN_EXE_seckill");
