@@ -41,12 +41,19 @@ kill -HUP PID has the server read it again. Replace the file whole, with mv.
 
 Bans by hand, with --admin 127.0.0.1:3001 and a token in SECKILL_ADMIN_TOKEN; a ban only ever
 lengthens until it is lifted:
-  bans() { curl -i -H \"authorization: Bearer $SECKILL_ADMIN_TOKEN\" \
+  admin() { curl -i -H \"authorization: Bearer $SECKILL_ADMIN_TOKEN\" \
     \"$@\"; }
-  bans 'http://127.0.0.1:3001/admin/bans?limit=100'  # the next page: &cursor=NEXT
-  bans http://127.0.0.1:3001/admin/bans/mallory
-  bans -X PUT -d '{\"for\": \"1h\", \"reason\": \"a script\"}' http://127.0.0.1:3001/admin/bans/mallory
-  bans -X DELETE http://127.0.0.1:3001/admin/bans/mallory
+  admin 'http://127.0.0.1:3001/admin/bans?limit=100'  # the next page: &cursor=NEXT
+  admin http://127.0.0.1:3001/admin/bans/mallory
+  admin -X PUT -d '{\"for\": \"1h\", \"reason\": \"a script\"}' http://127.0.0.1:3001/admin/bans/mallory
+  admin -X DELETE http://127.0.0.1:3001/admin/bans/mallory
+
+http://127.0.0.1:3001 in a browser is the live page. Thresholds, on every server with this Redis; a
+candidate is counted and refuses nothing, and DELETE returns to the flags or the file:
+  admin -X PUT -d '{\"quotas\": \"5/60s\", \"candidates\": \"4/60s\"}' \
+    http://127.0.0.1:3001/admin/policies/user
+  admin http://127.0.0.1:3001/admin/policies
+  admin http://127.0.0.1:3001/admin/explain/mallory
 
 RUST_LOG sets what is logged, to stderr; `info` unless it is set. User ids appear from `debug` on."
 )]

@@ -19,6 +19,12 @@ const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 /// How long a page may take to show something on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Notes what a person sees only as a page that does not work.
+const NOTE_PROBLEMS: &str = "window.problems = [];
+    addEventListener('error', (event) => problems.push(event.message));
+    addEventListener('unhandledrejection', (event) => problems.push(String(event.reason)));
+    addEventListener('securitypolicyviolation', (event) => problems.push(event.violatedDirective));";
+
 /// A browser with a profile of its own. It is killed when this value is dropped.
 pub(crate) struct Chrome {
     browser: Browser,
@@ -49,6 +55,8 @@ impl Chrome {
     pub(crate) async fn open(&self, url: &str) -> Tab {
         let tab = Tab(self.browser.new_page("about:blank").await.unwrap());
         tab.resize(1280, 800).await;
+        // Before any script of the page.
+        tab.0.evaluate_on_new_document(NOTE_PROBLEMS).await.unwrap();
         tab.0.goto(url).await.expect("the page is served");
         tab
     }
@@ -132,6 +140,11 @@ impl Tab {
             assert!(Instant::now() < deadline, "still not: {expression}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Checks that no script has failed, and that the page has tried nothing that its policy forbids.
+    pub(crate) async fn works(&self) {
+        assert_eq!(self.run::<Vec<String>>("problems").await, [""; 0]);
     }
 
     /// Clicks an element, which has to be visible. The page may be behind another one.

@@ -95,6 +95,58 @@ async fn outcomes_and_stock_are_shown() {
     tab.sees("#latency", |text| text.starts_with("p50 ") && text.contains("p99 ")).await;
     assert_eq!(tab.text("#store").await, "in this process");
     assert_eq!(tab.text("#opening").await, "open");
+    tab.works().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_connection_is_made_again() {
+    let server = start(&[]);
+    let chrome = Chrome::start().await;
+    let tab = open_live(&chrome, &server).await;
+    server.signal("STOP");
+    tab.sees("#connection", |text| text == "No connection: trying again").await;
+    server.signal("CONT");
+    tab.sees("#connection", |text| text == "Live").await;
+    server.order("iphone", "alice").await;
+    total(&tab, "Ordered (201)", 1.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chart_grows_with_the_orders() {
+    let server = start(&["--quota", "9999/60s", "--ip-quota", "off"]);
+    let chrome = Chrome::start().await;
+    let tab = open_live(&chrome, &server).await;
+    // The first area is that of the orders, the second that of users with an order.
+    let height = "document.querySelectorAll('#chart path')[1].getBBox().height";
+    assert_eq!(tab.run::<f64>(height).await, 0.0);
+    for _ in 0..50 {
+        server.order("iphone", "alice").await;
+    }
+    tab.until(&format!("{height} > 50")).await;
+    tab.sees("#peak", |text| text.starts_with("at most ") && text != "at most 1 per second").await;
+    // A new viewer sees what was before.
+    let other = open_live(&chrome, &server).await;
+    other.until(&format!("{height} > 50")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn controls_have_names_and_are_reached_by_tab() {
+    let server = start(&[]);
+    let chrome = Chrome::start().await;
+    let tab = open_live(&chrome, &server).await;
+    let unnamed = "[...document.querySelectorAll('main input, main button, main meter, svg')] \
+        .filter((it) => !(it.labels?.length || it.innerText || it.ariaLabel)).length";
+    assert_eq!(tab.run::<usize>(unnamed).await, 0, "each control says what it is");
+    tab.run::<()>("document.querySelector('#logout').focus()").await;
+    let mut reached = Vec::new();
+    for _ in 0..4 {
+        tab.press("Tab").await;
+        reached.push(
+            tab.run::<String>("document.activeElement.innerText || document.activeElement.id")
+                .await,
+        );
+    }
+    assert_eq!(reached, ["user", "Explain", "Ban …", "Lift the ban"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -195,4 +247,11 @@ async fn live_page_fits_a_phone_in_dark_mode() {
     tab.resize(360, 740).await;
     let overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth";
     assert_eq!(tab.run::<i64>(overflow).await, 0, "nothing is cut off at the side");
+    for user in ["mallory", "a-user-with-a-rather-long-id-from-a-directory@example.org"] {
+        for _ in 0..7 {
+            server.order("iphone", user).await;
+        }
+    }
+    tab.sees("#offenders", |text| text.contains("directory@example.org")).await;
+    assert_eq!(tab.run::<i64>(overflow).await, 0, "also with users");
 }

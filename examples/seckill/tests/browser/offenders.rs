@@ -144,4 +144,5 @@ async fn user_ids_are_shown_as_text() {
         tab.run::<usize>("document.querySelectorAll('main img, dialog img').length").await,
         0
     );
+    tab.works().await;
 }

@@ -19,6 +19,7 @@ async fn customer_buys_and_sees_the_order() {
     tab.sees("#count", |text| text == "2 of 3").await;
     tab.click("#buy").await;
     tab.sees("#answer", |text| text.contains("has an order for this SKU already: iphone.")).await;
+    tab.works().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
