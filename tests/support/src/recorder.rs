@@ -14,9 +14,12 @@ use metrics::{
 pub struct RecordedMetrics {
     cells: Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>,
     samples: Arc<Mutex<BTreeMap<String, Arc<Samples>>>>,
-    descriptions: Arc<Mutex<BTreeMap<String, (Option<Unit>, String)>>>,
+    descriptions: Arc<Mutex<Descriptions>>,
     look_ups: Arc<AtomicU64>,
 }
+
+/// The unit and the text of each metric, by name.
+type Descriptions = BTreeMap<String, (Option<Unit>, String)>;
 
 /// What a histogram was given.
 #[derive(Default)]
