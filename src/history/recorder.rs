@@ -171,8 +171,8 @@ impl Recorder {
     fn add(&self, check: &Check, outcome: &Outcome) {
         let (wall, instant) = self.epoch;
         let time = wall + instant.elapsed();
-        for log in &check.logs {
-            let (log, cost, admitted) = (log.clone(), check.cost, outcome.admitted);
+        for (log, cost) in check.costs() {
+            let (log, admitted) = (log.clone(), outcome.admitted);
             let message = Message::Decided(Decided { time, log, cost, admitted });
             if self.waiting.try_send(message).is_err() {
                 self.dropped.fetch_add(1, Ordering::Relaxed);

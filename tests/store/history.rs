@@ -9,7 +9,9 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::history::{KeyForm, ReadError, Record, Recorder, WhatIf, read, what_if};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer, key};
+use tower_sliding_window::{
+    Limiter, MemoryStore, Policy, PolicyHandle, Quota, SlidingWindowLayer, key,
+};
 
 test_support::on_every_store!(decisions_are_recorded);
 
@@ -58,6 +60,14 @@ async fn decisions_are_recorded(store: impl Store) {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap();
     assert!(records.iter().all(|it| now.abs_diff(it.time) < Duration::from_secs(30)));
     assert_eq!(recorder.dropped(), 0);
+
+    let policy = |name| PolicyHandle::new(Policy::new(name).quota(Quota::per_minute(9)));
+    let (parts, messages) = (policy("parts"), policy("messages"));
+    let logs = [(&parts, "bank", 4), (&messages, "bob", 1)];
+    assert!(limiter.check_all(logs).await.unwrap().is_admitted());
+    recorder.flush();
+    let costs: Vec<_> = output.records()[3..].iter().map(|it| it.cost).collect();
+    assert_eq!(costs, [4, 1], "each log has a cost of its own");
 }
 
 const RULES: [&str; 4] = ["3/10s", "2/1s,5/30s", "4/7s,9/60s", "1/1ms"];

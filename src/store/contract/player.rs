@@ -174,7 +174,7 @@ impl<'a> Player<'a> {
     }
 
     async fn explain(&mut self, check: &Arc<Check>) -> Result<(), String> {
-        let expected = check.logs.iter().map(|log| self.model.explain(log, check.cost));
+        let expected = check.costs().map(|(log, cost)| self.model.explain(log, cost));
         let expected: Vec<_> = expected.map(only_promised).collect();
         let explained = self.store.explain(check).await;
         same(expected, explained.map(|it| it.into_iter().map(only_promised).collect()))

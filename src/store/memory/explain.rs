@@ -5,7 +5,7 @@ use crate::window::{BanRecord, Check, Explanation, LogId, MAX_LISTED};
 
 impl Inner {
     pub(super) fn explain(&self, check: &Check) -> Vec<Explanation> {
-        check.logs.iter().map(|log| self.explain_one(log, check.cost)).collect()
+        check.costs().map(|(log, cost)| self.explain_one(log, cost)).collect()
     }
 
     fn explain_one(&self, log: &LogId, cost: u32) -> Explanation {

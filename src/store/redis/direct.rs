@@ -99,8 +99,8 @@ impl Store for DirectStore {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
             let mut explained = Vec::with_capacity(check.logs.len());
-            for log in &check.logs {
-                explained.push(explain(&this.0.client, log, check.cost).await?);
+            for (log, cost) in check.costs() {
+                explained.push(explain(&this.0.client, log, cost).await?);
             }
             Ok(explained)
         })
