@@ -35,7 +35,8 @@ const MOST_POLICIES: usize = 64;
 /// begins there: [`Offender::overcount`] says how much of a count may be that of earlier keys. Policies of
 /// the same name are counted together. If there are more than 64 names, the further ones are not counted.
 ///
-/// A denial of a kept key costs about a hundred instructions, and no allocation.
+/// A denial of a kept key costs about 300 instructions more, 1.6 % of a request that axum denies, and no
+/// allocation.
 ///
 /// ```
 /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota, TopOffenders};
