@@ -230,6 +230,8 @@ async fn samples_need_the_token() {
         assert!(policy.contains("script-src 'self';") && !policy.contains("unsafe"), "{policy}");
         let rebound = server.admin_request("GET", path).header("host", "evil.example");
         assert_eq!(server.send(rebound).await.problem(403), "/problems/not-local", "{path}");
+        let post = server.send(server.admin_request("POST", path)).await;
+        assert_eq!(post.problem(405), "about:blank", "{path}");
     }
     // The shop does not have the page.
     server.get("/live.js").await.problem(404);

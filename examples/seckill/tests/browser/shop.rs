@@ -76,7 +76,7 @@ async fn countdown_ends_with_the_opening() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn screen_reader_is_told_seldom() {
+async fn screen_reader_speaks_seldom() {
     let server = Server::start(SECKILL, &["--opens-in", "1h"]);
     let chrome = Chrome::start().await;
     let tab = chrome.open(&server.url).await;

@@ -27,7 +27,9 @@ pub(super) fn guarded(routes: Router, pages: Router, token: Token) -> Router {
     with_fallbacks(routes)
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
         .layer(from_fn_with_state(token, with_token))
-        .merge(pages)
+        .merge(pages.method_not_allowed_fallback(|| async {
+            Problem::plain(StatusCode::METHOD_NOT_ALLOWED)
+        }))
         // By `Origin` and `Sec-Fetch-Site`.
         .layer(CsrfLayer::new().with_rejection_response(|_: ProtectionError| {
             refused("a page of another site has sent it")
