@@ -12,11 +12,16 @@ use crate::{ADMIN, SECKILL, TOKEN};
 /// Opens the live page as an operator does.
 pub(crate) async fn open_live(chrome: &Chrome, server: &Server) -> Tab {
     let tab = chrome.open(server.admin_url.as_deref().unwrap()).await;
+    sign_in(&tab).await;
+    tab
+}
+
+/// Types the token, and waits for the first sample.
+pub(crate) async fn sign_in(tab: &Tab) {
     tab.fill("#token", TOKEN).await;
     tab.press("Enter").await;
     tab.sees("#connection", |text| text == "Live").await;
     tab.sees("#main", |text| !text.is_empty()).await;
-    tab
 }
 
 /// Starts a server with an admin listener.

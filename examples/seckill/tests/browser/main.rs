@@ -2,6 +2,7 @@
 
 mod chrome;
 mod live;
+mod load;
 mod offenders;
 mod policies;
 mod screenshots;
