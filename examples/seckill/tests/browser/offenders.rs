@@ -74,7 +74,7 @@ async fn denial_is_explained() {
         tab.sees("#explanation", |text| text.contains("Decided by the store (memory).")).await;
     for part in [
         "The requests of alice",
-        "The next request is denied for 9 min 5",
+        "The next request is denied for 9 min",
         "Quota 2/600s: 2 taken, 0 free",
         "and then a request fits",
     ] {

@@ -64,9 +64,9 @@ async fn button_works_again_after_the_wait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn countdown_ends_with_the_opening() {
     let chrome = Chrome::start().await;
-    let server = Server::start(SECKILL, &["--opens-in", "8s"]);
+    let server = Server::start(SECKILL, &["--opens-in", "12s"]);
     let tab = chrome.open(&server.url).await;
-    tab.sees("#timer", |text| text.starts_with("Opens in 0:0")).await;
+    tab.sees("#timer", |text| text.starts_with("Opens in 0:")).await;
     assert!(tab.run::<bool>(DISABLED).await, "the button waits for the opening");
     tab.sees("#answer", |text| text.starts_with("The sale opens in")).await;
     tab.sees("#answer", |text| text == "The sale is open.").await;
@@ -80,7 +80,7 @@ async fn screen_reader_speaks_seldom() {
     let server = Server::start(SECKILL, &["--opens-in", "1h"]);
     let chrome = Chrome::start().await;
     let tab = chrome.open(&server.url).await;
-    tab.sees("#timer", |text| text.starts_with("Opens in 59:5")).await;
+    tab.sees("#timer", |text| text.starts_with("Opens in 5")).await;
     tab.run::<()>(
         "window.spoken = 0; window.ticks = 0; \
          const count = (id, name) => new MutationObserver(() => window[name]++) \
