@@ -121,7 +121,7 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the outcome that [`Store::admit`] would have, without recording anything.
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome>;
 
-    /// Explains each log of the check, in their order, for a new request of the check's cost.
+    /// Explains each log of the check, in their order, for a new request of its cost in the log.
     ///
     /// - Nothing changes: no entry, no strike, and not how long the log is kept.
     /// - An explanation decides as [`Store::peek`] does at the same instant. The logs of a check may be
