@@ -1,6 +1,8 @@
 //! What a request costs the server and Redis, measured with care: all cases at once, each with short
 //! bursts of load in turn.
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
 
 use crate::cases::Case;
@@ -15,6 +17,10 @@ use crate::workloads::NEW_USERS;
 /// The number of rounds. In each, every case gets one burst.
 const BURSTS: u64 = 20;
 
+/// A burst has this share of the requests of a whole case. In a shorter one, much of the time goes to
+/// the first requests of its connections.
+const SHARE: u64 = 5;
+
 /// CPU microseconds a request in each round.
 struct Costs {
     case: Case,
@@ -23,17 +29,33 @@ struct Costs {
 }
 
 /// Measures the flood and the admissions.
-pub(crate) async fn run(plan: Plan, figures: &mut Vec<Figure>) -> Result<Vec<Table>> {
-    let cases = [Case::BareProblem, Case::Bare429, Case::Memory, Case::Redis];
-    let flood = Burst { name: "flood", users: "bot", cases: &cases }.measure(plan).await?;
+pub(crate) async fn run(
+    plan: Plan,
+    observed: Option<&Path>,
+    figures: &mut Vec<Figure>,
+) -> Result<Vec<Table>> {
+    let mut cases = vec![Case::BareProblem, Case::Bare429, Case::Memory, Case::Redis];
+    if observed.is_some() {
+        cases.extend([Case::MemoryObserved, Case::RedisObserved]);
+    }
+    let flood = Burst { name: "flood", users: "bot", cases: &cases, observed };
+    let flood = flood.measure(plan).await?;
     for case in [Case::Memory, Case::Redis] {
         figures.push(figure(&flood, "flood", case, Case::BareProblem, SERVER, 1.03)?);
+    }
+    if observed.is_some() {
+        for (case, plain) in
+            [(Case::MemoryObserved, Case::Memory), (Case::RedisObserved, Case::Redis)]
+        {
+            figures.push(figure(&flood, "flood", case, plain, SERVER, 1.03)?);
+        }
     }
     let flood = table("flood", &flood, Case::BareProblem, None)?;
 
     let cases =
         [Case::Ping, Case::Bare200, Case::Memory, Case::Redis, Case::RedisUncached, Case::Textbook];
-    let admit = Burst { name: "admit", users: NEW_USERS, cases: &cases }.measure(plan).await?;
+    let admit = Burst { name: "admit", users: NEW_USERS, cases: &cases, observed: None };
+    let admit = admit.measure(plan).await?;
     figures.push(figure(&admit, "admit", Case::Redis, Case::Ping, SERVER, 1.00)?);
     figures.push(figure(&admit, "admit", Case::Redis, Case::Textbook, REDIS, 0.70)?);
     let admit = table("admit", &admit, Case::Ping, Some(Case::Textbook))?;
@@ -50,6 +72,7 @@ struct Burst<'a> {
     name: &'a str,
     users: &'a str,
     cases: &'a [Case],
+    observed: Option<&'a Path>,
 }
 
 impl Burst<'_> {
@@ -57,9 +80,13 @@ impl Burst<'_> {
         let mut all: Vec<(Costs, Server)> = Vec::new();
         for &case in self.cases {
             let costs = Costs { case, server: Vec::new(), redis: Vec::new() };
-            all.push((costs, Server::start(case, plan.workers).await?));
+            let server = match self.observed.filter(|_| case.is_observed()) {
+                Some(program) => Server::start_from(program, case, plan.workers).await?,
+                None => Server::start(case, plan.workers).await?,
+            };
+            all.push((costs, server));
         }
-        let requests = (plan.requests / BURSTS).max(1);
+        let requests = (plan.requests / SHARE).max(1);
         for round in 0..=BURSTS * plan.rounds as u64 {
             eprintln!("bursts: {}: round {round} of {}", self.name, BURSTS * plan.rounds as u64);
             // The same order each time would always put a case behind the same other.

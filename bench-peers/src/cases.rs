@@ -33,7 +33,9 @@ pub(crate) enum Case {
     Bare200,
     Ping,
     Memory,
+    MemoryObserved,
     Redis,
+    RedisObserved,
     RedisUncached,
     Textbook,
     TowerGovernor,
@@ -69,7 +71,9 @@ impl Case {
             Self::Bare200 => "bare route, always 200",
             Self::Ping => "bare route, one PING",
             Self::Memory => "ours, MemoryStore",
+            Self::MemoryObserved => "ours, MemoryStore, observed",
             Self::Redis => "ours, RedisStore",
+            Self::RedisObserved => "ours, RedisStore, observed",
             Self::RedisUncached => "ours, RedisStore without DenyCache",
             Self::Textbook => "textbook middleware (Redis)",
             Self::TowerGovernor => "tower_governor",
@@ -88,12 +92,18 @@ impl Case {
             self,
             Self::Ping
                 | Self::Redis
+                | Self::RedisObserved
                 | Self::RedisUncached
                 | Self::Textbook
                 | Self::AxumLimitRedis
                 | Self::TowerRateLimitRedis
                 | Self::TowerRateLimitFred
         )
+    }
+
+    /// Returns whether it needs a build with the feature `observed`.
+    pub(crate) fn is_observed(self) -> bool {
+        matches!(self, Self::MemoryObserved | Self::RedisObserved)
     }
 
     /// Builds the routes. `redis` is the URL of a server, for the cases that need one.
@@ -108,8 +118,10 @@ impl Case {
             Self::BareProblem => Router::new().route("/", get(problem)),
             Self::Bare200 => route,
             Self::Ping => Router::new().route("/", get(ping)).with_state(connect(url?).await?),
-            Self::Memory => route.layer(ours(MemoryStore::new(), length)),
-            Self::Redis => route.layer(ours(patient().connect(url?).await?, length)),
+            Self::Memory | Self::MemoryObserved => route.layer(ours(MemoryStore::new(), length)),
+            Self::Redis | Self::RedisObserved => {
+                route.layer(ours(patient().connect(url?).await?, length))
+            }
             Self::RedisUncached => {
                 route.layer(ours(patient().deny_cache(false).connect(url?).await?, length))
             }
@@ -136,7 +148,10 @@ impl Case {
 
 fn ours(store: impl Store, window: Duration) -> SlidingWindowLayer {
     let user = |parts: &Parts| user_of(&parts.uri).map(Key::from).ok_or(KeyError::Missing);
-    SlidingWindowLayer::new(Quota::new(LIMIT, window), user, store)
+    let layer = SlidingWindowLayer::new(Quota::new(LIMIT, window), user, store);
+    #[cfg(feature = "observed")]
+    let layer = layer.top_offenders(&tower_sliding_window::TopOffenders::new(100));
+    layer
 }
 
 /// With the default timeout, a busy machine makes the store repeat calls, which distorts the counts.

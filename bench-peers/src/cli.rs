@@ -1,5 +1,7 @@
 //! The command line.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 
 use crate::cases::Case;
@@ -32,6 +34,10 @@ pub(crate) struct Arguments {
     /// directory that holds it. Can be repeated. Defaults to none: only the system's is measured.
     #[arg(long = "server", global = true, value_name = "NAME=PATH")]
     pub(crate) servers: Vec<Program>,
+    /// This program built with the feature `observed`, for the flood with metrics, tracing and top
+    /// offenders in `ratios`. Defaults to none: these cases are left out.
+    #[arg(long, global = true, value_name = "PATH")]
+    pub(crate) observed: Option<PathBuf>,
     /// Prints the whole of BENCHMARKS.md: the tables, the machine, and how to read them.
     #[arg(long, global = true)]
     pub(crate) markdown: bool,

@@ -10,6 +10,8 @@ mod machine;
 mod measure;
 mod memory;
 mod micro;
+#[cfg(feature = "observed")]
+mod observed;
 mod peers;
 mod process;
 mod programs;

@@ -1,6 +1,7 @@
 //! Figures of a process from the kernel, and child processes that end with their handle.
 
 use std::fs;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -32,13 +33,18 @@ pub(crate) fn resident_bytes(pid: u32) -> Result<u64> {
 /// Starts this program again with a hidden subcommand. The child ends when its handle is dropped. If
 /// this process is killed, the child ends because its standard input closes.
 pub(crate) fn again(arguments: &[String]) -> Result<Child> {
-    Command::new(std::env::current_exe()?)
+    start(&std::env::current_exe()?, arguments)
+}
+
+/// Starts this program, or a build of it with other features, as [`again`] does.
+pub(crate) fn start(program: &Path, arguments: &[String]) -> Result<Child> {
+    Command::new(program)
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .context("can't start a child process")
+        .with_context(|| format!("can't start {}", program.display()))
 }
 
 /// Runs this program again with a hidden subcommand and reads the JSON that it prints.

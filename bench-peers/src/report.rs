@@ -30,7 +30,7 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
         tables.push(workloads::admit(plan).await?);
     }
     if wants(Measurement::Ratios) {
-        tables.extend(bursts::run(plan, &mut figures).await?);
+        tables.extend(bursts::run(plan, arguments.observed.as_deref(), &mut figures).await?);
     }
     if wants(Measurement::Bots) {
         tables.push(bots::run(rounds, workers, &mut figures).await?);
@@ -57,7 +57,7 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
     if markdown {
         let machine = machine::description(&load_before, &machine::load());
         report += &PREAMBLE
-            .replace("{command}", &command(&arguments.servers))
+            .replace("{command}", &command(arguments))
             .replace("{machine}", machine.trim());
     }
     if !figures.is_empty() {
@@ -72,18 +72,21 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
     Ok(report)
 }
 
-/// Returns the arguments of this run. Where its servers are on this machine does not matter.
-fn command(servers: &[Program]) -> String {
+/// Returns the arguments of this run. Where its programs are on this machine does not matter.
+fn command(given: &Arguments) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match &*argument {
-            "--server" => drop(arguments.next()),
-            _ if argument.starts_with("--server=") => {}
+            "--server" | "--observed" => drop(arguments.next()),
+            _ if argument.starts_with("--server=") || argument.starts_with("--observed=") => {}
             _ => words.push(argument),
         }
     }
-    let servers = servers.iter().map(|Program { name, .. }| format!("--server {name}=DIR/{name}"));
-    words.extend(servers);
+    let servers = given.servers.iter();
+    words.extend(servers.map(|Program { name, .. }| format!("--server {name}=DIR/{name}")));
+    if given.observed.is_some() {
+        words.push("--observed target/observed/release/bench-peers".to_owned());
+    }
     words.join(" ")
 }

@@ -2,6 +2,7 @@
 
 use std::io::{Read, stdin};
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -24,6 +25,11 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(case: Case, workers: usize) -> Result<Self> {
+        Self::start_from(&std::env::current_exe()?, case, workers).await
+    }
+
+    /// Starts a server from a build of this program.
+    pub(crate) async fn start_from(program: &Path, case: Case, workers: usize) -> Result<Self> {
         use clap::ValueEnum;
         let redis = if case.needs_redis() { Some(RedisServer::start().await?) } else { None };
         let name = case.to_possible_value().context("a hidden case")?;
@@ -32,7 +38,7 @@ impl Server {
         if let Some(redis) = &redis {
             arguments.extend(["--redis".to_owned(), redis.url()]);
         }
-        let mut process = process::again(&arguments)?;
+        let mut process = process::start(program, &arguments)?;
         let output = process.stdout.take().context("no output")?;
         let port = BufReader::new(output).lines().next_line().await?;
         let port = port.with_context(|| format!("{} does not start", case.label()))?.parse()?;
@@ -58,6 +64,8 @@ pub(crate) fn serve(case: Case, redis: Option<&str>, workers: usize) -> Result<(
     });
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
+    #[cfg(feature = "observed")]
+    crate::observed::install()?;
     runtime.block_on(async {
         let router = case.router(redis, Window::Minute).await?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;

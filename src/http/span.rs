@@ -1,4 +1,5 @@
 //! What the layer records on the span of a request.
+#![cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "then nothing is recorded"))]
 
 #[cfg(feature = "tracing")]
 use crate::telemetry::{DecisionLabel, SpanFields, record_on_span};
