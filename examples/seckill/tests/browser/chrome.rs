@@ -12,7 +12,9 @@ use chromiumoxide::{Browser, BrowserConfig, Page};
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
-use tokio::task::JoinHandle;
+use tokio::runtime::Handle;
+use tokio::task::{JoinHandle, block_in_place};
+use tokio::time::timeout;
 
 /// The names of the browser, the first of which `tests/install.sh` installs.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
@@ -25,7 +27,8 @@ const NOTE_PROBLEMS: &str = "window.problems = [];
     addEventListener('unhandledrejection', (event) => problems.push(String(event.reason)));
     addEventListener('securitypolicyviolation', (event) => problems.push(event.violatedDirective));";
 
-/// A browser with a profile of its own. It is killed when this value is dropped.
+/// A browser with a profile of its own. It is closed when this value is dropped, for which its test needs
+/// a runtime of several threads.
 pub(crate) struct Chrome {
     browser: Browser,
     events: JoinHandle<()>,
@@ -62,8 +65,16 @@ impl Chrome {
     }
 }
 
+/// A browser that is killed at once leaves processes that still write to the profile.
 impl Drop for Chrome {
     fn drop(&mut self) {
+        let closed = async {
+            let close = async { (self.browser.close().await.is_ok(), self.browser.wait().await) };
+            if timeout(PATIENCE, close).await.is_err() {
+                self.browser.kill().await;
+            }
+        };
+        block_in_place(|| Handle::current().block_on(closed));
         self.events.abort();
     }
 }
