@@ -49,8 +49,7 @@ local function detailed(decision, log, at_us, window_s, wanted)
   return reply
 end
 
-local function decide(i, member, limit, window_s, longest_ms, wanted)
-  local log = KEYS[i]
+local function decide(log, member, limit, window_s, longest_ms, wanted)
   local entries = call('ZCARD', log)
   local free = limit - entries
   if free <= 0 then
@@ -92,19 +91,31 @@ local function decide(i, member, limit, window_s, longest_ms, wanted)
   return free - 1
 end
 
-local replies, arg, i = {}, 1, 1
+local replies, i, arg, member = {}, 1, 1, 1
+local limit, window_s, wanted, longest_ms
+
+-- Decides on the requests of a group, from the next one on.
+local function decide_rest()
+  while member < arg do
+    replies[i] = decide(KEYS[i], ARGV[member], limit, window_s, longest_ms, wanted)
+    i, member = i + 1, member + 1
+  end
+end
+
 while i <= #KEYS do
-  local limit, window_s, wanted = tonumber(ARGV[arg + 1]), ARGV[arg + 2], ARGV[arg + 3]
+  limit, window_s, wanted = tonumber(ARGV[arg + 1]), ARGV[arg + 2], ARGV[arg + 3]
   -- From version 7.2 on, Redis counts a TTL from the start of the script. The 999 ms keep a log
   -- from expiring before its entries have left the window.
-  local ttl_ms = window_s .. '999'
-  local member = arg + 4
+  longest_ms = window_s .. '999'
+  member = arg + 4
   arg = member + ARGV[arg]
   while member < arg do
-    local is_decided, reply = pcall(decide, i, ARGV[member], limit, window_s, ttl_ms, wanted)
-    -- An error is a table from version 7.0 on, and a string before.
-    replies[i] = is_decided and reply or reply.err or reply
-    i, member = i + 1, member + 1
+    local is_decided, reply = pcall(decide_rest)
+    if not is_decided then
+      -- An error is a table from version 7.0 on, and a string before.
+      replies[i] = reply.err or reply
+      i, member = i + 1, member + 1
+    end
   end
 end
 return replies
