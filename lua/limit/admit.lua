@@ -49,7 +49,8 @@ local function detailed(decision, log, at_us, window_s, wanted)
   return reply
 end
 
-local function decide(log, member, limit, window_s, longest_ms, wanted)
+local function decide(i, member, limit, window_s, longest_ms, wanted)
+  local log = KEYS[i]
   local entries = call('ZCARD', log)
   local free = limit - entries
   if free <= 0 then
@@ -97,7 +98,7 @@ local limit, window_s, wanted, longest_ms
 -- Decides on the requests of a group, from the next one on.
 local function decide_rest()
   while member < arg do
-    replies[i] = decide(KEYS[i], ARGV[member], limit, window_s, longest_ms, wanted)
+    replies[i] = decide(i, ARGV[member], limit, window_s, longest_ms, wanted)
     i, member = i + 1, member + 1
   end
 end
