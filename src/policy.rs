@@ -182,6 +182,10 @@ impl Policy {
         self.penalty.as_deref()
     }
 
+    pub(crate) fn remove_penalty(&mut self) {
+        self.penalty = None;
+    }
+
     /// Returns the same policy under another name.
     ///
     /// # Panics

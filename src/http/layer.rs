@@ -243,6 +243,13 @@ impl SlidingWindowLayer {
     /// Defaults to `false`. A request that would be denied leaves no trace in the logs, as without
     /// shadow mode. The denial is in the request's extensions, goes to `on_decision` and is counted
     /// in the metrics. Requests without a key are forwarded and not counted.
+    ///
+    /// A [`Penalty`](crate::Penalty) has no effect: a denial is no strike and imposes no ban, because
+    /// another limiter of the policy's name would enforce it. A ban that stands is not reported either.
+    ///
+    /// The logs are real: another layer or limiter with the same store and policy name finds them. To try
+    /// a quota beside the one that is enforced, give its policy another name, see the
+    /// [guide](crate::docs::why_denied#try-a-quota-before-you-enforce-it).
     #[must_use]
     pub fn shadow(self, shadow: bool) -> Self {
         self.with(|config| config.shadow = shadow)

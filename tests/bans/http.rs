@@ -16,6 +16,7 @@ use tower_sliding_window::{Bans, Limiter, MemoryStore, Muted, OnBan, Policy, Quo
 test_support::on_every_store!(
     a_muted_request_is_held_to_the_other_rules,
     a_mute_counts_one_strike_a_request,
+    shadow_records_no_strike_and_no_ban,
 );
 
 async fn muted(request: Request<String>) -> Result<Response<String>, Infallible> {
@@ -135,4 +136,29 @@ async fn a_mute_counts_one_strike_a_request(store: impl Store + BanStore + Clone
     assert_eq!(status(&service, "mallory").await, 200);
     assert_eq!(status(&service, "mallory").await, 429);
     assert_eq!(*strikes.lock().unwrap(), [Strike::Counted]);
+}
+
+/// What is only reported must not be enforced once the shadow is off.
+async fn shadow_records_no_strike_and_no_ban(store: impl Store + BanStore + Clone) {
+    let policy = || {
+        let policy = Policy::new("user").quota(Quota::per_hour(2));
+        policy.penalty("2/1h:1h".parse().unwrap())
+    };
+    let other = || policy().named("other").penalty("1/1h:1h".parse().unwrap());
+    let shadow = by_user(policy(), store.clone())
+        .rule(other(), key::header("x-user-id"))
+        .shadow(true)
+        .layer(service_fn(ok));
+    for _ in 0..5 {
+        assert_eq!(status(&shadow, "mallory").await, 200);
+    }
+    for policy in [policy(), other()] {
+        let bans = Bans::new(policy.clone(), store.clone());
+        assert!(bans.get("mallory").await.unwrap().is_none());
+        assert!(!bans.lift("mallory").await.unwrap(), "a strike");
+        let left = Limiter::new(policy, store.clone()).peek("mallory").await.unwrap().remaining();
+        assert_eq!(left, 0, "the log counts");
+    }
+    let enforced = by_user(policy(), store).layer(service_fn(ok));
+    assert_eq!(status(&enforced, "mallory").await, 429, "the quota, and no ban");
 }
