@@ -247,7 +247,8 @@ async fn text_is_readable_on_call() {
         tokio::time::advance(Duration::from_millis(12_345)).await;
         admit(&limiter, 1).await.id()
     }];
-    let [first, second] = ids.map(|id| id.simple().to_string()[..8].to_owned());
+    let [first, second] = ids.map(|id| id.simple().to_string()[24..].to_owned());
+    assert_ne!(first, second);
     let expected = format!(
         "policy user, cost 1: denied, retry after 47.655s (decided by: memory)
   2/60s: 2 taken, 0 free, waits 47.655s for {first}

@@ -2,12 +2,22 @@
 
 use std::fmt::{Display, Formatter, Result};
 
+use uuid::Uuid;
+
 use super::{Explanation, LoggedAdmission, QuotaExplanation};
 use crate::window::outcome::DecidedBy;
 
 /// How many admissions of a quota are written.
 const MOST: usize = 20;
-const SHORT_ID: usize = 8;
+
+/// The last 8 digits of an identity. The first ones are those of its thread.
+struct ShortId(Uuid);
+
+impl Display for ShortId {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "{:08x}", self.0.as_u64_pair().1 as u32)
+    }
+}
 
 impl Display for Explanation {
     /// Writes the decision in the first line, then each quota with up to 20 of its admissions, and the
@@ -37,10 +47,7 @@ impl Display for QuotaExplanation {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, "{}: {} taken, {} free", self.quota, self.taken, self.free)?;
         match self.waits_for {
-            Some(id) => {
-                let short = id.simple().to_string();
-                write!(f, ", waits {:.3?} for {}", self.wait, &short[..SHORT_ID])?;
-            }
+            Some(id) => write!(f, ", waits {:.3?} for {}", self.wait, ShortId(id))?,
             None if !self.wait.is_zero() => f.write_str(", the cost is above the limit")?,
             None => {}
         }
@@ -56,8 +63,7 @@ impl Display for QuotaExplanation {
 
 impl Display for LoggedAdmission {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let short = self.id.simple().to_string();
-        write!(f, "{} {:.3?} ago, ", &short[..SHORT_ID], self.age)?;
+        write!(f, "{} {:.3?} ago, ", ShortId(self.id), self.age)?;
         if self.cost != 1 {
             write!(f, "{} places, ", self.cost)?;
         }
