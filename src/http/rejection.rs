@@ -74,10 +74,17 @@ impl Rejection {
 
     /// Returns the default response to a request other than gRPC: a problem document
     /// ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) of the types that the draft on the
-    /// RateLimit fields registers.
+    /// RateLimit fields registers, with `Retry-After` if a wait helps.
+    ///
+    /// The layer adds the fields of [`headers`](super::SlidingWindowLayer::headers). A handler that has
+    /// a [`Denied`] of its own responds with [`Denied::to_response`].
     #[must_use]
     pub fn to_response(&self) -> Response<String> {
-        problem::response(self)
+        let mut response = problem::response(self);
+        if let Some(wait) = self.retry_after() {
+            Fields::of_new(response.headers_mut()).insert_retry_after(wait);
+        }
+        response
     }
 
     /// Returns the default response to a gRPC request: a status without a message, with all fields in
@@ -176,6 +183,49 @@ impl Rejection {
             full.for_each(|(quota, _)| add((name, Some(*quota))));
         }
         names
+    }
+}
+
+impl Denied {
+    /// Returns the response that a layer makes of this denial by default, for a handler that checks a
+    /// [`Limiter`](crate::Limiter) itself.
+    ///
+    /// It is a 429 with `Retry-After`, `RateLimit`, `RateLimit-Policy` and a problem document, or, if the
+    /// key is banned, a 403 with `Retry-After` and a problem document. With axum, `into_response` of it is
+    /// a response of axum. [`Rejection::to_grpc_response`] is the response to a gRPC request.
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tower_sliding_window::{Decision, Limiter, MemoryStore, Quota, StoreError};
+    ///
+    /// async fn order(limiter: &Limiter, user: &str) -> Result<Response<String>, StoreError> {
+    ///     Ok(match limiter.check(user).await? {
+    ///         Decision::Admitted(_) => Response::new("ordered".to_owned()),
+    ///         Decision::Denied(denied) => denied.to_response(),
+    ///     })
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), StoreError> {
+    /// let limiter = Limiter::new(Quota::per_minute(1), MemoryStore::new());
+    /// assert_eq!(order(&limiter, "alice").await?.status(), 200);
+    /// let response = order(&limiter, "alice").await?;
+    /// assert_eq!(response.status(), 429);
+    /// assert_eq!(response.headers()["retry-after"], "60");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn to_response(&self) -> Response<String> {
+        let denied = self.clone();
+        if self.usage().banned_for().is_some() {
+            let status = StatusCode::FORBIDDEN;
+            return Rejection::Banned { denied, status }.to_response();
+        }
+        let mut response = Rejection::Denied(denied).to_response();
+        let mut fields = Fields::of_new(response.headers_mut());
+        RateLimitHeaders::default().insert(&mut fields, self.usage());
+        response
     }
 }
 

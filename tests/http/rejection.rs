@@ -12,7 +12,7 @@ use tower::service_fn;
 use tower_layer::Layer;
 use tower_sliding_window::store::{Check, Store, StoreFuture};
 use tower_sliding_window::{
-    MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer, StoreError, key,
+    Decision, Limiter, MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer, StoreError, key,
 };
 
 use test_support::StubStore;
@@ -55,6 +55,39 @@ async fn denial_fills_every_field() {
             "violated-policies": ["user"],
         })
     );
+}
+
+/// A handler and `on_rejection` can send what the layer sends.
+#[tokio::test(start_paused = true)]
+async fn response_of_a_handler_has_every_field() {
+    let store = MemoryStore::new();
+    let by_layer = per_user(1, store.clone());
+    assert_eq!(second(by_layer.clone()).await.retry_after(), Some(60));
+    advance(Duration::from_millis(23_500)).await;
+    let service = by_layer.layer(service_fn(ok));
+    let of_layer = send(&service, from_user("alice")).await;
+
+    let limiter = Limiter::new(Policy::new("user").quota(Quota::per_minute(1)), store);
+    let Decision::Denied(denied) = limiter.check("alice").await.unwrap() else { panic!("full") };
+    let (head, body) = denied.to_response().into_parts();
+    assert_eq!((head.status, head.headers, body), (TOO_MANY, of_layer.headers, of_layer.body));
+
+    let of_rejection = Rejection::Denied(denied).to_response();
+    assert_eq!(of_rejection.headers()["retry-after"], "37");
+    assert!(!of_rejection.headers().contains_key("ratelimit"), "a layer may have other fields");
+}
+
+#[tokio::test(start_paused = true)]
+async fn response_to_a_banned_key_is_a_403() {
+    let policy =
+        Policy::new("user").quota(Quota::per_minute(1)).penalty("1/1h:2m".parse().unwrap());
+    let limiter = Limiter::new(policy, MemoryStore::new());
+    let _ = limiter.check("alice").await.unwrap();
+    let Decision::Denied(denied) = limiter.check("alice").await.unwrap() else { panic!("full") };
+    let response = denied.to_response();
+    assert_eq!(response.status(), StatusCode::FORBIDDEN);
+    assert_eq!(response.headers()["retry-after"], "120");
+    assert!(!response.headers().contains_key("ratelimit"));
 }
 
 #[tokio::test(start_paused = true)]
