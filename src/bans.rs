@@ -12,6 +12,8 @@ use crate::store::{Ban, BanCursor, BanPage, BanStore};
 use crate::window::LogId;
 
 const LIST_PAGE: usize = 1_000;
+const NOT_ENFORCED: &str = "a ban under a policy that has no penalty, so that it would not be enforced; \
+     set a policy that has one (Policy::penalty), such as Penalty::manual()";
 
 type OnEvent = dyn Fn(&BanEvent) + Send + Sync;
 
@@ -129,7 +131,9 @@ impl Bans {
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store fails.
+    /// [`StoreError::Unsupported`] if the policy has lost its [`Penalty`](crate::Penalty) since, as by
+    /// [`PolicyHandle::set`] with a policy that has none: the ban would not be enforced. Any other
+    /// [`StoreError`] if the store fails.
     pub async fn impose(
         &self,
         key: impl Into<Key>,
@@ -137,6 +141,9 @@ impl Bans {
         reason: &str,
     ) -> Result<Ban, StoreError> {
         let log = self.log(key);
+        if log.policy.get_penalty().is_none() {
+            return Err(StoreError::Unsupported { what: NOT_ENFORCED });
+        }
         let duration = duration.min(crate::policy::LONGEST_BAN);
         let ban = self.store.impose(&log, duration, reason).await?;
         if ban.is_new {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 
 use super::{Policy, PolicyError};
+use crate::quota::Quota;
 
 /// A policy that can be replaced while limiters use it.
 ///
@@ -61,7 +62,8 @@ impl PolicyHandle {
     /// A policy without a name, such as one made from a quota or parsed from text, replaces only the
     /// quotas: the name stays, and so do the penalty and the candidates unless the new policy has its
     /// own. A policy with a name replaces everything. If it has no penalty, bans are no longer
-    /// enforced.
+    /// enforced, and [`Bans::impose`](crate::Bans::impose) returns an error.
+    /// [`set_candidates`](Self::set_candidates) replaces the candidates alone.
     ///
     /// The handles of other processes do not change.
     ///
@@ -88,6 +90,24 @@ impl PolicyHandle {
         policy.log_name = old.log_name.clone();
         self.replace(&policy);
         Ok(())
+    }
+
+    /// Replaces the candidates at once for every clone of this handle. The rest of the policy stays.
+    ///
+    /// ```
+    /// use tower_sliding_window::{Penalty, Policy, PolicyHandle, Quota};
+    ///
+    /// let user = Policy::new("user").quota(Quota::per_minute(100)).penalty(Penalty::manual());
+    /// let user = PolicyHandle::new(user);
+    /// user.set_candidates([Quota::per_minute(20)]); // to try it
+    /// user.set_candidates([]);
+    /// assert!(user.get().candidates().is_empty());
+    /// assert!(user.get().get_penalty().is_some());
+    /// ```
+    pub fn set_candidates(&self, candidates: impl IntoIterator<Item = Quota>) {
+        let mut policy = Policy::clone(&self.get());
+        policy.candidates = candidates.into_iter().collect();
+        self.replace(&policy);
     }
 
     /// Replaces the policy by one that has the same log name.
@@ -151,7 +171,6 @@ impl From<&PolicyHandle> for PolicyHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quota::Quota;
 
     #[test]
     fn wrong_policy_changes_nothing() {
@@ -181,6 +200,19 @@ mod tests {
         assert_eq!(handle.get().get_penalty().unwrap().to_string(), "1/1h:60s");
         handle.set(Policy::new("user").quota(Quota::per_minute(7))).unwrap();
         assert!(handle.get().get_penalty().is_none(), "a named policy replaces everything");
+    }
+
+    #[test]
+    fn candidates_can_be_replaced_alone() {
+        let quota = Quota::per_minute(5);
+        for policy in [Policy::new("user").quota(quota), quota.into()] {
+            let policy = policy.penalty("3/10m:1h".parse().unwrap());
+            let handle = PolicyHandle::new(policy.clone().candidate(Quota::per_minute(1)));
+            handle.set_candidates([Quota::per_minute(2), Quota::per_second(1)]);
+            assert_eq!(handle.get().candidates(), [Quota::per_minute(2), Quota::per_second(1)]);
+            handle.set_candidates([]);
+            assert_eq!(*handle.get(), policy);
+        }
     }
 
     #[test]

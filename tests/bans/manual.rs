@@ -23,6 +23,7 @@ test_support::on_every_store!(
     new_quotas_lift_no_ban,
     reading_a_ban_keeps_its_strikes,
     ban_without_a_penalty_keeps_the_level,
+    ban_that_would_not_be_enforced_is_an_error,
 );
 
 async fn manual_ban_only_lengthens_until_lifted(store: impl Store + BanStore + Clone) {
@@ -176,6 +177,19 @@ async fn ban_without_a_penalty_keeps_the_level(store: impl Store + BanStore + Cl
     let _ = store.impose(&log, three_seconds, "by hand").await.unwrap();
     sleep(Duration::from_millis(3_050)).await;
     assert_eq!(provoke(&limiter).await, Duration::from_secs(3), "the next level");
+}
+
+async fn ban_that_would_not_be_enforced_is_an_error(store: impl Store + BanStore + Clone) {
+    let handle = PolicyHandle::new(policy());
+    let bans = Bans::new(&handle, store);
+    handle.set(Policy::new("user").quota(Quota::per_second(2))).unwrap();
+    let minute = Duration::from_secs(60);
+    let error = bans.impose("mallory", minute, "spam").await.unwrap_err();
+    assert!(error.to_string().contains("Policy::penalty"), "{error}");
+    assert_eq!(error.retry_after(), None);
+    handle.set(policy()).unwrap();
+    assert_eq!(bans.get("mallory").await.unwrap(), None);
+    assert_eq!(bans.impose("mallory", minute, "spam").await.unwrap().remaining(), minute);
 }
 
 #[tokio::test]
