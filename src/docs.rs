@@ -47,6 +47,7 @@ pub mod recipes {
     //! | endpoints that show a user, empty a log, impose and lift bans, and change quotas | [admin] |
     //! | a store of one's own, with the contract test | [custom store](custom_store) |
     //! | messages to a receiver, from a queue, that wait until there is room | [messages and jobs](super::not_a_request) |
+    //! | a new quota, tried on live traffic before it is enforced | [why a key is denied](super::why_denied#try-a-quota-before-you-enforce-it) |
     //! | quotas from a file that is read again while the program runs | [configuration](super::configuration) |
 
     #[doc = include_str!("docs/recipes/plans.md")]

@@ -43,7 +43,8 @@ pub(crate) fn is_name(text: &str) -> bool {
 ///
 /// The name identifies the logs: two limiters with the same store and the same policy name share
 /// them. Use a name for one policy only, because a log keeps its entries for the longest window of the
-/// policy that was used last. The name also occurs in `RateLimit-Policy`, in the problem details and
+/// policy that was used last. Give all policies of one name, such as those of plans, the same longest
+/// window. The name also occurs in `RateLimit-Policy`, in the problem details and
 /// in Redis keys. It has 1 to 64 characters of `A-Z a-z 0-9 _ . -`.
 ///
 /// A policy made from a [`Quota`] or parsed from text is named `default`. Two such policies share logs
@@ -145,6 +146,10 @@ impl Policy {
     /// The candidate is evaluated on the log, which has the requests that the enforced quotas admit.
     /// [`Usage::candidates`](crate::Usage::candidates) returns for each request whether the candidate
     /// would have denied it.
+    ///
+    /// If clients send more than the candidate allows all the time, these denials are an upper bound:
+    /// the log also has the requests that an enforced candidate would have kept out. The
+    /// [guide](crate::docs::why_denied#try-a-quota-before-you-enforce-it) shows how to get the exact number.
     ///
     /// ```
     /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
