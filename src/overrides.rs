@@ -22,6 +22,9 @@ const EXEMPT: &str = "exempt";
 /// Clones share the overrides. An override has the name of the policy, so a key keeps its log when its
 /// override is set, changed or removed. Every override takes memory until it is removed.
 ///
+/// Give an override the same longest window as the policy. If it is shorter, the log loses its older entries,
+/// and after the override is removed they do not count.
+///
 /// ```
 /// use tower_sliding_window::{Key, Overrides, Policy, PolicyError, Quota};
 ///
