@@ -109,7 +109,10 @@ impl SlidingWindowLayer {
 
     /// Adds a rule. A request is admitted only if all rules admit it.
     ///
-    /// Give each policy a name: rules whose policies have the same name share their logs.
+    /// Give each policy a name of its own: rules whose policies have the same name share their logs. That
+    /// is meant for two extractors of one kind of key, such as a user id that is in a header or in a
+    /// cookie. An id and an address that are the same text would be one key: a client could choose the
+    /// id `203.0.113.7` to use up the quota of that address.
     ///
     /// Rules whose policies have no name and equal quotas do not share logs. The layer puts the
     /// rule's number in front of their keys, so that a user's id can't collide with an address. A
@@ -257,7 +260,9 @@ impl SlidingWindowLayer {
 
     /// Sets a function to call with every decision, before it takes effect. Defaults to none.
     ///
-    /// It runs in the request's task and must not block.
+    /// It runs in the request's task and must not block. The keys are in
+    /// [`Usage::logs`](crate::Usage::logs): `decision.usage().logs()` has each log with its policy and
+    /// its key. A key may be personal data, so keep it out of logs and metrics.
     #[must_use]
     pub fn on_decision(self, observe: impl Fn(&Decision) + Send + Sync + 'static) -> Self {
         self.with(|config| config.on_decision = Some(Arc::new(observe)))

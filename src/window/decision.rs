@@ -28,6 +28,23 @@ use crate::quota::Quota;
 ///     Ok(())
 /// }
 /// ```
+///
+/// No warning tells of `is_ok`, which only says that there was a decision, also a denial:
+///
+/// ```
+/// # use tower_sliding_window::{Decision, Limiter};
+/// # fn send(_: &str) {}
+/// # async fn example(limiter: &Limiter) {
+/// // Wrong: sends what is denied.
+/// if limiter.check("receiver-17").await.is_ok() {
+///     send("receiver-17");
+/// }
+/// // Right: sends what is admitted.
+/// if let Ok(Decision::Admitted(_)) = limiter.check("receiver-17").await {
+///     send("receiver-17");
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "the caller must hold back a denied request"]
 pub enum Decision {
