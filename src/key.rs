@@ -36,6 +36,7 @@ mod network;
 #[cfg(feature = "axum")]
 mod path;
 mod query;
+mod untrusted;
 
 use std::fmt::{self, Write};
 

@@ -232,6 +232,16 @@ pub(crate) fn key_never_found(policy: &str, requests: u32) {
     );
 }
 
+/// Reports requests that seem to come from a proxy that is not trusted. Called once for each extractor.
+pub(crate) fn proxy_not_trusted(requests: u32) {
+    event!(
+        warn,
+        requests,
+        "requests have X-Forwarded-For or Forwarded, and none came from a trusted proxy: clients behind \
+         a proxy share one log unless `key::client_ip` trusts the address from which the proxy connects"
+    );
+}
+
 pub(crate) fn counted_twice(policy: &str, is_first: bool) {
     count!("sliding_window_counted_twice_total", "policy" => policy.to_owned());
     if is_first {

@@ -6,6 +6,7 @@ use http::request::Parts;
 use ipnet::IpNet;
 
 use super::network::{Networks, PrefixLengthError};
+use super::untrusted::UntrustedPeers;
 use super::{Key, KeyError, KeyExtractor};
 
 /// Takes the key from the address of the connection's peer.
@@ -21,7 +22,8 @@ use super::{Key, KeyError, KeyExtractor};
 /// provider assigns to a customer. An IPv4-mapped address counts as the IPv4 address.
 /// [`IpExtractor::ipv6_prefix`] and [`IpExtractor::ipv4_prefix`] choose other networks.
 ///
-/// Behind a reverse proxy every client has the proxy's address: use [`client_ip`].
+/// Behind a reverse proxy every client has the proxy's address: use [`client_ip`]. It says how this
+/// mistake is warned of.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -45,9 +47,15 @@ pub fn peer_ip() -> IpExtractor {
 /// and the header is ignored.
 ///
 /// An entry is an address that [`IpAddr`] parses, an address with a port that [`SocketAddr`] parses, or
-/// an IPv6 address in brackets. Any other entry that is read before the client is found is
-/// [`KeyError::Invalid`]. If all entries are trusted proxies, the leftmost is the client. The key of an address is that of
-/// [`peer_ip`], and the server has to provide the peer's address in the same way.
+/// an IPv6 address in brackets. Any other entry that is read before the client is found, such as
+/// `unknown`, is [`KeyError::Invalid`], and the response is a 400. If all entries are trusted proxies, the
+/// leftmost is the client. The key of an address is that of [`peer_ip`], and the server has to provide the
+/// peer's address in the same way.
+///
+/// A proxy that is missing in `proxies` is itself the client, so all clients share its log. With the
+/// feature `tracing` there is one warning, if 100 of the first 1,000 requests have `X-Forwarded-For` or
+/// `Forwarded` and none came from a trusted proxy. A proxy on the same host may connect as `::1`: trust
+/// `127.0.0.1, ::1`.
 ///
 /// `Forwarded` (RFC 7239) is not read. A proxy writes either this header or `X-Forwarded-For`, and
 /// forwards the other one as the client sent it, so to read both would be to trust the client. Configure
@@ -60,7 +68,7 @@ pub fn peer_ip() -> IpExtractor {
 /// # Ok::<(), key::TrustedProxiesError>(())
 /// ```
 pub fn client_ip(proxies: TrustedProxies) -> IpExtractor {
-    IpExtractor { proxies, networks: Networks::DEFAULT }
+    IpExtractor { proxies, networks: Networks::DEFAULT, untrusted: UntrustedPeers::default() }
 }
 
 /// The extractor of [`peer_ip`] and [`client_ip`].
@@ -85,6 +93,7 @@ pub fn client_ip(proxies: TrustedProxies) -> IpExtractor {
 pub struct IpExtractor {
     proxies: TrustedProxies,
     networks: Networks,
+    untrusted: UntrustedPeers,
 }
 
 impl IpExtractor {
@@ -145,6 +154,7 @@ impl KeyExtractor for IpExtractor {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         let peer = peer_of(parts)?;
         let is_proxy = self.proxies.contains(peer);
+        self.untrusted.observe(parts, is_proxy);
         Ok(self.key_of(if is_proxy { self.proxies.client(peer, parts)? } else { peer }))
     }
 }

@@ -9,6 +9,7 @@ mod metrics;
 mod mistakes;
 mod offenders;
 mod plans;
+mod quiet_mistakes;
 mod quota_fields;
 mod ratelimit_pairs;
 mod rejection;
