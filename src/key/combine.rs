@@ -50,6 +50,11 @@ pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl Key
 /// requests that the rule does not apply to, with the reason `not_applicable`. If it counts all
 /// requests, check the name in the extractor.
 ///
+/// Around [`extension`](super::extension) the order of the layers matters: if the layer that inserts the
+/// value runs after the rule, the rule limits nothing. In axum the layer that is added last runs first, so
+/// add that layer after this one. With the feature `tracing` there is one warning if such a rule finds no
+/// key in its first 100 requests.
+///
 /// ```
 /// use tower_sliding_window::key;
 ///
@@ -57,9 +62,21 @@ pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl Key
 /// ```
 #[must_use]
 pub fn optional(extractor: impl KeyExtractor) -> impl KeyExtractor {
-    move |parts: &Parts| match extractor.extract(parts) {
-        Err(KeyError::Missing) => Err(KeyError::NotApplicable),
-        found => found,
+    Optional(extractor)
+}
+
+struct Optional<E>(E);
+
+impl<E: KeyExtractor> KeyExtractor for Optional<E> {
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        match self.0.extract(parts) {
+            Err(KeyError::Missing) => Err(KeyError::NotApplicable),
+            found => found,
+        }
+    }
+
+    fn is_provided_by_server(&self) -> bool {
+        self.0.is_provided_by_server()
     }
 }
 

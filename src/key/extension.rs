@@ -1,3 +1,5 @@
+use std::marker::PhantomData;
+
 use http::request::Parts;
 
 use super::{Key, KeyError, KeyExtractor};
@@ -10,7 +12,7 @@ use super::{Key, KeyError, KeyExtractor};
 ///
 /// So the order of the layers matters. In axum the layer that is added last runs first: add the layer
 /// that inserts the value after this one. If a rule finds no key in its first 100 requests, there is one
-/// warning.
+/// warning, with the feature `tracing`. This also holds within [`optional`](super::optional).
 ///
 /// ```
 /// use tower_sliding_window::{Key, key};
@@ -50,5 +52,27 @@ where
     T: Send + Sync + 'static,
     for<'a> &'a T: Into<Key>,
 {
-    |parts: &Parts| parts.extensions.get::<T>().map(Into::into).ok_or(KeyError::Missing)
+    Extension(PhantomData::<fn(T)>)
+}
+
+struct Extension<T>(PhantomData<fn(T)>);
+
+impl<T> Clone for Extension<T> {
+    fn clone(&self) -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T> KeyExtractor for Extension<T>
+where
+    T: Send + Sync + 'static,
+    for<'a> &'a T: Into<Key>,
+{
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        parts.extensions.get::<T>().map(Into::into).ok_or(KeyError::Missing)
+    }
+
+    fn is_provided_by_server(&self) -> bool {
+        true
+    }
 }

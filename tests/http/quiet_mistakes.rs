@@ -59,3 +59,36 @@ async fn proxy_that_is_not_trusted_warns_once() {
     let lines = warnings_behind_a_proxy(trusted("127.0.0.1"), header, &[proxied]).await;
     assert_eq!(lines, Vec::<String>::new(), "another proxy is trusted");
 }
+
+#[tokio::test(start_paused = true)]
+async fn optional_extension_never_found_warns() {
+    let layer = |by| SlidingWindowLayer::new(policy("user"), by, MemoryStore::new());
+    for found_first in [false, true] {
+        let (warnings, _subscriber) = Warnings::listen();
+        let by = key::optional(key::extension::<String>());
+        let service = layer(by).layer(service_fn(ok));
+        if found_first {
+            let mut request = request(&[]);
+            request.extensions_mut().insert(String::from("alice"));
+            send(&service, request).await;
+        }
+        for requests in 1..=300 {
+            assert_eq!(send(&service, request(&[])).await.status, StatusCode::OK);
+            let expected = usize::from(requests >= 100 && !found_first);
+            assert_eq!(warnings.lines().len(), expected, "after {requests}");
+        }
+        assert!(found_first || warnings.lines()[0].contains("policy=\"user\""));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn optional_header_never_sent_is_silent() {
+    let (warnings, _subscriber) = Warnings::listen();
+    let by = key::optional(key::header("x-user-id"));
+    let service =
+        SlidingWindowLayer::new(policy("user"), by, MemoryStore::new()).layer(service_fn(ok));
+    for _ in 0..300 {
+        assert_eq!(send(&service, request(&[])).await.status, StatusCode::OK);
+    }
+    assert_eq!(warnings.lines(), Vec::<String>::new());
+}
