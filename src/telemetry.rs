@@ -209,6 +209,7 @@ pub(crate) fn no_key(policy: &PolicyLabel, reason: &'static str) {
         policy.counters.missing_key(reason), "sliding_window_missing_keys_total",
         "policy" => policy.to_string(), "reason" => reason
     );
+    event!(debug, policy = &**policy, reason, "a request has no key for a rule");
 }
 
 /// Reports a rule whose key the server does not provide. Called once for each rule.

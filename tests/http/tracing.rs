@@ -41,6 +41,12 @@ impl Lines {
         (lines, tracing::subscriber::set_default(subscriber))
     }
 
+    /// Returns the lines with a text.
+    fn with(&self, part: &str) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().filter(|line| line.contains(part)).map(str::to_owned).collect()
+    }
+
     /// Returns the fields of each closed span, such as `rate_limit.remaining=4`.
     fn take(&self) -> Vec<String> {
         let text = String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap();
@@ -120,4 +126,21 @@ async fn a_span_gets_only_what_it_declares() {
     let disabled =
         |_: &Request<String>| tracing::debug_span!("request", rate_limit.decision = Empty);
     assert!(spans_of(layer(), disabled).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_key_is_a_debug_event() {
+    for (most, expected) in [(Level::DEBUG, 1), (Level::INFO, 0)] {
+        let (lines, _subscriber) = Lines::listen(most);
+        let by = key::header("x-tenant");
+        let service =
+            SlidingWindowLayer::new(two_a_minute(), by, MemoryStore::new()).layer(service_fn(ok));
+        assert_eq!(status(&service, "mallory").await, 401);
+        let lines = lines.with("a request has no key");
+        assert_eq!(lines.len(), expected, "{lines:?}");
+        for line in lines {
+            assert!(line.contains(r#"policy="user" reason="missing""#), "{line}");
+            assert!(!line.contains("mallory"), "{line}");
+        }
+    }
 }
