@@ -1,5 +1,6 @@
 //! [`StoreError`]: why a store could not decide.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::telemetry;
@@ -125,6 +126,15 @@ impl StoreError {
         match self.retry_after() {
             Some(_) => telemetry::store_error(self.kind(), self),
             None => telemetry::impossible_request(self.kind(), self),
+        }
+    }
+
+    /// Reports the error, and warns the first time that a cost can never pass.
+    #[cold]
+    pub(crate) fn report_once(&self, is_warned: &AtomicBool) {
+        self.report();
+        if self.is_impossible() && !is_warned.swap(true, Ordering::Relaxed) {
+            telemetry::cost_never_passes(self);
         }
     }
 

@@ -8,6 +8,7 @@ mod wait;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use smallvec::SmallVec;
 
@@ -51,6 +52,8 @@ pub struct Limiter {
     pub(crate) waiting: Arc<Waiting>,
     max_waiters: usize,
     offenders: Option<TopOffenders>,
+    /// Whether a cost that can never pass was already warned of.
+    cost_reported: Arc<AtomicBool>,
 }
 
 impl Limiter {
@@ -69,6 +72,7 @@ impl Limiter {
             waiting: Arc::new(Waiting::new()),
             max_waiters: DEFAULT_MAX_WAITERS,
             offenders: None,
+            cost_reported: Arc::default(),
         }
     }
 
@@ -175,7 +179,7 @@ impl Limiter {
     }
 
     async fn decide(&self, check: Arc<Check>) -> Result<Decision, StoreError> {
-        check.ensure_possible().inspect_err(StoreError::report)?;
+        check.ensure_possible().inspect_err(|error| error.report_once(&self.cost_reported))?;
         let outcome = self.store.admit(&check).await;
         let decision = conclude(check, outcome, false);
         if let (Some(offenders), Ok(decision)) = (&self.offenders, &decision) {

@@ -154,6 +154,15 @@ pub(crate) fn impossible_request(kind: &'static str, error: impl Display) {
     event!(debug, %error, "no store could admit the request");
 }
 
+/// Reports a cost that can never pass. Called once for each layer and limiter.
+pub(crate) fn cost_never_passes(error: impl Display) {
+    event!(
+        warn,
+        %error,
+        "requests of this cost are denied for ever: raise the limit of the policy, or lower the cost"
+    );
+}
+
 #[cfg(feature = "redis")]
 pub(crate) fn store_lost(error: impl Display) {
     #[cfg(feature = "metrics")]

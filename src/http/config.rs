@@ -12,7 +12,6 @@ use smallvec::SmallVec;
 use super::headers::RateLimitHeaders;
 use super::rejection::{OnRejection, Rejection};
 use super::rule::Rule;
-use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::key::KeyError;
 use crate::offenders::TopOffenders;
@@ -48,6 +47,8 @@ pub(super) struct Config {
     pub(super) waiting: Arc<Waiting>,
     /// Whether a double count with an outer layer was already reported.
     pub(super) double_count_reported: Arc<AtomicBool>,
+    /// Whether a cost that can never pass was already warned of.
+    pub(super) cost_reported: Arc<AtomicBool>,
 }
 
 /// What the layer does with a request whose key is banned.
@@ -143,7 +144,10 @@ impl Config {
         check.wants_reset = self.shows_headers_on_success();
         check.on_failure = self.on_failure;
         check.cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
-        check.ensure_possible().inspect_err(StoreError::report).map_err(Rejection::StoreFailed)?;
+        check
+            .ensure_possible()
+            .inspect_err(|error| error.report_once(&self.cost_reported))
+            .map_err(Rejection::StoreFailed)?;
         Ok(Some(Arc::new(check)))
     }
 }

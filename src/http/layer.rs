@@ -103,6 +103,7 @@ impl SlidingWindowLayer {
             max_waiters: DEFAULT_MAX_WAITERS,
             waiting: Arc::new(Waiting::new()),
             double_count_reported: Arc::default(),
+            cost_reported: Arc::default(),
         };
         Self { config: Arc::new(config) }
     }

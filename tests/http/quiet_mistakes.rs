@@ -92,3 +92,27 @@ async fn optional_header_never_sent_is_silent() {
     }
     assert_eq!(warnings.lines(), Vec::<String>::new());
 }
+
+#[tokio::test(start_paused = true)]
+async fn cost_above_the_limit_warns_once() {
+    let (warnings, _subscriber) = Warnings::listen();
+    let layer = by_user(Quota::per_minute(5), MemoryStore::new()).cost(|_| 6);
+    for service in [layer.clone().layer(service_fn(ok)), layer.layer(service_fn(ok))] {
+        for _ in 0..3 {
+            let answer = send(&service, from_user("a")).await;
+            assert_eq!(
+                (answer.status, answer.retry_after()),
+                (StatusCode::TOO_MANY_REQUESTS, None)
+            );
+        }
+    }
+    let lines = warnings.lines();
+    assert_eq!(lines.len(), 1, "one for the layer: {lines:?}");
+    assert!(lines[0].contains("cost 6 can never pass a limit of 5"), "{lines:?}");
+
+    let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new());
+    for _ in 0..3 {
+        limiter.clone().check_cost("alice", 6).await.unwrap_err();
+    }
+    assert_eq!(warnings.lines().len(), 2, "one for the limiter: {lines:?}");
+}
