@@ -66,10 +66,32 @@ impl Overrides {
     /// Returns the policy of a key, or `None` if the key is exempt.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<PolicyHandle> {
-        match self.by_key.load().get(key) {
-            Some(policy) => policy.clone(),
-            None => Some(self.policy.clone()),
-        }
+        self.override_of(key).unwrap_or_else(|| Some(self.policy.clone()))
+    }
+
+    /// Returns only the override of a key: `None` if it has none, and `Some(None)` if it is exempt.
+    ///
+    /// With it an override comes before another choice, such as that of a plan.
+    ///
+    /// ```
+    /// use tower_sliding_window::{Key, Overrides, Policy, PolicyError, PolicyHandle, Quota};
+    ///
+    /// # fn main() -> Result<(), PolicyError> {
+    /// let plan = |quota| PolicyHandle::new(Policy::new("user").quota(quota));
+    /// let (free, paid) = (plan(Quota::per_minute(5)), plan(Quota::per_minute(100)));
+    /// let users = Overrides::new(&free);
+    /// users.set("alice", "200/60s".parse()?)?;
+    ///
+    /// let of_paid = |key: &Key| users.override_of(key).unwrap_or_else(|| Some(paid.clone()));
+    /// let quotas = |key: &str| of_paid(&key.into()).map(|policy| policy.get().to_string());
+    /// assert_eq!(quotas("alice"), Some("200/60s".to_owned()));
+    /// assert_eq!(quotas("bob"), Some("100/60s".to_owned()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn override_of(&self, key: &Key) -> Option<Option<PolicyHandle>> {
+        self.by_key.load().get(key).cloned()
     }
 
     /// Sets the override of a key.

@@ -87,12 +87,33 @@ async fn override_changes_while_in_use(store: impl Store) {
     assert_eq!(order().await, TOO_MANY);
 }
 
+async fn override_comes_before_the_plan(store: impl Store) {
+    let users = Overrides::new(user(Quota::per_minute(1)));
+    users.set("alice", "3/60s".parse().unwrap()).unwrap();
+    users.set("monitor", "exempt".parse().unwrap()).unwrap();
+    let paid = user(Quota::per_minute(2));
+    let service = SlidingWindowLayer::by(
+        move |_, key| users.override_of(key).unwrap_or_else(|| Some(paid.clone())),
+        key::header("x-user-id"),
+        store,
+    )
+    .layer(service_fn(ok));
+    for (user, limit) in [("alice", 3), ("bob", 2), ("monitor", 9)] {
+        for _ in 0..limit {
+            assert_eq!(send(&service, request(&[("x-user-id", user)])).await.status, OK);
+        }
+        let last = send(&service, request(&[("x-user-id", user)])).await.status;
+        assert_eq!(last, if user == "monitor" { OK } else { TOO_MANY });
+    }
+}
+
 on_every_store!(
     plan_of_the_request_decides,
     exempt_request_is_not_counted,
     exempt_request_is_held_to_other_rules,
     upgrade_keeps_the_history,
     override_changes_while_in_use,
+    override_comes_before_the_plan,
 );
 
 /// Returns the quotas of a key, or `exempt`.
