@@ -87,6 +87,14 @@ impl Connector {
         Ok(connection)
     }
 
+    /// Returns the host and port of the server for messages, if it is known.
+    pub(super) fn address(&self) -> Option<String> {
+        match self {
+            Self::One(client) => Some(client.get_connection_info().addr().to_string()),
+            _ => None,
+        }
+    }
+
     /// Returns whether a connection has several servers and survives the failure of one of them.
     pub(super) fn is_cluster(&self) -> bool {
         match self {

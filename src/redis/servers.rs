@@ -265,6 +265,27 @@ fn parse_all<U: IntoConnectionInfo>(
     Ok(infos)
 }
 
+/// Converts the error of a URL. It says how to write the URL, and contains no part of it.
 fn unreachable(error: RedisError) -> StoreError {
-    StoreError::Unreachable { message: error.to_string() }
+    let error = error.to_string();
+    let fix = if cfg!(not(feature = "tls")) && error.contains("TLS") {
+        "enable the feature `tls` of tower-sliding-window for a rediss:// URL"
+    } else {
+        "write redis://HOST:PORT, or redis://USERNAME:PASSWORD@HOST:PORT/DATABASE"
+    };
+    StoreError::Unreachable { message: format!("{error}: {fix}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rediss_without_tls_names_the_feature() {
+        let error = RedisServers::one("rediss://127.0.0.1:6379").err().map(|it| it.to_string());
+        match error {
+            Some(error) => assert!(error.contains("the feature `tls` of tower-sliding-window")),
+            None => assert!(cfg!(feature = "tls")),
+        }
+    }
 }

@@ -83,6 +83,9 @@ pub struct RedisStore {
 impl RedisStore {
     /// Connects to a server, such as `redis://:password@127.0.0.1:6379/0`, or to [`RedisServers`].
     ///
+    /// It fails if the server does not reply now. A service that may start before its Redis does uses
+    /// [`RedisStore::connect_lazy`].
+    ///
     /// # Errors
     ///
     /// [`StoreError::Unreachable`] if the server can't be reached, the URL is wrong, or the server

@@ -3,6 +3,7 @@
 mod acl;
 mod batch;
 mod commands;
+mod connect;
 mod counting;
 mod deny_cache;
 mod explain;

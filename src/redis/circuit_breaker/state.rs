@@ -110,12 +110,16 @@ impl Shared {
     }
 
     pub(super) async fn connect(&self) -> Result<Connection, StoreError> {
-        match timeout(CONNECTION_TIMEOUT, self.connector.connect()).await {
-            Ok(connection) => {
-                connection.map_err(|error| StoreError::Unreachable { message: error.to_string() })
-            }
-            Err(_) => Err(StoreError::Unreachable { message: "no reply in time".to_owned() }),
-        }
+        let error = match timeout(CONNECTION_TIMEOUT, self.connector.connect()).await {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no reply in time".to_owned(),
+        };
+        let message = match self.connector.address() {
+            Some(address) => format!("{address}: {error}"),
+            None => error,
+        };
+        Err(StoreError::Unreachable { message })
     }
 
     /// Starts the task that connects, if no task does and there is a runtime.
