@@ -216,7 +216,8 @@ pub enum KeyError {
     ///
     /// The server is not set up correctly, and no client can correct that. Neither [`optional`],
     /// [`first_of`] nor [`MissingKey::SkipRule`](crate::MissingKey::SkipRule) hides the error, because
-    /// the rule would then limit nothing. The first time, a warning names the rule's policy and the fix.
+    /// the rule would then limit nothing. The first time, a warning names the rule's policy and the fix,
+    /// with the feature `tracing`.
     #[error("the server did not provide the key: {fix}")]
     NotProvided {
         /// What to change in the server. It is not sent to the client.

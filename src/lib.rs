@@ -39,6 +39,10 @@
 //!     ));
 //! ```
 //!
+//! Switch on the features `tracing` and `metrics` in every server: without them a wrong setup is silent. A
+//! client chooses its own `x-user-id`: use the header only behind a gateway that sets it, else
+//! [`key::extension`] after your authentication.
+//!
 //! The module [`key`] has extractors for headers, cookies, bearer tokens, query parameters, request
 //! extensions and IP addresses. `key::path_param` needs the feature `axum`, and so does
 //! [`key::peer_ip`] if the server provides the address as axum's `ConnectInfo`. With tonic it needs the
@@ -77,7 +81,7 @@
 //! | `storm` | no | `storm::StormDetector`, which reports groups with too many messages |
 //! | `moderation` | no | `moderation::SpeechMonitor`, which silently mutes spammers; enables `memory` |
 //! | `metrics` | no | the metrics below, through the `metrics` crate |
-//! | `tracing` | no | events about denials and failures, and the fields of spans below, without keys, through the `tracing` crate |
+//! | `tracing` | no | warnings of mistakes, events about denials and failures, and the fields of spans below, without keys, through the `tracing` crate |
 //! | `serde` | no | `Serialize` and `Deserialize` for [`Policies`], [`Policy`] and everything else that has a text form |
 //! | `history` | no | `history`: a recorder of decisions, and their replay under other quotas; enables `memory` and `serde` |
 //! | `full` | no | all of the above |

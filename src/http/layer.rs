@@ -43,8 +43,9 @@ use crate::window::Decision;
 ///   `Router::route_layer` covers only the routes. The layer that is added last runs first: add a
 ///   layer that inserts a value for [`key::extension`](crate::key::extension) after this one.
 /// - Two layers that count a request under the same policy and key take two places. This is rarely
-///   intended, so it is counted in `sliding_window_counted_twice_total`, with one warning. If it is
-///   intended, as with an in-process store in front of Redis, give the policies different names.
+///   intended, so the feature `metrics` counts it in `sliding_window_counted_twice_total`, and the
+///   feature `tracing` warns once. If it is intended, as with an in-process store in front of Redis,
+///   give the policies different names.
 ///
 /// ```
 /// use std::time::Duration;
