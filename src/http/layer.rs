@@ -42,6 +42,8 @@ use crate::window::Decision;
 /// - In axum, `Router::layer` also covers the fallback, so requests for unknown paths count;
 ///   `Router::route_layer` covers only the routes. The layer that is added last runs first: add a
 ///   layer that inserts a value for [`key::extension`](crate::key::extension) after this one.
+/// - Two layers on one route of axum: `get(handler).layer((outer, inner))`. With a second call of
+///   `layer` the compiler can't infer a type (E0283).
 /// - Two layers that count a request under the same policy and key take two places. This is rarely
 ///   intended, so the feature `metrics` counts it in `sliding_window_counted_twice_total`, and the
 ///   feature `tracing` warns once. If it is intended, as with an in-process store in front of Redis,

@@ -16,6 +16,8 @@ pub fn constant(key: impl Into<Key>) -> impl KeyExtractor + Clone {
 ///
 /// let user_and_session = key::pair(key::header("x-user-id"), key::cookie("session"));
 /// ```
+///
+/// [`Key::join`] makes the same key, as for [`Limiter::reset`](crate::Limiter::reset).
 #[must_use]
 pub fn pair(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtractor {
     move |parts: &Parts| Ok(first.extract(parts)?.join(&second.extract(parts)?))
@@ -32,6 +34,22 @@ pub fn pair(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtr
 /// use tower_sliding_window::key;
 ///
 /// let user_or_ip = key::first_of(key::header("x-user-id"), key::peer_ip());
+/// ```
+///
+/// The key of the first extractor is joined to `first`, and that of the second to `else`. So
+/// [`Limiter::reset`](crate::Limiter::reset) and [`Bans::lift`](crate::Bans::lift) take these keys:
+///
+/// ```
+/// # use http::Request;
+/// # use tower_sliding_window::{Key, KeyExtractor, key};
+/// # let by = key::first_of(key::header("x-user-id"), key::header("x-device"));
+/// # let of = |header, value| {
+/// #     by.extract(&Request::builder().header(header, value).body(()).unwrap().into_parts().0)
+/// # };
+/// let alice = Key::from("first").join(&Key::from("alice"));
+/// let address = Key::from("else").join(&Key::from("203.0.113.7"));
+/// # assert_eq!(of("x-user-id", "alice"), Ok(alice));
+/// # assert_eq!(of("x-device", "203.0.113.7"), Ok(address));
 /// ```
 #[must_use]
 pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtractor {

@@ -129,6 +129,6 @@ const HISTOGRAMS: &[(&str, Unit, &str)] = &[
     (
         "sliding_window_wait_duration_seconds",
         Unit::Seconds,
-        "Time that a caller of Limiter::until_admitted has waited.",
+        "Time that a caller of Limiter::until_admitted or a request of a layer with max_wait has waited.",
     ),
 ];

@@ -149,6 +149,15 @@ pub struct Denied {
 impl Denied {
     /// Returns how long to wait until the request fits, if no other request of its keys is admitted
     /// meanwhile.
+    ///
+    /// It is exact to the microsecond, so round up where another unit is needed. `as_millis` rounds down,
+    /// and a client that waits so long is denied again:
+    ///
+    /// ```
+    /// # let retry_after = std::time::Duration::from_micros(1_001);
+    /// let milliseconds = retry_after.as_micros().div_ceil(1_000);
+    /// # assert_eq!(milliseconds, 2);
+    /// ```
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         self.usage.retry_after()

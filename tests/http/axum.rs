@@ -209,3 +209,18 @@ async fn missing_peer_address_is_500() -> std::io::Result<()> {
     assert_eq!(status_line(server, "127.0.0.1").await?, "HTTP/1.1 500 Internal Server Error");
     Ok(())
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_route_takes_a_pair_of_layers() {
+    let (outer, inner) = (once(key::header("x-user-id")), once(key::header("x-tenant")));
+    let app = Router::new().route("/", get(async || "").layer((outer, inner)));
+    let of = |tenant| alice("/").header("x-tenant", tenant);
+    // The outer layer runs first: without its key the inner one counts nothing.
+    assert_eq!(status(&app, to("/").header("x-tenant", "a")).await, NO_KEY);
+    assert_eq!(status(&app, of("a")).await, OK);
+    assert_eq!(status(&app, of("b")).await, TOO_MANY);
+    assert_eq!(
+        status(&app, to("/").header("x-user-id", "bob").header("x-tenant", "a")).await,
+        TOO_MANY
+    );
+}

@@ -14,7 +14,8 @@ impl SlidingWindowLayer {
     /// Defaults to [`Rejection::to_response`], and to [`Rejection::to_grpc_response`] for a gRPC
     /// request. The closure gets the head of the request. It returns any `IntoResponse` with the
     /// feature `axum`, otherwise an [`http::Response`] with any body whose data is
-    /// [`Bytes`](bytes::Bytes), such as a `String`. If the body fails, it ends there.
+    /// [`Bytes`](bytes::Bytes), such as a `String`. If the body fails, it ends there. If the compiler
+    /// expects a `Response` and finds the `IntoResponse` of a closure (E0308), enable the feature `axum`.
     ///
     /// The layer adds `Retry-After` and the fields of [`headers`](Self::headers) unless the response
     /// has them. To a gRPC request it sends the response of the closure only if the content type of
@@ -47,6 +48,8 @@ impl SlidingWindowLayer {
 
     /// Sets the response to a rejected request. With the feature `axum` the closure may return any
     /// `IntoResponse`, of which these responses are some, so that the feature breaks no caller.
+    ///
+    /// Without it the compiler reports any other `IntoResponse`, such as a tuple, as E0308.
     ///
     /// The rest is as with that feature: it defaults to [`Rejection::to_response`], and to
     /// [`Rejection::to_grpc_response`] for a gRPC request.
