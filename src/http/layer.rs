@@ -172,7 +172,8 @@ impl SlidingWindowLayer {
     /// Applies to all rules; [`key::optional`](crate::key::optional) skips a single rule. Defaults
     /// to `MissingKey::Reject(StatusCode::UNAUTHORIZED)`. The response to a malformed key is always
     /// a 400. If the server itself did not provide the key, it is always a 500, see
-    /// [`KeyError::NotProvided`](crate::KeyError::NotProvided).
+    /// [`KeyError::NotProvided`](crate::KeyError::NotProvided). With the feature `tracing` each request
+    /// without a key is an event at `DEBUG`, with the policy and the reason.
     #[must_use]
     pub fn on_missing_key(self, missing_key: MissingKey) -> Self {
         self.with(|config| config.missing_key = missing_key)
@@ -211,7 +212,8 @@ impl SlidingWindowLayer {
     /// Sets the cost of a request: how many places it takes, all or none.
     ///
     /// Defaults to 1 for every request. A request that costs more than a limit, or more than 1024,
-    /// can never be admitted: the response is a 429 without `Retry-After`.
+    /// can never be admitted: the response is a 429 without `Retry-After`. With the feature `tracing` the
+    /// first one is warned of.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.with(|config| config.cost = Some(Arc::new(cost)))

@@ -22,8 +22,8 @@ use super::{Key, KeyError, KeyExtractor};
 /// provider assigns to a customer. An IPv4-mapped address counts as the IPv4 address.
 /// [`IpExtractor::ipv6_prefix`] and [`IpExtractor::ipv4_prefix`] choose other networks.
 ///
-/// Behind a reverse proxy every client has the proxy's address: use [`client_ip`]. It says how this
-/// mistake is warned of.
+/// Behind a reverse proxy every client has the proxy's address: use [`client_ip`]. With
+/// the feature `tracing` there is one warning of this mistake, as for a proxy that is not trusted.
 ///
 /// ```
 /// use std::net::SocketAddr;

@@ -120,7 +120,7 @@ impl MemoryStore {
     /// address creates no more logs of users than it has admitted requests. The guide has the recipe,
     /// in "A flood of invented ids".
     ///
-    /// At 80 % of the capacity the store warns through `tracing` and increments the gauge
+    /// At 80 % of the capacity the store warns, with the feature `tracing`, and increments the gauge
     /// `sliding_window_memory_nearly_full`. It warns again only after it has fallen below 70 %.
     /// Requests without room are counted in `sliding_window_memory_full_total`.
     ///
