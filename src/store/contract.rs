@@ -19,6 +19,8 @@
 //! They are the same in every run. Their keys are new in every run and differ between histories, so one
 //! store can play all histories, and a database needs no cleaning.
 //!
+//! An explanation that is [`StoreError::Unsupported`] is not compared: a store need not explain its logs.
+//!
 //! The test does not cover concurrency: it waits for each result before the next step. It tests the
 //! store itself, without a [`DenyCache`](super::DenyCache) in front of it.
 //!

@@ -177,6 +177,9 @@ impl<'a> Player<'a> {
         let expected = check.costs().map(|(log, cost)| self.model.explain(log, cost));
         let expected: Vec<_> = expected.map(only_promised).collect();
         let explained = self.store.explain(check).await;
+        if matches!(explained, Err(StoreError::Unsupported { .. })) {
+            return Ok(());
+        }
         same(expected, explained.map(|it| it.into_iter().map(only_promised).collect()))
     }
 

@@ -16,6 +16,7 @@ enum Fault {
     IgnoresBans,
     ExplainsOtherCosts,
     ExplainsNoBans,
+    ExplainsNothing,
     RefusesPenalties,
 }
 
@@ -70,6 +71,9 @@ impl Store for Wrong {
     }
 
     fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+        if self.has(Fault::ExplainsNothing) {
+            return StoreFuture::ready(Err(StoreError::Unsupported { what: "explanations" }));
+        }
         let mut check = check.clone();
         if self.has(Fault::ExplainsOtherCosts) {
             check = Arc::new(check.at_cost(check.cost));
@@ -122,6 +126,12 @@ async fn memory_store_passes() {
 async fn store_may_not_support_penalties() {
     let store = Wrong(MemoryStore::new(), Fault::RefusesPenalties);
     holds_without_penalties(&store, tokio::time::advance).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_may_not_support_explanations() {
+    let store = Wrong(MemoryStore::new(), Fault::ExplainsNothing);
+    holds(&store, tokio::time::advance).await;
 }
 
 #[tokio::test(start_paused = true)]
