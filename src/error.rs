@@ -85,20 +85,29 @@ pub enum StoreError {
         /// The lowest limit among its quotas.
         limit: u32,
     },
+    /// The request was not checked under a policy of this name.
+    #[error("the request has no policy `{name}`: its policies are `{}`", .policies.join("`, `"))]
+    UnknownPolicy {
+        /// The name that was given.
+        name: String,
+        /// The names of the request's policies.
+        policies: Vec<String>,
+    },
 }
 
 impl StoreError {
     /// Returns how long the caller should wait before it tries again, or `None` if no wait helps.
     ///
-    /// It is `None` for [`StoreError::CostAboveLimit`], [`StoreError::CostTooHigh`] and
-    /// [`StoreError::Unsupported`]. These are mistakes of the caller, not failures of the store,
-    /// and the metrics count them separately.
+    /// It is `None` for [`StoreError::CostAboveLimit`], [`StoreError::CostTooHigh`],
+    /// [`StoreError::Unsupported`] and [`StoreError::UnknownPolicy`]. These are mistakes of the caller,
+    /// not failures of the store. The metrics count the first three separately, and not the last.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::CostAboveLimit { .. } | Self::CostTooHigh { .. } | Self::Unsupported { .. } => {
-                None
-            }
+            Self::CostAboveLimit { .. }
+            | Self::CostTooHigh { .. }
+            | Self::Unsupported { .. }
+            | Self::UnknownPolicy { .. } => None,
             _ => Some(Duration::from_secs(1)),
         }
     }
@@ -118,6 +127,7 @@ impl StoreError {
             Self::Full { .. } | Self::TooManyBytes { .. } => "full",
             Self::CostTooHigh { .. } => "cost_too_high",
             Self::CostAboveLimit { .. } => "cost_above_limit",
+            Self::UnknownPolicy { .. } => "unknown_policy",
         }
     }
 

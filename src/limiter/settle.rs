@@ -72,12 +72,12 @@ impl Limiter {
     /// Sets how many places an admitted request takes under one of its policies, given by its name. It is
     /// [`Limiter::settle`] for a request that has another cost under other policies.
     ///
-    /// The logs of other policies are not changed. Without a policy of that name nothing happens, and the
-    /// result is `false`.
+    /// The logs of other policies are not changed.
     ///
     /// # Errors
     ///
-    /// The errors of [`Limiter::settle`].
+    /// The errors of [`Limiter::settle`], and [`StoreError::UnknownPolicy`] with the names of the policies
+    /// that the request was checked under, if none has this name. Nothing has changed then.
     ///
     /// ```
     /// use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota};
@@ -106,7 +106,13 @@ impl Limiter {
         let check = admitted.check();
         let part = check.part(|index| check.logs[index].policy.name() == policy);
         if part.logs.is_empty() {
-            return Ok(false);
+            let mut policies: Vec<String> = Vec::new();
+            for log in &check.logs {
+                if policies.iter().all(|name| name != log.policy.name()) {
+                    policies.push(log.policy.name().to_owned());
+                }
+            }
+            return Err(StoreError::UnknownPolicy { name: policy.to_owned(), policies });
         }
         self.store.settle(&Arc::new(part), actual).await
     }

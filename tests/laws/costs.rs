@@ -109,7 +109,9 @@ async fn settling_sets_every_log_or_those_of_a_policy(store: impl Store + Clone)
     assert!(limiters[0].settle_policy(admitted, "tokens", 3).await.unwrap());
     assert_eq!(left().await, [17, 19, 20]);
     assert!(!limiters[0].settle_policy(admitted, "free", 3).await.unwrap());
-    assert!(!limiters[0].settle_policy(admitted, "other", 3).await.unwrap());
+    let mistyped = limiters[0].settle_policy(admitted, "token", 3).await.unwrap_err();
+    let message = "the request has no policy `token`: its policies are `tokens`, `calls`, `free`";
+    assert_eq!((mistyped.to_string().as_str(), mistyped.retry_after()), (message, None));
     assert!(limiters[0].settle_policy(admitted, "calls", 1_025).await.is_err());
     assert_eq!(left().await, [17, 19, 20]);
     assert!(limiters[0].settle(admitted, 5).await.unwrap());
