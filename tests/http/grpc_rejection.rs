@@ -74,13 +74,19 @@ async fn each_rejection_has_a_grpc_status() {
     let on_ban = OnBan::Reject(StatusCode::TOO_MANY_REQUESTS);
     check(&nth(per_user(store).on_ban(on_ban), 1, &["mallory"]).await, 8, Some(hour));
 
-    check(&nth(per_user(MemoryStore::new()), 1, &[]).await, 16, None);
+    let missing = nth(per_user(MemoryStore::new()), 1, &[]).await;
+    check(&missing, 16, None);
+    let message = "The request has no key for a rate limit";
+    assert_eq!(missing.header("grpc-message"), Some(message));
     for (status, code) in [(403, 7), (404, 5), (418, 2), (501, 12)] {
         let missing = MissingKey::Reject(StatusCode::from_u16(status).unwrap());
         let layer = per_user(MemoryStore::new()).on_missing_key(missing);
         check(&nth(layer, 1, &[]).await, code, None);
     }
-    check(&nth(per_user(MemoryStore::new()), 1, &["a", "b"]).await, 3, None);
+    let invalid = nth(per_user(MemoryStore::new()), 1, &["a", "b"]).await;
+    check(&invalid, 3, None);
+    let message = "The request's key for a rate limit is ambiguous or malformed";
+    assert_eq!(invalid.header("grpc-message"), Some(message));
     let layer = SlidingWindowLayer::new(policy(), key::peer_ip(), MemoryStore::new());
     check(&nth(layer, 1, &[]).await, 13, None);
     let broken = StubStore(|_: &_| StoreFuture::ready(Err(StoreError::Timeout)), || ());

@@ -48,7 +48,7 @@ fn begins_with(value: &HeaderValue, start: &str) -> bool {
 
 pub(super) fn response(rejection: &Rejection) -> Response<String> {
     let code = code(rejection.status());
-    let mut message = problem::title(rejection).to_owned();
+    let mut message = reason(rejection).to_owned();
     for (index, (policy, quota)) in rejection.violated().into_iter().enumerate() {
         message.push_str(if index == 0 { ": " } else { ", " });
         push_name(policy, quota, |part| message.push_str(part));
@@ -67,6 +67,15 @@ pub(super) fn response(rejection: &Rejection) -> Response<String> {
     let pushback = wait.and_then(|wait| i32::try_from(wait.as_micros().div_ceil(1000)).ok());
     headers.insert(PUSHBACK, HeaderValue::from(pushback.unwrap_or(-1)));
     response
+}
+
+/// Returns a text for persons. The phrase of an HTTP status says nothing about a key.
+fn reason(rejection: &Rejection) -> &'static str {
+    match rejection {
+        Rejection::MissingKey { .. } => "The request has no key for a rate limit",
+        Rejection::InvalidKey => "The request's key for a rate limit is ambiguous or malformed",
+        _ => problem::title(rejection),
+    }
 }
 
 fn encode(message: &str) -> String {
