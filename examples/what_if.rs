@@ -8,6 +8,7 @@
 //! `history::Recorder` writes such a recording. A line is a decision:
 //! `{"time":1790000000.5,"key":"alice","admitted":true}`.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write, stdin, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,7 +28,7 @@ const PARTS: usize = 120;
 struct Args {
     #[arg(long, required = true, help = "Quota as LIMIT/WINDOW; all that are given must hold")]
     quota: Vec<Quota>,
-    #[arg(long, help = "Replays this recorded policy only [default: each by itself]")]
+    #[arg(long, help = "Replays this recorded policy only; required if there are several")]
     policy: Option<String>,
     #[arg(long, default_value_t = 20, help = "Prints this many keys, the most denials first")]
     top: usize,
@@ -67,10 +68,27 @@ fn seconds(start: Duration, times: impl Iterator<Item = Duration>) -> Vec<f64> {
     times.map(|time| (time - start).as_secs_f64()).collect()
 }
 
+/// Returns the records of one policy, "-" if it has no name. Whether a request was admitted is the decision
+/// of all its policies together, so several are not replayed at once.
+fn of_one_policy(mut history: Vec<Record>, name: Option<&str>) -> Result<Vec<Record>, String> {
+    let name_of = |it: &Record| it.policy.as_deref().unwrap_or("-").to_owned();
+    let names: BTreeSet<String> = history.iter().map(name_of).collect();
+    match name {
+        None if names.len() > 1 => Err(format!("choose a recorded policy, --policy: {names:?}")),
+        Some(name) if !names.contains(name) => {
+            Err(format!("no recorded policy is {name:?}, but these are: {names:?}"))
+        }
+        _ => {
+            history.retain(|it| name.is_none_or(|name| name_of(it) == name));
+            Ok(history)
+        }
+    }
+}
+
 fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     let policy = args.quota.iter().fold(Policy::new("replayed"), |it, quota| it.quota(*quota));
-    let mut history = read(stdin().lock()).collect::<Result<Vec<Record>, _>>()?;
-    history.retain(|it| args.policy.is_none() || it.policy == args.policy);
+    let history = read(stdin().lock()).collect::<Result<Vec<Record>, _>>()?;
+    let history = of_one_policy(history, args.policy.as_deref())?;
     let start = history.iter().map(|it| it.time).min().unwrap_or_default();
     let requests = seconds(start, history.iter().map(|it| it.time));
     let denied = seconds(start, history.iter().filter(|it| !it.admitted).map(|it| it.time));

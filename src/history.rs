@@ -29,12 +29,24 @@
 //! # }
 //! ```
 //!
-//! `examples/what_if.rs` is a program that does this with a file. The lines have this form, of which
+//! A request has a line for each of its logs, that is one for each rule of a layer, and
+//! [`admitted`](Record::admitted) is the decision of all rules together. So with several rules, replay one
+//! policy at a time: filter by [`policy`](Record::policy) first. A request that another rule has denied is
+//! a request of this policy too, and may be admitted in the replay.
+//!
+//! Each check of a request that waits is a line, so that six messages through
+//! [`Limiter::until_admitted`](crate::Limiter::until_admitted) can be twelve lines: the denied checks and
+//! the admissions. Filter by [`admitted`](Record::admitted) to have one line for each request, at the time
+//! when it was admitted. The same is true of [`max_wait`](crate::SlidingWindowLayer::max_wait).
+//!
+//! [`examples/what_if.rs`] is a program that does this with a file. The lines have this form, of which
 //! `policy` and `cost` may be left out. `time` is in seconds since the Unix epoch, to the microsecond:
 //!
 //! ```json
 //! {"time":1790000000.123456,"policy":"user","key":"59c2d0e6b1f1f6c8e5b2f6d9a7c03e11","cost":1,"admitted":true}
 //! ```
+//!
+//! [`examples/what_if.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/what_if.rs
 
 mod record;
 mod recorder;

@@ -27,7 +27,7 @@ pub struct Record {
     /// How many places the request takes, 0 to 1024. Defaults to 1.
     #[serde(default = "one", deserialize_with = "possible_cost")]
     pub cost: u32,
-    /// Whether the request was admitted.
+    /// Whether the request was admitted, which is the decision of all its policies together.
     pub admitted: bool,
 }
 

@@ -106,6 +106,9 @@ impl fmt::Debug for KeyForm {
 /// [counted](Recorder::dropped). The thread ends after the last handle is dropped and all lines are
 /// written.
 ///
+/// Each check is a line for each of its logs. A request that waits is checked several times, and each check
+/// of it is a request of its own in the recording.
+///
 /// A recording has no cancellations and no settlements, and no requests about which the store failed. The
 /// times are those of this process when it gets the decision, on a clock that does not step back.
 #[derive(Clone)]

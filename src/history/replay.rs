@@ -95,8 +95,11 @@ struct Replayed {
 /// Replays a history under another policy, and returns which requests would have been denied.
 ///
 /// It decides exactly as a store does, penalties included: each recorded request is a check at its time. A
-/// penalty is applied without its jitter. Candidates are left out. Records may be in any order. Those of
-/// several recorded policies have separate logs, and each is decided by `policy`.
+/// penalty is applied without its jitter. Candidates are left out. Records may be in any order.
+///
+/// With several rules, replay one policy at a time: filter by [`Record::policy`] first. The records of
+/// several policies have separate logs here, and `policy` decides about each of them, but
+/// [`Record::admitted`] is the decision of all rules together.
 ///
 /// The clients of the history knew what they were denied, and might have sent other requests under another
 /// policy. So the result is exact for this traffic, and an estimate for that to come.

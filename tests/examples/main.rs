@@ -234,3 +234,22 @@ denial at=33.000000 wait=27.000000 recorded=denied key=\"alice\"";
     let (code, _, logs) = fed("what_if", &[], "");
     assert!(code != Some(0) && logs.contains("--quota"), "{logs}");
 }
+
+#[test]
+fn what_if_replays_one_policy_at_a_time() {
+    let of_two = |policy| {
+        format!(r#"{{"time":1.79e9,"policy":"{policy}","key":"k","admitted":true}}"#) + "\n"
+    };
+    let input = ["user", "ip", "user"].map(of_two).concat();
+    let replay = |flags: &[&str]| fed("what_if", &[&["--quota", "5/60s"], flags].concat(), &input);
+    let (code, lines, logs) = replay(&[]);
+    assert!(code == Some(1) && lines.is_empty(), "{lines:?}");
+    let message = r#"choose a recorded policy, --policy: {"ip", "user"}"#;
+    assert!(logs.contains(message), "{logs}");
+    let (code, _, logs) = replay(&["--policy", "users"]);
+    let message = r#"no recorded policy is "users", but these are: {"ip", "user"}"#;
+    assert!(code == Some(1) && logs.contains(message), "{logs}");
+    let (code, lines, logs) = replay(&["--policy", "user"]);
+    assert_eq!(code, Some(0), "{logs}");
+    assert_eq!(lines[0].trim(), "2 requests of 1 keys");
+}
