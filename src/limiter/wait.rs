@@ -35,6 +35,7 @@ impl Limiter {
     ///
     /// - **Order.** The callers that wait for one key are admitted in the order of their arrival, which
     ///   is when their future is first polled. A later one does not overtake them, whatever its cost.
+    ///   What each does after its admission is in this order only if the callers see to it.
     ///   While no caller of a key waits, those that arrive at the same time send their first checks at
     ///   the same time.
     /// - **Extent.** The order holds in one process, for a limiter and its clones. The callers of other
@@ -63,7 +64,7 @@ impl Limiter {
     ///
     /// [`WaitError::Denied`] if the key is banned, [`WaitError::TooManyWaiters`], and
     /// [`WaitError::Store`] if the store could not decide. Such an error ends the wait of this caller
-    /// only.
+    /// only. Its place is lost: if it waits again, it is behind the others.
     pub async fn until_admitted(&self, key: impl Into<Key>) -> Result<Admitted, WaitError> {
         self.wait(key.into(), 1, None).await
     }
