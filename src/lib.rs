@@ -10,13 +10,13 @@
 //!
 //! | problem | use | feature | example |
 //! |---|---|---|---|
-//! | flash sale, API rate limit: a quota for each user of an HTTP route | [`SlidingWindowLayer`] | | `examples/seckill` |
-//! | message storm: an alert if a group gets too many messages | `StormDetector` | `storm` | `examples/message_storm.rs` |
-//! | chat spam: silent mutes for repeated messages and messages to many strangers | `moderation::SpeechMonitor` | `moderation` | `examples/chat-guard` |
-//! | per-receiver quota: not too many messages to one receiver | [`Limiter`] | | `examples/message_quota.rs` |
-//! | budget of tokens or bytes: a cost that is known only afterwards | [`Limiter::settle`] | | `examples/token_budget.rs` |
-//! | SMS gateway: quotas of institution, channel and receiver in one decision | [`Limiter::check_all`] | | `examples/sms-gateway` |
-//! | temporary bans for clients that exceed a quota again and again | [`Penalty`], [`Bans`] | | `examples/seckill` |
+//! | flash sale, API rate limit: a quota for each user of an HTTP route | [`SlidingWindowLayer`] | | [`examples/seckill`] |
+//! | message storm: an alert if a group gets too many messages | `StormDetector` | `storm` | [`examples/message_storm.rs`] |
+//! | chat spam: silent mutes for repeated messages and messages to many strangers | `moderation::SpeechMonitor` | `moderation` | [`examples/chat-guard`] |
+//! | per-receiver quota: not too many messages to one receiver | [`Limiter`] | | [`examples/message_quota.rs`] |
+//! | budget of tokens or bytes: a cost that is known only afterwards | [`Limiter::settle`] | | [`examples/token_budget.rs`] |
+//! | SMS gateway: quotas of institution, channel and receiver in one decision | [`Limiter::check_all`] | | [`examples/sms-gateway`] |
+//! | temporary bans for clients that exceed a quota again and again | [`Penalty`], [`Bans`] | | [`examples/seckill`] |
 //!
 //! The [guide](docs) compares these tools and their costs. It has [recipes](docs::recipes) for common tasks,
 //! and pages for [migrating](docs::migrating) from another rate limiter.
@@ -197,6 +197,13 @@
 //!     }));
 //! # }
 //! ```
+//!
+//! [`examples/seckill`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/seckill
+//! [`examples/message_storm.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/message_storm.rs
+//! [`examples/chat-guard`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/chat-guard
+//! [`examples/message_quota.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/message_quota.rs
+//! [`examples/token_budget.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/token_budget.rs
+//! [`examples/sms-gateway`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/sms-gateway
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 #![cfg_attr(

@@ -29,7 +29,7 @@
 //!
 //! The mute is silent: the chat responds to a muted sender as usual and shows their messages to them,
 //! but to no one else. A sender that notices a mute would switch to another account.
-//! `examples/chat-guard` is such a chat.
+//! [`examples/chat-guard`] is such a chat.
 //!
 //! # Rules
 //!
@@ -138,6 +138,8 @@
 //!
 //! The store holds the normalised texts of the last minutes. No sender, peer or text appears in a log
 //! message or an error of this crate.
+//!
+//! [`examples/chat-guard`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/chat-guard
 
 mod audit;
 #[cfg(all(test, feature = "redis"))]

@@ -27,7 +27,7 @@
 //! # }
 //! ```
 //!
-//! `examples/message_storm.rs` reads messages from stdin and prints the alerts.
+//! [`examples/message_storm.rs`] reads messages from stdin and prints the alerts.
 //!
 //! # Counting
 //!
@@ -106,6 +106,8 @@
 //!
 //! A process schedules at most 10,000 checks. Storms beyond that end by a check of another process, or
 //! by the next message. The checks need a tokio runtime: without one, only messages end storms.
+//!
+//! [`examples/message_storm.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/message_storm.rs
 
 mod alerts;
 #[cfg(all(test, feature = "redis"))]

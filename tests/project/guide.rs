@@ -181,3 +181,22 @@ fn every_option_of_express_has_a_row() {
         assert!(table.iter().any(is_named), "{option} is missing");
     }
 }
+
+#[test]
+fn examples_in_the_documentation_are_links() {
+    let files = ["md", "rs"].map(|extension| crate::files(&crate::root().join("src"), extension));
+    for file in files.iter().flatten() {
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(!text.contains("xample `"), "{} names an example without a link", file.display());
+        let parts: Vec<_> = text.split("`examples/").collect();
+        let (_, before) = parts.split_last().unwrap();
+        let is_linked = before.iter().all(|part| part.ends_with('['));
+        assert!(is_linked, "{} names an example without a link", file.display());
+        for link in text.split(env!("CARGO_PKG_REPOSITORY")).skip(1) {
+            let path = link.split(['\n', ')', '>']).next().unwrap();
+            let path = ["/blob/main/", "/tree/main/"].iter().find_map(|it| path.strip_prefix(it));
+            let exists = path.is_some_and(|path| crate::root().join(path).exists());
+            assert!(exists, "{} links to {path:?}, which is not there", file.display());
+        }
+    }
+}
