@@ -58,7 +58,8 @@ async fn main() {
 
     let limiter = Limiter::new(Quota::new(3, Duration::from_secs(2)), MemoryStore::new());
     // One task for each e-mail: a receiver that has to wait holds no other up. The e-mails that wait
-    // for one receiver are sent in the order of their arrival.
+    // for one receiver are admitted in the order of their arrival. With a mail server that takes time,
+    // they can be sent in another order.
     let mut tasks = JoinSet::new();
     while let Some(email) = emails.recv().await {
         tasks.spawn(send(limiter.clone(), email));

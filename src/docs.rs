@@ -4,7 +4,8 @@
 //!   detectors, counts of distinct members, and bans; the memory that each takes per key; and where a
 //!   sliding log is the wrong choice.
 //! - [Limiting messages and jobs](not_a_request): per-receiver quotas for queues and workers, where the
-//!   receiver is known only when a message is sent, and waits until there is room.
+//!   receiver is known only when a message is sent, waits until there is room, the order of sending, and
+//!   the shutdown of a worker.
 //! - [Budgets of tokens or bytes](token_budgets): quotas for what a request turns out to have cost, with a
 //!   recipe for language models.
 //! - [Configuration](configuration): policies from a file that is read again while the program runs, and
