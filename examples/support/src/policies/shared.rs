@@ -10,6 +10,7 @@ use super::changes::{Changes, Versioned};
 
 /// How long the policies outlive the last server.
 const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+const A_DAY: Duration = Duration::from_secs(24 * 3600);
 /// The fields of [`Changes`] besides its entries. No target has one of these names.
 const VERSION: &str = "version";
 const JOINED: &str = "joined";
@@ -30,16 +31,22 @@ impl Shared {
         Self { commands, key: format!("{prefix}:policies"), put_policies }
     }
 
-    /// Reads the changes, and renews their time to live.
+    /// Reads the changes. Renews their time to live once a day.
     ///
     /// # Errors
     ///
     /// [`StoreError`] if Redis does not reply.
     pub async fn read(&self) -> Result<Changes, StoreError> {
-        let ttl = i64::try_from(TTL.as_millis()).unwrap_or(i64::MAX);
         let mut both = ::redis::pipe();
-        both.pexpire(&self.key, ttl).ignore().hgetall(&self.key);
-        let (fields,): (BTreeMap<Vec<u8>, Vec<u8>>,) = self.commands.pipeline(&both).await?;
+        both.pttl(&self.key).hgetall(&self.key);
+        let (left_ms, fields): (i64, BTreeMap<Vec<u8>, Vec<u8>>) =
+            self.commands.pipeline(&both).await?;
+        // A server reads several times a second, and a read must not be a write each time.
+        if left_ms < millis(TTL - A_DAY) && !fields.is_empty() {
+            let mut renewal = ::redis::pipe();
+            renewal.pexpire(&self.key, millis(TTL)).ignore();
+            let () = self.commands.pipeline(&renewal).await?;
+        }
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let mut texts: BTreeMap<String, String> =
             fields.into_iter().map(|(field, value)| (text(field), text(value))).collect();
@@ -66,4 +73,8 @@ impl Shared {
         arguments.extend(numbers.into_iter().chain(entries).flatten());
         self.commands.script(&self.put_policies, &self.key, &arguments).await
     }
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
