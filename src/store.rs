@@ -34,7 +34,7 @@ pub(crate) use self::expiring::{ExpiringValue, Keep, Room, heap_bytes_of};
 pub use self::future::StoreFuture;
 #[cfg(feature = "memory")]
 pub use self::memory::MemoryStore;
-pub(crate) use self::pending_check::{CancelHandle, PendingCheck};
+pub(crate) use self::pending_check::{CancelHandle, PendingCheck, Sent};
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
 pub use self::snapshot::{Admission, BanSnapshot, LogSnapshot, Restored};

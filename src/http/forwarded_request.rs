@@ -16,7 +16,8 @@ use crate::window::Usage;
 /// service was called. With `cancel_unanswered` it is cancelled instead.
 #[derive(Default)]
 pub(super) struct ForwardedRequest {
-    pub(super) shown: Option<ShownUsage>,
+    /// Boxed, because few layers show it.
+    pub(super) shown: Option<Box<ShownUsage>>,
     cancel: Option<(CancelHandle, Arc<Config>)>,
 }
 
@@ -32,7 +33,7 @@ impl ForwardedRequest {
         cancel: Option<CancelHandle>,
         config: Arc<Config>,
     ) -> Self {
-        let shown = usage.map(|usage| ShownUsage { usage, fields: config.headers });
+        let shown = usage.map(|usage| Box::new(ShownUsage { usage, fields: config.headers }));
         Self { shown, cancel: cancel.map(|cancel| (cancel, config)) }
     }
 

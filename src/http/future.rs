@@ -16,7 +16,7 @@ use super::headers::Fields;
 use super::pending_request::{NextStep, PendingRequest};
 use super::rejection::Rejection;
 use super::waiting_request::{Wait, Waited, wait};
-use crate::store::PendingCheck;
+use crate::store::{PendingCheck, Sent};
 use crate::window::Check;
 
 pin_project! {
@@ -36,10 +36,13 @@ pin_project! {
         Deciding { check: Option<PendingCheck>, request: Option<PendingRequest<S, ReqBody>> },
         Waiting { wait: Wait, rest: Option<(S, ReqBody, Arc<Config>)> },
         Calling { #[pin] response: F, request: ForwardedRequest },
-        Cancelling { cancelled: JoinHandle<()>, result: Option<R>, shown: Option<ShownUsage> },
-        Rejected { rejection: Rejection, head: Parts, config: Arc<Config> },
+        Cancelling { cancelled: JoinHandle<()>, result: Option<R>, shown: Option<Box<ShownUsage>> },
+        // Boxed, because it is large and rare: most rejections are returned at once.
+        Rejected { rejected: Box<Rejected> },
     }
 }
+
+type Rejected = (Rejection, Parts, Arc<Config>);
 
 impl<S, ReqBody> ResponseFuture<S, ReqBody>
 where
@@ -51,7 +54,7 @@ where
     }
 
     pub(super) fn reject(rejection: Rejection, head: Parts, config: Arc<Config>) -> Self {
-        Self { state: State::Rejected { rejection, head, config } }
+        Self { state: State::rejected(rejection, head, config) }
     }
 
     pub(super) fn decide(
@@ -73,6 +76,10 @@ impl<S, ReqBody, R> State<S, ReqBody, S::Future, R>
 where
     S: Service<Request<ReqBody>>,
 {
+    fn rejected(rejection: Rejection, head: Parts, config: Arc<Config>) -> Self {
+        Self::Rejected { rejected: Box::new((rejection, head, config)) }
+    }
+
     // Cold, so that it costs nothing where no request waits.
     #[cold]
     fn wait(check: Arc<Check>, inner: S, head: Parts, body: ReqBody, config: Arc<Config>) -> Self {
@@ -88,7 +95,7 @@ where
     ) -> Self {
         let decision = match waited {
             Waited::Decided(decision) => decision,
-            Waited::Rejected(rejection) => return Self::Rejected { rejection, head, config },
+            Waited::Rejected(rejection) => return Self::rejected(rejection, head, config),
             Waited::NotLimited => {
                 let response = inner.call(Request::from_parts(head, body));
                 return Self::Calling { response, request: ForwardedRequest::default() };
@@ -104,7 +111,7 @@ where
             }
             NextStep::Reject(rejection) => {
                 let (head, config) = pending.into_head();
-                Self::Rejected { rejection, head, config }
+                Self::rejected(rejection, head, config)
             }
         }
     }
@@ -122,9 +129,17 @@ where
             let next = match state.as_mut().project() {
                 StateProj::Deciding { check, request } => {
                     let pending = request.as_mut().expect("polled after completion");
-                    // Sent on the first poll: a future that is never polled counts nothing.
-                    let sent = check.get_or_insert_with(|| pending.send());
-                    let (outcome, cancel) = ready!(sent.poll(cx));
+                    let (outcome, cancel) = match check {
+                        Some(sent) => ready!(sent.poll(cx)),
+                        // Sent on the first poll: a future that is never polled counts nothing.
+                        None => match pending.send() {
+                            Sent::Decided(outcome, cancel) => (outcome, cancel),
+                            Sent::Pending(sent) => {
+                                *check = Some(sent);
+                                continue;
+                            }
+                        },
+                    };
                     *check = None;
                     match pending.decide(outcome, cancel) {
                         NextStep::CheckAgain => continue,
@@ -158,16 +173,17 @@ where
                         Some(cancelled) => {
                             State::Cancelling { cancelled, result: Some(result), shown }
                         }
-                        None => return Poll::Ready(finish(result, shown.as_ref())),
+                        None => return Poll::Ready(finish(result, shown.as_deref())),
                     }
                 }
                 StateProj::Cancelling { cancelled, result, shown } => {
                     // A client that retries at once then finds the place free.
                     let _ = ready!(Pin::new(cancelled).poll(cx));
                     let result = result.take().expect("polled after completion");
-                    return Poll::Ready(finish(result, shown.as_ref()));
+                    return Poll::Ready(finish(result, shown.as_deref()));
                 }
-                StateProj::Rejected { rejection, head, config } => {
+                StateProj::Rejected { rejected } => {
+                    let (rejection, head, config) = &**rejected;
                     return Poll::Ready(Ok(respond(rejection, head, config)));
                 }
             };

@@ -82,6 +82,15 @@ pub(super) struct Fields<'a> {
     may_have: bool,
 }
 
+/// The seconds of a minute as text.
+#[rustfmt::skip]
+const SECONDS: [&str; 61] = [
+    "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16",
+    "17", "18", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31",
+    "32", "33", "34", "35", "36", "37", "38", "39", "40", "41", "42", "43", "44", "45", "46",
+    "47", "48", "49", "50", "51", "52", "53", "54", "55", "56", "57", "58", "59", "60",
+];
+
 impl<'a> Fields<'a> {
     /// Creates the fields of a response by the application.
     pub(super) fn of_application(headers: &'a mut HeaderMap) -> Self {
@@ -98,11 +107,13 @@ impl<'a> Fields<'a> {
     ///
     /// The syntax is that of [RFC 9110, section 10.2.3](https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3).
     pub(super) fn insert_retry_after(&mut self, wait: Duration) {
-        let mut digits = itoa::Buffer::new();
-        // `HeaderValue::from` a number takes another allocation.
-        if let Ok(value) = HeaderValue::from_str(digits.format(seconds(wait).max(1))) {
-            self.insert(RETRY_AFTER, value);
-        }
+        let seconds = seconds(wait).max(1);
+        // Most windows are at most a minute. This takes no allocation.
+        let value = match usize::try_from(seconds).ok().and_then(|it| SECONDS.get(it)) {
+            Some(digits) => HeaderValue::from_static(digits),
+            None => HeaderValue::from(seconds),
+        };
+        self.insert(RETRY_AFTER, value);
     }
 
     fn insert(&mut self, name: HeaderName, value: HeaderValue) {
@@ -162,9 +173,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn seconds_of_a_minute_are_in_order() {
+        let expected: Vec<_> = (0..=60).map(|second: u32| second.to_string()).collect();
+        assert_eq!(SECONDS.as_slice(), expected);
+    }
+
+    #[test]
     fn retry_after_is_rounded_up_and_at_least_one() {
         for (wait_us, seconds) in
             [(0, "1"), (1, "1"), (1_000_000, "1"), (1_000_001, "2"), (36_999_999, "37")]
+                .into_iter()
+                .chain([(60_000_000, "60"), (60_000_001, "61"), (3_599_000_001, "3600")])
         {
             let mut headers = HeaderMap::new();
             Fields::of_new(&mut headers).insert_retry_after(Duration::from_micros(wait_us));

@@ -13,12 +13,15 @@ use super::forwarded_request::ForwardedRequest;
 use super::rejection::Rejection;
 use super::span;
 use crate::error::StoreError;
-use crate::store::{CancelHandle, PendingCheck, conclude};
+use crate::store::{CancelHandle, PendingCheck, Sent, conclude};
 use crate::telemetry;
 use crate::window::{Check, DecidedBy, Decision, Denied, LogId, LogOutcome, Outcome, Usage};
 
+const DECIDED: &str = "the check has a decision already";
+
 pub(super) struct PendingRequest<S, ReqBody> {
-    check: Arc<Check>,
+    /// The check to send. Its decision has it afterwards.
+    check: Option<Arc<Check>>,
     inner: S,
     pub(super) head: Parts,
     body: ReqBody,
@@ -45,11 +48,12 @@ where
         body: ReqBody,
         config: Arc<Config>,
     ) -> Self {
-        Self { check, inner, head, body, config }
+        Self { check: Some(check), inner, head, body, config }
     }
 
-    pub(super) fn send(&self) -> PendingCheck {
-        PendingCheck::new(&self.config.store, &self.check, self.is_cancellable())
+    pub(super) fn send(&self) -> Sent {
+        let check = self.check.as_ref().expect(DECIDED);
+        PendingCheck::send(&self.config.store, check, self.is_cancellable())
     }
 
     fn is_cancellable(&self) -> bool {
@@ -62,7 +66,8 @@ where
         cancel: Option<CancelHandle>,
     ) -> NextStep {
         let shadow = self.config.shadow;
-        let decision = match conclude(self.check.clone(), outcome, shadow) {
+        let check = self.check.take().expect(DECIDED);
+        let decision = match conclude(check, outcome, shadow) {
             Ok(decision) => decision,
             Err(_) if shadow => return NextStep::Forward { usage: None, cancel },
             Err(error) => {
@@ -79,7 +84,7 @@ where
         let is_counted =
             decision.is_admitted() && decision.decided_by() != DecidedBy::FailurePolicy;
         let cancel = (is_counted && self.is_cancellable())
-            .then(|| CancelHandle::new(&self.config.store, &self.check));
+            .then(|| CancelHandle::new(&self.config.store, decision.usage().check()));
         self.follow(decision, cancel)
     }
 
@@ -116,14 +121,14 @@ where
                 let earlier = self.head.extensions.get::<Muted>();
                 let remaining = earlier.map_or(remaining, |it| it.remaining.max(remaining));
                 self.head.extensions.insert(Muted { remaining });
-                match remaining_rules(&self.check, &denied, decided_by) {
+                match remaining_rules(&denied, decided_by) {
                     RemainingRules::None => {
                         self.insert_decision(Decision::Denied(denied));
                         NextStep::Forward { usage: None, cancel: None }
                     }
                     RemainingRules::Denied(denied) => NextStep::Reject(Rejection::Denied(denied)),
                     RemainingRules::Check(check) => {
-                        self.check = check;
+                        self.check = Some(check);
                         NextStep::CheckAgain
                     }
                 }
@@ -133,7 +138,7 @@ where
 
     fn insert_decision(&mut self, decision: Decision) {
         if let Some(outer) = self.head.extensions.insert(decision) {
-            report_double_count(outer, &self.check, &mut self.head.extensions, &self.config);
+            report_double_count(outer, &mut self.head.extensions, &self.config);
         }
     }
 
@@ -162,7 +167,7 @@ enum RemainingRules {
     Check(Arc<Check>),
 }
 
-fn remaining_rules(check: &Check, denied: &Denied, decided_by: DecidedBy) -> RemainingRules {
+fn remaining_rules(denied: &Denied, decided_by: DecidedBy) -> RemainingRules {
     let mut is_banned: SmallVec<[bool; 4]> = SmallVec::new();
     let mut outcomes: SmallVec<[LogOutcome; 1]> = SmallVec::new();
     for (_, outcome) in denied.usage().logs() {
@@ -174,7 +179,7 @@ fn remaining_rules(check: &Check, denied: &Denied, decided_by: DecidedBy) -> Rem
     if outcomes.is_empty() {
         return RemainingRules::None;
     }
-    let remaining = Arc::new(check.part(|index| !is_banned[index]));
+    let remaining = Arc::new(denied.check().part(|index| !is_banned[index]));
     let mut outcome = Outcome::from_logs(false, outcomes);
     if outcome.fits() {
         return RemainingRules::Check(remaining);
@@ -190,19 +195,16 @@ fn remaining_rules(check: &Check, denied: &Denied, decided_by: DecidedBy) -> Rem
 #[derive(Clone, Default)]
 struct OuterChecks(Vec<Arc<Check>>);
 
-/// Reports a request that an outer layer has already counted in a log of `check`.
+/// Reports a request that an outer layer has already counted in a log of the decision.
 ///
 /// Called only if the extensions held the decision of another layer.
-fn report_double_count(
-    outer: Decision,
-    check: &Arc<Check>,
-    extensions: &mut Extensions,
-    config: &Config,
-) {
+fn report_double_count(outer: Decision, extensions: &mut Extensions, config: &Config) {
     let mut counted = extensions.remove::<OuterChecks>().unwrap_or_default();
     counted.0.extend(outer.admitted().map(|admitted| admitted.check().clone()));
     let is_counted = |log: &&LogId| counted.0.iter().any(|check| check.logs.contains(log));
-    if let Some(log) = check.logs.iter().find(is_counted) {
+    let decision = extensions.get::<Decision>();
+    let logs = decision.map_or(&[][..], |decision| decision.usage().check().logs());
+    if let Some(log) = logs.iter().find(is_counted) {
         let is_first = !config.double_count_reported.swap(true, Ordering::Relaxed);
         telemetry::counted_twice(log.policy.name(), is_first);
     }

@@ -41,15 +41,16 @@ where
         let inner = mem::replace(&mut self.inner, clone);
 
         let (head, body) = request.into_parts();
-        match self.config.check(&head) {
-            Err(_) if self.config.shadow => {
-                ResponseFuture::pass(inner, Request::from_parts(head, body))
+        let check = match self.config.check(&head) {
+            Ok(check) => check,
+            Err(_) if self.config.shadow => None,
+            Err(rejection) => {
+                return ResponseFuture::reject(rejection, head, self.config.clone());
             }
-            Ok(None) => ResponseFuture::pass(inner, Request::from_parts(head, body)),
-            Ok(Some(check)) => {
-                ResponseFuture::decide(check, inner, head, body, self.config.clone())
-            }
-            Err(rejection) => ResponseFuture::reject(rejection, head, self.config.clone()),
+        };
+        match check {
+            Some(check) => ResponseFuture::decide(check, inner, head, body, self.config.clone()),
+            None => ResponseFuture::pass(inner, Request::from_parts(head, body)),
         }
     }
 }

@@ -14,8 +14,11 @@ pub struct StoreFuture<T>(State<T>);
 
 enum State<T> {
     Ready(Option<Result<T, StoreError>>),
-    Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
+    Pending(Later<T>),
 }
+
+/// The future of a result that is not ready at once. It is small, unlike a result.
+pub(crate) type Later<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 impl<T> StoreFuture<T> {
     /// Creates a future that is ready at once.
@@ -23,10 +26,12 @@ impl<T> StoreFuture<T> {
         Self(State::Ready(Some(result)))
     }
 
-    pub(crate) fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
+    /// Returns the result if it is ready, else its future.
+    #[inline]
+    pub(crate) fn into_ready(self) -> Result<Result<T, StoreError>, Later<T>> {
         match self.0 {
-            State::Ready(Some(result)) => Ok(result),
-            state => Err(Self(state)),
+            State::Ready(result) => Ok(result.unwrap_or_else(polled_after_completion)),
+            State::Pending(later) => Err(later),
         }
     }
 
@@ -63,12 +68,17 @@ impl<T> Future for StoreFuture<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            State::Ready(result) => Poll::Ready(result.take().unwrap_or_else(|| {
-                Err(StoreError::Protocol { message: "polled after completion".to_owned() })
-            })),
+            State::Ready(result) => {
+                Poll::Ready(result.take().unwrap_or_else(polled_after_completion))
+            }
             State::Pending(future) => future.as_mut().poll(cx),
         }
     }
+}
+
+#[cold]
+fn polled_after_completion<T>() -> Result<T, StoreError> {
+    Err(StoreError::Protocol { message: "polled after completion".to_owned() })
 }
 
 impl<T> std::fmt::Debug for StoreFuture<T> {

@@ -1,13 +1,14 @@
 //! [`PendingCheck`], which waits for an outcome, and [`CancelHandle`], which cancels an admission.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::{future, mem};
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::{Store, StoreFuture};
+use super::Store;
+use super::future::Later;
 use crate::error::StoreError;
 use crate::window::{Check, Outcome};
 
@@ -18,23 +19,35 @@ use crate::window::{Check, Outcome};
 /// reach the store before the check, and on a Redis Cluster it could find only some of the entries
 /// that the check records.
 pub(crate) struct PendingCheck {
-    outcome: StoreFuture<Outcome>,
+    outcome: Later<Outcome>,
     cancel: Option<CancelHandle>,
 }
 
+/// A check that was sent.
+pub(crate) enum Sent {
+    /// The store has decided at once. The handle cancels an admission.
+    Decided(Result<Outcome, StoreError>, Option<CancelHandle>),
+    Pending(PendingCheck),
+}
+
 impl PendingCheck {
-    pub(crate) fn new(store: &Arc<dyn Store>, check: &Arc<Check>, is_cancellable: bool) -> Self {
-        let outcome = store.admit(check);
-        if is_cancellable {
-            Self::cancellable(outcome, store, check)
-        } else {
-            Self { outcome, cancel: None }
+    /// Sends a check to the store.
+    #[inline]
+    pub(crate) fn send(store: &Arc<dyn Store>, check: &Arc<Check>, is_cancellable: bool) -> Sent {
+        match store.admit(check).into_ready() {
+            Ok(outcome) => {
+                let is_cancellable = is_cancellable && may_have_counted(&outcome);
+                let cancel = is_cancellable.then(|| CancelHandle::new(store, check));
+                Sent::Decided(outcome, cancel)
+            }
+            Err(later) if is_cancellable => Sent::Pending(Self::cancellable(later, store, check)),
+            Err(outcome) => Sent::Pending(Self { outcome, cancel: None }),
         }
     }
 
     /// Creates a cancellable check from the outcome that a store will have.
     pub(crate) fn cancellable(
-        outcome: StoreFuture<Outcome>,
+        outcome: Later<Outcome>,
         store: &Arc<dyn Store>,
         check: &Arc<Check>,
     ) -> Self {
@@ -45,7 +58,7 @@ impl PendingCheck {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<(Result<Outcome, StoreError>, Option<CancelHandle>)> {
-        let outcome = ready!(Pin::new(&mut self.outcome).poll(cx));
+        let outcome = ready!(self.outcome.as_mut().poll(cx));
         let cancel = self.cancel.take().filter(|_| may_have_counted(&outcome));
         Poll::Ready((outcome, cancel))
     }
@@ -55,8 +68,7 @@ impl Drop for PendingCheck {
     fn drop(&mut self) {
         let Some(cancel) = self.cancel.take() else { return };
         let Ok(runtime) = Handle::try_current() else { return };
-        let placeholder = StoreError::Protocol { message: "dropped".to_owned() };
-        let outcome = std::mem::replace(&mut self.outcome, StoreFuture::ready(Err(placeholder)));
+        let outcome = mem::replace(&mut self.outcome, Box::pin(future::pending()));
         runtime.spawn(async move {
             if may_have_counted(&outcome.await) {
                 // A cancellation that fails is part of the store's write-back.

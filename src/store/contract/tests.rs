@@ -78,8 +78,8 @@ impl Store for Wrong {
         if self.has(Fault::ExplainsOtherCosts) {
             check = Arc::new(check.at_cost(check.cost));
         }
-        let explained = self.0.explain(&check).into_ready();
-        let mut explained = explained.expect("at once").expect("an explanation");
+        let explained = self.0.explain(&check).into_ready().ok().expect("at once");
+        let mut explained = explained.expect("an explanation");
         if self.has(Fault::ExplainsNoBans) {
             explained.iter_mut().for_each(|explanation| explanation.ban = None);
         }
