@@ -49,7 +49,7 @@ pub struct Limiter {
     policy: PolicyHandle,
     store: Arc<dyn Store>,
     on_failure: FailurePolicy,
-    pub(crate) waiting: Arc<Waiting>,
+    waiting: Arc<Waiting>,
     max_waiters: usize,
     offenders: Option<TopOffenders>,
     /// Whether a cost that can never pass was already warned of.

@@ -2,6 +2,8 @@
 
 mod error;
 mod queue;
+#[cfg(all(test, feature = "memory"))]
+mod tests;
 mod until_admitted;
 
 use std::array;
@@ -165,82 +167,5 @@ impl Drop for Place<'_> {
         }
         drop(shard);
         self.waiting.count.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-#[cfg(all(test, feature = "memory"))]
-mod tests {
-    use std::time::Duration;
-
-    use tokio::task::JoinSet;
-    use tokio::time::{Instant, advance, timeout};
-
-    use super::*;
-    use crate::limiter::Limiter;
-    use crate::quota::Quota;
-    use crate::store::MemoryStore;
-
-    #[tokio::test(start_paused = true)]
-    async fn earlier_caller_is_first_if_it_joins_later() {
-        let limiter = Limiter::new(Quota::per_minute(1), MemoryStore::new());
-        limiter.until_admitted("bob").await.unwrap();
-        let denied = limiter.check("bob").await.unwrap().denied().unwrap().clone();
-        let waiting = Waiting::new();
-        let [early, late] = [waiting.ticket(), waiting.ticket()];
-        let logs = |denied: &Denied| denied.check().logs.clone();
-        let join = |ticket| {
-            let waiter = Waiter::new(1, None);
-            waiting.join(logs(&denied), ticket, waiter, Some(denied.clone()), 9).ok().unwrap()
-        };
-        let late = join(late);
-        assert!(matches!(late.turn(), Turn::Wait(Some(_))), "it is alone");
-        let early = join(early);
-        assert!(matches!(early.turn(), Turn::Wait(Some(_))));
-        assert!(matches!(late.turn(), Turn::Wait(None)), "it is behind the other one");
-        drop(early);
-        assert!(matches!(late.turn(), Turn::Wait(Some(_))));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn later_waiter_bounds_no_earlier_caller() {
-        let limiter = Limiter::new(Quota::per_minute(4), MemoryStore::new());
-        let denial = async |cost| {
-            let decision = limiter.check_cost("bob", cost).await.unwrap();
-            decision.denied().cloned()
-        };
-        assert!(denial(3).await.is_none());
-        advance(Duration::from_secs(10)).await;
-        assert!(denial(1).await.is_none());
-        let (in_50_s, in_60_s) = (denial(1).await, denial(4).await);
-        let waiting = Waiting::new();
-        let logs = || in_60_s.as_ref().unwrap().check().logs.clone();
-        let [early, late] = [waiting.ticket(), waiting.ticket()];
-        let waiter = Waiter::new(4, None);
-        let late = waiting.join(logs(), late, waiter, in_60_s.clone(), 9).ok().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(55);
-        let waiter = Waiter::new(1, Some(deadline));
-        let early = waiting.join(logs(), early, waiter, in_50_s, 9).ok().expect("room in time");
-        assert!(matches!((early.turn(), late.turn()), (Turn::Wait(Some(_)), Turn::Wait(None))));
-    }
-
-    /// Waits of four threads, a third of which are dropped and a third of which have a bound.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn nothing_stays_when_all_waits_have_ended() {
-        let limiter = Limiter::new(Quota::new(3, Duration::from_millis(20)), MemoryStore::new());
-        let mut tasks = JoinSet::new();
-        for number in 0..400_u64 {
-            let limiter = limiter.clone();
-            tasks.spawn(async move {
-                let (key, most) = (number % 5, Duration::from_millis(number % 97));
-                match number % 3 {
-                    0 => drop(timeout(most, limiter.until_admitted(key)).await),
-                    1 => drop(limiter.until_admitted_within(key, most).await),
-                    _ => drop(limiter.until_admitted(key).await.unwrap()),
-                }
-            });
-        }
-        tasks.join_all().await;
-        assert_eq!(limiter.waiting.count.load(Ordering::Relaxed), 0);
-        assert!(limiter.waiting.shards.iter().all(|it| it.lock().unwrap().is_empty()));
     }
 }

@@ -3,12 +3,10 @@
 mod change;
 mod reload;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex};
-use std::time::Duration;
 
 use tokio::sync::Mutex;
-use tokio::time::{MissedTickBehavior, interval};
 use tower_sliding_window::StoreError;
 
 pub(crate) use self::change::{Change, ChangeError};
@@ -19,8 +17,6 @@ use crate::thresholds::{Target, Thresholds, UnknownTarget};
 use example_support::lock;
 use example_support::policies::{Changes, Shared, Versioned};
 
-/// How often a server reads the changes of the others.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often a change is tried again because another server was faster.
 const ATTEMPTS: u32 = 10;
 /// How many institutions there may be, and how many channels.
@@ -39,16 +35,14 @@ pub(crate) struct Policies {
     known: Mutex<Changes>,
     /// The version of the known changes, for readers that can't wait for the lock.
     version: AtomicU64,
-    /// Whether Redis can't be read, so that other servers may have changed something.
-    stale: AtomicBool,
 }
 
 impl Policies {
     /// Creates the policies of a single server. They last as long as it runs.
     pub(crate) fn alone(levels: Arc<Levels>, global: Global) -> Self {
         let base = StdMutex::new(levels.configured());
-        let (known, version, stale) = Default::default();
-        Self { base, global, levels, shared: None, known, version, stale }
+        let (known, version) = Default::default();
+        Self { base, global, levels, shared: None, known, version }
     }
 
     /// Creates the policies of a fleet, and takes over earlier changes.
@@ -100,7 +94,7 @@ impl Policies {
 
     /// Returns whether other servers may have made changes that this one could not read.
     pub(crate) fn are_stale(&self) -> bool {
-        self.stale.load(Ordering::Relaxed)
+        self.shared.as_ref().is_some_and(Shared::is_stale)
     }
 
     /// Makes one change: here at once, on the other servers when they next read Redis. Returns whether
@@ -152,53 +146,25 @@ impl Policies {
         Err(ChangeError::Contended)
     }
 
-    /// Takes over the changes of other servers again and again.
+    /// Takes over the changes of other servers again and again, if there are others.
     pub(crate) async fn run(&self) {
-        let mut looks = interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            looks.tick().await;
-            let refreshed = self.take_over(&mut *self.known.lock().await).await;
-            let was_stale = self.stale.swap(refreshed.is_err(), Ordering::Relaxed);
-            match &refreshed {
-                Ok(_) if was_stale => tracing::info!("policies are read from Redis again"),
-                Err(error) if !was_stale => {
-                    tracing::warn!(%error, "policies can't be read from Redis: those known hold");
-                }
-                Ok(_) | Err(_) => {}
-            }
-            if let Ok(true) = refreshed
+        let look = || async {
+            if self.take_over(&mut *self.known.lock().await).await?
                 && let Err(error) = self.levels.configured().sum().check(self.global)
             {
                 tracing::warn!(%error, "other servers have changed the policies beyond --global");
             }
+            Ok(())
+        };
+        if let Some(shared) = &self.shared {
+            shared.follow(look).await;
         }
     }
 
     /// Takes over the changes of other servers. Returns whether there were any.
     async fn take_over(&self, known: &mut Changes) -> Result<bool, StoreError> {
         let Some(shared) = &self.shared else { return Ok(false) };
-        let found = shared.read().await?;
-        if found == *known {
-            return Ok(false);
-        }
-        let mut changes = known.join(&found);
-        let is_lost = changes != found;
-        if is_lost {
-            // Redis has lost its memory, or a replica that was behind has taken its place.
-            changes.version = changes.next_version();
-            changes.joined = changes.version;
-            if !shared.put(&changes, found.version).await? {
-                // Another server was faster: what it has changed is joined at the next look.
-                return Ok(false);
-            }
-            tracing::warn!(version = changes.version, "Redis had lost policies: it has them again");
-            warn_of_replaced(&found, &changes);
-        }
-        if changes.joined > known.version {
-            warn_of_replaced(known, &changes);
-        }
-        tracing::info!(version = changes.version, "policies are taken over from Redis");
+        let Some(changes) = shared.take_over(known).await? else { return Ok(false) };
         let base = lock(&self.base).clone();
         self.apply(known, self.thresholds(&base, &changes), changes);
         Ok(true)
@@ -237,18 +203,5 @@ impl Policies {
             }
         }
         thresholds
-    }
-}
-
-/// Warns of changes that were answered, and hold no longer because of a later change by a server that
-/// may not have known of them.
-fn warn_of_replaced(before: &Changes, after: &Changes) {
-    for (target, old, new) in before.replaced_by(after) {
-        tracing::warn!(
-            ?target,
-            ?old,
-            new = ?new.unwrap_or("forgotten"),
-            "a policy is replaced: servers have changed it that did not know of each other"
-        );
     }
 }

@@ -16,7 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
 
 pub use self::changes::{Changes, Versioned};
-pub use self::shared::Shared;
+pub use self::shared::{LOOK_EVERY, Shared};
 
 /// The file of `--policies`, in TOML or JSON by its extension.
 #[derive(Clone, Debug)]

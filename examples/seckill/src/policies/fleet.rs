@@ -1,19 +1,13 @@
 //! [`Fleet`]: thresholds that an operator changes on every server.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
-use tokio::time::{MissedTickBehavior, interval};
 use tower_sliding_window::{Policies, Policy, StoreError};
 
 use super::thresholds::{Entry, Thresholds, ThresholdsError};
 use super::{Document, Limits, LimitsError};
 use example_support::policies::{Changes, Reloads, Shared, report};
 
-/// How often a server reads the changes of the others.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often a change is tried again because another server was faster.
 const ATTEMPTS: u32 = 10;
 
@@ -23,8 +17,6 @@ pub(crate) struct Fleet {
     shared: Option<Shared>,
     /// Locked during each change, so that this server makes or takes over one at a time.
     known: Mutex<Known>,
-    /// Whether Redis can't be read, so that other servers may have changed something.
-    is_stale: AtomicBool,
 }
 
 struct Known {
@@ -42,7 +34,7 @@ impl Fleet {
     pub(crate) async fn new(limits: Limits, shared: Option<Shared>) -> Result<Self, StoreError> {
         let configured = limits.present();
         let known = Mutex::new(Known { configured, changes: Changes::default() });
-        let fleet = Self { limits, shared, known, is_stale: AtomicBool::new(false) };
+        let fleet = Self { limits, shared, known };
         fleet.take_over().await?;
         Ok(fleet)
     }
@@ -61,7 +53,8 @@ impl Fleet {
                 shown
             })
             .collect();
-        json!({ "policies": policies, "stale": self.is_stale.load(Ordering::Relaxed) })
+        let is_stale = self.shared.as_ref().is_some_and(Shared::is_stale);
+        json!({ "policies": policies, "stale": is_stale })
     }
 
     /// Changes a policy: here at once, on the other servers when they next read Redis.
@@ -95,21 +88,10 @@ impl Fleet {
         Err(ChangeError::Contended)
     }
 
-    /// Takes over the changes of other servers again and again.
+    /// Takes over the changes of other servers again and again, if there are others.
     pub(crate) async fn run(&self) {
-        let mut looks = interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            looks.tick().await;
-            let looked = self.take_over().await;
-            let was_stale = self.is_stale.swap(looked.is_err(), Ordering::Relaxed);
-            match looked {
-                Ok(()) if was_stale => tracing::info!("policies are read from Redis again"),
-                Err(error) if !was_stale => {
-                    tracing::warn!(%error, "policies can't be read from Redis: those known hold");
-                }
-                Ok(()) | Err(_) => {}
-            }
+        if let Some(shared) = &self.shared {
+            shared.follow(|| self.take_over()).await;
         }
     }
 
@@ -138,25 +120,11 @@ impl Fleet {
     async fn take_over(&self) -> Result<(), StoreError> {
         let Some(shared) = &self.shared else { return Ok(()) };
         let mut known = self.known.lock().await;
-        let found = shared.read().await?;
-        if found == known.changes {
-            return Ok(());
-        }
-        let mut changes = known.changes.join(&found);
-        if changes != found {
-            // Redis has lost its memory, or a replica that was behind has taken its place.
-            changes.version = changes.next_version();
-            changes.joined = changes.version;
-            if !shared.put(&changes, found.version).await? {
-                // Another server was faster: what it has changed is joined at the next look.
-                return Ok(());
+        if let Some(changes) = shared.take_over(&known.changes).await? {
+            known.changes = changes;
+            if let Err(error) = self.apply(&known) {
+                tracing::warn!(%error, "policies in Redis can't be used");
             }
-            tracing::warn!(version = changes.version, "Redis had lost policies: it has them again");
-        }
-        tracing::info!(version = changes.version, "policies are taken over from Redis");
-        known.changes = changes;
-        if let Err(error) = self.apply(&known) {
-            tracing::warn!(%error, "policies in Redis can't be used");
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! Thresholds, institutions and channels that change while the gateway runs.
 
+use example_support::policies::LOOK_EVERY;
 use serde_json::json;
 use tokio::time::advance;
 
 use super::{ALICE, App, ROOMY, SECOND, message};
-use crate::policies::LOOK_EVERY;
 
 #[tokio::test(start_paused = true)]
 async fn a_changed_policy_applies_at_once() {

@@ -1,13 +1,17 @@
 //! [`Shared`]: the changed policies, kept in Redis for every server with the same prefix.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::time::{MissedTickBehavior, interval};
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
 
 use super::changes::{Changes, Versioned};
 
+/// How often a server reads the changes of the others.
+pub const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long the policies outlive the last server.
 const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 const A_DAY: Duration = Duration::from_secs(24 * 3600);
@@ -21,6 +25,7 @@ pub struct Shared {
     commands: RedisCommands,
     key: String,
     put_policies: RedisScript,
+    is_stale: AtomicBool,
 }
 
 impl Shared {
@@ -28,7 +33,66 @@ impl Shared {
     pub fn new(commands: RedisCommands, prefix: &str) -> Self {
         let put_policies = RedisScript::new(include_str!("put_policies.lua"));
         // No log has this name: the names of logs have braces.
-        Self { commands, key: format!("{prefix}:policies"), put_policies }
+        let key = format!("{prefix}:policies");
+        Self { commands, key, put_policies, is_stale: AtomicBool::new(false) }
+    }
+
+    /// Returns whether Redis can't be read, so that other servers may have changed something.
+    pub fn is_stale(&self) -> bool {
+        self.is_stale.load(Ordering::Relaxed)
+    }
+
+    /// Looks for the changes of other servers again and again. Logs when it fails, and when it works
+    /// again.
+    pub async fn follow<F>(&self, look: impl Fn() -> F)
+    where
+        F: Future<Output = Result<(), StoreError>>,
+    {
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let looked = look().await;
+            let was_stale = self.is_stale.swap(looked.is_err(), Ordering::Relaxed);
+            match looked {
+                Ok(()) if was_stale => tracing::info!("policies are read from Redis again"),
+                Err(error) if !was_stale => {
+                    tracing::warn!(%error, "policies can't be read from Redis: those known hold");
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Returns the changes of all servers, or `None` if they are the `known` ones.
+    ///
+    /// Redis gets back what it has lost.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Shared::read`].
+    pub async fn take_over(&self, known: &Changes) -> Result<Option<Changes>, StoreError> {
+        let found = self.read().await?;
+        if found == *known {
+            return Ok(None);
+        }
+        let mut changes = known.join(&found);
+        if changes != found {
+            // Redis has lost its memory, or a replica that was behind has taken its place.
+            changes.version = changes.next_version();
+            changes.joined = changes.version;
+            if !self.put(&changes, found.version).await? {
+                // Another server was faster: what it has changed is joined at the next look.
+                return Ok(None);
+            }
+            tracing::warn!(version = changes.version, "Redis had lost policies: it has them again");
+            warn_of_replaced(&found, &changes);
+        }
+        if changes.joined > known.version {
+            warn_of_replaced(known, &changes);
+        }
+        tracing::info!(version = changes.version, "policies are taken over from Redis");
+        Ok(Some(changes))
     }
 
     /// Reads the changes. Renews their time to live once a day.
@@ -72,6 +136,19 @@ impl Shared {
         let mut arguments = [&head[..], &[TTL.as_millis().to_string()]].concat();
         arguments.extend(numbers.into_iter().chain(entries).flatten());
         self.commands.script(&self.put_policies, &self.key, &arguments).await
+    }
+}
+
+/// Warns of changes that were answered, and hold no longer because of a later change by a server that
+/// may not have known of them.
+fn warn_of_replaced(before: &Changes, after: &Changes) {
+    for (target, old, new) in before.replaced_by(after) {
+        tracing::warn!(
+            ?target,
+            ?old,
+            new = ?new.unwrap_or("forgotten"),
+            "a policy is replaced: servers have changed it that did not know of each other"
+        );
     }
 }
 
