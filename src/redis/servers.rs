@@ -247,6 +247,14 @@ impl TryFrom<String> for RedisServers {
     }
 }
 
+impl TryFrom<&String> for RedisServers {
+    type Error = StoreError;
+
+    fn try_from(url: &String) -> Result<Self, StoreError> {
+        Self::one(url.as_str())
+    }
+}
+
 impl From<Infallible> for StoreError {
     fn from(never: Infallible) -> Self {
         match never {}

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
+use test_support::proxy::{Fault, Proxy};
 use test_support::requests::by_user;
 use test_support::{Redis, StubStore, eventually};
 use tokio::io::AsyncWriteExt;
@@ -13,7 +14,11 @@ use tokio::time::sleep;
 use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sliding_window::store::{Check, LogOutcome, Outcome, QuotaState, Store, StoreFuture};
-use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer};
+use tower_sliding_window::{
+    Decision, Limiter, MemoryStore, Policy, Quota, RedisStore, SlidingWindowLayer,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
 
 fn limiter(store: impl Store) -> Limiter {
     Limiter::new(Quota::per_minute(3), store)
@@ -88,24 +93,23 @@ async fn cancel_unanswered_frees_the_place(store: impl Store + Clone) {
         .await;
 }
 
-/// The client hangs up while the check is under way, so there is nothing to cancel yet.
+/// The client hangs up after Redis has admitted the request and before the reply arrives, so there is
+/// nothing to cancel yet.
 #[tokio::test]
 async fn hang_up_before_the_outcome_frees_the_place() {
     let redis = Redis::start().await;
-    let store = redis.store().await;
-    let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(handler)));
-    limiter.peek("load the script").await.unwrap();
-    for _ in 0..20 {
-        let mut request = task::spawn(service.clone().oneshot(request("200")));
-        // One poll sends the check and does not wait for the reply.
-        assert_pending!(request.poll());
-        drop(request);
-    }
-    sleep(Duration::from_millis(100)).await;
-    eventually("all places are free", async || {
-        limiter.peek("alice").await.unwrap().remaining() == 3
-    })
-    .await;
+    let proxy = Proxy::to(redis.port()).await;
+    let builder = RedisStore::builder().response_timeout(SECOND);
+    let behind_proxy = builder.connect(&proxy.url()).await.unwrap();
+    let limiter = limiter(redis.store().await);
+    let has = async |places| limiter.peek("alice").await.unwrap().remaining() == places;
+    proxy.set(Fault::Delay(SECOND / 2));
+    let request =
+        tokio::spawn(layer(behind_proxy).layer(service_fn(handler)).oneshot(request("200")));
+    eventually("the place is taken", async || has(2).await).await;
+    request.abort();
+    assert!(request.await.unwrap_err().is_cancelled(), "before the reply");
+    eventually("the place is free", async || has(3).await).await;
 }
 
 #[tokio::test(start_paused = true)]
