@@ -113,7 +113,7 @@ impl LogOutcome {
         // Nearly every policy has one quota: the loop takes eighty instructions more, and `collect`
         // another hundred.
         let states = match (policy.quotas(), policy.candidates()) {
-            ([quota], []) => SmallVec::from_buf_and_len([state(*quota), QuotaState::default()], 1),
+            ([quota], []) => only(state(*quota)),
             (quotas, candidates) => {
                 let mut states = SmallVec::new();
                 for quota in quotas.iter().chain(candidates) {
@@ -173,8 +173,10 @@ impl LogOutcome {
 
     /// Returns the outcome as it is some time later, if nothing is admitted meanwhile. Its ban stays.
     pub(crate) fn after(&self, elapsed_us: u64) -> Self {
-        let mut states = SmallVec::new();
-        self.states.iter().for_each(|state| states.push(state.after(elapsed_us)));
+        let states = match &self.states[..] {
+            [state] => only(state.after(elapsed_us)),
+            states => states.iter().map(|state| state.after(elapsed_us)).collect(),
+        };
         Self { states, quotas: self.quotas, ban: self.ban }
     }
 
@@ -207,6 +209,10 @@ impl LogOutcome {
         let full = quotas.filter(|(_, state)| state.is_full());
         full.map(|(quota, _)| quota.window_us()).max().unwrap_or(0)
     }
+}
+
+fn only(state: QuotaState) -> SmallVec<[QuotaState; 2]> {
+    SmallVec::from_buf_and_len([state, QuotaState::default()], 1)
 }
 
 /// The state of one quota at an instant.

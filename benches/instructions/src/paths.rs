@@ -56,7 +56,7 @@ const PATHS: &[Path] = &[
     reported("layer-denial", IsReported::Yes, layer::denial),
     reported("axum-denial", IsReported::Flooded, layer::axum_denial),
     reported("axum-denial-offenders", IsReported::Flooded, layer::axum_denial_offenders),
-    path("axum-constant-429", layer::axum_constant),
+    reported("axum-constant-429", IsReported::Yes, layer::axum_constant),
     over_redis("redis-check-alone", redis::alone),
     over_redis("redis-check-of-32", redis::of_32),
     over_redis("redis-denial", redis::denial),
