@@ -180,7 +180,11 @@ impl Limiter {
 
     async fn decide(&self, check: Arc<Check>) -> Result<Decision, StoreError> {
         check.ensure_possible().inspect_err(|error| error.report_once(&self.cost_reported))?;
-        let outcome = self.store.admit(&check).await;
+        // Only a check that waits for a reply is kept in the future: an outcome is large.
+        let outcome = match self.store.admit(&check).into_ready() {
+            Ok(outcome) => outcome,
+            Err(later) => later.await,
+        };
         let decision = conclude(check, outcome, false);
         if let (Some(offenders), Ok(decision)) = (&self.offenders, &decision) {
             offenders.record(decision);
