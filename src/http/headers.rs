@@ -82,15 +82,6 @@ pub(super) struct Fields<'a> {
     may_have: bool,
 }
 
-/// The seconds of a minute as text.
-#[rustfmt::skip]
-const SECONDS: [&str; 61] = [
-    "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16",
-    "17", "18", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31",
-    "32", "33", "34", "35", "36", "37", "38", "39", "40", "41", "42", "43", "44", "45", "46",
-    "47", "48", "49", "50", "51", "52", "53", "54", "55", "56", "57", "58", "59", "60",
-];
-
 impl<'a> Fields<'a> {
     /// Creates the fields of a response by the application.
     pub(super) fn of_application(headers: &'a mut HeaderMap) -> Self {
@@ -136,6 +127,15 @@ pub(super) fn push_name(policy: &str, quota: Option<Quota>, mut push: impl FnMut
         parts.into_iter().for_each(push);
     }
 }
+
+/// The numbers up to a minute of seconds as text, by number.
+#[rustfmt::skip]
+static SECONDS: [&str; 61] = [
+    "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16",
+    "17", "18", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31",
+    "32", "33", "34", "35", "36", "37", "38", "39", "40", "41", "42", "43", "44", "45", "46",
+    "47", "48", "49", "50", "51", "52", "53", "54", "55", "56", "57", "58", "59", "60",
+];
 
 /// Returns whole seconds, rounded up: a shorter wait could end before there is room.
 fn seconds(time: Duration) -> u64 {

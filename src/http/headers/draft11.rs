@@ -34,6 +34,7 @@ pub(super) fn insert(fields: &mut Fields<'_>, usage: &Usage) {
     fields.insert(RATE_LIMIT, list(limits));
 }
 
+/// Returns what the fields say of a policy in each response.
 fn texts(policy: &Policy) -> &FieldTexts {
     policy.texts().fields(|| {
         let (mut items, mut names) = (List::new(), SmallVec::new());
@@ -75,6 +76,7 @@ fn value(text: String) -> HeaderValue {
     HeaderValue::try_from(text).expect(VISIBLE)
 }
 
+/// Why no value is refused.
 const VISIBLE: &str = "names and numbers are visible ASCII";
 
 #[cfg(test)]
