@@ -40,18 +40,11 @@ impl PendingCheck {
                 let cancel = is_cancellable.then(|| CancelHandle::new(store, check));
                 Sent::Decided(outcome, cancel)
             }
-            Err(later) if is_cancellable => Sent::Pending(Self::cancellable(later, store, check)),
-            Err(outcome) => Sent::Pending(Self { outcome, cancel: None }),
+            Err(outcome) => {
+                let cancel = is_cancellable.then(|| CancelHandle::new(store, check));
+                Sent::Pending(Self { outcome, cancel })
+            }
         }
-    }
-
-    /// Creates a cancellable check from the outcome that a store will have.
-    pub(crate) fn cancellable(
-        outcome: Later<Outcome>,
-        store: &Arc<dyn Store>,
-        check: &Arc<Check>,
-    ) -> Self {
-        Self { outcome, cancel: Some(CancelHandle::new(store, check)) }
     }
 
     pub(crate) fn poll(

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::queue::{Turn, Waiter};
 use super::{Logs, Refused, WaitError, Waiting};
 use crate::error::StoreError;
-use crate::store::{PendingCheck, Store, conclude, report};
+use crate::store::{PendingCheck, Sent, Store, conclude, report};
 use crate::telemetry;
 use crate::window::{Admitted, Check, Decision, Denied};
 
@@ -132,12 +132,9 @@ async fn decide_or_cancel<S>(
     check: Arc<Check>,
 ) -> Result<Decision, Ended<S>> {
     ensure_possible(&check)?;
-    let outcome = match store.admit(&check).into_ready() {
-        Ok(outcome) => outcome,
-        Err(later) => {
-            let mut pending = PendingCheck::cancellable(later, store, &check);
-            poll_fn(|cx| pending.poll(cx)).await.0
-        }
+    let outcome = match PendingCheck::send(store, &check, true) {
+        Sent::Decided(outcome, _) => outcome,
+        Sent::Pending(mut pending) => poll_fn(|cx| pending.poll(cx)).await.0,
     };
     Ok(conclude(check, outcome, false)?)
 }
