@@ -7,7 +7,7 @@ mod forwarded_request;
 mod future;
 mod headers;
 mod layer;
-mod pending_request;
+mod next_step;
 mod rejection;
 mod rule;
 mod service;
