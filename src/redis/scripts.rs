@@ -93,7 +93,8 @@ impl Script {
     /// Starts the command of a call. The caller adds `keys` keys, and then the arguments.
     pub(crate) fn command(&self, keys: usize) -> Cmd {
         // Keeps all arguments in one buffer, unlike `redis::ScriptInvocation`.
-        let mut command = Cmd::with_capacity(16, 256);
+        // A key takes about 45 bytes, and its request an identity of 16.
+        let mut command = Cmd::with_capacity(16 + 2 * keys, 256 + 64 * keys);
         command.arg("EVALSHA").arg(&self.hash).arg(keys);
         command
     }

@@ -100,7 +100,7 @@ impl BatchedRequest for AdmitRequest {
         keys: &Keys,
     ) -> Cmd {
         let mut command = script.command(requests.clone().count());
-        let mut name = Vec::new();
+        let mut name = Vec::with_capacity(64);
         for log in requests.clone().flat_map(|request| &request.check.logs) {
             name.clear();
             keys.write_log(log, &mut name);
