@@ -23,6 +23,8 @@ mod pending_check;
 #[cfg(feature = "redis")]
 mod redis;
 mod snapshot;
+#[cfg(feature = "redis")]
+mod underlying;
 
 use std::sync::Arc;
 

@@ -2,16 +2,22 @@
 
 mod denials;
 mod hashed_log;
+mod lookup;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use self::denials::{Denials, Invalidation};
+#[cfg(feature = "redis")]
+use self::lookup::Lookup;
+#[cfg(feature = "redis")]
+use super::underlying::Underlying;
 use super::{LogSnapshot, Restored, Store, StoreFuture};
+#[cfg(feature = "redis")]
+use crate::error::StoreError;
 use crate::window::{Check, Explanation, LogId, Outcome};
 
 pub(super) const DEFAULT_CAPACITY: usize = 65_536;
@@ -86,33 +92,37 @@ impl<S: Store> DenyCache<S> {
     }
 }
 
+#[cfg(feature = "redis")]
+impl<S: Underlying> Underlying for DenyCache<S> {
+    type Prepared = (Option<Lookup>, S::Prepared);
+
+    fn prepare(&self, check: &Check, now: Instant) -> Result<Outcome, Self::Prepared> {
+        let lookup = match self.denials.look_up(check, now, self.max_age) {
+            Ok(outcome) => return Ok(outcome),
+            Err(lookup) => lookup,
+        };
+        self.store.prepare(check, now).map_err(|prepared| (lookup, prepared))
+    }
+
+    async fn send(
+        &self,
+        check: &Arc<Check>,
+        (lookup, prepared): Self::Prepared,
+    ) -> Result<Outcome, StoreError> {
+        let outcome = self.store.send(check, prepared).await?;
+        self.denials.end(lookup, check, &outcome);
+        Ok(outcome)
+    }
+}
+
 impl<S: Store> Store for DenyCache<S> {
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
-        // The wait of a higher cost changes when a request of a lower cost is admitted, and a
-        // repeated request may have been admitted before.
-        if !check.takes_one_place() || check.repeated {
-            let (denials, sent_check) = (self.denials.clone(), check.clone());
-            return self.store.admit(check).inspect(move |outcome| {
-                let hashes = denials.hashes(&sent_check.logs);
-                denials.observe(&sent_check.logs, &hashes, outcome);
-            });
-        }
-        let (sent, hashes) = (Instant::now(), self.denials.hashes(&check.logs));
-        if let Some(outcome) = self.denials.deny(check, &hashes, sent) {
-            return StoreFuture::ready(Ok(outcome));
-        }
-        let mut generations = SmallVec::<[u64; 2]>::new();
-        for hash in &hashes {
-            generations.push(self.denials.generation(*hash));
-        }
-        let (denials, sent_check, max_age) = (self.denials.clone(), check.clone(), self.max_age);
-        self.store.admit(check).inspect(move |outcome| {
-            if !outcome.admitted {
-                let logs = &sent_check.logs;
-                denials.insert(logs, &hashes, outcome, sent, max_age, &generations);
-            }
-            denials.observe(&sent_check.logs, &hashes, outcome);
-        })
+        let lookup = match self.denials.look_up(check, Instant::now(), self.max_age) {
+            Ok(outcome) => return StoreFuture::ready(Ok(outcome)),
+            Err(lookup) => lookup,
+        };
+        let (denials, sent_check) = (self.denials.clone(), check.clone());
+        self.store.admit(check).inspect(move |outcome| denials.end(lookup, &sent_check, outcome))
     }
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {

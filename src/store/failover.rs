@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use self::journal::{ChangeKind, Journal, SharedJournal};
+use super::underlying::Underlying;
 use super::{LogSnapshot, MemoryStore, Restored, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
@@ -86,7 +87,7 @@ struct Inner<S> {
 
 type CheckResult = Result<Outcome, StoreError>;
 
-impl<S: Store> Failover<S> {
+impl<S: Underlying> Failover<S> {
     /// Puts local logs in front of a store. The journal has the same capacity as `local`.
     pub(super) fn new(store: S, local: MemoryStore, outage: Outage) -> Self {
         let journal = SharedJournal::new(local.capacity());
@@ -146,26 +147,21 @@ fn is_local(check: &Check) -> bool {
     matches!(check.on_failure, FailurePolicy::Local { .. })
 }
 
-impl<S: Store> Store for Failover<S> {
+impl<S: Underlying> Store for Failover<S> {
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         if self.has_changes(&check.logs) {
             let (this, check) = (self.clone(), check.clone());
             return StoreFuture::later(async move { this.admit_after_changes(&check).await });
         }
-        match self.0.store.admit(check).into_ready() {
-            Ok(result) => match self.accept(check, None, result) {
-                Ok(result) => StoreFuture::ready(result),
-                Err(conflict) => {
-                    let (this, check) = (self.clone(), check.clone());
-                    StoreFuture::later(async move { this.resolve(&check, conflict).await })
-                }
-            },
-            Err(pending) => {
-                // The check is not sent before the future is polled.
-                let sent = Instant::now();
+        // The check is not sent before the future is polled.
+        let sent = Instant::now();
+        match self.0.store.prepare(check, sent) {
+            Ok(known) => StoreFuture::ready(Ok(known)),
+            Err(prepared) => {
                 let (this, check) = (self.clone(), check.clone());
                 StoreFuture::later(async move {
-                    this.accept_or_resolve(&check, sent, pending.await).await
+                    let result = this.0.store.send(&check, prepared).await;
+                    this.accept_or_resolve(&check, sent, result).await
                 })
             }
         }

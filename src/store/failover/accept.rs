@@ -8,6 +8,7 @@ use super::journal::ChangeKind;
 use super::{CheckResult, Failover, immediate, is_local};
 use crate::error::StoreError;
 use crate::store::Store;
+use crate::store::underlying::Underlying;
 use crate::window::{Check, LogId, LogOutcome, Outcome, Rollback};
 
 /// How often the check of a conflicting admission is repeated. Once is enough, unless a concurrent
@@ -26,26 +27,26 @@ enum Comparison {
     Conflicts,
 }
 
-impl<S: Store> Failover<S> {
+impl<S: Underlying> Failover<S> {
     pub(super) async fn accept_or_resolve(
         &self,
         check: &Arc<Check>,
         sent: Instant,
         result: CheckResult,
     ) -> CheckResult {
-        match self.accept(check, Some(sent), result) {
+        match self.accept(check, sent, result) {
             Ok(result) => result,
             // Boxed, because conflicts are rare and their future is large.
             Err(conflict) => Box::pin(self.resolve(check, conflict)).await,
         }
     }
 
-    /// Accepts the result of a check, or returns the conflict. `sent` is `None` for a result that
-    /// was ready at once. An error makes the failure policy decide.
-    pub(super) fn accept(
+    /// Accepts the result of a check, or returns the conflict. An error makes the failure policy
+    /// decide.
+    fn accept(
         &self,
         check: &Arc<Check>,
-        sent: Option<Instant>,
+        sent: Instant,
         result: CheckResult,
     ) -> Result<CheckResult, Conflict> {
         match result {
@@ -60,7 +61,7 @@ impl<S: Store> Failover<S> {
     fn accept_admission(
         &self,
         check: &Arc<Check>,
-        sent: Option<Instant>,
+        sent: Instant,
         outcome: Outcome,
     ) -> Result<Outcome, Conflict> {
         if !is_local(check) {
@@ -71,7 +72,7 @@ impl<S: Store> Failover<S> {
         // here.
         //
         // At the local capacity nothing is recorded, and an outage refuses the key if it is new.
-        let _ = self.0.local.record(check, sent.unwrap_or_else(Instant::now));
+        let _ = self.0.local.record(check, sent);
         if !self.0.outage.may_affect(check) {
             self.lift_bans_locally(check);
             return Ok(outcome);
@@ -132,7 +133,7 @@ impl<S: Store> Failover<S> {
             }
             let sent = Instant::now();
             let result = self.0.store.admit(check).await;
-            if let Ok(result) = self.accept(check, Some(sent), result) {
+            if let Ok(result) = self.accept(check, sent, result) {
                 return result;
             }
         }
@@ -155,12 +156,7 @@ impl<S: Store> Failover<S> {
         self.accept_or_resolve(check, sent, result).await
     }
 
-    fn accept_denial(
-        &self,
-        check: &Arc<Check>,
-        sent: Option<Instant>,
-        outcome: Outcome,
-    ) -> Outcome {
+    fn accept_denial(&self, check: &Arc<Check>, sent: Instant, outcome: Outcome) -> Outcome {
         if outcome.rollback == Rollback::Unfinished {
             // If the journal is full, the denial still stands: another log is full.
             let _ = self.add_change(check, ChangeKind::Cancel);

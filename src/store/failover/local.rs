@@ -1,7 +1,6 @@
 //! Decides by the logs and bans in this process.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -9,10 +8,11 @@ use super::journal::ChangeKind;
 use super::{CheckResult, Failover, immediate, is_local};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
+use crate::store::underlying::Underlying;
 use crate::store::{BanStore, Store};
 use crate::window::{Check, DecidedBy, Explanation, Outcome, STRIKES_REASON};
 
-impl<S: Store> Failover<S> {
+impl<S: Underlying> Failover<S> {
     /// Decides on a request for which the store failed, by its failure policy.
     pub(super) fn decide_without_store(
         &self,
@@ -70,18 +70,13 @@ impl<S: Store> Failover<S> {
     ///
     /// A local ban ends no later than the store's, so a client that has waited as long as the store
     /// said is not banned here.
-    pub(super) fn impose_bans_locally(
-        &self,
-        check: &Arc<Check>,
-        sent: Option<Instant>,
-        outcome: &Outcome,
-    ) {
+    pub(super) fn impose_bans_locally(&self, check: &Arc<Check>, sent: Instant, outcome: &Outcome) {
         if !is_local(check) || outcome.from_cache {
             return;
         }
         for (log, log_outcome) in check.logs.iter().zip(outcome.logs()) {
             if log_outcome.ban().is_banned() {
-                let length = log_outcome.ban().remaining().saturating_sub(age_of(sent));
+                let length = log_outcome.ban().remaining().saturating_sub(sent.elapsed());
                 let _ = self.0.local.restore_ban(log, length, STRIKES_REASON, outcome.timestamp);
             }
         }
@@ -101,8 +96,4 @@ impl<S: Store> Failover<S> {
 fn share(check: &Arc<Check>, error: &StoreError) -> Result<Arc<Check>, StoreError> {
     let FailurePolicy::Local { instances } = check.on_failure else { return Err(error.clone()) };
     check.shared_among(instances).ok_or_else(|| error.clone())
-}
-
-fn age_of(sent: Option<Instant>) -> Duration {
-    sent.map_or(Duration::ZERO, |sent| sent.elapsed())
 }

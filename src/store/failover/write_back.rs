@@ -15,7 +15,8 @@ use super::journal::{Change, ChangeKind, Claim, LogWriter, Resync};
 use super::{Failover, immediate};
 use crate::error::StoreError;
 use crate::redis::Backoff;
-use crate::store::{Admission, BanStore, Check, LogId, LogSnapshot, Restored, Store, StoreFuture};
+use crate::store::underlying::Underlying;
+use crate::store::{Admission, BanStore, Check, LogId, LogSnapshot, Restored, StoreFuture};
 use crate::telemetry;
 
 const MAX_LOGS: usize = 128;
@@ -27,7 +28,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// How long to wait for the writer of another caller, whose runtime may not run now.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-impl<S: Store> Failover<S> {
+impl<S: Underlying> Failover<S> {
     /// Writes back all logs until nothing is left. This is the background task.
     pub(super) async fn write_back(self, _token: Arc<()>) {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);

@@ -157,10 +157,8 @@ impl Inner {
     /// It searches for the identity only if the check is repeated, because the search takes time
     /// proportional to the length of the log.
     pub(super) fn try_record(&self, check: &Check, at_us: u64) -> Result<(), StoreError> {
-        let mut locked = self.lock_all(&check.logs);
         let entry = Entry { at_us, id: check.id };
-        for (index, (log, cost)) in check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0) {
-            let (shard, hash) = locked.shard(index);
+        let record = |shard: &mut Shard, hash, log: &LogId, cost| -> Result<(), StoreError> {
             let slot = self.find_or_insert(shard, hash, log, at_us)?;
             if check.repeated {
                 shard.log_mut(slot).restore(entry, at_us, cost, true);
@@ -168,6 +166,19 @@ impl Inner {
                 shard.log_mut(slot).add(entry, at_us, cost);
             }
             self.drop_expired(shard, at_us, DROPPED_PER_ADMISSION);
+            Ok(())
+        };
+        // Nearly every check has one log.
+        if let [log] = &check.logs[..]
+            && check.cost > 0
+        {
+            let (hash, mut shard) = self.lock_one(log);
+            return record(&mut shard, hash, log, check.cost);
+        }
+        let mut locked = self.lock_all(&check.logs);
+        for (index, (log, cost)) in check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0) {
+            let (shard, hash) = locked.shard(index);
+            record(shard, hash, log, cost)?;
         }
         Ok(())
     }

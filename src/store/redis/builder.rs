@@ -13,6 +13,7 @@ use crate::error::StoreError;
 use crate::redis::{CircuitBreaker, Client, Connection, Connector, Keys, Outage, RedisServers};
 use crate::store::deny_cache::{DEFAULT_CAPACITY, DEFAULT_MAX_AGE};
 use crate::store::failover::Failover;
+use crate::store::underlying::Underlying;
 use crate::store::{DenyCache, MemoryStore, Store};
 
 const DEFAULT_PREFIX: &str = "tsw";
@@ -177,7 +178,7 @@ impl RedisStoreBuilder {
         Ok((self.store(direct, outage, client), breaker))
     }
 
-    fn store(self, store: impl Store, outage: Outage, client: Client) -> RedisStore {
+    fn store(self, store: impl Underlying, outage: Outage, client: Client) -> RedisStore {
         let local = MemoryStore::with_capacity(self.local_capacity);
         let logs: Arc<dyn Store> = if self.deny_cache {
             let cache = DenyCache::with(store, self.deny_cache_capacity, self.deny_cache_max_age);

@@ -6,8 +6,10 @@ mod tests;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use crate::error::StoreError;
+use crate::store::underlying::Underlying;
 use crate::store::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::window::{Check, Explanation, LogId, LogOutcome, Outcome, Rollback};
 
@@ -125,6 +127,18 @@ async fn admit<S: Store>(store: Arc<S>, check: Arc<Check>) -> Result<Outcome, St
     let mut outcome = merge(&check, &parts, outcomes);
     outcome.rollback = rollback;
     Ok(outcome)
+}
+
+impl<S: Store> Underlying for CrossSlot<S> {
+    type Prepared = ();
+
+    fn prepare(&self, _check: &Check, _now: Instant) -> Result<Outcome, ()> {
+        Err(())
+    }
+
+    async fn send(&self, check: &Arc<Check>, (): ()) -> Result<Outcome, StoreError> {
+        self.admit(check).await
+    }
 }
 
 impl<S: Store> Store for CrossSlot<S> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Cmd;
+use tokio::time::Instant;
 
 use super::explain::explain;
 use super::reply::{self, BanOutcome};
@@ -14,9 +15,12 @@ use super::requests::{AdmitRequest, RestoreRequest, SettleRequest};
 use crate::error::StoreError;
 use crate::policy::Policy;
 use crate::redis::{Batch, BatchedRequest, Client, Keys};
+use crate::store::underlying::Underlying;
 use crate::store::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::time::micros;
 use crate::window::{Check, Explanation, LogId, Outcome, STRIKES_REASON};
+
+type CheckResult = Result<Outcome, StoreError>;
 
 /// A cheap handle: clones share everything.
 #[derive(Clone)]
@@ -31,12 +35,6 @@ struct Inner {
     resends: bool,
     /// How long a call may be under way before it counts as failed.
     response_timeout: Duration,
-}
-
-/// A call of one of the two scripts that decide. `admit.lua` is the shorter one.
-enum Call {
-    Admit(AdmitRequest),
-    AdmitAll(Cmd),
 }
 
 impl DirectStore {
@@ -63,36 +61,48 @@ impl DirectStore {
     }
 }
 
+impl Underlying for DirectStore {
+    type Prepared = ();
+
+    fn prepare(&self, _check: &Check, _now: Instant) -> Result<Outcome, ()> {
+        Err(())
+    }
+
+    async fn send(&self, check: &Arc<Check>, (): ()) -> CheckResult {
+        let result = match AdmitRequest::of(check).filter(|_| !self.0.resends) {
+            Some(request) => {
+                let reply = self.0.admissions.send(request).await;
+                reply.map(|reply| reply::admit(&reply, check))
+            }
+            None => {
+                let is_repeated = check.repeated || self.0.resends;
+                let mode = if is_repeated { "repeat" } else { "new" };
+                Box::pin(self.admit_all(check, mode)).await
+            }
+        };
+        match result {
+            // Only the second call looks whether the request was counted: the search costs time.
+            Err(error) if error.may_have_counted() => {
+                Box::pin(self.admit_all(check, "repeat")).await.map_err(|_| error)
+            }
+            // An earlier attempt of the connection may have counted the request.
+            Err(error) if self.0.resends && error.was_sent() => {
+                Err(StoreError::Uncertain { source: Box::new(error) })
+            }
+            outcome => outcome,
+        }
+    }
+}
+
 impl Store for DirectStore {
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), check.clone());
-        let repeated = check.repeated || this.0.resends;
-        let call = if repeated {
-            this.admit_all_call(&check, "repeat")
-        } else {
-            AdmitRequest::of(&check).map_or_else(|| this.admit_all_call(&check, "new"), Call::Admit)
-        };
-        StoreFuture::later(async move {
-            match this.send(&check, call).await {
-                // Only the second call looks whether the request was counted: the search costs
-                // time.
-                Err(error) if error.may_have_counted() => {
-                    let again = this.admit_all_call(&check, "repeat");
-                    Box::pin(this.send(&check, again)).await.map_err(|_| error)
-                }
-                // An earlier attempt of the connection may have counted the request.
-                Err(error) if this.0.resends && error.was_sent() => {
-                    Err(StoreError::Uncertain { source: Box::new(error) })
-                }
-                outcome => outcome,
-            }
-        })
+        StoreFuture::later(async move { this.send(&check, ()).await })
     }
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), check.clone());
-        let call = this.admit_all_call(&check, "peek");
-        StoreFuture::later(async move { this.send(&check, call).await })
+        StoreFuture::later(async move { this.admit_all(&check, "peek").await })
     }
 
     fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
@@ -182,20 +192,14 @@ impl DirectStore {
         if self.0.resends { batch.send_alone(request).await } else { batch.send(request).await }
     }
 
-    async fn send(&self, check: &Check, call: Call) -> Result<Outcome, StoreError> {
-        let scripts = self.0.client.scripts();
-        match call {
-            Call::Admit(request) => {
-                Ok(reply::admit(&self.0.admissions.send(request).await?, check))
-            }
-            Call::AdmitAll(command) => {
-                let run = Box::pin(self.0.client.run(&scripts.admit_all, &command));
-                reply::admit_all(&run.await?, check)
-            }
-        }
+    /// Decides with `admit_all.lua`.
+    async fn admit_all(&self, check: &Check, mode: &str) -> CheckResult {
+        let (client, command) = (&self.0.client, self.admit_all_command(check, mode));
+        let reply = client.run(&client.scripts().admit_all, &command).await?;
+        reply::admit_all(&reply, check)
     }
 
-    fn admit_all_call(&self, check: &Check, mode: &str) -> Call {
+    fn admit_all_command(&self, check: &Check, mode: &str) -> Cmd {
         let penalties = || reply::penalties(&check.logs);
         let logs = check.logs.len();
         let mut command = self.0.client.scripts().admit_all.command(logs + 2 * penalties().count());
@@ -222,7 +226,7 @@ impl DirectStore {
                 command.arg(length_us);
             }
         }
-        Call::AdmitAll(command)
+        command
     }
 }
 

@@ -1,0 +1,58 @@
+//! [`Lookup`]: what a check needs to know from before it was sent, so that its denial can be cached.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::denials::Denials;
+use super::hashed_log::Hashes;
+use crate::window::{Check, Outcome};
+
+/// A check that no cached denial answers.
+pub(in crate::store) struct Lookup {
+    sent: Instant,
+    max_age: Duration,
+    hashes: Hashes,
+    generations: SmallVec<[u64; 2]>,
+}
+
+impl Denials {
+    /// Returns the cached denial of a check that is about to be sent.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, what [`Denials::end`] needs. It is `None` for a check whose denial is not cached.
+    pub(super) fn look_up(
+        &self,
+        check: &Check,
+        now: Instant,
+        max_age: Duration,
+    ) -> Result<Outcome, Option<Lookup>> {
+        // The wait of a higher cost changes when a request of a lower cost is admitted, and a
+        // repeated request may have been admitted before.
+        if !check.takes_one_place() || check.repeated {
+            return Err(None);
+        }
+        let hashes = self.hashes(&check.logs);
+        if let Some(outcome) = self.deny(check, &hashes, now) {
+            return Ok(outcome);
+        }
+        let mut generations = SmallVec::new();
+        for hash in &hashes {
+            generations.push(self.generation(*hash));
+        }
+        Err(Some(Lookup { sent: now, max_age, hashes, generations }))
+    }
+
+    /// Caches the denial of a check by the store, and drops the denials that its outcome makes wrong.
+    pub(super) fn end(&self, lookup: Option<Lookup>, check: &Check, outcome: &Outcome) {
+        let Some(Lookup { sent, max_age, hashes, generations }) = lookup else {
+            return self.observe(&check.logs, &self.hashes(&check.logs), outcome);
+        };
+        if !outcome.admitted {
+            self.insert(&check.logs, &hashes, outcome, sent, max_age, &generations);
+        }
+        self.observe(&check.logs, &hashes, outcome);
+    }
+}
