@@ -34,7 +34,7 @@ pub(crate) async fn run(
     observed: Option<&Path>,
     figures: &mut Vec<Figure>,
 ) -> Result<Vec<Table>> {
-    let mut cases = vec![Case::BareProblem, Case::Bare429, Case::Memory, Case::Redis];
+    let mut cases = vec![Case::BareProblem, Case::Bare429, Case::Least, Case::Memory, Case::Redis];
     if observed.is_some() {
         cases.extend([Case::MemoryObserved, Case::RedisObserved]);
     }

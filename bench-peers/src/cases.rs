@@ -17,6 +17,7 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{Key, KeyError, MemoryStore, Quota, RedisStore, SlidingWindowLayer};
 
+use crate::least::LeastLayer;
 use crate::setup::{LIMIT, Window, user_of};
 use crate::{peers, textbook};
 
@@ -30,6 +31,7 @@ const PROBLEM: &str = r#"{"type":"https://iana.org/assignments/http-problem-type
 pub(crate) enum Case {
     Bare429,
     BareProblem,
+    Least,
     Bare200,
     Ping,
     Memory,
@@ -68,6 +70,7 @@ impl Case {
         match self {
             Self::Bare429 => "bare route, always 429",
             Self::BareProblem => "bare route, always our 429",
+            Self::Least => "the least layer",
             Self::Bare200 => "bare route, always 200",
             Self::Ping => "bare route, one PING",
             Self::Memory => "ours, MemoryStore",
@@ -115,7 +118,13 @@ impl Case {
             Self::Bare429 => {
                 Router::new().route("/", get(|| async { StatusCode::TOO_MANY_REQUESTS }))
             }
-            Self::BareProblem => Router::new().route("/", get(problem)),
+            Self::BareProblem => {
+                let fields = ["60", r#""default";r=0;t=60"#].map(HeaderValue::from_static);
+                let [retry_after, rate_limit] = fields;
+                let always = async move || problem(retry_after.clone(), rate_limit.clone());
+                Router::new().route("/", get(always))
+            }
+            Self::Least => route.layer(LeastLayer::new(length)),
             Self::Bare200 => route,
             Self::Ping => Router::new().route("/", get(ping)).with_state(connect(url?).await?),
             Self::Memory | Self::MemoryObserved => route.layer(ours(MemoryStore::new(), length)),
@@ -171,18 +180,16 @@ async fn ping(State(mut connection): State<ConnectionManager>) -> Result<&'stati
     }
 }
 
-/// Sends the layer's response, made of constants only.
-async fn problem() -> Response {
+/// Returns the layer's response, made of constants and of the two fields that change.
+pub(crate) fn problem(retry_after: HeaderValue, rate_limit: HeaderValue) -> Response {
     const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
     const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
     let mut response = Response::new(Body::from(PROBLEM));
     *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-    let mut insert = |name, value| {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
-    };
-    insert(CONTENT_TYPE, "application/problem+json");
-    insert(RETRY_AFTER, "60");
-    insert(RATE_LIMIT_POLICY, r#""default";q=5;w=60"#);
-    insert(RATE_LIMIT, r#""default";r=0;t=60"#);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    headers.insert(RETRY_AFTER, retry_after);
+    headers.insert(RATE_LIMIT_POLICY, HeaderValue::from_static(r#""default";q=5;w=60"#));
+    headers.insert(RATE_LIMIT, rate_limit);
     response
 }

@@ -5,6 +5,7 @@ mod bursts;
 mod cases;
 mod cli;
 mod exactness;
+mod least;
 mod load;
 mod machine;
 mod measure;

@@ -156,7 +156,7 @@ impl<S: Underlying> Store for Failover<S> {
         // The check is not sent before the future is polled.
         let sent = Instant::now();
         match self.0.store.prepare(check, sent) {
-            Ok(known) => StoreFuture::ready(Ok(known)),
+            Ok(denial) => StoreFuture::ready(Ok(denial)),
             Err(prepared) => {
                 let (this, check) = (self.clone(), check.clone());
                 StoreFuture::later(async move {

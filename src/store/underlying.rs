@@ -18,8 +18,8 @@ pub(super) trait Underlying: Store {
     /// What is known from before the check was sent.
     type Prepared: Send + 'static;
 
-    /// Returns the outcome if it is known without a call, otherwise prepares the call. `now` is the
-    /// present instant.
+    /// Returns a denial that is known without a call, otherwise prepares the call. `now` is the present
+    /// instant.
     fn prepare(&self, check: &Check, now: Instant) -> Result<Outcome, Self::Prepared>;
 
     /// Does what [`Store::admit`] does, after [`Underlying::prepare`].
