@@ -7,7 +7,7 @@ mod forwarded_request;
 mod future;
 mod headers;
 mod layer;
-mod next_step;
+mod pending_request;
 mod rejection;
 mod rule;
 mod service;

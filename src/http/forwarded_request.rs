@@ -31,10 +31,10 @@ impl ForwardedRequest {
     pub(super) fn new(
         usage: Option<Usage>,
         cancel: Option<CancelHandle>,
-        config: &Arc<Config>,
+        config: Arc<Config>,
     ) -> Self {
         let shown = usage.map(|usage| Box::new(ShownUsage { usage, fields: config.headers }));
-        Self { shown, cancel: cancel.map(|cancel| (cancel, config.clone())) }
+        Self { shown, cancel: cancel.map(|cancel| (cancel, config)) }
     }
 
     pub(super) fn settle<B, E>(

@@ -9,13 +9,14 @@ use pin_project_lite::pin_project;
 use tokio::task::JoinHandle;
 use tower_service::Service;
 
-use super::body::{RejectionBody, ResponseBody};
+use super::body::ResponseBody;
 use super::config::Config;
 use super::forwarded_request::{ForwardedRequest, ShownUsage};
 use super::headers::Fields;
-use super::next_step::NextStep;
+use super::pending_request::{NextStep, PendingRequest};
+use super::rejection::Rejection;
 use super::waiting_request::{Wait, Waited, wait};
-use crate::store::PendingCheck;
+use crate::store::{PendingCheck, Sent};
 use crate::window::Check;
 
 pin_project! {
@@ -32,51 +33,42 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, ReqBody, F, R> {
-        // Boxed, because it is large, and would make the future of every request as large.
-        Deciding { sent: PendingCheck, request: Option<Box<PendingRequest<S, ReqBody>>> },
+        Deciding { check: Option<PendingCheck>, request: Option<PendingRequest<S, ReqBody>> },
         Waiting { wait: Wait, rest: Option<(S, ReqBody, Arc<Config>)> },
         Calling { #[pin] response: F, request: ForwardedRequest },
         Cancelling { cancelled: JoinHandle<()>, result: Option<R>, shown: Option<Box<ShownUsage>> },
-        Responding { response: Option<Response<RejectionBody>> },
+        // Boxed, because it is large and rare: most rejections are returned at once.
+        Rejected { rejected: Box<Rejected> },
     }
 }
 
-/// A request that waits for the outcome of its check.
-pub(super) struct PendingRequest<S, ReqBody> {
-    pub(super) check: Arc<Check>,
-    pub(super) inner: S,
-    pub(super) head: Parts,
-    pub(super) body: ReqBody,
-    pub(super) config: Arc<Config>,
-}
+type Rejected = (Rejection, Parts, Arc<Config>);
 
 impl<S, ReqBody> ResponseFuture<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    pub(super) fn respond(response: Response<RejectionBody>) -> Self {
-        Self { state: State::Responding { response: Some(response) } }
+    pub(super) fn pass(mut inner: S, request: Request<ReqBody>) -> Self {
+        let response = inner.call(request);
+        Self { state: State::Calling { response, request: ForwardedRequest::default() } }
     }
 
-    pub(super) fn call(response: S::Future, request: ForwardedRequest) -> Self {
-        Self { state: State::Calling { response, request } }
+    pub(super) fn reject(rejection: Rejection, head: Parts, config: Arc<Config>) -> Self {
+        Self { state: State::rejected(rejection, head, config) }
     }
 
-    pub(super) fn decide(sent: PendingCheck, request: PendingRequest<S, ReqBody>) -> Self {
-        Self { state: State::Deciding { sent, request: Some(Box::new(request)) } }
-    }
-
-    // Cold, so that it costs nothing where no request waits.
-    #[cold]
-    pub(super) fn wait(
+    pub(super) fn decide(
         check: Arc<Check>,
         inner: S,
         head: Parts,
         body: ReqBody,
         config: Arc<Config>,
     ) -> Self {
-        let wait = wait(check, head, config.clone());
-        Self { state: State::Waiting { wait, rest: Some((inner, body, config)) } }
+        if config.waits() {
+            return Self { state: State::wait(check, inner, head, body, config) };
+        }
+        let request = Some(PendingRequest::new(check, inner, head, body, config));
+        Self { state: State::Deciding { check: None, request } }
     }
 }
 
@@ -84,44 +76,44 @@ impl<S, ReqBody, R> State<S, ReqBody, S::Future, R>
 where
     S: Service<Request<ReqBody>>,
 {
-    /// Returns what a request is in after its next step.
-    fn after(
-        step: NextStep,
-        mut inner: S,
-        head: Parts,
-        body: ReqBody,
-        config: Arc<Config>,
-    ) -> Self {
-        match step {
-            NextStep::Wait(check, sent) => {
-                let request = PendingRequest { check, inner, head, body, config };
-                Self::Deciding { sent, request: Some(Box::new(request)) }
-            }
-            NextStep::Forward { usage, cancel } => {
-                let response = inner.call(Request::from_parts(head, body));
-                let request = ForwardedRequest::new(usage, cancel, &config);
-                Self::Calling { response, request }
-            }
-            NextStep::Reject(rejection) => {
-                // First, because `on_rejection` may be slow.
-                drop((inner, body));
-                Self::Responding { response: Some(config.respond(&head, &rejection)) }
-            }
-        }
+    fn rejected(rejection: Rejection, head: Parts, config: Arc<Config>) -> Self {
+        Self::Rejected { rejected: Box::new((rejection, head, config)) }
+    }
+
+    // Cold, so that it costs nothing where no request waits.
+    #[cold]
+    fn wait(check: Arc<Check>, inner: S, head: Parts, body: ReqBody, config: Arc<Config>) -> Self {
+        let wait = wait(check, head, config.clone());
+        Self::Waiting { wait, rest: Some((inner, body, config)) }
     }
 
     #[cold]
     fn after_wait(
         waited: Waited,
-        mut head: Parts,
-        (inner, body, config): (S, ReqBody, Arc<Config>),
+        head: Parts,
+        (mut inner, body, config): (S, ReqBody, Arc<Config>),
     ) -> Self {
-        let step = match waited {
-            Waited::Decided(decision) => config.end_wait(&mut head, decision),
-            Waited::Rejected(rejection) => NextStep::Reject(rejection),
-            Waited::NotLimited => NextStep::Forward { usage: None, cancel: None },
+        let decision = match waited {
+            Waited::Decided(decision) => decision,
+            Waited::Rejected(rejection) => return Self::rejected(rejection, head, config),
+            Waited::NotLimited => {
+                let response = inner.call(Request::from_parts(head, body));
+                return Self::Calling { response, request: ForwardedRequest::default() };
+            }
         };
-        Self::after(step, inner, head, body, config)
+        let check = decision.usage().check().clone();
+        let mut pending = PendingRequest::new(check, inner, head, body, config);
+        match pending.end_wait(decision) {
+            NextStep::CheckAgain => Self::Deciding { check: None, request: Some(pending) },
+            NextStep::Forward { usage, cancel } => {
+                let (response, request) = pending.call(usage, cancel);
+                Self::Calling { response, request }
+            }
+            NextStep::Reject(rejection) => {
+                let (head, config) = pending.into_head();
+                Self::rejected(rejection, head, config)
+            }
+        }
     }
 }
 
@@ -135,12 +127,39 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProj::Deciding { sent, request } => {
-                    let (outcome, cancel) = ready!(sent.poll(cx));
-                    let PendingRequest { check, inner, mut head, body, config } =
-                        *request.take().expect("polled after completion");
-                    let step = config.decide(&mut head, check, outcome, cancel);
-                    State::after(step, inner, head, body, config)
+                StateProj::Deciding { check, request } => {
+                    let pending = request.as_mut().expect("polled after completion");
+                    let (outcome, cancel) = match check {
+                        Some(sent) => ready!(sent.poll(cx)),
+                        // Sent on the first poll: a future that is never polled counts nothing.
+                        None => match pending.send() {
+                            Sent::Decided(outcome, cancel) => (outcome, cancel),
+                            Sent::Pending(sent) => {
+                                *check = Some(sent);
+                                continue;
+                            }
+                        },
+                    };
+                    *check = None;
+                    match pending.decide(outcome, cancel) {
+                        NextStep::CheckAgain => continue,
+                        NextStep::Forward { usage, cancel } => {
+                            let pending = request.take().expect("polled after completion");
+                            let (response, request) = pending.call(usage, cancel);
+                            State::Calling { response, request }
+                        }
+                        NextStep::Reject(rejection) => {
+                            if pending.config.on_rejection.is_none() {
+                                let response = respond(&rejection, &pending.head, &pending.config);
+                                *request = None;
+                                return Poll::Ready(Ok(response));
+                            }
+                            // Drops the inner service before `on_rejection` runs, which may be slow.
+                            let pending = request.take().expect("polled after completion");
+                            let (head, config) = pending.into_head();
+                            return Poll::Ready(Ok(respond(&rejection, &head, &config)));
+                        }
+                    }
                 }
                 StateProj::Waiting { wait, rest } => {
                     let (head, waited) = ready!(wait.as_mut().poll(cx));
@@ -163,14 +182,18 @@ where
                     let result = result.take().expect("polled after completion");
                     return Poll::Ready(finish(result, shown.as_deref()));
                 }
-                StateProj::Responding { response } => {
-                    let response = response.take().expect("polled after completion");
-                    return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
+                StateProj::Rejected { rejected } => {
+                    let (rejection, head, config) = &**rejected;
+                    return Poll::Ready(Ok(respond(rejection, head, config)));
                 }
             };
             state.set(next);
         }
     }
+}
+
+fn respond<B>(rejection: &Rejection, head: &Parts, config: &Config) -> Response<ResponseBody<B>> {
+    rejection.respond(head, config.on_rejection.as_deref(), config.headers)
 }
 
 fn finish<B, E>(

@@ -8,7 +8,7 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use smallvec::SmallVec;
 
-use super::body::RejectionBody;
+use super::body::{RejectionBody, ResponseBody};
 use super::headers::{self, Fields, RateLimitHeaders};
 use crate::error::StoreError;
 use crate::quota::Quota;
@@ -128,19 +128,19 @@ impl Rejection {
 
     /// Makes the response to a request, by `respond` if there is one, and adds `Retry-After` and the
     /// RateLimit fields.
-    pub(super) fn respond(
+    pub(super) fn respond<B>(
         &self,
         head: &Parts,
         respond: Option<&OnRejection>,
         shown: RateLimitHeaders,
-    ) -> Response<RejectionBody> {
+    ) -> Response<ResponseBody<B>> {
         let own = respond.map(|respond| respond(head, self));
         let is_own = own.is_some();
         let grpc = grpc::content_type(head);
         let mut response = match (own, grpc) {
             // No gRPC client can read another content type.
             (Some(own), Some(_)) if !grpc::is_response(&own) => grpc::response(self).map(whole),
-            (Some(own), _) => own,
+            (Some(own), _) => own.map(ResponseBody::rejection),
             (None, Some(_)) => grpc::response(self).map(whole),
             (None, None) => problem::response_of(self, whole(problem::kept_document(self))),
         };
@@ -229,6 +229,6 @@ impl Denied {
     }
 }
 
-fn whole(body: impl Into<Bytes>) -> RejectionBody {
-    RejectionBody::whole(body.into())
+fn whole<B>(body: impl Into<Bytes>) -> ResponseBody<B> {
+    ResponseBody::rejection(RejectionBody::whole(body.into()))
 }

@@ -7,21 +7,10 @@ use tower_service::Service;
 
 use super::body::ResponseBody;
 use super::config::Config;
-use super::forwarded_request::ForwardedRequest;
-use super::future::{PendingRequest, ResponseFuture};
-use super::next_step::NextStep;
+use super::future::ResponseFuture;
 
 /// A service with a rate limit in front of it, made by
 /// [`SlidingWindowLayer`](super::SlidingWindowLayer).
-///
-/// ## When it decides
-///
-/// - A store may decide at once: a [`MemoryStore`](crate::MemoryStore) always does, and a
-///   [`RedisStore`](crate::RedisStore) does for a denial that it repeats from memory. Then `call`
-///   decides. It calls the inner service for an admitted request. A denied request leaves the inner
-///   service ready for the next one, as in [`tower::filter`](https://docs.rs/tower/0.5/tower/filter/).
-/// - Otherwise the response future sends the check when it is first polled. It takes the inner service
-///   that was ready, and leaves a clone in its place.
 #[derive(Clone, Debug)]
 pub struct SlidingWindow<S> {
     inner: S,
@@ -31,15 +20,6 @@ pub struct SlidingWindow<S> {
 impl<S> SlidingWindow<S> {
     pub(super) fn new(inner: S, config: Arc<Config>) -> Self {
         Self { inner, config }
-    }
-}
-
-impl<S: Clone> SlidingWindow<S> {
-    /// Takes the inner service for a request that waits, and leaves a clone for the next one.
-    fn take_inner(&mut self) -> S {
-        // Only the service that was polled is ready; its clone may not be.
-        let clone = self.inner.clone();
-        mem::replace(&mut self.inner, clone)
     }
 }
 
@@ -56,36 +36,21 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        let (mut head, body) = request.into_parts();
+        // Only the service that was polled is ready; its clone may not be.
+        let clone = self.inner.clone();
+        let inner = mem::replace(&mut self.inner, clone);
+
+        let (head, body) = request.into_parts();
         let check = match self.config.check(&head) {
             Ok(check) => check,
             Err(_) if self.config.shadow => None,
             Err(rejection) => {
-                return ResponseFuture::respond(self.config.respond(&head, &rejection));
+                return ResponseFuture::reject(rejection, head, self.config.clone());
             }
         };
-        let Some(check) = check else {
-            let response = self.inner.call(Request::from_parts(head, body));
-            return ResponseFuture::call(response, ForwardedRequest::default());
-        };
-        if self.config.waits() {
-            let config = self.config.clone();
-            return ResponseFuture::wait(check, self.take_inner(), head, body, config);
-        }
-        // Without a clone of the inner service, unless the store needs time.
-        match self.config.send(&mut head, check) {
-            NextStep::Wait(check, sent) => {
-                let (inner, config) = (self.take_inner(), self.config.clone());
-                let request = PendingRequest { check, inner, head, body, config };
-                ResponseFuture::decide(sent, request)
-            }
-            NextStep::Forward { usage, cancel } => {
-                let response = self.inner.call(Request::from_parts(head, body));
-                ResponseFuture::call(response, ForwardedRequest::new(usage, cancel, &self.config))
-            }
-            NextStep::Reject(rejection) => {
-                ResponseFuture::respond(self.config.respond(&head, &rejection))
-            }
+        match check {
+            Some(check) => ResponseFuture::decide(check, inner, head, body, self.config.clone()),
+            None => ResponseFuture::pass(inner, Request::from_parts(head, body)),
         }
     }
 }

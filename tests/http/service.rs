@@ -1,10 +1,6 @@
 //! The service and the one it wraps: readiness, errors, and when the inner one is called.
 
-use std::convert::Infallible;
-use std::future::{Ready, ready};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,8 +8,6 @@ use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use tokio::sync::oneshot;
 use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
-use tower::Service;
-use tower_layer::Layer;
 use tower_sliding_window::store::{Check, LogOutcome, Outcome, QuotaState, Store, StoreFuture};
 use tower_sliding_window::{MemoryStore, Quota, SlidingWindow};
 use tower_test::mock::{self, Handle, Mock};
@@ -97,58 +91,6 @@ async fn denied_or_keyless_request_skips_inner() {
         assert_eq!(response.status(), status);
         assert_pending!(task::spawn(handle.next_request()).poll());
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn denial_leaves_the_inner_service_ready() {
-    let (mut service, mut handle) = mocked(1, MemoryStore::new());
-    handle.allow(2);
-    assert_ready_ok!(service.poll_ready::<Call>());
-    let _admitted = service.call(from_user("alice"));
-    let _first = handle.next_request().await.unwrap();
-
-    assert_ready_ok!(service.poll_ready::<Call>());
-    let denied = assert_ready_ok!(task::spawn(service.call(from_user("alice"))).poll());
-    assert_eq!(denied.status(), TOO_MANY);
-    // The mock panics if it is called without having been ready.
-    let _admitted = service.call(from_user("bob"));
-    assert_eq!(handle.next_request().await.unwrap().0.headers()["x-user-id"], "bob");
-}
-
-/// Counts its clones.
-struct Cloned(Arc<AtomicU32>);
-
-impl Clone for Cloned {
-    fn clone(&self) -> Self {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Self(self.0.clone())
-    }
-}
-
-impl Service<Call> for Cloned {
-    type Response = Reply;
-    type Error = Infallible;
-    type Future = Ready<Result<Reply, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Call) -> Self::Future {
-        ready(Ok(reply("ok")))
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn immediate_decision_clones_no_service() {
-    let clones = Arc::new(AtomicU32::new(0));
-    let layer = by_user(Quota::per_minute(1), MemoryStore::new());
-    let mut service = layer.layer(Cloned(clones.clone()));
-    let calls = [from_user("alice"), from_user("alice"), request(&[])];
-    for (call, status) in calls.into_iter().zip([OK, TOO_MANY, StatusCode::UNAUTHORIZED]) {
-        assert_eq!(service.call(call).await.unwrap().status(), status);
-    }
-    assert_eq!(clones.load(Ordering::Relaxed), 0);
 }
 
 /// Responses when the test says so.

@@ -1,15 +1,15 @@
-//! [`NextStep`]: what the layer does with a request, once the store has got its check.
+//! [`PendingRequest`]: a request that waits for the outcome of its check.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use http::request::Parts;
-use http::{Extensions, Response};
+use http::{Extensions, Request};
 use smallvec::SmallVec;
+use tower_service::Service;
 
-use super::body::RejectionBody;
 use super::config::{Config, Muted, OnBan};
+use super::forwarded_request::ForwardedRequest;
 use super::rejection::Rejection;
 use super::span;
 use crate::error::StoreError;
@@ -17,127 +17,143 @@ use crate::store::{CancelHandle, PendingCheck, Sent, conclude};
 use crate::telemetry;
 use crate::window::{Check, DecidedBy, Decision, Denied, LogId, LogOutcome, Outcome, Usage};
 
-/// What the layer does with a request.
+const DECIDED: &str = "the check has a decision already";
+
+pub(super) struct PendingRequest<S, ReqBody> {
+    /// The check to send. Its decision has it afterwards.
+    check: Option<Arc<Check>>,
+    inner: S,
+    pub(super) head: Parts,
+    body: ReqBody,
+    pub(super) config: Arc<Config>,
+}
+
 pub(super) enum NextStep {
-    /// Waits for the outcome of this check.
-    Wait(Arc<Check>, PendingCheck),
     /// Calls the inner service. The response shows the usage and may cancel the admission.
     Forward { usage: Option<Usage>, cancel: Option<CancelHandle> },
+    /// Sends the check of a muted request again, now for the rules whose keys are not banned.
+    CheckAgain,
     /// Responds without calling the inner service.
     Reject(Rejection),
 }
 
-impl Config {
-    /// Sends the check of a request, and follows a decision that the store makes at once.
-    pub(super) fn send(&self, head: &mut Parts, check: Arc<Check>) -> NextStep {
-        match PendingCheck::send(&self.store, &check, self.is_cancellable()) {
-            Sent::Decided(outcome, cancel) => self.decide(head, check, outcome, cancel),
-            Sent::Pending(sent) => NextStep::Wait(check, sent),
-        }
+impl<S, ReqBody> PendingRequest<S, ReqBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    pub(super) fn new(
+        check: Arc<Check>,
+        inner: S,
+        head: Parts,
+        body: ReqBody,
+        config: Arc<Config>,
+    ) -> Self {
+        Self { check: Some(check), inner, head, body, config }
+    }
+
+    pub(super) fn send(&self) -> Sent {
+        let check = self.check.as_ref().expect(DECIDED);
+        PendingCheck::send(&self.config.store, check, self.is_cancellable())
     }
 
     fn is_cancellable(&self) -> bool {
-        self.cancel_if.is_some() || self.cancel_unanswered
+        self.config.cancel_if.is_some() || self.config.cancel_unanswered
     }
 
-    /// Follows the outcome of a check.
     pub(super) fn decide(
-        &self,
-        head: &mut Parts,
-        check: Arc<Check>,
+        &mut self,
         outcome: Result<Outcome, StoreError>,
         cancel: Option<CancelHandle>,
     ) -> NextStep {
-        let decision = match conclude(check, outcome, self.shadow) {
+        let shadow = self.config.shadow;
+        let check = self.check.take().expect(DECIDED);
+        let decision = match conclude(check, outcome, shadow) {
             Ok(decision) => decision,
-            Err(_) if self.shadow => return NextStep::Forward { usage: None, cancel },
+            Err(_) if shadow => return NextStep::Forward { usage: None, cancel },
             Err(error) => {
                 // The inner service is not called, so the request must not count.
                 cancel.map(CancelHandle::cancel);
                 return NextStep::Reject(Rejection::StoreFailed(error));
             }
         };
-        self.follow(head, decision, cancel)
+        self.follow(decision, cancel)
     }
 
-    /// Follows the decision with which a wait has ended.
-    pub(super) fn end_wait(&self, head: &mut Parts, decision: Decision) -> NextStep {
+    /// Takes the decision with which a wait has ended.
+    pub(super) fn end_wait(&mut self, decision: Decision) -> NextStep {
         let is_counted =
             decision.is_admitted() && decision.decided_by() != DecidedBy::FailurePolicy;
         let cancel = (is_counted && self.is_cancellable())
-            .then(|| CancelHandle::new(&self.store, decision.usage().check()));
-        self.follow(head, decision, cancel)
+            .then(|| CancelHandle::new(&self.config.store, decision.usage().check()));
+        self.follow(decision, cancel)
     }
 
-    /// Makes the response to a request that is rejected.
-    pub(super) fn respond(&self, head: &Parts, rejection: &Rejection) -> Response<RejectionBody> {
-        rejection.respond(head, self.on_rejection.as_deref(), self.headers)
-    }
-
-    fn follow(
-        &self,
-        head: &mut Parts,
-        decision: Decision,
-        cancel: Option<CancelHandle>,
-    ) -> NextStep {
-        span::record(&decision, self.shadow);
-        if let Some(observe) = &self.on_decision {
+    fn follow(&mut self, decision: Decision, cancel: Option<CancelHandle>) -> NextStep {
+        span::record(&decision, self.config.shadow);
+        if let Some(observe) = &self.config.on_decision {
             observe(&decision);
         }
-        if let Some(offenders) = &self.offenders {
+        if let Some(offenders) = &self.config.offenders {
             offenders.record(&decision);
         }
         let decided_by = decision.decided_by();
         match decision {
-            Decision::Denied(denied) if !self.shadow => self.deny(head, denied, decided_by),
+            Decision::Denied(denied) if !self.config.shadow => self.deny(denied, decided_by),
             decision => {
                 // The failure policy counts nothing, so then there is no usage to show.
                 let is_counted = decided_by != DecidedBy::FailurePolicy;
-                let is_shown = self.shows_headers_on_success() && is_counted;
+                let is_shown = self.config.shows_headers_on_success() && is_counted;
                 let usage = is_shown.then(|| decision.usage().clone());
-                self.insert_decision(head, decision);
+                self.insert_decision(decision);
                 NextStep::Forward { usage, cancel }
             }
         }
     }
 
-    fn deny(&self, head: &mut Parts, denied: Denied, decided_by: DecidedBy) -> NextStep {
-        match (denied.usage().banned_for(), self.on_ban) {
+    fn deny(&mut self, denied: Denied, decided_by: DecidedBy) -> NextStep {
+        match (denied.usage().banned_for(), self.config.on_ban) {
             (None, _) => NextStep::Reject(Rejection::Denied(denied)),
             (Some(_), OnBan::Reject(status)) => {
                 NextStep::Reject(Rejection::Banned { denied, status })
             }
-            (Some(remaining), OnBan::Mute) => self.mute(head, denied, decided_by, remaining),
-        }
-    }
-
-    #[cold]
-    fn mute(
-        &self,
-        head: &mut Parts,
-        denied: Denied,
-        decided_by: DecidedBy,
-        remaining: Duration,
-    ) -> NextStep {
-        // Another layer or the check before may have muted the request for longer.
-        let earlier = head.extensions.get::<Muted>();
-        let remaining = earlier.map_or(remaining, |it| it.remaining.max(remaining));
-        head.extensions.insert(Muted { remaining });
-        match remaining_rules(&denied, decided_by) {
-            RemainingRules::None => {
-                self.insert_decision(head, Decision::Denied(denied));
-                NextStep::Forward { usage: None, cancel: None }
+            (Some(remaining), OnBan::Mute) => {
+                // Another layer or the check before may have muted the request for longer.
+                let earlier = self.head.extensions.get::<Muted>();
+                let remaining = earlier.map_or(remaining, |it| it.remaining.max(remaining));
+                self.head.extensions.insert(Muted { remaining });
+                match remaining_rules(&denied, decided_by) {
+                    RemainingRules::None => {
+                        self.insert_decision(Decision::Denied(denied));
+                        NextStep::Forward { usage: None, cancel: None }
+                    }
+                    RemainingRules::Denied(denied) => NextStep::Reject(Rejection::Denied(denied)),
+                    RemainingRules::Check(check) => {
+                        self.check = Some(check);
+                        NextStep::CheckAgain
+                    }
+                }
             }
-            RemainingRules::Denied(denied) => NextStep::Reject(Rejection::Denied(denied)),
-            // This check has fewer rules than the one before.
-            RemainingRules::Check(check) => self.send(head, check),
         }
     }
 
-    fn insert_decision(&self, head: &mut Parts, decision: Decision) {
-        if let Some(outer) = head.extensions.insert(decision) {
-            report_double_count(outer, &mut head.extensions, self);
+    fn insert_decision(&mut self, decision: Decision) {
+        if let Some(outer) = self.head.extensions.insert(decision) {
+            report_double_count(outer, &mut self.head.extensions, &self.config);
         }
+    }
+
+    /// Drops the inner service and the body.
+    pub(super) fn into_head(self) -> (Parts, Arc<Config>) {
+        (self.head, self.config)
+    }
+
+    pub(super) fn call(
+        mut self,
+        usage: Option<Usage>,
+        cancel: Option<CancelHandle>,
+    ) -> (S::Future, ForwardedRequest) {
+        let response = self.inner.call(Request::from_parts(self.head, self.body));
+        (response, ForwardedRequest::new(usage, cancel, self.config))
     }
 }
 
