@@ -115,9 +115,9 @@ impl<R: BatchedRequest> Batch<R> {
         Self(Arc::new(Shared { client, response_timeout, queue: Mutex::new(queue) }))
     }
 
-    /// Sends a request, alone or with others, and returns its own reply.
-    pub(crate) async fn send(&self, request: R) -> Result<R::Reply> {
-        let now = Instant::now();
+    /// Sends a request, alone or with others, and returns its own reply. Its time limit counts from
+    /// `now`.
+    pub(crate) async fn send(&self, request: R, now: Instant) -> Result<R::Reply> {
         let reply = match self.enqueue(request, now) {
             Ok(reply) => reply,
             Err(request) => {

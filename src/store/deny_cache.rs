@@ -108,8 +108,9 @@ impl<S: Underlying> Underlying for DenyCache<S> {
         &self,
         check: &Arc<Check>,
         (lookup, prepared): Self::Prepared,
+        now: Instant,
     ) -> Result<Outcome, StoreError> {
-        let outcome = self.store.send(check, prepared).await?;
+        let outcome = self.store.send(check, prepared, now).await?;
         self.denials.end(lookup, check, &outcome);
         Ok(outcome)
     }

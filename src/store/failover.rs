@@ -153,14 +153,14 @@ impl<S: Underlying> Store for Failover<S> {
             let (this, check) = (self.clone(), check.clone());
             return StoreFuture::later(async move { this.admit_after_changes(&check).await });
         }
-        // The check is not sent before the future is polled.
-        let sent = Instant::now();
-        match self.0.store.prepare(check, sent) {
+        match self.0.store.prepare(check, Instant::now()) {
             Ok(denial) => StoreFuture::ready(Ok(denial)),
             Err(prepared) => {
                 let (this, check) = (self.clone(), check.clone());
                 StoreFuture::later(async move {
-                    let result = this.0.store.send(&check, prepared).await;
+                    // Not earlier: the local entry must not expire long before the store's.
+                    let sent = Instant::now();
+                    let result = this.0.store.send(&check, prepared, sent).await;
                     this.accept_or_resolve(&check, sent, result).await
                 })
             }

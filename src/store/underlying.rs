@@ -22,11 +22,13 @@ pub(super) trait Underlying: Store {
     /// instant.
     fn prepare(&self, check: &Check, now: Instant) -> Result<Outcome, Self::Prepared>;
 
-    /// Does what [`Store::admit`] does, after [`Underlying::prepare`].
+    /// Does what [`Store::admit`] does, after [`Underlying::prepare`]. `now` is the instant of the first
+    /// poll, which may be later than that of `prepare`.
     fn send(
         &self,
         check: &Arc<Check>,
         prepared: Self::Prepared,
+        now: Instant,
     ) -> impl Future<Output = Result<Outcome, StoreError>> + Send;
 }
 
@@ -45,7 +47,7 @@ mod tests {
                     Err(())
                 }
 
-                async fn send(&self, check: &Arc<Check>, (): ()) -> Result<Outcome, StoreError> {
+                async fn send(&self, check: &Arc<Check>, (): (), _now: Instant) -> Result<Outcome, StoreError> {
                     self.admit(check).await
                 }
             }

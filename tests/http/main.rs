@@ -13,6 +13,7 @@ mod quiet_mistakes;
 mod quota_fields;
 mod ratelimit_pairs;
 mod rejection;
+mod response_future;
 mod rules;
 mod service;
 mod stack;

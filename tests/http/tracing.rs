@@ -4,13 +4,13 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use http::Request;
-use test_support::requests::{by_user, ok, status};
-use tower::{Layer, service_fn};
+use test_support::requests::{by_user, from_user, ok, status};
+use tower::{Layer, Service, service_fn};
 use tower_http::trace::TraceLayer;
 use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
 use tracing::field::Empty;
 use tracing::subscriber::DefaultGuard;
-use tracing::{Level, Span, info_span};
+use tracing::{Instrument, Level, Span, info_span};
 use tracing_subscriber::fmt::format::FmtSpan;
 
 /// What a subscriber writes.
@@ -143,4 +143,15 @@ async fn a_missing_key_is_a_debug_event() {
             assert!(!line.contains("mallory"), "{line}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn span_of_the_future_shows_the_decision() {
+    let (lines, _subscriber) = Lines::listen(Level::INFO);
+    let mut service = by_user(two_a_minute(), MemoryStore::new()).layer(service_fn(ok));
+    let request = from_user("mallory");
+    let span = with_all_fields(&request);
+    service.call(request).instrument(span).await.unwrap();
+    let spans = lines.take();
+    assert!(spans[0].contains("rate_limit.decision"), "{spans:?}");
 }

@@ -136,7 +136,7 @@ impl<S: Store> Underlying for CrossSlot<S> {
         Err(())
     }
 
-    async fn send(&self, check: &Arc<Check>, (): ()) -> Result<Outcome, StoreError> {
+    async fn send(&self, check: &Arc<Check>, (): (), _now: Instant) -> Result<Outcome, StoreError> {
         self.admit(check).await
     }
 }

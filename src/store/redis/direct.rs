@@ -68,10 +68,10 @@ impl Underlying for DirectStore {
         Err(())
     }
 
-    async fn send(&self, check: &Arc<Check>, (): ()) -> CheckResult {
+    async fn send(&self, check: &Arc<Check>, (): (), now: Instant) -> CheckResult {
         let result = match AdmitRequest::of(check).filter(|_| !self.0.resends) {
             Some(request) => {
-                let reply = self.0.admissions.send(request).await;
+                let reply = self.0.admissions.send(request, now).await;
                 reply.map(|reply| reply::admit(&reply, check))
             }
             None => {
@@ -97,7 +97,7 @@ impl Underlying for DirectStore {
 impl Store for DirectStore {
     fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), check.clone());
-        StoreFuture::later(async move { this.send(&check, ()).await })
+        StoreFuture::later(async move { this.send(&check, (), Instant::now()).await })
     }
 
     fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
@@ -189,7 +189,10 @@ impl DirectStore {
         batch: &Batch<R>,
         request: R,
     ) -> Result<R::Reply, StoreError> {
-        if self.0.resends { batch.send_alone(request).await } else { batch.send(request).await }
+        match self.0.resends {
+            true => batch.send_alone(request).await,
+            false => batch.send(request, Instant::now()).await,
+        }
     }
 
     /// Decides with `admit_all.lua`.

@@ -48,6 +48,20 @@ async fn check_does_not_wait_for_later_changes() {
     assert_eq!(outcome.decided_by, DecidedBy::Store);
 }
 
+#[tokio::test(start_paused = true)]
+async fn late_poll_admits_no_more_in_an_outage() {
+    let (failover, store) = faulty();
+    let policy = policy(Quota::new(1, Duration::from_secs(3)));
+    let late = failover.admit(&check(&policy, "alice"));
+    advance(Duration::from_secs(2)).await;
+    assert!(late.await.unwrap().admitted);
+    store.fail();
+    advance(Duration::from_secs(2)).await;
+    assert!(!failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
+    advance(Duration::from_secs(1)).await;
+    assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
+}
+
 /// The future of the first check is neither polled nor dropped, as after a `select!` on `&mut
 /// future`.
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,107 @@
+//! The layer decides when the response future is polled. The task that calls the service may be
+//! another one, such as that of a `tower::buffer`.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use test_support::StubStore;
+use test_support::requests::by_user;
+use tokio::time::{sleep, timeout};
+use tower::buffer::Buffer;
+use tower::limit::GlobalConcurrencyLimitLayer;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_sliding_window::store::{LogOutcome, Outcome, QuotaState, StoreFuture};
+use tower_sliding_window::{MemoryStore, Quota};
+
+const OK: StatusCode = StatusCode::OK;
+
+fn call(user: &str) -> Request<String> {
+    Request::builder().header("x-user-id", user).body(String::new()).unwrap()
+}
+
+async fn handler(_: Request<String>) -> Result<Response<String>, Infallible> {
+    Ok(Response::new(String::new()))
+}
+
+#[tokio::test]
+async fn unpolled_request_is_not_sent() {
+    let sent = Arc::new(AtomicU32::new(0));
+    let counter = sent.clone();
+    let admit = move |_: &_| {
+        let counter = counter.clone();
+        StoreFuture::later(async move {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let state = QuotaState::new(1, Duration::ZERO, Duration::ZERO);
+            Ok(Outcome::new(true, [LogOutcome::new([state])]))
+        })
+    };
+    let layer = by_user(Quota::per_minute(9), StubStore(admit, || ())).cancel_if(|_| false);
+    let mut service = layer.layer(service_fn(handler));
+    drop(service.ready().await.unwrap().call(call("alice")));
+    sleep(Duration::from_millis(50)).await;
+    assert_eq!(sent.load(Ordering::SeqCst), 0);
+}
+
+/// A panic of a closure of the application ends the request, not the service of all requests.
+#[tokio::test]
+async fn panic_in_on_rejection_leaves_the_buffer() {
+    let layer = by_user(Quota::per_minute(1), MemoryStore::new()).on_rejection(|_, _| {
+        if true {
+            panic!("a bug of the application");
+        }
+        Response::new(String::new())
+    });
+    let buffer = Buffer::new(layer.layer(service_fn(handler)), 8);
+    let send = |user: &'static str| {
+        let buffer = buffer.clone();
+        tokio::spawn(async move { buffer.oneshot(call(user)).await.map(|it| it.status()) })
+    };
+    assert_eq!(send("alice").await.unwrap().unwrap(), OK);
+    let _ = send("alice").await;
+    assert_eq!(send("bob").await.unwrap().unwrap(), OK);
+}
+
+#[tokio::test]
+async fn denial_holds_no_permit() {
+    let inner = GlobalConcurrencyLimitLayer::new(1).layer(service_fn(handler));
+    let layer = by_user(Quota::per_minute(1), MemoryStore::new());
+    let (mut one, mut other) = (layer.layer(inner.clone()), layer.layer(inner));
+    assert_eq!(one.ready().await.unwrap().call(call("alice")).await.unwrap().status(), OK);
+    let denied = one.ready().await.unwrap().call(call("alice")).await.unwrap();
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    let ready = timeout(Duration::from_secs(1), other.ready()).await;
+    assert!(ready.is_ok(), "the denied client keeps the only permit while it is idle");
+}
+
+tokio::task_local! {
+    static TENANT: &'static str;
+}
+
+#[tokio::test]
+async fn on_decision_runs_in_the_task_of_the_request() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let tasks = seen.clone();
+    let layer = by_user(Quota::per_minute(9), MemoryStore::new())
+        .on_decision(move |_| tasks.lock().unwrap().push(tokio::task::id()));
+    let buffer = Buffer::new(layer.layer(service_fn(handler)), 8);
+    let task = tokio::spawn(async move {
+        buffer.oneshot(call("alice")).await.unwrap();
+        tokio::task::id()
+    });
+    let id = task.await.unwrap();
+    assert_eq!(*seen.lock().unwrap(), [id]);
+}
+
+#[tokio::test]
+async fn on_decision_sees_the_scope_of_the_future() {
+    let seen = Arc::new(Mutex::new(None));
+    let tenant = seen.clone();
+    let layer = by_user(Quota::per_minute(9), MemoryStore::new())
+        .on_decision(move |_| *tenant.lock().unwrap() = TENANT.try_with(|it| *it).ok());
+    let mut service = layer.layer(service_fn(handler));
+    TENANT.scope("acme", service.ready().await.unwrap().call(call("alice"))).await.unwrap();
+    assert_eq!(*seen.lock().unwrap(), Some("acme"));
+}
