@@ -38,11 +38,12 @@ use crate::window::{QuotaState, Usage};
 /// | none is free | 0 | until the first one is free |
 /// | it denies the request | 0, also if a request of a lower cost fits | until the request fits, at most `Retry-After` |
 /// | another quota or rule denies the request | how many are free | left out |
+/// | the same, and the log [was not read](crate::store::LogOutcome::is_read) | no item in `RateLimit` | |
 ///
 /// So `r / t` is never above `q / w`: a client that divides the two does not go faster than the
-/// policy allows (sections 4.1.2 and 8.5). All `r` requests are admitted if no other client uses the
-/// key, whenever they arrive within `t`. A window that slides gives no whole quota at the end of `t`,
-/// except to a client that sent all `r` requests at once. Each response has the next pair.
+/// policy allows (sections 4.1.2 and 8.5). If no other client uses the key, `r` requests are admitted
+/// at any times within `t`. After `t` there may be fewer than `q` places, because each place comes free
+/// a window after its own request. Each response has the next pair.
 ///
 /// ## What the older fields say
 ///

@@ -43,7 +43,8 @@ pub(super) const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
 /// - A denial is dropped when its policy is replaced, and when the key is reset or a request of it
 ///   is admitted, settled, cancelled, restored or rolled back through a clone of this cache.
 /// - For a request under several policies, each full log is cached by itself. A denial from memory
-///   names these logs only, not one that has filled since.
+///   names these logs only, not one that has filled since. The others are
+///   [not read](crate::store::LogOutcome::is_read).
 /// - Requests of a cost other than 1 in a log always go to the store.
 /// - Bounded: at its capacity the cache evicts the least used denial, which costs the store one
 ///   check.

@@ -78,7 +78,8 @@ impl Outcome {
 pub struct LogOutcome {
     /// The states of the quotas and then of the candidates, with one allocation at most.
     states: SmallVec<[QuotaState; 2]>,
-    quotas: usize,
+    quotas: u32,
+    is_read: bool,
     ban: BanState,
 }
 
@@ -88,14 +89,14 @@ impl LogOutcome {
     #[must_use]
     pub fn new(quotas: impl IntoIterator<Item = QuotaState>) -> Self {
         let states: SmallVec<_> = quotas.into_iter().collect();
-        Self { quotas: states.len(), states, ban: BanState::default() }
+        Self { quotas: states.len() as u32, is_read: true, states, ban: BanState::default() }
     }
 
     /// Sets the state of each of the policy's [`candidates`](Policy::candidates), in their order.
     /// Defaults to none.
     #[must_use]
     pub fn with_candidates(mut self, candidates: impl IntoIterator<Item = QuotaState>) -> Self {
-        self.states.truncate(self.quotas);
+        self.states.truncate(self.quotas as usize);
         self.states.extend(candidates);
         self
     }
@@ -122,29 +123,50 @@ impl LogOutcome {
                 states
             }
         };
-        Self { states, quotas: policy.quotas().len(), ban: BanState::default() }
+        Self {
+            states,
+            quotas: policy.quotas().len() as u32,
+            is_read: true,
+            ban: BanState::default(),
+        }
     }
 
     /// Creates the outcome of a log from the states of the policy's quotas and then its candidates.
     pub(crate) fn with_states(policy: &Policy, states: SmallVec<[QuotaState; 2]>) -> Self {
-        Self { quotas: policy.quotas().len().min(states.len()), states, ban: BanState::default() }
+        let quotas = policy.quotas().len().min(states.len()) as u32;
+        Self { quotas, is_read: true, states, ban: BanState::default() }
     }
 
     pub(crate) fn empty(policy: &Policy) -> Self {
         Self::of(policy, |quota| QuotaState { remaining: quota.limit(), ..QuotaState::default() })
     }
 
+    /// Creates the outcome of a log that was not read, because another log denies the request.
+    pub(crate) fn unread(policy: &Policy) -> Self {
+        Self { is_read: false, ..Self::empty(policy) }
+    }
+
+    /// Returns whether the log was read. If not, another log denies the request, and the states are
+    /// those of an empty log.
+    ///
+    /// A denial that is repeated from memory has read only the logs that deny the request, see
+    /// [`DenyCache`](crate::store::DenyCache).
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        self.is_read
+    }
+
     /// Returns the state of each of the policy's quotas after the decision, in their order.
     #[must_use]
     pub fn quotas(&self) -> &[QuotaState] {
-        &self.states[..self.quotas]
+        &self.states[..self.quotas as usize]
     }
 
     /// Returns the state of each of the policy's candidates after the decision, in their order. Its
     /// wait is that of before the decision.
     #[must_use]
     pub fn candidates(&self) -> &[QuotaState] {
-        &self.states[self.quotas..]
+        &self.states[self.quotas as usize..]
     }
 
     /// Returns the ban of the log's key.
@@ -177,7 +199,7 @@ impl LogOutcome {
             [state] => only(state.after(elapsed_us)),
             states => states.iter().map(|state| state.after(elapsed_us)).collect(),
         };
-        Self { states, quotas: self.quotas, ban: self.ban }
+        Self { states, ..*self }
     }
 
     /// Makes the states those of after an admission.

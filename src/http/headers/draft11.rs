@@ -19,6 +19,9 @@ pub(super) fn insert(fields: &mut Fields<'_>, usage: &Usage) {
     for (log, outcome) in usage.logs() {
         let texts = texts(&log.policy);
         policies.push(&texts.policy);
+        if !outcome.is_read() {
+            continue;
+        }
         let states = log.policy.quotas().iter().zip(outcome.quotas());
         for ((quota, state), name) in states.zip(&texts.names) {
             limits.push(limit(name, &Pair::new(*quota, state, is_denied)));

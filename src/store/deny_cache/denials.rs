@@ -113,7 +113,7 @@ impl Denials {
 
     pub(super) fn deny(&self, check: &Check, hashes: &Hashes, now: Instant) -> Option<Outcome> {
         let (mut outcomes, mut timestamp) = (SmallVec::<[LogOutcome; 1]>::new(), None);
-        let empty = |log: &LogId| LogOutcome::empty(&log.policy);
+        let unread = |log: &LogId| LogOutcome::unread(&log.policy);
         for (index, (log, hash)) in check.logs.iter().zip(hashes).enumerate() {
             let Some(denial) = self.find(log, *hash, check.wants_timestamp, now) else { continue };
             if denial.claim_renewal(now) {
@@ -122,13 +122,13 @@ impl Denials {
             let elapsed = now.saturating_duration_since(denial.received);
             timestamp = denial.timestamp.map(|timestamp| timestamp + elapsed);
             let without_denial = &check.logs[outcomes.len()..index];
-            without_denial.iter().for_each(|log| outcomes.push(empty(log)));
+            without_denial.iter().for_each(|log| outcomes.push(unread(log)));
             outcomes.push(denial.outcome(micros(elapsed)));
         }
         if outcomes.is_empty() {
             return None;
         }
-        check.logs[outcomes.len()..].iter().for_each(|log| outcomes.push(empty(log)));
+        check.logs[outcomes.len()..].iter().for_each(|log| outcomes.push(unread(log)));
         let mut outcome = Outcome::from_logs(false, outcomes);
         (outcome.timestamp, outcome.from_cache) = (timestamp, true);
         Some(outcome)

@@ -104,9 +104,9 @@ async fn admit<S: Store>(store: Arc<S>, check: Arc<Check>) -> Result<Outcome, St
                 denied |= !outcome.admitted;
                 outcomes.push(outcome);
             }
-            // One denial decides. The outcome then shows the logs of this node as empty.
+            // One denial decides. The outcome then has the logs of this node as unread.
             Err(_) if denied => {
-                let logs = part.check.logs.iter().map(|log| LogOutcome::empty(&log.policy));
+                let logs = part.check.logs.iter().map(|log| LogOutcome::unread(&log.policy));
                 outcomes.push(Outcome::new(false, logs));
             }
             Err(error) if outcomes.is_empty() => return Err(error),
