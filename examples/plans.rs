@@ -70,9 +70,11 @@ async fn main() -> std::io::Result<()> {
 
     let overrides = users.clone();
     let limit = SlidingWindowLayer::by(
-        move |request, key| match request.extensions.get::<User>() {
-            Some(user) if user.is_paying => Some(paid.clone()),
-            _ => overrides.get(key),
+        move |request, key| {
+            let is_paying = request.extensions.get::<User>().is_some_and(|user| user.is_paying);
+            let of_plan = || if is_paying { Some(paid.clone()) } else { overrides.get(key) };
+            // An override comes before the plan.
+            overrides.override_of(key).unwrap_or_else(of_plan)
         },
         key::extension::<User>(),
         MemoryStore::new(),

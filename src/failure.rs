@@ -23,9 +23,9 @@ pub enum FailurePolicy {
     ///
     /// The local log holds what this process has admitted before, and its own admissions are
     /// written back to the store later. So with one instance no key gets more than the quota. With
-    /// several instances each one admits its share in addition to what all have admitted before:
-    /// together less than twice the limit in one window, if there are at most as many instances as
-    /// the limit. A request whose cost is above the share is refused as with `Closed`. A process
+    /// several instances each one may admit its share on top of what the others have admitted before.
+    /// Together that is less than twice the limit in one window, unless there are more instances than
+    /// the limit has places. With 3 instances a limit of 5 is 1 for each. A request whose cost is above the share is refused as with `Closed`. A process
     /// that has just started knows no earlier admissions. If a process ends before the write-back,
     /// the others never learn what it admitted.
     ///

@@ -1,6 +1,7 @@
 //! [`Key`], and the extractors that take it from a request.
 //!
-//! Any closure `Fn(&Parts) -> Result<Key, KeyError>` is a [`KeyExtractor`]. The ready-made ones:
+//! Any closure `|parts: &Parts| -> Result<Key, KeyError>` is a [`KeyExtractor`]. Write the type of its
+//! argument, which the compiler does not infer. The ready-made ones:
 //!
 //! | extractor | takes | missing when |
 //! |---|---|---|

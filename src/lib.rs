@@ -48,6 +48,9 @@
 //! [`key::peer_ip`] if the server provides the address as axum's `ConnectInfo`. With tonic it needs the
 //! feature `tonic`.
 //!
+//! `RedisStore::connect` fails if Redis does not reply when the server starts. With `connect_lazy` the
+//! server starts, and the failure policy decides until Redis replies.
+//!
 //! # Without HTTP
 //!
 //! ```
@@ -95,7 +98,7 @@
 //! | `sliding_window_candidate_denials_total` | `policy`, `quota` | requests that a candidate quota would have denied; an [upper bound](docs::why_denied#try-a-quota-before-you-enforce-it) if clients send more than it allows all the time |
 //! | `sliding_window_strikes_total` | `policy` | strikes |
 //! | `sliding_window_bans_total` | `policy` | bans imposed because of strikes |
-//! | `sliding_window_missing_keys_total` | `policy`; `reason`: `missing` (not sent by the client), `invalid`, `not_provided` (not provided by the server), `not_applicable` ([`key::optional`]) | requests without the key of a rule |
+//! | `sliding_window_missing_keys_total` | `policy`; `reason`: `missing` (not sent by the client), `invalid`, `not_provided` (not provided by the server), `not_applicable` ([`key::optional`]) | requests without the key of a rule; `policy` is `chosen` for a rule that chooses its policy |
 //! | `sliding_window_counted_twice_total` | `policy` | requests that two layers counted in the same log |
 //! | `sliding_window_strikes_lost_total` | | strikes that were not counted because the in-process table of ban records was full |
 //! | `sliding_window_store_errors_total` | `kind` | checks that the store did not decide |
@@ -158,6 +161,8 @@
 //! ```
 //!
 //! # Tracing
+//!
+//! The targets of all events begin with `tower_sliding_window`, as in `RUST_LOG=tower_sliding_window=warn`.
 //!
 //! The layer records its decision on the current span, in those of these fields that the span has declared:
 //!

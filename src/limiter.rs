@@ -151,7 +151,9 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store fails.
+    /// A [`StoreError`] if the store fails. A [`RedisStore`](crate::RedisStore) has emptied the log of this
+    /// process by then, but the log in Redis and those of other processes may be as before. Reset it again
+    /// when Redis answers.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), StoreError> {
         self.store.reset(&self.log(key)).await
     }

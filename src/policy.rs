@@ -48,13 +48,13 @@ pub(crate) fn is_name(text: &str) -> bool {
 /// in Redis keys. It has 1 to 64 characters of `A-Z a-z 0-9 _ . -`.
 ///
 /// A policy made from a [`Quota`] or parsed from text is named `default`. Two such policies share logs
-/// only if they had the same quotas when they were made.
+/// if they were made with the same quotas, and also after their quotas were replaced.
 ///
 /// A key has one log for all quotas of a policy, which covers the longest window.
 ///
 /// With the feature `serde`, a configuration has a policy as a text or as a table of `name`, `quotas`,
-/// `candidates` and `penalty`, of which only `quotas` must be there. [`Policies`] shows the forms. The
-/// format must describe itself, as JSON and TOML do.
+/// `candidates` and `penalty`, of which only `quotas` must be there. The format must describe itself, as
+/// JSON and TOML do. In [`Policies`], which shows the forms, the name is the key of the policy.
 ///
 /// ```
 /// use tower_sliding_window::{Policy, Quota};

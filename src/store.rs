@@ -114,7 +114,7 @@ pub use crate::window::{
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store",
     label = "not a store",
-    note = "use `MemoryStore::new()` or `RedisStore::connect(url).await?`"
+    note = "use `MemoryStore::new()` or `RedisStore::connect_lazy(url)?`; for either, an `Arc<dyn Store>`"
 )]
 pub trait Store: Send + Sync + 'static {
     /// Records the request in all logs of the check if it fits into all of them, otherwise in none.

@@ -39,8 +39,9 @@ use crate::window::Decision;
 /// - The readiness and the errors of the inner service are passed through unchanged.
 /// - The inner service finds the [`Decision`](crate::Decision) in the request's extensions, unless
 ///   the request is [skipped](Self::skip) or no rule applies to it.
-/// - In axum, `Router::layer` also covers the fallback, so requests for unknown paths count;
-///   `Router::route_layer` covers only the routes. The layer that is added last runs first: add a
+/// - In axum, `Router::layer` also covers the fallback, so requests for unknown paths count.
+///   `Router::route_layer` covers only the routes, but also their wrong methods (405).
+///   `post(handler).route_layer(limit)` covers only what the handler gets. The layer that is added last runs first: add a
 ///   layer that inserts a value for [`key::extension`](crate::key::extension) after this one.
 /// - Two layers on one route of axum: `get(handler).layer((outer, inner))`. With a second call of
 ///   `layer` the compiler can't infer a type (E0283).

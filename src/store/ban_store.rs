@@ -97,6 +97,24 @@ impl FromStr for BanCursor {
     }
 }
 
+impl<S: BanStore + ?Sized> BanStore for Arc<S> {
+    fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
+        (**self).ban(log)
+    }
+
+    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
+        (**self).impose(log, duration, reason)
+    }
+
+    fn lift(&self, log: &LogId) -> StoreFuture<bool> {
+        (**self).lift(log)
+    }
+
+    fn page(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage> {
+        (**self).page(policy, cursor, count)
+    }
+}
+
 /// The error of a text that is not a [`BanCursor`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not the cursor of a page of bans")]

@@ -32,9 +32,9 @@ use crate::window::{Check, Explanation, LogId, Outcome};
 ///   later, or Valkey.
 /// - Concurrent checks share script calls: what comes while a call is under way goes to Redis together
 ///   with the next, up to 32 checks at a time. A lone check is sent at once. Each check keeps its own
-///   identity, time limit and repetition, and an error of one log concerns no other check. This holds
-///   for checks of cost 1 under one quota of whole seconds without a penalty, which most are, and not
-///   on a Cluster.
+///   identity, time limit and repetition, and an error of one log concerns no other check. A check
+///   shares a call if it has cost 1 and one quota of whole seconds without a penalty, as most have. On
+///   a Cluster checks share no calls.
 /// - The clock is that of Redis, in microseconds. The clocks of the processes do not matter.
 /// - When a key was denied, this process denies it again from memory for as long as Redis would
 ///   certainly deny it, and for at most a second: see [`DenyCache`](super::DenyCache).

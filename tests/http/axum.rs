@@ -60,6 +60,21 @@ async fn router_layer_covers_routes_and_404() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn layer_of_a_method_leaves_the_405_alone() {
+    const WRONG_METHOD: StatusCode = StatusCode::METHOD_NOT_ALLOWED;
+    let limit = || once(key::header("x-user-id"));
+    let of_method = Router::new().route("/a", post(hello).route_layer(limit()));
+    let of_route = Router::new().route("/a", post(hello)).route_layer(limit());
+    let order = || alice("/a").method(Method::POST);
+    for (app, second) in [(of_method, WRONG_METHOD), (of_route, TOO_MANY)] {
+        assert_eq!(status(&app, alice("/a")).await, WRONG_METHOD);
+        assert_eq!(status(&app, alice("/a")).await, second);
+        let expected = if second == TOO_MANY { TOO_MANY } else { OK };
+        assert_eq!(status(&app, order()).await, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_route_layer_leaves_the_404_alone() {
     let app = Router::new().route("/a", get(hello)).route_layer(once(key::header("x-user-id")));
     for _ in 0..3 {

@@ -18,6 +18,9 @@ impl SlidingWindowLayer {
     /// fails, and if the client hangs up. Otherwise a client could run the handler any number of
     /// times by hanging up each time. See [`cancel_unanswered`](Self::cancel_unanswered).
     ///
+    /// The layer sees the responses from inside of it. A timeout or a catcher of panics that lies outside
+    /// makes its response without this layer, and such a request counts: put both inside.
+    ///
     /// If the client hangs up before the decision, the inner service is not called and the request
     /// does not count: a background task waits for the decision and cancels it. Without `cancel_if`
     /// such a request may count.
