@@ -22,8 +22,8 @@ const EXEMPT: &str = "exempt";
 /// Clones share the overrides. An override has the name of the policy, so a key keeps its log when its
 /// override is set, changed or removed. Every override takes memory until it is removed.
 ///
-/// Give an override the same longest window as the policy. Under a shorter one the log loses its older
-/// entries. They no longer count when the override is removed.
+/// An override may have another window. The log is kept for the longest window that was in use, so that the
+/// entries from before the override count again when it is removed.
 ///
 /// ```
 /// use tower_sliding_window::{Key, Overrides, Policy, PolicyError, Quota};

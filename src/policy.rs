@@ -42,10 +42,10 @@ pub(crate) fn is_name(text: &str) -> bool {
 /// A name and one or more quotas, all of which must hold.
 ///
 /// The name identifies the logs: two limiters with the same store and the same policy name share
-/// them. Use a name for one policy only, because a log keeps its entries for the longest window of the
-/// policy that was used last. Give all policies of one name, such as those of plans, the same longest
-/// window. The name also occurs in `RateLimit-Policy`, in the problem details and
-/// in Redis keys. It has 1 to 64 characters of `A-Z a-z 0-9 _ . -`.
+/// them. So do policies of one name with different quotas, such as those of plans: each counts what the
+/// others have admitted, and a log is kept for the longest of their windows that was in use. The name
+/// also occurs in `RateLimit-Policy`, in the problem details and in Redis keys. It has 1 to 64
+/// characters of `A-Z a-z 0-9 _ . -`.
 ///
 /// A policy made from a [`Quota`] or parsed from text is named `default`. Two such policies share logs
 /// if they were made with the same quotas, and also after their quotas were replaced.

@@ -27,7 +27,8 @@
       reset_us (microseconds): the time until the oldest entry leaves; 0 unless it is wanted
 
   Cost: O(log n) for each request, n is the number of entries in its log.
-  TTL: the window and 999 ms. An admission renews it. A denial renews it if it is too short.
+  TTL: the window and 999 ms. An admission renews it. A denial renews it if it is too short. A
+    longer TTL, of another policy with a longer window, stays.
 ]]
 local call = redis.call
 local time = call('TIME')
@@ -71,14 +72,17 @@ local function decide(i, member, limit, window_s, longest_ms, wanted)
   end
   local at_us, ttl_ms = now_us, longest_ms
   if entries > 0 then
-    local removed = call('ZREMRANGEBYSCORE', log, '-inf', (s - window_s) .. us)
-    entries, free = entries - removed, free + removed
-    if entries > 0 and call('PTTL', log) > tonumber(ttl_ms) then
-      -- The clock may have stepped back. The new entry must not leave before the newest one, and
-      -- the TTL must not become shorter.
+    local expired_us = (s - window_s) .. us
+    if call('PTTL', log) <= tonumber(ttl_ms) then
+      free = free + call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
+    else
+      -- Another policy needs the entries for longer, or the clock has stepped back. Nothing is
+      -- removed, the TTL does not become shorter, and the new entry must not leave before the
+      -- newest one.
+      free, ttl_ms = limit - call('ZCOUNT', log, '(' .. expired_us, '+inf'), nil
       local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
       if tonumber(newest_us) > tonumber(at_us) then
-        at_us, ttl_ms = newest_us, nil
+        at_us = newest_us
       end
     end
   end

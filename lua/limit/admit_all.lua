@@ -45,7 +45,7 @@
   Cost: O(log n) for each quota and O(1) for each key, n is the number of entries in the log or of
     strikes.
   TTL: of a log its longest window and 999 ms. An admission renews it. A denial renews it if it is
-    too short. Of the strikes within_us and a second. Of a ban record a second more than the time
+    too short. A longer TTL, of another policy with a longer window, stays. Of the strikes within_us and a second. Of a ban record a second more than the time
     until the ban, the levels and the episode are over.
 ]]
 local call = redis.call
@@ -54,11 +54,19 @@ local wants_reset, logs = ARGV[3] == '1', tonumber(ARGV[4])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
--- An entry older than the longest window counts for no quota.
-local arg = 5
+-- An entry older than the longest window counts for no quota. The TTL is longer than that of this
+-- policy if another one needs the entries for longer, or if the clock has stepped back. Then nothing
+-- is removed, and the TTL does not become shorter.
+local arg, ttl_ms, is_kept = 5, {}, {}
 for k = 1, logs do
   local horizon_us, quotas = ARGV[arg + 1], ARGV[arg + 2]
-  call('ZREMRANGEBYSCORE', KEYS[k], '-inf', now_us - horizon_us)
+  -- From version 7.2 on, Redis counts a TTL from the start of the script. The 999 ms keep the log
+  -- from expiring before its entries have left the window. They are as many as in admit.lua.
+  ttl_ms[k] = math.ceil(horizon_us / 1000) + 999
+  is_kept[k] = call('PTTL', KEYS[k]) > ttl_ms[k]
+  if not is_kept[k] then
+    call('ZREMRANGEBYSCORE', KEYS[k], '-inf', now_us - horizon_us)
+  end
   arg = arg + 3 + 2 * quotas
 end
 
@@ -81,7 +89,7 @@ for k = 1, logs do
     local is_enforced = limit > 0
     limit = math.abs(limit)
     local used, wait_us = entries, 0
-    if window_us < horizon_us then
+    if window_us < horizon_us or is_kept[k] then
       used = call('ZCOUNT', log, now_us - window_us + 1, '+inf')
     end
     if used + cost > limit and not recorded_us then
@@ -147,7 +155,7 @@ if admitted == 0 and mode ~= 'peek' then
     local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
     if newest_us
         and call('PTTL', log) * 1000 < math.min(newest_us + horizon_us - now_us, horizon_us) then
-      call('PEXPIRE', log, math.ceil(horizon_us / 1000) + 999)
+      call('PEXPIRE', log, ttl_ms[k])
     end
     arg = arg + 3 + 2 * quotas
   end
@@ -160,26 +168,18 @@ local is_recorded = admitted == 1 and not recorded_us and mode ~= 'peek'
 if is_recorded then
   arg = 5
   for k = 1, logs do
-    local log, cost = KEYS[k], tonumber(ARGV[arg])
-    local horizon_us, quotas = ARGV[arg + 1], ARGV[arg + 2]
-    local at_us, ttl_ms = now_us, math.ceil(horizon_us / 1000) + 999
-    if call('PTTL', log) > ttl_ms then
-      -- The clock may have stepped back. The new entry must not leave before the newest one, and
-      -- the TTL must not become shorter.
-      local newest_us = tonumber(call('ZRANGE', log, -1, -1, 'WITHSCORES')[2])
-      if newest_us > now_us then
-        at_us, ttl_ms, reply[2] = newest_us, nil, math.max(reply[2], newest_us)
-      end
+    local log, cost, quotas, at_us = KEYS[k], tonumber(ARGV[arg]), ARGV[arg + 2], now_us
+    if is_kept[k] then
+      -- If the clock has stepped back, the new entry must not leave before the newest one.
+      at_us = math.max(now_us, call('ZRANGE', log, -1, -1, 'WITHSCORES')[2])
+      reply[2] = math.max(reply[2], at_us)
     end
     -- A request of cost n is n entries: the UUID, and the UUID with each number from 2 to n.
     for n = 1, cost do
       call('ZADD', log, at_us, n == 1 and member or member .. n)
     end
-    if ttl_ms then
-      -- From version 7.2 on, Redis counts a TTL from the start of the script. The 999 ms keep the
-      -- log from expiring before its entries have left the window. They are as many as in
-      -- admit.lua: a longer TTL is a sign there that the clock has stepped back.
-      call('PEXPIRE', log, ttl_ms)
+    if not is_kept[k] then
+      call('PEXPIRE', log, ttl_ms[k])
     end
     arg = arg + 3 + 2 * quotas
   end

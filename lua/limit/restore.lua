@@ -40,7 +40,10 @@ local function restore(k, horizon_us, first, last)
     -- count.
     reset_us = -1
   end
-  call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
+  -- Another policy may need the entries for longer, see admit_all.lua.
+  if call('PTTL', log) <= math.ceil(horizon_us / 1000) + 999 then
+    call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
+  end
 
   local added, longest_left_us = 0, 0
   for a = first, last, 4 do

@@ -4,6 +4,7 @@ mod cancel;
 mod contract;
 mod costs;
 mod fleet;
+mod plans;
 mod reload;
 mod settle;
 mod waits;

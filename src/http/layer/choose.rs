@@ -22,10 +22,6 @@ impl SlidingWindowLayer {
     /// window begins with the entries that the shorter one still holds. Policies of different names
     /// have separate logs.
     ///
-    /// Give all policies of one name the same longest window. A request under a shorter one drops the
-    /// entries that are older than it. A client that can switch between the plans, such as with a header,
-    /// could empty the log of the longer window.
-    ///
     /// The metric `sliding_window_missing_keys_total` counts the requests without a key under the
     /// policy name `chosen`. [`Overrides`](crate::Overrides) chooses by key, from a configuration.
     ///

@@ -107,7 +107,8 @@ impl Inner {
 
     #[inline]
     pub(super) fn set_policy(&self, shard: &mut Shard, slot: u32, policy: &Arc<Policy>) {
-        if Arc::ptr_eq(shard.log(slot).policy(), policy) {
+        let stored = shard.log(slot).policy();
+        if Arc::ptr_eq(stored, policy) || is_needed_for_longer(stored, policy) {
             return;
         }
         shard.set_policy(slot, policy);
@@ -138,4 +139,12 @@ impl Inner {
             self.held.fetch_sub(dropped, Ordering::Relaxed);
         }
     }
+}
+
+/// Returns whether the policy of a log keeps its entries for longer than another policy of the same
+/// name, and is not an earlier version of it.
+fn is_needed_for_longer(stored: &Policy, other: &Policy) -> bool {
+    let handle = stored.handle().number();
+    let is_earlier_version = handle.is_some() && handle == other.handle().number();
+    !is_earlier_version && stored.longest_window_us() > other.longest_window_us()
 }
