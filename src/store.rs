@@ -67,7 +67,8 @@ pub use crate::window::{
 /// - A log is identified by [`Policy::log_name`](crate::Policy::log_name) and the bytes of the key.
 ///   All versions of a policy share it, whatever their quotas.
 /// - A log keeps an entry for the longest window among the quotas and candidates of the check's
-///   policy, or for longer if another policy of the same name has been used with a longer window. An entry that is exactly as old as a window is outside of it.
+///   policy, or for longer if another policy of the same name has been used with a longer window. An
+///   entry that is exactly as old as a window is outside of it.
 ///
 /// ## Checks
 ///
