@@ -45,8 +45,9 @@
   Cost: O(log n) for each quota and O(1) for each key, n is the number of entries in the log or of
     strikes.
   TTL: of a log its longest window and 999 ms. An admission renews it. A denial renews it if it is
-    too short. A longer TTL, of another policy with a longer window, stays. Of the strikes within_us and a second. Of a ban record a second more than the time
-    until the ban, the levels and the episode are over.
+    too short. A longer TTL, of another policy with a longer window, stays. Of the strikes within_us
+    and a second. Of a ban record a second more than the time until the ban, the levels and the
+    episode are over.
 ]]
 local call = redis.call
 local member, mode = ARGV[1], ARGV[2]
@@ -54,9 +55,9 @@ local wants_reset, logs = ARGV[3] == '1', tonumber(ARGV[4])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
--- An entry older than the longest window counts for no quota. The TTL is longer than that of this
--- policy if another one needs the entries for longer, or if the clock has stepped back. Then nothing
--- is removed, and the TTL does not become shorter.
+-- An entry older than the longest window counts for no quota. A longer TTL than that of this policy
+-- says that another one needs the entries for longer, or that the clock has stepped back. Then
+-- nothing is removed, and the TTL does not become shorter.
 local arg, ttl_ms, is_kept = 5, {}, {}
 for k = 1, logs do
   local horizon_us, quotas = ARGV[arg + 1], ARGV[arg + 2]
