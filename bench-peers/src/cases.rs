@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::Router;
-use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use axum::http::header::HeaderValue;
 use axum::http::request::Parts;
 use axum::middleware::from_fn_with_state;
-use axum::response::Response;
 use axum::routing::get;
 use clap::ValueEnum;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -18,13 +16,12 @@ use tower_sliding_window::store::Store;
 use tower_sliding_window::{Key, KeyError, MemoryStore, Quota, RedisStore, SlidingWindowLayer};
 
 use crate::least::LeastLayer;
+use crate::problem::problem;
 use crate::setup::{LIMIT, Window, user_of};
 use crate::{peers, textbook};
 
 /// The body of a response to an admitted request.
 const BODY: &str = "ordered";
-/// The body of the layer's response to a denied request, for a route that always sends it.
-const PROBLEM: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"violated-policies":["default"]}"#;
 
 /// What stands in front of the route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -178,18 +175,4 @@ async fn ping(State(mut connection): State<ConnectionManager>) -> Result<&'stati
         Ok(()) => Ok(BODY),
         Err(_) => Err(StatusCode::SERVICE_UNAVAILABLE),
     }
-}
-
-/// Returns the layer's response, made of constants and of the two fields that change.
-pub(crate) fn problem(retry_after: HeaderValue, rate_limit: HeaderValue) -> Response {
-    const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-    const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-    let mut response = Response::new(Body::from(PROBLEM));
-    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    headers.insert(RETRY_AFTER, retry_after);
-    headers.insert(RATE_LIMIT_POLICY, HeaderValue::from_static(r#""default";q=5;w=60"#));
-    headers.insert(RATE_LIMIT, rate_limit);
-    response
 }

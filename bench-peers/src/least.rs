@@ -17,7 +17,7 @@ use axum::response::Response;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 
-use crate::cases::problem;
+use crate::problem::problem;
 use crate::setup::user_of;
 
 /// Denies every user for the length of a window.

@@ -14,6 +14,7 @@ mod micro;
 #[cfg(feature = "observed")]
 mod observed;
 mod peers;
+mod problem;
 mod process;
 mod programs;
 mod record;
