@@ -66,13 +66,14 @@ async fn main() -> std::io::Result<()> {
 
     // All plans have one name. So a user has one log, and keeps it when the plan changes.
     let plan = |quota| PolicyHandle::new(Policy::new("user").quota(quota));
-    let (users, paid) = (Overrides::new(plan(Quota::per_minute(2))), plan(Quota::per_minute(3)));
+    let (free, paid) = (plan(Quota::per_minute(2)), plan(Quota::per_minute(3)));
+    let users = Overrides::new(&free);
 
     let overrides = users.clone();
     let limit = SlidingWindowLayer::by(
         move |request, key| {
             let is_paying = request.extensions.get::<User>().is_some_and(|user| user.is_paying);
-            let of_plan = || if is_paying { Some(paid.clone()) } else { overrides.get(key) };
+            let of_plan = || Some(if is_paying { paid.clone() } else { free.clone() });
             // An override comes before the plan.
             overrides.override_of(key).unwrap_or_else(of_plan)
         },

@@ -1,8 +1,8 @@
 //! The least layer: what no layer that denies a known user can leave out.
 //!
 //! It reads the user and the clock, looks the user up in a map behind a lock, and sends the same
-//! response as ours, of whose fields it writes two anew. It keeps no window, admits nobody and forgets
-//! nobody.
+//! response as ours, of whose fields it writes two anew. It keeps no window, admits no request and
+//! forgets no user.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

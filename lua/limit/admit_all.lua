@@ -58,13 +58,14 @@ local now_us = time[1] * 1000000 + time[2]
 -- An entry older than the longest window counts for no quota. A longer TTL than that of this policy
 -- says that another one needs the entries for longer, or that the clock has stepped back. Then
 -- nothing is removed, and the TTL does not become shorter.
-local arg, ttl_ms, is_kept = 5, {}, {}
+local arg, ttl_ms, left_ms, is_kept = 5, {}, {}, {}
 for k = 1, logs do
   local horizon_us, quotas = ARGV[arg + 1], ARGV[arg + 2]
   -- From version 7.2 on, Redis counts a TTL from the start of the script. The 999 ms keep the log
   -- from expiring before its entries have left the window. They are as many as in admit.lua.
   ttl_ms[k] = math.ceil(horizon_us / 1000) + 999
-  is_kept[k] = call('PTTL', KEYS[k]) > ttl_ms[k]
+  left_ms[k] = call('PTTL', KEYS[k])
+  is_kept[k] = left_ms[k] > ttl_ms[k]
   if not is_kept[k] then
     call('ZREMRANGEBYSCORE', KEYS[k], '-inf', now_us - horizon_us)
   end
@@ -155,7 +156,7 @@ if admitted == 0 and mode ~= 'peek' then
     local log, horizon_us, quotas = KEYS[k], tonumber(ARGV[arg + 1]), ARGV[arg + 2]
     local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
     if newest_us
-        and call('PTTL', log) * 1000 < math.min(newest_us + horizon_us - now_us, horizon_us) then
+        and left_ms[k] * 1000 < math.min(newest_us + horizon_us - now_us, horizon_us) then
       call('PEXPIRE', log, ttl_ms[k])
     end
     arg = arg + 3 + 2 * quotas

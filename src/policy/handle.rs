@@ -134,6 +134,12 @@ impl HandleId {
         Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
+    /// Returns whether two policies are versions of one, because they were set in the same handle.
+    #[cfg(feature = "memory")]
+    pub(crate) fn is_same(self, other: Self) -> bool {
+        self.number().is_some() && self.number() == other.number()
+    }
+
     /// Returns a number that all versions of a policy share, or `None` for a policy without a handle.
     pub(crate) fn number(self) -> Option<u64> {
         Some(self.0).filter(|number| *number > 0)

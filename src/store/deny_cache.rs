@@ -14,10 +14,8 @@ use self::denials::{Denials, Invalidation};
 #[cfg(feature = "redis")]
 use self::lookup::Lookup;
 #[cfg(feature = "redis")]
-use super::underlying::Underlying;
+use super::underlying::{CheckResult, Underlying};
 use super::{LogSnapshot, Restored, Store, StoreFuture};
-#[cfg(feature = "redis")]
-use crate::error::StoreError;
 use crate::window::{Check, Explanation, LogId, Outcome};
 
 pub(super) const DEFAULT_CAPACITY: usize = 65_536;
@@ -110,7 +108,7 @@ impl<S: Underlying> Underlying for DenyCache<S> {
         check: &Arc<Check>,
         (lookup, prepared): Self::Prepared,
         now: Instant,
-    ) -> Result<Outcome, StoreError> {
+    ) -> CheckResult {
         let outcome = self.store.send(check, prepared, now).await?;
         self.denials.end(lookup, check, &outcome);
         Ok(outcome)

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use self::journal::{ChangeKind, Journal, SharedJournal};
-use super::underlying::Underlying;
+use super::underlying::{CheckResult, Underlying};
 use super::{LogSnapshot, MemoryStore, Restored, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
@@ -84,8 +84,6 @@ struct Inner<S> {
     journal: SharedJournal,
     outage: Outage,
 }
-
-type CheckResult = Result<Outcome, StoreError>;
 
 impl<S: Underlying> Failover<S> {
     /// Puts local logs in front of a store. The journal has the same capacity as `local`.

@@ -9,6 +9,8 @@ use super::Store;
 use crate::error::StoreError;
 use crate::window::{Check, Outcome};
 
+pub(super) type CheckResult = Result<Outcome, StoreError>;
+
 /// A store under a [`Failover`](super::failover::Failover).
 ///
 /// A layer that wraps the future of [`Store::admit`] needs a box for its own future. The layers under
@@ -29,7 +31,7 @@ pub(super) trait Underlying: Store {
         check: &Arc<Check>,
         prepared: Self::Prepared,
         now: Instant,
-    ) -> impl Future<Output = Result<Outcome, StoreError>> + Send;
+    ) -> impl Future<Output = CheckResult> + Send;
 }
 
 #[cfg(test)]
@@ -47,7 +49,7 @@ mod tests {
                     Err(())
                 }
 
-                async fn send(&self, check: &Arc<Check>, (): (), _now: Instant) -> Result<Outcome, StoreError> {
+                async fn send(&self, check: &Arc<Check>, (): (), _now: Instant) -> CheckResult {
                     self.admit(check).await
                 }
             }

@@ -89,7 +89,14 @@ impl LogOutcome {
     #[must_use]
     pub fn new(quotas: impl IntoIterator<Item = QuotaState>) -> Self {
         let states: SmallVec<_> = quotas.into_iter().collect();
-        Self { quotas: states.len() as u32, is_read: true, states, ban: BanState::default() }
+        Self::from_states(states.len(), states)
+    }
+
+    /// Creates the outcome of a log without a ban from the states of its first `quotas` quotas and
+    /// then its candidates.
+    #[inline]
+    fn from_states(quotas: usize, states: SmallVec<[QuotaState; 2]>) -> Self {
+        Self { states, quotas: quotas as u32, is_read: true, ban: BanState::default() }
     }
 
     /// Sets the state of each of the policy's [`candidates`](Policy::candidates), in their order.
@@ -123,18 +130,12 @@ impl LogOutcome {
                 states
             }
         };
-        Self {
-            states,
-            quotas: policy.quotas().len() as u32,
-            is_read: true,
-            ban: BanState::default(),
-        }
+        Self::from_states(policy.quotas().len(), states)
     }
 
     /// Creates the outcome of a log from the states of the policy's quotas and then its candidates.
     pub(crate) fn with_states(policy: &Policy, states: SmallVec<[QuotaState; 2]>) -> Self {
-        let quotas = policy.quotas().len().min(states.len()) as u32;
-        Self { quotas, is_read: true, states, ban: BanState::default() }
+        Self::from_states(policy.quotas().len().min(states.len()), states)
     }
 
     pub(crate) fn empty(policy: &Policy) -> Self {

@@ -1,14 +1,13 @@
 //! The layer decides when the response future is polled. The task that calls the service may be
 //! another one, such as that of a `tower::buffer`.
 
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
+use http::{Response, StatusCode};
 use test_support::StubStore;
-use test_support::requests::by_user;
+use test_support::requests::{by_user, from_user, ok};
 use tokio::time::{sleep, timeout};
 use tower::buffer::Buffer;
 use tower::limit::GlobalConcurrencyLimitLayer;
@@ -18,15 +17,7 @@ use tower_sliding_window::{MemoryStore, Quota};
 
 const OK: StatusCode = StatusCode::OK;
 
-fn call(user: &str) -> Request<String> {
-    Request::builder().header("x-user-id", user).body(String::new()).unwrap()
-}
-
-async fn handler(_: Request<String>) -> Result<Response<String>, Infallible> {
-    Ok(Response::new(String::new()))
-}
-
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn unpolled_request_is_not_sent() {
     let sent = Arc::new(AtomicU32::new(0));
     let counter = sent.clone();
@@ -39,9 +30,9 @@ async fn unpolled_request_is_not_sent() {
         })
     };
     let layer = by_user(Quota::per_minute(9), StubStore(admit, || ())).cancel_if(|_| false);
-    let mut service = layer.layer(service_fn(handler));
-    drop(service.ready().await.unwrap().call(call("alice")));
-    sleep(Duration::from_millis(50)).await;
+    let mut service = layer.layer(service_fn(ok));
+    drop(service.ready().await.unwrap().call(from_user("alice")));
+    sleep(Duration::from_secs(1)).await;
     assert_eq!(sent.load(Ordering::SeqCst), 0);
 }
 
@@ -54,10 +45,10 @@ async fn panic_in_on_rejection_leaves_the_buffer() {
         }
         Response::new(String::new())
     });
-    let buffer = Buffer::new(layer.layer(service_fn(handler)), 8);
+    let buffer = Buffer::new(layer.layer(service_fn(ok)), 8);
     let send = |user: &'static str| {
         let buffer = buffer.clone();
-        tokio::spawn(async move { buffer.oneshot(call(user)).await.map(|it| it.status()) })
+        tokio::spawn(async move { buffer.oneshot(from_user(user)).await.map(|it| it.status()) })
     };
     assert_eq!(send("alice").await.unwrap().unwrap(), OK);
     let _ = send("alice").await;
@@ -66,11 +57,11 @@ async fn panic_in_on_rejection_leaves_the_buffer() {
 
 #[tokio::test]
 async fn denial_holds_no_permit() {
-    let inner = GlobalConcurrencyLimitLayer::new(1).layer(service_fn(handler));
+    let inner = GlobalConcurrencyLimitLayer::new(1).layer(service_fn(ok));
     let layer = by_user(Quota::per_minute(1), MemoryStore::new());
     let (mut one, mut other) = (layer.layer(inner.clone()), layer.layer(inner));
-    assert_eq!(one.ready().await.unwrap().call(call("alice")).await.unwrap().status(), OK);
-    let denied = one.ready().await.unwrap().call(call("alice")).await.unwrap();
+    assert_eq!(one.ready().await.unwrap().call(from_user("alice")).await.unwrap().status(), OK);
+    let denied = one.ready().await.unwrap().call(from_user("alice")).await.unwrap();
     assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
     let ready = timeout(Duration::from_secs(1), other.ready()).await;
     assert!(ready.is_ok(), "the denied client keeps the only permit while it is idle");
@@ -86,9 +77,9 @@ async fn on_decision_runs_in_the_task_of_the_request() {
     let tasks = seen.clone();
     let layer = by_user(Quota::per_minute(9), MemoryStore::new())
         .on_decision(move |_| tasks.lock().unwrap().push(tokio::task::id()));
-    let buffer = Buffer::new(layer.layer(service_fn(handler)), 8);
+    let buffer = Buffer::new(layer.layer(service_fn(ok)), 8);
     let task = tokio::spawn(async move {
-        buffer.oneshot(call("alice")).await.unwrap();
+        buffer.oneshot(from_user("alice")).await.unwrap();
         tokio::task::id()
     });
     let id = task.await.unwrap();
@@ -101,7 +92,7 @@ async fn on_decision_sees_the_scope_of_the_future() {
     let tenant = seen.clone();
     let layer = by_user(Quota::per_minute(9), MemoryStore::new())
         .on_decision(move |_| *tenant.lock().unwrap() = TENANT.try_with(|it| *it).ok());
-    let mut service = layer.layer(service_fn(handler));
-    TENANT.scope("acme", service.ready().await.unwrap().call(call("alice"))).await.unwrap();
+    let mut service = layer.layer(service_fn(ok));
+    TENANT.scope("acme", service.ready().await.unwrap().call(from_user("alice"))).await.unwrap();
     assert_eq!(*seen.lock().unwrap(), Some("acme"));
 }

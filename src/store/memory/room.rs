@@ -144,7 +144,6 @@ impl Inner {
 /// Returns whether the policy of a log keeps its entries for longer than another policy of the same
 /// name, and is not an earlier version of it.
 fn is_needed_for_longer(stored: &Policy, other: &Policy) -> bool {
-    let handle = stored.handle().number();
-    let is_earlier_version = handle.is_some() && handle == other.handle().number();
-    !is_earlier_version && stored.longest_window_us() > other.longest_window_us()
+    !stored.handle().is_same(other.handle())
+        && stored.longest_window_us() > other.longest_window_us()
 }

@@ -20,7 +20,8 @@ pub(super) struct StoredLog {
     pub(super) entries: Log,
     /// Short keys are inline: to follow a pointer costs as much as the rest of a look-up.
     key: SmallVec<[u8; 24]>,
-    /// The policy of the last decision. Its longest window says how long entries are kept.
+    /// The policy of the last decision, or one of the same name whose longer window was in use before. Its
+    /// longest window says how long entries are kept.
     policy: Arc<Policy>,
     /// When the log comes due: the instant of its entry in `Shard::expiries`. It is not later than the
     /// expiry, unless the newest entry was cancelled.
@@ -136,7 +137,7 @@ impl Shard {
     /// Another policy of the same name may be in use for other keys.
     pub(super) fn shorten(&mut self, policy: &Arc<Policy>) {
         let is_longer = |stored: &StoredLog| {
-            stored.policy.handle().number() == policy.handle().number()
+            stored.policy.handle().is_same(policy.handle())
                 && stored.policy.shares_logs_with(policy)
                 && stored.policy.longest_window_us() > policy.longest_window_us()
         };

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::error::StoreError;
-use crate::store::underlying::Underlying;
+use crate::store::underlying::{CheckResult, Underlying};
 use crate::store::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::window::{Check, Explanation, LogId, LogOutcome, Outcome, Rollback};
 
@@ -136,7 +136,7 @@ impl<S: Store> Underlying for CrossSlot<S> {
         Err(())
     }
 
-    async fn send(&self, check: &Arc<Check>, (): (), _now: Instant) -> Result<Outcome, StoreError> {
+    async fn send(&self, check: &Arc<Check>, (): (), _now: Instant) -> CheckResult {
         self.admit(check).await
     }
 }

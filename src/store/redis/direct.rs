@@ -15,12 +15,10 @@ use super::requests::{AdmitRequest, RestoreRequest, SettleRequest};
 use crate::error::StoreError;
 use crate::policy::Policy;
 use crate::redis::{Batch, BatchedRequest, Client, Keys};
-use crate::store::underlying::Underlying;
+use crate::store::underlying::{CheckResult, Underlying};
 use crate::store::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::time::micros;
 use crate::window::{Check, Explanation, LogId, Outcome, STRIKES_REASON};
-
-type CheckResult = Result<Outcome, StoreError>;
 
 /// A cheap handle: clones share everything.
 #[derive(Clone)]
