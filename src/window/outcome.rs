@@ -49,6 +49,14 @@ impl Outcome {
         }
     }
 
+    /// Creates the outcome of a check of one log.
+    #[inline]
+    pub(crate) fn of_one(admitted: bool, now_us: u64, log: LogOutcome) -> Self {
+        let mut outcome = Self::from_logs(admitted, SmallVec::from_buf([log]));
+        outcome.timestamp = Some(Duration::from_micros(now_us));
+        outcome
+    }
+
     /// Sets the timestamp of the decision, on the store's clock. Defaults to none.
     #[must_use]
     pub fn with_timestamp(mut self, timestamp: Duration) -> Self {
@@ -77,7 +85,7 @@ impl Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogOutcome {
     /// The states of the quotas and then of the candidates, with one allocation at most.
-    states: SmallVec<[QuotaState; 2]>,
+    states: SmallVec<[QuotaState; 1]>,
     quotas: u32,
     is_read: bool,
     ban: BanState,
@@ -95,7 +103,7 @@ impl LogOutcome {
     /// Creates the outcome of a log without a ban from the states of its first `quotas` quotas and
     /// then its candidates.
     #[inline]
-    fn from_states(quotas: usize, states: SmallVec<[QuotaState; 2]>) -> Self {
+    fn from_states(quotas: usize, states: SmallVec<[QuotaState; 1]>) -> Self {
         Self { states, quotas: quotas as u32, is_read: true, ban: BanState::default() }
     }
 
@@ -113,6 +121,12 @@ impl LogOutcome {
     pub fn with_ban(mut self, ban: BanState) -> Self {
         self.ban = ban;
         self
+    }
+
+    /// Creates the outcome of a log under one quota, without a candidate.
+    #[inline]
+    pub(crate) fn of_one(state: QuotaState) -> Self {
+        Self::from_states(1, only(state))
     }
 
     /// Creates the outcome of a log by computing the state of each quota and candidate.
@@ -134,7 +148,7 @@ impl LogOutcome {
     }
 
     /// Creates the outcome of a log from the states of the policy's quotas and then its candidates.
-    pub(crate) fn with_states(policy: &Policy, states: SmallVec<[QuotaState; 2]>) -> Self {
+    pub(crate) fn with_states(policy: &Policy, states: SmallVec<[QuotaState; 1]>) -> Self {
         Self::from_states(policy.quotas().len().min(states.len()), states)
     }
 
@@ -207,10 +221,7 @@ impl LogOutcome {
     #[inline]
     pub(crate) fn count(&mut self, policy: &Policy, cost: u32) {
         for (quota, state) in policy.quotas_and_candidates().zip(self.states_mut()) {
-            state.remaining = state.remaining.saturating_sub(cost);
-            if state.reset_us == 0 {
-                state.reset_us = quota.window_us();
-            }
+            state.count(quota, cost);
         }
     }
 
@@ -234,8 +245,9 @@ impl LogOutcome {
     }
 }
 
-fn only(state: QuotaState) -> SmallVec<[QuotaState; 2]> {
-    SmallVec::from_buf_and_len([state, QuotaState::default()], 1)
+#[inline]
+fn only(state: QuotaState) -> SmallVec<[QuotaState; 1]> {
+    SmallVec::from_buf([state])
 }
 
 /// The state of one quota at an instant.
@@ -279,6 +291,15 @@ impl QuotaState {
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.wait_us > 0
+    }
+
+    /// Makes the state that of after an admission.
+    #[inline]
+    pub(crate) fn count(&mut self, quota: Quota, cost: u32) {
+        self.remaining = self.remaining.saturating_sub(cost);
+        if self.reset_us == 0 {
+            self.reset_us = quota.window_us();
+        }
     }
 
     /// Returns the state `elapsed_us` later, without the places that become free meanwhile.

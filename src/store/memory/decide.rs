@@ -43,25 +43,37 @@ impl Inner {
         let now_us = self.now_us();
         let slot = shard.find(hash, log);
         let entries = slot.map_or(&shard::EMPTY, |slot| &shard.log(slot).entries);
-        let mut log_outcome =
-            LogOutcome::of(&log.policy, |quota| entries.state(now_us, quota, check.cost));
-        let admitted = !log_outcome.is_full();
-        if record && let Some(slot) = slot {
-            self.set_policy(&mut shard, slot, &log.policy);
-        }
-        if admitted && record && check.cost > 0 {
+        let add = |shard: &mut Shard, admitted: bool| {
+            if record && let Some(slot) = slot {
+                self.set_policy(shard, slot, &log.policy);
+            }
+            if !admitted || !record || check.cost == 0 {
+                return Ok(false);
+            }
             if slot.is_none() && !self.reserve(1) {
                 return Err(StoreError::Full { capacity: self.capacity });
             }
-            let slot = slot.unwrap_or_else(|| self.insert(&mut shard, hash, log, now_us));
+            let slot = slot.unwrap_or_else(|| self.insert(shard, hash, log, now_us));
             shard.log_mut(slot).add(Entry { at_us: now_us, id: check.id }, now_us, check.cost);
-            log_outcome.count(&log.policy, check.cost);
-            self.drop_expired(&mut shard, now_us, DROPPED_PER_ADMISSION);
+            self.drop_expired(shard, now_us, DROPPED_PER_ADMISSION);
+            Ok(true)
+        };
+        // Nearly every policy has one quota, whose state then stays in registers.
+        if let ([quota], []) = (log.policy.quotas(), log.policy.candidates()) {
+            let mut state = entries.state(now_us, *quota, check.cost);
+            let admitted = !state.is_full();
+            if add(&mut shard, admitted)? {
+                state.count(*quota, check.cost);
+            }
+            return Ok(Outcome::of_one(admitted, now_us, LogOutcome::of_one(state)));
         }
-        drop(shard);
-        let mut outcome = Outcome::from_logs(admitted, SmallVec::from_buf([log_outcome]));
-        outcome.timestamp = Some(Duration::from_micros(now_us));
-        Ok(outcome)
+        let mut log_outcome =
+            LogOutcome::of(&log.policy, |quota| entries.state(now_us, quota, check.cost));
+        let admitted = !log_outcome.is_full();
+        if add(&mut shard, admitted)? {
+            log_outcome.count(&log.policy, check.cost);
+        }
+        Ok(Outcome::of_one(admitted, now_us, log_outcome))
     }
 
     fn try_decide_all(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
