@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use smallvec::SmallVec;
 
 use super::body::{RejectionBody, ResponseBody};
@@ -81,9 +81,7 @@ impl Rejection {
     #[must_use]
     pub fn to_response(&self) -> Response<String> {
         let mut response = problem::response(self);
-        if let Some(wait) = self.retry_after() {
-            Fields::of_new(response.headers_mut()).insert_retry_after(wait);
-        }
+        self.insert_retry_after(&mut Fields::of_new(response.headers_mut()));
         response
     }
 
@@ -134,34 +132,64 @@ impl Rejection {
         respond: Option<&OnRejection>,
         shown: RateLimitHeaders,
     ) -> Response<ResponseBody<B>> {
-        let own = respond.map(|respond| respond(head, self));
-        let is_own = own.is_some();
-        let grpc = grpc::content_type(head);
-        let mut response = match (own, grpc) {
-            // No gRPC client can read another content type.
-            (Some(own), Some(_)) if !grpc::is_response(&own) => grpc::response(self).map(whole),
-            (Some(own), _) => own.map(ResponseBody::rejection),
-            (None, Some(_)) => grpc::response(self).map(whole),
-            (None, None) => problem::response_of(self, whole(problem::kept_document(self))),
-        };
-        if let Some(content_type) = grpc {
-            grpc::set_content_type(response.headers_mut(), content_type);
+        match (respond, grpc::content_type(head)) {
+            (None, None) => self.default_response(shown),
+            (respond, grpc) => {
+                self.other_response(respond.map(|respond| respond(head, self)), grpc, shown)
+            }
         }
+    }
+
+    /// Makes the response that nearly every rejection has. It is large, so it is made in place.
+    fn default_response<B>(&self, shown: RateLimitHeaders) -> Response<ResponseBody<B>> {
+        let mut response = problem::response_of(self, whole(problem::kept_document(self)));
+        let mut fields = Fields::of_new(response.headers_mut());
+        self.insert_retry_after(&mut fields);
+        self.insert_rate_limit(&mut fields, shown);
+        response
+    }
+
+    /// Makes the response of the application, or one to a gRPC request.
+    fn other_response<B>(
+        &self,
+        own: Option<Response<RejectionBody>>,
+        grpc: Option<&HeaderValue>,
+        shown: RateLimitHeaders,
+    ) -> Response<ResponseBody<B>> {
+        let is_own = own.is_some();
+        let mut response = match own {
+            // No gRPC client can read another content type.
+            Some(own) if grpc.is_none() || grpc::is_response(&own) => {
+                own.map(ResponseBody::rejection)
+            }
+            _ => grpc::response(self).map(whole),
+        };
         let headers = response.headers_mut();
+        if let Some(content_type) = grpc {
+            grpc::set_content_type(headers, content_type);
+        }
         let mut fields = match is_own {
             true => Fields::of_application(headers),
             false => Fields::of_new(headers),
         };
-        if grpc.is_none()
-            && let Some(wait) = self.retry_after()
-        {
+        if grpc.is_none() {
+            self.insert_retry_after(&mut fields);
+        }
+        self.insert_rate_limit(&mut fields, shown);
+        response
+    }
+
+    fn insert_retry_after(&self, fields: &mut Fields<'_>) {
+        if let Some(wait) = self.retry_after() {
             fields.insert_retry_after(wait);
         }
+    }
+
+    fn insert_rate_limit(&self, fields: &mut Fields<'_>, shown: RateLimitHeaders) {
         // A ban does not depend on the quotas, whose state would mislead the client.
         if let Self::Denied(denied) = self {
-            shown.insert(&mut fields, denied.usage());
+            shown.insert(fields, denied.usage());
         }
-        response
     }
 
     /// Returns the names of the quotas and bans that deny the request, each once.

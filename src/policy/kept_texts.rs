@@ -28,8 +28,15 @@ trait Keep: Send + Sync {
 pub(crate) struct FieldTexts {
     /// The field that shows the quotas.
     pub(crate) policy: HeaderValue,
-    /// The quoted name of each quota.
-    pub(crate) names: SmallVec<[Box<str>; 1]>,
+    pub(crate) quotas: SmallVec<[QuotaTexts; 1]>,
+}
+
+/// The parts of header fields for one quota.
+pub(crate) struct QuotaTexts {
+    /// The quoted name.
+    pub(crate) name: Box<str>,
+    /// The item of a full quota, without the number of seconds at its end.
+    pub(crate) full: Box<str>,
 }
 
 #[derive(Default)]

@@ -231,6 +231,10 @@ impl Usage {
         &self.check
     }
 
+    pub(crate) fn is_denied(&self) -> bool {
+        !self.outcome.admitted
+    }
+
     /// Adds the places of the request to the remaining ones, after it was cancelled.
     pub(crate) fn give_back(&mut self) {
         for ((log, cost), outcome) in self.check.costs().zip(self.outcome.logs_mut()) {

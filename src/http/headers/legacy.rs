@@ -20,8 +20,7 @@ pub(super) fn insert(fields: &mut Fields<'_>, usage: &Usage) {
         (u64::MAX - state.wait_us, state.remaining, u64::MAX - quota.window_us())
     });
     let Some((quota, state)) = most_limiting else { return };
-    let is_denied = !usage.retry_after().is_zero();
-    let pair = Pair::new(quota, &state, is_denied);
+    let pair = Pair::new(quota, &state, usage.is_denied());
     fields.insert(LIMIT, HeaderValue::from(quota.limit()));
     fields.insert(REMAINING, HeaderValue::from(pair.available));
     if let Some(window) = pair.window {
