@@ -27,8 +27,7 @@
       reset_us (microseconds): the time until the oldest entry leaves; 0 unless it is wanted
 
   Cost: O(log n) for each request, n is the number of entries in its log.
-  TTL: the window and 999 ms. An admission renews it. A denial renews it if it is too short. A
-    longer TTL, of another policy with a longer window, stays.
+  TTL: a log expires one window and a second after its newest entry, or later, see admit_all.lua.
 ]]
 local call = redis.call
 local time = call('TIME')
@@ -37,32 +36,47 @@ if #us < 6 then
   us = string.rep('0', 6 - #us) .. us
 end
 local now_us = s .. us
+local now_ms = math.floor(now_us / 1000)
 
 -- Returns what is wanted in addition to the decision.
 local function detailed(decision, log, at_us, window_s, wanted)
   local reset_us = 0
   if wanted == 'reset' then
     local since_us = '(' .. (s - window_s) .. us
-    local oldest = call('ZRANGEBYSCORE', log, since_us, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    local oldest = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
     reset_us = oldest[2] + window_s * 1000000 - now_us
   end
   local reply = { decision, at_us, reset_us }
   return reply
 end
 
-local function decide(i, member, limit, window_s, longest_ms, wanted)
-  local log = KEYS[i]
-  local entries = call('ZCARD', log)
-  local free = limit - entries
+-- Decides on a request whose log has entries.
+local function decide_by(log, entries, member, limit, window_s, own_ms, expires_ms, wanted)
+  -- How long the log is kept after its newest entry. If that is longer than by this policy, it is
+  -- by one with a longer window, see admit_all.lua.
+  local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
+  local newest_ms = math.floor(newest_us / 1000)
+  local kept_ms = call('PTTL', log) + now_ms - newest_ms
+  local is_longer, until_ms = kept_ms > own_ms + 1, newest_ms + kept_ms
+  if is_longer then
+    until_ms = tonumber(call('ZSCORE', log, 'until') or until_ms)
+  end
+  local is_kept = is_longer and until_ms > now_ms
+
+  local expired_us, free = (s - window_s) .. us, limit - entries
+  if is_kept then
+    free = limit - call('ZCOUNT', log, '(' .. expired_us, '+inf')
+  end
   if free <= 0 then
     -- The request fits as soon as the limit-th newest entry has left the window.
-    local window_us = window_s * 1000000
-    local wait_us = call('ZRANGE', log, -limit, -limit, 'WITHSCORES')[2] + window_us - now_us
+    local leaves_us = call('ZRANGE', log, -limit, -limit, 'WITHSCORES')[2] + window_s * 1000000
+    local wait_us = leaves_us - now_us
     if wait_us > 0 then
-      -- The TTL may come from a shorter window: keep the entries as long as this one needs them.
-      local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
-      if call('PTTL', log) * 1000 < math.min(newest_us + window_us - now_us, window_us) then
-        call('PEXPIRE', log, longest_ms)
+      if kept_ms < own_ms - 1 then
+        -- A policy with a shorter window has used the log.
+        call('PEXPIREAT', log, newest_ms + own_ms)
+      elseif not is_kept and entries > limit then
+        call('ZREM', log, 'until')
       end
       if wanted ~= 'decision' then
         return detailed(-wait_us, log, now_us, window_s, wanted)
@@ -70,48 +84,54 @@ local function decide(i, member, limit, window_s, longest_ms, wanted)
       return -wait_us
     end
   end
-  local at_us, ttl_ms = now_us, longest_ms
-  if entries > 0 then
-    local expired_us = (s - window_s) .. us
-    if call('PTTL', log) <= tonumber(ttl_ms) then
-      free = free + call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
-    else
-      -- Another policy needs the entries for longer, or the clock has stepped back. Nothing is
-      -- removed, the TTL does not become shorter, and the new entry must not leave before the
-      -- newest one.
-      free, ttl_ms = limit - call('ZCOUNT', log, '(' .. expired_us, '+inf'), nil
-      local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
-      if tonumber(newest_us) > tonumber(at_us) then
-        at_us = newest_us
-      end
-    end
+
+  local at_us, at_ms = now_us, now_ms
+  if newest_us - now_us > 0 then
+    -- The clock has stepped back: the new entry must not leave before the newest one.
+    at_us, at_ms, expires_ms = newest_us, newest_ms, newest_ms + own_ms
+  end
+  if is_kept then
+    call('ZADD', log, until_ms, 'until')
+    expires_ms = at_ms + kept_ms
+  else
+    free = free + call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
   end
   call('ZADD', log, at_us, member)
-  if ttl_ms then
-    call('PEXPIRE', log, ttl_ms)
-  end
+  call('PEXPIREAT', log, expires_ms)
   if wanted ~= 'decision' then
     return detailed(free - 1, log, at_us, window_s, wanted)
   end
   return free - 1
 end
 
+local function decide(log, member, limit, window_s, own_ms, expires_ms, wanted)
+  local entries = call('ZCARD', log)
+  if entries > 0 then
+    return decide_by(log, entries, member, limit, window_s, own_ms, expires_ms, wanted)
+  end
+  call('ZADD', log, now_us, member)
+  call('PEXPIREAT', log, expires_ms)
+  if wanted ~= 'decision' then
+    return detailed(limit - 1, log, now_us, window_s, wanted)
+  end
+  return limit - 1
+end
+
 local replies, i, arg, member = {}, 1, 1, 1
-local limit, window_s, wanted, longest_ms
+local limit, window_s, own_ms, expires_ms, wanted
 
 -- Decides on the requests of a group, from the next one on.
 local function decide_rest()
   while member < arg do
-    replies[i] = decide(i, ARGV[member], limit, window_s, longest_ms, wanted)
+    replies[i] = decide(KEYS[i], ARGV[member], limit, window_s, own_ms, expires_ms, wanted)
     i, member = i + 1, member + 1
   end
 end
 
 while i <= #KEYS do
   limit, window_s, wanted = tonumber(ARGV[arg + 1]), ARGV[arg + 2], ARGV[arg + 3]
-  -- From version 7.2 on, Redis counts a TTL from the start of the script. The 999 ms keep a log
-  -- from expiring before its entries have left the window.
-  longest_ms = window_s .. '999'
+  own_ms = (window_s + 1) * 1000
+  expires_ms = string.format('%.0f', now_ms + own_ms)
   member = arg + 4
   arg = member + ARGV[arg]
   while member < arg do

@@ -44,30 +44,40 @@
 
   Cost: O(log n) for each quota and O(1) for each key, n is the number of entries in the log or of
     strikes.
-  TTL: of a log its longest window and 999 ms. An admission renews it. A denial renews it if it is
-    too short. A longer TTL, of another policy with a longer window, stays. Of the strikes within_us
-    and a second. Of a ban record a second more than the time until the ban, the levels and the
-    episode are over.
+  TTL: a log expires its longest window and a second after its newest entry, or later, see below.
+    Of the strikes within_us and a second. Of a ban record a second more than the time until the
+    ban, the levels and the episode are over.
+
+  Policies with different windows can share a log. It is kept for the longest one that is in use:
+  that was used for a check within its own length. The time from the newest entry to the expiry
+  says how long the log is kept. If that is longer than a policy needs, the policy leaves it so and
+  removes no entry. It adds an entry `until` whose score is the instant, in milliseconds, at which
+  the longer window is no longer in use. It is the lowest score, so the next check under the longer
+  window removes it with the entries that have expired.
 ]]
 local call = redis.call
 local member, mode = ARGV[1], ARGV[2]
 local wants_reset, logs = ARGV[3] == '1', tonumber(ARGV[4])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
+local now_ms = math.floor(now_us / 1000)
 
--- An entry older than the longest window counts for no quota. A longer TTL than that of this policy
--- says that another one needs the entries for longer, or that the clock has stepped back. Then
--- nothing is removed, and the TTL does not become shorter.
-local arg, ttl_ms, left_ms, is_kept = 5, {}, {}, {}
+local arg, own_ms, kept_ms, until_ms, newest_us, is_kept = 5, {}, {}, {}, {}, {}
 for k = 1, logs do
-  local horizon_us, quotas = ARGV[arg + 1], ARGV[arg + 2]
-  -- From version 7.2 on, Redis counts a TTL from the start of the script. The 999 ms keep the log
-  -- from expiring before its entries have left the window. They are as many as in admit.lua.
-  ttl_ms[k] = math.ceil(horizon_us / 1000) + 999
-  left_ms[k] = call('PTTL', KEYS[k])
-  is_kept[k] = left_ms[k] > ttl_ms[k]
-  if not is_kept[k] then
-    call('ZREMRANGEBYSCORE', KEYS[k], '-inf', now_us - horizon_us)
+  local log, horizon_us, quotas = KEYS[k], ARGV[arg + 1], ARGV[arg + 2]
+  own_ms[k] = math.ceil(horizon_us / 1000) + 1000
+  newest_us[k] = tonumber(call('ZRANGE', log, -1, -1, 'WITHSCORES')[2])
+  if newest_us[k] then
+    local newest_ms = math.floor(newest_us[k] / 1000)
+    kept_ms[k] = call('PTTL', log) + now_ms - newest_ms
+    -- Before version 7.2, a millisecond can pass between two commands of a script.
+    if kept_ms[k] > own_ms[k] + 1 then
+      until_ms[k] = tonumber(call('ZSCORE', log, 'until') or newest_ms + kept_ms[k])
+      is_kept[k] = until_ms[k] > now_ms
+    end
+    if not is_kept[k] then
+      call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
+    end
   end
   arg = arg + 3 + 2 * quotas
 end
@@ -150,16 +160,11 @@ end
 
 reply[1] = admitted
 if admitted == 0 and mode ~= 'peek' then
-  arg = 5
   for k = 1, logs do
-    -- The TTL may come from a shorter window: keep the entries as long as this one needs them.
-    local log, horizon_us, quotas = KEYS[k], tonumber(ARGV[arg + 1]), ARGV[arg + 2]
-    local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
-    if newest_us
-        and left_ms[k] * 1000 < math.min(newest_us + horizon_us - now_us, horizon_us) then
-      call('PEXPIRE', log, ttl_ms[k])
+    -- A policy with a shorter window has used the log: keep the entries as long as this one needs.
+    if newest_us[k] and kept_ms[k] < own_ms[k] - 1 then
+      call('PEXPIREAT', KEYS[k], math.floor(newest_us[k] / 1000) + own_ms[k])
     end
-    arg = arg + 3 + 2 * quotas
   end
 end
 if recorded_us then
@@ -170,18 +175,20 @@ local is_recorded = admitted == 1 and not recorded_us and mode ~= 'peek'
 if is_recorded then
   arg = 5
   for k = 1, logs do
-    local log, cost, quotas, at_us = KEYS[k], tonumber(ARGV[arg]), ARGV[arg + 2], now_us
-    if is_kept[k] then
-      -- If the clock has stepped back, the new entry must not leave before the newest one.
-      at_us = math.max(now_us, call('ZRANGE', log, -1, -1, 'WITHSCORES')[2])
-      reply[2] = math.max(reply[2], at_us)
-    end
+    local log, cost, quotas = KEYS[k], tonumber(ARGV[arg]), ARGV[arg + 2]
+    -- If the clock has stepped back, the new entry must not leave before the newest one.
+    local at_us = math.max(now_us, newest_us[k] or 0)
+    reply[2] = math.max(reply[2], at_us)
     -- A request of cost n is n entries: the UUID, and the UUID with each number from 2 to n.
     for n = 1, cost do
       call('ZADD', log, at_us, n == 1 and member or member .. n)
     end
-    if not is_kept[k] then
-      call('PEXPIRE', log, ttl_ms[k])
+    if is_kept[k] then
+      call('ZADD', log, until_ms[k], 'until')
+    end
+    if cost > 0 then
+      local longest_ms = is_kept[k] and kept_ms[k] or own_ms[k]
+      call('PEXPIREAT', log, math.floor(at_us / 1000) + longest_ms)
     end
     arg = arg + 3 + 2 * quotas
   end

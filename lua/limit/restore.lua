@@ -25,12 +25,13 @@
       reset_age_us (microseconds): how long ago the log was reset; -1 if no reset matters
 
   Cost: O(log n) for each place, n is the number of entries in the log.
-  TTL: what is left of the longest window, and 999 ms. It never becomes shorter.
+  TTL: of a log as in admit_all.lua. It never becomes shorter.
 ]]
 local call = redis.call
 local delay_us = tonumber(ARGV[1])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
+local now_ms = math.floor(now_us / 1000)
 
 local function restore(k, horizon_us, first, last)
   local log, mark = KEYS[k], KEYS[k + 1]
@@ -40,12 +41,17 @@ local function restore(k, horizon_us, first, last)
     -- count.
     reset_us = -1
   end
-  -- Another policy may need the entries for longer, see admit_all.lua.
-  if call('PTTL', log) <= math.ceil(horizon_us / 1000) + 999 then
+  -- A policy with a longer window may need the entries for longer, see admit_all.lua.
+  local own_ms = math.ceil(horizon_us / 1000) + 1000
+  local kept_ms, newest_us = own_ms, call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
+  if newest_us then
+    kept_ms = math.max(own_ms, call('PTTL', log) + now_ms - math.floor(newest_us / 1000))
+  end
+  if kept_ms <= own_ms + 1 then
     call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
   end
 
-  local added, longest_left_us = 0, 0
+  local added, latest_us = 0, 0
   for a = first, last, 4 do
     local member, cost, age_us, mode = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
     local at_us, left_us = now_us - age_us, horizon_us - age_us
@@ -72,13 +78,13 @@ local function restore(k, horizon_us, first, last)
           n = n + 1
         end
       end
-      longest_left_us = math.max(longest_left_us, left_us)
+      latest_us = math.max(latest_us, at_us)
     end
   end
-  if longest_left_us > 0 then
-    local ttl_ms = math.ceil(longest_left_us / 1000) + 999
-    if call('PTTL', log) < ttl_ms then
-      call('PEXPIRE', log, ttl_ms)
+  if latest_us > 0 then
+    local expires_ms = math.floor(latest_us / 1000) + kept_ms
+    if now_ms + call('PTTL', log) < expires_ms then
+      call('PEXPIREAT', log, expires_ms)
     end
   end
   local reply = { added, reset_us < 0 and -1 or now_us - reset_us }

@@ -19,11 +19,25 @@
         Redis can't use a log, which concerns no other request
 
   Cost: O(log n) for each place that is added or removed, n is the number of entries in the log.
-  TTL: unchanged.
+  TTL: if the newest entry is removed, a log expires as much sooner as the next one is older.
 ]]
 local call = redis.call
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
+
+-- After the entries of an instant were removed: keeps the log for as long as before after its
+-- newest entry, see admit_all.lua.
+local function expire_sooner(log, removed_us)
+  local newest, left_ms = call('ZRANGE', log, -1, -1, 'WITHSCORES'), call('PTTL', log)
+  if newest[1] == 'until' then
+    call('DEL', log)
+  elseif newest[1] and left_ms > 0 then
+    local sooner_ms = math.floor(removed_us / 1000) - math.floor(newest[2] / 1000)
+    if sooner_ms > 0 then
+      call('PEXPIRE', log, left_ms - sooner_ms)
+    end
+  end
+end
 
 local function settle(member, cost, first_log, first_horizon, logs)
   -- The entries of a request are the UUID, and the UUID with each number from 2 on, without a gap.
@@ -48,6 +62,9 @@ local function settle(member, cost, first_log, first_horizon, logs)
       n = cost
       while n > 1 and call('ZADD', log, 'NX', at_us, entry(n)) == 1 do
         n = n - 1
+      end
+      if cost == 0 then
+        expire_sooner(log, at_us)
       end
     end
   end

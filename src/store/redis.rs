@@ -39,8 +39,8 @@ use crate::window::{Check, Explanation, LogId, Outcome};
 /// - When a key was denied, this process denies it again from memory for as long as Redis would
 ///   certainly deny it, and for at most a second: see [`DenyCache`](super::DenyCache).
 /// - A check whose reply is lost is sent once more under the same identity, and counts once.
-/// - Every Redis key has a TTL. That of a log is its policy's longest quota plus 999 ms. A log is
-///   one ZSET named `PREFIX:{=KEY}:POLICY`, with `%` and `}` in the key written as `%25` and `%7D`.
+/// - Every Redis key has a TTL. A log expires its policy's longest window and a second after
+///   its newest entry. A log is one ZSET named `PREFIX:{=KEY}:POLICY`, with `%` and `}` in the key written as `%25` and `%7D`.
 ///   A policy without a name is named `default:QUOTAS`. Beside a log there may be the keys `:ban`
 ///   and `:strikes`, and the marks `:reset` and `:lifted`, by which other processes learn of a
 ///   reset and of a lifted ban.

@@ -180,7 +180,7 @@ async fn flood_of_keys_expires() {
         done.expect("every key is admitted");
     }
     // All have run out by then; to look at each makes Redis drop those it has not yet.
-    tokio::time::sleep(Duration::from_millis(1_101)).await;
+    tokio::time::sleep(Duration::from_millis(1_201)).await;
     let mut connection = redis.connection().await;
     assert_eq!(scan(&mut connection, b"*").await.len(), 0);
     assert_eq!(redis.run::<u64>(&["DBSIZE"]).await, 0);

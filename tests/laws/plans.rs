@@ -61,3 +61,123 @@ async fn removed_override_leaves_the_log(store: impl Store + Clone) {
     users.remove("alice");
     assert!(check(&of("alice"), "alice").await.is_err(), "three are in a minute");
 }
+
+/// Tests in which each use of a log comes from another process.
+mod across_processes {
+    use test_support::Redis;
+    use tower_sliding_window::RedisStore;
+
+    use super::*;
+
+    /// A key, and limiters of 9 in a second and 3 in three.
+    struct User {
+        key: &'static str,
+        redis: Vec<RedisStore>,
+        short: &'static str,
+        long: &'static str,
+    }
+
+    /// Returns users whose quotas different scripts decide.
+    async fn users(redis: &Redis) -> [User; 2] {
+        let mut stores = Vec::new();
+        for _ in 0..16 {
+            stores.push(redis.store_without_deny_cache().await);
+        }
+        [("alice", "9/1s", "3/3s"), ("bob", "9/900ms,9/1s", "3/2500ms,3/3s")]
+            .map(|(key, short, long)| User { key, redis: stores.clone(), short, long })
+    }
+
+    impl User {
+        async fn short(&mut self) -> Result<u32, Duration> {
+            let store = self.redis.pop().unwrap();
+            check(&limiter(self.short, &store), self.key).await
+        }
+
+        async fn long(&mut self) -> Result<u32, Duration> {
+            let store = self.redis.pop().unwrap();
+            check(&limiter(self.long, &store), self.key).await
+        }
+    }
+
+    #[tokio::test]
+    async fn late_use_of_a_shorter_window() {
+        let redis = Redis::start().await;
+        let mut users = users(&redis).await;
+        for user in &mut users {
+            for left in [2, 1, 0] {
+                assert_eq!(user.long().await, Ok(left));
+            }
+        }
+        // Without another check, the log would be kept for one and a half seconds.
+        sleep(SECOND * 5 / 2).await;
+        for user in &mut users {
+            assert_eq!(user.short().await, Ok(8));
+            user.long().await.expect_err("four are in three seconds");
+        }
+    }
+
+    #[tokio::test]
+    async fn entries_of_a_shorter_window_count_later() {
+        let redis = Redis::start().await;
+        let mut users = users(&redis).await;
+        for user in &mut users {
+            assert_eq!(user.long().await, Ok(2));
+        }
+        sleep(SECOND * 2).await;
+        for user in &mut users {
+            assert_eq!((user.short().await, user.short().await), (Ok(8), Ok(7)));
+        }
+        // The time for which the first entry kept the log is over.
+        sleep(SECOND * 23 / 10).await;
+        for user in &mut users {
+            assert_eq!(user.long().await, Ok(0), "two are in three seconds");
+            assert!(user.long().await.is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn denial_under_a_longer_window() {
+        let redis = Redis::start().await;
+        let mut users = users(&redis).await;
+        for user in &mut users {
+            assert_eq!((user.long().await, user.short().await), (Ok(2), Ok(7)));
+        }
+        sleep(SECOND * 2).await;
+        for user in &mut users {
+            for left in [8, 7, 6] {
+                assert_eq!(user.short().await, Ok(left));
+            }
+        }
+        sleep(SECOND * 13 / 10).await;
+        for user in &mut users {
+            user.long().await.expect_err("three are in three seconds");
+        }
+        // The time for which the first entry kept the log is over, but the denial has made it longer.
+        sleep(SECOND * 11 / 10).await;
+        for user in &mut users {
+            assert_eq!(user.short().await, Ok(8));
+            user.long().await.expect_err("four are in three seconds");
+        }
+    }
+
+    #[tokio::test]
+    async fn log_is_short_when_the_longer_window_is_unused() {
+        let redis = Redis::start().await;
+        let mut users = users(&redis).await;
+        for user in &mut users {
+            assert_eq!((user.long().await, user.short().await), (Ok(2), Ok(7)));
+        }
+        for _ in 0..3 {
+            sleep(SECOND * 3 / 2).await;
+            for user in &mut users {
+                assert_eq!(user.short().await, Ok(8));
+            }
+        }
+        for user in &users {
+            let log = format!("tsw:{{={}}}:user", user.key);
+            assert_eq!(redis.run::<usize>(&["ZCARD", &log]).await, 1);
+            let ttl_ms: i64 = redis.run(&["PTTL", &log]).await;
+            assert!((1_000..=2_000).contains(&ttl_ms), "{ttl_ms}");
+        }
+    }
+}

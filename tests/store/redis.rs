@@ -99,7 +99,7 @@ async fn every_key_has_a_ttl_of_its_longest_window() {
     }
 }
 
-/// The script for most requests takes a longer TTL for a sign that the clock has stepped back.
+/// Each script takes a longer TTL for the sign of a policy with a longer window.
 #[tokio::test]
 async fn every_script_sets_the_same_ttl() {
     let redis = Redis::start().await;
@@ -110,7 +110,7 @@ async fn every_script_sets_the_same_ttl() {
         let mut longest_ms = 0;
         for _ in 0..20 {
             let mut check = new_check();
-            check.wants_timestamp = script == "admit_all.lua";
+            check.cost = if script == "admit_all.lua" { 2 } else { 1 };
             if script == "restore.lua" {
                 let known = LogSnapshot::new(vec![Admission::new(check.id, 1, Duration::ZERO)]);
                 store.restore(&check.logs()[0], &known).await.unwrap();
@@ -121,7 +121,7 @@ async fn every_script_sets_the_same_ttl() {
             longest_ms = redis.run::<i64>(&["PTTL", "tsw:{=alice}:user"]).await.max(longest_ms);
             redis.run::<i64>(&["DEL", "tsw:{=alice}:user"]).await;
         }
-        assert!((60_500..=60_999).contains(&longest_ms), "{script}: {longest_ms}");
+        assert!((60_500..=61_000).contains(&longest_ms), "{script}: {longest_ms}");
     }
 }
 
@@ -129,16 +129,17 @@ async fn every_script_sets_the_same_ttl() {
 async fn longer_window_keeps_old_entries() {
     let redis = Redis::start().await;
     let store = redis.store_without_deny_cache().await;
-    for script in ["admit.lua", "admit_all.lua"] {
-        let admit = async |policy: &str| {
-            let policy = Arc::new(policy.parse::<Policy>().unwrap().named("user"));
+    for (script, cost) in [("admit.lua", 1), ("admit_all.lua", 2)] {
+        let admit = async |window: Duration| {
+            let policy = Arc::new(Policy::new("user").quota(Quota::new(cost, window)));
             let mut check = Check::new([LogId::new(policy, script)]);
-            check.wants_timestamp = script == "admit_all.lua";
+            check.cost = cost;
             store.admit(&Arc::new(check)).await.unwrap().admitted
         };
-        assert!(admit("1/1s").await && !admit("1/60s").await);
+        let second = Duration::from_secs(1);
+        assert!(admit(second).await && !admit(second * 60).await);
         let ttl_ms: i64 = redis.run(&["PTTL", &format!("tsw:{{={script}}}:user")]).await;
-        assert!((59_000..=60_999).contains(&ttl_ms), "{script}: {ttl_ms}");
+        assert!((60_000..=61_000).contains(&ttl_ms), "{script}: {ttl_ms}");
     }
 }
 
