@@ -38,11 +38,17 @@ end
 local now_us = s .. us
 local now_ms = math.floor(now_us / 1000)
 
--- Returns what is wanted in addition to the decision.
-local function detailed(decision, log, at_us, window_s, wanted)
+-- Of the group of the present request.
+local limit, window_s, expired_us, own_ms, expires_ms, wanted
+
+-- Returns the reply to a request.
+local function reply_of(decision, log, at_us)
+  if wanted == 'decision' then
+    return decision
+  end
   local reset_us = 0
   if wanted == 'reset' then
-    local since_us = '(' .. (s - window_s) .. us
+    local since_us = '(' .. expired_us
     local oldest = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
     reset_us = oldest[2] + window_s * 1000000 - now_us
   end
@@ -50,20 +56,18 @@ local function detailed(decision, log, at_us, window_s, wanted)
   return reply
 end
 
--- Decides on a request whose log has entries.
-local function decide_by(log, entries, member, limit, window_s, own_ms, expires_ms, wanted)
-  -- How long the log is kept after its newest entry. If that is longer than by this policy, it is
-  -- by one with a longer window, see admit_all.lua.
+-- Decides on a request whose log may be full, or may be kept for a longer window than that of this
+-- policy, see admit_all.lua.
+local function decide_with_care(log, member, entries, left_ms)
   local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
   local newest_ms = math.floor(newest_us / 1000)
-  local kept_ms = call('PTTL', log) + now_ms - newest_ms
-  local is_longer, until_ms = kept_ms > own_ms + 1, newest_ms + kept_ms
-  if is_longer then
-    until_ms = tonumber(call('ZSCORE', log, 'until') or until_ms)
+  local kept_ms, until_ms = left_ms + now_ms - newest_ms, nil
+  if kept_ms > own_ms + 1 then
+    until_ms = tonumber(call('ZSCORE', log, 'until') or now_ms + left_ms)
   end
-  local is_kept = is_longer and until_ms > now_ms
+  local is_kept = until_ms and until_ms > now_ms
 
-  local expired_us, free = (s - window_s) .. us, limit - entries
+  local free = limit - entries
   if is_kept then
     free = limit - call('ZCOUNT', log, '(' .. expired_us, '+inf')
   end
@@ -78,59 +82,54 @@ local function decide_by(log, entries, member, limit, window_s, own_ms, expires_
       elseif not is_kept and entries > limit then
         call('ZREM', log, 'until')
       end
-      if wanted ~= 'decision' then
-        return detailed(-wait_us, log, now_us, window_s, wanted)
-      end
-      return -wait_us
+      return reply_of(-wait_us, log, now_us)
     end
   end
 
   local at_us, at_ms = now_us, now_ms
   if newest_us - now_us > 0 then
     -- The clock has stepped back: the new entry must not leave before the newest one.
-    at_us, at_ms, expires_ms = newest_us, newest_ms, newest_ms + own_ms
+    at_us, at_ms = newest_us, newest_ms
   end
   if is_kept then
     call('ZADD', log, until_ms, 'until')
-    expires_ms = at_ms + kept_ms
   else
     free = free + call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
   end
   call('ZADD', log, at_us, member)
-  call('PEXPIREAT', log, expires_ms)
-  if wanted ~= 'decision' then
-    return detailed(free - 1, log, at_us, window_s, wanted)
-  end
-  return free - 1
+  call('PEXPIREAT', log, at_ms + (is_kept and kept_ms or own_ms))
+  return reply_of(free - 1, log, at_us)
 end
 
-local function decide(log, member, limit, window_s, own_ms, expires_ms, wanted)
+local function decide(log, member)
   local entries = call('ZCARD', log)
   if entries > 0 then
-    return decide_by(log, entries, member, limit, window_s, own_ms, expires_ms, wanted)
+    -- Nearly always this policy has set the TTL, at the newest entry.
+    local left_ms = call('PTTL', log)
+    local since_us = (now_ms + left_ms - own_ms - 1) * 1000
+    if entries >= limit or left_ms > own_ms + 1 or call('ZCOUNT', log, since_us, '+inf') == 0 then
+      return decide_with_care(log, member, entries, left_ms)
+    end
+    entries = entries - call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
   end
   call('ZADD', log, now_us, member)
   call('PEXPIREAT', log, expires_ms)
-  if wanted ~= 'decision' then
-    return detailed(limit - 1, log, now_us, window_s, wanted)
-  end
-  return limit - 1
+  return reply_of(limit - entries - 1, log, now_us)
 end
 
 local replies, i, arg, member = {}, 1, 1, 1
-local limit, window_s, own_ms, expires_ms, wanted
 
 -- Decides on the requests of a group, from the next one on.
 local function decide_rest()
   while member < arg do
-    replies[i] = decide(KEYS[i], ARGV[member], limit, window_s, own_ms, expires_ms, wanted)
+    replies[i] = decide(KEYS[i], ARGV[member])
     i, member = i + 1, member + 1
   end
 end
 
 while i <= #KEYS do
   limit, window_s, wanted = tonumber(ARGV[arg + 1]), ARGV[arg + 2], ARGV[arg + 3]
-  own_ms = (window_s + 1) * 1000
+  expired_us, own_ms = (s - window_s) .. us, (window_s + 1) * 1000
   expires_ms = string.format('%.0f', now_ms + own_ms)
   member = arg + 4
   arg = member + ARGV[arg]

@@ -12,4 +12,5 @@ mod memory;
 mod metrics;
 mod redis;
 mod sentinel_tls;
+mod shared_log;
 mod waiters;
