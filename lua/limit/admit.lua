@@ -80,6 +80,7 @@ local function decide_with_care(log, member, entries, left_ms)
         -- A policy with a shorter window has used the log.
         call('PEXPIREAT', log, newest_ms + own_ms)
       elseif not is_kept and entries > limit then
+        -- This denial is a use of the longer window.
         call('ZREM', log, 'until')
       end
       return reply_of(-wait_us, log, now_us)

@@ -124,18 +124,19 @@ impl Rejection {
         grpc::response(self)
     }
 
-    /// Makes the response to a request, by `respond` if there is one, and adds `Retry-After` and the
-    /// RateLimit fields.
+    /// Makes the response to a request, by `on_rejection` if there is one, and adds `Retry-After` and
+    /// the RateLimit fields.
     pub(super) fn respond<B>(
         &self,
         head: &Parts,
-        respond: Option<&OnRejection>,
+        on_rejection: Option<&OnRejection>,
         shown: RateLimitHeaders,
     ) -> Response<ResponseBody<B>> {
-        match (respond, grpc::content_type(head)) {
+        match (on_rejection, grpc::content_type(head)) {
             (None, None) => self.default_response(shown),
-            (respond, grpc) => {
-                self.other_response(respond.map(|respond| respond(head, self)), grpc, shown)
+            (on_rejection, grpc) => {
+                let own = on_rejection.map(|respond| respond(head, self));
+                self.other_response(own, grpc, shown)
             }
         }
     }
