@@ -30,6 +30,8 @@
   TTL: a log expires one window and a second after its newest entry, or later, see admit_all.lua.
 ]]
 local call = redis.call
+-- Marks have lower scores, entries have higher ones.
+local MARKS = '100000000000000'
 local time = call('TIME')
 local s, us = time[1], time[2]
 if #us < 6 then
@@ -56,19 +58,35 @@ local function reply_of(decision, log, at_us)
   return reply
 end
 
+-- Returns how long a log is kept after its newest entry: by this policy, or by one with a longer
+-- window that is in use, see admit_all.lua. Marks that this policy is in use.
+local function longest_in_use(log, kept_ms)
+  local marks, longest_ms = call('ZRANGE', log, '-inf', MARKS, 'BYSCORE', 'WITHSCORES'), own_ms
+  if #marks == 0 then
+    longest_ms = kept_ms
+    call('ZADD', log, now_ms + kept_ms, kept_ms)
+  end
+  for m = 1, #marks, 2 do
+    if tonumber(marks[m + 1]) > now_ms then
+      longest_ms = math.max(longest_ms, marks[m])
+    end
+  end
+  call('ZADD', log, now_ms + own_ms, own_ms)
+  return longest_ms
+end
+
 -- Decides on a request whose log may be full, or may be kept for a longer window than that of this
--- policy, see admit_all.lua.
+-- policy.
 local function decide_with_care(log, member, entries, left_ms)
   local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
   local newest_ms = math.floor(newest_us / 1000)
-  local kept_ms, until_ms = left_ms + now_ms - newest_ms, nil
+  local kept_ms, longest_ms = left_ms + now_ms - newest_ms, own_ms
   if kept_ms > own_ms + 1 then
-    until_ms = tonumber(call('ZSCORE', log, 'until') or now_ms + left_ms)
+    longest_ms = longest_in_use(log, kept_ms)
   end
-  local is_kept = until_ms and until_ms > now_ms
 
-  local free = limit - entries
-  if is_kept then
+  local free, is_shared = limit - entries, longest_ms > own_ms
+  if is_shared then
     free = limit - call('ZCOUNT', log, '(' .. expired_us, '+inf')
   end
   if free <= 0 then
@@ -79,9 +97,10 @@ local function decide_with_care(log, member, entries, left_ms)
       if kept_ms < own_ms - 1 then
         -- A policy with a shorter window has used the log.
         call('PEXPIREAT', log, newest_ms + own_ms)
-      elseif not is_kept and entries > limit then
-        -- This denial is a use of the longer window.
-        call('ZREM', log, 'until')
+      end
+      if not is_shared and entries > limit then
+        -- There may be marks.
+        call('ZADD', log, now_ms + own_ms, own_ms)
       end
       return reply_of(-wait_us, log, now_us)
     end
@@ -92,13 +111,13 @@ local function decide_with_care(log, member, entries, left_ms)
     -- The clock has stepped back: the new entry must not leave before the newest one.
     at_us, at_ms = newest_us, newest_ms
   end
-  if is_kept then
-    call('ZADD', log, until_ms, 'until')
+  if is_shared then
+    call('ZREMRANGEBYSCORE', log, '(' .. MARKS, now_us - (longest_ms - 1000) * 1000)
   else
     free = free + call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
   end
   call('ZADD', log, at_us, member)
-  call('PEXPIREAT', log, at_ms + (is_kept and kept_ms or own_ms))
+  call('PEXPIREAT', log, at_ms + longest_ms)
   return reply_of(free - 1, log, at_us)
 end
 

@@ -50,32 +50,57 @@
 
   Policies with different windows can share a log. It is kept for the longest one that is in use:
   that was used for a check within its own length. The time from the newest entry to the expiry
-  says how long the log is kept. If that is longer than a policy needs, the policy leaves it so and
-  removes no entry. It adds an entry `until` whose score is the instant, in milliseconds, at which
-  the longer window is no longer in use. It is the lowest score, so the next check under the longer
-  window removes it with the entries that have expired.
+  says how long the log is kept, a window and a second. If that is longer than a policy needs, the
+  policy finds out which windows are in use, by marks: entries whose member is that time and whose
+  score is the instant until which the window is in use, both in milliseconds. If there is no mark,
+  the longest window may just have been used. Each shorter one leaves a mark at each check. The
+  longest one does not know of the marks. It removes them with the entries that have expired.
 ]]
 local call = redis.call
+-- Marks have lower scores, entries have higher ones.
+local MARKS = '100000000000000'
 local member, mode = ARGV[1], ARGV[2]
 local wants_reset, logs = ARGV[3] == '1', tonumber(ARGV[4])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
 
-local arg, own_ms, kept_ms, until_ms, newest_us, is_kept = 5, {}, {}, {}, {}, {}
+-- Returns how long a log is kept after its newest entry: by this policy, or by one with a longer
+-- window that is in use. Marks that this policy is in use.
+local function longest_in_use(log, own_ms, kept_ms)
+  local marks, longest_ms = call('ZRANGE', log, '-inf', MARKS, 'BYSCORE', 'WITHSCORES'), own_ms
+  if #marks == 0 then
+    longest_ms = kept_ms
+  end
+  for m = 1, #marks, 2 do
+    if tonumber(marks[m + 1]) > now_ms then
+      longest_ms = math.max(longest_ms, marks[m])
+    end
+  end
+  if mode ~= 'peek' then
+    call('ZADD', log, now_ms + own_ms, own_ms)
+    if #marks == 0 then
+      call('ZADD', log, now_ms + kept_ms, kept_ms)
+    end
+  end
+  return longest_ms
+end
+
+local arg, own_ms, kept_ms, longest_ms, newest_us = 5, {}, {}, {}, {}
 for k = 1, logs do
   local log, horizon_us, quotas = KEYS[k], ARGV[arg + 1], ARGV[arg + 2]
   own_ms[k] = math.ceil(horizon_us / 1000) + 1000
+  longest_ms[k] = own_ms[k]
   newest_us[k] = tonumber(call('ZRANGE', log, -1, -1, 'WITHSCORES')[2])
   if newest_us[k] then
-    local newest_ms = math.floor(newest_us[k] / 1000)
-    kept_ms[k] = call('PTTL', log) + now_ms - newest_ms
+    kept_ms[k] = call('PTTL', log) + now_ms - math.floor(newest_us[k] / 1000)
     -- Before version 7.2, a millisecond can pass between two commands of a script.
     if kept_ms[k] > own_ms[k] + 1 then
-      until_ms[k] = tonumber(call('ZSCORE', log, 'until') or newest_ms + kept_ms[k])
-      is_kept[k] = until_ms[k] > now_ms
+      longest_ms[k] = longest_in_use(log, own_ms[k], kept_ms[k])
     end
-    if not is_kept[k] then
+    if longest_ms[k] > own_ms[k] then
+      call('ZREMRANGEBYSCORE', log, '(' .. MARKS, now_us - (longest_ms[k] - 1000) * 1000)
+    else
       call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
     end
   end
@@ -101,7 +126,7 @@ for k = 1, logs do
     local is_enforced = limit > 0
     limit = math.abs(limit)
     local used, wait_us = entries, 0
-    if window_us < horizon_us or is_kept[k] then
+    if window_us < horizon_us or longest_ms[k] > own_ms[k] then
       used = call('ZCOUNT', log, now_us - window_us + 1, '+inf')
     end
     if used + cost > limit and not recorded_us then
@@ -183,12 +208,8 @@ if is_recorded then
     for n = 1, cost do
       call('ZADD', log, at_us, n == 1 and member or member .. n)
     end
-    if is_kept[k] then
-      call('ZADD', log, until_ms[k], 'until')
-    end
     if cost > 0 then
-      local longest_ms = is_kept[k] and kept_ms[k] or own_ms[k]
-      call('PEXPIREAT', log, math.floor(at_us / 1000) + longest_ms)
+      call('PEXPIREAT', log, math.floor(at_us / 1000) + longest_ms[k])
     end
     arg = arg + 3 + 2 * quotas
   end

@@ -29,7 +29,8 @@ local now_us = time[1] * 1000000 + time[2]
 -- newest entry, see admit_all.lua.
 local function expire_sooner(log, removed_us)
   local newest, left_ms = call('ZRANGE', log, -1, -1, 'WITHSCORES'), call('PTTL', log)
-  if newest[1] == 'until' then
+  if newest[1] and #newest[1] < 16 then
+    -- Only marks are left.
     call('DEL', log)
   elseif newest[1] and left_ms > 0 then
     local sooner_ms = math.floor(removed_us / 1000) - math.floor(newest[2] / 1000)

@@ -181,3 +181,100 @@ mod across_processes {
         }
     }
 }
+
+/// Random checks and cancellations under policies with different windows, by several processes.
+mod random {
+    use std::fmt::Write;
+
+    use test_support::Redis;
+    use tokio::task::JoinSet;
+    use tower_sliding_window::{Admitted, MemoryStore};
+
+    use super::*;
+
+    const KEYS: u64 = 500;
+    const ROUNDS: usize = 40;
+    const POLICIES: [&str; 5] = ["4/1s", "5/2s", "7/4s", "3/700ms,6/1500ms", "2/1s,8/3100ms"];
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn each_window_in_use_is_exact_on_redis() {
+        let redis = Redis::start().await;
+        let mut stores = Vec::new();
+        for _ in 0..8 {
+            stores.push(redis.store_without_deny_cache().await);
+        }
+        each_window_in_use_is_exact(&stores).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_window_in_use_is_exact_in_process() {
+        each_window_in_use_is_exact(&[MemoryStore::new()]).await;
+    }
+
+    async fn each_window_in_use_is_exact(stores: &[impl Store + Clone]) {
+        let mut keys = JoinSet::new();
+        for key in 0..KEYS {
+            keys.spawn(one_key(key, stores.to_vec()));
+        }
+        let tested: usize = keys.join_all().await.iter().sum();
+        assert!(tested > KEYS as usize * ROUNDS / 3, "only {tested} checks were comparable");
+    }
+
+    fn longest(policy: &Policy) -> Duration {
+        policy.quotas().iter().map(|quota| quota.window()).max().unwrap()
+    }
+
+    /// Returns how many decisions were compared with the quotas.
+    async fn one_key(key: u64, stores: Vec<impl Store + Clone>) -> usize {
+        let mut random = fastrand::Rng::with_seed(key);
+        let name = format!("key-{key}");
+        // A few policies for each key, so that each is sometimes unused for a while.
+        let policies: Vec<Policy> = (0..random.usize(2..=4))
+            .map(|_| random.choice(POLICIES).unwrap().parse::<Policy>().unwrap().named("user"))
+            .collect();
+        let mut admitted: Vec<(Duration, Admitted, Limiter)> = Vec::new();
+        // For each policy since when it has been in use, and when it was used last.
+        let mut in_use: Vec<Option<(Duration, Duration)>> = vec![None; policies.len()];
+        let (mut story, mut tested) = (String::new(), 0);
+        for _ in 0..ROUNDS {
+            let pause = if random.u8(0..8) == 0 { 0..2_000 } else { 0..250 };
+            sleep(Duration::from_millis(random.u64(pause))).await;
+            let chosen = random.usize(0..policies.len());
+            let limiter =
+                Limiter::new(policies[chosen].clone(), random.choice(&stores).unwrap().clone());
+            if random.u8(0..8) == 0 && !admitted.is_empty() {
+                let (at, cancelled, by) = admitted.swap_remove(random.usize(0..admitted.len()));
+                by.cancel(&cancelled).await.unwrap();
+                writeln!(story, "cancels {at:?}").unwrap();
+                continue;
+            }
+            let decision = limiter.check(name.as_str()).await.unwrap();
+            let at = match &decision {
+                Decision::Admitted(it) => it.timestamp().unwrap(),
+                Decision::Denied(it) => it.timestamp().unwrap(),
+            };
+            let in_window = |window: Duration| {
+                admitted.iter().filter(move |(before, ..)| *before + window > at).count()
+            };
+            let mut quotas = policies[chosen].quotas().iter();
+            let fits = quotas.all(|quota| in_window(quota.window()) < quota.limit() as usize);
+            writeln!(story, "{at:?}: {} {}", policies[chosen], decision.is_admitted()).unwrap();
+            // Without an admission in its longest window, the log may have been dropped.
+            for (policy, used) in policies.iter().zip(&mut in_use) {
+                let longest = longest(policy);
+                used.take_if(|(_, last)| *last + longest <= at || in_window(longest) == 0);
+            }
+            let since = in_use[chosen].map_or(at, |(since, _)| since);
+            in_use[chosen] = Some((since, at));
+            // What others removed before the policy was in use does not count.
+            if fits || since + longest(&policies[chosen]) <= at {
+                assert_eq!(decision.is_admitted(), fits, "{name}\n{story}");
+                tested += 1;
+            }
+            if let Decision::Admitted(it) = decision {
+                admitted.push((at, it, limiter));
+            }
+        }
+        tested
+    }
+}

@@ -42,9 +42,9 @@ async fn shorter_window_does_not_shorten_the_ttl() {
         admit(&store, short).await;
         let ttl_ms = ttl_ms(&redis).await;
         assert!((60_800..=61_000).contains(&ttl_ms), "{short}: {ttl_ms}");
-        assert_eq!(redis.entries(LOG).await, 3, "two admissions, and `until`");
+        assert_eq!(redis.entries(LOG).await, 4, "two admissions and two marks");
         admit(&store, LONG).await;
-        assert_eq!(redis.entries(LOG).await, 3, "the longer window needs no `until`");
+        assert_eq!(redis.entries(LOG).await, 3, "the longer window needs no mark");
         redis.run::<i64>(&["DEL", LOG]).await;
     }
 }
