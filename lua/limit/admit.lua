@@ -30,18 +30,15 @@
   TTL: a log expires one window and a second after its newest entry, or later, see admit_all.lua.
 ]]
 local call = redis.call
--- Marks have lower scores, entries have higher ones.
-local MARKS = '100000000000000'
 local time = call('TIME')
 local s, us = time[1], time[2]
 if #us < 6 then
   us = string.rep('0', 6 - #us) .. us
 end
 local now_us = s .. us
-local now_ms = math.floor(now_us / 1000)
 
 -- Of the group of the present request.
-local limit, window_s, expired_us, own_ms, expires_ms, wanted
+local limit, window_s, wanted, expired_us, expires_ms
 
 -- Returns the reply to a request.
 local function reply_of(decision, log, at_us)
@@ -58,31 +55,45 @@ local function reply_of(decision, log, at_us)
   return reply
 end
 
--- Returns how long a log is kept after its newest entry: by this policy, or by one with a longer
--- window that is in use, see admit_all.lua. Marks that this policy is in use.
-local function longest_in_use(log, kept_ms)
-  local marks, longest_ms = call('ZRANGE', log, '-inf', MARKS, 'BYSCORE', 'WITHSCORES'), own_ms
-  if #marks == 0 then
-    longest_ms = kept_ms
-    call('ZADD', log, now_ms + kept_ms, kept_ms)
+local function decide(log, member)
+  local entries = call('ZCARD', log)
+  if entries == 0 then
+    call('ZADD', log, now_us, member)
+    call('PEXPIREAT', log, expires_ms)
+    return reply_of(limit - 1, log, now_us)
   end
-  for m = 1, #marks, 2 do
-    if tonumber(marks[m + 1]) > now_ms then
-      longest_ms = math.max(longest_ms, marks[m])
+
+  local now_ms, own_ms = math.floor(now_us / 1000), (window_s + 1) * 1000
+  local left_ms = call('PTTL', log)
+  -- Nearly always the log has room, and this policy has set the TTL, at the newest entry.
+  if entries < limit and left_ms <= own_ms + 1 then
+    local since_us = (now_ms + left_ms - own_ms - 1) * 1000
+    if call('ZCOUNT', log, since_us, '+inf') > 0 then
+      local free = limit - entries + call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
+      call('ZADD', log, now_us, member)
+      call('PEXPIREAT', log, expires_ms)
+      return reply_of(free - 1, log, now_us)
     end
   end
-  call('ZADD', log, now_ms + own_ms, own_ms)
-  return longest_ms
-end
 
--- Decides on a request whose log may be full, or may be kept for a longer window than that of this
--- policy.
-local function decide_with_care(log, member, entries, left_ms)
   local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
   local newest_ms = math.floor(newest_us / 1000)
+  -- How long the log is kept after its newest entry, and how long it must be: by this policy, or by
+  -- one with a longer window that is in use, see admit_all.lua.
   local kept_ms, longest_ms = left_ms + now_ms - newest_ms, own_ms
+  local marks_end = '100000000000000' -- no entry has so low a score
   if kept_ms > own_ms + 1 then
-    longest_ms = longest_in_use(log, kept_ms)
+    local marks = call('ZRANGE', log, '-inf', marks_end, 'BYSCORE', 'WITHSCORES')
+    if #marks == 0 then
+      longest_ms = kept_ms
+      call('ZADD', log, now_ms + kept_ms, kept_ms)
+    end
+    for m = 1, #marks, 2 do
+      if tonumber(marks[m + 1]) > now_ms then
+        longest_ms = math.max(longest_ms, marks[m])
+      end
+    end
+    call('ZADD', log, now_ms + own_ms, own_ms)
   end
 
   local free, is_shared = limit - entries, longest_ms > own_ms
@@ -112,29 +123,13 @@ local function decide_with_care(log, member, entries, left_ms)
     at_us, at_ms = newest_us, newest_ms
   end
   if is_shared then
-    call('ZREMRANGEBYSCORE', log, '(' .. MARKS, now_us - (longest_ms - 1000) * 1000)
+    call('ZREMRANGEBYSCORE', log, '(' .. marks_end, now_us - (longest_ms - 1000) * 1000)
   else
     free = free + call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
   end
   call('ZADD', log, at_us, member)
   call('PEXPIREAT', log, at_ms + longest_ms)
   return reply_of(free - 1, log, at_us)
-end
-
-local function decide(log, member)
-  local entries = call('ZCARD', log)
-  if entries > 0 then
-    -- Nearly always this policy has set the TTL, at the newest entry.
-    local left_ms = call('PTTL', log)
-    local since_us = (now_ms + left_ms - own_ms - 1) * 1000
-    if entries >= limit or left_ms > own_ms + 1 or call('ZCOUNT', log, since_us, '+inf') == 0 then
-      return decide_with_care(log, member, entries, left_ms)
-    end
-    entries = entries - call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
-  end
-  call('ZADD', log, now_us, member)
-  call('PEXPIREAT', log, expires_ms)
-  return reply_of(limit - entries - 1, log, now_us)
 end
 
 local replies, i, arg, member = {}, 1, 1, 1
@@ -149,8 +144,7 @@ end
 
 while i <= #KEYS do
   limit, window_s, wanted = tonumber(ARGV[arg + 1]), ARGV[arg + 2], ARGV[arg + 3]
-  expired_us, own_ms = (s - window_s) .. us, (window_s + 1) * 1000
-  expires_ms = string.format('%.0f', now_ms + own_ms)
+  expired_us, expires_ms = (s - window_s) .. us, (s + window_s + 1) .. string.sub(us, 1, 3)
   member = arg + 4
   arg = member + ARGV[arg]
   while member < arg do

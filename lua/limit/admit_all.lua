@@ -57,8 +57,7 @@
   longest one does not know of the marks. It removes them with the entries that have expired.
 ]]
 local call = redis.call
--- Marks have lower scores, entries have higher ones.
-local MARKS = '100000000000000'
+local marks_end = '100000000000000' -- no entry has so low a score
 local member, mode = ARGV[1], ARGV[2]
 local wants_reset, logs = ARGV[3] == '1', tonumber(ARGV[4])
 local time = call('TIME')
@@ -68,7 +67,7 @@ local now_ms = math.floor(now_us / 1000)
 -- Returns how long a log is kept after its newest entry: by this policy, or by one with a longer
 -- window that is in use. Marks that this policy is in use.
 local function longest_in_use(log, own_ms, kept_ms)
-  local marks, longest_ms = call('ZRANGE', log, '-inf', MARKS, 'BYSCORE', 'WITHSCORES'), own_ms
+  local marks, longest_ms = call('ZRANGE', log, '-inf', marks_end, 'BYSCORE', 'WITHSCORES'), own_ms
   if #marks == 0 then
     longest_ms = kept_ms
   end
@@ -99,7 +98,7 @@ for k = 1, logs do
       longest_ms[k] = longest_in_use(log, own_ms[k], kept_ms[k])
     end
     if longest_ms[k] > own_ms[k] then
-      call('ZREMRANGEBYSCORE', log, '(' .. MARKS, now_us - (longest_ms[k] - 1000) * 1000)
+      call('ZREMRANGEBYSCORE', log, '(' .. marks_end, now_us - (longest_ms[k] - 1000) * 1000)
     else
       call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
     end

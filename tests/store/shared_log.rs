@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use test_support::Redis;
 use tokio::time::sleep;
-use tower_sliding_window::store::{Admission, Check, LogId, LogSnapshot, Store};
+use tower_sliding_window::store::{Admission, Check, DecidedBy, LogId, LogSnapshot, Store};
 use tower_sliding_window::{Admitted, Decision, Limiter, Policy, RedisStore};
 
 const LOG: &str = "tsw:{=alice}:user";
@@ -97,6 +97,7 @@ async fn explanation_has_admissions_only() {
     admit(&store, SHORT[0]).await;
     let limiter = Limiter::new(policy(SHORT[0]), store);
     let explanation = limiter.explain("alice").await.unwrap();
+    assert_eq!(explanation.decided_by, DecidedBy::Store);
     let quota = &explanation.quotas[0];
     assert_eq!((quota.taken, quota.waits_for), (2, None));
 }
