@@ -71,14 +71,15 @@ local function restore(k, horizon_us, first, last)
           call('ZADD', log, at_us, member .. n)
         end
         added = added + cost
+        latest_us = math.max(latest_us, at_us)
       elseif mode == 'GT' then
+        latest_us = math.max(latest_us, at_us)
         -- The request may have been settled, so the log knows how many entries it has.
         local n = 2
         while call('ZADD', log, 'XX', 'GT', 'CH', at_us, member .. n) == 1 do
           n = n + 1
         end
       end
-      latest_us = math.max(latest_us, at_us)
     end
   end
   if latest_us > 0 then

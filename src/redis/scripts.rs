@@ -51,13 +51,32 @@ impl Scripts {
     }
 
     /// Returns the scripts with a test clock: they read the hash `clock` (fields `s` and `us`)
-    /// instead of `TIME`.
+    /// instead of `TIME`, also for the expiries of logs.
     #[cfg(test)]
     pub(crate) fn with_clock(clock: &str) -> &'static Self {
+        // Redis keeps the expiries ten years later, because its own clock is another one.
+        let functions = r"
+            local later_ms = 315360000000
+            local function now() return redis.call('HMGET', 'CLOCK', 's', 'us') end
+            local function ms(time) return time[1] * 1000 + math.floor(time[2] / 1000) end
+            local function pttl(log)
+              local left_ms = redis.call('PTTL', log)
+              return left_ms < 0 and left_ms
+                or left_ms + ms(redis.call('TIME')) - later_ms - ms(now())
+            end
+            local function pexpireat(log, at_ms) redis.call('PEXPIREAT', log, at_ms + later_ms) end
+            local function pexpire(log, left_ms) pexpireat(log, ms(now()) + left_ms) end
+        ";
+        let functions = functions.replace("CLOCK", clock);
         Box::leak(Box::new(Self::new(|shipped| {
             let time = "call('TIME')";
             assert_eq!(shipped.matches(time).count(), 1, "TIME is called once");
-            shipped.replace(time, &format!("call('HMGET', '{clock}', 's', 'us')"))
+            let code = shipped
+                .replace(time, "now()")
+                .replace("call('PTTL', log)", "pttl(log)")
+                .replace("call('PEXPIREAT', ", "pexpireat(")
+                .replace("call('PEXPIRE', log, left_ms", "pexpire(log, left_ms");
+            functions.clone() + &code
         })))
     }
 

@@ -69,17 +69,22 @@ impl Model {
             outcome.set_ban(BanState::of(ban_record, now_us, id, (full_us, penalty), record));
         }
         outcome.admitted = outcome.fits();
+        let mut at_latest_us = now_us;
         if outcome.admitted && record {
             for ((log, cost), outcome) in check.costs().zip(outcome.logs_mut()) {
                 let entries = self.log(log);
                 entries.remove_expired(now_us, LONGEST_WINDOW_US);
-                entries.add(Entry { at_us: now_us, id }, cost, 0);
+                // If the clock has stepped back, the entry must not leave before the newest one.
+                let at_us = entries.newest_us().map_or(now_us, |newest_us| newest_us.max(now_us));
+                entries.add(Entry { at_us, id }, cost, 0);
+                at_latest_us = at_latest_us.max(at_us);
                 for (quota, state) in log.policy.quotas_and_candidates().zip(outcome.states_mut()) {
                     let wait_us = state.wait_us;
                     *state = QuotaState { wait_us, ..entries.state(now_us, quota, 1) };
                 }
             }
         }
+        outcome.timestamp = Some(Duration::from_micros(at_latest_us));
         outcome
     }
 
