@@ -55,7 +55,8 @@ local function reply_of(decision, log, at_us)
   return reply
 end
 
-local function decide(log, member)
+local function decide(i, member)
+  local log = KEYS[i]
   local entries = call('ZCARD', log)
   if entries == 0 then
     call('ZADD', log, now_us, member)
@@ -137,7 +138,7 @@ local replies, i, arg, member = {}, 1, 1, 1
 -- Decides on the requests of a group, from the next one on.
 local function decide_rest()
   while member < arg do
-    replies[i] = decide(KEYS[i], ARGV[member])
+    replies[i] = decide(i, ARGV[member])
     i, member = i + 1, member + 1
   end
 end
