@@ -22,6 +22,8 @@ mod memory;
 mod pending_check;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "memory")]
+mod slots;
 mod snapshot;
 #[cfg(feature = "redis")]
 mod underlying;

@@ -14,11 +14,12 @@ use self::room::Lack;
 pub(crate) use self::room::Room;
 #[cfg(not(any(feature = "storm", feature = "moderation")))]
 use self::room::Room;
-use self::shards::{Locked, SHARDS, Shards};
-use self::values::Slot;
+use self::shards::{Locked, Shards};
+use self::values::Stored;
 pub(crate) use self::values::{ExpiringValue, Keep};
 use crate::error::StoreError;
 use crate::key::Key;
+use crate::store::slots::{SHARDS, shard_of};
 use crate::time::micros;
 
 const DROPPED_PER_UPDATE: usize = 2;
@@ -117,28 +118,29 @@ impl<V: ExpiringValue> ExpiringMap<V> {
         key: &[u8],
         change: &impl Fn(&mut V, u64, &mut Room<'_>) -> (R, Keep),
     ) -> (Result<R, StoreError>, Option<Lack>) {
-        let mut locked = self.shards.lock(Shards::<V>::shard_of(hash));
+        let mut locked = self.shards.lock(shard_of(hash));
         let now_us = self.now_us();
         let Locked { values, counted, totals, .. } = &mut locked;
-        if values.due_us() <= now_us {
-            values.drop_expired(now_us, DROPPED_PER_UPDATE, &self.hasher);
-        }
+        values.drop_expired(now_us, DROPPED_PER_UPDATE, &self.hasher);
         if let Some(slot) = values.find(hash, key) {
             values.expire(slot, now_us);
-            let stored = &mut values.slots[slot as usize];
+            let stored = &mut values.slots[slot];
             let mut room = Room::new(totals, counted, 0);
             let (result, keep) = change(&mut stored.value, now_us, &mut room);
             let lack = room.lack();
             match keep {
                 Keep::Until(at_us) => stored.expires_us = at_us,
                 Keep::AtLeastUntil(at_us) => stored.expires_us = stored.expires_us.max(at_us),
-                Keep::Not => values.remove(hash, slot),
+                Keep::Not => {
+                    values.remove(hash, slot);
+                    return (Ok(result), lack);
+                }
             }
             values.count_bytes(slot);
             return (Ok(result), lack);
         }
         let mut value = V::default();
-        let mut room = Room::new(totals, counted, Slot::<V>::fixed_bytes(key));
+        let mut room = Room::new(totals, counted, Stored::<V>::fixed_bytes(key));
         let (result, keep) = change(&mut value, now_us, &mut room);
         let lack = room.lack();
         let expires_us = match keep {
@@ -167,9 +169,9 @@ impl<V: ExpiringValue> ExpiringMap<V> {
     /// absent.
     pub(crate) fn read<R>(&self, key: &[u8], read: impl FnOnce(&V, u64) -> R) -> Option<R> {
         let hash = self.hasher.hash_one(key);
-        let values = self.shards.values(Shards::<V>::shard_of(hash));
+        let values = self.shards.values(shard_of(hash));
         let now_us = self.now_us();
-        let stored = &values.slots[values.find(hash, key)? as usize];
+        let stored = &values.slots[values.find(hash, key)?];
         (stored.expires_us > now_us).then(|| read(&stored.value, now_us))
     }
 
@@ -185,14 +187,14 @@ impl<V: ExpiringValue> ExpiringMap<V> {
     ) -> (Vec<R>, Option<u64>) {
         // A position is the number of the shard, and in the low half that of the slot.
         let first_shard = usize::try_from(position >> 32).unwrap_or(SHARDS);
-        let mut first_slot = position as u32 as usize;
+        let mut first_slot = position as u32;
         let (mut found, mut visited) = (Vec::new(), 0);
         for shard in first_shard..SHARDS {
             let values = self.shards.values(shard);
             let now_us = self.now_us();
-            for slot in first_slot..values.slots.capacity() {
+            for slot in first_slot..values.slots.end() {
                 if found.len() >= count.max(1) || visited >= SLOTS_PER_PAGE {
-                    return (found, Some((shard as u64) << 32 | slot as u64));
+                    return (found, Some((shard as u64) << 32 | u64::from(slot)));
                 }
                 visited += 1;
                 let stored = values.slots.get(slot).filter(|stored| stored.expires_us > now_us);

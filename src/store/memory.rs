@@ -20,13 +20,14 @@ use ahash::RandomState;
 use tokio::time::Instant;
 
 use self::bytes::ReportedBytes;
-use self::shard::{Locked, SHARDS, Shard, shard_of};
+use self::shard::{Locked, Shard};
 #[cfg(any(feature = "storm", feature = "moderation"))]
 use self::tables::Tables;
 use super::expiring::ExpiringMap;
 #[cfg(any(feature = "storm", feature = "moderation"))]
 use super::expiring::ExpiringValue;
 use super::fill::Fill;
+use super::slots::{SHARDS, shard_of};
 use super::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::policy::Policy;
 use crate::telemetry::Filled;

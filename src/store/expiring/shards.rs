@@ -5,8 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::room::{Counted, Totals};
 use super::values::{ExpiringValue, Values};
-
-pub(super) const SHARDS: usize = 64;
+use crate::store::slots::SHARDS;
 
 pub(super) struct Shards<V> {
     shards: Box<[Mutex<Values<V>>; SHARDS]>,
@@ -30,12 +29,6 @@ impl<V: ExpiringValue> Shards<V> {
             due_us: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
             totals: Totals::new(capacity),
         }
-    }
-
-    /// Returns the shard of a hash. The table in the shard uses the low and the top bits, so the shard
-    /// is chosen by bits between them.
-    pub(super) fn shard_of(hash: u64) -> usize {
-        (hash >> 40) as usize % SHARDS
     }
 
     pub(super) fn totals(&self) -> &Totals {
@@ -67,7 +60,7 @@ impl<V: ExpiringValue> Drop for Locked<'_, V> {
     fn drop(&mut self) {
         self.totals.settle(&self.counted, self.values.slots.len(), self.values.bytes);
         // After the totals: another thread that finds the shard not due must see what was dropped.
-        let due_us = self.values.due_us();
+        let due_us = self.values.slots.next_due_us();
         if due_us != self.due_us.load(Ordering::Relaxed) {
             self.due_us.store(due_us, Ordering::Release);
         }

@@ -69,7 +69,7 @@ async fn stale_due_entries_are_removed() {
         map.update(b"a", keep_for(1_000_000)).unwrap();
         map.update(b"a", |_, _| ((), Keep::Not)).unwrap();
     }
-    let due: usize = (0..SHARDS).map(|shard| map.shards.values(shard).due.len()).sum();
+    let due: usize = (0..SHARDS).map(|shard| map.shards.values(shard).slots.due_entries()).sum();
     assert!(due < 200, "{due} entries are left");
 }
 
@@ -120,7 +120,7 @@ fn put(bytes: usize, us: u64) -> impl Fn(&mut Heavy, u64, &mut Room<'_>) -> (boo
 #[tokio::test(start_paused = true)]
 async fn bytes_follow_the_values() {
     let map = ExpiringMap::<Heavy>::new(10);
-    let fixed = Slot::<Heavy>::fixed_bytes(b"a");
+    let fixed = Stored::<Heavy>::fixed_bytes(b"a");
     map.set_budget(3_000 + 3 * fixed);
     assert!(map.update_within(b"a", put(1_000, 10)).unwrap());
     assert!(map.update_within(b"a", put(500, 10)).unwrap());
@@ -143,7 +143,7 @@ async fn bytes_follow_the_values() {
 #[tokio::test(start_paused = true)]
 async fn unused_room_is_free_again() {
     let map = ExpiringMap::<Heavy>::new(1);
-    let fixed = Slot::<Heavy>::fixed_bytes(b"a");
+    let fixed = Stored::<Heavy>::fixed_bytes(b"a");
     map.set_budget(1_000 + fixed);
     for (keep, left) in [(Keep::Until(1_000_000), 7 + fixed), (Keep::Not, 0)] {
         let keep = || match keep {

@@ -44,6 +44,6 @@ impl Shard {
     /// Returns how many bytes the shard takes, by a sample of its logs.
     pub(super) fn bytes(&self) -> usize {
         let (logs, heap) = self.sample_heap(SAMPLE);
-        self.fixed_bytes() + (heap * self.len()).checked_div(logs).unwrap_or(0)
+        self.table_bytes() + (heap * self.len()).checked_div(logs).unwrap_or(0)
     }
 }

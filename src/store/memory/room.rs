@@ -7,9 +7,10 @@ use std::sync::{Arc, PoisonError};
 use ahash::RandomState;
 
 use super::Inner;
-use super::shard::{SHARDS, Shard};
+use super::shard::Shard;
 use crate::error::StoreError;
 use crate::policy::Policy;
+use crate::store::slots::SHARDS;
 use crate::telemetry;
 use crate::window::LogId;
 
@@ -75,7 +76,7 @@ impl Inner {
         for shard in 0..SHARDS {
             let mut shard = self.lock(shard);
             self.drop_expired(&mut shard, self.now_us(), usize::MAX);
-            self.due_us.fetch_min(shard.due_us(), Ordering::Relaxed);
+            self.due_us.fetch_min(shard.next_due_us(), Ordering::Relaxed);
         }
         true
     }
@@ -101,7 +102,7 @@ impl Inner {
         for shard in 0..SHARDS {
             let mut shard = self.lock(shard);
             shard.shorten(policy);
-            self.due_us.fetch_min(shard.due_us(), Ordering::Relaxed);
+            self.due_us.fetch_min(shard.next_due_us(), Ordering::Relaxed);
         }
     }
 
@@ -112,7 +113,7 @@ impl Inner {
             return;
         }
         shard.set_policy(slot, policy);
-        self.note_due(shard.log(slot).due_us());
+        self.note_due(shard.due_us(slot));
     }
 
     pub(super) fn note_due(&self, due_us: u64) {
@@ -124,7 +125,7 @@ impl Inner {
     /// Inserts a log whose first entry will be at `at_us`, and returns its slot.
     pub(super) fn insert(&self, shard: &mut Shard, hash: u64, log: &LogId, at_us: u64) -> u32 {
         let slot = shard.insert(hash, log, at_us, &self.hasher);
-        self.note_due(shard.log(slot).due_us());
+        self.note_due(shard.due_us(slot));
         slot
     }
 

@@ -16,8 +16,8 @@ fn key(thread: u64, number: u64) -> Vec<u8> {
     [thread.to_be_bytes(), number.to_be_bytes()].concat()
 }
 
-fn shard_of<V: ExpiringValue>(map: &ExpiringMap<V>, key: &[u8]) -> usize {
-    Shards::<V>::shard_of(map.hasher.hash_one(key))
+fn shard_of_key<V: ExpiringValue>(map: &ExpiringMap<V>, key: &[u8]) -> usize {
+    shard_of(map.hasher.hash_one(key))
 }
 
 /// Runs an action in several threads, which begin at once.
@@ -92,7 +92,7 @@ fn cap_holds_while_values_expire() {
 fn keys_in_different_shards<V: ExpiringValue>(map: &ExpiringMap<V>, count: usize) -> Vec<Vec<u8>> {
     let mut keys = HashMap::new();
     for number in 0..10_000 {
-        keys.insert(shard_of(map, &key(0, number)), key(0, number));
+        keys.insert(shard_of_key(map, &key(0, number)), key(0, number));
     }
     let keys: Vec<Vec<u8>> = keys.into_values().take(count).collect();
     assert_eq!(keys.len(), count);
@@ -135,7 +135,7 @@ fn one_place_is_reserved_by_one() {
 #[test]
 fn room_for_three_is_reserved_by_three() {
     let map = ExpiringMap::<Heavy>::new(100);
-    let one = 1_000 + Slot::<Heavy>::fixed_bytes(&key(0, 0));
+    let one = 1_000 + Stored::<Heavy>::fixed_bytes(&key(0, 0));
     map.set_budget(3 * one + 999);
     let keys = keys_in_different_shards(&map, 8);
     let reserved = Barrier::new(keys.len());
@@ -198,7 +198,7 @@ fn full_map_locks_no_shard_without_need() {
     map.update(b"a", keep_for(LONG_US)).unwrap();
     let (done, result) = mpsc::channel();
     thread::scope(|scope| {
-        let own = shard_of(&map, b"b");
+        let own = shard_of_key(&map, b"b");
         let others: Vec<_> =
             (0..SHARDS).filter(|shard| *shard != own).map(|it| map.shards.values(it)).collect();
         scope.spawn(|| done.send(map.update(b"b", keep_for(1))));
