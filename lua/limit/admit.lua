@@ -3,7 +3,7 @@
 
   It decides on each as admit_all.lua does, at two thirds of the cost. Most of the difference comes
   from the timestamps: they stay strings, and are not converted to numbers and back. Many requests
-  in one call share what a call costs, and the clock.
+  in one call share what a call costs, and the clock. What is rare it leaves to admit_all.lua.
 
   Keys:
     KEYS[i] for each request:
@@ -21,8 +21,10 @@
   Reply:
     REPLY[i] for each request:
       decision (requests or microseconds): if admitted, how many more requests fit, 0 or more; if
-        denied, minus the time until the request fits, less than 0; the text of the error if Redis
-        can't use the log, which concerns no other request; if more is wanted, an array of three
+        denied, minus the time until the request fits, less than 0; null if admit_all.lua has to
+        decide, because a policy with a longer window has used the log or the clock has stepped
+        back; the text of the error if Redis can't use the log, which concerns no other request; if
+        more is wanted, an array of three
       at_us (microseconds of the Unix epoch, as text): the timestamp of the decision
       reset_us (microseconds): the time until the oldest entry leaves; 0 unless it is wanted
 
@@ -66,42 +68,23 @@ local function decide(i, member)
 
   local now_ms, own_ms = math.floor(now_us / 1000), (window_s + 1) * 1000
   local left_ms = call('PTTL', log)
-  -- Nearly always the log has room, and this policy has set the TTL, at the newest entry.
-  if entries < limit and left_ms <= own_ms + 1 then
+  -- Before version 7.2, a millisecond can pass between two commands of a script.
+  if left_ms > own_ms + 1 then
+    return false
+  end
+  if entries < limit then
+    -- Whether the newest entry is as new as the TTL of this policy says. An older one is kept longer.
     local since_us = (now_ms + left_ms - own_ms - 1) * 1000
-    if call('ZCOUNT', log, since_us, '+inf') > 0 then
-      local free = limit - entries + call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
-      call('ZADD', log, now_us, member)
-      call('PEXPIREAT', log, expires_ms)
-      return reply_of(free - 1, log, now_us)
+    if call('ZCOUNT', log, since_us, '+inf') == 0 then
+      return false
     end
-  end
-
-  local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
-  local newest_ms = math.floor(newest_us / 1000)
-  -- How long the log is kept after its newest entry, and how long it must be: by this policy, or by
-  -- one with a longer window that is in use, see admit_all.lua.
-  local kept_ms, longest_ms = left_ms + now_ms - newest_ms, own_ms
-  local marks_end = '100000000000000' -- no entry has so low a score
-  if kept_ms > own_ms + 1 then
-    local marks = call('ZRANGE', log, '-inf', marks_end, 'BYSCORE', 'WITHSCORES')
-    if #marks == 0 then
-      longest_ms = kept_ms
-      call('ZADD', log, now_ms + kept_ms, kept_ms)
+  else
+    local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
+    local newest_ms = math.floor(newest_us / 1000)
+    local kept_ms = left_ms + now_ms - newest_ms
+    if kept_ms > own_ms + 1 then
+      return false
     end
-    for m = 1, #marks, 2 do
-      if tonumber(marks[m + 1]) > now_ms then
-        longest_ms = math.max(longest_ms, marks[m])
-      end
-    end
-    call('ZADD', log, now_ms + own_ms, own_ms)
-  end
-
-  local free, is_shared = limit - entries, longest_ms > own_ms
-  if is_shared then
-    free = limit - call('ZCOUNT', log, '(' .. expired_us, '+inf')
-  end
-  if free <= 0 then
     -- The request fits as soon as the limit-th newest entry has left the window.
     local leaves_us = call('ZRANGE', log, -limit, -limit, 'WITHSCORES')[2] + window_s * 1000000
     local wait_us = leaves_us - now_us
@@ -110,27 +93,17 @@ local function decide(i, member)
         -- A policy with a shorter window has used the log.
         call('PEXPIREAT', log, newest_ms + own_ms)
       end
-      if not is_shared and entries > limit then
+      if entries > limit then
         -- There may be marks.
-        call('ZADD', log, now_ms + own_ms, own_ms)
+        call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
       end
       return reply_of(-wait_us, log, now_us)
     end
   end
-
-  local at_us, at_ms = now_us, now_ms
-  if newest_us - now_us > 0 then
-    -- The clock has stepped back: the new entry must not leave before the newest one.
-    at_us, at_ms = newest_us, newest_ms
-  end
-  if is_shared then
-    call('ZREMRANGEBYSCORE', log, '(' .. marks_end, now_us - (longest_ms - 1000) * 1000)
-  else
-    free = free + call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
-  end
-  call('ZADD', log, at_us, member)
-  call('PEXPIREAT', log, at_ms + longest_ms)
-  return reply_of(free - 1, log, at_us)
+  local free = limit - entries + call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
+  call('ZADD', log, now_us, member)
+  call('PEXPIREAT', log, expires_ms)
+  return reply_of(free - 1, log, now_us)
 end
 
 local replies, i, arg, member = {}, 1, 1, 1

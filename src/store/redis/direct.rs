@@ -68,10 +68,11 @@ impl Underlying for DirectStore {
 
     async fn send(&self, check: &Arc<Check>, (): (), now: Instant) -> CheckResult {
         let result = match AdmitRequest::of(check).filter(|_| !self.0.resends) {
-            Some(request) => {
-                let reply = self.0.admissions.send(request, now).await;
-                reply.map(|reply| reply::admit(&reply, check))
-            }
+            Some(request) => match self.0.admissions.send(request, now).await {
+                Ok(Some(reply)) => Ok(reply::admit(&reply, check)),
+                Ok(None) => Box::pin(self.admit_all(check, "new")).await,
+                Err(error) => Err(error),
+            },
             None => {
                 let is_repeated = check.repeated || self.0.resends;
                 let mode = if is_repeated { "repeat" } else { "new" };

@@ -77,7 +77,8 @@ impl AdmitRequest {
 }
 
 impl BatchedRequest for AdmitRequest {
-    type Reply = AdmitReply;
+    /// `None` if `admit_all.lua` has to decide.
+    type Reply = Option<AdmitReply>;
 
     /// The caller that has gone gets no place.
     const OUTLIVES_CALLER: bool = false;
@@ -119,12 +120,15 @@ impl BatchedRequest for AdmitRequest {
         command
     }
 
-    fn reply(reply: &Value) -> Result<AdmitReply, StoreError> {
-        if let Value::Int(decision) = reply {
-            return Ok(AdmitReply { decision: *decision, at_us: None, reset_us: 0 });
-        }
-        let (decision, at_us, reset_us) = read(reply)?;
-        Ok(AdmitReply { decision, at_us: Some(at_us), reset_us })
+    fn reply(reply: &Value) -> Result<Option<AdmitReply>, StoreError> {
+        Ok(Some(match reply {
+            Value::Nil => return Ok(None),
+            Value::Int(decision) => AdmitReply { decision: *decision, at_us: None, reset_us: 0 },
+            _ => {
+                let (decision, at_us, reset_us) = read(reply)?;
+                AdmitReply { decision, at_us: Some(at_us), reset_us }
+            }
+        }))
     }
 }
 
