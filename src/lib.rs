@@ -117,7 +117,7 @@
 //! | `sliding_window_written_back_total` | | requests that were written back to Redis after an outage |
 //! | `sliding_window_write_back_lost_total` | | requests that could not be written back to Redis |
 //! | `sliding_window_storms_total` | `name`; `event`: `start`, `end` | starts and ends of storms, each counted in one process of the fleet |
-//! | `sliding_window_storm_alerts_shed_total` | | starts and ends of storms that were dropped because too many waited for the hook |
+//! | `sliding_window_storm_alerts_shed_total` | | events of storms that were dropped because too many waited for the hook |
 //! | `sliding_window_storm_alert_panics_total` | | panics of the hook for storm events |
 //! | `sliding_window_mutes_total` | `rule` | mutes that were imposed or lengthened |
 //! | `sliding_window_mute_hook_panics_total` | | panics of the hook for mutes |

@@ -89,14 +89,14 @@
 //!
 //! | | for each message | stored for each group |
 //! |---|---|---|
-//! | in process | a mutex that all groups share | a timestamp and two copies of the id for each message of the last window |
+//! | in process | a lock that a 64th of the groups share | a timestamp and two copies of the id for each message of the last window |
 //! | on Redis | one script call, more expensive than an admission, and more so in a storm | a ZSET of the messages of the last window, and in a storm a HASH: `PREFIX:{=GROUP}:NAME:storm:log` and `:state` |
 //!
 //! With ids of 36 bytes a group takes 170 bytes in Redis 7.0 with one message, 5.2 kB with 100, and
 //! 134 kB with 1,000. The state of a storm takes 220 bytes. In the names of Redis keys, a rule without a
 //! name is `default:THRESHOLD`.
 //!
-//! The TTL of the log is the window. The TTL of a storm's state ends a day after the last message has
+//! The TTL of the log is the window and a second. The TTL of a storm's state ends a day after the last message has
 //! left the window, or, if the storm is over, an hour after the cool-down.
 //!
 //! In process, the store's capacity limits the number of groups; one more is a

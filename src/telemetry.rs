@@ -276,7 +276,7 @@ pub(crate) fn storm_ended(name: &str, peak: u32, lasted: Duration) {
     event!(info, name, peak, ?lasted, "a storm has ended");
 }
 
-/// Reports the start or end of a storm that is not passed to the hook, because too many events wait.
+/// Reports an event of a storm that is not passed to the hook, because too many events wait.
 #[cfg(feature = "storm")]
 pub(crate) fn storm_event_shed() {
     count!("sliding_window_storm_alerts_shed_total");

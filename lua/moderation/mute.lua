@@ -1,7 +1,7 @@
 --[[
-  Mutes a sender, and returns the mute that stands afterwards. Leaves a mute that is as long, or
-  that ends as late, as it is. A manual mute leaves only one that ends as late. Can also only
-  look.
+  Mutes a sender, and returns the mute that stands afterwards. The mute of a rule changes nothing if
+  the active one is as long or ends as late. A manual mute changes nothing if the active one ends as
+  late. With a length of 0 it only reads.
 
   Keys:
     KEYS[1] mute (HASH): the sender's mute

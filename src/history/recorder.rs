@@ -36,8 +36,8 @@ enum Form {
 }
 
 impl KeyForm {
-    /// Hashes keys with a random secret that ends with the process. Nothing tells the keys afterwards, and
-    /// another process writes other hashes.
+    /// Hashes keys with a random secret that ends with the process. The keys can't be recovered
+    /// afterwards, and another process writes other hashes.
     #[must_use]
     pub fn hashed() -> Self {
         // Random numbers of the generator that also makes the identities of requests.

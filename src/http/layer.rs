@@ -241,8 +241,7 @@ impl SlidingWindowLayer {
     /// Sets whether responses of the inner service also get the fields of
     /// [`headers`](Self::headers).
     ///
-    /// Defaults to `false`. On Redis this needs the longer of the two scripts, with one more command
-    /// for each quota.
+    /// Defaults to `false`. On Redis this takes one more command of the script for each quota.
     #[must_use]
     pub fn headers_on_success(self, headers_on_success: bool) -> Self {
         self.with(|config| config.headers_on_success = headers_on_success)

@@ -33,8 +33,8 @@ use crate::window::{Check, Explanation, LogId, Outcome};
 /// - Concurrent checks share script calls: what comes while a call is under way goes to Redis together
 ///   with the next, up to 32 checks at a time. A lone check is sent at once. Each check keeps its own
 ///   identity, time limit and repetition, and an error of one log concerns no other check. A check
-///   shares a call if it has cost 1 and one quota of whole seconds without a penalty, as most have. On
-///   a Cluster checks share no calls.
+///   shares a call if it has cost 1, one log and one quota of whole seconds, and neither a candidate
+///   nor a penalty, as most have. On a Cluster checks share no calls.
 /// - The clock is that of Redis, in microseconds. The clocks of the processes do not matter.
 /// - When a key was denied, this process denies it again from memory for as long as Redis would
 ///   certainly deny it, and for at most a second: see [`DenyCache`](super::DenyCache).

@@ -105,10 +105,7 @@ impl<T: Hashed> Slots<T> {
     /// due again.
     #[inline]
     pub(super) fn take_due(&mut self, now_us: u64) -> Option<u32> {
-        while let Some(Due { at_us, slot }) = self.due.first()
-            && at_us <= now_us
-        {
-            self.due.remove_first();
+        while let Some(Due { at_us, slot }) = self.due.take(now_us) {
             if self.slots.get(slot as usize).is_some_and(|it| it.due_us == at_us) {
                 return Some(slot);
             }

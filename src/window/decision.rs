@@ -29,7 +29,7 @@ use crate::quota::Quota;
 /// }
 /// ```
 ///
-/// No warning tells of `is_ok`, which only says that there was a decision, also a denial:
+/// The compiler does not warn about `is_ok`, which is true for a denial too:
 ///
 /// ```
 /// # use tower_sliding_window::{Decision, Limiter};

@@ -182,7 +182,7 @@ fn shown(id: &OrderId, user: &UserId) -> Value {
     json!({ "order_id": id.to_string(), "sku": id.sku, "user": user })
 }
 
-/// What is no SKU is not for sale.
+/// Reads the SKU of the path. A text that can't be one is answered as an unknown SKU is.
 fn sku(path: Result<Path<String>, PathRejection>) -> Result<Sku, Problem> {
     path.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(unknown_sku)
 }

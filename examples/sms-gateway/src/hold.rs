@@ -111,7 +111,7 @@ impl Hold {
         self.flags.hold
     }
 
-    /// Tells whether messages wait that one that comes now must not overtake.
+    /// Returns whether a new message must wait behind others.
     pub(crate) fn holds_up(&self, message: &Message) -> bool {
         self.queues.hold_up(message)
     }

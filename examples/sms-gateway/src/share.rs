@@ -24,7 +24,7 @@ impl Share {
         whole / 1000 * part + whole % 1000 * part / 1000
     }
 
-    /// Tells whether `part` of `whole` is more than this share. Nothing of nothing is not.
+    /// Tells whether `part` of `whole` is more than this share. Of zero it is not.
     pub(crate) fn is_below(self, part: u64, whole: u64) -> bool {
         u128::from(part) * 1000 > u128::from(self.0) * u128::from(whole)
     }

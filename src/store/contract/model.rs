@@ -41,8 +41,7 @@ impl Model {
         let (now_us, id) = (self.now_us, check.id);
         // The shorter Lua script removes expired entries only when it admits. The difference shows
         // when the clock steps back.
-        let is_short =
-            record && check.takes_one_place() && !check.repeated && !check.wants_timestamp;
+        let is_short = record && is_short(check);
         let (mut recorded_us, mut outcomes) = (None, Vec::new());
         for (log, cost) in check.costs() {
             let entries = self.log(log);
@@ -130,4 +129,13 @@ impl Model {
         }
         was_live
     }
+}
+
+/// Returns whether Redis can decide with `admit.lua`.
+fn is_short(check: &Check) -> bool {
+    let [log] = &check.logs[..] else { return false };
+    log.policy.quotas_and_candidates().len() == 1
+        && log.policy.get_penalty().is_none()
+        && check.takes_one_place()
+        && !check.repeated
 }

@@ -28,10 +28,11 @@ pub(super) struct DueQueue {
 }
 
 impl DueQueue {
+    #[inline]
     pub(super) fn push(&mut self, due: Due) {
-        let fits = |run: &&mut VecDeque<Due>| run.back().is_none_or(|last| *last <= due);
-        // The run with the latest end, so that each window gets its own.
-        match self.runs.iter_mut().filter(fits).max_by_key(|run| run.back().copied()) {
+        let fits = |run: &&mut VecDeque<Due>| run.back().is_none_or(|last| last.at_us <= due.at_us);
+        // The longest window fills the first run, so a shorter one gets the next to itself.
+        match self.runs.iter_mut().find(fits) {
             Some(run) => run.push_back(due),
             None => self.others.push(Reverse(due)),
         }
@@ -39,17 +40,23 @@ impl DueQueue {
 
     #[inline]
     pub(super) fn first(&self) -> Option<Due> {
-        let first_of_runs = self.runs.iter().filter_map(VecDeque::front).min();
-        let other = self.others.peek().map(|Reverse(due)| due);
-        first_of_runs.into_iter().chain(other).min().copied()
+        let mut first = self.others.peek().map(|Reverse(due)| *due);
+        for due in self.runs.iter().filter_map(VecDeque::front) {
+            if first.is_none_or(|first| *due < first) {
+                first = Some(*due);
+            }
+        }
+        first
     }
 
-    pub(super) fn remove_first(&mut self) {
-        let first = self.first();
-        match self.runs.iter_mut().find(|run| run.front().copied() == first) {
+    /// Removes and returns the first entry, if it has come due.
+    #[inline]
+    pub(super) fn take(&mut self, now_us: u64) -> Option<Due> {
+        let first = self.first().filter(|due| due.at_us <= now_us)?;
+        match self.runs.iter_mut().find(|run| run.front() == Some(&first)) {
             Some(run) => run.pop_front(),
             None => self.others.pop().map(|Reverse(due)| due),
-        };
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -86,11 +93,11 @@ mod tests {
             let (mut queue, mut model, mut now_us) = (DueQueue::default(), BinaryHeap::new(), 0);
             for (slot, (step_us, window, is_removal)) in steps.into_iter().enumerate() {
                 if is_removal {
-                    prop_assert!(queue.first() == model.pop().map(|Reverse(due)| due));
-                    queue.remove_first();
+                    let first = model.pop().map(|Reverse(due)| due);
+                    prop_assert!(queue.first() == first && queue.take(u64::MAX) == first);
                 } else {
                     now_us += step_us;
-                    let due = Due { at_us: now_us + 10 * window, slot: slot as u32 };
+                    let due = Due { at_us: now_us + 10 * window + 1, slot: slot as u32 };
                     queue.push(due);
                     model.push(Reverse(due));
                 }
@@ -98,9 +105,8 @@ mod tests {
             }
             let mut rest: DueQueue = model.iter().map(|Reverse(due)| *due).collect();
             while let Some(Reverse(due)) = model.pop() {
-                prop_assert!(queue.first() == Some(due) && rest.first() == Some(due));
-                queue.remove_first();
-                rest.remove_first();
+                prop_assert!(queue.take(due.at_us - 1).is_none(), "it has not come due");
+                prop_assert!(queue.take(due.at_us) == Some(due) && rest.take(due.at_us) == Some(due));
             }
             prop_assert!(queue.first().is_none() && rest.first().is_none());
         }

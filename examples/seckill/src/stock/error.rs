@@ -1,4 +1,4 @@
-//! [`StockError`]: why the stock has no answer, or none that would hold.
+//! [`StockError`]: why the stock has no reply, or no reply that is safe.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ impl From<StockError> for Problem {
                 }
                 let title = "The order is not safe yet";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "not-replicated", title)
-                    .detail("It may stand: the same request tells, and never orders twice.")
+                    .detail("It may stand. Send the same request again to find out: it never orders twice.")
                     .retry_after(SOON)
             }
             StockError::Lost(sku) => {

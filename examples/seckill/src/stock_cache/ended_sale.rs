@@ -38,8 +38,8 @@ pub(super) struct Sale {
 }
 
 impl Sale {
-    /// Tells whether a user may have an order. A user without one is nearly never taken for a buyer,
-    /// and a buyer never for a user without one.
+    /// Returns whether a user may have an order: `true` for each buyer, and, if two hashes are equal,
+    /// for a user without an order.
     pub(super) fn may_have_order(&self, user: &str) -> bool {
         self.buyers.contains(&self.hasher.hash_one(user))
     }

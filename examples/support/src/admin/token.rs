@@ -32,7 +32,7 @@ impl Token {
         Ok(Self(text.to_owned()))
     }
 
-    /// Tells whether this is the token. The time it takes tells no more than whether the length is.
+    /// Returns whether this is the token. The time it takes depends on the length only.
     pub(super) fn is(&self, text: &str) -> bool {
         self.0.as_bytes().ct_eq(text.as_bytes()).into()
     }
