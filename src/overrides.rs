@@ -22,9 +22,9 @@ const EXEMPT: &str = "exempt";
 /// Clones share the overrides. An override has the name of the policy, so a key keeps its log when its
 /// override is set, changed or removed. Every override takes memory until it is removed.
 ///
-/// An override may have another window. A log is kept for the longest window under which it was checked,
-/// until as long after the last such check. So the entries from before the override count again when it
-/// is removed.
+/// An override may have another window. As long as a log is not empty, it is kept for the longest window
+/// in use: one under which a request was admitted or denied within its length. So the entries from
+/// before the override count again when it is removed.
 ///
 /// ```
 /// use tower_sliding_window::{Key, Overrides, Policy, PolicyError, Quota};

@@ -29,7 +29,7 @@
       reset_us (microseconds): the time until the oldest entry leaves; 0 unless it is wanted
 
   Cost: O(log n) for each request, n is the number of entries in its log.
-  TTL: a log expires one window and a second after its newest entry, or later, see admit_all.lua.
+  TTL: a log expires one window and a second after its newest entry.
 ]]
 local call = redis.call
 local time = call('TIME')
@@ -43,7 +43,7 @@ local now_us = s .. us
 local limit, window_s, wanted, expired_us, expires_ms
 
 -- Returns the reply to a request.
-local function reply_of(decision, log, at_us)
+local function reply_of(decision, log)
   if wanted == 'decision' then
     return decision
   end
@@ -53,7 +53,7 @@ local function reply_of(decision, log, at_us)
     local oldest = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
     reset_us = oldest[2] + window_s * 1000000 - now_us
   end
-  local reply = { decision, at_us, reset_us }
+  local reply = { decision, now_us, reset_us }
   return reply
 end
 
@@ -63,28 +63,16 @@ local function decide(i, member)
   if entries == 0 then
     call('ZADD', log, now_us, member)
     call('PEXPIREAT', log, expires_ms)
-    return reply_of(limit - 1, log, now_us)
+    return reply_of(limit - 1, log)
   end
 
-  local now_ms, own_ms = math.floor(now_us / 1000), (window_s + 1) * 1000
-  local left_ms = call('PTTL', log)
-  -- Before version 7.2, a millisecond can pass between two commands of a script.
-  if left_ms > own_ms + 1 then
+  local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
+  local newest_ms, own_ms = math.floor(newest_us / 1000), (window_s + 1) * 1000
+  local kept_ms = call('PTTL', log) + math.floor(now_us / 1000) - newest_ms
+  if kept_ms > own_ms + 1 or newest_us - now_us > 0 then
     return false
   end
-  if entries < limit then
-    -- Whether the newest entry is as new as the TTL of this policy says. An older one is kept longer.
-    local since_us = (now_ms + left_ms - own_ms - 1) * 1000
-    if call('ZCOUNT', log, since_us, '+inf') == 0 then
-      return false
-    end
-  else
-    local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
-    local newest_ms = math.floor(newest_us / 1000)
-    local kept_ms = left_ms + now_ms - newest_ms
-    if kept_ms > own_ms + 1 then
-      return false
-    end
+  if entries >= limit then
     -- The request fits as soon as the limit-th newest entry has left the window.
     local leaves_us = call('ZRANGE', log, -limit, -limit, 'WITHSCORES')[2] + window_s * 1000000
     local wait_us = leaves_us - now_us
@@ -97,13 +85,13 @@ local function decide(i, member)
         -- There may be marks.
         call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
       end
-      return reply_of(-wait_us, log, now_us)
+      return reply_of(-wait_us, log)
     end
   end
   local free = limit - entries + call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
   call('ZADD', log, now_us, member)
   call('PEXPIREAT', log, expires_ms)
-  return reply_of(free - 1, log, now_us)
+  return reply_of(free - 1, log)
 end
 
 local replies, i, arg, member = {}, 1, 1, 1

@@ -48,16 +48,18 @@
     Of the strikes within_us and a second. Of a ban record a second more than the time until the
     ban, the levels and the episode are over.
 
-  Policies with different windows can share a log. It is kept for the longest one that is in use:
-  that was used for a check within its own length. The time from the newest entry to the expiry
-  says how long the log is kept, a window and a second. If that is longer than a policy needs, the
-  policy finds out which windows are in use, by marks: entries whose member is that time and whose
-  score is the instant until which the window is in use, both in milliseconds. If there is no mark,
-  the longest window may just have been used. Each shorter one leaves a mark at each check. The
-  longest one does not know of the marks. It removes them with the entries that have expired.
+  Policies with different windows can share a log. It is kept for the longest one in use: one that
+  has recorded or denied a request within its own length, while the log was not empty. The time
+  from the newest entry to the expiry says how long the log is kept, a window and a second. If that
+  is longer than a policy needs, the policy finds out which windows are in use, by marks. A mark is
+  a member with a negative score, which no entry has. The member says how long the log is kept
+  after its newest entry, in milliseconds. The score says until when, in milliseconds above
+  marks_ms. If there is no mark, the longest window may just have been used, and gets one. Then the
+  policy sets its own. A policy with the longest window in use sets none. It removes the marks with
+  the entries that have expired. Windows that differ by less than 2 ms count as one.
 ]]
 local call = redis.call
-local marks_end = '100000000000000' -- no entry has so low a score
+local marks_ms = -2000000000000000 -- lower than any instant minus any window
 local member, mode = ARGV[1], ARGV[2]
 local wants_reset, logs = ARGV[3] == '1', tonumber(ARGV[4])
 local time = call('TIME')
@@ -66,20 +68,22 @@ local now_ms = math.floor(now_us / 1000)
 
 -- Returns how long a log is kept after its newest entry: by this policy, or by one with a longer
 -- window that is in use. Marks that this policy is in use.
-local function longest_in_use(log, own_ms, kept_ms)
-  local marks, longest_ms = call('ZRANGE', log, '-inf', marks_end, 'BYSCORE', 'WITHSCORES'), own_ms
+local function longest_in_use(log, own_ms, kept_ms, newest_ms)
+  local marks, longest_ms = call('ZRANGE', log, '-inf', '(0', 'BYSCORE', 'WITHSCORES'), own_ms
+  -- If the clock has stepped back, the new entry has the timestamp of the newest one.
+  local since_ms = marks_ms + math.max(now_ms, newest_ms)
   if #marks == 0 then
     longest_ms = kept_ms
   end
   for m = 1, #marks, 2 do
-    if tonumber(marks[m + 1]) > now_ms then
+    if marks[m + 1] - marks_ms > now_ms then
       longest_ms = math.max(longest_ms, marks[m])
     end
   end
   if mode ~= 'peek' then
-    call('ZADD', log, now_ms + own_ms, own_ms)
+    call('ZADD', log, since_ms + own_ms, own_ms)
     if #marks == 0 then
-      call('ZADD', log, now_ms + kept_ms, kept_ms)
+      call('ZADD', log, since_ms + kept_ms, kept_ms)
     end
   end
   return longest_ms
@@ -91,17 +95,23 @@ for k = 1, logs do
   own_ms[k] = math.ceil(horizon_us / 1000) + 1000
   longest_ms[k] = own_ms[k]
   newest_us[k] = tonumber(call('ZRANGE', log, -1, -1, 'WITHSCORES')[2])
+  if newest_us[k] and newest_us[k] < 0 then
+    -- Only marks are left.
+    call('DEL', log)
+    newest_us[k] = nil
+  end
   if newest_us[k] then
-    kept_ms[k] = call('PTTL', log) + now_ms - math.floor(newest_us[k] / 1000)
-    -- Before version 7.2, a millisecond can pass between two commands of a script.
+    local newest_ms = math.floor(newest_us[k] / 1000)
+    kept_ms[k] = call('PTTL', log) + now_ms - newest_ms
     if kept_ms[k] > own_ms[k] + 1 then
-      longest_ms[k] = longest_in_use(log, own_ms[k], kept_ms[k])
+      -- One more, because PTTL reads a later clock than TIME before version 7.2.
+      longest_ms[k] = longest_in_use(log, own_ms[k], kept_ms[k] + 1, newest_ms)
     end
+    local longest_us, lowest = horizon_us, mode == 'peek' and 0 or '-inf'
     if longest_ms[k] > own_ms[k] then
-      call('ZREMRANGEBYSCORE', log, '(' .. marks_end, now_us - (longest_ms[k] - 1000) * 1000)
-    else
-      call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
+      longest_us, lowest = (longest_ms[k] - 1000) * 1000, 0
     end
+    call('ZREMRANGEBYSCORE', log, lowest, now_us - longest_us)
   end
   arg = arg + 3 + 2 * quotas
 end
@@ -125,7 +135,7 @@ for k = 1, logs do
     local is_enforced = limit > 0
     limit = math.abs(limit)
     local used, wait_us = entries, 0
-    if window_us < horizon_us or longest_ms[k] > own_ms[k] then
+    if window_us < horizon_us or longest_ms[k] > own_ms[k] or mode == 'peek' then
       used = call('ZCOUNT', log, now_us - window_us + 1, '+inf')
     end
     if used + cost > limit and not recorded_us then
@@ -183,34 +193,31 @@ while key < #KEYS do
 end
 
 reply[1] = admitted
-if admitted == 0 and mode ~= 'peek' then
-  for k = 1, logs do
-    -- A policy with a shorter window has used the log: keep the entries as long as this one needs.
-    if newest_us[k] and kept_ms[k] < own_ms[k] - 1 then
-      call('PEXPIREAT', KEYS[k], math.floor(newest_us[k] / 1000) + own_ms[k])
-    end
-  end
-end
 if recorded_us then
   reply[2] = tonumber(recorded_us)
 end
 
 local is_recorded = admitted == 1 and not recorded_us and mode ~= 'peek'
-if is_recorded then
-  arg = 5
-  for k = 1, logs do
-    local log, cost, quotas = KEYS[k], tonumber(ARGV[arg]), ARGV[arg + 2]
-    -- If the clock has stepped back, the new entry must not leave before the newest one.
-    local at_us = math.max(now_us, newest_us[k] or 0)
+arg = 5
+for k = 1, logs do
+  local log, cost, newest = KEYS[k], tonumber(ARGV[arg]), newest_us[k]
+  arg = arg + 3 + 2 * ARGV[arg + 2]
+  -- If the clock has stepped back, the new entry must not leave before the newest one.
+  local at_us = math.max(now_us, newest or 0)
+  if is_recorded then
     reply[2] = math.max(reply[2], at_us)
+  end
+  if is_recorded and cost > 0 then
     -- A request of cost n is n entries: the UUID, and the UUID with each number from 2 to n.
     for n = 1, cost do
       call('ZADD', log, at_us, n == 1 and member or member .. n)
     end
-    if cost > 0 then
-      call('PEXPIREAT', log, math.floor(at_us / 1000) + longest_ms[k])
+    call('PEXPIREAT', log, math.floor(at_us / 1000) + longest_ms[k])
+  elseif newest and mode ~= 'peek' and longest_ms[k] == own_ms[k] then
+    if math.abs(kept_ms[k] - own_ms[k]) > 1 then
+      -- A policy with another window has used the log: keep the entries as long as this one needs.
+      call('PEXPIREAT', log, math.floor(newest / 1000) + own_ms[k])
     end
-    arg = arg + 3 + 2 * quotas
   end
 end
 

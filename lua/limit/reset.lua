@@ -15,7 +15,7 @@
 
   Cost: O(n), n is the number of entries in the logs.
   TTL: of a mark the TTL of its log, or the longest window and 999 ms if that is longer. After it
-    no admission from before the reset is in any window.
+    no admission from before the reset is in a window of this policy, or of one that used the log.
 ]]
 local call = redis.call
 local time = call('TIME')

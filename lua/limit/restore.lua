@@ -43,15 +43,18 @@ local function restore(k, horizon_us, first, last)
   end
   -- A policy with a longer window may need the entries for longer, see admit_all.lua.
   local own_ms = math.ceil(horizon_us / 1000) + 1000
-  local kept_ms, newest_us = own_ms, call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
-  if newest_us then
+  local kept_ms = own_ms
+  local newest_us = tonumber(call('ZRANGE', log, -1, -1, 'WITHSCORES')[2] or -1)
+  if newest_us >= 0 then
     kept_ms = math.max(own_ms, call('PTTL', log) + now_ms - math.floor(newest_us / 1000))
   end
+  -- Without marks, the longest window counts as just used.
+  call('ZREMRANGEBYSCORE', log, '-inf', '(0')
   if kept_ms <= own_ms + 1 then
-    call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
+    call('ZREMRANGEBYSCORE', log, 0, now_us - horizon_us)
   end
 
-  local added, latest_us = 0, 0
+  local added, latest_us, is_used = 0, newest_us, false
   for a = first, last, 4 do
     local member, cost, age_us, mode = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
     local at_us, left_us = now_us - age_us, horizon_us - age_us
@@ -66,6 +69,7 @@ local function restore(k, horizon_us, first, last)
       end
     end
     if cost > 0 and left_us > least_left_us and at_us >= since_us then
+      is_used = true
       if call('ZADD', log, mode, at_us, member) == 1 then
         for n = 2, cost do
           call('ZADD', log, at_us, member .. n)
@@ -82,7 +86,7 @@ local function restore(k, horizon_us, first, last)
       end
     end
   end
-  if latest_us > 0 then
+  if is_used then
     local expires_ms = math.floor(latest_us / 1000) + kept_ms
     if now_ms + call('PTTL', log) < expires_ms then
       call('PEXPIREAT', log, expires_ms)

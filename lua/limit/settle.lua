@@ -29,10 +29,10 @@ local now_us = time[1] * 1000000 + time[2]
 -- newest entry, see admit_all.lua.
 local function expire_sooner(log, removed_us)
   local newest, left_ms = call('ZRANGE', log, -1, -1, 'WITHSCORES'), call('PTTL', log)
-  if newest[1] and #newest[1] < 16 then
+  if newest[1] and tonumber(newest[2]) < 0 then
     -- Only marks are left.
     call('DEL', log)
-  elseif newest[1] and left_ms > 0 then
+  elseif newest[1] and left_ms ~= -1 then
     local sooner_ms = math.floor(removed_us / 1000) - math.floor(newest[2] / 1000)
     if sooner_ms > 0 then
       call('PEXPIRE', log, left_ms - sooner_ms)

@@ -42,7 +42,7 @@ use crate::window::{Check, Explanation, LogId, Outcome};
 /// - Every Redis key has a TTL. A log expires its policy's longest window and a second after its newest
 ///   entry. A log is one ZSET named `PREFIX:{=KEY}:POLICY`, with `%` and `}` in the key written as
 ///   `%25` and `%7D`. A policy without a name is named `default:QUOTAS`. Where policies with different
-///   windows share a log, it has an entry for each window in use beside the admissions. Beside a log
+///   windows share a log, it has a member of negative score for each window in use. Beside a log
 ///   there may be the keys `:ban` and `:strikes`, and the marks `:reset` and `:lifted`, by which other
 ///   processes learn of a reset and of a lifted ban.
 /// - Concurrent requests share one connection. If it breaks, or if five replies in a row do not

@@ -39,13 +39,10 @@ impl Model {
 
     pub(super) fn decide(&mut self, check: &Check, record: bool) -> Outcome {
         let (now_us, id) = (self.now_us, check.id);
-        // The shorter Lua script removes expired entries only when it admits. The difference shows
-        // when the clock steps back.
-        let is_short = record && is_short(check);
         let (mut recorded_us, mut outcomes) = (None, Vec::new());
         for (log, cost) in check.costs() {
             let entries = self.log(log);
-            if !is_short {
+            if !(record && is_short(check, entries, now_us)) {
                 entries.remove_expired(now_us, LONGEST_WINDOW_US);
             }
             if check.repeated {
@@ -131,11 +128,15 @@ impl Model {
     }
 }
 
-/// Returns whether Redis can decide with `admit.lua`.
-fn is_short(check: &Check) -> bool {
+/// Returns whether Redis decides with `admit.lua` and leaves expired entries in the log if it denies.
+/// The difference shows when the clock steps back.
+fn is_short(check: &Check, entries: &Log, now_us: u64) -> bool {
     let [log] = &check.logs[..] else { return false };
-    log.policy.quotas_and_candidates().len() == 1
+    let quotas = log.policy.quotas_and_candidates();
+    quotas.len() == 1
         && log.policy.get_penalty().is_none()
         && check.takes_one_place()
         && !check.repeated
+        && log.policy.quotas().iter().all(|quota| entries.len() <= quota.limit() as usize)
+        && entries.newest_us().is_none_or(|newest_us| newest_us <= now_us)
 }

@@ -145,8 +145,8 @@ impl<'a> Player<'a> {
         let log = |(at, key, cost): &_| LogCost::new(self.log(*at, *key), *cost);
         let mut check = Check::with_costs(logs.iter().map(log));
         // One check in three wants both, one a timestamp, and one neither.
-        let count = self.checks.len();
-        (check.wants_reset, check.wants_timestamp) = (count % 3 == 0, count % 3 != 2);
+        let wants = self.checks.len() % 3;
+        (check.wants_reset, check.wants_timestamp) = (wants == 2, wants > 0);
         Arc::new(check)
     }
 

@@ -1,5 +1,7 @@
 //! [`DirectStore`]: sends each check as one script call, and once more if the reply is lost.
 
+#[cfg(test)]
+mod shared_log;
 #[cfg(all(test, feature = "cluster"))]
 mod tests;
 

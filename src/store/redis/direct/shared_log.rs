@@ -1,0 +1,192 @@
+//! Tests a log that policies with different windows share: random requests under a test clock.
+
+use fastrand::Rng;
+use redis::aio::ConnectionManager;
+use test_support::Redis;
+use uuid::Uuid;
+
+use super::*;
+use crate::quota::Quota;
+use crate::store::Admission;
+
+const LOG: &str = "clock:{=alice}:user";
+const RUNS: u64 = 500;
+const STEPS: usize = 30;
+/// Decided by `admit.lua`, or with windows of fractions of a second by `admit_all.lua`.
+const POLICIES: [&str; 8] =
+    ["1/1s", "3/1s", "2/2s", "5/3s", "3/4s", "2/700ms,4/1500ms", "3/2500ms", "4/3100ms,3/1s"];
+/// The test clock keeps expiries so much later, see [`crate::redis::Scripts::with_clock`].
+const LATER_US: u64 = 315_360_000_000_000;
+
+struct Entry {
+    at_us: u64,
+    check: Arc<Check>,
+    /// Whether the log must have it: it is in a window in use.
+    is_needed: bool,
+}
+
+/// One log, what was done to it, and since when each policy is in use.
+struct Shared {
+    connection: ConnectionManager,
+    store: DirectStore,
+    random: Rng,
+    now_us: u64,
+    policies: Vec<(Arc<Policy>, Option<u64>)>,
+    entries: Vec<Entry>,
+    story: Vec<String>,
+}
+
+impl Shared {
+    async fn new(connection: &ConnectionManager, store: &DirectStore, seed: u64) -> Self {
+        let mut random = Rng::with_seed(seed);
+        let policies = (0..random.usize(2..=4)).map(|_| {
+            let policy: Policy = random.choice(POLICIES).unwrap().parse().unwrap();
+            (Arc::new(policy.named("user")), None)
+        });
+        let policies = policies.collect();
+        let (connection, store) = (connection.clone(), store.clone());
+        let (entries, story) = (Vec::new(), vec![format!("seed {seed}")]);
+        let now_us = 1_790_000_000_123_456;
+        let mut shared = Self { connection, store, random, now_us, policies, entries, story };
+        shared.run("DEL", &[LOG]).await;
+        shared.set_clock(now_us).await;
+        shared
+    }
+
+    async fn run(&mut self, name: &str, arguments: &[&str]) -> i64 {
+        redis::cmd(name).arg(arguments).query_async(&mut self.connection).await.unwrap()
+    }
+
+    async fn set_clock(&mut self, now_us: u64) {
+        self.now_us = now_us;
+        let (s, us) = (now_us / 1_000_000, now_us % 1_000_000);
+        self.run("HSET", &["clock", "s", &s.to_string(), "us", &us.to_string()]).await;
+        let left_ms = self.run("PTTL", &[LOG]).await;
+        assert!(left_ms != -1, "the log has a TTL: {:#?}", self.story);
+        let time: (u64, u64) = redis::cmd("TIME").query_async(&mut self.connection).await.unwrap();
+        let real_us = time.0 * 1_000_000 + time.1;
+        if left_ms > 0 && real_us + left_ms as u64 * 1_000 <= now_us + LATER_US {
+            self.run("DEL", &[LOG]).await;
+        }
+        self.forget();
+    }
+
+    /// Forgets what no window in use needs.
+    fn forget(&mut self) {
+        let (now_us, entries) = (self.now_us, &mut self.entries);
+        let mut longest_us = 0;
+        for (policy, used_us) in &mut self.policies {
+            let window_us = policy.longest_window_us();
+            let is_needed = |it: &Entry| it.is_needed && it.at_us + window_us > now_us;
+            used_us.take_if(|us| *us + window_us <= now_us || !entries.iter().any(is_needed));
+            longest_us = longest_us.max(used_us.map_or(0, |_| window_us));
+        }
+        entries.iter_mut().for_each(|it| it.is_needed &= it.at_us + longest_us > now_us);
+    }
+
+    fn choose(&mut self) -> (usize, LogId) {
+        let chosen = self.random.usize(0..self.policies.len());
+        (chosen, LogId::new(self.policies[chosen].0.clone(), "alice"))
+    }
+
+    async fn step(&mut self) {
+        self.forget();
+        match self.random.u8(0..24) {
+            0..9 => self.check().await,
+            9..12 if !self.entries.is_empty() => {
+                let at = self.random.usize(0..self.entries.len());
+                let cancelled = self.entries.swap_remove(at);
+                self.story.push(format!("cancel {}", cancelled.at_us));
+                self.store.settle(&cancelled.check, 0).await.unwrap();
+            }
+            12..15 => self.restore().await,
+            15 => {
+                let back_us = [1, 300, 1_000, 1_500, 100_000, 3_000_000];
+                let back_us = *self.random.choice(&back_us).unwrap();
+                self.story.push(format!("clock -{back_us}"));
+                self.set_clock(self.now_us - back_us).await;
+            }
+            16..20 if !self.entries.is_empty() => {
+                // About when an entry leaves a window.
+                let (_, log) = self.choose();
+                let entry = self.random.choice(&self.entries).unwrap();
+                let leaves_us = entry.at_us + log.policy.longest_window_us();
+                let now_us = leaves_us - 1 + self.random.u64(0..3);
+                if now_us > self.now_us {
+                    self.story.push(format!("clock {now_us}"));
+                    self.set_clock(now_us).await;
+                }
+            }
+            _ => {
+                let step_us = [1, 999, 20_000, 300_000, 2_500_000][self.random.usize(0..5)];
+                let step_us = self.random.u64(0..=step_us);
+                self.story.push(format!("clock +{step_us}"));
+                self.set_clock(self.now_us + step_us).await;
+            }
+        }
+    }
+
+    async fn check(&mut self) {
+        let (chosen, log) = self.choose();
+        let policy = log.policy.clone();
+        let mut check = Check::new([log]);
+        check.wants_timestamp = true;
+        let check = Arc::new(check);
+        let outcome = self.store.admit(&check).await.unwrap();
+        self.story.push(format!("{}: {policy}: {}", self.now_us, outcome.admitted));
+        let fits = |quota: &Quota, all: bool| {
+            let since_us = self.now_us - quota.window_us();
+            let counts = |it: &&Entry| it.at_us > since_us && (all || it.is_needed);
+            self.entries.iter().filter(counts).count() < quota.limit() as usize
+        };
+        if outcome.admitted {
+            let fits = policy.quotas().iter().all(|quota| fits(quota, false));
+            assert!(fits, "never too many: {:#?}", self.story);
+            let at_us = micros(outcome.timestamp.unwrap());
+            self.entries.push(Entry { at_us, check, is_needed: true });
+        } else {
+            let is_full = policy.quotas().iter().any(|quota| !fits(quota, true));
+            assert!(is_full, "never too few: {:#?}", self.story);
+        }
+        self.policies[chosen].1 = Some(self.now_us);
+    }
+
+    /// Restores a new admission, or one that the log has or had.
+    async fn restore(&mut self) {
+        let (chosen, log) = self.choose();
+        let known = self.random.usize(0..=2 * self.entries.len());
+        let (index, age_us) = match self.entries.get(known) {
+            Some(it) if it.at_us <= self.now_us => (known, self.now_us - it.at_us),
+            Some(_) => return,
+            None => {
+                let age_us = self.random.u64(0..4_000_000);
+                let mut check = Check::new([log.clone()]);
+                check.id = Uuid::from_u128(self.random.u128(..));
+                let at_us = self.now_us - age_us;
+                self.entries.push(Entry { at_us, check: Arc::new(check), is_needed: false });
+                (self.entries.len() - 1, age_us)
+            }
+        };
+        let entry = &mut self.entries[index];
+        self.story.push(format!("restore {} under {}", entry.at_us, log.policy));
+        let admission = Admission::new(entry.check.id, 1, Duration::from_micros(age_us));
+        self.store.restore(&log, &LogSnapshot::new(vec![admission])).await.unwrap();
+        if age_us < log.policy.longest_window_us() {
+            entry.is_needed = true;
+            self.policies[chosen].1 = Some(self.now_us);
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_window_in_use_is_exact() {
+    let server = Redis::start().await;
+    let connection = server.connection().await;
+    let store = DirectStore::with_clock(connection.clone(), "clock");
+    for seed in 0..RUNS {
+        let mut shared = Shared::new(&connection, &store, seed).await;
+        for _ in 0..STEPS {
+            shared.step().await;
+        }
+    }
+}
