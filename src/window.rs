@@ -14,6 +14,7 @@ mod log_id;
 mod outcome;
 #[cfg(feature = "serde")]
 mod serial;
+mod state;
 
 pub use self::ban_explanation::BanExplanation;
 #[cfg(any(feature = "memory", feature = "contract"))]
@@ -33,4 +34,5 @@ pub(crate) use self::log::QuotaReading;
 pub(crate) use self::log::{Entry, Log};
 pub use self::log_id::{LogCost, LogId};
 pub(crate) use self::outcome::Rollback;
-pub use self::outcome::{BanState, DecidedBy, LogOutcome, Outcome, QuotaState};
+pub use self::outcome::{DecidedBy, LogOutcome, Outcome};
+pub use self::state::{BanState, QuotaState};

@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use super::check::Check;
 use super::log_id::LogId;
-use super::outcome::{BanState, DecidedBy, LogOutcome, Outcome, QuotaState};
+use super::outcome::{DecidedBy, LogOutcome, Outcome};
+use super::state::{BanState, QuotaState};
 use crate::policy::Policy;
 use crate::quota::Quota;
 

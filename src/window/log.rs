@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use uuid::Uuid;
 
-use super::outcome::QuotaState;
+use super::state::QuotaState;
 use crate::quota::Quota;
 
 /// One place that an admitted request takes.

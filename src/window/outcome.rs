@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use uuid::Uuid;
 
-use super::ban_record::{BanRecord, Strike};
-use crate::policy::{Penalty, Policy};
+use super::state::{BanState, QuotaState};
+use crate::policy::Policy;
 use crate::quota::Quota;
-use crate::time::micros;
 
 /// The result of a [`Check`](super::Check) by a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -248,119 +246,6 @@ impl LogOutcome {
 #[inline]
 fn only(state: QuotaState) -> SmallVec<[QuotaState; 1]> {
     SmallVec::from_buf([state])
-}
-
-/// The state of one quota at an instant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QuotaState {
-    pub(crate) remaining: u32,
-    pub(crate) wait_us: u64,
-    pub(crate) reset_us: u64,
-}
-
-impl QuotaState {
-    /// Creates a state from its parts, see the methods of the same names. Lengths of time are
-    /// truncated to whole microseconds.
-    #[must_use]
-    pub fn new(remaining: u32, wait: Duration, reset: Duration) -> Self {
-        Self { remaining, wait_us: micros(wait), reset_us: micros(reset) }
-    }
-
-    /// Returns how many places are free.
-    #[must_use]
-    pub const fn remaining(&self) -> u32 {
-        self.remaining
-    }
-
-    /// Returns how long until there is room for the check's cost in this log: zero if there was room when the
-    /// store decided.
-    #[must_use]
-    pub const fn wait(&self) -> Duration {
-        Duration::from_micros(self.wait_us)
-    }
-
-    /// Returns how long until the oldest entry leaves the window: zero if the window holds no entry.
-    ///
-    /// A store may return zero unless [`Check::wants_reset`](super::Check::wants_reset) is set.
-    #[must_use]
-    pub const fn reset(&self) -> Duration {
-        Duration::from_micros(self.reset_us)
-    }
-
-    /// Returns whether there was no room for the check's cost in this log.
-    #[must_use]
-    pub const fn is_full(&self) -> bool {
-        self.wait_us > 0
-    }
-
-    /// Makes the state that of after an admission.
-    #[inline]
-    pub(crate) fn count(&mut self, quota: Quota, cost: u32) {
-        self.remaining = self.remaining.saturating_sub(cost);
-        if self.reset_us == 0 {
-            self.reset_us = quota.window_us();
-        }
-    }
-
-    /// Returns the state `elapsed_us` later, without the places that become free meanwhile.
-    pub(crate) fn after(&self, elapsed_us: u64) -> Self {
-        Self {
-            remaining: self.remaining,
-            wait_us: self.wait_us.saturating_sub(elapsed_us),
-            reset_us: self.reset_us.saturating_sub(elapsed_us),
-        }
-    }
-}
-
-/// The ban of a key under a policy's [`Penalty`](crate::Penalty). Defaults to no ban and no strike.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BanState {
-    pub(crate) remaining_us: u64,
-    pub(crate) strike: Strike,
-}
-
-impl BanState {
-    /// Creates a state from the remaining length of the ban, zero if there is none, and the effect of
-    /// the check on the key's strikes.
-    #[must_use]
-    pub fn new(remaining: Duration, strike: Strike) -> Self {
-        Self { remaining_us: micros(remaining), strike }
-    }
-
-    /// Returns the ban of a request, and counts it as a strike if `record` is set. `full_us` is the longest
-    /// window among the full quotas, zero if none denies the request.
-    pub(crate) fn of(
-        ban_record: &mut BanRecord,
-        now_us: u64,
-        id: Uuid,
-        (full_us, penalty): (u64, &Penalty),
-        record: bool,
-    ) -> Self {
-        let mut strike = Strike::None;
-        if ban_record.wait_us(now_us) == 0 && full_us > 0 && record {
-            let lengths_us = penalty.ban_lengths_us(id);
-            strike = ban_record.strike(now_us, id, full_us, penalty, &lengths_us);
-        }
-        Self { remaining_us: ban_record.wait_us(now_us), strike }
-    }
-
-    /// Returns the remaining length of the ban, zero if there is none.
-    #[must_use]
-    pub const fn remaining(&self) -> Duration {
-        Duration::from_micros(self.remaining_us)
-    }
-
-    /// Returns the effect of the check on the key's strikes.
-    #[must_use]
-    pub const fn strike(&self) -> Strike {
-        self.strike
-    }
-
-    /// Returns whether the key is banned.
-    #[must_use]
-    pub const fn is_banned(&self) -> bool {
-        self.remaining_us > 0
-    }
 }
 
 /// The rollback of a denied request: its removal from the logs that had recorded it before another

@@ -182,3 +182,11 @@ fn stores_name_no_feature_above_them() {
         }
     }
 }
+
+#[test]
+fn no_file_has_more_than_350_lines() {
+    let source = crate::files(&root().join("src"), "rs").into_iter();
+    let lines = source.map(|path| (fs::read_to_string(&path).unwrap().lines().count(), path));
+    let long: Vec<_> = lines.filter(|(lines, _)| *lines > 350).collect();
+    assert!(long.is_empty(), "split them: {long:?}");
+}
