@@ -33,6 +33,8 @@ use std::sync::Arc;
 pub use self::ban_store::{Ban, BanCursor, BanPage, BanStore, ParseBanCursorError};
 pub(crate) use self::conclude::{admit_if_open, conclude, report};
 pub use self::deny_cache::DenyCache;
+#[cfg(all(feature = "memory", feature = "moderation"))]
+pub(crate) use self::expiring::ExpiringMap;
 #[cfg(all(feature = "memory", any(feature = "storm", feature = "moderation")))]
 pub(crate) use self::expiring::{ExpiringValue, Keep, Room, heap_bytes_of};
 pub use self::future::StoreFuture;

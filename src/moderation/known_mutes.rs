@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::decision::Mute;
 use crate::key::Key;
-use crate::store::{ExpiringValue, Keep, MemoryStore};
+use crate::store::{ExpiringMap, ExpiringValue, Keep};
 use crate::time::micros;
 
 /// How many mutes and lifts are known. Further ones are not noted until others end.
@@ -17,14 +17,14 @@ const LIFT_KEPT_US: u64 = 60_000_000;
 /// Replies may arrive in another order than the store sent them. Each is dated by the instant before
 /// its request was sent, and an older one changes nothing. So a reply that was under way during a lift
 /// does not undo it.
-pub(super) struct KnownMutes(MemoryStore);
+pub(super) struct KnownMutes(ExpiringMap<Known>);
 
 /// What is known of one sender.
 #[derive(Default)]
 struct Known {
-    /// The instant before the request was sent, on the clock of the table.
+    /// The instant before the request was sent, on the clock of the map.
     seen_us: u64,
-    /// The mute and its end on the clock of the table. `None` after a lift.
+    /// The mute and its end on the clock of the map. `None` after a lift.
     mute: Option<Box<(Mute, u64)>>,
 }
 
@@ -36,10 +36,7 @@ impl ExpiringValue for Known {
 
 impl KnownMutes {
     pub(super) fn new() -> Self {
-        let store = MemoryStore::with_capacity(CAPACITY);
-        // The clock of the table begins when it is created, which must be before any request.
-        let _ = store.table::<Known>();
-        Self(store)
+        Self(ExpiringMap::new(CAPACITY))
     }
 
     /// Notes the reply to a request that was sent after `sent`: the active mute of a sender, if there
@@ -73,13 +70,13 @@ impl KnownMutes {
             let remaining = std::time::Duration::from_micros(until_us - now_us);
             Some(Mute::new(mute.reason(), remaining, mute.until()))
         };
-        self.0.table::<Known>().read(sender.as_bytes(), read)?
+        self.0.read(sender.as_bytes(), read)?
     }
 
     /// Without room for another sender, nothing is noted.
     fn update(&self, sender: &Key, change: impl Fn(&mut Known, u64) -> Keep) {
         let change = |known: &mut Known, now_us| ((), change(known, now_us));
-        let _ = self.0.table::<Known>().update(sender.as_bytes(), change);
+        let _ = self.0.update(sender.as_bytes(), change);
     }
 }
 
@@ -137,7 +134,7 @@ mod tests {
         for sender in 0..CAPACITY as u64 + 1_000 {
             known.observe(&Key::from(sender), Instant::now(), Some(&mute(SECOND)));
         }
-        assert_eq!(known.0.table::<Known>().len(), CAPACITY);
+        assert_eq!(known.0.len(), CAPACITY);
         tokio::time::advance(SECOND).await;
         known.observe(&"alice".into(), Instant::now(), Some(&mute(SECOND)));
         assert!(known.get(&"alice".into()).is_some(), "ended mutes make room");

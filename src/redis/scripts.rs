@@ -76,6 +76,8 @@ impl Scripts {
                 .replace("call('PTTL', log)", "pttl(log)")
                 .replace("call('PEXPIREAT', ", "pexpireat(")
                 .replace("call('PEXPIRE', log, left_ms", "pexpire(log, left_ms");
+            let is_mixed = code.contains("pexpireat(") && code.contains("call('PTTL'");
+            assert!(!is_mixed, "a log expires by one clock: {code}");
             functions.clone() + &code
         })))
     }
