@@ -179,7 +179,7 @@ impl Log {
     }
 
     /// Returns the number of entries. Some may have left the longest window.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "contract"))]
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
