@@ -16,6 +16,9 @@ const STEPS: usize = 40;
 /// Decided by `admit.lua`, or with windows of fractions of a second by `admit_all.lua`.
 const POLICIES: [&str; 8] =
     ["1/1s", "3/1s", "2/2s", "5/3s", "3/4s", "2/700ms,4/1500ms", "3/2500ms", "4/3100ms,3/1s"];
+/// The longest window of any policy.
+const LONGEST_US: u64 = 4_000_000;
+const START_US: u64 = 1_790_000_000_123_456;
 /// The test clock keeps expiries so much later, see [`crate::redis::Scripts::with_clock`].
 const LATER_US: u64 = 315_360_000_000_000;
 
@@ -32,25 +35,28 @@ struct Shared {
     store: DirectStore,
     random: Rng,
     now_us: u64,
+    /// The latest instant before the clock stepped back.
+    latest_us: u64,
     policies: Vec<(Arc<Policy>, Option<u64>)>,
     entries: Vec<Entry>,
     story: Vec<String>,
 }
 
 impl Shared {
-    async fn new(connection: &ConnectionManager, store: &DirectStore, seed: u64) -> Self {
-        let mut random = Rng::with_seed(seed);
-        let policies = (0..random.usize(2..=3)).map(|_| {
-            let policy: Policy = random.choice(POLICIES).unwrap().parse().unwrap();
-            (Arc::new(policy.named("user")), None)
-        });
-        let policies = policies.collect();
-        let (connection, store) = (connection.clone(), store.clone());
-        let (entries, story) = (Vec::new(), vec![format!("seed {seed}")]);
-        let now_us = 1_790_000_000_123_456;
-        let mut shared = Self { connection, store, random, now_us, policies, entries, story };
+    async fn new(connection: &ConnectionManager, policies: &[&str], random: Rng) -> Self {
+        let policy = |text: &&str| (Arc::new(text.parse::<Policy>().unwrap().named("user")), None);
+        let mut shared = Self {
+            connection: connection.clone(),
+            store: DirectStore::with_clock(connection.clone(), "clock"),
+            random,
+            now_us: 0,
+            latest_us: 0,
+            policies: policies.iter().map(policy).collect(),
+            entries: Vec::new(),
+            story: Vec::new(),
+        };
         shared.connection.del::<_, ()>(LOG).await.unwrap();
-        shared.set_clock(now_us).await;
+        shared.set_clock(START_US).await;
         shared
     }
 
@@ -62,9 +68,15 @@ impl Shared {
         let (left_ms, time): (i64, (u64, u64)) =
             commands.query_async(&mut self.connection).await.unwrap();
         assert!(left_ms != -1, "the log has a TTL: {:#?}", self.story);
+        self.latest_us = self.latest_us.max(now_us);
         let real_us = time.0 * 1_000_000 + time.1;
-        if left_ms > 0 && real_us + left_ms as u64 * 1_000 <= now_us + LATER_US {
-            self.connection.del::<_, ()>(LOG).await.unwrap();
+        if left_ms > 0 {
+            let expires_us = real_us + left_ms as u64 * 1_000 - LATER_US;
+            let last_us = self.latest_us + LONGEST_US + 1_100_000;
+            assert!(expires_us <= last_us, "the TTL: {:#?}", self.story);
+            if expires_us <= now_us {
+                self.connection.del::<_, ()>(LOG).await.unwrap();
+            }
         }
         self.forget();
     }
@@ -82,16 +94,21 @@ impl Shared {
         entries.iter_mut().for_each(|it| it.is_needed &= it.at_us + longest_us > now_us);
     }
 
-    fn choose(&mut self) -> (usize, LogId) {
-        let chosen = self.random.usize(0..self.policies.len());
-        (chosen, LogId::new(self.policies[chosen].0.clone(), "alice"))
+    fn choose(&mut self) -> usize {
+        self.random.usize(0..self.policies.len())
+    }
+
+    fn log(&self, policy: usize) -> LogId {
+        LogId::new(self.policies[policy].0.clone(), "alice")
     }
 
     async fn step(&mut self) {
         self.forget();
         match self.random.u8(0..24) {
-            0..9 => self.check(true).await,
-            9 => self.check(false).await,
+            0..10 => {
+                let (policy, is_check) = (self.choose(), self.random.u8(0..10) > 0);
+                self.check(policy, is_check).await;
+            }
             10..12 if !self.entries.is_empty() => {
                 let at = self.random.usize(0..self.entries.len());
                 let cancelled = self.entries.swap_remove(at);
@@ -107,9 +124,9 @@ impl Shared {
             }
             16..20 if !self.entries.is_empty() => {
                 // About when an entry leaves a window.
-                let (_, log) = self.choose();
+                let policy = self.choose();
                 let entry = self.random.choice(&self.entries).unwrap();
-                let leaves_us = entry.at_us + log.policy.longest_window_us();
+                let leaves_us = entry.at_us + self.policies[policy].0.longest_window_us();
                 let now_us = leaves_us - 1 + self.random.u64(0..3);
                 if now_us > self.now_us {
                     self.story.push(format!("clock {now_us}"));
@@ -125,9 +142,9 @@ impl Shared {
         }
     }
 
-    /// Checks a request, or peeks.
-    async fn check(&mut self, record: bool) {
-        let (chosen, log) = self.choose();
+    /// Checks a request under a policy, or peeks. Returns whether it is admitted.
+    async fn check(&mut self, chosen: usize, record: bool) -> bool {
+        let log = self.log(chosen);
         let policy = log.policy.clone();
         let mut check = Check::new([log]);
         check.wants_timestamp = true;
@@ -157,6 +174,7 @@ impl Shared {
         if record {
             self.policies[chosen].1 = Some(self.now_us);
         }
+        outcome.admitted
     }
 
     /// Uses one policy until no other one can be in use, and expects that the log has the entries of
@@ -167,7 +185,7 @@ impl Shared {
         let end_us = self.now_us + 20_000_000;
         while self.now_us < end_us {
             self.set_clock(self.now_us + window_us / 3).await;
-            self.check(true).await;
+            self.check(0, true).await;
         }
         let newest_us = self.entries.iter().map(|it| it.at_us).max().unwrap();
         let old = self.connection.zcount::<_, _, _, usize>(LOG, 0, newest_us - window_us - 1_000);
@@ -176,7 +194,8 @@ impl Shared {
 
     /// Restores a new admission, or one that the log has or had.
     async fn restore(&mut self) {
-        let (chosen, log) = self.choose();
+        let chosen = self.choose();
+        let log = self.log(chosen);
         let known = self.random.usize(0..=2 * self.entries.len());
         let (index, age_us) = match self.entries.get(known) {
             Some(it) if it.at_us <= self.now_us => (known, self.now_us - it.at_us),
@@ -205,9 +224,11 @@ impl Shared {
 async fn each_window_in_use_is_exact() {
     let server = Redis::start().await;
     let connection = server.connection().await;
-    let store = DirectStore::with_clock(connection.clone(), "clock");
     for seed in 0..RUNS {
-        let mut shared = Shared::new(&connection, &store, seed).await;
+        let mut random = Rng::with_seed(seed);
+        let policies = random.choose_multiple(POLICIES, 3);
+        let mut shared = Shared::new(&connection, &policies, random).await;
+        shared.story.push(format!("seed {seed}"));
         for _ in 0..STEPS {
             shared.step().await;
         }
@@ -215,4 +236,42 @@ async fn each_window_in_use_is_exact() {
             shared.settle_on_one().await;
         }
     }
+}
+
+/// Checks under a policy, by its index, at these milliseconds.
+async fn admitted(policies: &[&str], checks: &[(usize, u64)]) -> Vec<bool> {
+    let server = Redis::start().await;
+    let mut shared = Shared::new(&server.connection().await, policies, Rng::new()).await;
+    let mut admitted = Vec::new();
+    for (policy, at_ms) in checks {
+        shared.set_clock(START_US + at_ms * 1_000).await;
+        admitted.push(shared.check(*policy, true).await);
+    }
+    admitted
+}
+
+/// The longest window had been out of use. Its denial keeps the log, although other windows have marks.
+#[tokio::test]
+async fn denial_takes_the_longest_window_into_use() {
+    let policies = ["9/1s", "9/2s", "2/4s"];
+    let before = [(2, 0), (0, 100), (1, 4_500), (0, 4_600), (0, 5_200), (0, 5_300), (2, 5_400)];
+    let after = [(0, 7_400), (2, 7_450)];
+    let admitted = admitted(&policies, &[&before[..], &after].concat()).await;
+    assert_eq!(admitted, [true, true, true, true, true, true, false, true, false]);
+}
+
+/// A peek removes the last admissions, and leaves the marks.
+#[tokio::test]
+async fn marks_without_admissions_keep_no_log() {
+    let server = Redis::start().await;
+    let mut shared = Shared::new(&server.connection().await, &["5/1s", "5/4s"], Rng::new()).await;
+    for (policy, at_ms, record) in
+        [(1, 0, true), (0, 100, true), (0, 4_300, false), (0, 4_400, true), (0, 4_500, true)]
+    {
+        // Each setting of the clock looks at the TTL.
+        shared.set_clock(START_US + at_ms * 1_000).await;
+        assert!(shared.check(policy, record).await);
+    }
+    shared.set_clock(START_US + 6_600_000).await;
+    assert!(!shared.connection.exists::<_, bool>(LOG).await.unwrap(), "{:#?}", shared.story);
 }
