@@ -26,5 +26,7 @@ pub(crate) use self::connection::{Connection, Connector};
 pub(crate) use self::keys::Keys;
 pub(crate) use self::outage::Outage;
 pub(crate) use self::reply::{malformed, read};
+#[cfg(test)]
+pub(crate) use self::scripts::EXPIRES_LATER_MS;
 pub(crate) use self::scripts::{Script, Scripts};
 pub use self::servers::RedisServers;

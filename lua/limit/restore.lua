@@ -48,11 +48,12 @@ local function restore(k, horizon_us, first, last)
   if newest_us >= 0 then
     kept_ms = math.max(own_ms, call('PTTL', log) + now_ms - math.floor(newest_us / 1000))
   end
-  -- Without marks, the longest window counts as just used.
-  call('ZREMRANGEBYSCORE', log, '-inf', '(0')
+  -- Without marks, which have negative scores, the longest window counts as just used.
+  local last_us = '(0'
   if kept_ms <= own_ms + 1 then
-    call('ZREMRANGEBYSCORE', log, 0, now_us - horizon_us)
+    last_us = now_us - horizon_us
   end
+  call('ZREMRANGEBYSCORE', log, '-inf', last_us)
 
   local added, latest_us, is_used = 0, newest_us, false
   for a = first, last, 4 do

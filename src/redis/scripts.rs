@@ -44,6 +44,11 @@ scripts! {
     mute: "moderation/mute.lua",
 }
 
+/// How much later Redis keeps the expiries of scripts with a test clock, because its own clock is
+/// another one: ten years.
+#[cfg(test)]
+pub(crate) const EXPIRES_LATER_MS: u64 = 315_360_000_000;
+
 impl Scripts {
     pub(crate) fn shipped() -> &'static Self {
         static SHIPPED: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(str::to_owned));
@@ -54,9 +59,8 @@ impl Scripts {
     /// instead of `TIME`, also for the expiries of logs.
     #[cfg(test)]
     pub(crate) fn with_clock(clock: &str) -> &'static Self {
-        // Redis keeps the expiries ten years later, because its own clock is another one.
         let functions = r"
-            local later_ms = 315360000000
+            local later_ms = LATER
             local function now() return redis.call('HMGET', 'CLOCK', 's', 'us') end
             local function ms(time) return time[1] * 1000 + math.floor(time[2] / 1000) end
             local function pttl(log)
@@ -67,7 +71,8 @@ impl Scripts {
             local function pexpireat(log, at_ms) redis.call('PEXPIREAT', log, at_ms + later_ms) end
             local function pexpire(log, left_ms) pexpireat(log, ms(now()) + left_ms) end
         ";
-        let functions = functions.replace("CLOCK", clock);
+        let functions =
+            functions.replace("CLOCK", clock).replace("LATER", &EXPIRES_LATER_MS.to_string());
         Box::leak(Box::new(Self::new(|shipped| {
             let time = "call('TIME')";
             assert_eq!(shipped.matches(time).count(), 1, "TIME is called once");

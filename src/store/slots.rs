@@ -42,11 +42,13 @@ pub(super) struct Slot<T> {
     value: T,
 }
 
-impl<T: Hashed> Slots<T> {
-    pub(super) fn new() -> Self {
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
         Self { by_hash: HashTable::new(), slots: Slab::new(), due: DueQueue::default() }
     }
+}
 
+impl<T: Hashed> Slots<T> {
     #[inline]
     pub(super) fn find(&self, hash: u64, is_it: impl Fn(&T) -> bool) -> Option<u32> {
         self.by_hash.find(hash, |slot| is_it(&self[*slot])).copied()
@@ -69,8 +71,8 @@ impl<T: Hashed> Slots<T> {
 
     /// Makes a larger table.
     ///
-    /// The table would grow by itself, but in its own order. To hash a value is to read it, and in the
-    /// order of the slots that takes half the time: they are next to each other in memory.
+    /// The table would grow by itself, but in its own order, which takes twice the time: to hash a value is
+    /// to read it, and the slots are next to each other in memory.
     #[cold]
     fn grow(&mut self, hasher: &RandomState) {
         let mut by_hash = HashTable::with_capacity(self.slots.len() + self.slots.len() / 3 + 1);

@@ -56,7 +56,7 @@ impl<V> Hashed for Stored<V> {
 
 impl<V: ExpiringValue> Values<V> {
     pub(super) fn new() -> Self {
-        Self { slots: Slots::new(), bytes: 0 }
+        Self { slots: Slots::default(), bytes: 0 }
     }
 
     pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {

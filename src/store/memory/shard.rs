@@ -59,13 +59,8 @@ impl Hashed for StoredLog {
 }
 
 /// A part of the logs. A log comes due when it may have expired.
+#[derive(Default)]
 pub(super) struct Shard(Slots<StoredLog>);
-
-impl Default for Shard {
-    fn default() -> Self {
-        Self(Slots::new())
-    }
-}
 
 impl Shard {
     pub(super) fn find(&self, hash: u64, log: &LogId) -> Option<u32> {

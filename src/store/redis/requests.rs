@@ -121,14 +121,12 @@ impl BatchedRequest for AdmitRequest {
     }
 
     fn reply(reply: &Value) -> Result<Option<AdmitReply>, StoreError> {
-        Ok(Some(match reply {
+        let (decision, at_us, reset_us) = match reply {
             Value::Nil => return Ok(None),
-            Value::Int(decision) => AdmitReply { decision: *decision, at_us: None, reset_us: 0 },
-            _ => {
-                let (decision, at_us, reset_us) = read(reply)?;
-                AdmitReply { decision, at_us: Some(at_us), reset_us }
-            }
-        }))
+            Value::Int(decision) => (*decision, None, 0),
+            _ => read(reply)?,
+        };
+        Ok(Some(AdmitReply { decision, at_us, reset_us }))
     }
 }
 

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::quota::Quota;
+use crate::redis::EXPIRES_LATER_MS;
 use crate::store::Admission;
 
 const LOG: &str = "clock:{=alice}:user";
@@ -19,8 +20,6 @@ const POLICIES: [&str; 8] =
 /// The longest window of any policy.
 const LONGEST_US: u64 = 4_000_000;
 const START_US: u64 = 1_790_000_000_123_456;
-/// The test clock keeps expiries so much later, see [`crate::redis::Scripts::with_clock`].
-const LATER_US: u64 = 315_360_000_000_000;
 
 struct Entry {
     at_us: u64,
@@ -71,7 +70,7 @@ impl Shared {
         self.latest_us = self.latest_us.max(now_us);
         let real_us = time.0 * 1_000_000 + time.1;
         if left_ms > 0 {
-            let expires_us = real_us + left_ms as u64 * 1_000 - LATER_US;
+            let expires_us = real_us + left_ms as u64 * 1_000 - EXPIRES_LATER_MS * 1_000;
             let last_us = self.latest_us + LONGEST_US + 1_100_000;
             assert!(expires_us <= last_us, "the TTL: {:#?}", self.story);
             if expires_us <= now_us {
@@ -140,6 +139,12 @@ impl Shared {
                 self.set_clock(self.now_us + step_us).await;
             }
         }
+    }
+
+    /// Checks a request, or peeks, so many milliseconds after the start.
+    async fn check_at(&mut self, at_ms: u64, policy: usize, record: bool) -> bool {
+        self.set_clock(START_US + at_ms * 1_000).await;
+        self.check(policy, record).await
     }
 
     /// Checks a request under a policy, or peeks. Returns whether it is admitted.
@@ -238,26 +243,18 @@ async fn each_window_in_use_is_exact() {
     }
 }
 
-/// Checks under a policy, by its index, at these milliseconds.
-async fn admitted(policies: &[&str], checks: &[(usize, u64)]) -> Vec<bool> {
-    let server = Redis::start().await;
-    let mut shared = Shared::new(&server.connection().await, policies, Rng::new()).await;
-    let mut admitted = Vec::new();
-    for (policy, at_ms) in checks {
-        shared.set_clock(START_US + at_ms * 1_000).await;
-        admitted.push(shared.check(*policy, true).await);
-    }
-    admitted
-}
-
 /// The longest window had been out of use. Its denial keeps the log, although other windows have marks.
 #[tokio::test]
 async fn denial_takes_the_longest_window_into_use() {
+    let server = Redis::start().await;
     let policies = ["9/1s", "9/2s", "2/4s"];
-    let before = [(2, 0), (0, 100), (1, 4_500), (0, 4_600), (0, 5_200), (0, 5_300), (2, 5_400)];
-    let after = [(0, 7_400), (2, 7_450)];
-    let admitted = admitted(&policies, &[&before[..], &after].concat()).await;
-    assert_eq!(admitted, [true, true, true, true, true, true, false, true, false]);
+    let mut shared = Shared::new(&server.connection().await, &policies, Rng::new()).await;
+    for (policy, at_ms) in [(2, 0), (0, 100), (1, 4_500), (0, 4_600), (0, 5_200), (0, 5_300)] {
+        assert!(shared.check_at(at_ms, policy, true).await);
+    }
+    assert!(!shared.check_at(5_400, 2, true).await);
+    assert!(shared.check_at(7_400, 0, true).await);
+    assert!(!shared.check_at(7_450, 2, true).await);
 }
 
 /// A peek removes the last admissions, and leaves the marks.
@@ -269,8 +266,7 @@ async fn marks_without_admissions_keep_no_log() {
         [(1, 0, true), (0, 100, true), (0, 4_300, false), (0, 4_400, true), (0, 4_500, true)]
     {
         // Each setting of the clock looks at the TTL.
-        shared.set_clock(START_US + at_ms * 1_000).await;
-        assert!(shared.check(policy, record).await);
+        assert!(shared.check_at(at_ms, policy, record).await);
     }
     shared.set_clock(START_US + 6_600_000).await;
     assert!(!shared.connection.exists::<_, bool>(LOG).await.unwrap(), "{:#?}", shared.story);
