@@ -25,7 +25,7 @@ pub use self::commands::{RedisCommands, RedisScript};
 pub(crate) use self::connection::{Connection, Connector};
 pub(crate) use self::keys::Keys;
 pub(crate) use self::outage::Outage;
-pub(crate) use self::reply::{malformed, read};
+pub(crate) use self::reply::{Numbers, Replies, malformed, read};
 #[cfg(test)]
 pub(crate) use self::scripts::EXPIRES_LATER_MS;
 pub(crate) use self::scripts::{Script, Scripts};

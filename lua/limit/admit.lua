@@ -14,19 +14,24 @@
       requests (count): how many requests the group has
       limit (requests): how many the quota allows in its window
       window_s (seconds): the length of the window
-      wanted (word): decision; timestamp, for a reply with at_us; reset, for one with reset_us too
+      wanted (word): decision; reset, for a reply with reset_us
       for each request:
         member (16 bytes): the UUID of the request
 
   Reply:
-    REPLY[i] for each request:
-      decision (requests or microseconds): if admitted, how many more requests fit, 0 or more; if
-        denied, minus the time until the request fits, less than 0; null if admit_all.lua has to
-        decide, because a policy with a longer window has used the log or the clock has stepped
-        back; the text of the error if Redis can't use the log, which concerns no other request; if
-        more is wanted, an array of three
-      at_us (microseconds of the Unix epoch, as text): the timestamp of the decision
-      reset_us (microseconds): the time until the oldest entry leaves; 0 unless it is wanted
+    REPLY[1] numbers (bytes): each a big-endian double of 8 bytes, because a client reads many
+      integers of Redis slowly
+      at_us (microseconds of the Unix epoch): the timestamp of the decisions
+      for each request:
+        state (-1, 0, 1 or 2): 1 if it is admitted, 0 if it is denied; 2 if admit_all.lua has to
+          decide, because a policy with a longer window has used the log or the clock has stepped
+          back; -1 if Redis can't use the log, which concerns no other request: then the rest is
+          missing
+        places or wait_us (requests or microseconds): if it is admitted, how many more requests
+          fit; if it is denied, the time until it fits; else 0
+        reset_us (microseconds): the time until the oldest entry leaves; missing unless it is wanted
+    REPLY[2...] for each request that Redis could not serve:
+      error (text): why
 
   Cost: O(log n) for each request, n is the number of entries in its log.
   TTL: a log expires one window and a second after its newest entry.
@@ -40,37 +45,28 @@ end
 local now_us = s .. us
 
 -- Of the group of the present request.
-local limit, window_s, wanted, expired_us, expires_ms
+local limit, window_s, wants_reset, expired_us, expires_ms
 
--- Returns the reply to a request.
-local function reply_of(decision, log)
-  if wanted == 'decision' then
-    return decision
-  end
-  local reset_us = 0
-  if wanted == 'reset' then
-    local since_us = '(' .. expired_us
-    local oldest = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-    reset_us = oldest[2] + window_s * 1000000 - now_us
-  end
-  local reply = { decision, now_us, reset_us }
-  return reply
+local function reset_us(log)
+  local since_us = '(' .. expired_us
+  local oldest = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  return oldest[2] + window_s * 1000000 - now_us
 end
 
-local function decide(i, member)
-  local log = KEYS[i]
+-- Returns the state and what comes after it in the reply.
+local function decide(log, member)
   local entries = call('ZCARD', log)
   if entries == 0 then
     call('ZADD', log, now_us, member)
     call('PEXPIREAT', log, expires_ms)
-    return reply_of(limit - 1, log)
+    return 1, limit - 1
   end
 
   local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
   local newest_ms, own_ms = math.floor(newest_us / 1000), (window_s + 1) * 1000
   local kept_ms = call('PTTL', log) + math.floor(now_us / 1000) - newest_ms
   if kept_ms > own_ms + 1 or newest_us - now_us > 0 then
-    return false
+    return 2, 0
   end
   if entries >= limit then
     -- The request fits as soon as the limit-th newest entry has left the window.
@@ -85,27 +81,33 @@ local function decide(i, member)
         -- There may be marks.
         call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
       end
-      return reply_of(-wait_us, log)
+      return 0, wait_us
     end
   end
   local free = limit - entries + call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
   call('ZADD', log, now_us, member)
   call('PEXPIREAT', log, expires_ms)
-  return reply_of(free - 1, log)
+  return 1, free - 1
 end
 
-local replies, i, arg, member = {}, 1, 1, 1
+local numbers, n, errors, i, arg, member = { now_us }, 1, {}, 1, 1, 1
 
 -- Decides on the requests of a group, from the next one on.
 local function decide_rest()
   while member < arg do
-    replies[i] = decide(i, ARGV[member])
+    local log = KEYS[i]
+    local state, rest = decide(log, ARGV[member])
+    if wants_reset then
+      numbers[n + 3] = state == 2 and 0 or reset_us(log)
+    end
+    numbers[n + 1], numbers[n + 2] = state, rest
+    n = n + (wants_reset and 3 or 2)
     i, member = i + 1, member + 1
   end
 end
 
 while i <= #KEYS do
-  limit, window_s, wanted = tonumber(ARGV[arg + 1]), ARGV[arg + 2], ARGV[arg + 3]
+  limit, window_s, wants_reset = tonumber(ARGV[arg + 1]), ARGV[arg + 2], ARGV[arg + 3] == 'reset'
   expired_us, expires_ms = (s - window_s) .. us, (s + window_s + 1) .. string.sub(us, 1, 3)
   member = arg + 4
   arg = member + ARGV[arg]
@@ -113,9 +115,11 @@ while i <= #KEYS do
     local is_decided, reply = pcall(decide_rest)
     if not is_decided then
       -- An error is a table from version 7.0 on, and a string before.
-      replies[i] = reply.err or reply
-      i, member = i + 1, member + 1
+      errors[#errors + 1] = reply.err or reply
+      n, i, member = n + 1, i + 1, member + 1
+      numbers[n] = -1
     end
   end
 end
-return replies
+local reply = { struct.pack('>' .. string.rep('d', n), unpack(numbers)), unpack(errors) }
+return reply

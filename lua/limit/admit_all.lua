@@ -30,7 +30,7 @@
       for each level:
         ban_us (microseconds): the length of the ban
 
-  Reply:
+  Reply, as one string, each number a big-endian double of 8 bytes:
     REPLY[1] admitted (0 or 1): whether the request is admitted
     REPLY[2] at_us (microseconds of the Unix epoch): the timestamp of the decision
     REPLY[3...] for each quota:
@@ -238,4 +238,4 @@ if is_recorded or wants_reset then
     end
   end
 end
-return reply
+return struct.pack('>' .. string.rep('d', #reply), unpack(reply))

@@ -19,10 +19,13 @@
         mode (word): GT, to raise the timestamp of an entry that is there; NX, to leave it
 
   Reply:
-    REPLY[i] for each log:
-      added (entries): how many entries are new; with reset_age_us in an array of two, or instead
-        of that the text of the error if Redis can't use the log, which concerns no other log
-      reset_age_us (microseconds): how long ago the log was reset; -1 if no reset matters
+    REPLY[1] numbers (bytes): each a big-endian double of 8 bytes
+      for each log:
+        added (entries): how many entries are new; -1 if Redis can't use the log, which concerns no
+          other log: then the rest is missing
+        reset_age_us (microseconds): how long ago the log was reset; -1 if no reset matters
+    REPLY[2...] for each log that Redis could not use:
+      error (text): why
 
   Cost: O(log n) for each place, n is the number of entries in the log.
   TTL: of a log as in admit_all.lua. It never becomes shorter.
@@ -93,16 +96,23 @@ local function restore(k, horizon_us, first, last)
       call('PEXPIREAT', log, expires_ms)
     end
   end
-  local reply = { added, reset_us < 0 and -1 or now_us - reset_us }
-  return reply
+  return added, reset_us < 0 and -1 or now_us - reset_us
 end
 
-local replies, arg = {}, 2
+local numbers, n, errors, arg = {}, 0, {}, 2
 for k = 1, #KEYS, 2 do
   local horizon_us, first = tonumber(ARGV[arg]), arg + 2
   arg = first + 4 * ARGV[arg + 1]
-  local is_done, reply = pcall(restore, k, horizon_us, first, arg - 1)
-  -- An error is a table from version 7.0 on, and a string before.
-  replies[#replies + 1] = is_done and reply or reply.err or reply
+  local is_done, added, reset_age_us = pcall(restore, k, horizon_us, first, arg - 1)
+  if is_done then
+    numbers[n + 1], numbers[n + 2] = added, reset_age_us
+    n = n + 2
+  else
+    -- An error is a table from version 7.0 on, and a string before.
+    errors[#errors + 1] = added.err or added
+    numbers[n + 1] = -1
+    n = n + 1
+  end
 end
-return replies
+local reply = { struct.pack('>' .. string.rep('d', n), unpack(numbers)), unpack(errors) }
+return reply

@@ -14,9 +14,12 @@
         horizon_us (microseconds): the longest window of its quotas
 
   Reply:
-    REPLY[i] for each request:
-      live (logs): how many logs had the request in their longest window; the text of the error if
-        Redis can't use a log, which concerns no other request
+    REPLY[1] numbers (bytes): each a big-endian double of 8 bytes
+      for each request:
+        live (logs): how many logs had the request in their longest window; -1 if Redis can't use a
+          log, which concerns no other request
+    REPLY[2...] for each request that Redis could not serve:
+      error (text): why
 
   Cost: O(log n) for each place that is added or removed, n is the number of entries in the log.
   TTL: if the newest entry is removed, a log expires as much sooner as the next one is older.
@@ -72,12 +75,16 @@ local function settle(member, cost, first_log, first_horizon, logs)
   return live
 end
 
-local replies, log, arg = {}, 1, 1
+local numbers, n, errors, log, arg = {}, 0, {}, 1, 1
 while arg <= #ARGV do
   local member, cost, logs = ARGV[arg], tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
   local is_done, reply = pcall(settle, member, cost, log, arg + 3, logs)
-  -- An error is a table from version 7.0 on, and a string before.
-  replies[#replies + 1] = is_done and reply or reply.err or reply
-  log, arg = log + logs, arg + 3 + logs
+  if not is_done then
+    -- An error is a table from version 7.0 on, and a string before.
+    errors[#errors + 1], reply = reply.err or reply, -1
+  end
+  n, log, arg = n + 1, log + logs, arg + 3 + logs
+  numbers[n] = reply
 end
-return replies
+local reply = { struct.pack('>' .. string.rep('d', n), unpack(numbers)), unpack(errors) }
+return reply

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::client::Client;
 use super::keys::Keys;
-use super::reply::malformed;
+use super::reply::{Replies, malformed};
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
 
@@ -54,7 +54,11 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
         keys: &Keys,
     ) -> Cmd;
 
-    fn reply(reply: &Value) -> Result<Self::Reply>;
+    /// Reads the reply to each request of a call.
+    fn replies<'a>(
+        requests: impl Iterator<Item = &'a Self>,
+        replies: Replies<'_>,
+    ) -> Result<Vec<Result<Self::Reply>>>;
 }
 
 /// Requests that wait while a call is under way, and then go together in the next ("group commit").
@@ -272,7 +276,8 @@ impl<R: BatchedRequest> Shared<R> {
     ) -> Result<Vec<Result<R::Reply>>> {
         let (script, count) = (R::script(self.client.scripts()), requests.len());
         script.label().shared_by(count);
-        let command = R::command(requests, script, self.client.keys());
-        self.client.run_many(script, &command, count, R::reply).await
+        let command = R::command(requests.clone(), script, self.client.keys());
+        let read = |replies: Replies<'_>| R::replies(requests, replies);
+        self.client.run_many(script, &command, count, read).await
     }
 }

@@ -7,7 +7,7 @@ use redis::{Cmd, Pipeline, RedisResult, Value};
 use super::circuit_breaker::CircuitBreaker;
 use super::connection::Connection;
 use super::keys::Keys;
-use super::reply::{self, malformed};
+use super::reply::{self, Replies};
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
 use crate::telemetry::Stopwatch;
@@ -71,20 +71,15 @@ impl Client {
         script: &Script,
         command: &Cmd,
         requests: usize,
-        read: fn(&Value) -> Result<T, StoreError>,
+        read: impl FnOnce(Replies<'_>) -> Result<Vec<Result<T, StoreError>>, StoreError>,
     ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
         let call = async |mut connection: Connection| {
             let reply = script.run(command, &mut connection).await.map_err(reply::error)?;
-            let Value::Array(replies) = reply else {
-                return Err(malformed("expected a reply to each request"));
-            };
-            let replies: Vec<_> =
-                replies.iter().map(|reply| reply::one_of_many(reply, read)).collect();
+            let replies = read(Replies::of(&reply)?)?;
             match replies.iter().find_map(read_only) {
                 // It concerns the connection.
                 Some(error) => Err(error.clone()),
-                _ if replies.len() == requests => Ok(replies),
-                _ => Err(malformed("expected a reply to each request")),
+                None => Ok(replies),
             }
         };
         let start = Stopwatch::start();

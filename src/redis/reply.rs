@@ -13,17 +13,85 @@ pub(crate) fn malformed(expected: impl Into<String>) -> StoreError {
     StoreError::Protocol { message: expected.into() }
 }
 
-/// Reads the reply to one of several requests in a call, unless it is the text of an error.
-pub(super) fn one_of_many<T>(
-    reply: &Value,
-    read: fn(&Value) -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
-    let Value::BulkString(text) = reply else { return read(reply) };
-    let message = String::from_utf8_lossy(text).into_owned();
-    let code = message.split(' ').next().unwrap_or_default();
-    let is_code = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase());
-    let code = if is_code { code.to_owned() } else { code_of("ERR", &message) };
-    Err(StoreError::Refused { code, message })
+/// The numbers of a reply, which a script has packed into one string.
+///
+/// The parser of the connection takes about 4,000 instructions for each integer of an array.
+pub(crate) struct Numbers<'a>(&'a [[u8; 8]]);
+
+impl<'a> Numbers<'a> {
+    pub(crate) fn of(reply: &'a Value) -> Result<Self, StoreError> {
+        match reply {
+            Value::BulkString(bytes) => match bytes.as_chunks() {
+                (numbers, []) => Ok(Self(numbers)),
+                _ => Err(malformed("expected numbers of 8 bytes")),
+            },
+            _ => Err(malformed("expected packed numbers")),
+        }
+    }
+
+    pub(crate) fn next(&mut self) -> Result<i64, StoreError> {
+        let (first, rest) = self.0.split_first().ok_or_else(|| malformed("expected a number"))?;
+        self.0 = rest;
+        // Lua has no other numbers than doubles.
+        Ok(f64::from_be_bytes(*first) as i64)
+    }
+
+    pub(crate) fn next_unsigned(&mut self) -> Result<u64, StoreError> {
+        u64::try_from(self.next()?).map_err(|_| malformed("expected a number of 0 or more"))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The replies to the requests of one call: packed numbers, and a text for each request that Redis
+/// could not serve.
+pub(crate) struct Replies<'a> {
+    pub(crate) numbers: Numbers<'a>,
+    errors: &'a [Value],
+}
+
+impl<'a> Replies<'a> {
+    pub(super) fn of(reply: &'a Value) -> Result<Self, StoreError> {
+        let Value::Array(slots) = reply else { return Err(malformed("expected an array")) };
+        let (numbers, errors) = slots.split_first().ok_or_else(|| malformed("expected a slot"))?;
+        Ok(Self { numbers: Numbers::of(numbers)?, errors })
+    }
+
+    /// Reads the reply to each request. `read` gets the first number of the reply, and those after
+    /// it. If the first one is -1, there is an error instead.
+    pub(crate) fn to_each<R, T>(
+        mut self,
+        requests: impl Iterator<Item = R>,
+        read: impl Fn(R, i64, &mut Numbers<'_>) -> Result<T, StoreError>,
+    ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
+        let mut replies = Vec::with_capacity(requests.size_hint().0);
+        for request in requests {
+            replies.push(match self.numbers.next()? {
+                -1 => Err(self.next_error()?),
+                first => Ok(read(request, first, &mut self.numbers)?),
+            });
+        }
+        match self.numbers.is_empty() && self.errors.is_empty() {
+            true => Ok(replies),
+            false => Err(malformed("expected no further reply")),
+        }
+    }
+
+    fn next_error(&mut self) -> Result<StoreError, StoreError> {
+        let (Value::BulkString(text), rest) =
+            self.errors.split_first().ok_or_else(|| malformed("expected the text of an error"))?
+        else {
+            return Err(malformed("expected the text of an error"));
+        };
+        self.errors = rest;
+        let message = String::from_utf8_lossy(text).into_owned();
+        let code = message.split(' ').next().unwrap_or_default();
+        let is_code = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase());
+        let code = if is_code { code.to_owned() } else { code_of("ERR", &message) };
+        Ok(StoreError::Refused { code, message })
+    }
 }
 
 pub(super) fn error(error: RedisError) -> StoreError {

@@ -4,11 +4,11 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 use tokio::time::Instant;
 
 use crate::error::StoreError;
-use crate::redis::{BatchedRequest, Keys, Script, Scripts, malformed, read};
+use crate::redis::{BatchedRequest, Keys, Replies, Script, Scripts};
 use crate::store::Admission;
 use crate::time::micros;
 use crate::window::{Check, LogId};
@@ -24,35 +24,17 @@ pub(super) struct AdmitRequest {
 struct Group {
     limit: u32,
     window_s: u64,
-    wanted: Wanted,
-}
-
-/// What the reply to a request has.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Wanted {
-    Decision,
-    /// Also the timestamp of the decision.
-    Timestamp,
-    /// Also the timestamp, and the time until the oldest entry leaves.
-    Reset,
-}
-
-impl Wanted {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Decision => "decision",
-            Self::Timestamp => "timestamp",
-            Self::Reset => "reset",
-        }
-    }
+    wants_reset: bool,
 }
 
 /// The reply of `admit.lua` to a request.
 pub(super) struct AdmitReply {
-    /// The places left if the request is admitted, else the wait as a negative number of
-    /// microseconds.
-    pub(super) decision: i64,
-    pub(super) at_us: Option<u64>,
+    pub(super) is_admitted: bool,
+    /// How many more requests fit, if the request is admitted.
+    pub(super) places: u64,
+    /// The time until the request fits, if it is denied.
+    pub(super) wait_us: u64,
+    pub(super) at_us: u64,
     pub(super) reset_us: u64,
 }
 
@@ -66,12 +48,11 @@ impl AdmitRequest {
             && check.cost == 1
             && !check.repeated
             && quota.window().subsec_micros() == 0;
-        let wanted = match (check.wants_reset, check.wants_timestamp) {
-            (true, _) => Wanted::Reset,
-            (false, true) => Wanted::Timestamp,
-            (false, false) => Wanted::Decision,
+        let group = Group {
+            limit: quota.limit(),
+            window_s: quota.window().as_secs(),
+            wants_reset: check.wants_reset,
         };
-        let group = Group { limit: quota.limit(), window_s: quota.window().as_secs(), wanted };
         is_plain.then(|| Self { check: check.clone(), group })
     }
 }
@@ -111,7 +92,8 @@ impl BatchedRequest for AdmitRequest {
         while let Some(Self { group, .. }) = rest.clone().next() {
             let members = rest.clone().take_while(|request| request.group == *group);
             let count = members.clone().count();
-            command.arg(count).arg(group.limit).arg(group.window_s).arg(group.wanted.word());
+            command.arg(count).arg(group.limit).arg(group.window_s);
+            command.arg(if group.wants_reset { "reset" } else { "decision" });
             for request in members {
                 command.arg(request.check.id.as_bytes());
             }
@@ -120,13 +102,19 @@ impl BatchedRequest for AdmitRequest {
         command
     }
 
-    fn reply(reply: &Value) -> Result<Option<AdmitReply>, StoreError> {
-        let (decision, at_us, reset_us) = match reply {
-            Value::Nil => return Ok(None),
-            Value::Int(decision) => (*decision, None, 0),
-            _ => read(reply)?,
-        };
-        Ok(Some(AdmitReply { decision, at_us, reset_us }))
+    fn replies<'a>(
+        requests: impl Iterator<Item = &'a Self>,
+        mut replies: Replies<'_>,
+    ) -> Result<Vec<Result<Self::Reply, StoreError>>, StoreError> {
+        let at_us = replies.numbers.next_unsigned()?;
+        replies.to_each(requests, |request, state, numbers| {
+            let rest = numbers.next_unsigned()?;
+            let reset_us = if request.group.wants_reset { numbers.next_unsigned()? } else { 0 };
+            let is_admitted = state == 1;
+            let (places, wait_us) = if is_admitted { (rest, 0) } else { (0, rest) };
+            let is_decided = state != 2;
+            Ok(is_decided.then_some(AdmitReply { is_admitted, places, wait_us, at_us, reset_us }))
+        })
     }
 }
 
@@ -170,8 +158,11 @@ impl BatchedRequest for SettleRequest {
         command
     }
 
-    fn reply(reply: &Value) -> Result<u64, StoreError> {
-        read(reply)
+    fn replies<'a>(
+        requests: impl Iterator<Item = &'a Self>,
+        replies: Replies<'_>,
+    ) -> Result<Vec<Result<u64, StoreError>>, StoreError> {
+        replies.to_each(requests, |_, live, _| Ok(live.unsigned_abs()))
     }
 }
 
@@ -235,8 +226,12 @@ impl BatchedRequest for RestoreRequest {
         command
     }
 
-    fn reply(reply: &Value) -> Result<(u32, i64), StoreError> {
-        let Value::Array(_) = reply else { return Err(malformed("expected two integers")) };
-        read(reply)
+    fn replies<'a>(
+        requests: impl Iterator<Item = &'a Self>,
+        replies: Replies<'_>,
+    ) -> Result<Vec<Result<Self::Reply, StoreError>>, StoreError> {
+        replies.to_each(requests, |_, added, numbers| {
+            Ok((u32::try_from(added).unwrap_or(u32::MAX), numbers.next()?))
+        })
     }
 }
