@@ -9,6 +9,8 @@ use smallvec::SmallVec;
 
 /// How many quotas of a policy have a kept text.
 const MOST: usize = 4;
+/// For up to how many seconds the field of a full quota is kept. Most windows are at most a minute.
+const MOST_SECONDS: usize = 61;
 
 /// Keeps texts that follow from the name and the quotas of a policy, so that a flood of denials does not
 /// make them for each response.
@@ -29,6 +31,23 @@ pub(crate) struct FieldTexts {
     /// The field that shows the quotas.
     pub(crate) policy: HeaderValue,
     pub(crate) quotas: SmallVec<[QuotaTexts; 1]>,
+    /// The field that shows what is left if the only quota is full, by the seconds until there is room.
+    full: Box<[OnceLock<HeaderValue>]>,
+}
+
+impl FieldTexts {
+    pub(crate) fn new(policy: HeaderValue, quotas: SmallVec<[QuotaTexts; 1]>) -> Self {
+        let kept = if quotas.len() == 1 { MOST_SECONDS } else { 0 };
+        Self { policy, quotas, full: (0..kept).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// Returns the field that shows that the only quota is full for some seconds.
+    pub(crate) fn full(&self, seconds: u64, make: impl FnOnce() -> HeaderValue) -> HeaderValue {
+        match usize::try_from(seconds).ok().and_then(|seconds| self.full.get(seconds)) {
+            Some(kept) => kept.get_or_init(make).clone(),
+            None => make(),
+        }
+    }
 }
 
 /// The parts of header fields for one quota.
