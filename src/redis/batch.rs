@@ -103,6 +103,8 @@ struct Queue<R: BatchedRequest> {
     waiting: VecDeque<Waiting<R>>,
     /// Whether a caller has sent its request alone and waits for the reply.
     has_lone: bool,
+    /// Whether the last call of the task had several requests.
+    is_busy: bool,
     /// When the last call of the task began, while there is one.
     sending_since: Option<Instant>,
 }
@@ -115,7 +117,12 @@ struct Waiting<R: BatchedRequest> {
 impl<R: BatchedRequest> Batch<R> {
     pub(crate) fn new(client: Client) -> Self {
         let response_timeout = client.response_timeout();
-        let queue = Queue { waiting: VecDeque::new(), has_lone: false, sending_since: None };
+        let queue = Queue {
+            waiting: VecDeque::new(),
+            has_lone: false,
+            is_busy: false,
+            sending_since: None,
+        };
         Self(Arc::new(Shared { client, response_timeout, queue: Mutex::new(queue) }))
     }
 
@@ -158,7 +165,7 @@ impl<R: BatchedRequest> Batch<R> {
         let mut queue = self.0.lock();
         let is_sending =
             queue.sending_since.is_some_and(|since| now <= since + self.0.response_timeout);
-        if !is_sending && !queue.has_lone {
+        if !is_sending && !queue.has_lone && !queue.is_busy {
             queue.has_lone = true;
             return Err(request);
         }
@@ -219,7 +226,9 @@ impl<R: BatchedRequest> Shared<R> {
 
     /// Sends what waits, until nothing does.
     async fn send_waiting(&self) {
-        while let Some(batch) = self.take() {
+        loop {
+            self.gather().await;
+            let Some(batch) = self.take() else { break };
             let result = self.call(batch.iter().map(|waiting| &waiting.request)).await;
             let callers = batch.into_iter().map(|waiting| waiting.caller);
             // An error of `send` means that the caller has gone.
@@ -231,7 +240,6 @@ impl<R: BatchedRequest> Shared<R> {
                     let _ = caller.send(Err(error.clone()));
                 }),
             }
-            self.gather().await;
         }
     }
 
@@ -263,6 +271,9 @@ impl<R: BatchedRequest> Shared<R> {
             }
         }
         let is_over = batch.is_empty();
+        if !is_over {
+            queue.is_busy = batch.len() > 1;
+        }
         queue.sending_since = if is_over { None } else { Some(Instant::now()) };
         drop(queue);
         // Stable: requests for one log stay in their order.
