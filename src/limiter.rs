@@ -176,7 +176,6 @@ impl Limiter {
 
     fn admission_of(&self, mut check: Check) -> Arc<Check> {
         check.on_failure = self.on_failure;
-        check.wants_timestamp = true;
         Arc::new(check)
     }
 

@@ -85,7 +85,7 @@ pub use crate::window::{
 /// - After an admission, [`QuotaState::remaining`] and [`QuotaState::reset`] include the request.
 ///   After a denial or a peek they do not. [`QuotaState::wait`] is the time until there is room for
 ///   the cost in its log, and is always computed before the request is recorded.
-/// - [`Outcome::timestamp`] may be absent unless [`Check::wants_timestamp`] is set, and
+/// - [`Outcome::timestamp`] is the instant of the decision on the store's clock.
 ///   [`QuotaState::reset`] may be zero unless [`Check::wants_reset`] is set.
 /// - If [`Check::repeated`] is set and a log of the check has the identity, the outcome is an
 ///   admission without any ban, with all waits zero and with the timestamp of the entries. Nothing is

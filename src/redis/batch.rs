@@ -19,7 +19,7 @@ use crate::error::StoreError;
 
 /// The most requests of one call. As checks they keep Redis busy for about 0.15 ms.
 const MOST: usize = 32;
-/// How often other tasks run between two calls. More save nothing: a batch has its size by then.
+/// How often other tasks run before a call. More save nothing: a batch has its size by then.
 const MOST_YIELDS: usize = 8;
 /// A call takes no more requests when they have this many places. They keep Redis busy for about
 /// half a millisecond.
@@ -66,9 +66,11 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 /// - A request that finds no call under way is sent at once, alone and by its caller. So a lone
 ///   request waits for nothing.
 /// - The others are sent by a task: up to 32 in a call, in their order, and one call at a time.
-///   Between two calls it lets other tasks run while they bring more requests: no timer is involved.
+///   Before each call it lets other tasks run while they bring more requests: no timer is involved.
 ///   If 32 wait, another task sends them. A task ends when none waits. It does not wait for the
 ///   lone request, whose caller may not poll its future for a while.
+/// - After a call with several requests the process is busy: the next request goes to the task, too,
+///   until one is alone in its call. Without that half of the calls of a busy server had one request.
 /// - Each request has its own reply, and its own time limit from its arrival. A check whose caller
 ///   has gone is not sent. If the reply to a call is lost, each caller learns that Redis may have
 ///   served its request, and repeats it alone.
@@ -103,7 +105,7 @@ struct Queue<R: BatchedRequest> {
     waiting: VecDeque<Waiting<R>>,
     /// Whether a caller has sent its request alone and waits for the reply.
     has_lone: bool,
-    /// Whether the last call of the task had several requests.
+    /// Whether the last call of the task had several requests, so that others are about to come.
     is_busy: bool,
     /// When the last call of the task began, while there is one.
     sending_since: Option<Instant>,

@@ -135,8 +135,7 @@ async fn play(
 
 async fn store_now_us(store: &dyn Store, run: Uuid) -> Result<u64, String> {
     let policy = Policy::new("user").quota(Quota::new(1, Duration::from_micros(LONGEST_WINDOW_US)));
-    let mut check = Check::new([LogId::new(Arc::new(policy), format!("{run}-clock"))]);
-    check.wants_timestamp = true;
+    let check = Check::new([LogId::new(Arc::new(policy), format!("{run}-clock"))]);
     let outcome = store.peek(&Arc::new(check)).await;
     let outcome = outcome.map_err(|error| format!("the first peek failed: {error}"))?;
     let timestamp = outcome.timestamp.map(micros);

@@ -31,9 +31,6 @@ pub struct Check {
     /// Whether the outcome must have [`QuotaState::reset`](super::QuotaState::reset). Defaults to
     /// `false`.
     pub wants_reset: bool,
-    /// Whether the outcome must have [`Outcome::timestamp`](super::Outcome::timestamp). Defaults to
-    /// `false`.
-    pub wants_timestamp: bool,
     /// What happens to the request if the store can't decide. Defaults to `Local` with one instance.
     pub on_failure: FailurePolicy,
     pub(crate) logs: SmallVec<[LogId; 1]>,
@@ -74,7 +71,6 @@ impl Check {
             cost: 1,
             repeated: false,
             wants_reset: false,
-            wants_timestamp: false,
             on_failure: FailurePolicy::default(),
             logs: if logs.len() < 2 { logs } else { distinct(logs) },
             costs: Box::default(),

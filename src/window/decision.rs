@@ -122,8 +122,7 @@ impl Admitted {
 
     /// Returns the timestamp of the request in the log, on the store's clock.
     ///
-    /// The clock counts from the Unix epoch in Redis, and from the store's creation in process. A
-    /// [`Limiter`](crate::Limiter) requests the timestamp. A layer does not, so it may be absent. An
+    /// The clock counts from the Unix epoch in Redis, and from the store's creation in process. An
     /// admission by [`FailurePolicy::Open`](crate::FailurePolicy::Open) has none.
     #[must_use]
     pub fn timestamp(&self) -> Option<Duration> {

@@ -15,8 +15,7 @@ pub struct Outcome {
     /// Whether the request was admitted. Every log recorded it then, otherwise none did. For a peek:
     /// whether it would be admitted.
     pub admitted: bool,
-    /// The timestamp of the decision, on the store's clock. A store may leave it out unless
-    /// [`Check::wants_timestamp`](super::Check::wants_timestamp) is set.
+    /// The timestamp of the decision, on the store's clock. Each store gives it.
     pub timestamp: Option<Duration>,
     /// What decided. Defaults to [`DecidedBy::Store`].
     pub decided_by: DecidedBy,

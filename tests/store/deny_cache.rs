@@ -267,17 +267,20 @@ async fn denial_is_cached_with_cancel_if() {
 }
 
 #[tokio::test]
-async fn cached_denial_has_no_timestamp_to_give() {
+async fn cached_denial_has_its_own_timestamp() {
     let redis = Redis::start().await;
     let store = redis.store().await;
     let policy = Arc::new(Policy::new("user").quota(Quota::per_hour(1)));
-    for (wants_timestamp, admitted) in [(false, true), (false, false), (true, false)] {
-        let mut check = Check::new([LogId::new(policy.clone(), "alice")]);
-        check.wants_timestamp = wants_timestamp;
-        let outcome = store.admit(&Arc::new(check)).await.unwrap();
+    let check = || Arc::new(Check::new([LogId::new(policy.clone(), "alice")]));
+    let mut earlier = Duration::ZERO;
+    for admitted in [true, false, false, false] {
+        let outcome = store.admit(&check()).await.unwrap();
         assert_eq!(outcome.admitted, admitted);
-        assert_eq!(outcome.timestamp.is_some(), wants_timestamp);
+        let timestamp = outcome.timestamp.unwrap();
+        assert!(timestamp > earlier, "{timestamp:?} after {earlier:?}");
+        earlier = timestamp;
     }
+    assert_eq!(redis.call_count("evalsha").await, 2, "the cache repeats the denial");
 }
 
 #[tokio::test(start_paused = true)]

@@ -144,9 +144,7 @@ impl<'a> Player<'a> {
     fn check(&self, logs: &[(usize, usize, u32)]) -> Arc<Check> {
         let log = |(at, key, cost): &_| LogCost::new(self.log(*at, *key), *cost);
         let mut check = Check::with_costs(logs.iter().map(log));
-        // One check in three wants both, one a timestamp, and one neither.
-        let wants = self.checks.len() % 3;
-        (check.wants_reset, check.wants_timestamp) = (wants == 2, wants > 0);
+        check.wants_reset = self.checks.len().is_multiple_of(2);
         Arc::new(check)
     }
 
@@ -238,9 +236,8 @@ pub(super) fn penalty() -> Penalty {
     Penalty::new(strikes, levels).decay(Duration::from_micros(LONGEST_WINDOW_US * 4)).jitter(20)
 }
 
-/// Removes the values that the check does not want. A store may leave them out.
+/// Removes the resets unless the check wants them. A store may leave them out.
 fn only_wanted(check: &Check, mut outcome: Outcome) -> Outcome {
-    outcome.timestamp = outcome.timestamp.filter(|_| check.wants_timestamp);
     if !check.wants_reset {
         let logs = outcome.logs_mut().iter_mut();
         logs.flat_map(LogOutcome::states_mut).for_each(|state| state.reset_us = 0);

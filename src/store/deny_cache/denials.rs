@@ -115,7 +115,7 @@ impl Denials {
         let (mut outcomes, mut timestamp) = (SmallVec::<[LogOutcome; 1]>::new(), None);
         let unread = |log: &LogId| LogOutcome::unread(&log.policy);
         for (index, (log, hash)) in check.logs.iter().zip(hashes).enumerate() {
-            let Some(denial) = self.find(log, *hash, check.wants_timestamp, now) else { continue };
+            let Some(denial) = self.find(log, *hash, now) else { continue };
             if denial.claim_renewal(now) {
                 return None;
             }
@@ -135,13 +135,7 @@ impl Denials {
     }
 
     /// Returns the denial of a log that still holds.
-    fn find(
-        &self,
-        log: &LogId,
-        hash: u64,
-        wants_timestamp: bool,
-        now: Instant,
-    ) -> Option<Arc<Denial>> {
+    fn find(&self, log: &LogId, hash: u64, now: Instant) -> Option<Arc<Denial>> {
         let hashed = HashedLog { hash, log };
         let denial = self.cache.get(&hashed)?;
         if denial.policy != log.policy {
@@ -149,8 +143,7 @@ impl Denials {
             self.cache.remove(&hashed);
             return None;
         }
-        let has_timestamp = denial.timestamp.is_some() || !wants_timestamp;
-        (denial.expires > now && has_timestamp).then_some(denial)
+        (denial.expires > now).then_some(denial)
     }
 
     /// Caches the denials of a check, with the generations of its logs from before it was sent.

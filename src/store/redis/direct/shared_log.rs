@@ -151,9 +151,7 @@ impl Shared {
     async fn check(&mut self, chosen: usize, record: bool) -> bool {
         let log = self.log(chosen);
         let policy = log.policy.clone();
-        let mut check = Check::new([log]);
-        check.wants_timestamp = true;
-        let check = Arc::new(check);
+        let check = Arc::new(Check::new([log]));
         let outcome = match record {
             true => self.store.admit(&check).await.unwrap(),
             false => self.store.peek(&check).await.unwrap(),
