@@ -61,7 +61,7 @@ impl<'a> Replies<'a> {
 
     /// Reads the reply to each request. `read` gets the first number of the reply, and those after
     /// it. If the first one is -1, there is an error instead.
-    pub(crate) fn to_each<R, T>(
+    pub(crate) fn read_each<R, T>(
         mut self,
         requests: impl Iterator<Item = R>,
         read: impl Fn(R, i64, &mut Numbers<'_>) -> Result<T, StoreError>,

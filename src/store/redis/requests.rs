@@ -107,7 +107,7 @@ impl BatchedRequest for AdmitRequest {
         mut replies: Replies<'_>,
     ) -> Result<Vec<Result<Self::Reply, StoreError>>, StoreError> {
         let at_us = replies.numbers.next_unsigned()?;
-        replies.to_each(requests, |request, state, numbers| {
+        replies.read_each(requests, |request, state, numbers| {
             let rest = numbers.next_unsigned()?;
             let reset_us = if request.group.wants_reset { numbers.next_unsigned()? } else { 0 };
             let is_admitted = state == 1;
@@ -162,7 +162,7 @@ impl BatchedRequest for SettleRequest {
         requests: impl Iterator<Item = &'a Self>,
         replies: Replies<'_>,
     ) -> Result<Vec<Result<u64, StoreError>>, StoreError> {
-        replies.to_each(requests, |_, live, _| Ok(live.unsigned_abs()))
+        replies.read_each(requests, |_, live, _| Ok(live.unsigned_abs()))
     }
 }
 
@@ -230,7 +230,7 @@ impl BatchedRequest for RestoreRequest {
         requests: impl Iterator<Item = &'a Self>,
         replies: Replies<'_>,
     ) -> Result<Vec<Result<Self::Reply, StoreError>>, StoreError> {
-        replies.to_each(requests, |_, added, numbers| {
+        replies.read_each(requests, |_, added, numbers| {
             Ok((u32::try_from(added).unwrap_or(u32::MAX), numbers.next()?))
         })
     }
