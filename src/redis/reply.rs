@@ -15,18 +15,16 @@ pub(crate) fn malformed(expected: impl Into<String>) -> StoreError {
 
 /// The numbers of a reply, which a script has packed into one string.
 ///
-/// The parser of the connection takes about 4,000 instructions for each integer of an array.
+/// The parser of the connection takes about 1,000 instructions for each value of an array.
 pub(crate) struct Numbers<'a>(&'a [[u8; 8]]);
 
 impl<'a> Numbers<'a> {
     pub(crate) fn of(reply: &'a Value) -> Result<Self, StoreError> {
-        match reply {
-            Value::BulkString(bytes) => match bytes.as_chunks() {
-                (numbers, []) => Ok(Self(numbers)),
-                _ => Err(malformed("expected numbers of 8 bytes")),
-            },
-            _ => Err(malformed("expected packed numbers")),
-        }
+        let Value::BulkString(bytes) = reply else { return Err(malformed("expected numbers")) };
+        let (numbers, []) = bytes.as_chunks() else {
+            return Err(malformed("expected numbers of 8 bytes"));
+        };
+        Ok(Self(numbers))
     }
 
     pub(crate) fn next(&mut self) -> Result<i64, StoreError> {
@@ -120,4 +118,57 @@ fn code_of(code: &str, message: &str) -> String {
     };
     let inner = if code == "ERR" { of_command() } else { None };
     inner.unwrap_or(code).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Read = Result<Vec<Result<(i64, u64), StoreError>>, StoreError>;
+
+    fn packed(numbers: &[f64]) -> Value {
+        Value::BulkString(numbers.iter().flat_map(|number| number.to_be_bytes()).collect())
+    }
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    /// Reads replies of two numbers each.
+    fn read(slots: Vec<Value>, requests: usize) -> Read {
+        let reply = Value::Array(slots);
+        let read = |_, first, numbers: &mut Numbers<'_>| Ok((first, numbers.next_unsigned()?));
+        Replies::of(&reply)?.read_each(0..requests, read)
+    }
+
+    #[test]
+    fn each_request_has_its_reply_or_error() {
+        let numbers = packed(&[1.0, 4.0, -1.0, 0.0, 1_785_589_260_123_456.0]);
+        let replies = read(vec![numbers, text("WRONGTYPE Operation against a key")], 3).unwrap();
+        assert!(matches!(replies[0], Ok((1, 4))));
+        assert!(
+            matches!(&replies[1], Err(StoreError::Refused { code, .. }) if code == "WRONGTYPE")
+        );
+        assert!(matches!(replies[2], Ok((0, 1_785_589_260_123_456))));
+    }
+
+    #[test]
+    fn reply_of_another_form_is_an_error() {
+        let cases = [
+            vec![],
+            vec![Value::Int(1)],
+            vec![text("7 bytes")],
+            vec![packed(&[])],
+            vec![packed(&[1.0])],
+            vec![packed(&[1.0, -4.0])],
+            vec![packed(&[1.0, 4.0, 1.0])],
+            vec![packed(&[-1.0])],
+            vec![packed(&[1.0, 4.0]), text("ERR no request failed")],
+        ];
+        for slots in cases {
+            let message = format!("{slots:?}");
+            assert!(matches!(read(slots, 1), Err(StoreError::Protocol { .. })), "{message}");
+        }
+        assert!(Replies::of(&Value::Nil).is_err());
+    }
 }
