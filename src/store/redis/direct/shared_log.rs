@@ -151,7 +151,9 @@ impl Shared {
     async fn check(&mut self, chosen: usize, record: bool) -> bool {
         let log = self.log(chosen);
         let policy = log.policy.clone();
-        let check = Arc::new(Check::new([log]));
+        let mut check = Check::new([log]);
+        check.wants_reset = self.random.bool();
+        let check = Arc::new(check);
         let outcome = match record {
             true => self.store.admit(&check).await.unwrap(),
             false => self.store.peek(&check).await.unwrap(),
