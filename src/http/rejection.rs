@@ -143,7 +143,8 @@ impl Rejection {
 
     /// Makes the response that nearly every rejection has. It is large, so it is made in place.
     fn default_response<B>(&self, shown: RateLimitHeaders) -> Response<ResponseBody<B>> {
-        let mut response = problem::response_of(self, whole(problem::kept_document(self)));
+        let mut response = Response::new(whole(problem::kept_document(self)));
+        problem::set_head(self, &mut response);
         let mut fields = Fields::of_new(response.headers_mut());
         self.insert_retry_after(&mut fields);
         self.insert_rate_limit(&mut fields, shown);

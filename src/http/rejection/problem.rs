@@ -10,15 +10,16 @@ use crate::policy::Policy;
 use crate::window::Usage;
 
 pub(super) fn response(rejection: &Rejection) -> Response<String> {
-    response_of(rejection, document(rejection))
+    let mut response = Response::new(document(rejection));
+    set_head(rejection, &mut response);
+    response
 }
 
-pub(super) fn response_of<B>(rejection: &Rejection, document: B) -> Response<B> {
-    let mut response = Response::new(document);
+/// Sets the status and the content type of a response with a problem document.
+pub(super) fn set_head<B>(rejection: &Rejection, response: &mut Response<B>) {
     *response.status_mut() = rejection.status();
     let problem = HeaderValue::from_static("application/problem+json");
     response.headers_mut().insert(CONTENT_TYPE, problem);
-    response
 }
 
 /// Returns the document of a rejection. That of a denial by one quota is made once.
