@@ -30,7 +30,7 @@
       for each level:
         ban_us (microseconds): the length of the ban
 
-  Reply, as one string, each number a big-endian double of 8 bytes:
+  Reply: one string of numbers, each a big-endian double of 8 bytes
     REPLY[1] admitted (0 or 1): whether the request is admitted
     REPLY[2] at_us (microseconds of the Unix epoch): the timestamp of the decision
     REPLY[3...] for each quota:
