@@ -14,7 +14,7 @@
       requests (count): how many requests the group has
       limit (requests): how many the quota allows in its window
       window_s (seconds): the length of the window
-      wanted (word): decision; reset, for a reply with reset_us
+      wants_reset (0 or 1): whether the reply has reset_us
       for each request:
         member (16 bytes): the UUID of the request
 
@@ -107,7 +107,7 @@ local function decide_rest()
 end
 
 while i <= #KEYS do
-  limit, window_s, wants_reset = tonumber(ARGV[arg + 1]), ARGV[arg + 2], ARGV[arg + 3] == 'reset'
+  limit, window_s, wants_reset = tonumber(ARGV[arg + 1]), ARGV[arg + 2], ARGV[arg + 3] == '1'
   expired_us, expires_ms = (s - window_s) .. us, (s + window_s + 1) .. string.sub(us, 1, 3)
   member = arg + 4
   arg = member + ARGV[arg]

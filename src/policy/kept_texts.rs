@@ -9,8 +9,9 @@ use smallvec::SmallVec;
 
 /// How many quotas of a policy have a kept text.
 const MOST: usize = 4;
-/// For up to how many seconds the field of a full quota is kept. Most windows are at most a minute.
-const MOST_SECONDS: usize = 61;
+/// How many fields of a full quota are kept, one for each number of seconds from 0 to 60. Most windows
+/// are at most a minute.
+const KEPT_SECONDS: usize = 61;
 
 /// Keeps texts that follow from the name and the quotas of a policy, so that a flood of denials does not
 /// make them for each response.
@@ -37,7 +38,7 @@ pub(crate) struct FieldTexts {
 
 impl FieldTexts {
     pub(crate) fn new(policy: HeaderValue, quotas: SmallVec<[QuotaTexts; 1]>) -> Self {
-        let kept = if quotas.len() == 1 { MOST_SECONDS } else { 0 };
+        let kept = if quotas.len() == 1 { KEPT_SECONDS } else { 0 };
         Self { policy, quotas, full: (0..kept).map(|_| OnceLock::new()).collect() }
     }
 

@@ -70,7 +70,7 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///   If 32 wait, another task sends them. A task ends when none waits. It does not wait for the
 ///   lone request, whose caller may not poll its future for a while.
 /// - After a call with several requests the process is busy: the next request goes to the task, too,
-///   until one is alone in its call. Without that half of the calls of a busy server had one request.
+///   until one is alone in its call. Without that, half of the calls of a busy server had one request.
 /// - Each request has its own reply, and its own time limit from its arrival. A check whose caller
 ///   has gone is not sent. If the reply to a call is lost, each caller learns that Redis may have
 ///   served its request, and repeats it alone.

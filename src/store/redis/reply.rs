@@ -12,9 +12,7 @@ use crate::redis::{Numbers, malformed, read};
 use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState, Strike};
 
 pub(super) fn admit(reply: &AdmitReply, check: &Check) -> Outcome {
-    let AdmitReply { is_admitted, places, wait_us, at_us, reset_us } = *reply;
-    let remaining = u32::try_from(places).unwrap_or(u32::MAX);
-    let state = QuotaState { remaining, wait_us, reset_us };
+    let AdmitReply { is_admitted, at_us, state } = *reply;
     let mut logs = SmallVec::new();
     for log in &check.logs {
         logs.push(LogOutcome::of(&log.policy, |_| state));
@@ -30,7 +28,7 @@ pub(super) fn penalties(logs: &[LogId]) -> impl Iterator<Item = (usize, &Penalty
 pub(super) fn admit_all(reply: &Value, check: &Check) -> Result<Outcome, StoreError> {
     let mut numbers = Numbers::of(reply)?;
     let (admitted, at_us) = (numbers.next()? == 1, numbers.next_unsigned()?);
-    let mut logs = smallvec::SmallVec::<[LogOutcome; 1]>::new();
+    let mut logs = SmallVec::<[LogOutcome; 1]>::new();
     for log in &check.logs {
         let state = |_| {
             Ok(QuotaState {

@@ -11,7 +11,7 @@ use crate::error::StoreError;
 use crate::redis::{BatchedRequest, Keys, Replies, Script, Scripts};
 use crate::store::Admission;
 use crate::time::micros;
-use crate::window::{Check, LogId};
+use crate::window::{Check, LogId, QuotaState};
 
 /// A request to `admit.lua`.
 pub(super) struct AdmitRequest {
@@ -30,12 +30,8 @@ struct Group {
 /// The reply of `admit.lua` to a request.
 pub(super) struct AdmitReply {
     pub(super) is_admitted: bool,
-    /// How many more requests fit, if the request is admitted.
-    pub(super) places: u64,
-    /// The time until the request fits, if it is denied.
-    pub(super) wait_us: u64,
     pub(super) at_us: u64,
-    pub(super) reset_us: u64,
+    pub(super) state: QuotaState,
 }
 
 impl AdmitRequest {
@@ -93,7 +89,7 @@ impl BatchedRequest for AdmitRequest {
             let members = rest.clone().take_while(|request| request.group == *group);
             let count = members.clone().count();
             command.arg(count).arg(group.limit).arg(group.window_s);
-            command.arg(if group.wants_reset { "reset" } else { "decision" });
+            command.arg(u8::from(group.wants_reset));
             for request in members {
                 command.arg(request.check.id.as_bytes());
             }
@@ -112,8 +108,10 @@ impl BatchedRequest for AdmitRequest {
             let reset_us = if request.group.wants_reset { numbers.next_unsigned()? } else { 0 };
             let is_admitted = state == 1;
             let (places, wait_us) = if is_admitted { (rest, 0) } else { (0, rest) };
+            let remaining = u32::try_from(places).unwrap_or(u32::MAX);
             let is_decided = state != 2;
-            Ok(is_decided.then_some(AdmitReply { is_admitted, places, wait_us, at_us, reset_us }))
+            let state = QuotaState { remaining, wait_us, reset_us };
+            Ok(is_decided.then_some(AdmitReply { is_admitted, at_us, state }))
         })
     }
 }
