@@ -109,6 +109,12 @@ impl Tab {
         self.0.emulate_media_features(vec![feature]).await.unwrap();
     }
 
+    /// Loads the page again. The old one stays visible until the new one replaces it.
+    pub(crate) async fn reload(&self) {
+        self.run::<()>("window.isOld = true; location.reload()").await;
+        self.until("!window.isOld").await;
+    }
+
     /// Evaluates an expression, and waits for its promise.
     pub(crate) async fn run<T: DeserializeOwned>(&self, expression: &str) -> T {
         self.try_run(expression).await.unwrap_or_else(|error| panic!("{expression}: {error}"))

@@ -67,7 +67,7 @@ async fn page_needs_the_token() {
     assert!(!tab.run::<String>("location.href").await.contains(TOKEN), "not in the URL");
     assert_eq!(tab.run::<usize>("localStorage.length + document.cookie.length").await, 0);
     // It is kept for the tab, also after a reload, until the operator forgets it.
-    tab.run::<()>("location.reload()").await;
+    tab.reload().await;
     tab.sees("#connection", |text| text == "Live").await;
     tab.click("#logout").await;
     tab.sees("#login", |text| text.contains("Admin token")).await;
