@@ -95,8 +95,15 @@ const HASHED: &[u8] = b"sha256:";
 /// assert_eq!(Key::from(address), Key::from("2001:db8:0:1::/64"));
 /// assert_eq!(Key::from(17_u64), Key::from("17"));
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(SmallVec<[u8; INLINE]>);
+
+impl Clone for Key {
+    fn clone(&self) -> Self {
+        // `SmallVec::clone` copies one byte after the other.
+        Self::from_stored(&self.0)
+    }
+}
 
 impl Key {
     /// Creates a key from bytes. More than 128 bytes are hashed.
