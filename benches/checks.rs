@@ -77,13 +77,13 @@ fn denied(criterion: &mut Criterion) {
 
         let store = MemoryStore::new();
         let policy = Arc::new(Policy::from(five_a_minute()));
-        let check = |key: &String| Arc::new(Check::new([LogId::new(policy.clone(), key)]));
-        let checks: Vec<Arc<Check>> = keys.iter().map(check).collect();
+        let check = |key: &String| Check::new([LogId::new(policy.clone(), key)]);
+        let checks: Vec<Check> = keys.iter().map(check).collect();
         let admit = |check| now(store.admit(check)).is_ok_and(|outcome| outcome.admitted);
         for _ in 0..LIMIT {
             checks.iter().for_each(|check| assert!(admit(check)));
         }
-        let again: Vec<Arc<Check>> = shuffled.iter().map(check).collect();
+        let again: Vec<Check> = shuffled.iter().map(check).collect();
         let mut order = again.iter().cycle();
         group.bench_function("MemoryStore alone", |bencher| {
             bencher.iter(|| admit(order.next().expect("a check")));

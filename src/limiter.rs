@@ -10,8 +10,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use smallvec::SmallVec;
-
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::key::Key;
@@ -19,7 +17,7 @@ use crate::offenders::TopOffenders;
 use crate::policy::{Policy, PolicyHandle};
 use crate::store::{Store, admit_if_open, conclude};
 use crate::waiting::{DEFAULT_MAX_WAITERS, Waiting};
-use crate::window::{Check, Decision, LogId, Usage};
+use crate::window::{Check, Decision, LogId, Outcome, Undecided, Usage};
 
 /// Limits requests of any kind: messages to a receiver, calls to a partner, jobs.
 ///
@@ -116,7 +114,7 @@ impl Limiter {
     ///
     /// A [`StoreError`] if the store could not decide.
     pub async fn check(&self, key: impl Into<Key>) -> Result<Decision, StoreError> {
-        self.decide(self.admission(self.log(key), 1)).await
+        self.decide(self.admission(key, 1)).await
     }
 
     /// Admits a request that takes `cost` places, or denies it.
@@ -130,7 +128,7 @@ impl Limiter {
     /// [`StoreError::CostAboveLimit`] if the cost is above a limit, [`StoreError::CostTooHigh`] if it is
     /// above 1024, and any other [`StoreError`] if the store could not decide.
     pub async fn check_cost(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, StoreError> {
-        self.decide(self.admission(self.log(key), cost)).await
+        self.decide(self.admission(key, cost)).await
     }
 
     /// Returns the state of the log of `key`, without counting a request.
@@ -139,12 +137,11 @@ impl Limiter {
     ///
     /// A [`StoreError`] if the store fails.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Usage, StoreError> {
-        let mut check = Check::from_logs(self.log(key));
+        let mut check = Undecided::new(Check::of(self.log(key)));
         (check.on_failure, check.wants_reset) = (self.on_failure, true);
-        let check = Arc::new(check);
         let outcome = self.store.peek(&check).await;
         let outcome = outcome.or_else(|error| admit_if_open(&check, error))?;
-        Ok(Usage::new(check, outcome))
+        Ok(check.usage(outcome))
     }
 
     /// Empties the log of `key`. Strikes and bans stay.
@@ -155,7 +152,7 @@ impl Limiter {
     /// process by then, but the log in Redis and those of other processes may be as before. Reset it again
     /// when Redis answers.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), StoreError> {
-        self.store.reset(&self.log(key)).await
+        self.store.reset(&[self.log(key)]).await
     }
 
     /// Returns the present policy.
@@ -164,28 +161,32 @@ impl Limiter {
         self.policy.get()
     }
 
-    fn log(&self, key: impl Into<Key>) -> SmallVec<[LogId; 1]> {
-        SmallVec::from_buf([LogId { policy: self.policy.get(), key: key.into() }])
+    fn log(&self, key: impl Into<Key>) -> LogId {
+        LogId { policy: self.policy.get(), key: key.into() }
     }
 
-    fn admission(&self, logs: SmallVec<[LogId; 1]>, cost: u32) -> Arc<Check> {
-        let mut check = Check::from_logs(logs);
-        check.cost = cost;
-        self.admission_of(check)
+    fn admission(&self, key: impl Into<Key>, cost: u32) -> Undecided {
+        let mut check = Undecided::new(Check::of(self.log(key)));
+        (check.cost, check.on_failure) = (cost, self.on_failure);
+        check
     }
 
-    fn admission_of(&self, mut check: Check) -> Arc<Check> {
-        check.on_failure = self.on_failure;
-        Arc::new(check)
-    }
-
-    async fn decide(&self, check: Arc<Check>) -> Result<Decision, StoreError> {
+    async fn decide(&self, check: Undecided) -> Result<Decision, StoreError> {
         check.ensure_possible().inspect_err(|error| error.report_once(&self.cost_reported))?;
         // Only a check that waits for a reply is kept in the future: an outcome is large.
-        let outcome = match self.store.admit(&check).into_ready() {
-            Ok(outcome) => outcome,
-            Err(later) => later.await,
+        let later = match self.store.admit(&check).into_ready() {
+            Ok(outcome) => return self.conclude(check, outcome),
+            Err(later) => later,
         };
+        let outcome = later.await;
+        self.conclude(check, outcome)
+    }
+
+    fn conclude(
+        &self,
+        check: Undecided,
+        outcome: Result<Outcome, StoreError>,
+    ) -> Result<Decision, StoreError> {
         let decision = conclude(check, outcome, false);
         if let (Some(offenders), Ok(decision)) = (&self.offenders, &decision) {
             offenders.record(decision);

@@ -40,7 +40,7 @@ pub(crate) use self::expiring::{ExpiringValue, Keep, Room, heap_bytes_of};
 pub use self::future::StoreFuture;
 #[cfg(feature = "memory")]
 pub use self::memory::MemoryStore;
-pub(crate) use self::pending_check::{CancelHandle, PendingCheck, Sent};
+pub(crate) use self::pending_check::{CancelHandle, PendingCheck, may_have_counted};
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
 pub use self::snapshot::{Admission, BanSnapshot, LogSnapshot, Restored};
@@ -52,8 +52,8 @@ pub use crate::window::{
 
 /// Keeps the logs, and decides atomically whether a request fits into all logs of a check.
 ///
-/// A store is a cheap handle: clones share the logs. A check is passed in an [`Arc`], so that a store
-/// can keep it until the reply arrives without a copy.
+/// A store is a cheap handle: clones share the logs. A check is borrowed: a store that needs it until
+/// the reply arrives clones it.
 ///
 /// # Implementing a store
 ///
@@ -123,10 +123,10 @@ pub use crate::window::{
 )]
 pub trait Store: Send + Sync + 'static {
     /// Records the request in all logs of the check if it fits into all of them, otherwise in none.
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome>;
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome>;
 
     /// Returns the outcome that [`Store::admit`] would have, without recording anything.
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome>;
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome>;
 
     /// Explains each log of the check, in their order, for a new request of its cost in the log.
     ///
@@ -140,7 +140,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// A store that can't list its admissions returns
     /// [`StoreError::Unsupported`](crate::StoreError::Unsupported).
-    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>>;
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>>;
 
     /// Sets how many entries the check's identity has in each of its logs.
     ///
@@ -153,10 +153,10 @@ pub trait Store: Send + Sync + 'static {
     /// - Strikes and bans stay.
     ///
     /// Returns whether a log had an entry that had not left the longest window.
-    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool>;
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool>;
 
     /// Removes all entries of the check's identity from its logs. It is [`Store::settle`] at 0.
-    fn cancel(&self, check: &Arc<Check>) -> StoreFuture<bool> {
+    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
         self.settle(check, 0)
     }
 
@@ -179,19 +179,19 @@ pub trait Store: Send + Sync + 'static {
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         (**self).admit(check)
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         (**self).peek(check)
     }
 
-    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
         (**self).explain(check)
     }
 
-    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
         (**self).settle(check, cost)
     }
 

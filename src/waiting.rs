@@ -71,7 +71,7 @@ impl Waiting {
 
     /// Returns the denial of a check behind those that wait for room in the same logs, if the first of them
     /// was denied.
-    pub(crate) fn denial_behind(&self, check: &Check) -> Option<Box<Denied>> {
+    pub(crate) fn denial_behind(&self, check: &Check) -> Option<Denied> {
         self.lock(&check.logs).get(&check.logs)?.behind_all(check.cost)
     }
 
@@ -91,7 +91,7 @@ impl Waiting {
         }
         let raise = |count| (count < most).then_some(count + 1);
         if self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise).is_err() {
-            return Err(Refused::TooMany(first.map(Box::new)));
+            return Err(Refused::TooMany(first));
         }
         let queue = shard.entry(logs.clone()).or_default();
         queue.insert(ticket, waiter.clone());
@@ -112,9 +112,9 @@ impl Waiting {
 /// Why a caller can't wait.
 enum Refused {
     /// It would wait for longer than it may.
-    TooLong(Box<Denied>),
+    TooLong(Denied),
     /// Too many callers wait. With the denial of its own check if it has sent one.
-    TooMany(Option<Box<Denied>>),
+    TooMany(Option<Denied>),
 }
 
 /// The place of a waiter in its queue. Dropping it lets the next one go on.

@@ -15,6 +15,7 @@ mod outcome;
 #[cfg(feature = "serde")]
 mod serial;
 mod state;
+mod undecided;
 
 pub use self::ban_explanation::BanExplanation;
 #[cfg(any(feature = "memory", feature = "contract"))]
@@ -36,3 +37,4 @@ pub use self::log_id::{LogCost, LogId};
 pub(crate) use self::outcome::Rollback;
 pub use self::outcome::{DecidedBy, LogOutcome, Outcome};
 pub use self::state::{BanState, QuotaState};
+pub(crate) use self::undecided::Undecided;

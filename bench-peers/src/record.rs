@@ -102,7 +102,7 @@ pub(crate) async fn checks(
                     // an error. `Closed` keeps the store from writing back the check later.
                     let mut check = Check::new([LogId::new(policy.clone(), key)]);
                     check.on_failure = FailurePolicy::Closed;
-                    let _ = store.admit(&Arc::new(check)).await;
+                    let _ = store.admit(&check).await;
                 }
             });
         }

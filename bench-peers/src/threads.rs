@@ -78,8 +78,7 @@ const SUBJECTS: [&str; 4] = ["MemoryStore", "Limiter", "Limiter with a penalty",
 struct Subjects<'a> {
     names: &'a [String],
     store: MemoryStore,
-    /// For each thread, so that no two of them count references to the same hot check.
-    checks: Vec<Vec<Arc<Check>>>,
+    checks: Vec<Check>,
     limiter: Limiter,
     penalty: Limiter,
     governor: DefaultKeyedRateLimiter<String>,
@@ -97,13 +96,12 @@ impl<'a> Subjects<'a> {
             (Quota::new(1, Duration::from_secs(3600)), hour.context("no period")?)
         };
         let policy = Arc::new(Policy::from(quota));
-        let check = |name: &String| Arc::new(Check::new([LogId::new(policy.clone(), name)]));
-        let own = if names.len() == 1 { THREADS.into_iter().max().unwrap_or(1) } else { 1 };
+        let check = |name: &String| Check::new([LogId::new(policy.clone(), name)]);
         let penalty: Penalty = "3/10m:1h".parse()?;
         let subjects = Self {
             names,
             store: MemoryStore::new(),
-            checks: (0..own).map(|_| names.iter().map(check).collect()).collect(),
+            checks: names.iter().map(check).collect(),
             limiter: Limiter::new(quota, MemoryStore::new()),
             penalty: Limiter::new(Policy::from(quota).penalty(penalty), MemoryStore::new()),
             governor: RateLimiter::keyed(governor),
@@ -112,7 +110,7 @@ impl<'a> Subjects<'a> {
         for key in 0..names.len() {
             for _ in 0..4 {
                 for subject in 0..SUBJECTS.len() {
-                    subjects.check(subject, 0, key);
+                    subjects.check(subject, key);
                 }
             }
         }
@@ -120,16 +118,13 @@ impl<'a> Subjects<'a> {
     }
 
     /// Returns whether a check of a key is admitted.
-    fn check(&self, subject: usize, thread: usize, key: usize) -> bool {
+    fn check(&self, subject: usize, key: usize) -> bool {
         let name = &self.names[key];
         let limiter = |limiter: &Limiter| {
             now(limiter.check(name.as_str())).is_ok_and(|decision| decision.is_admitted())
         };
         match subject {
-            0 => {
-                let check = &self.checks[thread % self.checks.len()][key];
-                now(self.store.admit(check)).is_ok_and(|outcome| outcome.admitted)
-            }
+            0 => now(self.store.admit(&self.checks[key])).is_ok_and(|outcome| outcome.admitted),
             1 => limiter(&self.limiter),
             2 => limiter(&self.penalty),
             _ => self.governor.check_key(name).is_ok(),
@@ -139,14 +134,14 @@ impl<'a> Subjects<'a> {
     /// Returns how many million checks a second so many threads make together.
     fn time(&self, subject: usize, threads: usize, workload: &Workload) -> Result<f64> {
         let (barrier, over) = (Barrier::new(threads + 1), AtomicBool::new(false));
-        let work = |thread: usize| {
+        let work = || {
             let order = shuffled(self.names.len());
             let mut keys = order.iter().copied().cycle();
             let (mut checks, mut admitted) = (0_u64, 0_u64);
             barrier.wait();
             while !over.load(Ordering::Relaxed) {
                 for key in keys.by_ref().take(AT_ONCE) {
-                    admitted += u64::from(black_box(self.check(subject, thread, key)));
+                    admitted += u64::from(black_box(self.check(subject, key)));
                 }
                 checks += AT_ONCE as u64;
             }
@@ -154,8 +149,7 @@ impl<'a> Subjects<'a> {
         };
         let work = &work;
         let (counts, elapsed) = thread::scope(|scope| {
-            let workers: Vec<_> =
-                (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
             barrier.wait();
             let start = Instant::now();
             thread::sleep(LENGTH);

@@ -233,20 +233,20 @@ pub struct Recorded<S> {
 }
 
 impl<S: Store> Store for Recorded<S> {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         let (recorder, sent) = (self.recorder.clone(), check.clone());
         self.store.admit(check).inspect(move |outcome| recorder.add(&sent, outcome))
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         self.store.peek(check)
     }
 
-    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
         self.store.explain(check)
     }
 
-    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
         self.store.settle(check, cost)
     }
 

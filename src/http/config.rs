@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{Response, StatusCode};
-use smallvec::SmallVec;
 
 use super::headers::RateLimitHeaders;
 use super::rejection::{OnRejection, Rejection};
@@ -15,9 +14,9 @@ use super::rule::Rule;
 use crate::failure::FailurePolicy;
 use crate::key::KeyError;
 use crate::offenders::TopOffenders;
-use crate::store::{Check, LogId, Store};
+use crate::store::{Check, Store};
 use crate::waiting::Waiting;
-use crate::window::Decision;
+use crate::window::{Decision, Undecided};
 
 pub(super) type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
 pub(super) type Cost = dyn Fn(&Parts) -> u32 + Send + Sync;
@@ -114,12 +113,11 @@ impl Config {
     }
 
     /// Returns the check to send to the store, or `None` if no rule applies to the request.
-    #[allow(clippy::result_large_err, reason = "the errors made here are small and rare")]
-    pub(super) fn check(&self, parts: &Parts) -> Result<Option<Arc<Check>>, Rejection> {
+    pub(super) fn check(&self, parts: &Parts) -> Result<Option<Undecided>, Rejection> {
         if (self.skip)(parts) {
             return Ok(None);
         }
-        let mut logs = SmallVec::<[LogId; 1]>::new();
+        let mut check: Option<Undecided> = None;
         for rule in &self.rules {
             let mut log = match (rule.log(parts), self.missing_key) {
                 (Ok(Some(log)), _) => log,
@@ -135,12 +133,12 @@ impl Config {
             if self.shadow && log.policy.get_penalty().is_some() {
                 Arc::make_mut(&mut log.policy).remove_penalty();
             }
-            logs.push(log);
+            match &mut check {
+                Some(check) => check.add(log),
+                None => check = Some(Undecided::new(Check::of(log))),
+            }
         }
-        if logs.is_empty() {
-            return Ok(None);
-        }
-        let mut check = Check::from_logs(logs);
+        let Some(mut check) = check else { return Ok(None) };
         check.wants_reset = self.shows_headers_on_success();
         check.on_failure = self.on_failure;
         check.cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
@@ -148,7 +146,7 @@ impl Config {
             .ensure_possible()
             .inspect_err(|error| error.report_once(&self.cost_reported))
             .map_err(Rejection::StoreFailed)?;
-        Ok(Some(Arc::new(check)))
+        Ok(Some(check))
     }
 }
 

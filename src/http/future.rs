@@ -16,8 +16,8 @@ use super::headers::Fields;
 use super::pending_request::{NextStep, PendingRequest};
 use super::rejection::Rejection;
 use super::waiting_request::{Wait, Waited, wait};
-use crate::store::{PendingCheck, Sent};
-use crate::window::Check;
+use crate::store::PendingCheck;
+use crate::window::Undecided;
 
 pin_project! {
     /// The response future of [`SlidingWindow`](super::SlidingWindow).
@@ -58,7 +58,7 @@ where
     }
 
     pub(super) fn decide(
-        check: Arc<Check>,
+        check: Undecided,
         inner: S,
         head: Parts,
         body: ReqBody,
@@ -67,7 +67,7 @@ where
         if config.waits() {
             return Self { state: State::wait(check, inner, head, body, config) };
         }
-        let request = Some(PendingRequest::new(check, inner, head, body, config));
+        let request = Some(PendingRequest::new(Some(check), inner, head, body, config));
         Self { state: State::Deciding { check: None, request } }
     }
 }
@@ -82,7 +82,7 @@ where
 
     // Cold, so that it costs nothing where no request waits.
     #[cold]
-    fn wait(check: Arc<Check>, inner: S, head: Parts, body: ReqBody, config: Arc<Config>) -> Self {
+    fn wait(check: Undecided, inner: S, head: Parts, body: ReqBody, config: Arc<Config>) -> Self {
         let wait = wait(check, head, config.clone());
         Self::Waiting { wait, rest: Some((inner, body, config)) }
     }
@@ -101,8 +101,7 @@ where
                 return Self::Calling { response, request: ForwardedRequest::default() };
             }
         };
-        let check = decision.usage().check().clone();
-        let mut pending = PendingRequest::new(check, inner, head, body, config);
+        let mut pending = PendingRequest::new(None, inner, head, body, config);
         match pending.end_wait(decision) {
             NextStep::CheckAgain => Self::Deciding { check: None, request: Some(pending) },
             NextStep::Forward { usage, cancel } => {
@@ -129,19 +128,19 @@ where
             let next = match state.as_mut().project() {
                 StateProj::Deciding { check, request } => {
                     let pending = request.as_mut().expect("polled after completion");
-                    let (outcome, cancel) = match check {
+                    let outcome = match check {
                         Some(sent) => ready!(sent.poll(cx)),
                         // Sent on the first poll: a future that is never polled counts nothing.
                         None => match pending.send() {
-                            Sent::Decided(outcome, cancel) => (outcome, cancel),
-                            Sent::Pending(sent) => {
+                            Ok(outcome) => outcome,
+                            Err(sent) => {
                                 *check = Some(sent);
                                 continue;
                             }
                         },
                     };
                     *check = None;
-                    match pending.decide(outcome, cancel) {
+                    match pending.decide(outcome) {
                         NextStep::CheckAgain => continue,
                         NextStep::Forward { usage, cancel } => {
                             let pending = request.take().expect("polled after completion");

@@ -13,15 +13,17 @@ use super::forwarded_request::ForwardedRequest;
 use super::rejection::Rejection;
 use super::span;
 use crate::error::StoreError;
-use crate::store::{CancelHandle, PendingCheck, Sent, conclude};
+use crate::store::{CancelHandle, PendingCheck, conclude, may_have_counted};
 use crate::telemetry;
-use crate::window::{Check, DecidedBy, Decision, Denied, LogId, LogOutcome, Outcome, Usage};
+use crate::window::{
+    Check, DecidedBy, Decision, Denied, LogId, LogOutcome, Outcome, Undecided, Usage,
+};
 
 const DECIDED: &str = "the check has a decision already";
 
 pub(super) struct PendingRequest<S, ReqBody> {
-    /// The check to send. Its decision has it afterwards.
-    check: Option<Arc<Check>>,
+    /// The check to send. Its decision has it afterwards, and so has that of a wait.
+    check: Option<Undecided>,
     inner: S,
     pub(super) head: Parts,
     body: ReqBody,
@@ -42,16 +44,16 @@ where
     S: Service<Request<ReqBody>>,
 {
     pub(super) fn new(
-        check: Arc<Check>,
+        check: Option<Undecided>,
         inner: S,
         head: Parts,
         body: ReqBody,
         config: Arc<Config>,
     ) -> Self {
-        Self { check: Some(check), inner, head, body, config }
+        Self { check, inner, head, body, config }
     }
 
-    pub(super) fn send(&self) -> Sent {
+    pub(super) fn send(&self) -> Result<Result<Outcome, StoreError>, PendingCheck> {
         let check = self.check.as_ref().expect(DECIDED);
         PendingCheck::send(&self.config.store, check, self.is_cancellable())
     }
@@ -60,13 +62,11 @@ where
         self.config.cancel_if.is_some() || self.config.cancel_unanswered
     }
 
-    pub(super) fn decide(
-        &mut self,
-        outcome: Result<Outcome, StoreError>,
-        cancel: Option<CancelHandle>,
-    ) -> NextStep {
+    pub(super) fn decide(&mut self, outcome: Result<Outcome, StoreError>) -> NextStep {
         let shadow = self.config.shadow;
         let check = self.check.take().expect(DECIDED);
+        let cancel = (self.is_cancellable() && may_have_counted(&outcome))
+            .then(|| CancelHandle::new(&self.config.store, &check));
         let decision = match conclude(check, outcome, shadow) {
             Ok(decision) => decision,
             Err(_) if shadow => return NextStep::Forward { usage: None, cancel },
@@ -164,7 +164,7 @@ enum RemainingRules {
     /// One of them has no room, as the outcome shows. The denial is by these rules.
     Denied(Denied),
     /// They have room. This check counts the request for them.
-    Check(Arc<Check>),
+    Check(Undecided),
 }
 
 fn remaining_rules(denied: &Denied, decided_by: DecidedBy) -> RemainingRules {
@@ -179,13 +179,13 @@ fn remaining_rules(denied: &Denied, decided_by: DecidedBy) -> RemainingRules {
     if outcomes.is_empty() {
         return RemainingRules::None;
     }
-    let remaining = Arc::new(denied.check().part(|index| !is_banned[index]));
+    let remaining = Undecided::new(denied.check().part(|index| !is_banned[index]));
     let mut outcome = Outcome::from_logs(false, outcomes);
     if outcome.fits() {
         return RemainingRules::Check(remaining);
     }
     (outcome.timestamp, outcome.decided_by) = (denied.timestamp(), decided_by);
-    match Decision::new(remaining.clone(), outcome) {
+    match remaining.clone().decide(outcome) {
         Decision::Denied(denied) => RemainingRules::Denied(denied),
         Decision::Admitted(_) => RemainingRules::Check(remaining),
     }
@@ -193,7 +193,7 @@ fn remaining_rules(denied: &Denied, decided_by: DecidedBy) -> RemainingRules {
 
 /// The admitted checks of outer layers, except the one whose decision is in the extensions.
 #[derive(Clone, Default)]
-struct OuterChecks(Vec<Arc<Check>>);
+struct OuterChecks(Vec<Check>);
 
 /// Reports a request that an outer layer has already counted in a log of the decision.
 ///

@@ -11,7 +11,7 @@ use super::config::Config;
 use super::rejection::Rejection;
 use crate::store::{conclude, report};
 use crate::waiting::{Bounds, Ended, until_admitted};
-use crate::window::{Check, Decision};
+use crate::window::{Decision, Undecided};
 
 /// A wait, which ends with the head of its request.
 pub(super) type Wait = Pin<Box<dyn Future<Output = (Parts, Waited)> + Send>>;
@@ -26,24 +26,24 @@ pub(super) enum Waited {
 
 /// Why a request that waits sends no further check.
 enum Stop {
-    Rejected(Box<Rejection>),
+    Rejected(Rejection),
     NotLimited,
 }
 
 /// Waits until a request is admitted, or denies it. If the future is dropped, the request does not count.
-pub(super) fn wait(check: Arc<Check>, head: Parts, config: Arc<Config>) -> Wait {
+pub(super) fn wait(check: Undecided, head: Parts, config: Arc<Config>) -> Wait {
     Box::pin(async move {
         let waited = decide(check, &head, &config).await;
         (head, waited)
     })
 }
 
-async fn decide(check: Arc<Check>, head: &Parts, config: &Config) -> Waited {
+async fn decide(check: Undecided, head: &Parts, config: &Config) -> Waited {
     // Anew, because policies may have been replaced.
     let again = |_: &_| match config.check(head) {
         Ok(Some(check)) => Ok(check),
         Ok(None) => Err(Stop::NotLimited),
-        Err(rejection) => Err(Stop::Rejected(Box::new(rejection))),
+        Err(rejection) => Err(Stop::Rejected(rejection)),
     };
     // Without a deadline if it is too far away to be an instant.
     let deadline = Instant::now().checked_add(config.max_wait);
@@ -52,9 +52,9 @@ async fn decide(check: Arc<Check>, head: &Parts, config: &Config) -> Waited {
     match until_admitted(&config.waiting, &config.store, first, again, bounds).await {
         Ok(admitted) => Waited::Decided(Decision::Admitted(admitted)),
         Err(Ended::Stopped(Stop::NotLimited)) => Waited::NotLimited,
-        Err(Ended::Stopped(Stop::Rejected(rejection))) => Waited::Rejected(*rejection),
+        Err(Ended::Stopped(Stop::Rejected(rejection))) => Waited::Rejected(rejection),
         Err(Ended::Denied(denied) | Ended::TooManyWaiters(_, Some(denied))) => {
-            Waited::Decided(Decision::Denied(*denied))
+            Waited::Decided(Decision::Denied(denied))
         }
         Err(Ended::TooManyWaiters(_, None)) => deny_behind_others(check, config).await,
         Err(Ended::Store(error)) => Waited::Rejected(Rejection::StoreFailed(error)),
@@ -62,9 +62,9 @@ async fn decide(check: Arc<Check>, head: &Parts, config: &Config) -> Waited {
 }
 
 /// Denies a request behind others that wait, without a check that would overtake them.
-async fn deny_behind_others(check: Arc<Check>, config: &Config) -> Waited {
+async fn deny_behind_others(check: Undecided, config: &Config) -> Waited {
     if let Some(denied) = config.waiting.denial_behind(&check) {
-        let decision = Decision::Denied(*denied);
+        let decision = Decision::Denied(denied);
         report(&decision, false);
         return Waited::Decided(decision);
     }

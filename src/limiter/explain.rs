@@ -1,7 +1,5 @@
 //! What a key's log decides, and why.
 
-use std::sync::Arc;
-
 use super::Limiter;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
@@ -58,10 +56,9 @@ impl Limiter {
         key: impl Into<Key>,
         cost: u32,
     ) -> Result<Explanation, StoreError> {
-        let mut check = Check::from_logs(self.log(key));
+        let mut check = Check::of(self.log(key));
         (check.cost, check.on_failure) = (cost, self.on_failure);
         check.ensure_possible()?;
-        let check = Arc::new(check);
         match self.store.explain(&check).await {
             Err(error) if self.on_failure == FailurePolicy::Open && !error.is_impossible() => {
                 Ok(Explanation::not_counted(&check.logs[0], cost))

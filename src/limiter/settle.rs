@@ -1,7 +1,5 @@
 //! [`Limiter::settle`]: the real cost of an admitted request, and its cancellation.
 
-use std::sync::Arc;
-
 use super::Limiter;
 use crate::error::StoreError;
 use crate::window::{Admitted, ensure_cost};
@@ -114,6 +112,6 @@ impl Limiter {
             }
             return Err(StoreError::UnknownPolicy { name: policy.to_owned(), policies });
         }
-        self.store.settle(&Arc::new(part), actual).await
+        self.store.settle(&part, actual).await
     }
 }

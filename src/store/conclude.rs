@@ -1,29 +1,27 @@
 //! Turns the result of a check into a decision, and reports it.
 
-use std::sync::Arc;
-
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::telemetry::{self, DecisionLabel};
-use crate::window::{Check, DecidedBy, Decision, LogId, LogOutcome, Outcome, Strike};
+use crate::window::{Check, DecidedBy, Decision, LogId, LogOutcome, Outcome, Strike, Undecided};
 
 /// Returns the decision that follows from the result of a check, and reports both.
 ///
 /// In shadow mode a denial is reported as one that is not enforced.
 #[inline]
 pub(crate) fn conclude(
-    check: Arc<Check>,
+    check: Undecided,
     result: Result<Outcome, StoreError>,
     shadow: bool,
 ) -> Result<Decision, StoreError> {
-    let outcome = match result {
-        Ok(outcome) => outcome,
+    let decision = match result {
+        Ok(outcome) => check.decide(outcome),
         Err(error) => {
             error.report();
-            admit_if_open(&check, error)?
+            let outcome = admit_if_open(&check, error)?;
+            check.decide(outcome)
         }
     };
-    let decision = Decision::new(check, outcome);
     report(&decision, shadow);
     Ok(decision)
 }

@@ -136,7 +136,7 @@ async fn play(
 async fn store_now_us(store: &dyn Store, run: Uuid) -> Result<u64, String> {
     let policy = Policy::new("user").quota(Quota::new(1, Duration::from_micros(LONGEST_WINDOW_US)));
     let check = Check::new([LogId::new(Arc::new(policy), format!("{run}-clock"))]);
-    let outcome = store.peek(&Arc::new(check)).await;
+    let outcome = store.peek(&check).await;
     let outcome = outcome.map_err(|error| format!("the first peek failed: {error}"))?;
     let timestamp = outcome.timestamp.map(micros);
     timestamp.ok_or_else(|| "the outcome of the first peek has no timestamp".to_owned())
@@ -146,7 +146,7 @@ async fn refuses_penalties(store: &dyn Store) -> Result<(), String> {
     let quota = Quota::new(1, Duration::from_micros(LONGEST_WINDOW_US));
     let policy = Policy::new("user").quota(quota).penalty(player::penalty());
     let log = LogId::new(Arc::new(policy), format!("{}-banned", Uuid::new_v4()));
-    match store.admit(&Arc::new(Check::new([log]))).await {
+    match store.admit(&Check::new([log])).await {
         Err(StoreError::Unsupported { .. }) => Ok(()),
         other => Err(format!("a check with a penalty: expected `Unsupported`, got {other:?}")),
     }

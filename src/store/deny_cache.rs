@@ -105,35 +105,35 @@ impl<S: Underlying> Underlying for DenyCache<S> {
 
     async fn send(
         &self,
-        check: &Arc<Check>,
+        check: &Check,
         (lookup, prepared): Self::Prepared,
         now: Instant,
     ) -> CheckResult {
         let outcome = self.store.send(check, prepared, now).await?;
-        self.denials.end(lookup, check, &outcome);
+        self.denials.end(lookup, &check.logs, &outcome);
         Ok(outcome)
     }
 }
 
 impl<S: Store> Store for DenyCache<S> {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         let lookup = match self.denials.look_up(check, Instant::now(), self.max_age) {
             Ok(outcome) => return StoreFuture::ready(Ok(outcome)),
             Err(lookup) => lookup,
         };
-        let (denials, sent_check) = (self.denials.clone(), check.clone());
-        self.store.admit(check).inspect(move |outcome| denials.end(lookup, &sent_check, outcome))
+        let (denials, logs) = (self.denials.clone(), check.logs.clone());
+        self.store.admit(check).inspect(move |outcome| denials.end(lookup, &logs, outcome))
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         self.store.peek(check)
     }
 
-    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
         self.store.explain(check)
     }
 
-    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
         let invalidation = Invalidation::new(&self.denials, &check.logs);
         self.store.settle(check, cost).inspect(move |_| drop(invalidation))
     }

@@ -146,7 +146,7 @@ fn is_local(check: &Check) -> bool {
 }
 
 impl<S: Underlying> Store for Failover<S> {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         if self.has_changes(&check.logs) {
             let (this, check) = (self.clone(), check.clone());
             return StoreFuture::later(async move { this.admit_after_changes(&check).await });
@@ -165,7 +165,7 @@ impl<S: Underlying> Store for Failover<S> {
         }
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
             let result = match this.write_back_changes(&check.logs).await {
@@ -181,7 +181,7 @@ impl<S: Underlying> Store for Failover<S> {
         })
     }
 
-    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
             // The changes are not written back for this: it must not change the store.
@@ -199,7 +199,7 @@ impl<S: Underlying> Store for Failover<S> {
         })
     }
 
-    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
         // Locally first: no resync from now on contains the earlier number of places.
         let was_here = immediate(self.0.local.settle(check, cost));
         if self.0.journal.has_backlog(&check.logs) {

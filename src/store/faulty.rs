@@ -60,22 +60,22 @@ impl Faulty {
 }
 
 impl Store for Faulty {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         let check = check.clone();
         self.respond("admit", &check.clone().logs[0], move |store| store.admit(&check))
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         let check = check.clone();
         self.respond("peek", &check.clone().logs[0], move |store| store.peek(&check))
     }
 
-    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
         let check = check.clone();
         self.respond("explain", &check.clone().logs[0], move |store| store.explain(&check))
     }
 
-    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
         let check = check.clone();
         self.respond("settle", &check.clone().logs[0], move |store| store.settle(&check, cost))
     }

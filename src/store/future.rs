@@ -1,6 +1,7 @@
 //! [`StoreFuture`]: the future of a store's result.
 
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -13,8 +14,9 @@ use crate::error::StoreError;
 pub struct StoreFuture<T>(State<T>);
 
 enum State<T> {
-    Ready(Option<Result<T, StoreError>>),
+    Ready(Result<T, StoreError>),
     Pending(Later<T>),
+    Taken,
 }
 
 /// The future of a result that is not ready at once. It is small, unlike a result.
@@ -23,15 +25,16 @@ pub(crate) type Later<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + 
 impl<T> StoreFuture<T> {
     /// Creates a future that is ready at once.
     pub fn ready(result: Result<T, StoreError>) -> Self {
-        Self(State::Ready(Some(result)))
+        Self(State::Ready(result))
     }
 
     /// Returns the result if it is ready, else its future.
     #[inline]
     pub(crate) fn into_ready(self) -> Result<Result<T, StoreError>, Later<T>> {
         match self.0 {
-            State::Ready(result) => Ok(result.unwrap_or_else(polled_after_completion)),
+            State::Ready(result) => Ok(result),
             State::Pending(later) => Err(later),
+            State::Taken => Ok(polled_after_completion()),
         }
     }
 
@@ -41,11 +44,12 @@ impl<T> StoreFuture<T> {
         T: Send + 'static,
     {
         match self.0 {
-            State::Ready(Some(Ok(value))) => {
+            State::Ready(Ok(value)) => {
                 inspect(&value);
                 Self::ready(Ok(value))
             }
-            State::Ready(result) => Self(State::Ready(result)),
+            State::Ready(Err(error)) => Self::ready(Err(error)),
+            State::Taken => Self(State::Taken),
             State::Pending(future) => Self::later(async move {
                 let value = future.await?;
                 inspect(&value);
@@ -68,10 +72,11 @@ impl<T> Future for StoreFuture<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            State::Ready(result) => {
-                Poll::Ready(result.take().unwrap_or_else(polled_after_completion))
-            }
             State::Pending(future) => future.as_mut().poll(cx),
+            state => match mem::replace(state, State::Taken) {
+                State::Ready(result) => Poll::Ready(result),
+                _ => Poll::Ready(polled_after_completion()),
+            },
         }
     }
 }
@@ -86,6 +91,7 @@ impl<T> std::fmt::Debug for StoreFuture<T> {
         f.write_str(match self.0 {
             State::Ready(_) => "StoreFuture(ready)",
             State::Pending(_) => "StoreFuture(pending)",
+            State::Taken => "StoreFuture(taken)",
         })
     }
 }

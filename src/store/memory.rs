@@ -214,19 +214,19 @@ fn ban_record_key(policy: &Policy, key: &[u8]) -> Vec<u8> {
 }
 
 impl Store for MemoryStore {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         StoreFuture::ready(self.0.decide(check, true))
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         StoreFuture::ready(self.0.decide(check, false))
     }
 
-    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
         StoreFuture::ready(Ok(self.0.explain(check)))
     }
 
-    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
         let mut was_live = false;
         let mut locked = self.0.lock_all(&check.logs);
         let now_us = self.0.now_us();

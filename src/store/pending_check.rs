@@ -23,37 +23,25 @@ pub(crate) struct PendingCheck {
     cancel: Option<CancelHandle>,
 }
 
-/// A check that was sent.
-pub(crate) enum Sent {
-    /// The store has decided at once. The handle cancels an admission.
-    Decided(Result<Outcome, StoreError>, Option<CancelHandle>),
-    Pending(PendingCheck),
-}
-
 impl PendingCheck {
-    /// Sends a check to the store.
+    /// Sends a check to the store. Returns its outcome if the store has decided at once, else the pending
+    /// check.
     #[inline]
-    pub(crate) fn send(store: &Arc<dyn Store>, check: &Arc<Check>, is_cancellable: bool) -> Sent {
-        match store.admit(check).into_ready() {
-            Ok(outcome) => {
-                let is_cancellable = is_cancellable && may_have_counted(&outcome);
-                let cancel = is_cancellable.then(|| CancelHandle::new(store, check));
-                Sent::Decided(outcome, cancel)
-            }
-            Err(outcome) => {
-                let cancel = is_cancellable.then(|| CancelHandle::new(store, check));
-                Sent::Pending(Self { outcome, cancel })
-            }
-        }
+    pub(crate) fn send(
+        store: &Arc<dyn Store>,
+        check: &Check,
+        is_cancellable: bool,
+    ) -> Result<Result<Outcome, StoreError>, Self> {
+        store.admit(check).into_ready().map_err(|outcome| {
+            let cancel = is_cancellable.then(|| CancelHandle::new(store, check));
+            Self { outcome, cancel }
+        })
     }
 
-    pub(crate) fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<(Result<Outcome, StoreError>, Option<CancelHandle>)> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Outcome, StoreError>> {
         let outcome = ready!(self.outcome.as_mut().poll(cx));
-        let cancel = self.cancel.take().filter(|_| may_have_counted(&outcome));
-        Poll::Ready((outcome, cancel))
+        self.cancel = None;
+        Poll::Ready(outcome)
     }
 }
 
@@ -65,13 +53,14 @@ impl Drop for PendingCheck {
         runtime.spawn(async move {
             if may_have_counted(&outcome.await) {
                 // A cancellation that fails is part of the store's write-back.
-                let _ = cancel.store.cancel(&cancel.check).await;
+                let _ = cancel.0.store.cancel(&cancel.0.check).await;
             }
         });
     }
 }
 
-fn may_have_counted(outcome: &Result<Outcome, StoreError>) -> bool {
+/// Returns whether the store may have counted a request.
+pub(crate) fn may_have_counted(outcome: &Result<Outcome, StoreError>) -> bool {
     match outcome {
         Ok(outcome) => outcome.admitted,
         Err(error) => error.may_have_counted(),
@@ -79,21 +68,25 @@ fn may_have_counted(outcome: &Result<Outcome, StoreError>) -> bool {
 }
 
 /// Removes a request from its logs. If the handle is dropped, the request stays counted.
-pub(crate) struct CancelHandle {
+///
+/// Boxed, because few layers cancel requests, and the future of every request has room for it.
+pub(crate) struct CancelHandle(Box<Cancellable>);
+
+struct Cancellable {
     store: Arc<dyn Store>,
-    check: Arc<Check>,
+    check: Check,
 }
 
 impl CancelHandle {
-    pub(crate) fn new(store: &Arc<dyn Store>, check: &Arc<Check>) -> Self {
-        Self { store: store.clone(), check: check.clone() }
+    pub(crate) fn new(store: &Arc<dyn Store>, check: &Check) -> Self {
+        Self(Box::new(Cancellable { store: store.clone(), check: check.clone() }))
     }
 
     /// Cancels the admission. If the store can't do so at once, a background task waits for it.
     ///
     /// Dropping the returned handle does not stop the task.
     pub(crate) fn cancel(self) -> Option<JoinHandle<()>> {
-        let outcome = match self.store.cancel(&self.check).into_ready() {
+        let outcome = match self.0.store.cancel(&self.0.check).into_ready() {
             Ok(_) => return None,
             Err(later) => later,
         };
@@ -102,5 +95,32 @@ impl CancelHandle {
             // A cancellation that fails is part of the store's write-back.
             let _ = outcome.await;
         }))
+    }
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::policy::Policy;
+    use crate::quota::Quota;
+    use crate::store::faulty::Faulty;
+    use crate::window::LogId;
+
+    #[tokio::test(start_paused = true)]
+    async fn decided_check_leaves_no_task() {
+        let slow = Faulty::new();
+        slow.work(Duration::from_millis(1));
+        let store: Arc<dyn Store> = Arc::new(slow);
+        let policy = Arc::new(Policy::from(Quota::per_minute(5)));
+        let check = Check::new([LogId::new(policy, "alice")]);
+        let Err(mut pending) = PendingCheck::send(&store, &check, true) else {
+            panic!("the store needs a millisecond")
+        };
+        assert!(poll_fn(|cx| pending.poll(cx)).await.unwrap().admitted);
+        drop(pending);
+        assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
     }
 }

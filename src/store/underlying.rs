@@ -1,7 +1,6 @@
 //! [`Underlying`]: a store under the layers of this crate.
 
 use std::future::Future;
-use std::sync::Arc;
 
 use tokio::time::Instant;
 
@@ -28,7 +27,7 @@ pub(super) trait Underlying: Store {
     /// poll, which may be later than that of `prepare`.
     fn send(
         &self,
-        check: &Arc<Check>,
+        check: &Check,
         prepared: Self::Prepared,
         now: Instant,
     ) -> impl Future<Output = CheckResult> + Send;
@@ -49,7 +48,7 @@ mod tests {
                     Err(())
                 }
 
-                async fn send(&self, check: &Arc<Check>, (): (), _now: Instant) -> CheckResult {
+                async fn send(&self, check: &Check, (): (), _now: Instant) -> CheckResult {
                     self.admit(check).await
                 }
             }

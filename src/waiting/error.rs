@@ -14,7 +14,7 @@ use crate::window::Denied;
 pub enum WaitError {
     /// The request was denied: its key is banned, or the wait would be longer than it may be.
     #[error("denied for the next {:?}", .0.retry_after())]
-    Denied(Box<Denied>),
+    Denied(Denied),
     /// As many callers wait as may wait for the limiter, see
     /// [`Limiter::max_waiters`](crate::Limiter::max_waiters).
     #[error("too many callers wait: the limiter allows {most}")]

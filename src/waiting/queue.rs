@@ -21,7 +21,7 @@ pub(super) struct Waiter {
     /// The end of the longest wait that the caller accepts.
     pub(super) deadline: Option<Instant>,
     pub(super) wake: Notify,
-    denied: OnceLock<Box<Denied>>,
+    denied: OnceLock<Denied>,
 }
 
 impl Waiter {
@@ -30,7 +30,7 @@ impl Waiter {
     }
 
     /// Returns the denial that has ended the wait.
-    pub(super) fn denied(&self) -> Option<Box<Denied>> {
+    pub(super) fn denied(&self) -> Option<Denied> {
         self.denied.get().cloned()
     }
 }
@@ -43,7 +43,7 @@ pub(super) enum Turn {
     /// Wait until it is woken, and at most until an instant if there is one.
     Wait(Option<Instant>),
     /// Give up: the wait would be longer than it may be.
-    GiveUp(Box<Denied>),
+    GiveUp(Denied),
 }
 
 /// The waiters for the same logs by their tickets, which are in the order of arrival.
@@ -71,7 +71,7 @@ impl Queue {
     }
 
     /// Returns the denial of a caller that has not joined and would wait for longer than it may.
-    pub(super) fn too_long(&self, ticket: u64, waiter: &Waiter) -> Option<Box<Denied>> {
+    pub(super) fn too_long(&self, ticket: u64, waiter: &Waiter) -> Option<Denied> {
         let denial = self.denial.as_ref()?;
         let ((first, _), (last, _)) =
             (self.waiters.first_key_value()?, self.waiters.last_key_value()?);
@@ -87,7 +87,7 @@ impl Queue {
     }
 
     /// Returns the denial of a caller that can't join behind all waiters, if the first one was denied.
-    pub(super) fn behind_all(&self, cost: u32) -> Option<Box<Denied>> {
+    pub(super) fn behind_all(&self, cost: u32) -> Option<Denied> {
         let denial = self.denial.as_ref()?;
         Some(denied_behind(denial, wait_behind(denial, self.places, cost)?, Instant::now()))
     }
@@ -173,7 +173,7 @@ fn too_long(
     before: u64,
     waiter: &Waiter,
     now: Instant,
-) -> Option<Box<Denied>> {
+) -> Option<Denied> {
     let longest = micros(waiter.deadline?.saturating_duration_since(denial.1));
     let (wait_us, quota) = wait_behind(denial, before, waiter.cost)?;
     (wait_us > longest).then(|| denied_behind(denial, (wait_us, quota), now))
@@ -199,7 +199,7 @@ fn denied_behind(
     (denied, received): &(Denied, Instant),
     (wait_us, quota): (u64, usize),
     now: Instant,
-) -> Box<Denied> {
+) -> Denied {
     let elapsed_us = micros(now.saturating_duration_since(*received));
-    Box::new(denied.behind(elapsed_us, quota, wait_us))
+    denied.behind(elapsed_us, quota, wait_us)
 }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, advance, timeout};
 use super::*;
 use crate::quota::Quota;
 use crate::store::{MemoryStore, Store, conclude};
-use crate::window::{Admitted, Decision};
+use crate::window::{Admitted, Decision, Undecided};
 
 /// Callers of one policy.
 #[derive(Clone)]
@@ -22,9 +22,9 @@ impl Callers {
         Self { quota, store: Arc::new(MemoryStore::new()), waiting: Arc::new(Waiting::new()) }
     }
 
-    fn check(&self, key: u64, cost: u32) -> Arc<Check> {
+    fn check(&self, key: u64, cost: u32) -> Undecided {
         let policy = Arc::new(self.quota.into());
-        Arc::new(Check::new([LogId::new(policy, key)]).at_cost(cost))
+        Undecided::new(Check::new([LogId::new(policy, key)]).at_cost(cost))
     }
 
     async fn denial(&self, cost: u32) -> Option<Denied> {

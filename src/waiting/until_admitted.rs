@@ -9,9 +9,9 @@ use tokio::time::{Instant, timeout_at};
 use super::queue::{Turn, Waiter};
 use super::{Logs, Refused, WaitError, Waiting};
 use crate::error::StoreError;
-use crate::store::{PendingCheck, Sent, Store, conclude, report};
+use crate::store::{PendingCheck, Store, conclude, report};
 use crate::telemetry;
-use crate::window::{Admitted, Check, Decision, Denied};
+use crate::window::{Admitted, Check, Decision, Denied, Undecided};
 
 /// How long a caller may wait, and how many callers may wait at once.
 #[derive(Clone, Copy)]
@@ -22,9 +22,9 @@ pub(crate) struct Bounds {
 
 /// Why a wait ended without an admission.
 pub(crate) enum Ended<S = Infallible> {
-    Denied(Box<Denied>),
+    Denied(Denied),
     /// With the denial of the caller's own check if it has sent one.
-    TooManyWaiters(usize, Option<Box<Denied>>),
+    TooManyWaiters(usize, Option<Denied>),
     Store(StoreError),
     /// The caller sends no further check.
     Stopped(S),
@@ -66,8 +66,8 @@ impl From<Ended> for WaitError {
 pub(crate) async fn until_admitted<S>(
     waiting: &Waiting,
     store: &Arc<dyn Store>,
-    check: Arc<Check>,
-    again: impl Fn(&Logs) -> Result<Arc<Check>, S>,
+    check: Undecided,
+    again: impl Fn(&Logs) -> Result<Undecided, S>,
     bounds: Bounds,
 ) -> Result<Admitted, Ended<S>> {
     let (start, policy) = (Instant::now(), check.logs[0].policy.clone());
@@ -80,8 +80,8 @@ pub(crate) async fn until_admitted<S>(
 async fn wait_in_order<S>(
     waiting: &Waiting,
     store: &Arc<dyn Store>,
-    check: Arc<Check>,
-    again: impl Fn(&Logs) -> Result<Arc<Check>, S>,
+    check: Undecided,
+    again: impl Fn(&Logs) -> Result<Undecided, S>,
     Bounds { deadline, max_waiters }: Bounds,
 ) -> Result<Admitted, Ended<S>> {
     let (ticket, cost) = (waiting.ticket(), check.cost);
@@ -129,12 +129,12 @@ async fn wait_in_order<S>(
 /// Decides on a check. If the future is dropped, the request is cancelled.
 async fn decide_or_cancel<S>(
     store: &Arc<dyn Store>,
-    check: Arc<Check>,
+    check: Undecided,
 ) -> Result<Decision, Ended<S>> {
     ensure_possible(&check)?;
     let outcome = match PendingCheck::send(store, &check, true) {
-        Sent::Decided(outcome, _) => outcome,
-        Sent::Pending(mut pending) => poll_fn(|cx| pending.poll(cx)).await.0,
+        Ok(outcome) => outcome,
+        Err(mut pending) => poll_fn(|cx| pending.poll(cx)).await,
     };
     Ok(conclude(check, outcome, false)?)
 }
@@ -144,8 +144,8 @@ fn ensure_possible<S>(check: &Check) -> Result<(), Ended<S>> {
 }
 
 /// Reports the denial of a caller that has sent no check.
-fn gives_up<S>(denied: Box<Denied>) -> Ended<S> {
-    report(&Decision::Denied(Denied::clone(&denied)), false);
+fn gives_up<S>(denied: Denied) -> Ended<S> {
+    report(&Decision::Denied(denied.clone()), false);
     Ended::Denied(denied)
 }
 
@@ -154,7 +154,7 @@ fn worth_a_wait<S>(denied: Denied, deadline: Option<Instant>) -> Result<Denied, 
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let is_too_long = left.is_some_and(|left| denied.retry_after() > left);
     if is_too_long || denied.usage().banned_for().is_some() {
-        return Err(Ended::Denied(Box::new(denied)));
+        return Err(Ended::Denied(denied));
     }
     Ok(denied)
 }

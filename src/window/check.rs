@@ -1,7 +1,7 @@
 //! [`Check`]: a request for a decision.
 
 #[cfg(feature = "redis")]
-use std::{num::NonZeroU32, sync::Arc};
+use std::{borrow::Cow, num::NonZeroU32};
 
 use smallvec::SmallVec;
 use uuid::Uuid;
@@ -43,7 +43,11 @@ impl Check {
     ///
     /// If a log is given twice, it is checked once, under the quotas of both policies.
     pub fn new(logs: impl IntoIterator<Item = LogId>) -> Self {
-        Self::from_logs(logs.into_iter().collect())
+        let mut distinct = SmallVec::new();
+        for log in logs {
+            add_distinct(&mut distinct, log);
+        }
+        Self::of_distinct(distinct)
     }
 
     /// Creates the check of a new request that has another cost in each log.
@@ -58,23 +62,33 @@ impl Check {
                 None => costs.push(cost),
             }
         }
-        let mut check = Self::from_logs(distinct);
+        let mut check = Self::of_distinct(distinct);
         check.set_costs(&costs);
         check
     }
 
-    /// Creates the check of a new request, without a copy of the logs.
+    /// Creates the check of a new request in one log.
     #[inline]
-    pub(crate) fn from_logs(logs: SmallVec<[LogId; 1]>) -> Self {
+    pub(crate) fn of(log: LogId) -> Self {
+        Self::of_distinct(SmallVec::from_buf([log]))
+    }
+
+    #[inline]
+    fn of_distinct(logs: SmallVec<[LogId; 1]>) -> Self {
         Self {
             id: new_identity(),
             cost: 1,
             repeated: false,
             wants_reset: false,
             on_failure: FailurePolicy::default(),
-            logs: if logs.len() < 2 { logs } else { distinct(logs) },
+            logs,
             costs: Box::default(),
         }
+    }
+
+    /// Adds a log. If it is there, it is checked once, under the quotas of both policies.
+    pub(crate) fn add(&mut self, log: LogId) {
+        add_distinct(&mut self.logs, log);
     }
 
     /// Sets the cost of each log. Without logs it stays 1.
@@ -128,15 +142,15 @@ impl Check {
     /// Returns the check with the limits of one of several `instances` that decide independently, or
     /// `None` if the cost is above such a limit.
     #[cfg(feature = "redis")]
-    pub(crate) fn shared_among(self: &Arc<Self>, instances: NonZeroU32) -> Option<Arc<Self>> {
+    pub(crate) fn shared_among(&self, instances: NonZeroU32) -> Option<Cow<'_, Self>> {
         if instances == NonZeroU32::MIN {
-            return Some(self.clone());
+            return Some(Cow::Borrowed(self));
         }
-        let mut check = Self::clone(self);
+        let mut check = self.clone();
         for log in &mut check.logs {
             log.policy = log.policy.shared_among(instances);
         }
-        check.ensure_possible().is_ok().then(|| Arc::new(check))
+        check.ensure_possible().is_ok().then_some(Cow::Owned(check))
     }
 
     /// Returns an error if no store could ever admit the request.
@@ -174,14 +188,6 @@ pub(crate) fn ensure_cost(cost: u32) -> Result<(), StoreError> {
         return Err(StoreError::CostTooHigh { cost, most: HIGHEST_COST });
     }
     Ok(())
-}
-
-fn distinct(logs: SmallVec<[LogId; 1]>) -> SmallVec<[LogId; 1]> {
-    let mut distinct: SmallVec<[LogId; 1]> = SmallVec::new();
-    for log in logs {
-        add_distinct(&mut distinct, log);
-    }
-    distinct
 }
 
 /// Adds a log, or its quotas if the log is there. Returns the index of a log that was there.

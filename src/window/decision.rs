@@ -1,6 +1,5 @@
 //! [`Decision`]: whether a request was admitted, and the state of its logs.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -56,12 +55,6 @@ pub enum Decision {
 }
 
 impl Decision {
-    pub(crate) fn new(check: Arc<Check>, outcome: Outcome) -> Self {
-        let admitted = outcome.admitted;
-        let usage = Usage { check, outcome };
-        if admitted { Self::Admitted(Admitted { usage }) } else { Self::Denied(Denied { usage }) }
-    }
-
     /// Returns whether the request was admitted.
     #[must_use]
     pub fn is_admitted(&self) -> bool {
@@ -89,7 +82,7 @@ impl Decision {
     /// Returns what decided: the store, or its replacement during an outage.
     #[must_use]
     pub fn decided_by(&self) -> DecidedBy {
-        self.usage().outcome.decided_by
+        self.usage().decided.outcome.decided_by
     }
 
     /// Returns the state of the logs after the decision.
@@ -104,7 +97,7 @@ impl Decision {
 /// An admission, which can be cancelled.
 #[derive(Clone, Debug)]
 pub struct Admitted {
-    usage: Usage,
+    pub(super) usage: Usage,
 }
 
 impl Admitted {
@@ -117,7 +110,7 @@ impl Admitted {
     /// Returns the identity of the request.
     #[must_use]
     pub fn id(&self) -> Uuid {
-        self.usage.check.id
+        self.usage.check().id
     }
 
     /// Returns the timestamp of the request in the log, on the store's clock.
@@ -126,7 +119,7 @@ impl Admitted {
     /// admission by [`FailurePolicy::Open`](crate::FailurePolicy::Open) has none.
     #[must_use]
     pub fn timestamp(&self) -> Option<Duration> {
-        self.usage.outcome.timestamp
+        self.usage.decided.outcome.timestamp
     }
 
     /// Returns the state of the logs after they recorded the request.
@@ -135,15 +128,15 @@ impl Admitted {
         &self.usage
     }
 
-    pub(crate) fn check(&self) -> &Arc<Check> {
-        &self.usage.check
+    pub(crate) fn check(&self) -> &Check {
+        self.usage.check()
     }
 }
 
 /// A denial, with the time to wait.
 #[derive(Clone, Debug)]
 pub struct Denied {
-    usage: Usage,
+    pub(super) usage: Usage,
 }
 
 impl Denied {
@@ -166,7 +159,7 @@ impl Denied {
     /// Returns the time of the denial, on the store's clock, see [`Admitted::timestamp`].
     #[must_use]
     pub fn timestamp(&self) -> Option<Duration> {
-        self.usage.outcome.timestamp
+        self.usage.decided.outcome.timestamp
     }
 
     /// Returns the names of the policies that deny the request, each once.
@@ -188,15 +181,15 @@ impl Denied {
         &self.usage
     }
 
-    pub(crate) fn check(&self) -> &Arc<Check> {
-        &self.usage.check
+    pub(crate) fn check(&self) -> &Check {
+        self.usage.check()
     }
 
     /// Returns the denial of a caller that waits behind this one, `elapsed_us` later. It has room
     /// under the quota of an index in [`Usage::quotas`] `wait_us` after this denial.
     pub(crate) fn behind(&self, elapsed_us: u64, quota: usize, wait_us: u64) -> Self {
         let mut denied = self.clone();
-        let outcome = &mut denied.usage.outcome;
+        let outcome = &mut denied.usage.decided.outcome;
         outcome.timestamp = outcome.timestamp.map(|it| it + Duration::from_micros(elapsed_us));
         let mut before = 0;
         for log in outcome.logs_mut() {
@@ -218,26 +211,29 @@ impl Denied {
 /// The state of the logs of a check.
 #[derive(Clone, Debug)]
 pub struct Usage {
-    check: Arc<Check>,
-    outcome: Outcome,
+    pub(super) decided: Box<Decided>,
+}
+
+/// A check and its outcome.
+#[derive(Clone, Debug)]
+pub(super) struct Decided {
+    pub(super) check: Check,
+    pub(super) outcome: Outcome,
 }
 
 impl Usage {
-    pub(crate) fn new(check: Arc<Check>, outcome: Outcome) -> Self {
-        Self { check, outcome }
-    }
-
-    pub(crate) fn check(&self) -> &Arc<Check> {
-        &self.check
+    pub(crate) fn check(&self) -> &Check {
+        &self.decided.check
     }
 
     pub(crate) fn is_denied(&self) -> bool {
-        !self.outcome.admitted
+        !self.decided.outcome.admitted
     }
 
     /// Adds the places of the request to the remaining ones, after it was cancelled.
     pub(crate) fn give_back(&mut self) {
-        for ((log, cost), outcome) in self.check.costs().zip(self.outcome.logs_mut()) {
+        let Decided { check, outcome } = &mut *self.decided;
+        for ((log, cost), outcome) in check.costs().zip(outcome.logs_mut()) {
             let quotas = log.policy.quotas_and_candidates();
             for (quota, state) in quotas.zip(outcome.states_mut()) {
                 state.remaining = state.remaining.saturating_add(cost).min(quota.limit());
@@ -258,20 +254,20 @@ impl Usage {
     /// the wait of the next request. A ban counts like a full log.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
-        let waits = self.outcome.logs().iter().map(LogOutcome::wait_us);
+        let waits = self.decided.outcome.logs().iter().map(LogOutcome::wait_us);
         Duration::from_micros(waits.max().unwrap_or(0))
     }
 
     /// Returns the remaining length of the longest ban, or `None` if no key is banned.
     #[must_use]
     pub fn banned_for(&self) -> Option<Duration> {
-        let longest = self.outcome.logs().iter().map(|log| log.ban().remaining()).max();
+        let longest = self.decided.outcome.logs().iter().map(|log| log.ban().remaining()).max();
         longest.filter(|remaining| !remaining.is_zero())
     }
 
     /// Returns each log with its outcome, in the order of the rules.
     pub fn logs(&self) -> impl Iterator<Item = (&LogId, &LogOutcome)> {
-        self.check.logs.iter().zip(self.outcome.logs())
+        self.decided.check.logs.iter().zip(self.decided.outcome.logs())
     }
 
     /// Returns each log whose key is banned, or under whose policy this request was a strike.

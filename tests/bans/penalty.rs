@@ -102,7 +102,7 @@ async fn deny_cache_counts_strikes_too() {
             };
             for _ in 0..requests {
                 let window = LogId::new(Arc::new(policy.clone()), "mallory");
-                let outcome = store.admit(&Arc::new(Check::new([window]))).await.unwrap();
+                let outcome = store.admit(&Check::new([window])).await.unwrap();
                 strikes +=
                     outcome.logs().iter().filter(|it| it.ban().strike() == Strike::Counted).count();
             }

@@ -6,7 +6,9 @@ use test_support::Redis;
 use test_support::requests::{by_user, from_user, ok, send};
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
-use tower_sliding_window::{DecidedBy, FailurePolicy, MemoryStore, RedisStore, StoreError};
+use tower_sliding_window::{
+    DecidedBy, FailurePolicy, MemoryStore, Policy, Quota, RedisStore, StoreError,
+};
 
 use crate::outage::{WINDOW, admitted, limiter, per_hour, until_redis_decides};
 
@@ -51,6 +53,10 @@ async fn open_policy_admits_without_counting() {
         let answer = send(&service, from_user("alice")).await;
         assert_eq!((answer.status.as_u16(), answer.header("ratelimit")), (200, None));
     }
+    let logs =
+        ["user", "device"].map(|name| (Policy::new(name).quota(Quota::per_hour(1)), "alice"));
+    let decision = ours.check_all(logs).await.unwrap();
+    assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
     let impossible = ours.check_cost("alice", 2).await.unwrap_err();
     assert!(matches!(impossible, StoreError::CostAboveLimit { .. }), "open is not for everything");
     redis.start_again();

@@ -3,7 +3,6 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -65,14 +64,14 @@ async fn worker_process() {
     let flood = |thread: u64| {
         // Threads that have entered the runtime see its paused time.
         let _entered = runtime.enter();
-        let mut limited = Arc::new(Check::new([LogId::new(policy.get(), "limited")]));
+        let mut limited = Check::new([LogId::new(policy.get(), "limited")]);
         for number in (thread..KEYS).step_by(THREADS as usize) {
             // Those that there is room for are as long as keys get.
             let mut bytes = [0xff; 128];
             bytes[..8].copy_from_slice(&number.to_be_bytes());
             let length = if number < 2 * capacity as u64 { 128 } else { 8 };
             let log = LogId::new(policy.get(), &bytes[..length]);
-            match at_once(store.admit(&Arc::new(Check::new([log])))) {
+            match at_once(store.admit(&Check::new([log]))) {
                 Ok(outcome) => {
                     assert!(outcome.admitted, "a new key is never denied");
                     admitted.fetch_add(1, Ordering::Relaxed);
@@ -83,7 +82,7 @@ async fn worker_process() {
                 }
             }
             if number % 4096 == thread {
-                Arc::make_mut(&mut limited).id = uuid::Uuid::new_v4();
+                limited.id = uuid::Uuid::new_v4();
                 let outcome = at_once(store.admit(&limited)).expect("a window that is live");
                 assert!(!outcome.admitted, "evicted by {number} keys");
                 assert!(store.len() <= capacity);

@@ -1,6 +1,5 @@
 //! The layer's own responses: what they say, what they hide, and how to replace them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -197,7 +196,7 @@ async fn default_rejection_can_be_amended() {
 
 /// Fails with an error that holds the key.
 fn broken() -> impl Store {
-    let answer = |check: &Arc<Check>| {
+    let answer = |check: &Check| {
         let message = String::from_utf8_lossy(check.logs()[0].key.as_bytes()).into_owned();
         StoreFuture::ready(Err(StoreError::Unreachable { message }))
     };

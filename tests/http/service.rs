@@ -108,7 +108,7 @@ impl Held {
 
     fn store(&self) -> impl Store {
         let held = self.clone();
-        let admit = move |_: &Arc<Check>| {
+        let admit = move |_: &Check| {
             let (reply, answer) = oneshot::channel();
             *held.0.lock().expect("no panic under the lock") = Some(reply);
             StoreFuture::later(async { Ok(answer.await.expect("an answer")) })

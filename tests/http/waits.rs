@@ -176,7 +176,7 @@ async fn too_many_waiting_requests_are_denied_at_once() {
 async fn one_too_many_is_denied_by_a_peek() {
     for (peeked, expected) in [(TEN, 10), (Duration::ZERO, 1)] {
         let calls = AtomicUsize::new(0);
-        let reply = move |_: &Arc<Check>| {
+        let reply = move |_: &Check| {
             let wait = match calls.fetch_add(1, Ordering::Relaxed) {
                 0 => TEN,
                 1 => Duration::ZERO,
@@ -276,7 +276,7 @@ async fn shadow_mode_does_not_wait() {
 #[tokio::test(start_paused = true)]
 async fn failed_store_ends_the_wait() {
     let calls = AtomicUsize::new(0);
-    let reply = move |_: &Arc<Check>| {
+    let reply = move |_: &Check| {
         let full = LogOutcome::new([QuotaState::new(0, TEN, TEN)]);
         StoreFuture::ready(match calls.fetch_add(1, Ordering::Relaxed) {
             0 => Ok(Outcome::new(false, [full])),

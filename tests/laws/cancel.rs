@@ -138,7 +138,7 @@ impl Slow {
 
     fn store(&self) -> impl Store {
         let (slow, cancelled) = (self.clone(), self.done.clone());
-        let admit = move |_: &Arc<Check>| {
+        let admit = move |_: &Check| {
             let slow = slow.clone();
             StoreFuture::later(async move {
                 slow.lets_go.notified().await;

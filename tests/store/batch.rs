@@ -18,11 +18,11 @@ use tower_sliding_window::{FailurePolicy, Policy, Quota, RedisStore, StoreError}
 use uuid::Uuid;
 
 /// Returns the check of one request, which an outage answers with an error.
-fn check(key: impl Into<String>) -> Arc<Check> {
+fn check(key: impl Into<String>) -> Check {
     let policy = Arc::new(Policy::new("user").quota(Quota::per_minute(5)));
     let mut check = Check::new([LogId::new(policy, key.into())]);
     check.on_failure = FailurePolicy::Closed;
-    Arc::new(check)
+    check
 }
 
 fn spawn(outcome: StoreFuture<Outcome>) -> JoinHandle<Result<Outcome, StoreError>> {
@@ -113,7 +113,7 @@ async fn checks_of_all_kinds_share_a_call() {
     let mut held = vec![spawn(store.admit(&check("alone"))), spawn(store.admit(&check("first")))];
     tokio::task::yield_now().await;
     let checks: Vec<_> = (0..24).map(of_kind).collect();
-    let send = |(_, check): &(Quota, Check)| spawn(store.admit(&Arc::new(check.clone())));
+    let send = |(_, check): &(Quota, Check)| spawn(store.admit(check));
     let outcomes: Vec<_> = checks.iter().map(send).collect();
     tokio::task::yield_now().await;
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
@@ -151,7 +151,7 @@ async fn concurrent_cancellations_share_a_call() {
     let check = |number| {
         let mut check = Check::new(logs(number));
         check.on_failure = FailurePolicy::Closed;
-        Arc::new(check)
+        check
     };
     let checks: Vec<_> = (0..32).map(check).collect();
     for check in &checks {

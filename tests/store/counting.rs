@@ -28,7 +28,7 @@ impl Counting {
 }
 
 impl Store for Counting {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         self.checks.fetch_add(1, Ordering::Relaxed);
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
@@ -42,15 +42,15 @@ impl Store for Counting {
         })
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         self.store.peek(check)
     }
 
-    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
         self.store.explain(check)
     }
 
-    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
         self.store.settle(check, cost)
     }
 

@@ -271,7 +271,7 @@ async fn cached_denial_has_its_own_timestamp() {
     let redis = Redis::start().await;
     let store = redis.store().await;
     let policy = Arc::new(Policy::new("user").quota(Quota::per_hour(1)));
-    let check = || Arc::new(Check::new([LogId::new(policy.clone(), "alice")]));
+    let check = || Check::new([LogId::new(policy.clone(), "alice")]);
     let mut earlier = Duration::ZERO;
     for admitted in [true, false, false, false] {
         let outcome = store.admit(&check()).await.unwrap();

@@ -115,7 +115,7 @@ async fn every_script_sets_the_same_ttl() {
                 let known = LogSnapshot::new(vec![Admission::new(check.id, 1, Duration::ZERO)]);
                 store.restore(&check.logs()[0], &known).await.unwrap();
             } else {
-                assert!(store.admit(&Arc::new(check)).await.unwrap().admitted);
+                assert!(store.admit(&check).await.unwrap().admitted);
             }
             // Before this look some milliseconds may pass.
             longest_ms = redis.run::<i64>(&["PTTL", "tsw:{=alice}:user"]).await.max(longest_ms);
@@ -134,7 +134,7 @@ async fn longer_window_keeps_old_entries() {
             let policy = Arc::new(Policy::new("user").quota(Quota::new(cost, window)));
             let mut check = Check::new([LogId::new(policy, script)]);
             check.cost = cost;
-            store.admit(&Arc::new(check)).await.unwrap().admitted
+            store.admit(&check).await.unwrap().admitted
         };
         let second = Duration::from_secs(1);
         assert!(admit(second).await && !admit(second * 60).await);

@@ -144,7 +144,7 @@ async fn too_many_waiters_is_an_error_at_once() {
 #[tokio::test(start_paused = true)]
 async fn store_error_ends_one_wait() {
     let checks = AtomicUsize::new(0);
-    let reply = move |_: &Arc<Check>| {
+    let reply = move |_: &Check| {
         let full = QuotaState::new(0, TEN, TEN);
         StoreFuture::ready(match checks.fetch_add(1, Ordering::Relaxed) {
             1 => Err(StoreError::Timeout),

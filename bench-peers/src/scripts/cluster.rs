@@ -133,7 +133,7 @@ async fn decide(store: &RedisStore, name: &'static str, decisions: usize) -> Res
         tasks.spawn(async move {
             for key in (task..decisions).step_by(TASKS) {
                 let log = LogId::new(policy.clone(), format!("{name}-{key:07}"));
-                let outcome = store.admit(&Arc::new(Check::new([log]))).await?;
+                let outcome = store.admit(&Check::new([log])).await?;
                 ensure!(outcome.admitted, "a denial");
             }
             Ok(())

@@ -46,7 +46,7 @@ pub(crate) enum Refusal {
     /// The bucket is empty, for so long.
     Global(Duration),
     /// Windows of these levels are full.
-    Levels(Box<Denied>),
+    Levels(Denied),
     /// Too many messages wait for this receiver, or of this institution.
     Hold(Duration),
     /// The message has waited, and the server stops.
@@ -150,7 +150,7 @@ impl Gateway {
         }
         let admitted = match decision {
             Ok(Decision::Admitted(admitted)) => admitted,
-            Ok(Decision::Denied(denied)) => return Err(Refusal::Levels(Box::new(denied))),
+            Ok(Decision::Denied(denied)) => return Err(Refusal::Levels(denied)),
             // A threshold was lowered meanwhile.
             Err(StoreError::CostAboveLimit { .. }) => return Err(self.too_long(message)),
             Err(error) => return Err(Refusal::Store(error)),

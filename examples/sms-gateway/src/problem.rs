@@ -88,7 +88,7 @@ pub(crate) fn refused(refusal: Refusal, parts: u32, global: Quota) -> Response {
         }
         Refusal::Levels(denied) => {
             let wait = denied.retry_after();
-            (Rejection::Denied(*denied).to_response(), wait)
+            (Rejection::Denied(denied).to_response(), wait)
         }
         Refusal::Store(error) => {
             let wait = error.retry_after().unwrap_or(SOON);

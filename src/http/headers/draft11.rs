@@ -114,14 +114,14 @@ mod tests {
     use http::HeaderMap;
 
     use super::*;
-    use crate::window::{Check, LogId, LogOutcome, Outcome, QuotaState};
+    use crate::window::{Check, LogId, LogOutcome, Outcome, QuotaState, Undecided};
 
     fn usage(policies: &[Policy], states: &[&[QuotaState]]) -> Usage {
         let admitted = !states.concat().iter().any(QuotaState::is_full);
         let log = |policy: &Policy| LogId::new(Arc::new(policy.clone()), "k");
         let check = Check::new(policies.iter().map(log));
         let outcomes = states.iter().map(|states| LogOutcome::new(states.iter().copied()));
-        Usage::new(Arc::new(check), Outcome::new(admitted, outcomes))
+        Undecided::new(check).usage(Outcome::new(admitted, outcomes))
     }
 
     fn state(remaining: u32, wait_us: u64, reset_us: u64) -> QuotaState {
@@ -145,10 +145,10 @@ mod tests {
     #[test]
     fn each_denial_shows_its_own_wait() {
         let policy = Arc::new(Policy::new("user").quota("5/60s".parse().unwrap()));
-        let check = Arc::new(Check::new([LogId::new(policy, "k")]));
+        let check = Undecided::new(Check::new([LogId::new(policy, "k")]));
         for wait_s in [37, 36, 37, 1, 60, 61, 3_600, 60] {
             let full = LogOutcome::new([state(0, wait_s * 1_000_000, 0)]);
-            let usage = Usage::new(check.clone(), Outcome::new(false, [full]));
+            let usage = check.clone().usage(Outcome::new(false, [full]));
             let mut headers = HeaderMap::new();
             insert(&mut Fields::of_new(&mut headers), &usage);
             assert_eq!(headers["ratelimit-policy"], "\"user\";q=5;w=60");

@@ -21,7 +21,7 @@ pub(in crate::store) struct Player<'a> {
     penalties: bool,
     model: Model,
     policies: [Arc<Policy>; 2],
-    checks: Vec<Arc<Check>>,
+    checks: Vec<Check>,
     /// When the history begins. A store may have no timestamps from before its creation.
     origin_us: u64,
     /// The latest reset of any log. A shared store restores nothing from before it.
@@ -88,7 +88,7 @@ impl<'a> Player<'a> {
             }
             Step::Repeat(index) => {
                 if let Some(mut check) = self.earlier(index) {
-                    Arc::make_mut(&mut check).repeated = true;
+                    check.repeated = true;
                     self.admit(&check).await?;
                 }
             }
@@ -107,7 +107,7 @@ impl<'a> Player<'a> {
             Step::SettleInOne(index, cost, log) => {
                 if let Some(check) = self.earlier(index) {
                     let log = log % check.logs.len();
-                    let part = Arc::new(check.part(|index| index == log));
+                    let part = check.part(|index| index == log);
                     let was_there = self.store.settle(&part, cost).await;
                     same(self.model.settle(&part, cost), was_there)?;
                 }
@@ -141,19 +141,19 @@ impl<'a> Player<'a> {
         LogId::new(self.policies[at].clone(), self.keys[key].clone())
     }
 
-    fn check(&self, logs: &[(usize, usize, u32)]) -> Arc<Check> {
+    fn check(&self, logs: &[(usize, usize, u32)]) -> Check {
         let log = |(at, key, cost): &_| LogCost::new(self.log(*at, *key), *cost);
         let mut check = Check::with_costs(logs.iter().map(log));
         check.wants_reset = self.checks.len().is_multiple_of(2);
-        Arc::new(check)
+        check
     }
 
-    fn earlier(&self, index: usize) -> Option<Arc<Check>> {
+    fn earlier(&self, index: usize) -> Option<Check> {
         let count = self.checks.len();
         (count > 0).then(|| self.checks[index % count].clone())
     }
 
-    async fn admit(&mut self, check: &Arc<Check>) -> Result<(), String> {
+    async fn admit(&mut self, check: &Check) -> Result<(), String> {
         let outcome = self.store.admit(check).await;
         let expected = only_wanted(check, self.model.decide(check, true));
         let is_denied = !expected.admitted;
@@ -161,14 +161,14 @@ impl<'a> Player<'a> {
         if is_denied { self.explain(check).await } else { Ok(()) }
     }
 
-    async fn peek(&mut self, check: &Arc<Check>) -> Result<(), String> {
+    async fn peek(&mut self, check: &Check) -> Result<(), String> {
         let outcome = self.store.peek(check).await;
         let expected = only_wanted(check, self.model.decide(check, false));
         same(expected, outcome.map(|outcome| only_wanted(check, outcome)))?;
         self.explain(check).await
     }
 
-    async fn explain(&mut self, check: &Arc<Check>) -> Result<(), String> {
+    async fn explain(&mut self, check: &Check) -> Result<(), String> {
         let expected = check.costs().map(|(log, cost)| self.model.explain(log, cost));
         let expected: Vec<_> = expected.map(only_promised).collect();
         let explained = self.store.explain(check).await;
@@ -178,12 +178,7 @@ impl<'a> Player<'a> {
         same(expected, explained.map(|it| it.into_iter().map(only_promised).collect()))
     }
 
-    async fn restore(
-        &mut self,
-        check: Arc<Check>,
-        age_us: u64,
-        confirmed: bool,
-    ) -> Result<(), String> {
+    async fn restore(&mut self, check: Check, age_us: u64, confirmed: bool) -> Result<(), String> {
         let since_us = self.reset_us.unwrap_or(self.origin_us);
         // After the clock has stepped back behind a reset, there is no age that can be restored.
         if self.reset_us.is_some_and(|reset_us| reset_us > self.model.now_us) {

@@ -27,8 +27,8 @@ impl Wrong {
         self.1 == fault
     }
 
-    fn received(&self, check: &Arc<Check>) -> Arc<Check> {
-        let mut check = Check::clone(check);
+    fn received(&self, check: &Check) -> Check {
+        let mut check = check.clone();
         if self.has(Fault::IgnoresRepeated) {
             check.repeated = false;
         }
@@ -38,7 +38,7 @@ impl Wrong {
         if self.has(Fault::IgnoresCostsOfLogs) {
             check = check.at_cost(check.cost);
         }
-        Arc::new(check)
+        check
     }
 
     fn refuses(&self, check: &Check) -> bool {
@@ -48,7 +48,7 @@ impl Wrong {
 }
 
 impl Store for Wrong {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         if self.refuses(check) {
             return StoreFuture::ready(Err(StoreError::Unsupported { what: "penalties" }));
         }
@@ -66,17 +66,17 @@ impl Store for Wrong {
         })
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         self.0.peek(&self.received(check))
     }
 
-    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
         if self.has(Fault::ExplainsNothing) {
             return StoreFuture::ready(Err(StoreError::Unsupported { what: "explanations" }));
         }
         let mut check = check.clone();
         if self.has(Fault::ExplainsOtherCosts) {
-            check = Arc::new(check.at_cost(check.cost));
+            check = check.at_cost(check.cost);
         }
         let explained = self.0.explain(&check).into_ready().ok().expect("at once");
         let mut explained = explained.expect("an explanation");
@@ -86,7 +86,7 @@ impl Store for Wrong {
         StoreFuture::ready(Ok(explained))
     }
 
-    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
         if self.has(Fault::ForgetsCancels) && cost == 0 {
             return StoreFuture::ready(Ok(true));
         }

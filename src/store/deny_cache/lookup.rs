@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::denials::Denials;
 use super::hashed_log::Hashes;
-use crate::window::{Check, Outcome};
+use crate::window::{Check, LogId, Outcome};
 
 /// A check that no cached denial answers.
 pub(in crate::store) struct Lookup {
@@ -46,13 +46,13 @@ impl Denials {
     }
 
     /// Caches the denial of a check by the store, and drops the denials that its outcome makes wrong.
-    pub(super) fn end(&self, lookup: Option<Lookup>, check: &Check, outcome: &Outcome) {
+    pub(super) fn end(&self, lookup: Option<Lookup>, logs: &[LogId], outcome: &Outcome) {
         let Some(Lookup { sent, max_age, hashes, generations }) = lookup else {
-            return self.observe(&check.logs, &self.hashes(&check.logs), outcome);
+            return self.observe(logs, &self.hashes(logs), outcome);
         };
         if !outcome.admitted {
-            self.insert(&check.logs, &hashes, outcome, sent, max_age, &generations);
+            self.insert(logs, &hashes, outcome, sent, max_age, &generations);
         }
-        self.observe(&check.logs, &hashes, outcome);
+        self.observe(logs, &hashes, outcome);
     }
 }

@@ -1,7 +1,5 @@
 //! Accepts the outcomes of the store, unless the local logs contradict them.
 
-use std::sync::Arc;
-
 use tokio::time::Instant;
 
 use super::journal::ChangeKind;
@@ -30,7 +28,7 @@ enum Comparison {
 impl<S: Underlying> Failover<S> {
     pub(super) async fn accept_or_resolve(
         &self,
-        check: &Arc<Check>,
+        check: &Check,
         sent: Instant,
         result: CheckResult,
     ) -> CheckResult {
@@ -45,7 +43,7 @@ impl<S: Underlying> Failover<S> {
     /// decide.
     fn accept(
         &self,
-        check: &Arc<Check>,
+        check: &Check,
         sent: Instant,
         result: CheckResult,
     ) -> Result<CheckResult, Conflict> {
@@ -60,7 +58,7 @@ impl<S: Underlying> Failover<S> {
     /// Records an admission by the store in the local log. In an outage, compares the two.
     fn accept_admission(
         &self,
-        check: &Arc<Check>,
+        check: &Check,
         sent: Instant,
         outcome: Outcome,
     ) -> Result<Outcome, Conflict> {
@@ -93,12 +91,12 @@ impl<S: Underlying> Failover<S> {
     /// later than the store's. So they never hold more than a store that has lost nothing: what
     /// they hold now lies in one window of the store's own clock. Only the number of places left
     /// may differ without a loss, if a reply has overtaken another one.
-    fn compare(&self, check: &Arc<Check>, outcome: &Outcome) -> Comparison {
+    fn compare(&self, check: &Check, outcome: &Outcome) -> Comparison {
         let is_banned = |log: &LogId| self.0.local.ban_snapshot(log).is_some();
         if check.logs.iter().any(is_banned) {
             return Comparison::Conflicts;
         }
-        let costless = Arc::new(check.at_cost(0));
+        let costless = check.at_cost(0);
         let Ok(local) = immediate(self.0.local.peek(&costless)) else { return Comparison::Agrees };
         // First, because a log above its limit has no places left, as one at its limit.
         if local.logs().iter().any(LogOutcome::is_full) {
@@ -121,7 +119,7 @@ impl<S: Underlying> Failover<S> {
     ///   adds it, and the store denies or has room for both.
     /// - Another process has reset the log or lifted the ban. The store reports that, the local log
     ///   is emptied, and the request is admitted again.
-    pub(super) async fn resolve(&self, check: &Arc<Check>, _conflict: Conflict) -> CheckResult {
+    pub(super) async fn resolve(&self, check: &Check, _conflict: Conflict) -> CheckResult {
         for _ in 0..MAX_ATTEMPTS {
             let _ = immediate(self.0.local.cancel(check));
             self.request_resync(&check.logs, true);
@@ -142,7 +140,7 @@ impl<S: Underlying> Failover<S> {
         self.decide_locally(check, &StoreError::Unavailable)
     }
 
-    pub(super) async fn admit_after_changes(&self, check: &Arc<Check>) -> CheckResult {
+    pub(super) async fn admit_after_changes(&self, check: &Check) -> CheckResult {
         if is_local(check) && self.is_write_back_slow(&check.logs) {
             return self.decide_locally(check, &StoreError::Unavailable);
         }
@@ -156,7 +154,7 @@ impl<S: Underlying> Failover<S> {
         self.accept_or_resolve(check, sent, result).await
     }
 
-    fn accept_denial(&self, check: &Arc<Check>, sent: Instant, outcome: Outcome) -> Outcome {
+    fn accept_denial(&self, check: &Check, sent: Instant, outcome: Outcome) -> Outcome {
         if outcome.rollback == Rollback::Unfinished {
             // If the journal is full, the denial still stands: another log is full.
             let _ = self.add_change(check, ChangeKind::Cancel);

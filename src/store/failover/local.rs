@@ -1,6 +1,6 @@
 //! Decides by the logs and bans in this process.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
 use tokio::time::Instant;
 
@@ -14,11 +14,7 @@ use crate::window::{Check, DecidedBy, Explanation, Outcome, STRIKES_REASON};
 
 impl<S: Underlying> Failover<S> {
     /// Decides on a request for which the store failed, by its failure policy.
-    pub(super) fn decide_without_store(
-        &self,
-        check: &Arc<Check>,
-        error: StoreError,
-    ) -> CheckResult {
+    pub(super) fn decide_without_store(&self, check: &Check, error: StoreError) -> CheckResult {
         self.0.outage.record_failure();
         let result = self.decide_locally(check, &error);
         let is_admitted = matches!(&result, Ok(outcome) if outcome.admitted);
@@ -34,7 +30,7 @@ impl<S: Underlying> Failover<S> {
 
     /// Decides by the local logs, and adds an admission to the journal. Returns the error if the
     /// failure policy is not `Local`, or if the cost is above the share of this process.
-    pub(super) fn decide_locally(&self, check: &Arc<Check>, error: &StoreError) -> CheckResult {
+    pub(super) fn decide_locally(&self, check: &Check, error: &StoreError) -> CheckResult {
         let share = share(check, error)?;
         let mut outcome = immediate(self.0.local.admit(&share))?;
         if outcome.admitted && check.cost > 0 {
@@ -49,8 +45,8 @@ impl<S: Underlying> Failover<S> {
     }
 
     /// Peeks at the local logs, with the errors of [`Failover::decide_locally`].
-    pub(super) fn peek_locally(&self, check: &Arc<Check>, error: &StoreError) -> CheckResult {
-        let mut outcome = immediate(self.0.local.peek(&share(check, error)?))?;
+    pub(super) fn peek_locally(&self, check: &Check, error: &StoreError) -> CheckResult {
+        let mut outcome = immediate(self.0.local.peek(&*share(check, error)?))?;
         outcome.decided_by = DecidedBy::LocalLog;
         Ok(outcome)
     }
@@ -58,10 +54,10 @@ impl<S: Underlying> Failover<S> {
     /// Explains the local logs, with the errors of [`Failover::decide_locally`].
     pub(super) fn explain_locally(
         &self,
-        check: &Arc<Check>,
+        check: &Check,
         error: &StoreError,
     ) -> Result<Vec<Explanation>, StoreError> {
-        let mut explained = immediate(self.0.local.explain(&share(check, error)?))?;
+        let mut explained = immediate(self.0.local.explain(&*share(check, error)?))?;
         explained.iter_mut().for_each(|it| it.decided_by = DecidedBy::LocalLog);
         Ok(explained)
     }
@@ -70,7 +66,7 @@ impl<S: Underlying> Failover<S> {
     ///
     /// A local ban ends no later than the store's, so a client that has waited as long as the store
     /// said is not banned here.
-    pub(super) fn impose_bans_locally(&self, check: &Arc<Check>, sent: Instant, outcome: &Outcome) {
+    pub(super) fn impose_bans_locally(&self, check: &Check, sent: Instant, outcome: &Outcome) {
         if !is_local(check) || outcome.from_cache {
             return;
         }
@@ -83,7 +79,7 @@ impl<S: Underlying> Failover<S> {
     }
 
     /// Lifts the local bans of a request that the store has admitted: they were lifted there.
-    pub(super) fn lift_bans_locally(&self, check: &Arc<Check>) {
+    pub(super) fn lift_bans_locally(&self, check: &Check) {
         for log in &check.logs {
             if self.0.local.ban_snapshot(log).is_some() {
                 let _ = immediate(self.0.local.lift(log));
@@ -93,7 +89,7 @@ impl<S: Underlying> Failover<S> {
 }
 
 /// Returns the check at the share of this process, see [`FailurePolicy::Local`], or the error.
-fn share(check: &Arc<Check>, error: &StoreError) -> Result<Arc<Check>, StoreError> {
+fn share<'a>(check: &'a Check, error: &StoreError) -> Result<Cow<'a, Check>, StoreError> {
     let FailurePolicy::Local { instances } = check.on_failure else { return Err(error.clone()) };
     check.shared_among(instances).ok_or_else(|| error.clone())
 }

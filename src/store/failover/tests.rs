@@ -30,12 +30,12 @@ fn failover() -> (Failover<MemoryStore>, MemoryStore) {
 fn last_place_is_taken_once() {
     const THREADS: u32 = 4;
     let (runtime, (failover, store)) = (runtime(), failover());
-    let admit = |check: Arc<Check>| runtime.block_on(failover.admit(&check)).unwrap().admitted;
+    let admit = |check: Check| runtime.block_on(failover.admit(&check)).unwrap().admitted;
     failover.0.outage.record_failure();
     let together = Barrier::new(THREADS as usize);
     for round in 0..5_000 {
         let log = log("user", round);
-        let check = || Arc::new(Check::new([log.clone()]));
+        let check = || Check::new([log.clone()]);
         for _ in 1..LIMIT {
             assert!(admit(check()));
         }
@@ -57,10 +57,10 @@ fn cancelled_request_stays_cancelled() {
     let runtime = runtime();
     for round in 0..2_000 {
         let (failover, store) = failover();
-        let admit = |check: &Arc<Check>| runtime.block_on(failover.admit(check)).unwrap().admitted;
+        let admit = |check: &Check| runtime.block_on(failover.admit(check)).unwrap().admitted;
         failover.0.outage.record_failure();
         let log = log("user", round);
-        let cancelled = Arc::new(Check::new([log.clone()]));
+        let cancelled = Check::new([log.clone()]);
         assert!(admit(&cancelled));
         immediate(store.reset(std::slice::from_ref(&log))).unwrap();
         let together = Barrier::new(2);
@@ -70,7 +70,7 @@ fn cancelled_request_stays_cancelled() {
                 runtime.block_on(failover.cancel(&cancelled)).unwrap();
             });
             together.wait();
-            admit(&Arc::new(Check::new([log.clone()])));
+            admit(&Check::new([log.clone()]));
         });
         runtime.block_on(failover.write_back_and_resync(std::slice::from_ref(&log))).unwrap();
         let mut repeated = cancelled.at_cost(0);
@@ -94,7 +94,7 @@ async fn excess_is_cancelled_until_there_is_room() {
         outage.record_failure();
         immediate(forgetful.reset(&logs)).unwrap();
         let sent = Instant::now();
-        let outcome = store.admit(&Arc::new(Check::new(logs.clone()))).await.unwrap();
+        let outcome = store.admit(&Check::new(logs.clone())).await.unwrap();
         // Nothing is written back: the outage goes on.
         store.0.journal.with(|journal| journal.forget(&logs));
         if outcome.admitted {

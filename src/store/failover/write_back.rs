@@ -238,8 +238,8 @@ impl<S: Underlying> Failover<S> {
 }
 
 /// Returns the check of a request in one log, with which the store finds its entries.
-fn check_of(log: &LogId, id: Uuid, cost: u32) -> Arc<Check> {
+fn check_of(log: &LogId, id: Uuid, cost: u32) -> Check {
     let mut check = Check::new([log.clone()]);
     (check.id, check.cost) = (id, cost);
-    Arc::new(check)
+    check
 }

@@ -45,7 +45,7 @@ impl<S> CrossSlot<S> {
 }
 
 struct Part {
-    check: Arc<Check>,
+    check: Check,
     indices: SmallVec<[usize; 2]>,
 }
 
@@ -59,7 +59,7 @@ fn split(check: &Check) -> SmallVec<[Part; 2]> {
         }
     }
     let part = |indices: SmallVec<[usize; 2]>| {
-        let check = Arc::new(check.part(|index| indices.contains(&index)));
+        let check = check.part(|index| indices.contains(&index));
         Part { check, indices }
     };
     of_keys.into_iter().map(part).collect()
@@ -89,7 +89,7 @@ fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
     merged
 }
 
-async fn admit<S: Store>(store: Arc<S>, check: Arc<Check>) -> Result<Outcome, StoreError> {
+async fn admit<S: Store>(store: Arc<S>, check: Check) -> Result<Outcome, StoreError> {
     let parts = split(&check);
     let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
     let mut denied = false;
@@ -136,13 +136,13 @@ impl<S: Store> Underlying for CrossSlot<S> {
         Err(())
     }
 
-    async fn send(&self, check: &Arc<Check>, (): (), _now: Instant) -> CheckResult {
+    async fn send(&self, check: &Check, (): (), _now: Instant) -> CheckResult {
         self.admit(check).await
     }
 }
 
 impl<S: Store> Store for CrossSlot<S> {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         if check.logs.iter().all(|log| log.key == check.logs[0].key) {
             return self.0.admit(check);
         }
@@ -157,7 +157,7 @@ impl<S: Store> Store for CrossSlot<S> {
         })
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         let (store, check) = (self.0.clone(), check.clone());
         StoreFuture::later(async move {
             let parts = split(&check);
@@ -175,11 +175,11 @@ impl<S: Store> Store for CrossSlot<S> {
     }
 
     /// Each log is explained by itself, so their slots do not matter.
-    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
         self.0.explain(check)
     }
 
-    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
         let store = self.0.clone();
         let parts = split(check);
         StoreFuture::later(async move {

@@ -68,7 +68,7 @@ impl Underlying for DirectStore {
         Err(())
     }
 
-    async fn send(&self, check: &Arc<Check>, (): (), now: Instant) -> CheckResult {
+    async fn send(&self, check: &Check, (): (), now: Instant) -> CheckResult {
         let result = match AdmitRequest::of(check).filter(|_| !self.0.resends) {
             Some(request) => match self.0.admissions.send(request, now).await {
                 Ok(Some(reply)) => Ok(reply::admit(&reply, check)),
@@ -96,17 +96,17 @@ impl Underlying for DirectStore {
 }
 
 impl Store for DirectStore {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move { this.send(&check, (), Instant::now()).await })
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move { this.admit_all(&check, "peek").await })
     }
 
-    fn explain(&self, check: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
             let mut explained = Vec::with_capacity(check.logs.len());
@@ -117,7 +117,7 @@ impl Store for DirectStore {
         })
     }
 
-    fn settle(&self, check: &Arc<Check>, cost: u32) -> StoreFuture<bool> {
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
         let (this, request) = (self.clone(), SettleRequest { check: check.clone(), cost });
         StoreFuture::later(async move { Ok(this.run(&this.0.settlements, request).await? > 0) })
     }

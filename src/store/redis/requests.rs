@@ -1,11 +1,11 @@
 //! The requests to the scripts that take several in one call.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Cmd;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::error::StoreError;
 use crate::redis::{BatchedRequest, Keys, Replies, Script, Scripts};
@@ -15,7 +15,8 @@ use crate::window::{Check, LogId, QuotaState};
 
 /// A request to `admit.lua`.
 pub(super) struct AdmitRequest {
-    check: Arc<Check>,
+    log: LogId,
+    id: Uuid,
     group: Group,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct AdmitReply {
 impl AdmitRequest {
     /// Returns the request if `admit.lua` can decide: a new request of cost 1, one log, one quota of
     /// whole seconds, and neither candidates nor a penalty.
-    pub(super) fn of(check: &Arc<Check>) -> Option<Self> {
+    pub(super) fn of(check: &Check) -> Option<Self> {
         let [log] = &check.logs[..] else { return None };
         let ([quota], []) = (log.policy.quotas(), log.policy.candidates()) else { return None };
         let is_plain = log.policy.get_penalty().is_none()
@@ -49,7 +50,7 @@ impl AdmitRequest {
             window_s: quota.window().as_secs(),
             wants_reset: check.wants_reset,
         };
-        is_plain.then(|| Self { check: check.clone(), group })
+        is_plain.then(|| Self { log: log.clone(), id: check.id, group })
     }
 }
 
@@ -79,9 +80,9 @@ impl BatchedRequest for AdmitRequest {
     ) -> Cmd {
         let mut command = script.command(requests.clone().count());
         let mut name = Vec::with_capacity(64);
-        for log in requests.clone().flat_map(|request| &request.check.logs) {
+        for request in requests.clone() {
             name.clear();
-            keys.write_log(log, &mut name);
+            keys.write_log(&request.log, &mut name);
             command.arg(&name);
         }
         let mut rest = requests;
@@ -91,7 +92,7 @@ impl BatchedRequest for AdmitRequest {
             command.arg(count).arg(group.limit).arg(group.window_s);
             command.arg(u8::from(group.wants_reset));
             for request in members {
-                command.arg(request.check.id.as_bytes());
+                command.arg(request.id.as_bytes());
             }
             rest.nth(count - 1);
         }
@@ -118,7 +119,7 @@ impl BatchedRequest for AdmitRequest {
 
 /// A request to `settle.lua`.
 pub(super) struct SettleRequest {
-    pub(super) check: Arc<Check>,
+    pub(super) check: Check,
     pub(super) cost: u32,
 }
 

@@ -1,7 +1,5 @@
 //! A store that answers as a test wants.
 
-use std::sync::Arc;
-
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{
     Check, Explanation, LogId, LogSnapshot, Outcome, Restored, Store, StoreFuture,
@@ -13,22 +11,22 @@ pub struct StubStore<A, C>(pub A, pub C);
 
 impl<A, C> Store for StubStore<A, C>
 where
-    A: Fn(&Arc<Check>) -> StoreFuture<Outcome> + Send + Sync + 'static,
+    A: Fn(&Check) -> StoreFuture<Outcome> + Send + Sync + 'static,
     C: Fn() + Send + Sync + 'static,
 {
-    fn admit(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         (self.0)(check)
     }
 
-    fn peek(&self, check: &Arc<Check>) -> StoreFuture<Outcome> {
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         (self.0)(check)
     }
 
-    fn explain(&self, _: &Arc<Check>) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, _: &Check) -> StoreFuture<Vec<Explanation>> {
         StoreFuture::ready(Err(StoreError::Unsupported { what: "explanations" }))
     }
 
-    fn settle(&self, _: &Arc<Check>, _: u32) -> StoreFuture<bool> {
+    fn settle(&self, _: &Check, _: u32) -> StoreFuture<bool> {
         (self.1)();
         StoreFuture::ready(Ok(true))
     }

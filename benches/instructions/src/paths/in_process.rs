@@ -19,7 +19,7 @@ impl<S: Store> Checks<S> {
     }
 
     fn is_admitted(&self, key: &str) -> bool {
-        let check = Arc::new(Check::new([LogId::new(self.policy.clone(), key)]));
+        let check = Check::new([LogId::new(self.policy.clone(), key)]);
         now(self.store.admit(&check)).expect("an outcome").admitted
     }
 }

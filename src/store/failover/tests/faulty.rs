@@ -16,8 +16,8 @@ fn policy(quota: Quota) -> Arc<Policy> {
     Arc::new(Policy::new("user").quota(quota))
 }
 
-fn check(policy: &Arc<Policy>, key: &str) -> Arc<Check> {
-    Arc::new(Check::new([LogId::new(policy.clone(), key)]))
+fn check(policy: &Arc<Policy>, key: &str) -> Check {
+    Check::new([LogId::new(policy.clone(), key)])
 }
 
 /// Runs only inside `block_on`, as in a test or in a synchronous program.
@@ -195,7 +195,7 @@ fn unpolled_runtime_delays_no_other() {
 async fn admission_being_written_is_settled() {
     let (failover, store) = faulty();
     let policy = policy(Quota::per_hour(10));
-    let reserved = Arc::new(check(&policy, "alice").at_cost(3));
+    let reserved = check(&policy, "alice").at_cost(3);
     for actual in [5, 1] {
         store.fail();
         assert!(failover.admit(&reserved).await.unwrap().admitted);
@@ -222,12 +222,12 @@ async fn different_costs_are_written_back() {
     };
     let logs = [("parts", 4), ("messages", 1), ("free", 0)];
     let costs = logs.map(|(name, cost)| LogCost::new(log(name), cost));
-    let check = Arc::new(Check::with_costs(costs));
+    let check = Check::with_costs(costs);
     let logs = check.logs.clone();
     let left = async || {
         sleep(Duration::from_secs(2)).await;
         logs.iter()
-            .map(|log| immediate(store.store.peek(&Arc::new(Check::new([log.clone()])))).unwrap())
+            .map(|log| immediate(store.store.peek(&Check::new([log.clone()]))).unwrap())
             .map(|outcome| outcome.logs()[0].quotas()[0].remaining)
             .collect::<Vec<_>>()
     };
@@ -241,9 +241,9 @@ async fn different_costs_are_written_back() {
 
     store.fail();
     let mut other = check.clone();
-    Arc::make_mut(&mut other).id = uuid::Uuid::new_v4();
+    other.id = uuid::Uuid::new_v4();
     assert!(failover.admit(&other).await.unwrap().admitted);
-    assert!(failover.settle(&other.part(|index| index != 1).into(), 2).await.unwrap());
+    assert!(failover.settle(&other.part(|index| index != 1), 2).await.unwrap());
     store.work(Duration::ZERO);
     assert_eq!(left().await, [4, 8, 10], "the log without the request stays without it");
 }

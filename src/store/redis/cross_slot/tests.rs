@@ -23,12 +23,12 @@ fn failing(call: &'static str, key: &'static str) -> Faulty {
     nodes
 }
 
-fn both() -> Arc<Check> {
-    Arc::new(Check::new([log("user", "alice"), log("ip", "::1")]))
+fn both() -> Check {
+    Check::new([log("user", "alice"), log("ip", "::1")])
 }
 
-fn one(name: &str, key: &str) -> Arc<Check> {
-    Arc::new(Check::new([log(name, key)]))
+fn one(name: &str, key: &str) -> Check {
+    Check::new([log(name, key)])
 }
 
 #[test]
@@ -88,7 +88,7 @@ async fn each_slot_takes_its_own_cost() {
         let log = |(policy, key, cost): (&Arc<Policy>, &str, u32)| {
             LogCost::new(LogId::new(policy.clone(), key), cost)
         };
-        Arc::new(Check::with_costs(logs.map(log)))
+        Check::with_costs(logs.map(log))
     };
     let remaining = |outcome: &Outcome| {
         outcome.logs().iter().map(|log| log.quotas()[0].remaining).collect::<Vec<_>>()

@@ -23,7 +23,7 @@ const START_US: u64 = 1_790_000_000_123_456;
 
 struct Entry {
     at_us: u64,
-    check: Arc<Check>,
+    check: Check,
     /// Whether the log must have it: it is in a window in use.
     is_needed: bool,
 }
@@ -153,7 +153,6 @@ impl Shared {
         let policy = log.policy.clone();
         let mut check = Check::new([log]);
         check.wants_reset = self.random.bool();
-        let check = Arc::new(check);
         let outcome = match record {
             true => self.store.admit(&check).await.unwrap(),
             false => self.store.peek(&check).await.unwrap(),
@@ -210,7 +209,7 @@ impl Shared {
                 let mut check = Check::new([log.clone()]);
                 check.id = Uuid::from_u128(self.random.u128(..));
                 let at_us = self.now_us - age_us;
-                self.entries.push(Entry { at_us, check: Arc::new(check), is_needed: false });
+                self.entries.push(Entry { at_us, check, is_needed: false });
                 (self.entries.len() - 1, age_us)
             }
         };

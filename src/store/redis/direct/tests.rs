@@ -6,9 +6,9 @@ use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::store::Admission;
 
-fn check() -> Arc<Check> {
+fn check() -> Check {
     let policy = Arc::new(Policy::new("user").quota(Quota::per_minute(1)));
-    Arc::new(Check::new([LogId::new(policy, "alice")]))
+    Check::new([LogId::new(policy, "alice")])
 }
 
 async fn send(connection: &ConnectionManager, commands: &str) {
@@ -47,7 +47,7 @@ async fn resent_check_counts_once() {
 }
 
 /// A store whose calls may be under way for 50 ms, and a request that it has admitted at time zero.
-async fn admitted(connection: &ConnectionManager) -> (DirectStore, Arc<Check>) {
+async fn admitted(connection: &ConnectionManager) -> (DirectStore, Check) {
     let store = DirectStore::with_clock(connection.clone(), "clock");
     let store = DirectStore::with(store.0.client.clone(), Duration::from_millis(50), false);
     let check = check();
