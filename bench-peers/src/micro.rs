@@ -13,7 +13,7 @@ use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota as GovernorQuota, RateLimiter};
 use serde::{Deserialize, Serialize};
 use tower_sliding_window::store::{Check, DenyCache, LogId, Store};
-use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
+use tower_sliding_window::{Key, Limiter, MemoryStore, Policy, PolicyHandle, Quota};
 use uuid::Uuid;
 
 use crate::process::run_again;
@@ -78,6 +78,7 @@ pub(crate) async fn run(rounds: usize, figures: &mut Vec<Figure>) -> Result<Tabl
 pub(crate) fn parts() -> Result<Table> {
     let order = vec![0; CHECKS];
     let (mutex, shared, clock) = (Mutex::new(0_u64), Arc::new(0_u64), DefaultClock::default());
+    let policy = PolicyHandle::new(Quota::per_minute(5));
     let began = Instant::now();
     let mut table = Table::new("What a check is made of, in nanoseconds", &["", "ns"]);
     let mut row = |name: &str, part: &dyn Fn()| {
@@ -97,7 +98,13 @@ pub(crate) fn parts() -> Result<Table> {
         *black_box(&mutex).lock().unwrap_or_else(|it| it.into_inner()) += 1
     })?;
     row("an Arc cloned and dropped", &|| drop(black_box(shared.clone())))?;
-    row("12 bytes allocated and freed", &|| drop(black_box(vec![0_u8; black_box(12)])))?;
+    row("a key of 12 bytes copied and dropped", &|| {
+        drop(black_box(Key::from(black_box("user-0000000"))))
+    })?;
+    row("a policy read from its handle, and dropped", &|| drop(black_box(policy.get())))?;
+    row("200 bytes allocated and freed", &|| {
+        drop(black_box(Vec::<u8>::with_capacity(black_box(200))))
+    })?;
     row("a UUID", &|| _ = black_box(Uuid::new_v4()))?;
     Ok(table)
 }
@@ -137,13 +144,13 @@ struct Subjects<'a> {
     store: MemoryStore,
     governor: DefaultKeyedRateLimiter<String>,
     names: &'a [String],
-    checks: Vec<Arc<Check>>,
+    checks: Vec<Check>,
 }
 
 impl<'a> Subjects<'a> {
     fn new(quota: Quota, governor: GovernorQuota, names: &'a [String]) -> Self {
         let policy = Arc::new(Policy::from(quota));
-        let check = |name: &String| Arc::new(Check::new([LogId::new(policy.clone(), name)]));
+        let check = |name: &String| Check::new([LogId::new(policy.clone(), name)]);
         Self {
             limiter: Limiter::new(quota, MemoryStore::new()),
             cached: Limiter::new(quota, DenyCache::new(MemoryStore::new()).capacity(2 * KEYS)),
