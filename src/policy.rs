@@ -4,6 +4,7 @@
 mod document;
 mod error;
 mod handle;
+mod interned;
 mod kept_texts;
 mod penalty;
 mod policies;

@@ -52,7 +52,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
             KindProj::Inner { body } => body.poll_frame(cx),
-            KindProj::Rejection { body } => body.poll_frame(cx).map(|frame| frame.map(Ok)),
+            KindProj::Rejection { body } => body.poll_frame(cx),
         }
     }
 
@@ -87,12 +87,12 @@ impl RejectionBody {
         Self::Other(Mutex::new(Box::pin(body)))
     }
 
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+    fn poll_frame<E>(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, E>>> {
         match self {
-            Self::Whole(bytes) => Poll::Ready(bytes.take().map(Frame::data)),
+            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::Other(body) => {
                 let body = body.get_mut().unwrap_or_else(PoisonError::into_inner);
-                body.as_mut().poll_next_frame(cx)
+                body.as_mut().poll_next_frame(cx).map(|frame| frame.map(Ok))
             }
         }
     }

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use http::HeaderValue;
 use smallvec::SmallVec;
 
+use super::interned::intern;
+
 /// How many quotas of a policy have a kept text.
 const MOST: usize = 4;
 /// How many fields of a full quota are kept, one for each number of seconds from 0 to 60. Most windows
@@ -37,18 +39,24 @@ pub(crate) struct FieldTexts {
 }
 
 impl FieldTexts {
-    pub(crate) fn new(policy: HeaderValue, quotas: SmallVec<[QuotaTexts; 1]>) -> Self {
+    /// Creates the parts from the field that shows the quotas, and those of each quota.
+    pub(crate) fn new(policy: String, quotas: SmallVec<[QuotaTexts; 1]>) -> Self {
         let kept = if quotas.len() == 1 { KEPT_SECONDS } else { 0 };
-        Self { policy, quotas, full: (0..kept).map(|_| OnceLock::new()).collect() }
+        let full = (0..kept).map(|_| OnceLock::new()).collect();
+        Self { policy: field(intern(policy)), quotas, full }
     }
 
     /// Returns the field that shows that the only quota is full for some seconds.
-    pub(crate) fn full(&self, seconds: u64, make: impl FnOnce() -> HeaderValue) -> HeaderValue {
+    pub(crate) fn full(&self, seconds: u64, make: impl FnOnce() -> String) -> HeaderValue {
         match usize::try_from(seconds).ok().and_then(|seconds| self.full.get(seconds)) {
-            Some(kept) => kept.get_or_init(make).clone(),
-            None => make(),
+            Some(kept) => kept.get_or_init(|| field(intern(make()))).clone(),
+            None => field(make().into()),
         }
     }
+}
+
+fn field(text: Bytes) -> HeaderValue {
+    HeaderValue::from_maybe_shared(text).expect("names and numbers are visible ASCII")
 }
 
 /// The parts of header fields for one quota.
@@ -82,10 +90,10 @@ impl KeptTexts {
     }
 
     /// Returns the body of a response that only the quota of this index denies.
-    pub(crate) fn problem(&self, quota: usize, make: impl FnOnce() -> Bytes) -> Bytes {
+    pub(crate) fn problem(&self, quota: usize, make: impl FnOnce() -> String) -> Bytes {
         match self.0.problem(quota) {
-            Some(kept) => kept.get_or_init(make).clone(),
-            None => make(),
+            Some(kept) => kept.get_or_init(|| intern(make())).clone(),
+            None => make().into(),
         }
     }
 }

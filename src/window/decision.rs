@@ -261,8 +261,8 @@ impl Usage {
     /// Returns the remaining length of the longest ban, or `None` if no key is banned.
     #[must_use]
     pub fn banned_for(&self) -> Option<Duration> {
-        let longest = self.decided.outcome.logs().iter().map(|log| log.ban().remaining()).max();
-        longest.filter(|remaining| !remaining.is_zero())
+        let remaining = self.decided.outcome.logs().iter().map(|log| log.ban().remaining_us);
+        remaining.max().filter(|us| *us > 0).map(Duration::from_micros)
     }
 
     /// Returns each log with its outcome, in the order of the rules.

@@ -28,7 +28,7 @@ fn only_full_quota(usage: &Usage) -> Option<(HeaderValue, HeaderValue)> {
         return None;
     }
     let (texts, seconds) = (texts(&log.policy), seconds(state.wait()));
-    let limits = texts.full(seconds, || value(full(&texts.quotas[0], seconds)));
+    let limits = texts.full(seconds, || full(&texts.quotas[0], seconds));
     Some((texts.policy.clone(), limits))
 }
 
@@ -51,7 +51,7 @@ fn all_quotas(usage: &Usage) -> (HeaderValue, HeaderValue) {
             policies.iter().map(|it| it.to_str().expect(VISIBLE)).collect::<Vec<_>>().join(", "),
         ),
     };
-    (policies, list(limits))
+    (policies, value(list(limits)))
 }
 
 /// Returns what the fields say of a policy in each response.
@@ -95,9 +95,9 @@ fn full(texts: &QuotaTexts, seconds: u64) -> String {
     [&texts.full, itoa::Buffer::new().format(seconds)].concat()
 }
 
-fn list(mut items: List) -> HeaderValue {
+fn list(mut items: List) -> String {
     let only = if items.len() == 1 { items.pop() } else { None };
-    value(only.unwrap_or_else(|| items.join(", ")))
+    only.unwrap_or_else(|| items.join(", "))
 }
 
 fn value(text: String) -> HeaderValue {

@@ -24,13 +24,12 @@ pub(super) fn set_head<B>(rejection: &Rejection, response: &mut Response<B>) {
 
 /// Returns the document of a rejection. That of a denial by one quota is made once.
 pub(super) fn kept_document(rejection: &Rejection) -> Bytes {
-    let new_document = || Bytes::from(document(rejection));
     if let Rejection::Denied(denied) = rejection
         && let Some((policy, quota)) = sole_full_quota(denied.usage())
     {
-        return policy.texts().problem(quota, new_document);
+        return policy.texts().problem(quota, || document(rejection));
     }
-    new_document()
+    document(rejection).into()
 }
 
 /// Returns the only quota that denies a request, as its policy and its index.
