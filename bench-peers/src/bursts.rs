@@ -1,5 +1,5 @@
 //! What a request costs the server and Redis, measured with care: all cases at once, each with short
-//! bursts of load in turn.
+//! bursts of load in turn, in processes that are started several times.
 
 use std::path::Path;
 
@@ -14,8 +14,12 @@ use crate::table::{Table, median, number, ratio};
 use crate::targets::Figure;
 use crate::workloads::NEW_USERS;
 
-/// The number of rounds. In each, every case gets one burst.
-const BURSTS: u64 = 20;
+/// How often the servers are started. Two processes of the same program differ by a few hundredths,
+/// depending on where their memory is.
+const STARTS: usize = 8;
+
+/// The number of rounds after each start. In each, every case gets one burst.
+const BURSTS: usize = 5;
 
 /// A burst has this share of the requests of a whole case. In a shorter one, much of the time goes to
 /// the first requests of its connections.
@@ -77,21 +81,32 @@ struct Burst<'a> {
 
 impl Burst<'_> {
     async fn measure(&self, plan: Plan) -> Result<Vec<Costs>> {
-        let mut all: Vec<(Costs, Server)> = Vec::new();
-        for &case in self.cases {
-            let costs = Costs { case, server: Vec::new(), redis: Vec::new() };
+        let new_costs = |&case| Costs { case, server: Vec::new(), redis: Vec::new() };
+        let mut all: Vec<Costs> = self.cases.iter().map(new_costs).collect();
+        let starts = STARTS * plan.rounds;
+        for start in 1..=starts {
+            eprintln!("bursts: {}: start {start} of {starts}", self.name);
+            self.measure_once(plan, &mut all).await?;
+        }
+        Ok(all)
+    }
+
+    /// Starts the servers, and adds what their bursts cost.
+    async fn measure_once(&self, plan: Plan, all: &mut [Costs]) -> Result<()> {
+        let mut servers: Vec<(&mut Costs, Server)> = Vec::new();
+        for costs in all {
+            let case = costs.case;
             let server = match self.observed.filter(|_| case.is_observed()) {
                 Some(program) => Server::start_from(program, case, plan.workers).await?,
                 None => Server::start(case, plan.workers).await?,
             };
-            all.push((costs, server));
+            servers.push((costs, server));
         }
         let requests = (plan.requests / SHARE).max(1);
-        for round in 0..=BURSTS * plan.rounds as u64 {
-            eprintln!("bursts: {}: round {round} of {}", self.name, BURSTS * plan.rounds as u64);
+        for round in 0..=BURSTS {
             // The same order each time would always put a case behind the same other.
-            fastrand::shuffle(&mut all);
-            for (costs, server) in &mut all {
+            fastrand::shuffle(&mut servers);
+            for (costs, server) in &mut servers {
                 let redis = server.redis.as_ref();
                 let redis_pid = redis.map(|redis| redis.pid()).transpose()?;
                 let (server_before, redis_before) =
@@ -115,9 +130,7 @@ impl Burst<'_> {
                 }
             }
         }
-        let mut all: Vec<Costs> = all.into_iter().map(|(costs, _)| costs).collect();
-        all.sort_by_key(|costs| self.cases.iter().position(|case| *case == costs.case));
-        Ok(all)
+        Ok(())
     }
 }
 
@@ -127,7 +140,21 @@ fn find(all: &[Costs], case: Case) -> Result<&Costs> {
 
 /// Returns the median of the ratios of the rounds.
 fn of_base(of: &[f64], base: &[f64]) -> f64 {
-    median(of.iter().zip(base).map(|(of, base)| of / base))
+    median(ratios(of, base))
+}
+
+fn ratios(of: &[f64], base: &[f64]) -> impl Iterator<Item = f64> {
+    of.iter().zip(base).map(|(of, base)| of / base)
+}
+
+/// Returns the standard error of a ratio, from the medians of the starts.
+fn error(of: &[f64], base: &[f64]) -> f64 {
+    let starts = of.chunks(BURSTS).zip(base.chunks(BURSTS));
+    let medians: Vec<f64> = starts.map(|(of, base)| of_base(of, base)).collect();
+    let count = medians.len() as f64;
+    let mean = medians.iter().sum::<f64>() / count;
+    let squares: f64 = medians.iter().map(|median| (median - mean).powi(2)).sum();
+    (squares / (count - 1.0) / count).sqrt()
 }
 
 fn figure(
@@ -145,19 +172,23 @@ fn figure(
 
 fn table(name: &str, all: &[Costs], base: Case, redis_base: Option<Case>) -> Result<Table> {
     let of = |base: Case| format!("of {}", base.label());
-    let mut header = vec![String::new(), "server, µs a request".to_owned(), of(base)];
+    let mut header =
+        vec![String::new(), "server, µs a request".to_owned(), of(base), "±".to_owned()];
+    header.push("above it, µs".to_owned());
     if let Some(redis_base) = redis_base {
         header.extend(["Redis, µs a request".to_owned(), of(redis_base)]);
     }
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let mut table = Table::new(format!("CPU a request, {name}: bursts in turn"), &header);
     for costs in all {
-        let server_ratio = of_base(&costs.server, &find(all, base)?.server);
+        let base = &find(all, base)?.server;
         let median_of = |values: &[f64]| median(values.iter().copied());
         let mut row = vec![
             costs.case.label().to_owned(),
             number(median_of(&costs.server)),
-            ratio(Some(server_ratio)),
+            ratio(Some(of_base(&costs.server, base))),
+            format!("{:.3}", error(&costs.server, base)),
+            format!("{:.2}", median(costs.server.iter().zip(base).map(|(of, base)| of - base))),
         ];
         if let Some(redis_base) = redis_base {
             let redis_ratio = of_base(&costs.redis, &find(all, redis_base)?.redis);
