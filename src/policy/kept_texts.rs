@@ -121,3 +121,25 @@ impl Eq for KeptTexts {}
 impl Hash for KeptTexts {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_policies_share_their_texts() {
+        let problem = || KeptTexts::default().problem(0, || "{}".to_owned());
+        assert_eq!(problem().as_ptr(), problem().as_ptr());
+
+        let name: Box<str> = r#""user""#.into();
+        let fields = || {
+            let quota = QuotaTexts { name: name.clone(), full: r#""user";r=0;t="#.into() };
+            FieldTexts::new(r#""user";q=5;w=60"#.to_owned(), SmallVec::from_buf([quota]))
+        };
+        let (one, other) = (fields(), fields());
+        assert_eq!(one.policy.as_bytes().as_ptr(), other.policy.as_bytes().as_ptr());
+        let full = |texts: &FieldTexts| texts.full(7, || r#""user";r=0;t=7"#.to_owned());
+        assert_eq!(full(&one), r#""user";r=0;t=7"#);
+        assert_eq!(full(&one).as_bytes().as_ptr(), full(&other).as_bytes().as_ptr());
+    }
+}
