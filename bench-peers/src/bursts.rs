@@ -140,11 +140,7 @@ fn find(all: &[Costs], case: Case) -> Result<&Costs> {
 
 /// Returns the median of the ratios of the rounds.
 fn of_base(of: &[f64], base: &[f64]) -> f64 {
-    median(ratios(of, base))
-}
-
-fn ratios(of: &[f64], base: &[f64]) -> impl Iterator<Item = f64> {
-    of.iter().zip(base).map(|(of, base)| of / base)
+    median(of.iter().zip(base).map(|(of, base)| of / base))
 }
 
 /// Returns the standard error of a ratio, from the medians of the starts.
@@ -172,9 +168,8 @@ fn figure(
 
 fn table(name: &str, all: &[Costs], base: Case, redis_base: Option<Case>) -> Result<Table> {
     let of = |base: Case| format!("of {}", base.label());
-    let mut header =
-        vec![String::new(), "server, µs a request".to_owned(), of(base), "±".to_owned()];
-    header.push("above it, µs".to_owned());
+    let mut header = vec![String::new(), "server, µs a request".to_owned(), of(base)];
+    header.extend(["±", "above it, µs"].map(str::to_owned));
     if let Some(redis_base) = redis_base {
         header.extend(["Redis, µs a request".to_owned(), of(redis_base)]);
     }

@@ -54,7 +54,7 @@ pub(crate) enum Command {
 /// What to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Subcommand)]
 pub(crate) enum Measurement {
-    /// Everything below, in turn (the default). Takes about half an hour.
+    /// Everything below, in turn (the default). Takes about three quarters of an hour.
     All,
     /// One user floods each server: what a denial costs the server and Redis.
     Flood,
