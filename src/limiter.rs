@@ -114,7 +114,7 @@ impl Limiter {
     ///
     /// A [`StoreError`] if the store could not decide.
     pub async fn check(&self, key: impl Into<Key>) -> Result<Decision, StoreError> {
-        self.decide(self.admission(key, 1)).await
+        self.decide(self.new_check(key, 1)).await
     }
 
     /// Admits a request that takes `cost` places, or denies it.
@@ -128,7 +128,7 @@ impl Limiter {
     /// [`StoreError::CostAboveLimit`] if the cost is above a limit, [`StoreError::CostTooHigh`] if it is
     /// above 1024, and any other [`StoreError`] if the store could not decide.
     pub async fn check_cost(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, StoreError> {
-        self.decide(self.admission(key, cost)).await
+        self.decide(self.new_check(key, cost)).await
     }
 
     /// Returns the state of the log of `key`, without counting a request.
@@ -137,8 +137,8 @@ impl Limiter {
     ///
     /// A [`StoreError`] if the store fails.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Usage, StoreError> {
-        let mut check = Undecided::new(Check::of(self.log(key)));
-        (check.on_failure, check.wants_reset) = (self.on_failure, true);
+        let mut check = self.new_check(key, 1);
+        check.wants_reset = true;
         let outcome = self.store.peek(&check).await;
         let outcome = outcome.or_else(|error| admit_if_open(&check, error))?;
         Ok(check.usage(outcome))
@@ -165,7 +165,7 @@ impl Limiter {
         LogId { policy: self.policy.get(), key: key.into() }
     }
 
-    fn admission(&self, key: impl Into<Key>, cost: u32) -> Undecided {
+    fn new_check(&self, key: impl Into<Key>, cost: u32) -> Undecided {
         let mut check = Undecided::new(Check::of(self.log(key)));
         (check.cost, check.on_failure) = (cost, self.on_failure);
         check

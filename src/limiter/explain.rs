@@ -4,7 +4,7 @@ use super::Limiter;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::key::Key;
-use crate::window::{Check, Explanation};
+use crate::window::Explanation;
 
 impl Limiter {
     /// Explains what a request of `key` would get now, and why: the admissions in the log, when each
@@ -56,8 +56,7 @@ impl Limiter {
         key: impl Into<Key>,
         cost: u32,
     ) -> Result<Explanation, StoreError> {
-        let mut check = Check::of(self.log(key));
-        (check.cost, check.on_failure) = (cost, self.on_failure);
+        let check = self.new_check(key, cost);
         check.ensure_possible()?;
         match self.store.explain(&check).await {
             Err(error) if self.on_failure == FailurePolicy::Open && !error.is_impossible() => {

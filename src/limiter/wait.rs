@@ -169,8 +169,8 @@ impl Limiter {
         // Without a deadline if it is too far away to be an instant.
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
         let bounds = Bounds { deadline, max_waiters: self.max_waiters };
-        let check = self.admission(key, cost);
-        let again = |logs: &SmallVec<[LogId; 1]>| Ok(self.admission(logs[0].key.clone(), cost));
+        let check = self.new_check(key, cost);
+        let again = |logs: &SmallVec<[LogId; 1]>| Ok(self.new_check(logs[0].key.clone(), cost));
         Ok(until_admitted(&self.waiting, &self.store, check, again, bounds).await?)
     }
 }

@@ -50,13 +50,17 @@ impl FieldTexts {
     pub(crate) fn full(&self, seconds: u64, make: impl FnOnce() -> String) -> HeaderValue {
         match usize::try_from(seconds).ok().and_then(|seconds| self.full.get(seconds)) {
             Some(kept) => kept.get_or_init(|| field(intern(make()))).clone(),
-            None => field(make().into()),
+            None => field(make()),
         }
     }
 }
 
-fn field(text: Bytes) -> HeaderValue {
-    HeaderValue::from_maybe_shared(text).expect("names and numbers are visible ASCII")
+/// Why no field is refused.
+pub(crate) const VISIBLE: &str = "names and numbers are visible ASCII";
+
+/// Returns the value of a header field.
+pub(crate) fn field(text: impl Into<Bytes>) -> HeaderValue {
+    HeaderValue::from_maybe_shared(text.into()).expect(VISIBLE)
 }
 
 /// The parts of header fields for one quota.

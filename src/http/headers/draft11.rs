@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
 use super::{Fields, Pair, push_name, seconds};
-use crate::policy::{FieldTexts, Policy, QuotaTexts};
+use crate::policy::{FieldTexts, Policy, QuotaTexts, VISIBLE, field};
 use crate::window::Usage;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -47,11 +47,11 @@ fn all_quotas(usage: &Usage) -> (HeaderValue, HeaderValue) {
     }
     let policies = match policies[..] {
         [policy] => policy.clone(),
-        _ => value(
+        _ => field(
             policies.iter().map(|it| it.to_str().expect(VISIBLE)).collect::<Vec<_>>().join(", "),
         ),
     };
-    (policies, value(list(limits)))
+    (policies, field(list(limits)))
 }
 
 /// Returns what the fields say of a policy in each response.
@@ -99,13 +99,6 @@ fn list(mut items: List) -> String {
     let only = if items.len() == 1 { items.pop() } else { None };
     only.unwrap_or_else(|| items.join(", "))
 }
-
-fn value(text: String) -> HeaderValue {
-    HeaderValue::try_from(text).expect(VISIBLE)
-}
-
-/// Why no value is refused.
-const VISIBLE: &str = "names and numbers are visible ASCII";
 
 #[cfg(test)]
 mod tests {
