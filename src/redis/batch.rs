@@ -2,14 +2,18 @@
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use pin_project_lite::pin_project;
 use redis::Cmd;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, Timeout, timeout_at};
 
 use super::client::Client;
 use super::keys::Keys;
@@ -128,33 +132,25 @@ impl<R: BatchedRequest> Batch<R> {
         Self(Arc::new(Shared { client, response_timeout, queue: Mutex::new(queue) }))
     }
 
-    /// Sends a request, alone or with others, and returns its own reply. Its time limit counts from
-    /// `now`.
-    pub(crate) async fn send(&self, request: R, now: Instant) -> Result<R::Reply> {
-        let reply = match self.enqueue(request, now) {
-            Ok(reply) => reply,
+    /// Sends a request, alone or with others. Its time limit counts from `now`.
+    pub(crate) fn send(&self, request: R, now: Instant) -> SentRequest<R> {
+        match self.enqueue(request, now) {
+            Ok(reply) => {
+                SentRequest::Batched { reply: timeout_at(now + self.0.response_timeout, reply) }
+            }
             Err(request) => {
-                let _lone = Lone(&self.0);
-                return self.send_alone(request).await;
+                let lone = Lone(self.clone());
+                SentRequest::Alone {
+                    call: Box::pin(async move { lone.0.send_alone(request).await }),
+                }
             }
-        };
-        match timeout_at(now + self.0.response_timeout, reply).await {
-            Ok(Ok(reply)) => reply,
-            // The task has ended with its runtime. It may have sent the request.
-            Ok(Err(_)) => {
-                let message = "the runtime of the call has ended".to_owned();
-                Err(StoreError::Disconnected { message })
-            }
-            Err(_) => Err(StoreError::Timeout),
         }
     }
 
-    /// Sends a request in a call of its own.
+    /// Sends a request in a call of its own, and returns its reply.
     pub(crate) async fn send_alone(&self, request: R) -> Result<R::Reply> {
         let request = [request];
-        // Boxed, because most requests of a busy process wait for the task, and the future of a call
-        // is large.
-        let mut replies = Box::pin(self.0.call(request.iter())).await?;
+        let mut replies = self.0.call(request.iter()).await?;
         replies.pop().unwrap_or_else(|| Err(malformed("expected one reply")))
     }
 
@@ -191,6 +187,43 @@ impl<R: BatchedRequest> Batch<R> {
     }
 }
 
+pin_project! {
+    /// A request that was given to a [`Batch`]. It resolves to the reply.
+    ///
+    /// A type of its own, because the future of an `async fn` has room for its arguments, too, and a
+    /// busy process holds many of them.
+    #[project = SentRequestProject]
+    pub(crate) enum SentRequest<R: BatchedRequest> {
+        /// The task sends it.
+        Batched {
+            #[pin]
+            reply: Timeout<oneshot::Receiver<Result<R::Reply>>>,
+        },
+        /// Its caller sends it. Boxed, because most requests of a busy process wait for the task, and
+        /// the future of a call is large.
+        Alone { call: Pin<Box<dyn Future<Output = Result<R::Reply>> + Send>> },
+    }
+}
+
+impl<R: BatchedRequest> Future for SentRequest<R> {
+    type Output = Result<R::Reply>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            SentRequestProject::Batched { reply } => reply.poll(cx).map(|reply| match reply {
+                Ok(Ok(reply)) => reply,
+                // The task has ended with its runtime. It may have sent the request.
+                Ok(Err(_)) => {
+                    let message = "the runtime of the call has ended".to_owned();
+                    Err(StoreError::Disconnected { message })
+                }
+                Err(_) => Err(StoreError::Timeout),
+            }),
+            SentRequestProject::Alone { call } => call.as_mut().poll(cx),
+        }
+    }
+}
+
 /// The task, while it is not over.
 struct Task<R: BatchedRequest>(Option<Batch<R>>);
 
@@ -213,11 +246,11 @@ impl<R: BatchedRequest> Drop for Task<R> {
 }
 
 /// A request that its caller sends alone.
-struct Lone<'a, R: BatchedRequest>(&'a Shared<R>);
+struct Lone<R: BatchedRequest>(Batch<R>);
 
-impl<R: BatchedRequest> Drop for Lone<'_, R> {
+impl<R: BatchedRequest> Drop for Lone<R> {
     fn drop(&mut self) {
-        self.0.lock().has_lone = false;
+        self.0.0.lock().has_lone = false;
     }
 }
 

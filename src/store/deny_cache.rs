@@ -106,11 +106,11 @@ impl<S: Underlying> Underlying for DenyCache<S> {
     async fn send(
         &self,
         check: &Check,
-        (lookup, prepared): Self::Prepared,
+        (lookup, prepared): &Self::Prepared,
         now: Instant,
     ) -> CheckResult {
         let outcome = self.store.send(check, prepared, now).await?;
-        self.denials.end(lookup, &check.logs, &outcome);
+        self.denials.end(lookup.as_ref(), &check.logs, &outcome);
         Ok(outcome)
     }
 }
@@ -122,7 +122,7 @@ impl<S: Store> Store for DenyCache<S> {
             Err(lookup) => lookup,
         };
         let (denials, logs) = (self.denials.clone(), check.logs.clone());
-        self.store.admit(check).inspect(move |outcome| denials.end(lookup, &logs, outcome))
+        self.store.admit(check).inspect(move |outcome| denials.end(lookup.as_ref(), &logs, outcome))
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {

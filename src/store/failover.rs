@@ -158,8 +158,11 @@ impl<S: Underlying> Store for Failover<S> {
                 StoreFuture::later(async move {
                     // Not earlier: the local entry must not expire long before the store's.
                     let sent = Instant::now();
-                    let result = this.0.store.send(&check, prepared, sent).await;
-                    this.accept_or_resolve(&check, sent, result).await
+                    let result = this.0.store.send(&check, &prepared, sent).await;
+                    match this.accept(&check, sent, result) {
+                        Ok(result) => result,
+                        Err(conflict) => Box::pin(this.resolve(&check, conflict)).await,
+                    }
                 })
             }
         }

@@ -17,7 +17,7 @@ pub(super) type CheckResult = Result<Outcome, StoreError>;
 /// allocations.
 pub(super) trait Underlying: Store {
     /// What is known from before the check was sent.
-    type Prepared: Send + 'static;
+    type Prepared: Send + Sync + 'static;
 
     /// Returns a denial that is known without a call, otherwise prepares the call. `now` is the present
     /// instant.
@@ -28,7 +28,7 @@ pub(super) trait Underlying: Store {
     fn send(
         &self,
         check: &Check,
-        prepared: Self::Prepared,
+        prepared: &Self::Prepared,
         now: Instant,
     ) -> impl Future<Output = CheckResult> + Send;
 }
@@ -48,7 +48,7 @@ mod tests {
                     Err(())
                 }
 
-                async fn send(&self, check: &Check, (): (), _now: Instant) -> CheckResult {
+                async fn send(&self, check: &Check, (): &(), _now: Instant) -> CheckResult {
                     self.admit(check).await
                 }
             }

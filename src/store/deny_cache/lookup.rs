@@ -46,13 +46,13 @@ impl Denials {
     }
 
     /// Caches the denial of a check by the store, and drops the denials that its outcome makes wrong.
-    pub(super) fn end(&self, lookup: Option<Lookup>, logs: &[LogId], outcome: &Outcome) {
+    pub(super) fn end(&self, lookup: Option<&Lookup>, logs: &[LogId], outcome: &Outcome) {
         let Some(Lookup { sent, max_age, hashes, generations }) = lookup else {
             return self.observe(logs, &self.hashes(logs), outcome);
         };
         if !outcome.admitted {
-            self.insert(logs, &hashes, outcome, sent, max_age, &generations);
+            self.insert(logs, hashes, outcome, *sent, *max_age, generations);
         }
-        self.observe(logs, &hashes, outcome);
+        self.observe(logs, hashes, outcome);
     }
 }

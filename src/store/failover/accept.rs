@@ -26,22 +26,9 @@ enum Comparison {
 }
 
 impl<S: Underlying> Failover<S> {
-    pub(super) async fn accept_or_resolve(
-        &self,
-        check: &Check,
-        sent: Instant,
-        result: CheckResult,
-    ) -> CheckResult {
-        match self.accept(check, sent, result) {
-            Ok(result) => result,
-            // Boxed, because conflicts are rare and their future is large.
-            Err(conflict) => Box::pin(self.resolve(check, conflict)).await,
-        }
-    }
-
     /// Accepts the result of a check, or returns the conflict. An error makes the failure policy
     /// decide.
-    fn accept(
+    pub(super) fn accept(
         &self,
         check: &Check,
         sent: Instant,
@@ -110,7 +97,8 @@ impl<S: Underlying> Failover<S> {
         Comparison::Agrees
     }
 
-    /// Cancels a conflicting admission, resyncs its logs, and checks the request again.
+    /// Cancels a conflicting admission, resyncs its logs, and checks the request again. Callers box the
+    /// future, because conflicts are rare and it is large.
     ///
     /// Three interleavings lead here, and the store itself decides in each:
     ///
@@ -151,7 +139,10 @@ impl<S: Underlying> Failover<S> {
         // Taken after the write-back: the local entry must not expire long before the store's.
         let sent = Instant::now();
         let result = self.0.store.admit(check).await;
-        self.accept_or_resolve(check, sent, result).await
+        match self.accept(check, sent, result) {
+            Ok(result) => result,
+            Err(conflict) => Box::pin(self.resolve(check, conflict)).await,
+        }
     }
 
     fn accept_denial(&self, check: &Check, sent: Instant, outcome: Outcome) -> Outcome {

@@ -136,7 +136,7 @@ impl<S: Store> Underlying for CrossSlot<S> {
         Err(())
     }
 
-    async fn send(&self, check: &Check, (): (), _now: Instant) -> CheckResult {
+    async fn send(&self, check: &Check, (): &(), _now: Instant) -> CheckResult {
         self.admit(check).await
     }
 }

@@ -68,29 +68,15 @@ impl Underlying for DirectStore {
         Err(())
     }
 
-    async fn send(&self, check: &Check, (): (), now: Instant) -> CheckResult {
-        let result = match AdmitRequest::of(check).filter(|_| !self.0.resends) {
-            Some(request) => match self.0.admissions.send(request, now).await {
-                Ok(Some(reply)) => Ok(reply::admit(&reply, check)),
-                Ok(None) => Box::pin(self.admit_all(check, "new")).await,
-                Err(error) => Err(error),
-            },
-            None => {
-                let is_repeated = check.repeated || self.0.resends;
-                let mode = if is_repeated { "repeat" } else { "new" };
-                Box::pin(self.admit_all(check, mode)).await
-            }
+    async fn send(&self, check: &Check, (): &(), now: Instant) -> CheckResult {
+        let request = match AdmitRequest::of(check) {
+            Some(request) if !self.0.resends => self.0.admissions.send(request, now),
+            _ => return Box::pin(self.admit_alone(check)).await,
         };
-        match result {
-            // Only the second call looks whether the request was counted: the search costs time.
-            Err(error) if error.may_have_counted() => {
-                Box::pin(self.admit_all(check, "repeat")).await.map_err(|_| error)
-            }
-            // An earlier attempt of the connection may have counted the request.
-            Err(error) if self.0.resends && error.was_sent() => {
-                Err(StoreError::Uncertain { source: Box::new(error) })
-            }
-            outcome => outcome,
+        match request.await {
+            Ok(Some(reply)) => Ok(reply::admit(&reply, check)),
+            Ok(None) => Box::pin(self.admit_alone(check)).await,
+            Err(error) => Box::pin(self.repeat_if_lost(check, error)).await,
         }
     }
 }
@@ -98,7 +84,7 @@ impl Underlying for DirectStore {
 impl Store for DirectStore {
     fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), check.clone());
-        StoreFuture::later(async move { this.send(&check, (), Instant::now()).await })
+        StoreFuture::later(async move { this.send(&check, &(), Instant::now()).await })
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
@@ -191,12 +177,34 @@ impl DirectStore {
         request: R,
     ) -> Result<R::Reply, StoreError> {
         match self.0.resends {
-            true => batch.send_alone(request).await,
+            true => Box::pin(batch.send_alone(request)).await,
             false => batch.send(request, Instant::now()).await,
         }
     }
 
-    /// Decides with `admit_all.lua`.
+    /// Decides with `admit_all.lua`, and once more if the reply is lost.
+    async fn admit_alone(&self, check: &Check) -> CheckResult {
+        let is_repeated = check.repeated || self.0.resends;
+        let result = self.admit_all(check, if is_repeated { "repeat" } else { "new" }).await;
+        match result {
+            Err(error) => self.repeat_if_lost(check, error).await,
+            outcome => outcome,
+        }
+    }
+
+    /// Sends a check again if Redis may have counted the request. Only this call looks for the
+    /// request, because the search costs time.
+    async fn repeat_if_lost(&self, check: &Check, error: StoreError) -> CheckResult {
+        if error.may_have_counted() {
+            return self.admit_all(check, "repeat").await.map_err(|_| error);
+        }
+        // An earlier attempt of the connection may have counted the request.
+        if self.0.resends && error.was_sent() {
+            return Err(StoreError::Uncertain { source: Box::new(error) });
+        }
+        Err(error)
+    }
+
     async fn admit_all(&self, check: &Check, mode: &str) -> CheckResult {
         let (client, command) = (&self.0.client, self.admit_all_command(check, mode));
         let reply = client.run(&client.scripts().admit_all, &command).await?;
