@@ -256,6 +256,21 @@ async fn admission_ends_the_cached_denial() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn admitted_renewal_ends_the_denial() {
+    let store = Counting::default();
+    let policy: Policy = "2/10s".parse().unwrap();
+    let limiter = Limiter::new(policy.clone(), DenyCache::new(store.clone()));
+    assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
+    assert!(!admit(&limiter, "alice").await);
+    Limiter::new(policy, store).reset("alice").await.unwrap();
+    assert!(!admit(&limiter, "alice").await, "another process has reset the log");
+    advance(Duration::from_millis(800)).await;
+    assert!(admit(&limiter, "alice").await, "the renewal");
+    assert!(admit(&limiter, "alice").await, "the other place");
+    assert_eq!(retry_after(&limiter, "alice").await, Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
 async fn denial_is_cached_with_cancel_if() {
     let store = Counting::default();
     let layer = by_user(Quota::per_minute(1), cached(&store)).cancel_if(|_| false);

@@ -48,23 +48,28 @@ pub(super) struct Denials {
     cache: Cache<HashedLog<LogId>, Arc<Denial>, UnitWeighter, KnownHash>,
     hasher: RandomState,
     generations: Box<[AtomicU64]>,
+    epoch: Instant,
+    /// When the last denial expires. Raised before a denial is inserted, so that there is none to find if it
+    /// has passed.
+    last_expires_ns: AtomicU64,
 }
 
 struct Denial {
     policy: Arc<Policy>,
     timestamp: Option<Duration>,
     outcome: LogOutcome,
-    received: Instant,
-    expires: Instant,
+    /// When the denial arrived, in nanoseconds after the epoch, as are the other instants.
+    received_ns: u64,
+    expires_ns: u64,
     /// When one request goes to the store to renew the denial, if the store will deny for longer.
-    renew: Option<Instant>,
+    renew_ns: Option<u64>,
     is_renewed: AtomicBool,
 }
 
 impl Denial {
     /// Returns whether the caller has to renew the denial. Returns `true` once.
-    fn claim_renewal(&self, now: Instant) -> bool {
-        self.renew.is_some_and(|renew| renew <= now)
+    fn claim_renewal(&self, now_ns: u64) -> bool {
+        self.renew_ns.is_some_and(|renew_ns| renew_ns <= now_ns)
             && !self.is_renewed.swap(true, Ordering::Relaxed)
     }
 
@@ -87,7 +92,24 @@ impl Denials {
             DefaultLifecycle::default(),
         );
         let generations = (0..GENERATIONS).map(|_| AtomicU64::new(0)).collect();
-        Self { cache, hasher, generations }
+        Self {
+            cache,
+            hasher,
+            generations,
+            epoch: Instant::now(),
+            last_expires_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns an instant in nanoseconds after the epoch.
+    pub(super) fn nanos_at(&self, instant: Instant) -> u64 {
+        nanos(instant.saturating_duration_since(self.epoch))
+    }
+
+    /// Returns whether all denials have expired. A check then leaves out the search for one: most services
+    /// deny nothing for most of the time.
+    pub(super) fn have_expired(&self, now_ns: u64) -> bool {
+        self.last_expires_ns.load(Ordering::SeqCst) <= now_ns
     }
 
     pub(super) fn len(&self) -> usize {
@@ -111,15 +133,15 @@ impl Denials {
         &self.generations[hash as usize % GENERATIONS]
     }
 
-    pub(super) fn deny(&self, check: &Check, hashes: &Hashes, now: Instant) -> Option<Outcome> {
+    pub(super) fn deny(&self, check: &Check, hashes: &Hashes, now_ns: u64) -> Option<Outcome> {
         let (mut outcomes, mut timestamp) = (SmallVec::<[LogOutcome; 1]>::new(), None);
         let unread = |log: &LogId| LogOutcome::unread(&log.policy);
         for (index, (log, hash)) in check.logs.iter().zip(hashes).enumerate() {
-            let Some(denial) = self.find(log, *hash, now) else { continue };
-            if denial.claim_renewal(now) {
+            let Some(denial) = self.find(log, *hash, now_ns) else { continue };
+            if denial.claim_renewal(now_ns) {
                 return None;
             }
-            let elapsed = now.saturating_duration_since(denial.received);
+            let elapsed = Duration::from_nanos(now_ns.saturating_sub(denial.received_ns));
             timestamp = denial.timestamp.map(|timestamp| timestamp + elapsed);
             let without_denial = &check.logs[outcomes.len()..index];
             without_denial.iter().for_each(|log| outcomes.push(unread(log)));
@@ -135,7 +157,7 @@ impl Denials {
     }
 
     /// Returns the denial of a log that still holds.
-    fn find(&self, log: &LogId, hash: u64, now: Instant) -> Option<Arc<Denial>> {
+    fn find(&self, log: &LogId, hash: u64, now_ns: u64) -> Option<Arc<Denial>> {
         let hashed = HashedLog { hash, log };
         let denial = self.cache.get(&hashed)?;
         if denial.policy != log.policy {
@@ -143,7 +165,7 @@ impl Denials {
             self.cache.remove(&hashed);
             return None;
         }
-        (denial.expires > now).then_some(denial)
+        (denial.expires_ns > now_ns).then_some(denial)
     }
 
     /// Caches the denials of a check, with the generations of its logs from before it was sent.
@@ -152,11 +174,11 @@ impl Denials {
         logs: &[LogId],
         hashes: &Hashes,
         outcome: &Outcome,
-        sent: Instant,
+        sent_ns: u64,
         max_age: Duration,
         generations: &[u64],
     ) {
-        let received = Instant::now();
+        let received_ns = self.nanos_at(Instant::now());
         let logs = logs.iter().zip(hashes).zip(outcome.logs()).zip(generations);
         for (((log, hash), log_outcome), generation) in logs {
             let wait = Duration::from_micros(log_outcome.wait_us());
@@ -164,15 +186,17 @@ impl Denials {
             if age.is_zero() {
                 continue;
             }
+            let after = |time| sent_ns.saturating_add(nanos(time));
             let denial = Denial {
                 policy: log.policy.clone(),
                 timestamp: outcome.timestamp,
                 outcome: log_outcome.clone(),
-                received,
-                expires: sent + age,
-                renew: (age < wait).then(|| sent + age.mul_f64(RENEWED_AT)),
+                received_ns,
+                expires_ns: after(age),
+                renew_ns: (age < wait).then(|| after(age.mul_f64(RENEWED_AT))),
                 is_renewed: AtomicBool::new(false),
             };
+            self.last_expires_ns.fetch_max(denial.expires_ns, Ordering::SeqCst);
             self.cache.insert(HashedLog { hash: *hash, log: log.clone() }, Arc::new(denial));
             if self.generation(*hash) != *generation {
                 self.cache.remove(&HashedLog { hash: *hash, log });
@@ -196,6 +220,10 @@ impl Denials {
         self.generation_counter(hash).fetch_add(1, Ordering::SeqCst);
         self.cache.remove(&HashedLog { hash, log });
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Invalidates the denials of logs that are being changed: when it is created, and when it is

@@ -11,7 +11,7 @@ use crate::window::{Check, LogId, Outcome};
 
 /// A check that no cached denial answers.
 pub(in crate::store) struct Lookup {
-    sent: Instant,
+    sent_ns: u64,
     max_age: Duration,
     hashes: Hashes,
     generations: SmallVec<[u64; 2]>,
@@ -35,23 +35,29 @@ impl Denials {
             return Err(None);
         }
         let hashes = self.hashes(&check.logs);
-        if let Some(outcome) = self.deny(check, &hashes, now) {
+        let now_ns = self.nanos_at(now);
+        if !self.have_expired(now_ns)
+            && let Some(outcome) = self.deny(check, &hashes, now_ns)
+        {
             return Ok(outcome);
         }
         let mut generations = SmallVec::new();
         for hash in &hashes {
             generations.push(self.generation(*hash));
         }
-        Err(Some(Lookup { sent: now, max_age, hashes, generations }))
+        Err(Some(Lookup { sent_ns: now_ns, max_age, hashes, generations }))
     }
 
     /// Caches the denial of a check by the store, and drops the denials that its outcome makes wrong.
     pub(super) fn end(&self, lookup: Option<&Lookup>, logs: &[LogId], outcome: &Outcome) {
-        let Some(Lookup { sent, max_age, hashes, generations }) = lookup else {
+        let Some(Lookup { sent_ns, max_age, hashes, generations }) = lookup else {
             return self.observe(logs, &self.hashes(logs), outcome);
         };
         if !outcome.admitted {
-            self.insert(logs, hashes, outcome, *sent, *max_age, generations);
+            self.insert(logs, hashes, outcome, *sent_ns, *max_age, generations);
+        } else if self.have_expired(*sent_ns) {
+            // There is no denial to drop.
+            return;
         }
         self.observe(logs, hashes, outcome);
     }
