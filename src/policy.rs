@@ -6,6 +6,7 @@ mod error;
 mod handle;
 mod interned;
 mod kept_texts;
+mod log_name;
 mod penalty;
 mod policies;
 #[cfg(test)]
@@ -27,6 +28,7 @@ pub(crate) use self::handle::HandleId;
 pub use self::handle::PolicyHandle;
 use self::kept_texts::KeptTexts;
 pub(crate) use self::kept_texts::{FieldTexts, QuotaTexts, VISIBLE, field};
+use self::log_name::LogName;
 pub(crate) use self::penalty::LONGEST_BAN;
 pub use self::penalty::Penalty;
 pub use self::policies::{Policies, PolicyChange};
@@ -71,7 +73,7 @@ pub(crate) fn is_name(text: &str) -> bool {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
     name: Arc<PolicyLabel>,
-    log_name: Arc<str>,
+    log_name: LogName,
     /// Sorted by window and then by limit, so that equal sets are equal policies.
     quotas: SmallVec<[Quota; 2]>,
     candidates: SmallVec<[Quota; 0]>,
@@ -105,17 +107,17 @@ impl Policy {
         if !is_name(name) {
             return Err(PolicyError::Name { name: name.to_owned() });
         }
-        Ok(Self::with(name, name.into()))
+        Ok(Self::with(name, name))
     }
 
     fn unnamed() -> Self {
-        Self::with(DEFAULT_NAME, Arc::default())
+        Self::with(DEFAULT_NAME, "")
     }
 
-    fn with(name: &str, log_name: Arc<str>) -> Self {
+    fn with(name: &str, log_name: &str) -> Self {
         Self {
             name: Arc::new(name.into()),
-            log_name,
+            log_name: log_name.into(),
             quotas: SmallVec::new(),
             candidates: SmallVec::new(),
             penalty: None,
@@ -226,6 +228,11 @@ impl Policy {
     #[must_use]
     pub fn log_name(&self) -> &str {
         &self.log_name
+    }
+
+    /// Returns the hash of the log name.
+    pub(crate) fn log_name_hash(&self) -> u64 {
+        self.log_name.known_hash()
     }
 
     pub(crate) fn shares_logs_with(self: &Arc<Self>, other: &Arc<Self>) -> bool {

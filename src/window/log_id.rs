@@ -37,7 +37,7 @@ impl Eq for LogId {}
 
 impl Hash for LogId {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.policy.log_name().hash(state);
+        state.write_u64(self.policy.log_name_hash());
         self.key.hash(state);
     }
 }

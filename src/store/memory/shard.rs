@@ -166,7 +166,7 @@ impl Shard {
 }
 
 pub(super) fn hash(hasher: &RandomState, policy: &Policy, key: &[u8]) -> u64 {
-    hasher.hash_one((policy.log_name(), key))
+    hasher.hash_one((policy.log_name_hash(), key))
 }
 
 pub(super) enum Locked<'a> {

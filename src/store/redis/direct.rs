@@ -184,9 +184,8 @@ impl DirectStore {
 
     /// Decides with `admit_all.lua`, and once more if the reply is lost.
     async fn admit_alone(&self, check: &Check) -> CheckResult {
-        let is_repeated = check.repeated || self.0.resends;
-        let result = self.admit_all(check, if is_repeated { "repeat" } else { "new" }).await;
-        match result {
+        let mode = if check.repeated || self.0.resends { "repeat" } else { "new" };
+        match self.admit_all(check, mode).await {
             Err(error) => self.repeat_if_lost(check, error).await,
             outcome => outcome,
         }
