@@ -7,6 +7,7 @@ mod ban_explanation;
 mod ban_record;
 mod check;
 mod decision;
+mod entries;
 mod explanation;
 mod identity;
 mod log;
@@ -27,12 +28,14 @@ pub use self::check::Check;
 pub(crate) use self::check::ensure_cost;
 pub use self::decision::{Admitted, Decision, Denied, Usage};
 #[cfg(any(feature = "memory", feature = "contract"))]
+pub(crate) use self::entries::Entry;
+#[cfg(any(feature = "memory", feature = "contract"))]
 pub(crate) use self::explanation::MAX_LISTED;
 pub use self::explanation::{Explanation, LoggedAdmission, QuotaExplanation};
+#[cfg(any(feature = "memory", feature = "contract"))]
+pub(crate) use self::log::Log;
 #[cfg(feature = "redis")]
 pub(crate) use self::log::QuotaReading;
-#[cfg(any(feature = "memory", feature = "contract"))]
-pub(crate) use self::log::{Entry, Log};
 pub use self::log_id::{LogCost, LogId};
 pub(crate) use self::outcome::Rollback;
 pub use self::outcome::{DecidedBy, LogOutcome, Outcome};

@@ -171,7 +171,7 @@ impl Replayed {
             outcome.set_ban(ban);
         }
         if !outcome.denies() && cost > 0 {
-            self.log.compact(now_us, policy.longest_window_us());
+            self.log.remove_expired(now_us, policy.longest_window_us());
             self.log.add(Entry { at_us: now_us, id }, cost, u32::MAX);
         }
         outcome

@@ -8,7 +8,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::ban_explanation::BanExplanation;
-use super::log::{Entry, Log, QuotaReading};
+use super::entries::Entry;
+use super::log::{Log, QuotaReading};
 use super::log_id::LogId;
 use super::outcome::DecidedBy;
 #[cfg(feature = "serde")]

@@ -1,17 +1,10 @@
 //! [`Log`]: the admissions of a key, and the state of a quota that follows from them.
 
-use smallvec::SmallVec;
 use uuid::Uuid;
 
+use super::entries::{Entries, Entry, count_first};
 use super::state::QuotaState;
 use crate::quota::Quota;
-
-/// One place that an admitted request takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) at_us: u64,
-    pub(crate) id: Uuid,
-}
 
 /// What a log holds of the window of one quota.
 #[derive(Clone, Debug)]
@@ -26,17 +19,15 @@ pub(crate) struct QuotaReading {
 
 /// The admissions of one key under one policy, oldest first.
 ///
-/// Expired entries stay at the front until they are as many as the others, so that an admission does
-/// not move all entries.
+/// Expired entries stay at the front until the next admission.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    /// One entry needs no allocation: most keys of a crowd have only one.
-    entries: SmallVec<[Entry; 1]>,
+    entries: Entries,
 }
 
 impl Log {
     pub(crate) const fn new() -> Self {
-        Self { entries: SmallVec::new_const() }
+        Self { entries: Entries::Empty }
     }
 
     /// Returns the state of `quota` at `now_us` for a request of cost `cost`.
@@ -45,36 +36,28 @@ impl Log {
     /// this alone: if it has left the window, so have all older ones. A cost above the limit never
     /// fits, and its wait is one whole window.
     pub(crate) fn state(&self, now_us: u64, quota: Quota, cost: u32) -> QuotaState {
-        let window_us = quota.window_us();
-        let expired = self.count_expired(now_us, window_us);
-        let used = self.entries.len() - expired;
+        let (entries, window_us) = (&self.entries[..], quota.window_us());
+        let expired = count_expired(entries, now_us, window_us);
+        let used = entries.len() - expired;
         let time_left = |entry: &Entry| entry.at_us + window_us - now_us;
 
-        let must_leave = self.must_leave(quota, cost);
+        let must_leave = must_leave(entries, quota, cost);
         QuotaState {
             remaining: quota.limit().saturating_sub(u32::try_from(used).unwrap_or(u32::MAX)),
             wait_us: match must_leave {
                 None => window_us,
-                Some(Some(index)) if index >= expired => time_left(&self.entries[index]),
+                Some(Some(index)) if index >= expired => time_left(&entries[index]),
                 Some(_) => 0,
             },
-            reset_us: self.entries.get(expired).map_or(0, time_left),
+            reset_us: entries.get(expired).map_or(0, time_left),
         }
-    }
-
-    /// Returns the index of the newest entry that has to leave before a request fits, if there is one,
-    /// or `None` if the request never fits.
-    #[inline]
-    fn must_leave(&self, quota: Quota, cost: u32) -> Option<Option<usize>> {
-        let may_stay = quota.limit().checked_sub(cost)?;
-        Some(self.entries.len().checked_sub(may_stay as usize + 1))
     }
 
     /// Returns what the log holds of the window of `quota`, for a request of cost `cost`, with at most
     /// `most` of its entries.
     pub(crate) fn read(&self, now_us: u64, quota: Quota, cost: u32, most: usize) -> QuotaReading {
         let live = self.live(now_us, quota.window_us());
-        let must_leave = self.must_leave(quota, cost).flatten();
+        let must_leave = must_leave(&self.entries, quota, cost).flatten();
         QuotaReading {
             taken: u32::try_from(live.len()).unwrap_or(u32::MAX),
             must_leave: must_leave.map(|index| self.entries[index]),
@@ -84,40 +67,18 @@ impl Log {
 
     /// Returns how many bytes the log has on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
-        if self.entries.spilled() { self.entries.capacity() * size_of::<Entry>() } else { 0 }
-    }
-
-    /// Returns how many entries have left a window. They are the oldest ones.
-    fn count_expired(&self, now_us: u64, window_us: u64) -> usize {
-        match self.entries.first() {
-            Some(oldest) if oldest.at_us + window_us <= now_us => {
-                self.entries.partition_point(|entry| entry.at_us + window_us <= now_us)
-            }
-            _ => 0,
-        }
+        self.entries.heap_bytes()
     }
 
     /// Adds `cost` entries of one request. `limit` is the highest limit of the policy.
     ///
     /// The entries stay ordered by timestamp, also after the clock has stepped back.
     pub(crate) fn add(&mut self, entry: Entry, cost: u32, limit: u32) {
-        let (length, wanted) = (self.entries.len(), self.entries.len() + cost as usize);
-        if wanted > self.entries.capacity() {
-            // Few logs ever hold more than the limit, so it caps the growth.
-            let capacity = match limit as usize {
-                limit if wanted <= limit => (2 * length).clamp(wanted, limit),
-                _ => wanted.max(length + length / 2),
-            };
-            self.entries.reserve_exact(capacity - length);
-        }
         // Nearly always none: only after the clock has stepped back, or after a reply that overtook
         // others.
         let newer = self.entries.iter().rev().take_while(|other| other.at_us > entry.at_us).count();
-        if newer == 0 {
-            (0..cost).for_each(|_| self.entries.push(entry));
-        } else {
-            self.entries.insert_many(length - newer, (0..cost).map(|_| entry));
-        }
+        let index = self.entries.len() - newer;
+        self.entries.insert(index, entry, cost as usize, limit as usize);
     }
 
     /// Adds an admission by another store, unless the log has its identity. In that case an older
@@ -147,7 +108,7 @@ impl Log {
 
     /// Returns the entries that have not left a window, oldest first.
     pub(crate) fn live(&self, now_us: u64, window_us: u64) -> &[Entry] {
-        &self.entries[self.count_expired(now_us, window_us)..]
+        &self.entries[count_expired(&self.entries, now_us, window_us)..]
     }
 
     /// Removes the entries of one request, and returns their number.
@@ -165,17 +126,15 @@ impl Log {
         let (entry, end) = (self.entries[last], last + 1);
         let held = self.entries[..end].iter().rev().take_while(|other| **other == entry).count();
         match (cost as usize).checked_sub(held) {
-            Some(missing) => self.entries.insert_many(end, (0..missing).map(|_| entry)),
-            None => drop(self.entries.drain(end - (held - cost as usize)..end)),
+            Some(missing) => self.entries.insert(end, entry, missing, usize::MAX),
+            None => self.entries.remove(end - (held - cost as usize)..end),
         }
         held
     }
 
-    /// Removes the entries up to and including an instant, and returns their number.
-    pub(crate) fn remove_until(&mut self, at_us: u64) -> usize {
-        let old = self.entries.partition_point(|entry| entry.at_us <= at_us);
-        self.entries.drain(..old);
-        old
+    /// Removes the entries up to and including an instant.
+    pub(crate) fn remove_until(&mut self, at_us: u64) {
+        self.entries.remove_first(count_first(&self.entries, |entry| entry.at_us <= at_us));
     }
 
     /// Returns the number of entries. Some may have left the longest window.
@@ -190,26 +149,29 @@ impl Log {
         live.iter().rev().find(|entry| entry.id == id).map(|entry| entry.at_us)
     }
 
-    /// Removes the entries that have left the longest window, if they are at least half of all.
-    pub(crate) fn compact(&mut self, now_us: u64, longest_window_us: u64) {
-        let expired = self.count_expired(now_us, longest_window_us);
-        if expired > 0 && expired * 2 >= self.entries.len() {
-            self.remove_expired(now_us, longest_window_us);
-            // A burst under a high limit must not keep its memory for ever.
-            if self.entries.capacity() > 32 && self.entries.len() < self.entries.capacity() / 4 {
-                self.entries.shrink_to_fit();
-            }
-        }
-    }
-
     /// Removes the entries that have left the longest window.
+    #[inline]
     pub(crate) fn remove_expired(&mut self, now_us: u64, longest_window_us: u64) {
-        self.entries.drain(..self.count_expired(now_us, longest_window_us));
+        self.entries.remove_first(count_expired(&self.entries, now_us, longest_window_us));
     }
 
     pub(crate) fn newest_us(&self) -> Option<u64> {
         self.entries.last().map(|entry| entry.at_us)
     }
+}
+
+/// Returns how many entries have left a window. They are the oldest ones.
+#[inline]
+fn count_expired(entries: &[Entry], now_us: u64, window_us: u64) -> usize {
+    count_first(entries, |entry| entry.at_us + window_us <= now_us)
+}
+
+/// Returns the index of the newest entry that has to leave before a request fits, if there is one, or
+/// `None` if the request never fits.
+#[inline]
+fn must_leave(entries: &[Entry], quota: Quota, cost: u32) -> Option<Option<usize>> {
+    let may_stay = quota.limit().checked_sub(cost)?;
+    Some(entries.len().checked_sub(may_stay as usize + 1))
 }
 
 #[cfg(test)]

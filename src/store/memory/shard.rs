@@ -26,7 +26,7 @@ impl StoredLog {
     }
 
     pub(super) fn add(&mut self, entry: Entry, now_us: u64, cost: u32) {
-        self.entries.compact(now_us, self.policy.longest_window_us());
+        self.entries.remove_expired(now_us, self.policy.longest_window_us());
         self.entries.add(entry, cost, highest_limit(&self.policy));
     }
 

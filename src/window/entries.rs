@@ -1,0 +1,228 @@
+//! [`Entries`]: the entries of a log, oldest first.
+
+use std::iter::repeat_n;
+use std::ops::{Deref, Range};
+use std::slice;
+
+use uuid::Uuid;
+
+/// One place that an admitted request takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) at_us: u64,
+    pub(crate) id: Uuid,
+}
+
+/// A queue of entries, in one piece of memory. It takes 32 bytes, and one entry needs no allocation: most
+/// keys of a crowd have only one.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Entries {
+    #[default]
+    Empty,
+    One(Entry),
+    /// The first `removed` entries are no longer part of the queue. They leave the memory when they are as
+    /// many as the others, so that a removal does not move all others.
+    Many {
+        removed: u32,
+        entries: Vec<Entry>,
+    },
+}
+
+impl Entries {
+    /// Inserts an entry `count` times before an index. Few logs ever hold more than `limit` entries, so it
+    /// caps the growth.
+    pub(super) fn insert(&mut self, index: usize, entry: Entry, count: usize, limit: usize) {
+        match self {
+            _ if count == 0 => {}
+            Self::Empty if count == 1 => *self = Self::One(entry),
+            Self::Empty | Self::One(_) => {
+                let mut entries = Vec::with_capacity(grown(self.len(), count, limit));
+                entries.extend_from_slice(self);
+                *self = Self::Many { removed: 0, entries };
+                self.insert(index, entry, count, limit);
+            }
+            Self::Many { removed, entries } => {
+                if count > entries.capacity() - entries.len() {
+                    entries.reserve_exact(grown(entries.len(), count, limit) - entries.len());
+                }
+                let index = *removed as usize + index;
+                if index == entries.len() {
+                    (0..count).for_each(|_| entries.push(entry));
+                } else {
+                    entries.splice(index..index, repeat_n(entry, count));
+                }
+            }
+        }
+    }
+
+    /// Removes the entries of a range.
+    pub(super) fn remove(&mut self, range: Range<usize>) {
+        match self {
+            Self::Many { removed, entries } => {
+                let removed = *removed as usize;
+                entries.drain(removed + range.start..removed + range.end);
+            }
+            Self::One(_) if range.contains(&0) => *self = Self::Empty,
+            Self::Empty | Self::One(_) => {}
+        }
+    }
+
+    /// Removes the first entries, in constant time on average.
+    #[inline]
+    pub(super) fn remove_first(&mut self, count: usize) {
+        match self {
+            _ if count == 0 => {}
+            Self::Empty | Self::One(_) => *self = Self::Empty,
+            Self::Many { removed, entries } => {
+                let all = *removed as usize + count;
+                match u32::try_from(all) {
+                    Ok(all) if 2 * (all as usize) < entries.len() => *removed = all,
+                    _ => {
+                        *removed = 0;
+                        entries.drain(..all);
+                        // A burst under a high limit must not keep its memory for ever.
+                        if entries.capacity() > 32 && entries.len() < entries.capacity() / 4 {
+                            entries.shrink_to_fit();
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns how many bytes the entries have on the heap.
+    pub(super) fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Empty | Self::One(_) => 0,
+            Self::Many { entries, .. } => entries.capacity() * size_of::<Entry>(),
+        }
+    }
+}
+
+impl Deref for Entries {
+    type Target = [Entry];
+
+    #[inline]
+    fn deref(&self) -> &[Entry] {
+        match self {
+            Self::Empty => &[],
+            Self::One(entry) => slice::from_ref(entry),
+            Self::Many { removed, entries } => &entries[*removed as usize..],
+        }
+    }
+}
+
+/// Returns how many of the first entries have a property that no later entry has.
+///
+/// Usually few do. So the search begins at the front, and takes time proportional to the logarithm of
+/// their number.
+#[inline]
+pub(super) fn count_first(entries: &[Entry], has: impl Fn(&Entry) -> bool) -> usize {
+    match entries {
+        [first, ..] if has(first) => {}
+        _ => return 0,
+    }
+    let mut end = 1;
+    while entries.get(end).is_some_and(&has) {
+        end *= 2;
+    }
+    entries[..end.min(entries.len())].partition_point(has)
+}
+
+/// Returns the capacity of a memory that has `length` entries and gets `more`.
+fn grown(length: usize, more: usize, limit: usize) -> usize {
+    let wanted = length + more;
+    if wanted <= limit {
+        (2 * length).clamp(wanted, limit)
+    } else {
+        wanted.max(length + length / 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert { newer: usize, count: usize },
+        Remove { newer: usize, count: usize },
+        RemoveFirst(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..3_usize, 0..4_usize).prop_map(|(newer, count)| Step::Insert { newer, count }),
+            1 => (0..9_usize, 0..4_usize).prop_map(|(newer, count)| Step::Remove { newer, count }),
+            4 => (0..5_usize).prop_map(Step::RemoveFirst),
+            1 => Just(Step::RemoveFirst(usize::MAX)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn entries_are_those_of_a_vector(steps in prop::collection::vec(step(), 0..200)) {
+            let (mut entries, mut model) = (Entries::default(), Vec::new());
+            for (id, step) in steps.into_iter().enumerate() {
+                let length = model.len();
+                match step {
+                    Step::Insert { newer, count } => {
+                        let index = length.saturating_sub(newer);
+                        let entry = Entry { at_us: 0, id: Uuid::from_u128(id as u128) };
+                        entries.insert(index, entry, count, 5);
+                        model.splice(index..index, repeat_n(entry, count));
+                    }
+                    Step::Remove { newer, count } => {
+                        let end = length.saturating_sub(newer);
+                        let range = end.saturating_sub(count)..end;
+                        entries.remove(range.clone());
+                        model.drain(range);
+                    }
+                    Step::RemoveFirst(count) => {
+                        let count = count.min(length);
+                        entries.remove_first(count);
+                        model.drain(..count);
+                    }
+                }
+                prop_assert_eq!(&entries[..], &model[..]);
+            }
+        }
+
+        #[test]
+        fn search_from_the_front_finds_the_boundary(length in 0..70_usize, old in 0..70_usize) {
+            let entry = |at_us| Entry { at_us, id: Uuid::nil() };
+            let entries: Vec<Entry> = (0..length as u64).map(entry).collect();
+            let counted = count_first(&entries, |entry| entry.at_us < old as u64);
+            prop_assert_eq!(counted, old.min(length));
+        }
+    }
+
+    #[test]
+    fn steady_log_does_not_grow() {
+        let entry = Entry { at_us: 0, id: Uuid::nil() };
+        let mut entries = Entries::default();
+        entries.insert(0, entry, 100, 100);
+        for _ in 0..10_000 {
+            entries.remove_first(1);
+            entries.insert(99, entry, 1, 100);
+        }
+        assert_eq!(entries.len(), 100);
+        let most = 3 * 100 * size_of::<Entry>();
+        assert!(entries.heap_bytes() <= most, "{} bytes", entries.heap_bytes());
+        entries.remove_first(95);
+        assert!(entries.heap_bytes() <= 5 * size_of::<Entry>(), "memory is freed after a burst");
+    }
+
+    #[test]
+    fn few_entries_take_little_memory() {
+        assert_eq!(size_of::<Entries>(), 32);
+        let mut entries = Entries::default();
+        let heap_bytes = [0, 2, 4, 4, 5].map(|places| places * size_of::<Entry>());
+        for bytes in heap_bytes {
+            entries.insert(entries.len(), Entry { at_us: 0, id: Uuid::nil() }, 1, 5);
+            assert_eq!(entries.heap_bytes(), bytes);
+        }
+    }
+}
