@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -85,9 +86,10 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///   the request is taken by this task or starts another one.
 /// - The caller of a lone request holds its future and does not poll it. The others do not wait.
 ///   Test: `unpolled_lone_check_delays_no_other`.
-/// - The runtime of the task ends. The callers whose requests it had taken learn that at once, by
-///   their dropped senders. The next request starts another task.
-///   Test: `batch_outlives_its_runtime`.
+/// - The runtime of the task ends. The callers whose requests it had taken, and of those that wait
+///   behind them, learn that at once, by their dropped senders. What outlives its caller stays in the
+///   queue. The next request starts another task.
+///   Tests: `batch_outlives_its_runtime`, `queued_caller_learns_that_the_task_is_gone`.
 /// - The runtime of the task is no longer polled, but not dropped either. Callers give up at their
 ///   time limit. A task whose last call has begun longer ago than that counts as gone.
 ///   Test: `unpolled_batch_delays_no_other`.
@@ -212,9 +214,9 @@ impl<R: BatchedRequest> Future for SentRequest<R> {
         match self.project() {
             SentRequestProject::Batched { reply } => reply.poll(cx).map(|reply| match reply {
                 Ok(Ok(reply)) => reply,
-                // The task has ended with its runtime. It may have sent the request.
+                // The task has ended with its runtime, or panicked. It may have sent the request.
                 Ok(Err(_)) => {
-                    let message = "the runtime of the call has ended".to_owned();
+                    let message = "the task of the call has ended".to_owned();
                     Err(StoreError::Disconnected { message })
                 }
                 Err(_) => Err(StoreError::Timeout),
@@ -239,8 +241,15 @@ impl<R: BatchedRequest> Task<R> {
 impl<R: BatchedRequest> Drop for Task<R> {
     fn drop(&mut self) {
         if let Some(batch) = &self.0 {
+            let mut queue = batch.0.lock();
             // The next request starts another task.
-            batch.0.lock().sending_since = None;
+            queue.sending_since = None;
+            // There may be no next request.
+            let abandoned =
+                if R::OUTLIVES_CALLER { VecDeque::new() } else { mem::take(&mut queue.waiting) };
+            drop(queue);
+            // Not under the lock: it wakes the callers.
+            drop(abandoned);
         }
     }
 }
@@ -284,7 +293,7 @@ impl<R: BatchedRequest> Shared<R> {
         let mut waiting = 0;
         for _ in 0..MOST_YIELDS {
             yield_now().await;
-            let before = std::mem::replace(&mut waiting, self.lock().waiting.len());
+            let before = mem::replace(&mut waiting, self.lock().waiting.len());
             if waiting == before || waiting >= MOST {
                 break;
             }

@@ -37,7 +37,8 @@ pub(super) const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
 /// - A key that is denied again and again costs the store about one check a second, however many
 ///   requests it sends: one of them renews the denial before it expires.
 /// - The wait of a cached denial is never too short for the logs that are cached: it counts from
-///   when the outcome arrived.
+///   when the outcome arrived. The exception is a log that policies with different limits share:
+///   what another one admits meanwhile makes the wait longer. The next renewal has the new wait.
 /// - A denial is dropped when its policy is replaced, and when the key is reset or a request of it
 ///   is admitted, settled, cancelled, restored or rolled back through a clone of this cache.
 /// - For a request under several policies, each full log is cached by itself. A denial from memory

@@ -311,6 +311,28 @@ fn batch_outlives_its_runtime() {
 }
 
 #[test]
+fn queued_caller_learns_that_the_task_is_gone() {
+    let (servers, first) = (runtime(), runtime());
+    let redis = servers.block_on(Redis::start());
+    let store = RedisStore::builder().response_timeout(60 * TIMEOUT).deny_cache(false);
+    let store = servers.block_on(store.connect(redis.url())).unwrap();
+    servers.block_on(redis.run::<()>(&["CLIENT", "PAUSE", "60000", "WRITE"]));
+    let alone = servers.spawn(store.admit(&check("alone")));
+    std::thread::sleep(TIMEOUT / 10);
+    // Its runtime has the task, which has sent the request.
+    let taken = first.spawn(store.admit(&check("taken")));
+    std::thread::sleep(TIMEOUT / 10);
+    let queued = servers.spawn(store.admit(&check("queued")));
+    std::thread::sleep(TIMEOUT / 10);
+    first.shutdown_background();
+    servers.block_on(redis.run::<()>(&["CLIENT", "UNPAUSE"]));
+    // No other request comes that would start another task.
+    let outcome = servers.block_on(async { tokio::time::timeout(8 * TIMEOUT, queued).await });
+    assert!(outcome.expect("the task is gone").unwrap().unwrap().admitted);
+    drop((alone, taken));
+}
+
+#[test]
 fn unpolled_batch_delays_no_other() {
     let servers = runtime();
     let redis = servers.block_on(Redis::start());

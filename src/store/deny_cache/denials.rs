@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::hashed_log::{HashedLog, Hashes, KnownHash};
 use crate::policy::Policy;
-use crate::time::micros;
+use crate::time::{micros, nanos};
 use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, Rollback, Strike};
 
 /// The part of its time after which a denial is renewed, so that the requests of a busy key do not
@@ -220,10 +220,6 @@ impl Denials {
         self.generation_counter(hash).fetch_add(1, Ordering::SeqCst);
         self.cache.remove(&HashedLog { hash, log });
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Invalidates the denials of logs that are being changed: when it is created, and when it is

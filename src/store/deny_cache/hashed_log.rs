@@ -1,4 +1,4 @@
-//! [`HashedLog`]: a log with its hash. An admission looks for its log three times and hashes it once.
+//! [`HashedLog`]: a log with its hash. A check looks for its log up to three times and hashes it once.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
