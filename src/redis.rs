@@ -12,6 +12,7 @@ mod connection;
 mod keys;
 mod outage;
 mod reply;
+mod scan;
 mod scripts;
 #[cfg(feature = "sentinel")]
 mod sentinel;
@@ -26,6 +27,7 @@ pub(crate) use self::connection::{Connection, Connector};
 pub(crate) use self::keys::Keys;
 pub(crate) use self::outage::Outage;
 pub(crate) use self::reply::{Numbers, Replies, malformed, read};
+pub(crate) use self::scan::Scan;
 #[cfg(test)]
 pub(crate) use self::scripts::EXPIRES_LATER_MS;
 pub(crate) use self::scripts::{Script, Scripts};

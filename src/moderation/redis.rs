@@ -1,7 +1,5 @@
 //! Senders in Redis: implements [`SpeechStore`] for [`RedisStore`].
 
-mod scan;
-
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +10,7 @@ use super::rule::Rule;
 use super::store::{History, Log, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore};
 use crate::error::StoreError;
 use crate::key::Key;
-use crate::redis::{Client, malformed, read};
+use crate::redis::{Client, Scan, malformed, read};
 use crate::store::{RedisStore, StoreFuture};
 use crate::time::micros;
 
@@ -109,7 +107,17 @@ impl SpeechStore for RedisStore {
 
     fn muted_senders(&self, position: u64, count: usize) -> StoreFuture<(Vec<Key>, Option<u64>)> {
         let client = self.client().clone();
-        StoreFuture::later(async move { scan::scan(&client, NAMES[3], position, count).await })
+        StoreFuture::later(async move {
+            let mut scan = Scan::new(&client, NAMES[3], position, "listing mutes on a Cluster")?;
+            let mut senders = Vec::new();
+            loop {
+                let found = scan.step(count.saturating_sub(senders.len())).await?;
+                senders.extend(found.into_iter().map(|(_, sender)| sender));
+                if scan.is_over() || senders.len() >= count.max(1) {
+                    return Ok((senders, scan.next_position()));
+                }
+            }
+        })
     }
 }
 

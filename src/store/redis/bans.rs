@@ -1,6 +1,5 @@
 //! The bans of a [`RedisStore`].
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +11,9 @@ use super::reply::{self, BanOutcome, BanReply};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::Policy;
-use crate::redis::{Client, read};
+use crate::redis::{Client, Scan, read};
 use crate::store::{Ban, BanCursor, BanPage, BanStore, StoreFuture};
 use crate::window::LogId;
-
-const MIN_STEP: usize = 10;
-const MAX_STEP: usize = 1_000;
-const MAX_PER_PAGE: usize = 100_000;
 
 /// Imposes a ban. If the duration is zero, reads the present one.
 async fn call_ban(
@@ -77,98 +72,46 @@ impl BanStore for RedisStore {
     fn page(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage> {
         let (client, policy) = (self.client.clone(), policy.clone());
         StoreFuture::later(async move {
-            if client.is_cluster() {
-                return Err(StoreError::Unsupported { what: "listing bans on a Cluster" });
+            let name = format!("{}:ban", policy.log_name());
+            let position = cursor.position();
+            let mut scan = Scan::new(&client, &name, position, "listing bans on a Cluster")?;
+            let mut bans = Vec::new();
+            loop {
+                let found = scan.step(count.saturating_sub(bans.len())).await?;
+                bans.extend(read_bans(&client, found).await?);
+                if scan.is_over() || bans.len() >= count.max(1) {
+                    return Ok(BanPage::new(bans, scan.next_position().map(BanCursor::new)));
+                }
             }
-            page(&client, &policy, cursor, count).await
         })
     }
 }
 
-/// Scans from a cursor until `count` bans are found or [`MAX_PER_PAGE`] keys are covered.
-async fn page(
+/// Returns the present bans among these ban records, in one round trip.
+async fn read_bans(
     client: &Client,
-    policy: &Policy,
-    cursor: BanCursor,
-    count: usize,
-) -> Result<BanPage, StoreError> {
-    let scan = Scan::new(client, policy);
-    let (mut cursor, mut step) = (cursor.position(), count.clamp(MIN_STEP, MAX_STEP));
-    let (mut seen, mut bans, mut covered) = (HashSet::new(), Vec::new(), 0);
-    loop {
-        let (next, mut keys) = scan.step(cursor, step).await?;
-        let found = keys.len();
-        // SCAN may return a key more than once.
-        keys.retain(|(_, key)| seen.insert(key.clone()));
-        bans.extend(scan.read_bans(keys).await?);
-        (cursor, covered) = (next, covered + step);
-        if cursor == 0 {
-            return Ok(BanPage::new(bans, None));
-        }
-        if bans.len() >= count.max(1) || covered >= MAX_PER_PAGE {
-            return Ok(BanPage::new(bans, Some(BanCursor::new(cursor))));
-        }
-        // Large steps where bans are rare among other keys. Where most keys are bans, a large step
-        // would find more than the page needs.
-        let missing = (count - bans.len()).clamp(MIN_STEP, MAX_STEP);
-        step = if found * 4 < step { (step * 2).min(MAX_STEP) } else { missing };
+    records: Vec<(Vec<u8>, Key)>,
+) -> Result<Vec<(Key, Ban)>, StoreError> {
+    if records.is_empty() {
+        return Ok(Vec::new());
     }
+    let mut request = Pipeline::with_capacity(records.len() + 1);
+    request.cmd("TIME");
+    for (name, _) in &records {
+        request.cmd("HMGET").arg(name).arg("until").arg("reason");
+    }
+    let mut replies = client.send_all(&request).await?.into_iter();
+    let now_us = replies.next().map_or(Ok((0, 0)), |time| read(&time))?;
+    let now_us = now_us.0 * 1_000_000 + now_us.1;
+    let mut bans = Vec::with_capacity(records.len());
+    for ((_, key), reply) in records.into_iter().zip(replies) {
+        let (until_us, reason): (Option<u64>, Option<Vec<u8>>) = read(&reply)?;
+        let wait_us = until_us.unwrap_or(0).saturating_sub(now_us);
+        if wait_us > 0 {
+            let reason = String::from_utf8_lossy(&reason.unwrap_or_default()).into_owned();
+            let remaining = Duration::from_micros(wait_us);
+            bans.push((key, Ban { remaining, reason, is_new: false }));
+        }
+    }
+    Ok(bans)
 }
-
-struct Scan<'a> {
-    client: &'a Client,
-    name: String,
-    pattern: String,
-}
-
-impl<'a> Scan<'a> {
-    fn new(client: &'a Client, policy: &Policy) -> Self {
-        let name = format!("{}:ban", policy.log_name());
-        Self { client, pattern: client.keys().pattern(&name), name }
-    }
-
-    /// Scans about `count` keys of the database. Returns the next cursor, and the ban records found
-    /// with their keys.
-    async fn step(
-        &self,
-        cursor: u64,
-        count: usize,
-    ) -> Result<(u64, Vec<(RedisKey, Key)>), StoreError> {
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(count);
-        let (next, found): (u64, Vec<RedisKey>) = read(&self.client.send(&scan).await?)?;
-        let key = |redis_key: RedisKey| {
-            let key = self.client.keys().key_of(&redis_key, &self.name)?;
-            Some((redis_key, key))
-        };
-        Ok((next, found.into_iter().filter_map(key).collect()))
-    }
-
-    /// Returns the present bans among these ban records, in one round trip.
-    async fn read_bans(&self, keys: Vec<(RedisKey, Key)>) -> Result<Vec<(Key, Ban)>, StoreError> {
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut request = Pipeline::with_capacity(keys.len() + 1);
-        request.cmd("TIME");
-        for (redis_key, _) in &keys {
-            request.cmd("HMGET").arg(redis_key).arg("until").arg("reason");
-        }
-        let mut replies = self.client.send_all(&request).await?.into_iter();
-        let now_us = replies.next().map_or(Ok((0, 0)), |time| read(&time))?;
-        let now_us = now_us.0 * 1_000_000 + now_us.1;
-        let mut bans = Vec::with_capacity(keys.len());
-        for ((_, key), reply) in keys.into_iter().zip(replies) {
-            let (until_us, reason): (Option<u64>, Option<Vec<u8>>) = read(&reply)?;
-            let wait_us = until_us.unwrap_or(0).saturating_sub(now_us);
-            if wait_us > 0 {
-                let reason = String::from_utf8_lossy(&reason.unwrap_or_default()).into_owned();
-                let remaining = Duration::from_micros(wait_us);
-                bans.push((key, Ban { remaining, reason, is_new: false }));
-            }
-        }
-        Ok(bans)
-    }
-}
-
-type RedisKey = Vec<u8>;
