@@ -96,3 +96,22 @@ async fn list_of_bans_is_few_round_trips() {
     let reads = reads().await - before;
     assert!(reads < 300, "{reads} reads for 3,000 bans");
 }
+
+/// An admin's page must not keep Redis busy for long, however large the database is.
+#[tokio::test]
+async fn page_covers_a_part_of_a_large_database() {
+    let redis = Redis::start().await;
+    let script = "for number = 1, 250000 do redis.call('SET', number, '') end";
+    redis.run::<()>(&["EVAL", script, "0"]).await;
+    let bans = Bans::new(policy(), redis.store().await);
+    bans.impose("alice", Duration::from_secs(60), "").await.unwrap();
+    let (mut cursor, mut pages, mut found) = (BanCursor::default(), 0, 0);
+    loop {
+        let page = bans.page(cursor, 10).await.unwrap();
+        (pages, found) = (pages + 1, found + page.bans.len());
+        let Some(next) = page.next else { break };
+        cursor = next;
+    }
+    assert!((3..=4).contains(&pages), "{pages} pages of 250,000 keys");
+    assert_eq!(found, 1);
+}
