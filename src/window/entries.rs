@@ -35,16 +35,7 @@ impl Entries {
         match self {
             _ if count == 0 => {}
             Self::Empty if count == 1 => *self = Self::One(entry),
-            Self::Empty | Self::One(_) => {
-                let mut entries = Vec::with_capacity(grown(self.len(), count, limit));
-                entries.extend_from_slice(self);
-                *self = Self::Many { removed: 0, entries };
-                self.insert(index, entry, count, limit);
-            }
-            Self::Many { removed, entries } => {
-                if count > entries.capacity() - entries.len() {
-                    entries.reserve_exact(grown(entries.len(), count, limit) - entries.len());
-                }
+            Self::Many { removed, entries } if count <= entries.capacity() - entries.len() => {
                 let index = *removed as usize + index;
                 if index == entries.len() {
                     (0..count).for_each(|_| entries.push(entry));
@@ -52,6 +43,21 @@ impl Entries {
                     entries.splice(index..index, repeat_n(entry, count));
                 }
             }
+            _ => {
+                self.grow(count, limit);
+                self.insert(index, entry, count, limit);
+            }
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, more: usize, limit: usize) {
+        if let Self::Many { entries, .. } = self {
+            entries.reserve_exact(grown(entries.len(), more, limit) - entries.len());
+        } else {
+            let mut entries = Vec::with_capacity(grown(self.len(), more, limit));
+            entries.extend_from_slice(self);
+            *self = Self::Many { removed: 0, entries };
         }
     }
 
