@@ -1,5 +1,7 @@
 //! Checks of concurrent callers, which go to Redis in one script call.
 
+mod runtimes;
+
 use std::future::poll_fn;
 use std::ops::Range;
 use std::pin::Pin;
@@ -9,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually, patient};
-use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tower_sliding_window::store::{
     Admission, Check, LogId, LogSnapshot, Outcome, Store, StoreFuture,
@@ -268,86 +269,4 @@ async fn unpolled_lone_check_delays_no_other() {
     }
     assert!(started.elapsed() < Duration::from_secs(10), "before the time limit of the lone check");
     assert!(lone.await.unwrap().admitted);
-}
-
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
-}
-
-/// How long a reply may take where a task is lost.
-const TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Sends checks one after the other. Only the first may have to wait for its time limit.
-fn checks_go_on(servers: &Runtime, store: &RedisStore) {
-    let checks = async {
-        for number in 0..20 {
-            let outcome = spawn(store.admit(&check(format!("new-{number}")))).await.unwrap();
-            assert!(outcome.unwrap().admitted);
-        }
-    };
-    let done = servers.block_on(async { tokio::time::timeout(8 * TIMEOUT, checks).await });
-    done.expect("no check waits for the task that is lost");
-}
-
-#[test]
-fn batch_outlives_its_runtime() {
-    let (servers, first) = (runtime(), runtime());
-    let redis = servers.block_on(Redis::start());
-    let store = RedisStore::builder().response_timeout(TIMEOUT);
-    let store = servers.block_on(store.connect(redis.url())).unwrap();
-    servers.block_on(redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]));
-    // One goes alone on the runtime of the connection, so that the task is on the other one.
-    let alone = servers.spawn(store.admit(&check("alone")));
-    let is_blocked = async || redis.run::<String>(&["INFO", "clients"]).await;
-    servers.block_on(eventually("a call is held back", async || {
-        is_blocked().await.contains("blocked_clients:1")
-    }));
-    let waiting = first.spawn(store.admit(&check("waiting")));
-    std::thread::sleep(TIMEOUT / 10);
-    first.shutdown_background();
-    servers.block_on(redis.run::<()>(&["CLIENT", "UNPAUSE"]));
-    checks_go_on(&servers, &store);
-    drop((alone, waiting));
-}
-
-#[test]
-fn queued_caller_learns_that_the_task_is_gone() {
-    let (servers, first) = (runtime(), runtime());
-    let redis = servers.block_on(Redis::start());
-    let store = RedisStore::builder().response_timeout(60 * TIMEOUT).deny_cache(false);
-    let store = servers.block_on(store.connect(redis.url())).unwrap();
-    servers.block_on(redis.run::<()>(&["CLIENT", "PAUSE", "60000", "WRITE"]));
-    let alone = servers.spawn(store.admit(&check("alone")));
-    std::thread::sleep(TIMEOUT / 10);
-    // Its runtime has the task, which has sent the request.
-    let taken = first.spawn(store.admit(&check("taken")));
-    std::thread::sleep(TIMEOUT / 10);
-    let queued = servers.spawn(store.admit(&check("queued")));
-    std::thread::sleep(TIMEOUT / 10);
-    first.shutdown_background();
-    servers.block_on(redis.run::<()>(&["CLIENT", "UNPAUSE"]));
-    // No other request comes that would start another task.
-    let outcome = servers.block_on(async { tokio::time::timeout(8 * TIMEOUT, queued).await });
-    assert!(outcome.expect("the task is gone").unwrap().unwrap().admitted);
-    drop((alone, taken));
-}
-
-#[test]
-fn unpolled_batch_delays_no_other() {
-    let servers = runtime();
-    let redis = servers.block_on(Redis::start());
-    let store = RedisStore::builder().response_timeout(TIMEOUT);
-    let store = servers.block_on(store.connect(redis.url())).unwrap();
-    let unpolled = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    unpolled.block_on(async {
-        redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
-        for number in 0..3 {
-            spawn(store.admit(&check(format!("held-{number}"))));
-        }
-        tokio::time::sleep(TIMEOUT / 10).await;
-        redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
-    });
-    // Nothing polls that runtime any more, and its task has taken requests.
-    checks_go_on(&servers, &store);
-    drop(unpolled);
 }
