@@ -206,19 +206,32 @@ mod tests {
     }
 
     #[test]
-    fn steady_log_does_not_grow() {
+    fn steady_log_neither_grows_nor_moves_often() {
         let entry = Entry { at_us: 0, id: Uuid::nil() };
-        let mut entries = Entries::default();
+        let (mut entries, mut moves) = (Entries::default(), 0);
         entries.insert(0, entry, 100, 100);
         for _ in 0..10_000 {
             entries.remove_first(1);
+            moves += u32::from(matches!(entries, Entries::Many { removed: 0, .. }));
             entries.insert(99, entry, 1, 100);
         }
         assert_eq!(entries.len(), 100);
-        let most = 3 * 100 * size_of::<Entry>();
-        assert!(entries.heap_bytes() <= most, "{} bytes", entries.heap_bytes());
-        entries.remove_first(95);
-        assert!(entries.heap_bytes() <= 5 * size_of::<Entry>(), "memory is freed after a burst");
+        assert!(entries.heap_bytes() <= 3 * 100 * size_of::<Entry>(), "{}", entries.heap_bytes());
+        assert!((1..=200).contains(&moves), "{moves} moves");
+    }
+
+    #[test]
+    fn memory_is_freed_after_a_burst() {
+        let entry = Entry { at_us: 0, id: Uuid::nil() };
+        let after = |length, left| {
+            let mut entries = Entries::default();
+            entries.insert(0, entry, length, length);
+            entries.remove_first(length - left);
+            entries.heap_bytes() / size_of::<Entry>()
+        };
+        assert_eq!(after(100, 24), 24, "less than a quarter is left");
+        assert_eq!(after(100, 25), 100);
+        assert_eq!(after(32, 1), 32, "a small log keeps its memory");
     }
 
     #[test]
