@@ -108,12 +108,13 @@ impl SpeechStore for RedisStore {
     fn muted_senders(&self, position: u64, count: usize) -> StoreFuture<(Vec<Key>, Option<u64>)> {
         let client = self.client().clone();
         StoreFuture::later(async move {
-            let mut scan = Scan::new(&client, NAMES[3], position, "listing mutes on a Cluster")?;
+            let what = "listing mutes on a Cluster";
+            let mut scan = Scan::new(&client, NAMES[3], position, count, what)?;
             let mut senders = Vec::new();
             loop {
-                let found = scan.step(count.saturating_sub(senders.len())).await?;
+                let found = scan.step(senders.len()).await?;
                 senders.extend(found.into_iter().map(|(_, sender)| sender));
-                if scan.is_over() || senders.len() >= count.max(1) {
+                if scan.is_over(senders.len()) {
                     return Ok((senders, scan.next_position()));
                 }
             }

@@ -17,6 +17,8 @@ pub(crate) struct Scan<'a> {
     name: &'a str,
     pattern: String,
     position: u64,
+    /// How many items the page should have, at least 1.
+    count: usize,
     step: usize,
     /// How many keys of the database the steps of the page cover.
     covered: usize,
@@ -24,7 +26,8 @@ pub(crate) struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// Begins a page at a position: 0 for the first one, and [`Scan::next_position`] for the others.
+    /// Begins a page of about `count` items at a position: 0 for the first one, and
+    /// [`Scan::next_position`] for the others. `what` is what a Cluster can't do.
     ///
     /// # Errors
     ///
@@ -33,21 +36,23 @@ impl<'a> Scan<'a> {
         client: &'a Client,
         name: &'a str,
         position: u64,
+        count: usize,
         what: &'static str,
     ) -> Result<Self, StoreError> {
         if client.is_cluster() {
             return Err(StoreError::Unsupported { what });
         }
         let pattern = client.keys().pattern(name);
-        let (step, covered, seen) = (0, 0, HashSet::new());
-        Ok(Self { client, name, pattern, position, step, covered, seen })
+        let (count, step, covered, seen) = (count.max(1), 0, 0, HashSet::new());
+        Ok(Self { client, name, pattern, position, count, step, covered, seen })
     }
 
     /// Takes a step, and returns the Redis keys of the name with the keys that they belong to.
-    /// `missing` is how many more the page needs.
-    pub(crate) async fn step(&mut self, missing: usize) -> Result<Vec<(Vec<u8>, Key)>, StoreError> {
+    /// `items` is how many the page has.
+    pub(crate) async fn step(&mut self, items: usize) -> Result<Vec<(Vec<u8>, Key)>, StoreError> {
         // Where most keys have the name, a large step would find more than the page needs.
-        let step = self.step.max(missing.clamp(MIN_STEP, MAX_STEP));
+        let missing = self.count.saturating_sub(items).clamp(MIN_STEP, MAX_STEP);
+        let step = self.step.max(missing);
         let mut command = redis::cmd("SCAN");
         command.arg(self.position).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(step);
         let (next, names): (u64, Vec<Vec<u8>>) = read(&self.client.send(&command).await?)?;
@@ -66,10 +71,10 @@ impl<'a> Scan<'a> {
         Ok(found)
     }
 
-    /// Returns whether the page ends here, however many keys it has: it covers the rest of the
-    /// database, or a hundred thousand keys.
-    pub(crate) fn is_over(&self) -> bool {
-        self.position == 0 || self.covered >= MAX_PER_PAGE
+    /// Returns whether a page with so many items ends here. It ends with fewer than it should have if it
+    /// covers the rest of the database, or a hundred thousand keys.
+    pub(crate) fn is_over(&self, items: usize) -> bool {
+        items >= self.count || self.position == 0 || self.covered >= MAX_PER_PAGE
     }
 
     /// Returns where the next page begins, or `None` at the end of the database.

@@ -30,6 +30,12 @@ fn spawn(outcome: StoreFuture<Outcome>) -> JoinHandle<Result<Outcome, StoreError
     tokio::spawn(outcome)
 }
 
+/// Waits until Redis, which is paused, has a call.
+async fn call_is_held_back(redis: &Redis) {
+    let clients = async || redis.run::<String>(&["INFO", "clients"]).await;
+    eventually("a call is held back", async || clients().await.contains("blocked_clients:1")).await;
+}
+
 /// Sends checks of these keys while a call is under way, so that they go together.
 async fn together(
     redis: &Redis,
@@ -38,9 +44,7 @@ async fn together(
 ) -> Vec<JoinHandle<Result<Outcome, StoreError>>> {
     redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
     let mut checks = vec![spawn(store.admit(&check("alone"))), spawn(store.admit(&check("first")))];
-    let is_blocked = async || redis.run::<String>(&["INFO", "clients"]).await;
-    eventually("a call is held back", async || is_blocked().await.contains("blocked_clients:1"))
-        .await;
+    call_is_held_back(redis).await;
     checks.extend(keys.map(|key| spawn(store.admit(&check(key)))));
     tokio::task::yield_now().await;
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;

@@ -73,13 +73,13 @@ impl BanStore for RedisStore {
         let (client, policy) = (self.client.clone(), policy.clone());
         StoreFuture::later(async move {
             let name = format!("{}:ban", policy.log_name());
-            let position = cursor.position();
-            let mut scan = Scan::new(&client, &name, position, "listing bans on a Cluster")?;
+            let what = "listing bans on a Cluster";
+            let mut scan = Scan::new(&client, &name, cursor.position(), count, what)?;
             let mut bans = Vec::new();
             loop {
-                let found = scan.step(count.saturating_sub(bans.len())).await?;
+                let found = scan.step(bans.len()).await?;
                 bans.extend(read_bans(&client, found).await?);
-                if scan.is_over() || bans.len() >= count.max(1) {
+                if scan.is_over(bans.len()) {
                     return Ok(BanPage::new(bans, scan.next_position().map(BanCursor::new)));
                 }
             }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use test_support::{Redis, eventually};
+use test_support::Redis;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tower_sliding_window::store::{Outcome, Store};
 use tower_sliding_window::{RedisStore, StoreError};
 
-use super::{check, spawn};
+use super::{call_is_held_back, check, spawn};
 
 /// How long a reply may take where a task is lost.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,10 +32,7 @@ fn hold_back(
 ) -> [JoinHandle<Result<Outcome, StoreError>>; 2] {
     servers.block_on(redis.run::<()>(&["CLIENT", "PAUSE", "60000", "WRITE"]));
     let alone = servers.spawn(store.admit(&check("alone")));
-    let is_blocked = async || redis.run::<String>(&["INFO", "clients"]).await;
-    servers.block_on(eventually("a call is held back", async || {
-        is_blocked().await.contains("blocked_clients:1")
-    }));
+    servers.block_on(call_is_held_back(redis));
     let taken = first.spawn(store.admit(&check("taken")));
     std::thread::sleep(TIMEOUT / 10);
     [alone, taken]
