@@ -5,9 +5,11 @@ mod legacy;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::policy::KeptDenial;
 use crate::quota::{Quota, Span};
 use crate::window::{QuotaState, Usage};
 
@@ -99,13 +101,7 @@ impl<'a> Fields<'a> {
     ///
     /// The syntax is that of [RFC 9110, section 10.2.3](https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3).
     pub(super) fn insert_retry_after(&mut self, wait: Duration) {
-        let seconds = seconds(wait).max(1);
-        // Most windows are at most a minute. This takes no allocation.
-        let value = match usize::try_from(seconds).ok().and_then(|it| SECONDS.get(it)) {
-            Some(digits) => HeaderValue::from_static(digits),
-            None => HeaderValue::from(seconds),
-        };
-        self.insert(RETRY_AFTER, value);
+        self.insert(RETRY_AFTER, retry_after(wait));
     }
 
     fn insert(&mut self, name: HeaderName, value: HeaderValue) {
@@ -113,6 +109,37 @@ impl<'a> Fields<'a> {
             self.headers.insert(name, value);
         }
     }
+}
+
+fn retry_after(wait: Duration) -> HeaderValue {
+    let seconds = seconds(wait).max(1);
+    // Most windows are at most a minute. This takes no allocation.
+    match usize::try_from(seconds).ok().and_then(|it| SECONDS.get(it)) {
+        Some(digits) => HeaderValue::from_static(digits),
+        None => HeaderValue::from(seconds),
+    }
+}
+
+/// Returns what the response to a denial by the only quota of its check says, with the default fields.
+/// Nearly all denials of a flood have the same few responses, so one is kept for each number of seconds up
+/// to a minute. `problem` makes the body.
+pub(super) fn kept_denial(usage: &Usage, problem: impl FnOnce() -> Bytes) -> Option<&KeptDenial> {
+    let mut logs = usage.logs();
+    let ((log, outcome), None) = (logs.next()?, logs.next()) else { return None };
+    let [state] = outcome.quotas() else { return None };
+    if !state.is_full() || outcome.ban().is_banned() {
+        return None;
+    }
+    let wait = state.wait();
+    let make = || KeptDenial::new(retry_after(wait), draft11::values(usage), problem());
+    log.policy.texts().denial(seconds(wait), make)
+}
+
+/// Inserts the fields of a kept denial into a response without fields.
+pub(super) fn insert_kept(headers: &mut HeaderMap, kept: &KeptDenial) {
+    headers.insert(RETRY_AFTER, kept.retry_after.clone());
+    headers.insert(draft11::RATE_LIMIT_POLICY, kept.policy.clone());
+    headers.insert(draft11::RATE_LIMIT, kept.limit.clone());
 }
 
 /// Pushes the name of a policy or, if it has several quotas, of one of them: `user:2/1s`.

@@ -143,6 +143,16 @@ impl Rejection {
 
     /// Makes the response that nearly every rejection has. It is large, so it is made in place.
     fn default_response<B>(&self, shown: RateLimitHeaders) -> Response<ResponseBody<B>> {
+        if let Self::Denied(denied) = self
+            && shown == RateLimitHeaders::Draft11
+            && let Some(kept) =
+                headers::kept_denial(denied.usage(), || problem::kept_document(self))
+        {
+            let mut response = Response::new(whole(kept.problem.clone()));
+            problem::set_head(self, &mut response);
+            headers::insert_kept(response.headers_mut(), kept);
+            return response;
+        }
         let mut response = Response::new(whole(problem::kept_document(self)));
         problem::set_head(self, &mut response);
         let mut fields = Fields::of_new(response.headers_mut());

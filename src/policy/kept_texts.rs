@@ -1,5 +1,6 @@
 //! [`KeptTexts`]: what the layer says of a policy in each denial.
 
+use std::array;
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
 
@@ -11,7 +12,7 @@ use super::interned::intern;
 
 /// How many quotas of a policy have a kept text.
 const MOST: usize = 4;
-/// How many fields of a full quota are kept, one for each number of seconds from 0 to 60. Most windows
+/// How many denials by the only quota are kept, one for each number of seconds from 0 to 60. Most windows
 /// are at most a minute.
 const KEPT_SECONDS: usize = 61;
 
@@ -27,6 +28,7 @@ pub(crate) struct KeptTexts(Box<dyn Keep>);
 trait Keep: Send + Sync {
     fn fields(&self) -> &OnceLock<FieldTexts>;
     fn problem(&self, quota: usize) -> Option<&OnceLock<Bytes>>;
+    fn denial(&self, seconds: u64) -> Option<&OnceLock<KeptDenial>>;
 }
 
 /// The parts of header fields.
@@ -34,24 +36,34 @@ pub(crate) struct FieldTexts {
     /// The field that shows the quotas.
     pub(crate) policy: HeaderValue,
     pub(crate) quotas: SmallVec<[QuotaTexts; 1]>,
-    /// The field that shows what is left if the only quota is full, by the seconds until there is room.
-    full: Box<[OnceLock<HeaderValue>]>,
 }
 
 impl FieldTexts {
     /// Creates the parts from the field that shows the quotas, and those of each quota.
     pub(crate) fn new(policy: String, quotas: SmallVec<[QuotaTexts; 1]>) -> Self {
-        let kept = if quotas.len() == 1 { KEPT_SECONDS } else { 0 };
-        let full = (0..kept).map(|_| OnceLock::new()).collect();
-        Self { policy: field(intern(policy)), quotas, full }
+        Self { policy: field(intern(policy)), quotas }
     }
+}
 
-    /// Returns the field that shows that the only quota is full for some seconds.
-    pub(crate) fn full(&self, seconds: u64, make: impl FnOnce() -> String) -> HeaderValue {
-        match usize::try_from(seconds).ok().and_then(|seconds| self.full.get(seconds)) {
-            Some(kept) => kept.get_or_init(|| field(intern(make()))).clone(),
-            None => field(make()),
-        }
+/// What the response to a denial by the only quota of a check says.
+pub(crate) struct KeptDenial {
+    pub(crate) retry_after: HeaderValue,
+    /// The field that shows the quota.
+    pub(crate) policy: HeaderValue,
+    /// The field that shows what is left.
+    pub(crate) limit: HeaderValue,
+    pub(crate) problem: Bytes,
+}
+
+impl KeptDenial {
+    /// Creates it from the three fields and the problem document of a response.
+    pub(crate) fn new(
+        retry_after: HeaderValue,
+        (policy, limit): (HeaderValue, HeaderValue),
+        problem: Bytes,
+    ) -> Self {
+        let limit = field(intern(limit.to_str().expect(VISIBLE).to_owned()));
+        Self { retry_after, policy, limit, problem }
     }
 }
 
@@ -75,6 +87,8 @@ pub(crate) struct QuotaTexts {
 struct Texts {
     fields: OnceLock<FieldTexts>,
     problems: [OnceLock<Bytes>; MOST],
+    /// By the seconds until there is room. Boxed, because most policies deny nothing.
+    denials: OnceLock<Box<[OnceLock<KeptDenial>; KEPT_SECONDS]>>,
 }
 
 impl Keep for Texts {
@@ -84,6 +98,12 @@ impl Keep for Texts {
 
     fn problem(&self, quota: usize) -> Option<&OnceLock<Bytes>> {
         self.problems.get(quota)
+    }
+
+    fn denial(&self, seconds: u64) -> Option<&OnceLock<KeptDenial>> {
+        let index = usize::try_from(seconds).ok().filter(|index| *index < KEPT_SECONDS)?;
+        let new = || Box::new(array::from_fn(|_| OnceLock::new()));
+        Some(&self.denials.get_or_init(new)[index])
     }
 }
 
@@ -99,6 +119,16 @@ impl KeptTexts {
             Some(kept) => kept.get_or_init(|| intern(make())).clone(),
             None => make().into(),
         }
+    }
+
+    /// Returns the response to a denial by the only quota, which has room after so many seconds. Returns
+    /// `None` if there are too many.
+    pub(crate) fn denial(
+        &self,
+        seconds: u64,
+        make: impl FnOnce() -> KeptDenial,
+    ) -> Option<&KeptDenial> {
+        Some(self.0.denial(seconds)?.get_or_init(make))
     }
 }
 
@@ -142,8 +172,28 @@ mod tests {
         };
         let (one, other) = (fields(), fields());
         assert_eq!(one.policy.as_bytes().as_ptr(), other.policy.as_bytes().as_ptr());
-        let full = |texts: &FieldTexts| texts.full(7, || r#""user";r=0;t=7"#.to_owned());
-        assert_eq!(full(&one), r#""user";r=0;t=7"#);
-        assert_eq!(full(&one).as_bytes().as_ptr(), full(&other).as_bytes().as_ptr());
+
+        let limit = || {
+            let limit = field(r#""user";r=0;t=7"#.to_owned());
+            KeptDenial::new(field("7"), (field("unused"), limit), Bytes::new()).limit
+        };
+        assert_eq!(limit(), r#""user";r=0;t=7"#);
+        assert_eq!(limit().as_bytes().as_ptr(), limit().as_bytes().as_ptr());
+    }
+
+    #[test]
+    fn denials_are_kept_up_to_a_minute() {
+        let texts = KeptTexts::default();
+        let kept = |seconds, text: &'static str| {
+            let value = HeaderValue::from_static(text);
+            let make = || KeptDenial::new(value.clone(), (value.clone(), value), text.into());
+            texts.denial(seconds, make).map(|kept| kept.problem.clone())
+        };
+        for seconds in [0, 60] {
+            assert_eq!(kept(seconds, "first").unwrap(), "first");
+            assert_eq!(kept(seconds, "second").unwrap(), "first");
+        }
+        assert_eq!(kept(61, "first"), None);
+        assert_eq!(kept(u64::MAX, "first"), None);
     }
 }

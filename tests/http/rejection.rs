@@ -11,7 +11,8 @@ use tower::service_fn;
 use tower_layer::Layer;
 use tower_sliding_window::store::{Check, Store, StoreFuture};
 use tower_sliding_window::{
-    Decision, Limiter, MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer, StoreError, key,
+    Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, Rejection, SlidingWindowLayer,
+    StoreError, key,
 };
 
 use test_support::StubStore;
@@ -280,4 +281,30 @@ async fn rejection_body_may_come_in_parts() {
     };
     assert_eq!(second(parts(false)).await.body, "0;1;2;");
     assert_eq!(second(parts(true)).await.body, "0;", "an error ends the body");
+}
+
+/// The layer keeps its responses to denials by a single quota, one for each number of seconds.
+#[tokio::test(start_paused = true)]
+async fn kept_denials_are_those_of_the_moment() {
+    let policy = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(1)));
+    let service = by_user(&policy, MemoryStore::new()).layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    let denial = async |service: &_, wait: u64, limit: u32, window: u64| {
+        let answer = send(service, from_user("alice")).await;
+        assert_eq!((answer.status, answer.retry_after()), (TOO_MANY, Some(wait)));
+        let (limits, quotas) =
+            (format!("\"user\";r=0;t={wait}"), format!("\"user\";q={limit};w={window}"));
+        assert_eq!(answer.header("ratelimit"), Some(&*limits));
+        assert_eq!(answer.header("ratelimit-policy"), Some(&*quotas));
+        assert_eq!(answer.problem()["violated-policies"], json!(["user"]));
+    };
+    for wait in [60, 60, 37, 37, 1, 1] {
+        let now = send(&service, from_user("alice")).await.retry_after().unwrap();
+        advance(Duration::from_secs(now - wait)).await;
+        denial(&service, wait, 1, 60).await;
+    }
+    policy.set(Policy::new("user").quota(Quota::per_hour(1))).unwrap();
+    denial(&service, 3_541, 1, 3_600).await;
+    advance(Duration::from_secs(3_500)).await;
+    denial(&service, 41, 1, 3_600).await;
 }
