@@ -9,8 +9,9 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 
 use super::headers::RateLimitHeaders;
-use super::rejection::{OnRejection, Rejection};
+use super::rejection::{OnRejection, Rejection, is_grpc};
 use super::rule::Rule;
+use super::span;
 use crate::failure::FailurePolicy;
 use crate::key::KeyError;
 use crate::offenders::TopOffenders;
@@ -110,6 +111,37 @@ impl Config {
 
     pub(super) fn shows_headers_on_success(&self) -> bool {
         self.headers_on_success && self.headers != RateLimitHeaders::None
+    }
+
+    /// Shows a decision to those that observe them.
+    pub(super) fn observe(&self, decision: &Decision) {
+        span::record(decision, self.shadow);
+        if let Some(observe) = &self.on_decision {
+            observe(decision);
+        }
+        if let Some(offenders) = &self.offenders {
+            offenders.record(decision);
+        }
+    }
+
+    /// Returns the denial of a request that the store knows at once, or the check to send.
+    ///
+    /// Only where the response needs neither the inner service nor the head of the request.
+    pub(super) fn known_denial(
+        &self,
+        check: Undecided,
+        head: &Parts,
+    ) -> Result<Decision, Undecided> {
+        if self.shadow || self.waits() || self.on_rejection.is_some() {
+            return Err(check);
+        }
+        let Some(outcome) = self.store.known_denial(&check) else { return Err(check) };
+        // A ban has a response of its own, or none if it mutes.
+        let is_plain = outcome.logs().iter().all(|log| !log.ban().is_banned());
+        if outcome.admitted || !is_plain || is_grpc(head) {
+            return Err(check);
+        }
+        Ok(check.decide(outcome))
     }
 
     /// Returns the check to send to the store, or `None` if no rule applies to the request.

@@ -16,8 +16,8 @@ use super::headers::Fields;
 use super::pending_request::{NextStep, PendingRequest};
 use super::rejection::Rejection;
 use super::waiting_request::{Wait, Waited, wait};
-use crate::store::PendingCheck;
-use crate::window::Undecided;
+use crate::store::{PendingCheck, report};
+use crate::window::{Decision, Undecided};
 
 pin_project! {
     /// The response future of [`SlidingWindow`](super::SlidingWindow).
@@ -37,6 +37,7 @@ pin_project! {
         Waiting { wait: Wait, rest: Option<(S, ReqBody, Arc<Config>)> },
         Calling { #[pin] response: F, request: ForwardedRequest },
         Cancelling { cancelled: JoinHandle<()>, result: Option<R>, shown: Option<Box<ShownUsage>> },
+        Denied { denial: Option<Decision>, config: Arc<Config> },
         // Boxed, because it is large and rare: most rejections are returned at once.
         Rejected { rejected: Box<Rejected> },
     }
@@ -55,6 +56,11 @@ where
 
     pub(super) fn reject(rejection: Rejection, head: Parts, config: Arc<Config>) -> Self {
         Self { state: State::rejected(rejection, head, config) }
+    }
+
+    /// Reports a known denial and responds with it.
+    pub(super) fn deny(denial: Decision, config: Arc<Config>) -> Self {
+        Self { state: State::Denied { denial: Some(denial), config } }
     }
 
     pub(super) fn decide(
@@ -180,6 +186,14 @@ where
                     let _ = ready!(Pin::new(cancelled).poll(cx));
                     let result = result.take().expect("polled after completion");
                     return Poll::Ready(finish(result, shown.as_deref()));
+                }
+                StateProj::Denied { denial, config } => {
+                    let denial = denial.take().expect("polled after completion");
+                    report(&denial, config.shadow);
+                    config.observe(&denial);
+                    let Decision::Denied(denied) = denial else { unreachable!("no admission") };
+                    let rejection = Rejection::Denied(denied);
+                    return Poll::Ready(Ok(rejection.default_response(config.headers)));
                 }
                 StateProj::Rejected { rejected } => {
                     let (rejection, head, config) = &**rejected;

@@ -11,7 +11,6 @@ use tower_service::Service;
 use super::config::{Config, Muted, OnBan};
 use super::forwarded_request::ForwardedRequest;
 use super::rejection::Rejection;
-use super::span;
 use crate::error::StoreError;
 use crate::store::{CancelHandle, PendingCheck, conclude, may_have_counted};
 use crate::telemetry;
@@ -89,13 +88,7 @@ where
     }
 
     fn follow(&mut self, decision: Decision, cancel: Option<CancelHandle>) -> NextStep {
-        span::record(&decision, self.config.shadow);
-        if let Some(observe) = &self.config.on_decision {
-            observe(&decision);
-        }
-        if let Some(offenders) = &self.config.offenders {
-            offenders.record(&decision);
-        }
+        self.config.observe(&decision);
         let decided_by = decision.decided_by();
         match decision {
             Decision::Denied(denied) if !self.config.shadow => self.deny(denied, decided_by),

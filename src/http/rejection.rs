@@ -142,7 +142,7 @@ impl Rejection {
     }
 
     /// Makes the response that nearly every rejection has. It is large, so it is made in place.
-    fn default_response<B>(&self, shown: RateLimitHeaders) -> Response<ResponseBody<B>> {
+    pub(super) fn default_response<B>(&self, shown: RateLimitHeaders) -> Response<ResponseBody<B>> {
         if let Self::Denied(denied) = self
             && shown == RateLimitHeaders::Draft11
             && let Some(kept) =
@@ -267,6 +267,11 @@ impl Denied {
         RateLimitHeaders::default().insert(&mut fields, self.usage());
         response
     }
+}
+
+/// Returns whether a request is one of gRPC, which gets another response.
+pub(super) fn is_grpc(head: &Parts) -> bool {
+    grpc::content_type(head).is_some()
 }
 
 fn whole<B>(body: impl Into<Bytes>) -> ResponseBody<B> {

@@ -48,9 +48,12 @@ where
                 return ResponseFuture::reject(rejection, head, self.config.clone());
             }
         };
-        match check {
-            Some(check) => ResponseFuture::decide(check, inner, head, body, self.config.clone()),
-            None => ResponseFuture::pass(inner, Request::from_parts(head, body)),
+        let Some(check) = check else {
+            return ResponseFuture::pass(inner, Request::from_parts(head, body));
+        };
+        match self.config.known_denial(check, &head) {
+            Ok(denial) => ResponseFuture::deny(denial, self.config.clone()),
+            Err(check) => ResponseFuture::decide(check, inner, head, body, self.config.clone()),
         }
     }
 }

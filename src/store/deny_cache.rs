@@ -126,6 +126,10 @@ impl<S: Store> Store for DenyCache<S> {
         self.store.admit(check).inspect(move |outcome| denials.end(lookup.as_ref(), &logs, outcome))
     }
 
+    fn known_denial(&self, check: &Check) -> Option<Outcome> {
+        self.denials.known(check, Instant::now())
+    }
+
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         self.store.peek(check)
     }

@@ -168,6 +168,11 @@ impl<S: Underlying> Store for Failover<S> {
         }
     }
 
+    fn known_denial(&self, check: &Check) -> Option<Outcome> {
+        // What is not written back may free a place.
+        if self.has_changes(&check.logs) { None } else { self.0.store.known_denial(check) }
+    }
+
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {

@@ -218,6 +218,10 @@ impl Store for MemoryStore {
         StoreFuture::ready(self.0.decide(check, true))
     }
 
+    fn known_denial(&self, check: &Check) -> Option<Outcome> {
+        self.0.known_denial(check)
+    }
+
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         StoreFuture::ready(self.0.decide(check, false))
     }

@@ -152,6 +152,10 @@ impl Store for RedisStore {
         self.logs.admit(check)
     }
 
+    fn known_denial(&self, check: &Check) -> Option<Outcome> {
+        self.logs.known_denial(check)
+    }
+
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         self.logs.peek(check)
     }

@@ -138,7 +138,6 @@ impl Log {
     }
 
     /// Returns the number of entries. Some may have left the longest window.
-    #[cfg(any(feature = "redis", feature = "contract"))]
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

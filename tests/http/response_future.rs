@@ -1,5 +1,5 @@
-//! The layer decides when the response future is polled. The task that calls the service may be
-//! another one, such as that of a `tower::buffer`.
+//! The layer admits, and reports each decision, when the response future is polled. The task that calls the
+//! service may be another one, such as that of a `tower::buffer`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -75,24 +75,46 @@ tokio::task_local! {
 async fn on_decision_runs_in_the_task_of_the_request() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let tasks = seen.clone();
-    let layer = by_user(Quota::per_minute(9), MemoryStore::new())
+    let layer = by_user(Quota::per_minute(1), MemoryStore::new())
         .on_decision(move |_| tasks.lock().unwrap().push(tokio::task::id()));
     let buffer = Buffer::new(layer.layer(service_fn(ok)), 8);
-    let task = tokio::spawn(async move {
-        buffer.oneshot(from_user("alice")).await.unwrap();
-        tokio::task::id()
-    });
-    let id = task.await.unwrap();
-    assert_eq!(*seen.lock().unwrap(), [id]);
+    for expected in [OK, StatusCode::TOO_MANY_REQUESTS] {
+        let buffer = buffer.clone();
+        let task = tokio::spawn(async move {
+            assert_eq!(buffer.oneshot(from_user("alice")).await.unwrap().status(), expected);
+            tokio::task::id()
+        });
+        let id = task.await.unwrap();
+        assert_eq!(std::mem::take(&mut *seen.lock().unwrap()), [id]);
+    }
 }
 
 #[tokio::test]
 async fn on_decision_sees_the_scope_of_the_future() {
     let seen = Arc::new(Mutex::new(None));
     let tenant = seen.clone();
-    let layer = by_user(Quota::per_minute(9), MemoryStore::new())
+    let layer = by_user(Quota::per_minute(1), MemoryStore::new())
         .on_decision(move |_| *tenant.lock().unwrap() = TENANT.try_with(|it| *it).ok());
     let mut service = layer.layer(service_fn(ok));
-    TENANT.scope("acme", service.ready().await.unwrap().call(from_user("alice"))).await.unwrap();
-    assert_eq!(*seen.lock().unwrap(), Some("acme"));
+    for tenant in ["acme", "globex"] {
+        let response = service.ready().await.unwrap().call(from_user("alice"));
+        TENANT.scope(tenant, response).await.unwrap();
+        assert_eq!(*seen.lock().unwrap(), Some(tenant));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unpolled_denial_is_not_reported() {
+    let reported = Arc::new(AtomicU32::new(0));
+    let counter = reported.clone();
+    let layer = by_user(Quota::per_minute(1), MemoryStore::new()).on_decision(move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+    });
+    let mut service = layer.layer(service_fn(ok));
+    for expected in [1, 2] {
+        let _ = service.ready().await.unwrap().call(from_user("alice")).await;
+        assert_eq!(reported.load(Ordering::SeqCst), expected);
+    }
+    drop(service.ready().await.unwrap().call(from_user("alice")));
+    assert_eq!(reported.load(Ordering::SeqCst), 2);
 }

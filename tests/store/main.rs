@@ -8,6 +8,7 @@ mod counting;
 mod deny_cache;
 mod explain;
 mod history;
+mod known_denials;
 mod memory;
 mod metrics;
 mod redis;

@@ -154,9 +154,13 @@ impl<'a> Player<'a> {
     }
 
     async fn admit(&mut self, check: &Check) -> Result<(), String> {
+        let known = self.store.known_denial(check);
         let outcome = self.store.admit(check).await;
         let expected = only_wanted(check, self.model.decide(check, true));
         let is_denied = !expected.admitted;
+        if let Some(known) = known.filter(|known| known.admitted || known.fits() || !is_denied) {
+            return Err(format!("expected {expected:?}, but it is known as {known:?}"));
+        }
         same(expected, outcome.map(|outcome| only_wanted(check, outcome)))?;
         if is_denied { self.explain(check).await } else { Ok(()) }
     }

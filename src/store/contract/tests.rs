@@ -1,7 +1,9 @@
 //! Tests that the contract test passes a correct store and finds the faults of a wrong one.
 
 use super::*;
-use crate::store::{Explanation, LogSnapshot, MemoryStore, Outcome, Restored, StoreFuture};
+use crate::store::{
+    Explanation, LogOutcome, LogSnapshot, MemoryStore, Outcome, QuotaState, Restored, StoreFuture,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
@@ -18,6 +20,7 @@ enum Fault {
     ExplainsNoBans,
     ExplainsNothing,
     RefusesPenalties,
+    DeniesUnseen,
 }
 
 struct Wrong(MemoryStore, Fault);
@@ -64,6 +67,12 @@ impl Store for Wrong {
             }
             Ok(outcome)
         })
+    }
+
+    fn known_denial(&self, check: &Check) -> Option<Outcome> {
+        let full = QuotaState::new(0, Duration::MAX, Duration::ZERO);
+        let outcomes = check.logs.iter().map(|log| LogOutcome::of(&log.policy, |_| full));
+        self.has(Fault::DeniesUnseen).then(|| Outcome::new(false, outcomes))
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
@@ -161,6 +170,7 @@ async fn faults_are_found() {
         (Fault::IgnoresBans, "ban: BanState"),
         (Fault::ExplainsOtherCosts, "expected [Explanation"),
         (Fault::ExplainsNoBans, "ban: None"),
+        (Fault::DeniesUnseen, "but it is known as"),
         (Fault::RefusesPenalties, "got the error: the store can't do this: penalties"),
     ] {
         let store = Wrong(MemoryStore::new(), fault);

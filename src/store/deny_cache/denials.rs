@@ -54,7 +54,7 @@ pub(super) struct Denials {
     last_expires_ns: AtomicU64,
 }
 
-struct Denial {
+pub(super) struct Denial {
     policy: Arc<Policy>,
     timestamp: Option<Duration>,
     outcome: LogOutcome,
@@ -67,10 +67,15 @@ struct Denial {
 }
 
 impl Denial {
-    /// Returns whether the caller has to renew the denial. Returns `true` once.
-    fn claim_renewal(&self, now_ns: u64) -> bool {
+    /// Returns whether the denial has to be renewed, and no caller does so.
+    pub(super) fn needs_renewal(&self, now_ns: u64) -> bool {
         self.renew_ns.is_some_and(|renew_ns| renew_ns <= now_ns)
-            && !self.is_renewed.swap(true, Ordering::Relaxed)
+            && !self.is_renewed.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the caller has to renew the denial. Returns `true` once.
+    pub(super) fn claim_renewal(&self, now_ns: u64) -> bool {
+        self.needs_renewal(now_ns) && !self.is_renewed.swap(true, Ordering::Relaxed)
     }
 
     fn outcome(&self, elapsed_us: u64) -> LogOutcome {
@@ -133,12 +138,19 @@ impl Denials {
         &self.generations[hash as usize % GENERATIONS]
     }
 
-    pub(super) fn deny(&self, check: &Check, hashes: &Hashes, now_ns: u64) -> Option<Outcome> {
+    /// Returns the cached denial of a check, unless a denial of one of its logs has to be renewed.
+    pub(super) fn deny(
+        &self,
+        check: &Check,
+        hashes: &Hashes,
+        now_ns: u64,
+        has_to_renew: impl Fn(&Denial, u64) -> bool,
+    ) -> Option<Outcome> {
         let (mut outcomes, mut timestamp) = (SmallVec::<[LogOutcome; 1]>::new(), None);
         let unread = |log: &LogId| LogOutcome::unread(&log.policy);
         for (index, (log, hash)) in check.logs.iter().zip(hashes).enumerate() {
             let Some(denial) = self.find(log, *hash, now_ns) else { continue };
-            if denial.claim_renewal(now_ns) {
+            if has_to_renew(&denial, now_ns) {
                 return None;
             }
             let elapsed = Duration::from_nanos(now_ns.saturating_sub(denial.received_ns));

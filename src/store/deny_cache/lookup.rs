@@ -5,7 +5,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::denials::Denials;
+use super::denials::{Denial, Denials};
 use super::hashed_log::Hashes;
 use crate::window::{Check, LogId, Outcome};
 
@@ -29,15 +29,13 @@ impl Denials {
         now: Instant,
         max_age: Duration,
     ) -> Result<Outcome, Option<Lookup>> {
-        // The wait of a higher cost changes when a request of a lower cost is admitted, and a
-        // repeated request may have been admitted before.
-        if !check.takes_one_place() || check.repeated {
+        if !is_cached(check) {
             return Err(None);
         }
         let hashes = self.hashes(&check.logs);
         let now_ns = self.nanos_at(now);
         if !self.have_expired(now_ns)
-            && let Some(outcome) = self.deny(check, &hashes, now_ns)
+            && let Some(outcome) = self.deny(check, &hashes, now_ns, Denial::claim_renewal)
         {
             return Ok(outcome);
         }
@@ -46,6 +44,15 @@ impl Denials {
             generations.push(self.generation(*hash));
         }
         Err(Some(Lookup { sent_ns: now_ns, max_age, hashes, generations }))
+    }
+
+    /// Returns the cached denial of a check, unless the check has to renew it.
+    pub(super) fn known(&self, check: &Check, now: Instant) -> Option<Outcome> {
+        let now_ns = self.nanos_at(now);
+        if self.have_expired(now_ns) || !is_cached(check) {
+            return None;
+        }
+        self.deny(check, &self.hashes(&check.logs), now_ns, Denial::needs_renewal)
     }
 
     /// Caches the denial of a check by the store, and drops the denials that its outcome makes wrong.
@@ -61,4 +68,12 @@ impl Denials {
         }
         self.observe(logs, hashes, outcome);
     }
+}
+
+/// Returns whether denials of a check are cached.
+///
+/// The wait of a higher cost changes when a request of a lower cost is admitted, and a repeated request may
+/// have been admitted before.
+fn is_cached(check: &Check) -> bool {
+    check.takes_one_place() && !check.repeated
 }

@@ -1,6 +1,7 @@
 //! How a [`MemoryStore`](super::MemoryStore) decides and records. It holds the locks of all logs
 //! meanwhile.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -74,6 +75,26 @@ impl Inner {
             log_outcome.count(&log.policy, check.cost);
         }
         Ok(Outcome::of_one(admitted, now_us, log_outcome))
+    }
+
+    /// Returns the denial of a new request in one log under one quota without a penalty.
+    #[inline]
+    pub(super) fn known_denial(&self, check: &Check) -> Option<Outcome> {
+        let [log] = &check.logs[..] else { return None };
+        let ([quota], []) = (log.policy.quotas(), log.policy.candidates()) else { return None };
+        if check.repeated || log.policy.get_penalty().is_some() {
+            return None;
+        }
+        let (hash, shard) = self.lock_one(log);
+        let stored = shard.log(shard.find(hash, log)?);
+        // A log with fewer entries has room. Another policy has to be set, also by a denial.
+        let may_deny = stored.entries.len() >= quota.limit() as usize;
+        if !may_deny || !Arc::ptr_eq(stored.policy(), &log.policy) {
+            return None;
+        }
+        let now_us = self.now_us();
+        let state = stored.entries.state(now_us, *quota, check.cost);
+        state.is_full().then(|| Outcome::of_one(false, now_us, LogOutcome::of_one(state)))
     }
 
     fn try_decide_all(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {

@@ -1,0 +1,99 @@
+//! Denials that a store knows without waiting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::advance;
+use tower_sliding_window::store::{Check, DenyCache, LogId, Store};
+use tower_sliding_window::{MemoryStore, Policy, Quota};
+
+use crate::counting::Counting;
+
+const TICK: Duration = Duration::from_micros(1);
+
+fn per_minute(limit: u32) -> Arc<Policy> {
+    Arc::new(Policy::new("user").quota(Quota::per_minute(limit)))
+}
+
+fn check(policy: &Arc<Policy>) -> Check {
+    Check::new([LogId::new(policy.clone(), "alice")])
+}
+
+async fn admit(store: &impl Store, policy: &Arc<Policy>) -> bool {
+    store.admit(&check(policy)).await.unwrap().admitted
+}
+
+/// Returns the wait of a known denial.
+fn known_wait(store: &impl Store, check: &Check) -> Option<Duration> {
+    let outcome = store.known_denial(check)?;
+    assert!(!outcome.admitted);
+    Some(outcome.logs()[0].quotas()[0].wait())
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_knows_a_full_log_to_the_microsecond() {
+    let (store, policy) = (MemoryStore::new(), per_minute(2));
+    assert_eq!(known_wait(&store, &check(&policy)), None, "no log");
+    assert!(admit(&store, &policy).await);
+    assert_eq!(known_wait(&store, &check(&policy)), None, "one place is free");
+    advance(Duration::from_secs(1)).await;
+    assert!(admit(&store, &policy).await);
+    assert_eq!(known_wait(&store, &check(&policy)), Some(Duration::from_secs(59)));
+    advance(Duration::from_secs(59) - TICK).await;
+    assert_eq!(known_wait(&store, &check(&policy)), Some(TICK));
+    advance(TICK).await;
+    assert_eq!(known_wait(&store, &check(&policy)), None);
+    assert!(admit(&store, &policy).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_leaves_what_changes_the_store_to_admit() {
+    let (store, policy) = (MemoryStore::new(), per_minute(1));
+    let first = check(&policy);
+    assert!(store.admit(&first).await.unwrap().admitted);
+    let mut repeated = first.clone();
+    repeated.repeated = true;
+    assert_eq!(known_wait(&store, &repeated), None, "it counts once, and is admitted again");
+    // A denial under a new policy sets how long the entries are kept.
+    let longer = Arc::new(Policy::new("user").quota(Quota::per_hour(1)));
+    assert_eq!(known_wait(&store, &check(&longer)), None);
+    assert!(!admit(&store, &longer).await);
+    assert_eq!(known_wait(&store, &check(&longer)), Some(Duration::from_secs(3_600)));
+    // A denial under a penalty is a strike.
+    let strict = Policy::new("strict").quota(Quota::per_minute(1));
+    let strict = Arc::new(strict.penalty("3/10m:1h".parse().unwrap()));
+    assert!(admit(&store, &strict).await);
+    assert!(!admit(&store, &strict).await);
+    assert_eq!(known_wait(&store, &check(&strict)), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cached_denial_is_known_until_its_renewal() {
+    let (store, policy) = (Counting::default(), per_minute(1));
+    let cache = DenyCache::new(store.clone());
+    assert!(admit(&cache, &policy).await);
+    assert_eq!(known_wait(&cache, &check(&policy)), None, "the store has denied nothing");
+    assert!(!admit(&cache, &policy).await);
+    let mut other = check(&policy);
+    assert_eq!(known_wait(&cache, &other), Some(Duration::from_secs(60)));
+    other.cost = 0;
+    assert_eq!(known_wait(&cache, &other), None, "another cost");
+
+    advance(Duration::from_millis(750)).await;
+    for _ in 0..3 {
+        assert_eq!(known_wait(&cache, &check(&policy)), None, "a look claims no renewal");
+    }
+    assert_eq!(store.checks(), 2);
+    let renewal = tokio::spawn({
+        let (cache, policy) = (cache.clone(), policy.clone());
+        async move { admit(&cache, &policy).await }
+    });
+    tokio::task::yield_now().await;
+    assert_eq!(store.checks(), 3);
+    let left = Duration::from_millis(59_250);
+    assert_eq!(known_wait(&cache, &check(&policy)), Some(left), "another check renews it");
+    assert!(!renewal.await.unwrap());
+
+    cache.reset(check(&policy).logs()).await.unwrap();
+    assert_eq!(known_wait(&cache, &check(&policy)), None);
+}
