@@ -127,7 +127,7 @@ impl<S: Store> Store for DenyCache<S> {
     }
 
     fn known_denial(&self, check: &Check) -> Option<Outcome> {
-        self.denials.known(check, Instant::now())
+        self.denials.known(check)
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {

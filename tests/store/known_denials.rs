@@ -97,3 +97,20 @@ async fn cached_denial_is_known_until_its_renewal() {
     cache.reset(check(&policy).logs()).await.unwrap();
     assert_eq!(known_wait(&cache, &check(&policy)), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn denial_after_all_have_expired_is_known() {
+    let (store, policy) = (Counting::default(), per_minute(1));
+    let cache = DenyCache::new(store.clone()).max_age(Duration::MAX);
+    for _ in 0..3 {
+        assert!(admit(&cache, &policy).await);
+        assert!(!admit(&cache, &policy).await);
+        assert_eq!(known_wait(&cache, &check(&policy)), Some(Duration::from_secs(60)));
+        advance(Duration::from_secs(60) - TICK).await;
+        assert_eq!(known_wait(&cache, &check(&policy)), Some(TICK));
+        advance(TICK).await;
+        for _ in 0..2 {
+            assert_eq!(known_wait(&cache, &check(&policy)), None);
+        }
+    }
+}

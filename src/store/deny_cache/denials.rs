@@ -49,8 +49,8 @@ pub(super) struct Denials {
     hasher: RandomState,
     generations: Box<[AtomicU64]>,
     epoch: Instant,
-    /// When the last denial expires. Raised before a denial is inserted, so that there is none to find if it
-    /// has passed.
+    /// When the last denial expires, or 0 if none was cached since the others had expired. Raised before a
+    /// denial is inserted, so that there is none to find if it has passed.
     last_expires_ns: AtomicU64,
 }
 
@@ -114,7 +114,16 @@ impl Denials {
     /// Returns whether all denials have expired. A check then leaves out the search for one: most services
     /// deny nothing for most of the time.
     pub(super) fn have_expired(&self, now_ns: u64) -> bool {
-        self.last_expires_ns.load(Ordering::SeqCst) <= now_ns
+        let (last, order) = (&self.last_expires_ns, Ordering::SeqCst);
+        let last_ns = last.load(order);
+        // The exchange fails if a denial that expires later is being inserted.
+        last_ns == 0
+            || (last_ns <= now_ns && last.compare_exchange(last_ns, 0, order, order).is_ok())
+    }
+
+    /// Returns whether no denial was cached since [`Denials::have_expired`] was last true. It needs no clock.
+    pub(super) fn has_none(&self) -> bool {
+        self.last_expires_ns.load(Ordering::SeqCst) == 0
     }
 
     pub(super) fn len(&self) -> usize {

@@ -47,9 +47,12 @@ impl Denials {
     }
 
     /// Returns the cached denial of a check, unless the check has to renew it.
-    pub(super) fn known(&self, check: &Check, now: Instant) -> Option<Outcome> {
-        let now_ns = self.nanos_at(now);
-        if self.have_expired(now_ns) || !is_cached(check) {
+    pub(super) fn known(&self, check: &Check) -> Option<Outcome> {
+        if self.has_none() || !is_cached(check) {
+            return None;
+        }
+        let now_ns = self.nanos_at(Instant::now());
+        if self.have_expired(now_ns) {
             return None;
         }
         self.deny(check, &self.hashes(&check.logs), now_ns, Denial::needs_renewal)
