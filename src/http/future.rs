@@ -189,7 +189,7 @@ where
                 }
                 StateProj::Denied { denial, config } => {
                     let denial = denial.take().expect("polled after completion");
-                    report(&denial, config.shadow);
+                    report(&denial, false);
                     config.observe(&denial);
                     let Decision::Denied(denied) = denial else { unreachable!("no admission") };
                     let rejection = Rejection::Denied(denied);
