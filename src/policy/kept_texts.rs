@@ -28,7 +28,7 @@ pub(crate) struct KeptTexts(Box<dyn Keep>);
 trait Keep: Send + Sync {
     fn fields(&self) -> &OnceLock<FieldTexts>;
     fn problem(&self, quota: usize) -> Option<&OnceLock<Bytes>>;
-    fn denial(&self, seconds: u64) -> Option<&OnceLock<KeptDenial>>;
+    fn denial(&self, seconds: u64) -> Option<&OnceLock<Box<KeptDenial>>>;
 }
 
 /// The parts of header fields.
@@ -87,8 +87,9 @@ pub(crate) struct QuotaTexts {
 struct Texts {
     fields: OnceLock<FieldTexts>,
     problems: [OnceLock<Bytes>; MOST],
-    /// By the seconds until there is room. Boxed, because most policies deny nothing.
-    denials: OnceLock<Box<[OnceLock<KeptDenial>; KEPT_SECONDS]>>,
+    /// By the seconds until there is room. Boxed, all together and each by itself: most policies deny
+    /// nothing, and one that is made for a single key denies it at few of the seconds.
+    denials: OnceLock<Box<[OnceLock<Box<KeptDenial>>; KEPT_SECONDS]>>,
 }
 
 impl Keep for Texts {
@@ -100,7 +101,7 @@ impl Keep for Texts {
         self.problems.get(quota)
     }
 
-    fn denial(&self, seconds: u64) -> Option<&OnceLock<KeptDenial>> {
+    fn denial(&self, seconds: u64) -> Option<&OnceLock<Box<KeptDenial>>> {
         let index = usize::try_from(seconds).ok().filter(|index| *index < KEPT_SECONDS)?;
         let new = || Box::new(array::from_fn(|_| OnceLock::new()));
         Some(&self.denials.get_or_init(new)[index])
@@ -128,7 +129,7 @@ impl KeptTexts {
         seconds: u64,
         make: impl FnOnce() -> KeptDenial,
     ) -> Option<&KeptDenial> {
-        Some(self.0.denial(seconds)?.get_or_init(make))
+        Some(self.0.denial(seconds)?.get_or_init(|| Box::new(make())))
     }
 }
 
