@@ -130,8 +130,9 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// - Only what [`Store::admit`] would deny at the same instant may be denied, and nothing changes. A
     ///   denial that has to be counted as a strike is left to [`Store::admit`].
-    /// - A layer looks here first. A denial then takes a fifth less of its time, because it does not
-    ///   prepare to call the inner service. Each admission pays for the look, so it should be short.
+    /// - Its wait is not shorter than that of [`Store::admit`] for the logs that it has read.
+    /// - A layer looks here when it is called. A denial then takes a fifth less of its time, because it does
+    ///   not prepare to call the inner service. Each admission pays for the look, so it should be short.
     fn known_denial(&self, check: &Check) -> Option<Outcome> {
         let _ = check;
         None

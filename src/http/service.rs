@@ -11,6 +11,9 @@ use super::future::ResponseFuture;
 
 /// A service with a rate limit in front of it, made by
 /// [`SlidingWindowLayer`](super::SlidingWindowLayer).
+///
+/// A request counts when its response future is first polled. A denial that the store knows already is one
+/// of the instant of the call, see [`Store::known_denial`](crate::store::Store::known_denial).
 #[derive(Clone, Debug)]
 pub struct SlidingWindow<S> {
     inner: S,

@@ -21,6 +21,7 @@ enum Fault {
     ExplainsNothing,
     RefusesPenalties,
     DeniesUnseen,
+    ShortensKnownWaits,
 }
 
 struct Wrong(MemoryStore, Fault);
@@ -70,9 +71,18 @@ impl Store for Wrong {
     }
 
     fn known_denial(&self, check: &Check) -> Option<Outcome> {
-        let full = QuotaState::new(0, Duration::MAX, Duration::ZERO);
-        let outcomes = check.logs.iter().map(|log| LogOutcome::of(&log.policy, |_| full));
-        self.has(Fault::DeniesUnseen).then(|| Outcome::new(false, outcomes))
+        let denial = |wait| {
+            let full = QuotaState::new(0, wait, Duration::ZERO);
+            let logs = check.logs.iter();
+            Outcome::new(false, logs.map(|log| LogOutcome::of(&log.policy, |_| full)))
+        };
+        match self.1 {
+            Fault::DeniesUnseen => Some(denial(Duration::MAX)),
+            Fault::ShortensKnownWaits => {
+                self.0.known_denial(check).map(|_| denial(Duration::from_micros(1)))
+            }
+            _ => self.0.known_denial(check),
+        }
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
@@ -171,6 +181,7 @@ async fn faults_are_found() {
         (Fault::ExplainsOtherCosts, "expected [Explanation"),
         (Fault::ExplainsNoBans, "ban: None"),
         (Fault::DeniesUnseen, "but it is known as"),
+        (Fault::ShortensKnownWaits, "but it is known as"),
         (Fault::RefusesPenalties, "got the error: the store can't do this: penalties"),
     ] {
         let store = Wrong(MemoryStore::new(), fault);
