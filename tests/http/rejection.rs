@@ -298,7 +298,7 @@ async fn kept_denials_are_those_of_the_moment() {
         assert_eq!(answer.header("ratelimit-policy"), Some(&*quotas));
         assert_eq!(answer.problem()["violated-policies"], json!(["user"]));
     };
-    for wait in [60, 60, 37, 37, 1, 1] {
+    for wait in [60, 60, 59, 37, 36, 36, 1] {
         let now = send(&service, from_user("alice")).await.retry_after().unwrap();
         advance(Duration::from_secs(now - wait)).await;
         denial(&service, wait, 1, 60).await;
