@@ -15,11 +15,11 @@ use crate::targets::Figure;
 use crate::workloads::NEW_USERS;
 
 /// How often the servers are started. Two processes of the same program differ by a few hundredths,
-/// depending on where their memory is.
-const STARTS: usize = 8;
+/// depending on where their memory is: more starts lower the error of a ratio, more bursts hardly.
+const STARTS: usize = 24;
 
 /// The number of rounds after each start. In each, every case gets one burst.
-const BURSTS: usize = 5;
+const BURSTS: usize = 2;
 
 /// A burst has this share of the requests of a whole case. In a shorter one, much of the time goes to
 /// the first requests of its connections.
