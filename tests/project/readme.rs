@@ -91,9 +91,11 @@ fn sentences_have_the_figures_of_the_benchmarks() {
             admit(redis, 6),
         ),
         format!(
-            "a flood costs {} times (in process) or {} times (on Redis) a route",
+            "a flood costs {} ± {} times (in process) or {} ± {} times (on Redis) a route",
             flood("ours, MemoryStore", 2),
+            flood("ours, MemoryStore", 3),
             flood(redis, 2),
+            flood(redis, 3),
         ),
         format!(
             "That is {} µs and {} µs a request",
