@@ -15,7 +15,7 @@ use crate::targets::Figure;
 use crate::workloads::NEW_USERS;
 
 /// How often the servers are started. Two processes of the same program differ by a few hundredths,
-/// depending on where their memory is: more starts lower the error of a ratio, more bursts hardly.
+/// depending on where their memory is.
 const STARTS: usize = 24;
 
 /// The number of rounds after each start. In each, every case gets one burst.
