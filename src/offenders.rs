@@ -162,8 +162,9 @@ impl TopOffenders {
         }
     }
 
+    /// Counts a denial by a log.
     #[inline]
-    fn count(&self, log: &LogId) {
+    pub(crate) fn count(&self, log: &LogId) {
         let (name, mut policies) = (log.policy.name(), self.lock());
         let counts = match policies.iter().position(|it| *it.policy == *name) {
             Some(at) => &mut policies[at],

@@ -16,14 +16,15 @@ use crate::workloads::NEW_USERS;
 
 /// How often the servers are started. Two processes of the same program differ by a few hundredths,
 /// depending on where their memory is.
-const STARTS: usize = 24;
+const STARTS: usize = 12;
 
-/// The number of rounds after each start. In each, every case gets one burst.
-const BURSTS: usize = 2;
+/// The number of rounds after each start. In each, every case gets one burst. Other work of the host makes
+/// single bursts up to a tenth slower, so a median of few bursts is not steady.
+const BURSTS: usize = 9;
 
 /// A burst has this share of the requests of a whole case. In a shorter one, much of the time goes to
 /// the first requests of its connections.
-const SHARE: u64 = 5;
+const SHARE: u64 = 10;
 
 /// CPU microseconds a request in each round.
 struct Costs {

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{Response, StatusCode};
+use smallvec::SmallVec;
 
 use super::headers::RateLimitHeaders;
+use super::known_denial::KnownDenial;
 use super::rejection::{OnRejection, Rejection, is_grpc};
 use super::rule::Rule;
 use super::span;
@@ -17,7 +19,7 @@ use crate::key::KeyError;
 use crate::offenders::TopOffenders;
 use crate::store::{Check, Store};
 use crate::waiting::Waiting;
-use crate::window::{Decision, Undecided};
+use crate::window::{Decision, LogId, QuotaState, Undecided};
 
 pub(super) type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
 pub(super) type Cost = dyn Fn(&Parts) -> u32 + Send + Sync;
@@ -89,6 +91,16 @@ pub enum MissingKey {
     Reject(StatusCode),
 }
 
+/// What the layer does with a request when it is called.
+pub(super) enum Start {
+    /// No rule applies: calls the inner service.
+    Forward,
+    /// Denies the request.
+    Deny(KnownDenial),
+    /// Sends this check to the store.
+    Check(Undecided),
+}
+
 impl Config {
     /// Adds a rule. Rules with unnamed policies that would share logs get separate key prefixes.
     pub(super) fn add(&mut self, mut rule: Rule) {
@@ -124,53 +136,77 @@ impl Config {
         }
     }
 
-    /// Returns the denial of a request that the store knows at once, or the check to send.
+    /// Returns what to do with a request when the layer is called.
+    pub(super) fn start(&self, head: &Parts) -> Result<Start, Rejection> {
+        let mut logs = SmallVec::new();
+        self.add_logs(head, &mut logs)?;
+        if let Some(state) = self.known_denial(&logs, head)
+            && let Some(log) = logs.pop()
+        {
+            return Ok(Start::Deny(KnownDenial::new(log.policy, state, self.headers)));
+        }
+        Ok(self.check_in(logs, head)?.map_or(Start::Forward, Start::Check))
+    }
+
+    /// Returns the state of the only quota of a request, if the store knows at once that it denies the
+    /// request. It then counts the key among the offenders.
     ///
-    /// Only where the response needs neither the inner service nor the head of the request.
-    pub(super) fn known_denial(
-        &self,
-        check: Undecided,
-        head: &Parts,
-    ) -> Result<Decision, Undecided> {
-        if self.shadow || self.waits() || self.on_rejection.is_some() {
-            return Err(check);
+    /// Only where the response needs neither the inner service nor the head of the request, and where no
+    /// closure of the application sees the decision.
+    fn known_denial(&self, logs: &[LogId], head: &Parts) -> Option<QuotaState> {
+        let [log] = logs else { return None };
+        let is_seen = self.on_rejection.is_some() || self.on_decision.is_some();
+        if self.shadow || self.waits() || self.cost.is_some() || is_seen {
+            return None;
         }
-        let Some(outcome) = self.store.known_denial(&check) else { return Err(check) };
-        // A ban has a response of its own, or none if it mutes.
-        let is_plain = outcome.logs().iter().all(|log| !log.ban().is_banned());
-        if outcome.admitted || !is_plain || is_grpc(head) {
-            return Err(check);
+        let state = self.store.known_denial(log)?;
+        if is_grpc(head) {
+            return None;
         }
-        Ok(check.decide(outcome))
+        if let Some(offenders) = &self.offenders {
+            offenders.count(log);
+        }
+        Some(state)
     }
 
     /// Returns the check to send to the store, or `None` if no rule applies to the request.
-    pub(super) fn check(&self, parts: &Parts) -> Result<Option<Undecided>, Rejection> {
+    pub(super) fn check(&self, head: &Parts) -> Result<Option<Undecided>, Rejection> {
+        let mut logs = SmallVec::new();
+        self.add_logs(head, &mut logs)?;
+        self.check_in(logs, head)
+    }
+
+    /// Adds the logs of a request. It has none if no rule applies to it.
+    // Written to where they stay: a log that is returned is moved, which is slow.
+    #[inline]
+    fn add_logs(&self, parts: &Parts, logs: &mut SmallVec<[LogId; 1]>) -> Result<(), Rejection> {
         if (self.skip)(parts) {
-            return Ok(None);
+            return Ok(());
         }
-        let mut check: Option<Undecided> = None;
         for rule in &self.rules {
-            let mut log = match (rule.log(parts), self.missing_key) {
-                (Ok(Some(log)), _) => log,
-                (Ok(None) | Err(KeyError::NotApplicable), _) => continue,
-                (Err(KeyError::Missing), MissingKey::SkipRule) => continue,
+            match (rule.add_log(parts, self.shadow, logs), self.missing_key) {
+                (Ok(()) | Err(KeyError::NotApplicable), _)
+                | (Err(KeyError::Missing), MissingKey::SkipRule) => {}
                 (Err(KeyError::Missing), MissingKey::Reject(status)) => {
                     return Err(Rejection::MissingKey { status });
                 }
                 (Err(KeyError::Invalid), _) => return Err(Rejection::InvalidKey),
                 (Err(KeyError::NotProvided { .. }), _) => return Err(Rejection::KeyNotProvided),
-            };
-            // The store would enforce the bans of a shadow.
-            if self.shadow && log.policy.get_penalty().is_some() {
-                Arc::make_mut(&mut log.policy).remove_penalty();
-            }
-            match &mut check {
-                Some(check) => check.add(log),
-                None => check = Some(Undecided::new(Check::of(log))),
             }
         }
-        let Some(mut check) = check else { return Ok(None) };
+        Ok(())
+    }
+
+    /// Returns the check of a request in its logs, or `None` if there are none.
+    fn check_in(
+        &self,
+        logs: SmallVec<[LogId; 1]>,
+        parts: &Parts,
+    ) -> Result<Option<Undecided>, Rejection> {
+        if logs.is_empty() {
+            return Ok(None);
+        }
+        let mut check = Undecided::new(Check::of_distinct(logs));
         check.wants_reset = self.shows_headers_on_success();
         check.on_failure = self.on_failure;
         check.cost = self.cost.as_ref().map_or(1, |cost| cost(parts));

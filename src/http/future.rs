@@ -13,11 +13,12 @@ use super::body::ResponseBody;
 use super::config::Config;
 use super::forwarded_request::{ForwardedRequest, ShownUsage};
 use super::headers::Fields;
+use super::known_denial::KnownDenial;
 use super::pending_request::{NextStep, PendingRequest};
 use super::rejection::Rejection;
 use super::waiting_request::{Wait, Waited, wait};
-use crate::store::{PendingCheck, report};
-use crate::window::{Decision, Undecided};
+use crate::store::PendingCheck;
+use crate::window::Undecided;
 
 pin_project! {
     /// The response future of [`SlidingWindow`](super::SlidingWindow).
@@ -37,7 +38,7 @@ pin_project! {
         Waiting { wait: Wait, rest: Option<(S, ReqBody, Arc<Config>)> },
         Calling { #[pin] response: F, request: ForwardedRequest },
         Cancelling { cancelled: JoinHandle<()>, result: Option<R>, shown: Option<Box<ShownUsage>> },
-        Denied { denial: Option<Decision>, config: Arc<Config> },
+        Denied { denial: KnownDenial },
         // Boxed, because it is large and rare: most rejections are returned at once.
         Rejected { rejected: Box<Rejected> },
     }
@@ -59,8 +60,8 @@ where
     }
 
     /// Reports a known denial and responds with it.
-    pub(super) fn deny(denial: Decision, config: Arc<Config>) -> Self {
-        Self { state: State::Denied { denial: Some(denial), config } }
+    pub(super) fn deny(denial: KnownDenial) -> Self {
+        Self { state: State::Denied { denial } }
     }
 
     pub(super) fn decide(
@@ -187,14 +188,7 @@ where
                     let result = result.take().expect("polled after completion");
                     return Poll::Ready(finish(result, shown.as_deref()));
                 }
-                StateProj::Denied { denial, config } => {
-                    let denial = denial.take().expect("polled after completion");
-                    report(&denial, false);
-                    config.observe(&denial);
-                    let Decision::Denied(denied) = denial else { unreachable!("no admission") };
-                    let rejection = Rejection::Denied(denied);
-                    return Poll::Ready(Ok(rejection.default_response(config.headers)));
-                }
+                StateProj::Denied { denial } => return Poll::Ready(Ok(denial.respond())),
                 StateProj::Rejected { rejected } => {
                     let (rejection, head, config) = &**rejected;
                     return Poll::Ready(Ok(respond(rejection, head, config)));

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::policy::KeptDenial;
+use crate::policy::{KeptDenial, Policy};
 use crate::quota::{Quota, Span};
-use crate::window::{QuotaState, Usage};
+use crate::window::{Denied, QuotaState, Usage};
 
 /// Which fields show a client its quotas.
 ///
@@ -122,17 +122,21 @@ fn retry_after(wait: Duration) -> HeaderValue {
 
 /// Returns what the response to a denial by the only quota of its check says, with the default fields.
 /// Nearly all denials of a flood have the same few responses, so one is kept for each number of seconds up
-/// to a minute. `problem` makes the body.
-pub(super) fn kept_denial(usage: &Usage, problem: impl FnOnce() -> Bytes) -> Option<&KeptDenial> {
-    let mut logs = usage.logs();
-    let ((log, outcome), None) = (logs.next()?, logs.next()) else { return None };
-    let [state] = outcome.quotas() else { return None };
-    if !state.is_full() || outcome.ban().is_banned() {
-        return None;
-    }
-    let wait = state.wait();
-    let make = || KeptDenial::new(retry_after(wait), draft11::values(usage), problem());
-    log.policy.texts().denial(seconds(wait), make)
+/// to a minute.
+///
+/// `denied` and `problem` are called to make one: the denial, and its body.
+pub(super) fn kept_denial(
+    policy: &Policy,
+    wait: Duration,
+    denied: impl FnOnce() -> Denied,
+    problem: impl FnOnce(Denied) -> Bytes,
+) -> Option<&KeptDenial> {
+    let make = || {
+        let denied = denied();
+        let values = draft11::values(denied.usage());
+        KeptDenial::new(retry_after(wait), values, problem(denied))
+    };
+    policy.texts().denial(seconds(wait), make)
 }
 
 /// Inserts the fields of a kept denial into a response without fields.

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use http::request::Parts;
+use smallvec::SmallVec;
 
 use crate::key::{Key, KeyError, KeyExtractor};
 use crate::policy::{Policy, PolicyHandle};
 use crate::quota::Quota;
 use crate::telemetry;
-use crate::window::LogId;
+use crate::window::{LogId, add_distinct};
 
 /// A rule that has never found its key is reported after so many requests without one.
 const REPORTED_AFTER: u32 = 100;
@@ -75,24 +76,34 @@ impl Rule {
         self.prefix = Some(Key::from(format!("rule-{}", index + 1)));
     }
 
-    /// Returns the log of a request, or `None` if the request is exempt. Reports if there is no key.
-    pub(super) fn log(&self, parts: &Parts) -> Result<Option<LogId>, KeyError> {
+    /// Adds the log of a request, unless the request is exempt. Reports if there is no key.
+    pub(super) fn add_log(
+        &self,
+        parts: &Parts,
+        shadow: bool,
+        logs: &mut SmallVec<[LogId; 1]>,
+    ) -> Result<(), KeyError> {
         let key = self.extractor.extract(parts).inspect_err(|error| self.report(*error))?;
         if !self.stats.found.load(Ordering::Relaxed) {
             self.stats.found.store(true, Ordering::Relaxed);
         }
-        let policy = match &self.source {
+        let mut policy = match &self.source {
             Source::Handle(policy) => policy.get(),
             Source::Closure(choose) => match choose(parts, &key) {
                 Some(policy) => policy.get(),
-                None => return Ok(None),
+                None => return Ok(()),
             },
         };
+        // The store would enforce the bans of a shadow.
+        if shadow && policy.get_penalty().is_some() {
+            Arc::make_mut(&mut policy).remove_penalty();
+        }
         let key = match &self.prefix {
             Some(prefix) => prefix.join(&key),
             None => key,
         };
-        Ok(Some(LogId { policy, key }))
+        add_distinct(logs, LogId { policy, key });
+        Ok(())
     }
 
     #[cold]

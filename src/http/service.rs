@@ -6,14 +6,15 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::config::Config;
+use super::config::{Config, Start};
 use super::future::ResponseFuture;
 
 /// A service with a rate limit in front of it, made by
 /// [`SlidingWindowLayer`](super::SlidingWindowLayer).
 ///
 /// A request counts when its response future is first polled. A denial that the store knows already is one
-/// of the instant of the call, see [`Store::known_denial`](crate::store::Store::known_denial).
+/// of the instant of the call, see [`Store::known_denial`](crate::store::Store::known_denial). It is
+/// reported when the future is polled, and counted among the offenders when the layer is called.
 #[derive(Clone, Debug)]
 pub struct SlidingWindow<S> {
     inner: S,
@@ -44,19 +45,16 @@ where
         let inner = mem::replace(&mut self.inner, clone);
 
         let (head, body) = request.into_parts();
-        let check = match self.config.check(&head) {
-            Ok(check) => check,
-            Err(_) if self.config.shadow => None,
-            Err(rejection) => {
-                return ResponseFuture::reject(rejection, head, self.config.clone());
+        match self.config.start(&head) {
+            Ok(Start::Deny(denial)) => ResponseFuture::deny(denial),
+            Ok(Start::Check(check)) => {
+                ResponseFuture::decide(check, inner, head, body, self.config.clone())
             }
-        };
-        let Some(check) = check else {
-            return ResponseFuture::pass(inner, Request::from_parts(head, body));
-        };
-        match self.config.known_denial(check, &head) {
-            Ok(denial) => ResponseFuture::deny(denial, self.config.clone()),
-            Err(check) => ResponseFuture::decide(check, inner, head, body, self.config.clone()),
+            Ok(Start::Forward) => ResponseFuture::pass(inner, Request::from_parts(head, body)),
+            Err(_) if self.config.shadow => {
+                ResponseFuture::pass(inner, Request::from_parts(head, body))
+            }
+            Err(rejection) => ResponseFuture::reject(rejection, head, self.config.clone()),
         }
     }
 }

@@ -16,7 +16,7 @@ use self::lookup::Lookup;
 #[cfg(feature = "redis")]
 use super::underlying::{CheckResult, Underlying};
 use super::{LogSnapshot, Restored, Store, StoreFuture};
-use crate::window::{Check, Explanation, LogId, Outcome};
+use crate::window::{Check, Explanation, LogId, Outcome, QuotaState};
 
 pub(super) const DEFAULT_CAPACITY: usize = 65_536;
 /// Short, because a place can become free by more than time, also in other processes.
@@ -126,8 +126,8 @@ impl<S: Store> Store for DenyCache<S> {
         self.store.admit(check).inspect(move |outcome| denials.end(lookup.as_ref(), &logs, outcome))
     }
 
-    fn known_denial(&self, check: &Check) -> Option<Outcome> {
-        self.denials.known(check)
+    fn known_denial(&self, log: &LogId) -> Option<QuotaState> {
+        self.denials.known(log)
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {

@@ -31,7 +31,7 @@ use super::slots::{SHARDS, shard_of};
 use super::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::policy::Policy;
 use crate::telemetry::Filled;
-use crate::window::{BanRecord, Check, Explanation, LogId, Outcome};
+use crate::window::{BanRecord, Check, Explanation, LogId, Outcome, QuotaState};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
 /// How many expired logs an admission drops at most in each of its shards. Most admissions create at
@@ -218,8 +218,8 @@ impl Store for MemoryStore {
         StoreFuture::ready(self.0.decide(check, true))
     }
 
-    fn known_denial(&self, check: &Check) -> Option<Outcome> {
-        self.0.known_denial(check)
+    fn known_denial(&self, log: &LogId) -> Option<QuotaState> {
+        self.0.known_denial(log)
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {

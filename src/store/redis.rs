@@ -20,7 +20,7 @@ pub(crate) use self::direct::DirectStore;
 use super::{LogSnapshot, MemoryStore, Restored, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::redis::{Client, RedisCommands, RedisServers};
-use crate::window::{Check, Explanation, LogId, Outcome};
+use crate::window::{Check, Explanation, LogId, Outcome, QuotaState};
 
 /// A store on Redis. All processes that use it with the same prefix share the logs.
 ///
@@ -152,8 +152,8 @@ impl Store for RedisStore {
         self.logs.admit(check)
     }
 
-    fn known_denial(&self, check: &Check) -> Option<Outcome> {
-        self.logs.known_denial(check)
+    fn known_denial(&self, log: &LogId) -> Option<QuotaState> {
+        self.logs.known_denial(log)
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {

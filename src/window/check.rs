@@ -84,8 +84,9 @@ impl Check {
         Self::of_distinct(SmallVec::from_buf([log]))
     }
 
+    /// Creates the check of a new request in logs of which none is given twice.
     #[inline]
-    fn of_distinct(logs: SmallVec<[LogId; 1]>) -> Self {
+    pub(crate) fn of_distinct(logs: SmallVec<[LogId; 1]>) -> Self {
         Self {
             id: new_identity(),
             cost: 1,
@@ -95,11 +96,6 @@ impl Check {
             logs,
             costs: Box::default(),
         }
-    }
-
-    /// Adds a log. If it is there, it is checked once, under the quotas of both policies.
-    pub(crate) fn add(&mut self, log: LogId) {
-        add_distinct(&mut self.logs, log);
     }
 
     /// Sets the cost of each log. Without logs it stays 1.
@@ -202,7 +198,8 @@ pub(crate) fn ensure_cost(cost: u32) -> Result<(), StoreError> {
 }
 
 /// Adds a log, or its quotas if the log is there. Returns the index of a log that was there.
-fn add_distinct(logs: &mut SmallVec<[LogId; 1]>, log: LogId) -> Option<usize> {
+#[inline]
+pub(crate) fn add_distinct(logs: &mut SmallVec<[LogId; 1]>, log: LogId) -> Option<usize> {
     let index = logs.iter().position(|other| *other == log);
     match index {
         Some(index) => logs[index].policy = logs[index].policy.merged(&log.policy),

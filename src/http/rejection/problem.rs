@@ -11,13 +11,13 @@ use crate::window::Usage;
 
 pub(super) fn response(rejection: &Rejection) -> Response<String> {
     let mut response = Response::new(document(rejection));
-    set_head(rejection, &mut response);
+    set_head(rejection.status(), &mut response);
     response
 }
 
 /// Sets the status and the content type of a response with a problem document.
-pub(super) fn set_head<B>(rejection: &Rejection, response: &mut Response<B>) {
-    *response.status_mut() = rejection.status();
+pub(super) fn set_head<B>(status: StatusCode, response: &mut Response<B>) {
+    *response.status_mut() = status;
     let problem = HeaderValue::from_static("application/problem+json");
     response.headers_mut().insert(CONTENT_TYPE, problem);
 }

@@ -13,7 +13,7 @@ use crate::key::Key;
 use crate::policy::{Penalty, Policy};
 use crate::quota::Quota;
 use crate::store::{Admission, BanSnapshot, LogSnapshot, Store};
-use crate::window::{Check, Explanation, Log, LogCost, LogId, LogOutcome, Outcome};
+use crate::window::{Check, Explanation, Log, LogCost, LogId, LogOutcome, Outcome, QuotaState};
 
 pub(in crate::store) struct Player<'a> {
     store: &'a dyn Store,
@@ -154,7 +154,10 @@ impl<'a> Player<'a> {
     }
 
     async fn admit(&mut self, check: &Check) -> Result<(), String> {
-        let known = self.store.known_denial(check);
+        let known = match check.logs() {
+            [log] if check.takes_one_place() && !check.repeated => self.store.known_denial(log),
+            _ => None,
+        };
         let outcome = self.store.admit(check).await;
         let expected = only_wanted(check, self.model.decide(check, true));
         let is_denied = !expected.admitted;
@@ -236,14 +239,9 @@ pub(super) fn penalty() -> Penalty {
 }
 
 /// Returns whether a known denial may stand for the outcome that is expected.
-fn is_denial_of(known: &Outcome, expected: &Outcome) -> bool {
-    let is_denial = |outcome: &Outcome| !outcome.admitted && !outcome.fits();
-    let is_wait_too_short = match (known.logs(), expected.logs()) {
-        ([known], [expected]) => known.wait_us() < expected.wait_us(),
-        // A cache knows only the logs that it has seen deny, and another one may deny for longer.
-        _ => false,
-    };
-    is_denial(known) && is_denial(expected) && !is_wait_too_short
+fn is_denial_of(known: &QuotaState, expected: &Outcome) -> bool {
+    let waits_long_enough = |log: &LogOutcome| known.wait_us >= log.wait_us();
+    known.is_full() && !expected.admitted && expected.logs().iter().all(waits_long_enough)
 }
 
 /// Removes the resets unless the check wants them. A store may leave them out.

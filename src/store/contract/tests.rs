@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::store::{
-    Explanation, LogOutcome, LogSnapshot, MemoryStore, Outcome, QuotaState, Restored, StoreFuture,
+    Explanation, LogSnapshot, MemoryStore, Outcome, QuotaState, Restored, StoreFuture,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,18 +70,14 @@ impl Store for Wrong {
         })
     }
 
-    fn known_denial(&self, check: &Check) -> Option<Outcome> {
-        let denial = |wait| {
-            let full = QuotaState::new(0, wait, Duration::ZERO);
-            let logs = check.logs.iter();
-            Outcome::new(false, logs.map(|log| LogOutcome::of(&log.policy, |_| full)))
-        };
+    fn known_denial(&self, log: &LogId) -> Option<QuotaState> {
+        let denial = |wait| QuotaState::new(0, wait, Duration::ZERO);
         match self.1 {
             Fault::DeniesUnseen => Some(denial(Duration::MAX)),
             Fault::ShortensKnownWaits => {
-                self.0.known_denial(check).map(|_| denial(Duration::from_micros(1)))
+                self.0.known_denial(log).map(|_| denial(Duration::from_micros(1)))
             }
-            _ => self.0.known_denial(check),
+            _ => self.0.known_denial(log),
         }
     }
 

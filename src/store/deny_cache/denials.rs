@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::hashed_log::{HashedLog, Hashes, KnownHash};
 use crate::policy::Policy;
 use crate::time::{micros, nanos};
-use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, Rollback, Strike};
+use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState, Rollback, Strike};
 
 /// The part of its time after which a denial is renewed, so that the requests of a busy key do not
 /// all go to the store when it expires.
@@ -74,11 +74,28 @@ impl Denial {
     }
 
     /// Returns whether the caller has to renew the denial. Returns `true` once.
-    pub(super) fn claim_renewal(&self, now_ns: u64) -> bool {
+    fn claim_renewal(&self, now_ns: u64) -> bool {
         self.needs_renewal(now_ns) && !self.is_renewed.swap(true, Ordering::Relaxed)
     }
 
-    fn outcome(&self, elapsed_us: u64) -> LogOutcome {
+    /// Returns the state of the only quota that denies, unless the key is banned.
+    pub(super) fn only_state(&self, now_ns: u64) -> Option<QuotaState> {
+        match self.outcome.states() {
+            [state] if !self.outcome.ban().is_banned() => {
+                Some(state.after(micros(self.age(now_ns))))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns how long ago the denial arrived.
+    fn age(&self, now_ns: u64) -> Duration {
+        Duration::from_nanos(now_ns.saturating_sub(self.received_ns))
+    }
+
+    /// Returns what the store said, as it is after an age.
+    fn outcome(&self, age: Duration) -> LogOutcome {
+        let elapsed_us = micros(age);
         let mut outcome = self.outcome.after(elapsed_us);
         let remaining_us = self.outcome.ban().remaining_us.saturating_sub(elapsed_us);
         outcome.set_ban(BanState { remaining_us, strike: Strike::None });
@@ -130,11 +147,16 @@ impl Denials {
         self.cache.len()
     }
 
-    /// Returns the hash of each log, which the other methods need.
+    /// Returns the hash of a log, which the other methods need.
+    pub(super) fn hash(&self, log: &LogId) -> u64 {
+        self.hasher.hash_one(log)
+    }
+
+    /// Returns the hash of each log.
     pub(super) fn hashes(&self, logs: &[LogId]) -> Hashes {
         let mut hashes = Hashes::new();
         for log in logs {
-            hashes.push(self.hasher.hash_one(log));
+            hashes.push(self.hash(log));
         }
         hashes
     }
@@ -148,25 +170,19 @@ impl Denials {
     }
 
     /// Returns the cached denial of a check, unless a denial of one of its logs has to be renewed.
-    pub(super) fn deny(
-        &self,
-        check: &Check,
-        hashes: &Hashes,
-        now_ns: u64,
-        has_to_renew: impl Fn(&Denial, u64) -> bool,
-    ) -> Option<Outcome> {
+    pub(super) fn deny(&self, check: &Check, hashes: &Hashes, now_ns: u64) -> Option<Outcome> {
         let (mut outcomes, mut timestamp) = (SmallVec::<[LogOutcome; 1]>::new(), None);
         let unread = |log: &LogId| LogOutcome::unread(&log.policy);
         for (index, (log, hash)) in check.logs.iter().zip(hashes).enumerate() {
             let Some(denial) = self.find(log, *hash, now_ns) else { continue };
-            if has_to_renew(&denial, now_ns) {
+            if denial.claim_renewal(now_ns) {
                 return None;
             }
-            let elapsed = Duration::from_nanos(now_ns.saturating_sub(denial.received_ns));
-            timestamp = denial.timestamp.map(|timestamp| timestamp + elapsed);
+            let age = denial.age(now_ns);
+            timestamp = denial.timestamp.map(|timestamp| timestamp + age);
             let without_denial = &check.logs[outcomes.len()..index];
             without_denial.iter().for_each(|log| outcomes.push(unread(log)));
-            outcomes.push(denial.outcome(micros(elapsed)));
+            outcomes.push(denial.outcome(age));
         }
         if outcomes.is_empty() {
             return None;
@@ -178,7 +194,7 @@ impl Denials {
     }
 
     /// Returns the denial of a log that still holds.
-    fn find(&self, log: &LogId, hash: u64, now_ns: u64) -> Option<Arc<Denial>> {
+    pub(super) fn find(&self, log: &LogId, hash: u64, now_ns: u64) -> Option<Arc<Denial>> {
         let hashed = HashedLog { hash, log };
         let denial = self.cache.get(&hashed)?;
         if denial.policy != log.policy {

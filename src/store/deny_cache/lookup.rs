@@ -5,9 +5,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::denials::{Denial, Denials};
+use super::denials::Denials;
 use super::hashed_log::Hashes;
-use crate::window::{Check, LogId, Outcome};
+use crate::window::{Check, LogId, Outcome, QuotaState};
 
 /// A check that no cached denial answers.
 pub(in crate::store) struct Lookup {
@@ -35,7 +35,7 @@ impl Denials {
         let hashes = self.hashes(&check.logs);
         let now_ns = self.nanos_at(now);
         if !self.have_expired(now_ns)
-            && let Some(outcome) = self.deny(check, &hashes, now_ns, Denial::claim_renewal)
+            && let Some(outcome) = self.deny(check, &hashes, now_ns)
         {
             return Ok(outcome);
         }
@@ -46,16 +46,18 @@ impl Denials {
         Err(Some(Lookup { sent_ns: now_ns, max_age, hashes, generations }))
     }
 
-    /// Returns the cached denial of a check, unless the check has to renew it.
-    pub(super) fn known(&self, check: &Check) -> Option<Outcome> {
-        if self.has_none() || !is_cached(check) {
+    /// Returns the state of the only quota of a log's policy that a cached denial has, unless the denial has to
+    /// be renewed.
+    pub(super) fn known(&self, log: &LogId) -> Option<QuotaState> {
+        if self.has_none() {
             return None;
         }
         let now_ns = self.nanos_at(Instant::now());
         if self.have_expired(now_ns) {
             return None;
         }
-        self.deny(check, &self.hashes(&check.logs), now_ns, Denial::needs_renewal)
+        let denial = self.find(log, self.hash(log), now_ns)?;
+        if denial.needs_renewal(now_ns) { None } else { denial.only_state(now_ns) }
     }
 
     /// Caches the denial of a check by the store, and drops the denials that its outcome makes wrong.

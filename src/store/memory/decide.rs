@@ -13,7 +13,7 @@ use crate::store::Admission;
 use crate::store::expiring::Keep;
 use crate::telemetry;
 use crate::time::micros;
-use crate::window::{BanRecord, BanState, Check, Entry, LogId, LogOutcome, Outcome};
+use crate::window::{BanRecord, BanState, Check, Entry, LogId, LogOutcome, Outcome, QuotaState};
 
 impl Inner {
     pub(super) fn decide(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
@@ -77,12 +77,11 @@ impl Inner {
         Ok(Outcome::of_one(admitted, now_us, log_outcome))
     }
 
-    /// Returns the denial of a new request in one log under one quota without a penalty.
+    /// Returns the state of the only quota of a policy without a penalty, if it denies a new request.
     #[inline]
-    pub(super) fn known_denial(&self, check: &Check) -> Option<Outcome> {
-        let [log] = &check.logs[..] else { return None };
+    pub(super) fn known_denial(&self, log: &LogId) -> Option<QuotaState> {
         let ([quota], []) = (log.policy.quotas(), log.policy.candidates()) else { return None };
-        if check.repeated || log.policy.get_penalty().is_some() {
+        if log.policy.get_penalty().is_some() {
             return None;
         }
         let (hash, shard) = self.lock_one(log);
@@ -92,9 +91,8 @@ impl Inner {
         if !may_deny || !Arc::ptr_eq(stored.policy(), &log.policy) {
             return None;
         }
-        let now_us = self.now_us();
-        let state = stored.entries.state(now_us, *quota, check.cost);
-        state.is_full().then(|| Outcome::of_one(false, now_us, LogOutcome::of_one(state)))
+        let state = stored.entries.state(self.now_us(), *quota, 1);
+        state.is_full().then_some(state)
     }
 
     fn try_decide_all(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
