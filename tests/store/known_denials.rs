@@ -105,3 +105,16 @@ async fn denial_after_all_have_expired_is_known() {
         }
     }
 }
+
+/// A ban has a response of its own, and ends at another time than the wait of the quota.
+#[tokio::test(start_paused = true)]
+async fn cached_ban_is_not_a_known_denial() {
+    let strict = Policy::new("strict").quota(Quota::per_minute(1));
+    let strict = Arc::new(strict.penalty("1/10m:1h".parse().unwrap()));
+    let cache = DenyCache::new(MemoryStore::new());
+    assert!(admit(&cache, &strict).await);
+    assert!(!admit(&cache, &strict).await);
+    let outcome = cache.admit(&check(&strict)).await.unwrap();
+    assert!(outcome.logs()[0].ban().is_banned());
+    assert_eq!(known_wait(&cache, &strict), None);
+}
