@@ -143,13 +143,16 @@ impl Config {
         if let Some(state) = self.known_denial(&logs, head)
             && let Some(log) = logs.pop()
         {
+            if let Some(offenders) = &self.offenders {
+                offenders.count(&log);
+            }
             return Ok(Start::Deny(KnownDenial::new(log.policy, state, self.headers)));
         }
         Ok(self.check_in(logs, head)?.map_or(Start::Forward, Start::Check))
     }
 
     /// Returns the state of the only quota of a request, if the store knows at once that it denies the
-    /// request. It then counts the key among the offenders.
+    /// request.
     ///
     /// Only where the response needs neither the inner service nor the head of the request, and where no
     /// closure of the application sees the decision.
@@ -159,14 +162,7 @@ impl Config {
         if self.shadow || self.waits() || self.cost.is_some() || is_seen {
             return None;
         }
-        let state = self.store.known_denial(log)?;
-        if is_grpc(head) {
-            return None;
-        }
-        if let Some(offenders) = &self.offenders {
-            offenders.count(log);
-        }
-        Some(state)
+        self.store.known_denial(log).filter(|_| !is_grpc(head))
     }
 
     /// Returns the check to send to the store, or `None` if no rule applies to the request.

@@ -29,9 +29,9 @@ impl KnownDenial {
 
     /// Reports the denial, and responds with it.
     pub(super) fn respond<B>(&self) -> Response<ResponseBody<B>> {
-        report_denial(&self.policy, self.state.wait());
-        span::record_denial(|| self.denied());
         let wait = self.state.wait();
+        report_denial(&self.policy, wait);
+        span::record_denial(|| self.denied());
         match rejection::kept_denial(&self.policy, wait, self.headers, || self.denied()) {
             Some(kept) => rejection::kept_response(kept),
             None => Rejection::Denied(self.denied()).default_response(self.headers),
