@@ -1,10 +1,9 @@
-//! The documentation, the Lua scripts, the language and the layout agree with what runs.
+//! The documentation, the Lua scripts and the layout agree with what runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 mod guide;
-mod language;
 mod layout;
 mod lua;
 mod manifest;
