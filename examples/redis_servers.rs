@@ -60,8 +60,8 @@ async fn run() -> Result<(), Error> {
     };
     let store = RedisStore::builder()
         .prefix("orders")
-        // A request waits no longer for Redis than this, or twice as long if a reply is lost.
-        .response_timeout(Duration::from_millis(50))
+        // After so long without any reply, Redis counts as dead.
+        .response_timeout(Duration::from_millis(200))
         .connect(servers)
         .await?;
 

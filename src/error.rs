@@ -30,6 +30,12 @@ pub enum StoreError {
     /// The store failed recently, and the request was not sent.
     #[error("the store failed recently: no request is sent until it replies again")]
     Unavailable,
+    /// The store has more to do than it can. The request has waited for a second and was not sent.
+    ///
+    /// This is no outage: the store decides, and a local decision would be one too many. So the
+    /// request is refused unless its failure policy is `Open`.
+    #[error("the store is overloaded: the request has waited for a second and was not sent")]
+    Overloaded,
     /// The store failed, and a part of it may have counted the request: some of the logs, if they
     /// are on several servers, or an earlier attempt to send the same command.
     #[error("the store failed after it may have counted the request: {source}")]
@@ -120,6 +126,7 @@ impl StoreError {
             Self::Timeout => "timeout",
             Self::Disconnected { .. } => "disconnected",
             Self::Unavailable => "unavailable",
+            Self::Overloaded => "overloaded",
             Self::Uncertain { .. } => "uncertain",
             Self::Unsupported { .. } => "unsupported",
             Self::Refused { .. } => "refused",
@@ -159,10 +166,16 @@ impl StoreError {
         matches!(self, Self::Timeout | Self::Disconnected { .. } | Self::Uncertain { .. })
     }
 
+    /// Returns whether the failure policy `Local` decides in place of the store.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn is_outage(&self) -> bool {
+        !self.is_impossible() && !matches!(self, Self::Overloaded)
+    }
+
     /// Returns whether the request was passed to a connection.
     #[cfg(feature = "redis")]
     pub(crate) const fn was_sent(&self) -> bool {
-        !matches!(self, Self::Unavailable | Self::Unsupported { .. })
+        !matches!(self, Self::Unavailable | Self::Overloaded | Self::Unsupported { .. })
     }
 
     /// Returns whether the error is about one log only, so that calls about other logs may succeed.

@@ -247,7 +247,7 @@ else
   servers="two servers on one Redis"
   echo "starting redis-server and two servers ..."
   start_redis
-  redis_flags=(--redis "unix://$work/redis.sock" --response-timeout 1s --prefix "$prefix")
+  redis_flags=(--redis "unix://$work/redis.sock" --prefix "$prefix")
   start_server 1 "${redis_flags[@]}"; first=$address
   start_server 2 "${redis_flags[@]}"; second=$address
 fi

@@ -14,9 +14,9 @@ use redis::Cmd;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tokio::time::{Instant, Timeout, timeout_at};
+use tokio::time::{Instant, Timeout, timeout};
 
-use super::client::Client;
+use super::client::{Client, LONGEST_WAIT, MOST_CALLS};
 use super::keys::Keys;
 use super::reply::{Replies, malformed};
 use super::scripts::{Script, Scripts};
@@ -76,8 +76,10 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///   lone request, whose caller may not poll its future for a while.
 /// - After a call with several requests the process is busy: the next request goes to the task, too,
 ///   until one is alone in its call. Without that, half of the calls of a busy server had one request.
-/// - Each request has its own reply, and its own time limit from its arrival. A check whose caller
-///   has gone is not sent. If the reply to a call is lost, each caller learns that Redis may have
+/// - At most 64 calls are under way. A request that has waited for a second when its call begins is
+///   not sent, and its caller learns that the store is overloaded: in an overload each call serves
+///   requests whose callers still wait, and when the load falls, service is back at once.
+/// - Each request has its own reply. A check whose caller has gone is not sent. If the reply to a call is lost, each caller learns that Redis may have
 ///   served its request, and repeats it alone.
 ///
 /// # Interleavings
@@ -113,12 +115,15 @@ struct Queue<R: BatchedRequest> {
     has_lone: bool,
     /// Whether the last call of the task had several requests, so that others are about to come.
     is_busy: bool,
-    /// When the last call of the task began, while there is one.
+    /// When the last call of a task began, while there is one.
     sending_since: Option<Instant>,
+    /// How many tasks there are.
+    tasks: usize,
 }
 
 struct Waiting<R: BatchedRequest> {
     request: R,
+    since: Instant,
     caller: oneshot::Sender<Result<R::Reply>>,
 }
 
@@ -130,15 +135,18 @@ impl<R: BatchedRequest> Batch<R> {
             has_lone: false,
             is_busy: false,
             sending_since: None,
+            tasks: 0,
         };
         Self(Arc::new(Shared { client, response_timeout, queue: Mutex::new(queue) }))
     }
 
-    /// Sends a request, alone or with others. Its time limit counts from `now`.
+    /// Sends a request, alone or with others. `now` is the present instant.
     pub(crate) fn send(&self, request: R, now: Instant) -> SentRequest<R> {
         match self.enqueue(request, now) {
             Ok(reply) => {
-                SentRequest::Batched { reply: timeout_at(now + self.0.response_timeout, reply) }
+                // The task sees the call to its end. This is for a task that is no longer polled.
+                let longest = self.0.response_timeout.saturating_mul(2);
+                SentRequest::Batched { reply: timeout(LONGEST_WAIT.saturating_add(longest), reply) }
             }
             Err(request) => {
                 let lone = Lone(self.clone());
@@ -163,16 +171,19 @@ impl<R: BatchedRequest> Batch<R> {
         now: Instant,
     ) -> std::result::Result<oneshot::Receiver<Result<R::Reply>>, R> {
         let mut queue = self.0.lock();
-        let is_sending =
-            queue.sending_since.is_some_and(|since| now <= since + self.0.response_timeout);
+        let is_sending = queue
+            .sending_since
+            .is_some_and(|since| now.saturating_duration_since(since) <= self.0.response_timeout);
         if !is_sending && !queue.has_lone && !queue.is_busy {
             queue.has_lone = true;
             return Err(request);
         }
         let (caller, reply) = oneshot::channel();
-        queue.waiting.push_back(Waiting { request, caller });
-        if !is_sending || queue.waiting.len().is_multiple_of(MOST) {
+        queue.waiting.push_back(Waiting { request, since: now, caller });
+        let is_more = queue.waiting.len().is_multiple_of(MOST) && queue.tasks < MOST_CALLS;
+        if !is_sending || is_more {
             queue.sending_since = Some(now);
+            queue.tasks += 1;
             drop(queue);
             self.start_task();
         }
@@ -242,6 +253,7 @@ impl<R: BatchedRequest> Drop for Task<R> {
     fn drop(&mut self) {
         if let Some(batch) = &self.0 {
             let mut queue = batch.0.lock();
+            queue.tasks = queue.tasks.saturating_sub(1);
             // The next request starts another task.
             queue.sending_since = None;
             // There may be no next request.
@@ -302,24 +314,35 @@ impl<R: BatchedRequest> Shared<R> {
 
     /// Takes the requests of the next call. If there is none, the task is over.
     fn take(&self) -> Option<Vec<Waiting<R>>> {
+        let now = Instant::now();
         let mut queue = self.lock();
         let (mut batch, mut places) = (Vec::with_capacity(queue.waiting.len().min(MOST)), 0);
+        let mut late = Vec::new();
         while batch.len() < MOST
             && places < MOST_PLACES
             && let Some(mut waiting) = queue.waiting.pop_front()
         {
-            if R::OUTLIVES_CALLER || !waiting.caller.is_closed() {
+            let is_late = now.saturating_duration_since(waiting.since) > LONGEST_WAIT;
+            if !R::OUTLIVES_CALLER && is_late {
+                late.push(waiting.caller);
+            } else if R::OUTLIVES_CALLER || !waiting.caller.is_closed() {
                 waiting.request.end_wait();
                 places += waiting.request.places();
                 batch.push(waiting);
             }
         }
         let is_over = batch.is_empty();
-        if !is_over {
+        if is_over {
+            queue.tasks = queue.tasks.saturating_sub(1);
+        } else {
             queue.is_busy = batch.len() > 1;
         }
-        queue.sending_since = if is_over { None } else { Some(Instant::now()) };
+        queue.sending_since = if is_over { None } else { Some(now) };
         drop(queue);
+        // Not under the lock: it wakes the callers.
+        for caller in late {
+            let _ = caller.send(Err(StoreError::Overloaded));
+        }
         // Stable: requests for one log stay in their order.
         batch.sort_by(|one, other| one.request.compare(&other.request));
         (!is_over).then_some(batch)

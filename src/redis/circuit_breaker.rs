@@ -8,9 +8,10 @@ mod tests;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use pin_project_lite::pin_project;
 use tokio::sync::futures::Notified;
 use tokio::time::{Sleep, sleep};
 
@@ -23,8 +24,11 @@ use crate::error::StoreError;
 ///
 /// - A connection that breaks is made again at once. Calls wait for the first attempt, for at most
 ///   the response timeout, and fail at once when it has failed.
-/// - A connection on which five replies in a row do not arrive is given up. The calls that wait on
-///   it fail with it.
+/// - A connection that is silent is given up: calls wait on it, and no reply to any of them arrives
+///   for the response timeout. The calls that wait on it fail with it. A late reply is none of that:
+///   while others arrive, a call waits for its own.
+/// - A Cluster connection has several servers, of which one may be silent. There each call has the
+///   response timeout for itself, and five in a row without a reply are one silence.
 /// - While there is no connection, calls fail at once. A background task makes one attempt at a
 ///   time, with growing pauses. An attempt succeeds when the server replies to a PING.
 #[derive(Clone)]
@@ -58,16 +62,16 @@ impl CircuitBreaker {
         self.0.connector.is_cluster()
     }
 
-    /// Makes a call, and waits for the reply for at most the response timeout. A failure counts for
-    /// each of the requests in it.
+    /// Makes a call, and waits for the reply until the connection is silent or broken. On a Cluster a
+    /// failure counts for each of the requests in it.
     pub(crate) async fn call<T>(
         &self,
         requests: usize,
         request: impl AsyncFnOnce(Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut deadline = pin!(sleep(self.0.response_timeout));
-        let (connection, number, changed) = self.connection(deadline.as_mut()).await?;
+        let (connection, number, changed) = self.connection().await?;
         let (mut request, mut changed) = (pin!(request(connection)), pin!(changed));
+        let mut silence = pin!(Silence::begin(&self.0));
         let result = poll_fn(|cx| {
             if let Poll::Ready(result) = request.as_mut().poll(cx) {
                 return Poll::Ready(result);
@@ -80,7 +84,7 @@ impl CircuitBreaker {
                     return Poll::Ready(Err(StoreError::Disconnected { message }));
                 }
             }
-            deadline.as_mut().poll(cx).map(|()| Err(StoreError::Timeout))
+            silence.as_mut().poll(cx).map(|()| Err(StoreError::Timeout))
         });
         let result = result.await;
         self.0.record_result(number, requests, &result);
@@ -88,10 +92,8 @@ impl CircuitBreaker {
     }
 
     /// Returns the connection, its number, and a future that ends when the state changes.
-    async fn connection(
-        &self,
-        mut deadline: Pin<&mut Sleep>,
-    ) -> Result<(Connection, u64, Notified<'_>), StoreError> {
+    async fn connection(&self) -> Result<(Connection, u64, Notified<'_>), StoreError> {
+        let mut deadline = pin!(sleep(self.0.response_timeout));
         loop {
             // Created before the state is read, so that no change between the two is missed.
             let changed = self.0.changed.notified();
@@ -113,5 +115,48 @@ impl CircuitBreaker {
             });
             wait.await?;
         }
+    }
+}
+
+pin_project! {
+    /// Resolves when a connection has been silent for the response timeout.
+    ///
+    /// It looks a few times within that time whether a reply has arrived. A process that stands still,
+    /// because its machine is busy, looks once when it goes on, and reads what has arrived before the
+    /// next look. So it does not take its own delay for one of the server.
+    struct Silence<'a> {
+        shared: &'a Shared,
+        seen: u64,
+        looks: u32,
+        #[pin]
+        next: Sleep,
+    }
+}
+
+impl<'a> Silence<'a> {
+    const LOOKS: u32 = 5;
+
+    fn begin(shared: &'a Shared) -> Self {
+        let next = sleep(shared.response_timeout / Self::LOOKS);
+        Self { shared, seen: shared.replies(), looks: 0, next }
+    }
+}
+
+impl Future for Silence<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        while this.next.as_mut().poll(cx).is_ready() {
+            let seen = std::mem::replace(this.seen, this.shared.replies());
+            // Replies of other nodes say nothing of the node that this call waits for.
+            let is_silent = seen == *this.seen || this.shared.connector.is_cluster();
+            *this.looks = if is_silent { *this.looks + 1 } else { 0 };
+            if *this.looks == Self::LOOKS {
+                return Poll::Ready(());
+            }
+            this.next.set(sleep(this.shared.response_timeout / Self::LOOKS));
+        }
+        Poll::Pending
     }
 }

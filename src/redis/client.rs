@@ -1,8 +1,11 @@
 //! [`Client`]: runs scripts and sends other commands, for the keys of one prefix.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisResult, Value};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::circuit_breaker::CircuitBreaker;
 use super::connection::Connection;
@@ -12,17 +15,34 @@ use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
 use crate::telemetry::Stopwatch;
 
+/// The most calls under way. At 15 microseconds each they keep Redis busy for about a millisecond,
+/// so more would only wait there, where they can't be given up.
+pub(super) const MOST_CALLS: usize = 64;
+/// The longest wait of a request for its call. A user who waits longer has left.
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
 /// Runs scripts and sends other commands through a circuit breaker. Clones share the connection.
+///
+/// At most 64 calls of a client and its clones are under way. Others wait in their order, and fail as
+/// [`StoreError::Overloaded`] after a second, without having been sent.
 #[derive(Clone)]
 pub(crate) struct Client {
     breaker: CircuitBreaker,
     keys: Keys,
     scripts: &'static Scripts,
+    calls: Arc<Semaphore>,
 }
 
 impl Client {
     pub(crate) fn new(breaker: CircuitBreaker, keys: Keys) -> Self {
-        Self { breaker, keys, scripts: Scripts::shipped() }
+        let calls = Arc::new(Semaphore::new(MOST_CALLS));
+        Self { breaker, keys, scripts: Scripts::shipped(), calls }
+    }
+
+    /// Returns a client on the same connection that has calls of its own: it waits for none of this
+    /// client's, nor this one for its.
+    pub(crate) fn beside(&self) -> Self {
+        Self { calls: Arc::new(Semaphore::new(MOST_CALLS)), ..self.clone() }
     }
 
     #[cfg(test)]
@@ -52,7 +72,7 @@ impl Client {
         self.breaker.is_cluster()
     }
 
-    /// Runs a script and waits for the reply, for at most the response timeout of the store.
+    /// Runs a script and waits for the reply.
     ///
     /// The command is one that [`Script::command`] has started.
     pub(crate) async fn run(&self, script: &Script, command: &Cmd) -> Result<Value, StoreError> {
@@ -65,7 +85,7 @@ impl Client {
 
     /// Runs a script that takes several requests, and returns the reply to each of them.
     ///
-    /// A failed call counts as that many failures of the connection.
+    /// The caller bounds how many of these calls are under way.
     pub(super) async fn run_many<T>(
         &self,
         script: &Script,
@@ -116,6 +136,8 @@ impl Client {
         &self,
         request: impl AsyncFnOnce(Connection) -> RedisResult<T>,
     ) -> Result<T, StoreError> {
+        let place = timeout(LONGEST_WAIT, self.calls.acquire()).await;
+        let _place = place.map_err(|_| StoreError::Overloaded)?;
         let call = async |connection| request(connection).await.map_err(reply::error);
         self.breaker.call(1, call).await
     }

@@ -1,10 +1,15 @@
 //! [`Connection`]: a connection to one server or to a cluster. [`Connector`] makes it.
 
+use std::future::Future;
 #[cfg(feature = "sentinel")]
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisFuture, RedisResult, Value};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisFuture, RedisResult, Value,
+};
+use tokio::time::timeout;
 
 use super::scripts::Scripts;
 #[cfg(feature = "sentinel")]
@@ -64,27 +69,41 @@ pub(crate) enum Connector {
     Cluster(Box<redis::cluster::ClusterClient>),
 }
 
+/// The limit of each step to a new connection: to find the master, to connect, to learn that the
+/// server replies. A step takes up to three round trips.
+const STEP_TIMEOUT: Duration = Duration::from_secs(1);
+
 impl Connector {
     pub(super) async fn connect(&self) -> RedisResult<Connection> {
-        // The circuit breaker applies its own timeouts.
-        let config =
-            AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         let mut connection = match self {
-            Self::One(client) => {
-                Connection::One(client.get_multiplexed_async_connection_with_config(&config).await?)
-            }
+            Self::One(client) => Self::connect_to(client).await?,
             Self::Managed(manager) => Connection::Managed(manager.clone()),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinel, attempts) => {
-                let master = sentinel.master(attempts.fetch_add(1, Ordering::Relaxed)).await?;
-                Connection::One(master.get_multiplexed_async_connection_with_config(&config).await?)
+                let attempt = attempts.fetch_add(1, Ordering::Relaxed);
+                Self::connect_to(&in_time(sentinel.master(attempt)).await?).await?
             }
             #[cfg(feature = "cluster")]
-            Self::Cluster(client) => Connection::Cluster(client.get_async_connection().await?),
+            Self::Cluster(client) => {
+                Connection::Cluster(in_time(client.get_async_connection()).await?)
+            }
         };
-        redis::cmd("PING").exec_async(&mut connection).await?;
-        Scripts::shipped().load(&mut connection).await;
+        in_time(async {
+            let loads = Scripts::shipped().load(&connection);
+            redis::cmd("PING").exec_async(&mut connection).await?;
+            loads.join_all().await;
+            Ok(())
+        })
+        .await?;
         Ok(connection)
+    }
+
+    async fn connect_to(client: &Client) -> RedisResult<Connection> {
+        // The circuit breaker applies its own timeouts.
+        let config =
+            AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        in_time(connection).await.map(Connection::One)
     }
 
     /// Returns the host and port of the server for messages, if it is known.
@@ -103,4 +122,9 @@ impl Connector {
             _ => false,
         }
     }
+}
+
+async fn in_time<T>(step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    let late = |_| Err((ErrorKind::Io, "no reply in time").into());
+    timeout(STEP_TIMEOUT, step).await.unwrap_or_else(late)
 }

@@ -4,7 +4,9 @@ use std::sync::LazyLock;
 
 use redis::aio::ConnectionLike;
 use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+use tokio::task::JoinSet;
 
+use super::connection::Connection;
 use crate::telemetry::ScriptLabel;
 
 macro_rules! scripts {
@@ -90,13 +92,18 @@ impl Scripts {
     /// Loads the scripts that limit requests, so that the first of many concurrent requests do not
     /// all find them missing.
     ///
-    /// Errors are ignored: a call whose script is missing sends the script along.
-    pub(super) async fn load(&self, connection: &mut impl ConnectionLike) {
+    /// The tasks send all of them at once. Errors are ignored: a call whose script is missing sends
+    /// the script along.
+    pub(super) fn load(&self, connection: &Connection) -> JoinSet<()> {
+        let mut loads = JoinSet::new();
         for script in [&self.admit, &self.admit_all, &self.settle, &self.restore] {
-            let mut load = redis::cmd("SCRIPT");
+            let (mut load, mut connection) = (redis::cmd("SCRIPT"), connection.clone());
             load.arg("LOAD").arg(&script.code);
-            let _ = load.exec_async(connection).await;
+            loads.spawn(async move {
+                let _ = load.exec_async(&mut connection).await;
+            });
         }
+        loads
     }
 }
 

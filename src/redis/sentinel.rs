@@ -1,7 +1,10 @@
 //! [`Sentinel`]: finds the master through Redis Sentinel.
 
+use redis::io::tcp::TcpSettings;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
+
+use super::servers::without_delay;
 
 #[derive(Clone)]
 pub(crate) struct Sentinel {
@@ -28,7 +31,9 @@ impl Sentinel {
         let uses_tls = matches!(addresses[0], ConnectionAddr::TcpTls { .. });
 
         let mut builder =
-            SentinelClientBuilder::new(addresses, &self.master, SentinelServerType::Master)?;
+            SentinelClientBuilder::new(addresses, &self.master, SentinelServerType::Master)?
+                .set_client_to_redis_tcp_settings(without_delay(&TcpSettings::default()))
+                .set_client_to_sentinel_tcp_settings(without_delay(&TcpSettings::default()));
         if let Some(username) = settings.username() {
             builder = builder.set_client_to_sentinel_username(username);
         }

@@ -183,7 +183,7 @@ impl<S: Underlying> Store for Failover<S> {
                 Err(error) => Err(error),
             };
             match result {
-                Err(error) if is_local(&check) && !error.is_impossible() => {
+                Err(error) if is_local(&check) && error.is_outage() => {
                     this.peek_locally(&check, &error)
                 }
                 result => result,
@@ -201,7 +201,7 @@ impl<S: Underlying> Store for Failover<S> {
                 this.0.store.explain(&check).await
             };
             match explained {
-                Err(error) if is_local(&check) && !error.is_impossible() => {
+                Err(error) if is_local(&check) && error.is_outage() => {
                     this.explain_locally(&check, &error)
                 }
                 explained => explained,

@@ -45,8 +45,8 @@ use crate::window::{Check, Explanation, LogId, Outcome, QuotaState};
 ///   windows share a log, it has a member of negative score for each window in use. Beside a log
 ///   there may be the keys `:ban` and `:strikes`, and the marks `:reset` and `:lifted`, by which other
 ///   processes learn of a reset and of a lifted ban.
-/// - Concurrent requests share one connection. If it breaks, or if five replies in a row do not
-///   arrive, it is given up and made again in the background, one attempt at a time, with pauses of
+/// - Concurrent requests share one connection. If it breaks, or is silent for 500 ms while calls
+///   wait, it is given up and made again in the background, one attempt at a time, with pauses of
 ///   up to half a second. Until then no request waits for Redis.
 /// - When Redis can't decide, the [`FailurePolicy`](crate::FailurePolicy) does. With `Local`, the
 ///   default, logs in this process decide, which hold what this process has admitted. When Redis
@@ -123,7 +123,7 @@ impl RedisStore {
     /// Returns a handle for the application's own commands on the connection of this store.
     #[must_use]
     pub fn commands(&self) -> RedisCommands {
-        RedisCommands::new(self.client.clone())
+        RedisCommands::new(self.client.beside())
     }
 
     /// Returns a builder with the default settings.

@@ -73,7 +73,7 @@ async fn redis_is_killed_and_comes_back_empty() {
     fault.write_row(
         "0",
         &format!(
-            "{} too many; of {} responses meanwhile {} took 50 ms or more, p99 {:.2} ms, of the same \
+            "{} too many; of {} responses meanwhile {} took 500 ms or more, p99 {:.2} ms, of the same \
              load on a `MemoryStore` {:.2} ms",
             answers.over_admitted(),
             outage.0.len(),
@@ -171,19 +171,9 @@ async fn connections_are_killed_again_and_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_reply_is_200_ms_late() {
-    let fault = Fault {
-        added_latency: "twice the response timeout, for five requests: new connections are late \
-                        too",
-        ..Fault::new(9, "every reply 200 ms late", "every_reply_is_200_ms_late")
-    };
-    network(fault, proxy::Fault::Delay(Duration::from_millis(200))).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn network_passes_nothing_on() {
     let fault = Fault {
-        added_latency: "twice the response timeout, for requests under way at the start",
+        added_latency: "the response timeout, for requests under way at the start",
         ..Fault::new(
             10,
             "a network that keeps connections and drops all data",

@@ -50,8 +50,8 @@ pub struct RedisFlags {
     #[arg(long, value_name = "NAME", requires = "redis")]
     pub sentinel_master: Option<String>,
 
-    /// How long Redis may take to reply.
-    #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = span)]
+    /// How long Redis may be silent before it counts as down. A late reply is no silence.
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = span)]
     pub response_timeout: Duration,
 
     /// What the Redis keys begin with; servers with the same prefix share what they keep.

@@ -14,8 +14,8 @@ use crate::error::StoreError;
 use crate::redis::{Backoff, Connection, Connector, Outage};
 use crate::telemetry;
 
+/// How many calls in a row fail on a Cluster before its connection is given up.
 const MAX_FAILURES: u32 = 5;
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Short enough that Redis decides again within a second of its return.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -56,6 +56,8 @@ pub(super) struct Shared {
     lock: Mutex<()>,
     pub(super) changed: Notify,
     failures: AtomicU32,
+    /// How many calls have had a reply.
+    replies: AtomicU64,
     is_reported: AtomicBool,
     outage: Outage,
 }
@@ -96,6 +98,7 @@ impl Shared {
             lock: Mutex::default(),
             changed: Notify::new(),
             failures: AtomicU32::new(0),
+            replies: AtomicU64::new(0),
             is_reported: AtomicBool::new(false),
             outage,
         }
@@ -110,10 +113,9 @@ impl Shared {
     }
 
     pub(super) async fn connect(&self) -> Result<Connection, StoreError> {
-        let error = match timeout(CONNECTION_TIMEOUT, self.connector.connect()).await {
-            Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no reply in time".to_owned(),
+        let error = match self.connector.connect().await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => error.to_string(),
         };
         let message = match self.connector.address() {
             Some(address) => format!("{address}: {error}"),
@@ -150,7 +152,11 @@ impl Shared {
         telemetry::store_found();
     }
 
-    /// Counts the failures on a connection, and gives it up if it has broken or failed too often.
+    pub(super) fn replies(&self) -> u64 {
+        self.replies.load(Ordering::Relaxed)
+    }
+
+    /// Counts the replies on a connection, and gives it up if it has broken or is silent.
     pub(super) fn record_result<T>(
         self: &Arc<Self>,
         number: u64,
@@ -164,15 +170,17 @@ impl Shared {
                 return self.give_up(number, State::Connecting, LEAST_AGE, error);
             }
             _ => {
+                self.replies.fetch_add(1, Ordering::Relaxed);
                 if self.failures.load(Ordering::Relaxed) > 0 {
                     self.failures.store(0, Ordering::Relaxed);
                 }
                 return;
             }
         };
-        let is_broken = matches!(error, StoreError::Disconnected { .. });
-        if is_broken && !self.connector.is_cluster() {
-            self.give_up(number, State::Connecting, Duration::ZERO, error);
+        if !self.connector.is_cluster() {
+            let is_broken = matches!(error, StoreError::Disconnected { .. });
+            let next = if is_broken { State::Connecting } else { State::Failed };
+            self.give_up(number, next, Duration::ZERO, error);
         } else if self.failures.fetch_add(requests, Ordering::Relaxed) + requests >= MAX_FAILURES {
             self.give_up(number, State::Failed, Duration::ZERO, error);
         }

@@ -37,7 +37,7 @@ impl<S: Underlying> Failover<S> {
         match result {
             Ok(outcome) if outcome.admitted => self.accept_admission(check, sent, outcome).map(Ok),
             Ok(outcome) => Ok(Ok(self.accept_denial(check, sent, outcome))),
-            Err(error) if error.is_impossible() => Ok(Err(error)),
+            Err(error) if !error.is_outage() => Ok(Err(error)),
             Err(error) => Ok(self.decide_without_store(check, error)),
         }
     }

@@ -17,7 +17,7 @@ use crate::store::underlying::Underlying;
 use crate::store::{DenyCache, MemoryStore, Store};
 
 const DEFAULT_PREFIX: &str = "tsw";
-const DEFAULT_RESPONSE_TIMEOUT: Duration = Duration::from_millis(50);
+const DEFAULT_RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
 
 /// Settings of a [`RedisStore`].
@@ -76,9 +76,16 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how long to wait for a reply, including the wait for a connection. Defaults to 50 ms.
+    /// Sets how long the connection may be silent while calls wait for their replies. Defaults to
+    /// 500 ms.
     ///
-    /// A check without a reply in time is sent once more, and waits as long again.
+    /// After that the connection counts as dead, and the failure policies decide until a new one
+    /// replies. A late reply is no silence: while replies to other calls arrive, a call waits for its
+    /// own. The time counts from sending, and leaves out what this process was late by itself. So a
+    /// busy machine, or a Redis 250 ms away, is no outage. Choose a shorter time where a request must
+    /// not wait so long for a Redis that has just died.
+    ///
+    /// On a Cluster, of which one node may be silent, it is the time for each call.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
         self

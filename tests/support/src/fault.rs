@@ -10,7 +10,7 @@ use tower_sliding_window::{DecidedBy, FailurePolicy};
 use crate::load::{HttpResponse, LIMIT, Load, Responses, WINDOW};
 
 /// The response timeout of the stores under test: the default.
-pub const TIMEOUT: Duration = Duration::from_millis(50);
+pub const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A fault and its bounds.
 #[derive(Clone, Copy)]
@@ -111,10 +111,11 @@ impl Fault {
             bound => bound.to_string(),
         };
         let measured = format!(
-            "{over} too many; of {} responses {} admitted in the process, {} took 50 ms or more, the slowest {} ms",
+            "{over} too many; of {} responses {} admitted in the process, {} took {} ms or more, the slowest {} ms",
             during.0.len(),
             during.count(here),
             during.slower_than(TIMEOUT),
+            TIMEOUT.as_millis(),
             during.slowest().as_millis()
         );
         self.write_row(&bound, &measured);

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 /// What the proxy does to what passes through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +96,7 @@ async fn connection(
             }
         }
     };
+    let (line, mut delivered) = mpsc::unbounded_channel();
     let mut replies_fault = faults.clone();
     let replies = async move {
         let mut buffer = vec![0; 64 * 1024];
@@ -107,18 +109,28 @@ async fn connection(
             if replies_fault.wait_for(|fault| *fault != Fault::Stall).await.is_err() {
                 break;
             }
-            let fault = *replies_fault.borrow();
-            if let Fault::Delay(delay) = fault {
-                tokio::time::sleep(delay).await;
-            }
-            if to_client.write_all(&buffer[..length]).await.is_err() {
+            let delay = match *replies_fault.borrow() {
+                Fault::Delay(delay) => delay,
+                _ => Duration::ZERO,
+            };
+            if line.send((Instant::now() + delay, buffer[..length].to_vec())).is_err() {
                 break;
             }
         }
     };
+    // Replies travel beside each other, as over a long distance.
+    let deliveries = async move {
+        while let Some((due, reply)) = delivered.recv().await {
+            tokio::time::sleep_until(due).await;
+            if to_client.write_all(&reply).await.is_err() {
+                break;
+            }
+        }
+    };
+    let replies = async { tokio::join!(replies, deliveries) };
     tokio::select! {
         () = requests => {}
-        () = replies => {}
+        _ = replies => {}
         _ = faults.wait_for(|fault| *fault == Fault::Cut) => {}
     }
 }

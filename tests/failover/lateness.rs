@@ -1,0 +1,223 @@
+//! A Redis that is slow, far away, or behind a busy process is not a dead one.
+
+use std::future::Future;
+use std::time::Duration;
+
+use http::StatusCode;
+use test_support::fault::Fault;
+use test_support::load::{HttpResponse, Load, WINDOW};
+use test_support::proxy::{self, Proxy};
+use test_support::{Redis, patient_store};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{
+    DecidedBy, Decision, FailurePolicy, Limiter, Policy, Quota, RedisStore, SlidingWindowLayer,
+    StoreError, key,
+};
+
+const DISTANCES_MS: [u64; 4] = [1, 30, 100, 250];
+
+fn here(it: &HttpResponse) -> bool {
+    it.decided_by == Some(DecidedBy::LocalLog)
+}
+
+/// Also the connection is made over the distance.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn distant_redis_decides() {
+    for (number, distance_ms) in (30..).zip(DISTANCES_MS) {
+        let redis = Redis::start().await;
+        let proxy = Proxy::to(redis.port()).await;
+        proxy.set(proxy::Fault::Delay(Duration::from_millis(distance_ms)));
+        let builder = RedisStore::builder().deny_cache(false);
+        let store = builder.connect(proxy.url()).await.expect("it can be connected");
+        let load = Load::start(store, FailurePolicy::default());
+        sleep(WINDOW * 2).await;
+        let responses = load.stop().await;
+        responses.statuses(&[200, 429]);
+        responses.no_user_starves();
+        assert_eq!(responses.count(here), 0, "Redis decides, {distance_ms} ms away");
+        assert_eq!(responses.over_admitted(), 0);
+        let name = format!("none: Redis is {distance_ms} ms away");
+        let fault = Fault {
+            client_sees: "no difference: Redis decides",
+            added_latency: "one round trip",
+            ..Fault::new(number, name.leak(), "distant_redis_decides")
+        };
+        fault.report(&responses, 0);
+    }
+}
+
+/// Sends one request for each of many users at once through a layer with two rules, and returns the
+/// statuses and what decided.
+async fn all_at_once(
+    store: impl Store,
+    users: usize,
+) -> Vec<(StatusCode, Option<DecidedBy>, Duration)> {
+    let everyone = Policy::new("everyone").quota(Quota::per_minute(1_000_000));
+    let layer = SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), store)
+        .rule(everyone, key::constant("everyone"));
+    let service = layer.layer(service_fn(async |request: http::Request<String>| {
+        let decided_by = request.extensions().get::<Decision>().map(Decision::decided_by);
+        let mut response = http::Response::new(String::new());
+        response.extensions_mut().insert(decided_by);
+        Ok::<_, std::convert::Infallible>(response)
+    }));
+    let mut requests = JoinSet::new();
+    for user in 0..users {
+        let service = service.clone();
+        requests.spawn(async move {
+            let request = http::Request::builder().header("x-user-id", format!("user-{user}"));
+            let sent = Instant::now();
+            let response = service.oneshot(request.body(String::new()).unwrap()).await.unwrap();
+            let decided_by = response.extensions().get::<Option<DecidedBy>>().copied().flatten();
+            (response.status(), decided_by, sent.elapsed())
+        });
+    }
+    requests.join_all().await
+}
+
+/// The opening of a sale on a machine that has other work to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn saturated_process_is_no_outage() {
+    const USERS: usize = 5_000;
+    let redis = Redis::start().await;
+    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let end = Instant::now() + Duration::from_secs(3);
+    let busy: Vec<_> =
+        (0..4).map(|_| std::thread::spawn(move || while Instant::now() < end {})).collect();
+    let responses = all_at_once(store, USERS).await;
+    busy.into_iter().for_each(|thread| thread.join().unwrap());
+    let count = |status| responses.iter().filter(|it| it.0 == status).count();
+    let by = |by| responses.iter().filter(|it| it.1 == Some(by)).count();
+    let unavailable = count(StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!((count(StatusCode::OK), unavailable), (USERS, 0));
+    assert_eq!((by(DecidedBy::Store), by(DecidedBy::LocalLog)), (USERS, 0));
+    let slowest = responses.iter().map(|it| it.2).max().unwrap();
+    let fault = Fault {
+        client_sees: "no difference: Redis decides",
+        added_latency: "the time for which the machine is busy",
+        ..Fault::new(
+            34,
+            "none: 5,000 users at once, on a machine that has other work",
+            "saturated_process_is_no_outage",
+        )
+    };
+    let slowest = slowest.as_millis();
+    fault.write_row(
+        "0",
+        &format!(
+            "{USERS} responses, {unavailable} of them 503, {} decided by Redis, the slowest {slowest} ms",
+            by(DecidedBy::Store)
+        ),
+    );
+}
+
+/// The process stands still for longer than the response timeout right after it has begun a call.
+#[tokio::test]
+async fn stopped_process_is_no_outage() {
+    let redis = Redis::start().await;
+    let store = RedisStore::builder().response_timeout(Duration::from_millis(100));
+    let limiter = Limiter::new(Quota::per_minute(9), store.connect(redis.url()).await.unwrap());
+    let mut check = std::pin::pin!(limiter.check("alice"));
+    let begun = std::future::poll_fn(|cx| std::task::Poll::Ready(check.as_mut().poll(cx))).await;
+    assert!(begun.is_pending());
+    std::thread::sleep(Duration::from_millis(400));
+    let decision = check.await.unwrap();
+    assert_eq!(decision.decided_by(), DecidedBy::Store);
+    assert_eq!(redis.call_count("evalsha").await, 1, "it is not repeated");
+}
+
+/// A command that keeps Redis busy for so long.
+fn takes(time: Duration) -> redis::Cmd {
+    const SCRIPT: &str = "
+        local function now() local t = redis.call('TIME') return t[1] * 1e6 + t[2] end
+        local ends = now() + ARGV[1]
+        repeat until now() > ends
+        return 1";
+    let mut command = redis::cmd("EVAL");
+    command.arg(SCRIPT).arg(0).arg(time.as_micros() as u64);
+    command
+}
+
+/// Replies become later than the response timeout, and still arrive one after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_replies_are_no_silence() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let store = RedisStore::builder().response_timeout(Duration::from_millis(300));
+    let commands = store.connect(proxy.url()).await.unwrap().commands();
+    let mut calls = JoinSet::new();
+    for number in 0..150_u64 {
+        let late_ms = number.min(100) * 6;
+        proxy.set(proxy::Fault::Delay(Duration::from_millis(late_ms)));
+        let commands = commands.clone();
+        calls.spawn(async move { commands.query::<i64>(redis::cmd("INCR").arg("calls")).await });
+        sleep(Duration::from_millis(10)).await;
+    }
+    let replies: Result<Vec<i64>, _> = calls.join_all().await.into_iter().collect();
+    assert_eq!(replies.unwrap().iter().max(), Some(&150));
+}
+
+/// What has waited for a second is shed, in place of a local decision, and the next is served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_that_waited_too_long_is_shed() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let store = patient_store(proxy.url()).await;
+    let user = Policy::new("user").quota(Quota::per_minute(5));
+    let limiter = Limiter::new(user, store.clone());
+    proxy.set(proxy::Fault::Stall);
+    let mut checks = JoinSet::new();
+    for user in 0..3 {
+        let limiter = limiter.clone();
+        checks.spawn(async move { limiter.check(format!("user-{user}")).await });
+        sleep(Duration::from_millis(20)).await;
+    }
+    sleep(Duration::from_millis(1_200)).await;
+    proxy.set(proxy::Fault::None);
+    let results = checks.join_all().await;
+    let shed = results.iter().filter(|it| matches!(it, Err(StoreError::Overloaded))).count();
+    let decided = |it: &&Result<Decision, StoreError>| {
+        it.as_ref().is_ok_and(|it| it.decided_by() == DecidedBy::Store)
+    };
+    assert_eq!((shed, results.iter().filter(decided).count()), (1, 2), "{results:?}");
+    let decision = limiter.check("dave").await.unwrap();
+    assert_eq!(decision.decided_by(), DecidedBy::Store);
+}
+
+/// The application's own commands wait for each other, and not the limiter for them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_delay_no_check() {
+    let redis = Redis::start().await;
+    let store = patient_store(redis.url()).await;
+    let commands = store.commands();
+    let mut all = JoinSet::new();
+    for _ in 0..200 {
+        let (commands, slow) = (commands.clone(), takes(Duration::from_millis(10)));
+        all.spawn(async move { commands.query::<i64>(&slow).await });
+    }
+    sleep(Duration::from_millis(20)).await;
+    let limiter = Limiter::new(Quota::per_minute(5), store);
+    limiter.check("alice").await.unwrap();
+    let waiting = all.len();
+    let done = std::iter::from_fn(|| all.try_join_next()).count();
+    assert!(done < 100, "64 of 200 were before the check: {done} of {waiting} were done");
+    for result in all.join_all().await {
+        assert!(matches!(result, Ok(1) | Err(StoreError::Overloaded)), "{result:?}");
+    }
+}
+
+#[tokio::test]
+async fn longest_timeout_is_no_overflow() {
+    let redis = Redis::start().await;
+    let store = RedisStore::builder().response_timeout(Duration::MAX);
+    let limiter = Limiter::new(Quota::per_minute(50), store.connect(redis.url()).await.unwrap());
+    let mut checks = JoinSet::new();
+    for _ in 0..40 {
+        let limiter = limiter.clone();
+        checks.spawn(async move { limiter.check("alice").await.unwrap().is_admitted() });
+    }
+    assert!(checks.join_all().await.into_iter().all(|admitted| admitted));
+}
