@@ -87,7 +87,7 @@ async fn messages_of_one_institution_block_no_code_of_another() {
     }
     app.is_sent("bank", ALICE).await;
     app.is_sent("bank", ALICE).await;
-    app.refused_by("bank", ALICE, &["receiver-share", "receiver"]).await;
+    app.refused_by("bank", ALICE, &["receiver-share:2/60s", "receiver:4/60s"]).await;
     // A text that no wait makes fit in the share.
     let long = app.post(message("bank", "otp", "+4917010000001", &"a".repeat(400))).await;
     assert_eq!((long.status.as_u16(), &long.problem()["most"]), (422, &2.into()));

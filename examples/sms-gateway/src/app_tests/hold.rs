@@ -206,8 +206,10 @@ async fn a_wrong_message_never_waits() {
 /// Nor does what waits for the share of its institution, in a channel or at a receiver.
 #[tokio::test(start_paused = true)]
 async fn a_share_that_is_used_delays_no_other() {
-    for limits in [["--channel-limit", "4/4s"], ["--receiver-limit", "4/4s"]] {
-        let app = start(&[&limits[..], &SHARE].concat()).await;
+    for limits in [["4/4s", "99/4s"], ["99/4s", "4/4s"]] {
+        let [channel, receiver] = limits;
+        let flags = ["--channel-limit", channel, "--receiver-limit", receiver];
+        let app = start(&[&flags[..], &SHARE].concat()).await;
         app.is_sent("shop", ALICE).await;
         app.is_sent("shop", ALICE).await;
         let waiting = app.spawn_sms("shop", ALICE).await;
