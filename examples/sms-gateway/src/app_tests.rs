@@ -26,6 +26,9 @@ const ALICE: &str = "+491701234567";
 /// Flags that leave only the receiver's level to refuse anything.
 const ROOMY: [&str; 6] =
     ["--global", "9999/1s", "--institution-limit", "999/1s", "--channel-limit", "999/1s"];
+/// One institution may take all, unless a test is about what it leaves to the others.
+const WITHOUT_SHARE: [&str; 2] = ["--institution-share", "100%"];
+const SHARE: [&str; 2] = ["--institution-share", "50%"];
 
 #[derive(Clone)]
 struct App {
@@ -36,7 +39,8 @@ struct App {
 
 impl App {
     async fn start(flags: &[&str]) -> Self {
-        let flags = [&["sms-gateway", "--downstream-latency", "0ms"], flags].concat();
+        let share = if flags.contains(&"--institution-share") { &[][..] } else { &WITHOUT_SHARE };
+        let flags = [&["sms-gateway", "--downstream-latency", "0ms"], share, flags].concat();
         let args = Args::try_parse_from(flags).unwrap_or_else(|error| panic!("{error}"));
         let webhook = Webhook::new(&args.webhook).unwrap();
         let (stop, stopping) = watch::channel(false);
@@ -163,22 +167,43 @@ async fn a_message_that_is_not_admitted_takes_no_token() {
     app.refused_by("shop", "+4917010000002", &["institution"]).await;
 }
 
+/// A message that the downstream failed to take may have reached the receiver.
 #[tokio::test(start_paused = true)]
-async fn a_failing_downstream_gives_places_back() {
-    let flags = ["--institution", "bank=1/1h", "--channel-limit", "1/1h"];
-    let app = App::start(&[&flags[..], &["--receiver-limit", "1/1h"]].concat()).await;
+async fn an_attempt_counts_even_if_it_fails() {
+    let app = App::start(&[&ROOMY[..], &["--receiver-limit", "2/1h"]].concat()).await;
     app.operator("PUT", "/downstream", r#"{"errors":"100%"}"#).await;
-    for _ in 0..3 {
+    for _ in 0..2 {
         let failed = app.sms("bank", ALICE).await;
         assert_eq!((failed.status.as_u16(), failed.retry_after()), (503, Some(1)));
     }
+    for _ in 0..50 {
+        app.refused_by("bank", ALICE, &["receiver"]).await;
+    }
     // Also when the client no longer waits.
     app.operator("PUT", "/downstream", r#"{"latency":"5s"}"#).await;
-    assert!(timeout(SECOND, app.sms("bank", ALICE)).await.is_err(), "it takes five seconds");
-    app.refused_by("bank", ALICE, &["institution", "channel", "receiver"]).await;
+    for _ in 0..2 {
+        assert!(timeout(SECOND, app.sms("bank", "+4917010000001")).await.is_err());
+    }
     sleep(5 * SECOND).await;
-    app.operator("PUT", "/downstream", r#"{"latency":"0ms","errors":"0%"}"#).await;
-    app.is_sent("bank", ALICE).await;
+    app.refused_by("bank", "+4917010000001", &["receiver"]).await;
+}
+
+/// What the controller lowers a threshold to is what the downstream gets, however much of it fails.
+#[tokio::test(start_paused = true)]
+async fn a_failing_downstream_gets_no_more_than_the_lowered_threshold() {
+    let app = App::start(&["--institution-limit", "100/1s"]).await;
+    app.operator("PUT", "/downstream", r#"{"errors":"100%"}"#).await;
+    let mut handed_over = Vec::new();
+    for second in 0..100 {
+        handed_over.push(0);
+        for message in 0..150 {
+            let answer = app.sms("bank", &format!("+1555{:07}", second * 150 + message)).await;
+            handed_over[second] += usize::from(answer.status == 503);
+        }
+        sleep(SECOND).await;
+    }
+    assert_eq!(handed_over[0], 100, "before it is lowered: {handed_over:?}");
+    assert!(handed_over[90..].iter().all(|count| *count == 10), "{handed_over:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,7 +221,7 @@ async fn thresholds_follow_the_downstream() {
         }
         let shown = app.policies().await;
         assert_eq!(shown["institution"]["configured"], "100/1s");
-        assert_eq!(shown["channel"]["effective"], "150/1s", "it is not adapted");
+        assert_eq!(shown["channel"]["effective"], "200/1s", "it is not adapted");
         let text = shown["institution"]["effective"].as_str().unwrap().to_owned();
         text.strip_suffix("/1s").unwrap().parse::<u32>().unwrap()
     };

@@ -15,15 +15,17 @@ use crate::document::member;
 use crate::downstream::Conduct;
 use crate::hold::HoldFlags;
 use crate::name::Name;
+use crate::share::Share;
 use crate::sum::Global;
-use crate::thresholds::{Level, Thresholds};
+use crate::thresholds::{Level, List, Thresholds};
 use example_support::admin::AdminFlags;
 use example_support::flags::{ListenFlags, RedisFlags};
 use example_support::policies::PolicyFile;
 use example_support::webhook::WebhookFlags;
 
-/// A gateway for text messages. Each message counts for its institution, its channel and its receiver:
-/// for all three or for none. A text of several parts counts once for each part.
+/// A gateway for text messages. Each message counts for its institution, its channel, its destination
+/// and its receiver: for all of them or for none. A text of several parts counts once for each part.
+/// What was handed to the downstream stays counted, also if that fails.
 #[derive(Parser)]
 #[command(
     name = "sms-gateway",
@@ -48,15 +50,18 @@ For the operator, with --admin 127.0.0.1:3002 and a token in SMS_GATEWAY_ADMIN_T
   admin /institutions/post -X PUT                    # a new one; -d '9/1s' gives it a limit
   admin /institutions/post -X DELETE
   admin /channels/news -X PUT -d '20/1s'
+  admin /destinations/+44 -X PUT                     # numbers that messages may go to
   admin /downstream -X PUT -d '{\"latency\":\"800ms\",\"errors\":\"30%\"}'
 
 A file for --policies, of which each part must be there:
   institutions = [\"bank=400/1s\", \"shop\"]    # as --institution
   channels = [\"otp=50/1s\", \"marketing\"]     # as --channel
+  destinations = [\"+1\", \"+49\", \"+4915=9/1s\"] # as --destination
   [policies]
   institution = \"100/1s\"
-  channel = \"150/1s\"
-  receiver = \"2/60s,10/1h\"
+  channel = \"200/1s\"
+  destination = \"200/1s\"
+  receiver = \"4/60s,20/1h\"
 kill -HUP PID has the server read it again. Replace the file whole, with mv.
 
 The server believes the institution that a message names: authenticate institutions in front of it.
@@ -94,13 +99,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value = "1")]
     servers: NonZeroU32,
 
-    /// TOML or JSON file (by its extension) with the institutions, the channels and the limits of all
-    /// levels. It takes the place of the five flags that set these. SIGHUP has the server read it again:
+    /// TOML or JSON file (by its extension) with the institutions, channels, destinations and the limits of
+    /// all levels. It takes the place of the seven flags that set these. SIGHUP has the server read it again:
     /// all of it changes at once and earlier messages count, or, if something is wrong, nothing changes
     /// and the log says what. A change by the admin listener wins over the file, as it does over the
     /// flags. Other servers of the fleet have to read theirs too. The flags decide if left out.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "institution", "institution_limit", "channel", "channel_limit", "receiver_limit",
+        "institution", "institution_limit", "channel", "channel_limit", "destination",
+        "destination_limit", "receiver_limit",
     ])]
     pub(crate) policies: Option<PolicyFile>,
 
@@ -110,7 +116,7 @@ pub(crate) struct Args {
         long,
         value_name = "NAME[=LIMIT/WINDOW]",
         default_values = ["bank", "shop"],
-        value_parser = member
+        value_parser = |text: &str| member(List::Institutions, text)
     )]
     institution: Vec<(Name, Option<Policy>)>,
 
@@ -125,17 +131,40 @@ pub(crate) struct Args {
         long,
         value_name = "NAME[=LIMIT/WINDOW]",
         default_values = ["otp", "marketing"],
-        value_parser = member
+        value_parser = |text: &str| member(List::Channels, text)
     )]
     channel: Vec<(Name, Option<Policy>)>,
 
     /// Parts of messages that all institutions together may send by one channel in any window.
-    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "150/1s")]
+    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "200/1s")]
     channel_limit: Policy,
 
-    /// Parts of messages that one receiver may get in any window, from all institutions together.
-    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "2/60s,10/1h")]
+    /// A prefix of the numbers that messages may go to, and its limit if that is not
+    /// --destination-limit; repeat it for more prefixes. The longest that fits a number decides. No
+    /// message goes to any other number; `+` stands for all.
+    #[arg(
+        long,
+        value_name = "PREFIX[=LIMIT/WINDOW]",
+        default_values = ["+1", "+49"],
+        value_parser = |text: &str| member(List::Destinations, text)
+    )]
+    destination: Vec<(Name, Option<Policy>)>,
+
+    /// Parts of messages that all institutions together may send to the numbers of one prefix in any
+    /// window.
+    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "200/1s")]
+    destination_limit: Policy,
+
+    /// Parts of messages that one receiver may get in any window, from all institutions together. A
+    /// number counts as one however it is written: +491701234567, 0049 170 1234567, +49 (0)170/1234567.
+    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "4/60s,20/1h")]
     receiver_limit: Policy,
+
+    /// What one institution may take of each limit of a channel, a destination and a receiver, at least
+    /// 1 part. So none can use them up: with 50% a flood of one leaves half to the others. With 100%
+    /// who comes first may take all.
+    #[arg(long, value_name = "PERCENT", default_value = "50%")]
+    pub(crate) institution_share: Share,
 
     #[command(flatten)]
     pub(crate) hold: HoldFlags,
@@ -163,7 +192,11 @@ impl Args {
     /// Reads the command line, or prints what is wrong with it and exits with 2.
     pub(crate) fn read() -> Self {
         let args = Self::parse();
-        for (flag, members) in [("institution", &args.institution), ("channel", &args.channel)] {
+        for (flag, members) in [
+            ("institution", &args.institution),
+            ("channel", &args.channel),
+            ("destination", &args.destination),
+        ] {
             let mut names = BTreeSet::new();
             if let Some((twice, _)) = members.iter().find(|(name, _)| !names.insert(name)) {
                 conflict(format!("--{flag} names {twice} twice"));
@@ -187,8 +220,13 @@ impl Args {
     }
 
     pub(crate) fn thresholds(&self) -> Thresholds {
-        let limits = [&self.institution_limit, &self.channel_limit, &self.receiver_limit];
-        let lists = [&self.institution, &self.channel];
+        let limits = [
+            &self.institution_limit,
+            &self.channel_limit,
+            &self.destination_limit,
+            &self.receiver_limit,
+        ];
+        let lists = [&self.institution, &self.channel, &self.destination];
         Thresholds {
             levels: limits.map(Policy::clone),
             lists: lists.map(|members| members.iter().cloned().collect()),

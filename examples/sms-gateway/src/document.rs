@@ -9,49 +9,55 @@ use serde::de::{self, Deserializer, Visitor};
 use tower_sliding_window::{Policies, Policy, PolicyError};
 
 use crate::name::Name;
-use crate::thresholds::{Level, Members, Thresholds};
+use crate::thresholds::{Level, List, Members, Thresholds};
 
 /// The thresholds of the levels, and the lists.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Document {
     policies: Policies,
-    institutions: Vec<Member>,
-    channels: Vec<Member>,
+    institutions: Vec<Member<{ List::Institutions as usize }>>,
+    channels: Vec<Member<{ List::Channels as usize }>>,
+    destinations: Vec<Member<{ List::Destinations as usize }>>,
 }
 
-/// An institution or a channel, written `NAME` or `NAME=LIMIT/WINDOW`.
-struct Member(Name, Option<Policy>);
+/// A member of a list, written `NAME` or `NAME=LIMIT/WINDOW`.
+struct Member<const LIST: usize>(Name, Option<Policy>);
 
 // By hand, so that an error has the line and the column of the text.
-impl<'de> Deserialize<'de> for Member {
+impl<'de, const LIST: usize> Deserialize<'de> for Member<LIST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct MemberVisitor;
+        struct MemberVisitor<const LIST: usize>;
 
-        impl Visitor<'_> for MemberVisitor {
-            type Value = Member;
+        impl<const LIST: usize> Visitor<'_> for MemberVisitor<LIST> {
+            type Value = Member<LIST>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text NAME or NAME=LIMIT/WINDOW")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Member, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Member<LIST>, E> {
                 let wrong = |error| E::custom(format_args!("{text:?}: {error}"));
-                member(text).map(|(name, policy)| Member(name, policy)).map_err(wrong)
+                member(List::ALL[LIST], text)
+                    .map(|(name, policy)| Member(name, policy))
+                    .map_err(wrong)
             }
         }
 
-        deserializer.deserialize_str(MemberVisitor)
+        deserializer.deserialize_str(MemberVisitor::<LIST>)
     }
 }
 
-/// Reads an institution or a channel.
-pub(crate) fn member(text: &str) -> Result<(Name, Option<Policy>), Box<dyn Error + Send + Sync>> {
+/// Reads a member of a list.
+pub(crate) fn member(
+    list: List,
+    text: &str,
+) -> Result<(Name, Option<Policy>), Box<dyn Error + Send + Sync>> {
     let (name, policy) = match text.split_once('=') {
         Some((name, policy)) => (name, Some(policy.parse()?)),
         None => (text, None),
     };
-    Ok((name.parse()?, policy))
+    Ok((list.member(name)?, policy))
 }
 
 /// Why the thresholds of a file can't be used.
@@ -59,7 +65,9 @@ pub(crate) fn member(text: &str) -> Result<(Name, Option<Policy>), Box<dyn Error
 pub(crate) enum DocumentError {
     #[error("there is no policy {0:?}: each level needs one")]
     Missing(&'static str),
-    #[error("the policy {0:?} is unknown: there are institution, channel and receiver")]
+    #[error(
+        "the policy {0:?} is unknown: there are institution, channel, destination and receiver"
+    )]
     Unknown(String),
     #[error("policy {level:?}: a {part} has no effect in this server, which has quotas only")]
     QuotasOnly { level: &'static str, part: &'static str },
@@ -73,15 +81,16 @@ impl TryFrom<Document> for Thresholds {
     type Error = DocumentError;
 
     fn try_from(document: Document) -> Result<Self, DocumentError> {
-        let Document { policies, institutions, channels } = document;
+        let Document { policies, institutions, channels, destinations } = document;
         let is_level = |name: &str| Level::ALL.iter().any(|level| level.name() == name);
         if let Some(unknown) = policies.all().iter().find(|policy| !is_level(policy.name())) {
             return Err(DocumentError::Unknown(unknown.name().to_owned()));
         }
-        let [institution, channel, receiver] = Level::ALL.map(|level| of_level(&policies, level));
+        let [institution, channel, destination, receiver] =
+            Level::ALL.map(|level| of_level(&policies, level));
         Ok(Self {
-            levels: [institution?, channel?, receiver?],
-            lists: [members(institutions)?, members(channels)?],
+            levels: [institution?, channel?, destination?, receiver?],
+            lists: [members(institutions)?, members(channels)?, members(destinations)?],
         })
     }
 }
@@ -99,7 +108,7 @@ fn of_level(policies: &Policies, level: Level) -> Result<Policy, DocumentError> 
     Ok(policy.to_string().parse()?)
 }
 
-fn members(list: Vec<Member>) -> Result<Members, DocumentError> {
+fn members<const LIST: usize>(list: Vec<Member<LIST>>) -> Result<Members, DocumentError> {
     let mut members = BTreeMap::new();
     for Member(name, policy) in list {
         if members.insert(name.clone(), policy).is_some() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tower_sliding_window::{
-    Admitted, DecidedBy, Decision, Denied, Key, Limiter, PolicyHandle, StoreError,
+    Admitted, DecidedBy, Decision, Denied, Limiter, PolicyHandle, StoreError,
 };
 use uuid::Uuid;
 
@@ -13,10 +13,10 @@ use crate::bucket::Bucket;
 use crate::controller::Results;
 use crate::downstream::Downstream;
 use crate::hold::{Ended, Gate, Hold};
-use crate::levels::Levels;
+use crate::levels::{Levels, Limit, Limits};
 use crate::message::Message;
 use crate::refusals::{Refusals, Refuser};
-use crate::thresholds::{Level, List, Target};
+use crate::thresholds::{Level, List};
 use example_support::logs::Throttle;
 
 /// The way of a message: all levels in one decision, then the bucket, then the downstream.
@@ -53,16 +53,15 @@ pub(crate) enum Refusal {
     Stopping,
     /// The store does not answer.
     Store(StoreError),
-    /// The downstream did not take the message. It is not counted.
+    /// The downstream had the message and failed. It is counted.
     Downstream,
 }
 
 impl Gateway {
-    /// Sends a message, or refuses it and leaves no trace of it in any window.
+    /// Sends a message, or refuses it. One that the downstream never had leaves no trace in any window.
     ///
     /// A message that has begun its way goes it to the end, even if the caller no longer waits: one
-    /// that waits for room is sent when there is some, one that is admitted is handed over, and one
-    /// that is not taken gives its places back.
+    /// that waits for room is sent when there is some, and one that is admitted is handed over.
     pub(crate) async fn send(self: &Arc<Self>, message: Message) -> Result<Uuid, Refusal> {
         let gateway = self.clone();
         let sent = tokio::spawn(async move { gateway.decide_and_send(message).await });
@@ -85,7 +84,7 @@ impl Gateway {
             return self.admit(message).await;
         }
         // What can never be sent does not wait.
-        self.policies(message)?;
+        self.limits(message)?;
         let until = Instant::now() + bound;
         let join = || {
             let institutions = self.levels.count(List::Institutions);
@@ -113,7 +112,7 @@ impl Gateway {
                 turn = join();
             }
             let Some(turn) = &mut turn else { return Err(Refusal::Levels(denied)) };
-            match turn.wait(gate(message, &denied), again, until).await {
+            match turn.wait(self.gate(message, &denied), again, until).await {
                 Ok(()) => {}
                 Err(Ended::Late) => return Err(Refusal::Levels(denied)),
                 Err(Ended::Stopping) => return Err(Refusal::Stopping),
@@ -121,30 +120,41 @@ impl Gateway {
         }
     }
 
-    /// Returns the policies of a message, unless it can't be sent at all.
-    fn policies(&self, message: &Message) -> Result<[PolicyHandle; Level::ALL.len()], Refusal> {
-        let policies = self.levels.policies(&message.institution, &message.channel);
-        let policies = policies.map_err(Refusal::Unknown)?;
-        let has_room = |policy: &PolicyHandle| {
-            policy.get().quotas().iter().all(|quota| message.parts <= quota.limit())
+    /// Returns what a message is held to, unless it can't be sent at all.
+    fn limits(&self, message: &Message) -> Result<Limits, Refusal> {
+        let limits = self.levels.limits(message).map_err(Refusal::Unknown)?;
+        let has_room = |(limit, _): &(Limit, String)| {
+            limit.policy.get().quotas().iter().all(|quota| message.parts <= quota.limit())
         };
-        if !policies.iter().all(has_room) {
-            return Err(self.too_long(message));
+        if !limits.iter().all(has_room) {
+            return Err(too_long(&limits, message.parts));
         }
         let most = self.bucket.quota().limit();
         let fits = message.parts <= most;
-        if fits { Ok(policies) } else { Err(Refusal::TooLong { refuser: Refuser::Global, most }) }
+        if fits { Ok(limits) } else { Err(Refusal::TooLong { refuser: Refuser::Global, most }) }
+    }
+
+    /// Returns what holds a message up, if its receiver does not: rather a limit of its institution alone
+    /// than one that others wait for too.
+    fn gate(&self, message: &Message, denied: &Denied) -> Option<Gate> {
+        let mut limits = self.levels.limits(message).ok()?;
+        limits.retain(|(limit, _)| denied.violated().any(|name| name == limit.name));
+        let is_receiver = |(limit, _): &(Limit, String)| limit.name == Level::Receiver.name();
+        let is_common = |(limit, _): &(Limit, String)| {
+            limit.level != Level::Institution && limit.name == limit.level.name()
+        };
+        if limits.iter().any(is_receiver) {
+            return None;
+        }
+        limits.into_iter().min_by_key(is_common).map(|(limit, key)| (limit.name, key))
     }
 
     /// Decides on a message: its levels, and then the bucket.
     async fn admit(&self, message: &Message) -> Result<Admitted, Refusal> {
-        let [institution, channel, receiver] = self.policies(message)?;
-        let keys = [
-            (institution, Key::from(message.institution.as_str())),
-            (channel, Key::from(message.channel.as_str())),
-            (receiver, Key::from(message.to.as_str())),
-        ];
-        let decision = self.limiter.check_all_cost(keys, message.parts).await;
+        let limits = self.limits(message)?;
+        let logs: Vec<(&PolicyHandle, &str)> =
+            limits.iter().map(|(limit, key)| (&limit.policy, key.as_str())).collect();
+        let decision = self.limiter.check_all_cost(logs, message.parts).await;
         if is_without_store(&decision) {
             self.hold.store_failed();
         }
@@ -152,7 +162,7 @@ impl Gateway {
             Ok(Decision::Admitted(admitted)) => admitted,
             Ok(Decision::Denied(denied)) => return Err(Refusal::Levels(denied)),
             // A threshold was lowered meanwhile.
-            Err(StoreError::CostAboveLimit { .. }) => return Err(self.too_long(message)),
+            Err(StoreError::CostAboveLimit { .. }) => return Err(too_long(&limits, message.parts)),
             Err(error) => return Err(Refusal::Store(error)),
         };
         // An institution that was removed meanwhile still sends this message.
@@ -163,36 +173,16 @@ impl Gateway {
         Err(Refusal::Global(wait))
     }
 
-    /// Says which level has fewer places than the message has parts.
-    fn too_long(&self, message: &Message) -> Refusal {
-        let targets = [
-            Target::Member(List::Institutions, message.institution.clone()),
-            Target::Member(List::Channels, message.channel.clone()),
-            Target::Level(Level::Receiver),
-        ];
-        for target in targets {
-            let Ok((configured, _)) = self.levels.both(&target) else { continue };
-            let limits = configured.quotas().iter().map(|quota| quota.limit());
-            if let Some(most) = limits.min().filter(|most| message.parts > *most) {
-                return Refusal::TooLong { refuser: Refuser::Level(target.level()), most };
-            }
-        }
-        Refusal::Lowered
-    }
-
-    /// Hands an admitted message to the downstream; one that is not taken gives its places back.
+    /// Hands an admitted message to the downstream. It stays counted even if that fails: the downstream
+    /// had it, so it may have reached the receiver, and it was work for who suffers already.
     async fn hand_over(&self, message: &Message, admitted: &Admitted) -> Result<Uuid, Refusal> {
         let begun = Instant::now();
         let taken = self.downstream.send(message).await;
         self.results.add(begun.elapsed(), !taken);
-        if taken {
-            return Ok(admitted.id());
-        }
-        self.give_back(admitted).await;
-        Err(Refusal::Downstream)
+        if taken { Ok(admitted.id()) } else { Err(Refusal::Downstream) }
     }
 
-    /// Gives the places of a message back that is not sent.
+    /// Gives the places of a message back that the downstream never had.
     async fn give_back(&self, admitted: &Admitted) {
         static STAYS: Throttle = Throttle::new();
         if let Err(error) = self.limiter.cancel(admitted).await
@@ -211,24 +201,21 @@ fn is_without_store(decision: &Result<Decision, StoreError>) -> bool {
     }
 }
 
-/// Returns what holds a message up besides its receiver, if its receiver does not.
-fn gate(message: &Message, denied: &Denied) -> Option<Gate> {
-    let violates = |level: Level| denied.violated().any(|name| name == level.name());
-    if violates(Level::Receiver) {
-        return None;
-    }
-    match violates(Level::Institution) {
-        true => Some((List::Institutions, message.institution.clone())),
-        false => Some((List::Channels, message.channel.clone())),
+/// Says which limit has fewer places than a message has parts.
+fn too_long(limits: &Limits, parts: u32) -> Refusal {
+    match limits.iter().find(|(limit, _)| parts > limit.most) {
+        Some((Limit { level, most, .. }, _)) => {
+            Refusal::TooLong { refuser: Refuser::Level(*level), most: *most }
+        }
+        None => Refusal::Lowered,
     }
 }
 
 /// Returns what has decided on a message, each with whether it has refused it.
 fn refused_by(admitted: &Result<Admitted, Refusal>) -> Vec<(Refuser, bool)> {
     let levels = |denied: Option<&Denied>| {
-        let violates =
-            |level: Level| denied.is_some_and(|it| it.violated().any(|name| name == level.name()));
-        Level::ALL.map(|level| (Refuser::Level(level), violates(level))).to_vec()
+        let has_denied = |level: Level| denied.is_some_and(|denied| level.has_denied(denied));
+        Level::ALL.map(|level| (Refuser::Level(level), has_denied(level))).to_vec()
     };
     let with = |refuser, refused| [levels(None), vec![(refuser, refused)]].concat();
     match admitted {

@@ -1,7 +1,7 @@
 //! [`Hold`]: messages that wait for room instead of being refused.
 //!
-//! The messages to one receiver wait in a queue and are admitted in its order. One that its own
-//! institution or channel holds up is passed by those of other institutions. Of these messages one at a
+//! The messages to one receiver wait in a queue and are admitted in its order. One that its
+//! institution, channel or destination holds up is passed by those of other institutions. Of these messages one at a
 //! time tries again, so that a thousand messages that wait do not ask the store a thousand times for one
 //! place.
 
@@ -25,7 +25,6 @@ use self::line::{InLine, Lines};
 use self::queue::{InQueue, Queues};
 use crate::message::Message;
 use crate::name::Name;
-use crate::thresholds::List;
 
 /// The longest wait: as long as most callers and proxies wait for a response.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -65,8 +64,8 @@ pub(crate) struct Hold {
     stopping: watch::Receiver<bool>,
 }
 
-/// What holds a message up besides its receiver.
-pub(crate) type Gate = (List, Name);
+/// What holds a message up besides its receiver: the name of a policy, and the key that counts there.
+pub(crate) type Gate = (&'static str, String);
 
 #[derive(Default)]
 struct Places {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tower_sliding_window::{Policy, PolicyHandle, Quota};
 
 use crate::bucket::Portion;
+use crate::message::Message;
 use crate::name::Name;
 use crate::share::Share;
 use crate::thresholds::{Level, List, Target, Thresholds, UnknownTarget};
@@ -21,37 +22,70 @@ pub(crate) struct Levels {
 
 struct Handles {
     /// In the order of [`List::ALL`].
-    lists: [BTreeMap<Name, PolicyHandle>; List::ALL.len()],
-    receiver: PolicyHandle,
+    lists: [BTreeMap<Name, Held>; List::ALL.len()],
+    receiver: Held,
     /// What belongs to each institution of the bucket.
     portions: BTreeMap<Name, Portion>,
 }
 
+/// What all institutions together are held to, and what each of them is.
+struct Held {
+    all: Limit,
+    /// None if one institution may take all.
+    each: Option<Limit>,
+}
+
+/// A policy that a message is held to.
+#[derive(Clone)]
+pub(crate) struct Limit {
+    pub(crate) level: Level,
+    /// The name of the policy: that of the level, or of the shares in it.
+    pub(crate) name: &'static str,
+    pub(crate) policy: PolicyHandle,
+    /// How many parts fit if nothing lowers it.
+    pub(crate) most: u32,
+}
+
+/// The policies of a message, each with the key that it counts by.
+pub(crate) type Limits = Vec<(Limit, String)>;
+
 struct Settings {
     configured: Thresholds,
+    /// What the controller leaves of each level.
     shares: [Share; Level::ALL.len()],
+    /// What one institution may take of the levels that institutions share.
+    institution_share: Share,
     bucket: Quota,
 }
 
 impl Levels {
     /// Creates the levels in front of a bucket.
-    pub(crate) fn new(configured: Thresholds, bucket: Quota) -> Self {
-        let settings = Settings { configured, shares: [Share::ALL; Level::ALL.len()], bucket };
+    pub(crate) fn new(configured: Thresholds, institution_share: Share, bucket: Quota) -> Self {
+        let shares = [Share::ALL; Level::ALL.len()];
+        let settings = Settings { configured, shares, institution_share, bucket };
         let handles = RwLock::new(Arc::new(settings.handles(None)));
         Self { handles, settings: Mutex::new(settings) }
     }
 
-    /// Returns the policies of an institution, of a channel and of the receivers, or the list that does
-    /// not have the name.
-    pub(crate) fn policies(
-        &self,
-        institution: &Name,
-        channel: &Name,
-    ) -> Result<[PolicyHandle; Level::ALL.len()], List> {
+    /// Returns what a message is held to, or the list that does not have its member.
+    pub(crate) fn limits(&self, message: &Message) -> Result<Limits, List> {
         let handles = self.handles();
-        let of = |list: List, name| handles.lists[list as usize].get(name).cloned().ok_or(list);
-        let institution = of(List::Institutions, institution)?;
-        Ok([institution, of(List::Channels, channel)?, handles.receiver.clone()])
+        let of = |list: List, name| handles.lists[list as usize].get_key_value(name).ok_or(list);
+        let (institution, own) = of(List::Institutions, &message.institution)?;
+        let (channel, by) = of(List::Channels, &message.channel)?;
+        // Of two prefixes the longer comes later in the order of texts.
+        let mut destinations = handles.lists[List::Destinations as usize].iter().rev();
+        let (destination, to) = destinations
+            .find(|(prefix, _)| message.to.starts_with(prefix.as_str()))
+            .ok_or(List::Destinations)?;
+        let mut limits = vec![(own.all.clone(), institution.to_string())];
+        let shared =
+            [(by, channel.as_str()), (to, destination.as_str()), (&handles.receiver, &message.to)];
+        for (held, key) in shared {
+            limits.extend(held.each.clone().map(|each| (each, format!("{key}/{institution}"))));
+            limits.push((held.all.clone(), key.to_owned()));
+        }
+        Ok(limits)
     }
 
     /// Returns what belongs to an institution of the bucket.
@@ -79,7 +113,7 @@ impl Levels {
             let windows = span.as_nanos() / quota.window().as_nanos() + 1;
             usize::try_from(windows.saturating_mul(quota.limit().into())).unwrap_or(usize::MAX)
         };
-        self.handles().receiver.get().quotas().iter().map(most).min().unwrap_or(0)
+        self.handles().receiver.all.policy.get().quotas().iter().map(most).min().unwrap_or(0)
     }
 
     /// Returns the configured thresholds.
@@ -91,7 +125,7 @@ impl Levels {
     pub(crate) fn both(&self, target: &Target) -> Result<(Policy, Policy), UnknownTarget> {
         let (level, settings) = (target.level(), lock(&self.settings));
         let configured = settings.configured.get(target)?;
-        Ok((configured.clone(), scaled(level, configured, settings.shares[level as usize])))
+        Ok((configured.clone(), scaled(level.name(), configured, settings.shares[level as usize])))
     }
 
     /// Puts thresholds in place of those there are. Takes effect at once.
@@ -118,36 +152,48 @@ impl Levels {
 impl Settings {
     /// Returns a handle for each policy: the one there was before, with the policy of now.
     fn handles(&self, before: Option<&Handles>) -> Handles {
-        let handle = |level: Level, policy: &Policy, before: Option<&PolicyHandle>| {
-            let policy = scaled(level, policy, self.shares[level as usize]);
-            let Some(handle) = before else { return PolicyHandle::new(policy) };
+        let limit = |level: Level, configured: &Policy, name, share, before: Option<&Limit>| {
+            let configured = scaled(name, configured, share);
+            let policy = scaled(name, &configured, self.shares[level as usize]);
+            let most = configured.quotas().iter().map(Quota::limit).min().unwrap_or(u32::MAX);
+            let Some(before) = before else {
+                return Limit { level, name, policy: PolicyHandle::new(policy), most };
+            };
             // What is cached about denials stays good as long as nothing changes.
-            if *handle.get() != policy
-                && let Err(error) = handle.set(policy)
+            if *before.policy.get() != policy
+                && let Err(error) = before.policy.set(policy)
             {
-                tracing::error!(level = level.name(), %error, "a policy can't be used");
+                tracing::error!(name, %error, "a policy can't be used");
             }
-            handle.clone()
+            Limit { most, ..before.clone() }
+        };
+        let held = |level: Level, policy: &Policy, before: Option<&Held>| {
+            let is_shared = level != Level::Institution && self.institution_share < Share::ALL;
+            let each = before.and_then(|before| before.each.as_ref());
+            let each = || limit(level, policy, level.share_name(), self.institution_share, each);
+            let all = before.map(|before| &before.all);
+            let all = limit(level, policy, level.name(), Share::ALL, all);
+            Held { all, each: is_shared.then(each) }
         };
         let lists = List::ALL.map(|list| {
             let before = before.map(|before| &before.lists[list as usize]);
             let member = |(name, policy): (&Name, &Policy)| {
                 let before = before.and_then(|before| before.get(name));
-                (name.clone(), handle(list.level(), policy, before))
+                (name.clone(), held(list.level(), policy, before))
             };
             self.configured.members(list).map(member).collect()
         });
         let receiver = self.configured.of(Level::Receiver);
-        let receiver = handle(Level::Receiver, receiver, before.map(|before| &before.receiver));
+        let receiver = held(Level::Receiver, receiver, before.map(|before| &before.receiver));
         Handles { lists, receiver, portions: self.configured.sum().portions(self.bucket) }
     }
 }
 
-/// Returns a policy of the level's name with a share of each limit, but at least 1.
-fn scaled(level: Level, policy: &Policy, share: Share) -> Policy {
+/// Returns a policy of this name with a share of each limit, but at least 1.
+fn scaled(name: &str, policy: &Policy, share: Share) -> Policy {
     let quotas = policy.quotas().iter().map(|quota| {
         let limit = share.of(quota.limit().into()).max(1);
         Quota::new(u32::try_from(limit).unwrap_or(u32::MAX), quota.window())
     });
-    quotas.fold(Policy::new(level.name()), Policy::quota)
+    quotas.fold(Policy::new(name), Policy::quota)
 }

@@ -1,5 +1,5 @@
-//! A gateway for text messages: quotas for the institution, the channel and the receiver of each
-//! message, checked in one decision, and a token bucket behind them.
+//! A gateway for text messages: quotas for the institution, the channel, the destination and the receiver
+//! of each message, checked in one decision, and a token bucket behind them.
 //!
 //! ```text
 //! cargo run --release -p sms-gateway
@@ -111,7 +111,7 @@ async fn apps(
         None => args.thresholds(),
     };
     let reloads = args.policies.as_ref().map(PolicyFile::reloads).transpose()?;
-    let levels = Arc::new(Levels::new(thresholds, global.each));
+    let levels = Arc::new(Levels::new(thresholds, args.institution_share, global.each));
     let redis = args.redis.connect().await?;
 
     let policies = match &redis {

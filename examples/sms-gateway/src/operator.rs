@@ -1,5 +1,5 @@
-//! The routes of the admin listener: thresholds, institutions and channels, refusals, and the simulated
-//! downstream.
+//! The routes of the admin listener: thresholds, the lists of institutions, channels and destinations,
+//! refusals, and the simulated downstream.
 
 use std::sync::Arc;
 
@@ -158,7 +158,7 @@ async fn remove(
 
 fn read_member(list: List, name: TextPath) -> Result<Target, Problem> {
     let name = name.map_err(|_| problem::bad_value("The path is not UTF-8."))?;
-    let name = name.parse().map_err(|error| problem::bad_value(format!("{error}.")))?;
+    let name = list.member(&name).map_err(|error| problem::bad_value(format!("{error}.")))?;
     Ok(Target::Member(list, name))
 }
 

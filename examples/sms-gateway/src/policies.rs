@@ -19,10 +19,10 @@ use example_support::policies::{Changes, Shared, Versioned};
 
 /// How often a change is tried again because another server was faster.
 const ATTEMPTS: u32 = 10;
-/// How many institutions there may be, and how many channels.
+/// How many members each list may have.
 const MOST_MEMBERS: usize = 1000;
 /// How many targets changes are kept for.
-const MOST_CHANGES: usize = 3 * MOST_MEMBERS;
+const MOST_CHANGES: usize = 4 * MOST_MEMBERS;
 
 /// Changes the lists and thresholds and keeps them the same on every server that shares a Redis.
 pub(crate) struct Policies {

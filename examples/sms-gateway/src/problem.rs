@@ -83,7 +83,8 @@ pub(crate) fn refused(refusal: Refusal, parts: u32, global: Quota) -> Response {
             return Problem::reduced_capacity(SOON).detail(detail).into_response();
         }
         Refusal::Downstream => {
-            let detail = "The downstream did not take the message.";
+            let detail =
+                "The downstream failed. The attempt counts, for the message may have been sent.";
             return Problem::reduced_capacity(SOON).detail(detail).into_response();
         }
         Refusal::Levels(denied) => {
@@ -115,6 +116,13 @@ fn unknown(list: List) -> Problem {
                 "Messages take the channels that the gateway was started with, or has got since.",
             )
         }
+        List::Destinations => {
+            let title = "No message may go to this number";
+            Problem::new(StatusCode::FORBIDDEN, "unknown-destination", title).detail(
+                "Messages go to numbers that begin as a destination that the gateway was started \
+                 with, or has got since.",
+            )
+        }
     }
 }
 
@@ -135,12 +143,12 @@ impl From<ChangeError> for Problem {
     fn from(error: ChangeError) -> Self {
         match error {
             ChangeError::Unknown(error) => {
-                let title = "There is no such level, institution or channel";
+                let title = "There is no such level or member";
                 Self::new(StatusCode::NOT_FOUND, "unknown-level", title)
                     .detail(format!("Nothing was changed: {error}."))
             }
             ChangeError::TooMany => {
-                let title = "There are too many institutions or channels";
+                let title = "The list is full";
                 Self::new(StatusCode::CONFLICT, "too-many", title)
                     .detail(format!("Nothing was changed: {error}. DELETE one first."))
             }

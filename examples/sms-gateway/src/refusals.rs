@@ -25,9 +25,10 @@ pub(crate) enum Refuser {
 }
 
 impl Refuser {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Level(Level::Institution),
         Self::Level(Level::Channel),
+        Self::Level(Level::Destination),
         Self::Level(Level::Receiver),
         Self::Global,
         Self::Hold,

@@ -1,14 +1,14 @@
-//! [`Thresholds`]: which institutions and channels there are, and what each level admits by
-//! configuration.
+//! [`Thresholds`]: which institutions, channels and destinations there are, and what each level admits
+//! by configuration.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use tower_sliding_window::Policy;
+use tower_sliding_window::{Denied, Policy};
 
-use crate::name::Name;
+use crate::name::{Name, NameError};
 use crate::sum::Sum;
 
 /// What a message is counted by.
@@ -16,18 +16,31 @@ use crate::sum::Sum;
 pub(crate) enum Level {
     /// The sender: one log for each institution.
     Institution,
-    /// The way: one log for each channel, for all institutions together.
+    /// The way: one log for each channel.
     Channel,
-    /// The receiver: one log for each telephone number, for all institutions together.
+    /// Where to: one log for each prefix of telephone numbers.
+    Destination,
+    /// The receiver: one log for each telephone number.
     Receiver,
 }
 
 impl Level {
-    pub(crate) const ALL: [Self; 3] = [Self::Institution, Self::Channel, Self::Receiver];
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Institution, Self::Channel, Self::Destination, Self::Receiver];
 
     /// Returns the level's name, which its policies have too.
     pub(crate) const fn name(self) -> &'static str {
-        ["institution", "channel", "receiver"][self as usize]
+        ["institution", "channel", "destination", "receiver"][self as usize]
+    }
+
+    /// Returns the name of the policies that hold one institution to its share of the level.
+    pub(crate) const fn share_name(self) -> &'static str {
+        ["", "channel-share", "destination-share", "receiver-share"][self as usize]
+    }
+
+    /// Tells whether a denial is by a policy of this level.
+    pub(crate) fn has_denied(self, denied: &Denied) -> bool {
+        denied.violated().any(|name| name == self.name() || name == self.share_name())
     }
 }
 
@@ -36,24 +49,30 @@ impl Level {
 pub(crate) enum List {
     Institutions,
     Channels,
+    Destinations,
 }
 
 impl List {
-    pub(crate) const ALL: [Self; 2] = [Self::Institutions, Self::Channels];
+    pub(crate) const ALL: [Self; 3] = [Self::Institutions, Self::Channels, Self::Destinations];
 
     /// Returns the list's name, which is that of its route too.
     pub(crate) const fn name(self) -> &'static str {
-        ["institutions", "channels"][self as usize]
+        ["institutions", "channels", "destinations"][self as usize]
     }
 
     /// Returns the level that the names are of.
     pub(crate) const fn level(self) -> Level {
-        [Level::Institution, Level::Channel][self as usize]
+        [Level::Institution, Level::Channel, Level::Destination][self as usize]
+    }
+
+    /// Reads the name of a member.
+    pub(crate) fn member(self, name: &str) -> Result<Name, NameError> {
+        if self == Self::Destinations { Name::destination(name) } else { name.parse() }
     }
 }
 
-/// Whose threshold it is: `institution`, `channel` or `receiver` for all that have none of their own,
-/// or `institution/NAME` or `channel/NAME` for one.
+/// Whose threshold it is: that of a level, such as `channel`, for all that have none of their own, or
+/// that of one member, such as `channel/NAME`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Target {
     Level(Level),
@@ -86,16 +105,16 @@ impl FromStr for Target {
             return Level::from_str(text, false).map(Self::Level).map_err(|_| UnknownTarget);
         };
         let list = List::ALL.into_iter().find(|list| list.level().name() == level);
-        let name = name.parse().map_err(|_| UnknownTarget)?;
-        list.map(|list| Self::Member(list, name)).ok_or(UnknownTarget)
+        let list = list.ok_or(UnknownTarget)?;
+        list.member(name).map(|name| Self::Member(list, name)).map_err(|_| UnknownTarget)
     }
 }
 
-/// There is no such level, institution or channel.
+/// There is no such level, institution, channel or destination.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "there is no such level, institution or channel: write institution, channel, receiver, \
-     institution/NAME or channel/NAME; PUT /institutions/NAME and PUT /channels/NAME add a NAME"
+    "there is no such level or member: write institution, channel, destination or receiver, or \
+     LEVEL/NAME for a member; PUT /institutions/NAME, /channels/NAME or /destinations/+49 adds one"
 )]
 pub(crate) struct UnknownTarget;
 

@@ -1,8 +1,9 @@
-//! An institution that sends far too much costs the others nothing, however short the bucket is.
+//! An institution that sends far too much costs the others nothing, however short the bucket, a channel,
+//! a destination or a receiver is.
 
 use std::collections::BTreeMap;
 
-use super::{App, SECOND};
+use super::{ALICE, App, SECOND, SHARE, message};
 
 type Statuses = BTreeMap<u16, usize>;
 
@@ -66,5 +67,59 @@ async fn a_small_institution_may_send_at_once() {
     }
     for number in 0..10 {
         assert_eq!(app.sms("bank", &format!("+1555{number:07}")).await.status, 202, "{number}");
+    }
+}
+
+/// The channel has room for less than the institutions may send together.
+#[tokio::test(start_paused = true)]
+async fn a_flood_leaves_the_others_their_share_of_a_channel() {
+    let flags = ["--channel-limit", "80/1s"];
+    let [shop, bank] = flooded(&App::start(&[&flags[..], &SHARE].concat()).await).await;
+    assert_eq!(bank, Statuses::from([(202, 60)]), "shop: {shop:?}");
+    assert!((120..=160).contains(&shop[&202]), "half of the channel: {shop:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_of_one_institution_block_no_code_of_another() {
+    let app = App::start(&SHARE).await;
+    for _ in 0..10 {
+        app.sms("shop", ALICE).await;
+    }
+    app.is_sent("bank", ALICE).await;
+    app.is_sent("bank", ALICE).await;
+    app.refused_by("bank", ALICE, &["receiver-share:2/60s", "receiver:4/60s"]).await;
+    // A text that no wait makes fit in the share.
+    let long = app.post(message("bank", "otp", "+4917010000001", &"a".repeat(400))).await;
+    assert_eq!((long.status.as_u16(), &long.problem()["most"]), (422, &2.into()));
+}
+
+/// Pumping: messages to many numbers of a block, each of which gets one.
+#[tokio::test(start_paused = true)]
+async fn a_destination_has_a_quota_and_others_are_refused() {
+    let flags = ["--destination", "+49", "--destination", "+4915=4/1h", "--destination-limit"];
+    let app = App::start(&[&flags[..], &["9/1h"], &SHARE].concat()).await;
+    app.is_sent("shop", "+4915110000001").await;
+    app.is_sent("shop", "+4915110000002").await;
+    app.refused_by("shop", "+490151/10000003", &["destination-share"]).await;
+    app.is_sent("bank", "+4915110000003").await;
+    app.is_sent("shop", ALICE).await;
+    for to in ["+15550000001", "+882161000001"] {
+        let refused = app.sms("shop", to).await;
+        assert_eq!(refused.status, 403, "{refused:?}");
+        assert_eq!(refused.problem()["type"], "/problems/unknown-destination");
+    }
+    assert_eq!(app.operator("PUT", "/destinations/+1", "").await.status, 201);
+    app.is_sent("shop", "+15550000001").await;
+    assert_eq!(app.operator("PUT", "/policies/destination/+4915", "2/1h").await.status, 200);
+    app.refused_by("bank", "+4915110000004", &["destination-share", "destination"]).await;
+    assert_eq!(app.operator("PUT", "/destinations/49", "").await.status, 422);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receiver_is_one_however_it_is_written() {
+    let app = App::start(&["--receiver-limit", "1/1h"]).await;
+    app.is_sent("bank", ALICE).await;
+    for to in ["+4901701234567", "0049 170 1234567", "+49 (0)170/123-4567"] {
+        app.refused_by("bank", to, &["receiver"]).await;
     }
 }

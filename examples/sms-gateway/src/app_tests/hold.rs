@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::{Instant, advance, sleep};
 
-use super::{ALICE, App, ROOMY, SECOND, message};
+use super::{ALICE, App, ROOMY, SECOND, SHARE, message};
 
 const HOLD: [&str; 2] = ["--hold", "5s"];
 
@@ -155,8 +155,8 @@ async fn refusals_are_counted_by_institution_and_level() {
     let counts = app.shown("/refusals").await;
     let expected = |institution, channel, receiver| {
         json!({
-            "institution": institution, "channel": channel, "receiver": receiver,
-            "global": 0, "hold": 0,
+            "institution": institution, "channel": channel, "destination": 0,
+            "receiver": receiver, "global": 0, "hold": 0,
         })
     };
     assert_eq!(counts["institutions"]["bank"]["total"], expected(1, 0, 2));
@@ -201,4 +201,22 @@ async fn a_wrong_message_never_waits() {
         assert_eq!(begun.elapsed(), Duration::ZERO, "{refused:?}");
     }
     assert_eq!(waiting.await.unwrap().status, 202);
+}
+
+/// Nor does what waits for the share of its institution, in a channel or at a receiver.
+#[tokio::test(start_paused = true)]
+async fn a_share_that_is_used_delays_no_other() {
+    for limits in [["4/4s", "99/4s"], ["99/4s", "4/4s"]] {
+        let [channel, receiver] = limits;
+        let flags = ["--channel-limit", channel, "--receiver-limit", receiver];
+        let app = start(&[&flags[..], &SHARE].concat()).await;
+        app.is_sent("shop", ALICE).await;
+        app.is_sent("shop", ALICE).await;
+        let waiting = app.spawn_sms("shop", ALICE).await;
+        let begun = Instant::now();
+        app.is_sent("bank", ALICE).await;
+        app.is_sent("bank", ALICE).await;
+        assert_eq!(begun.elapsed(), Duration::ZERO, "{limits:?}");
+        assert_eq!(waiting.await.unwrap().status, 202, "{limits:?}");
+    }
 }

@@ -23,7 +23,7 @@ struct Queue {
 struct Entry {
     number: u64,
     institution: Name,
-    /// Whether it is its institution or its channel that holds the message up, and not the receiver.
+    /// Whether something else than the receiver holds the message up.
     is_gated: bool,
 }
 
@@ -103,7 +103,7 @@ impl InQueue {
         }
     }
 
-    /// Says whether it is its institution or its channel that holds the message up.
+    /// Says whether something else than the receiver holds the message up.
     pub(super) fn set_gated(&self, is_gated: bool) {
         let mut queues = lock(&self.queues.0);
         let entries = queues.get_mut(&self.receiver).map(|queue| &mut queue.entries);

@@ -7,7 +7,7 @@ use test_support::Redis;
 use test_support::server_process::Server;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{spawn_sms, start};
+use crate::{SHARE, spawn_sms, start};
 
 /// How many messages got each status.
 type Statuses = BTreeMap<u16, usize>;
@@ -42,7 +42,7 @@ async fn paced(server: &Server, institution: &str, messages_a_tick: usize) -> St
 /// Two institutions of 100/1s: one sends 700 a second, the other 50.
 #[tokio::test]
 async fn flood_of_one_institution_costs_no_other() {
-    let server = start(&["--channel-limit", "200/1s"]);
+    let server = start(&SHARE);
     let (shop, bank) = tokio::join!(paced(&server, "shop", 14), paced(&server, "bank", 1));
     println!("shop at 700/s of 100/s: {shop:?}; bank at 50/s of 100/s: {bank:?}");
     assert_eq!(bank.into_keys().collect::<Vec<_>>(), [202], "shop: {shop:?}");
@@ -58,7 +58,7 @@ async fn flood_at_fifty_times_the_rate_is_refused() {
     let flags = ["--institution", "shop=20/1s", "--institution", "bank=100/1s"];
     let shared = ["--global", "120/1s", "--channel-limit", "120/1s"];
     for more in [&[][..], &["--redis", &redis], &["--hold", "1s"]] {
-        let server = start(&[&flags[..], &shared, more].concat());
+        let server = start(&[&flags[..], &shared, &SHARE, more].concat());
         let (shop, bank) = tokio::join!(paced(&server, "shop", 20), paced(&server, "bank", 1));
         println!("shop at 1000/s of 20/s: {shop:?}; bank at 50/s of 100/s: {bank:?}");
         assert_eq!(bank.into_keys().collect::<Vec<_>>(), [202], "shop: {shop:?}");

@@ -24,9 +24,14 @@ const TOKEN: &str = "0123456789abcdef";
 /// The admin listener, on a free port.
 const ADMIN: [&str; 4] = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
 
-/// Starts a server that waits for Redis as long as a busy machine may need.
+/// What leaves half of each channel, destination and receiver to the other institutions.
+const SHARE: [&str; 2] = ["--institution-share", "50%"];
+
+/// Starts a server that waits for Redis as long as a busy machine may need. One institution may take all,
+/// unless the flags say something else.
 fn start(flags: &[&str]) -> Server {
-    Server::start(GATEWAY, &[&["--response-timeout", "10s"], &ADMIN[..], flags].concat())
+    let share = if flags.contains(&SHARE[0]) { &[][..] } else { &["--institution-share", "100%"] };
+    Server::start(GATEWAY, &[&["--response-timeout", "10s"], &ADMIN[..], share, flags].concat())
 }
 
 /// Asks a server to stop, and returns its logs.

@@ -12,8 +12,9 @@ use crate::{
 /// Returns a file with these thresholds and institutions.
 fn file(channel: &str, receiver: &str, institutions: &str) -> String {
     format!(
-        "institutions = [{institutions}]\nchannels = ['otp']\n\
-         [policies]\ninstitution = '100/1s'\nchannel = '{channel}'\nreceiver = '{receiver}'\n"
+        "institutions = [{institutions}]\nchannels = ['otp']\ndestinations = ['+1', '+49']\n\
+         [policies]\ninstitution = '100/1s'\nchannel = '{channel}'\ndestination = '100/1s'\n\
+         receiver = '{receiver}'\n"
     )
 }
 
@@ -88,9 +89,10 @@ async fn a_broken_file_keeps_the_old_policies() {
     let cases = [
         (
             file("9/1s", "2/hour", "'bank'"),
-            "line 6, column 12: policy \\\"receiver\\\": quota number 1",
+            "line 8, column 12: policy \\\"receiver\\\": quota number 1",
         ),
         (file("9/1s", "3/1h", "'bank=x/1s'"), "line 1, column 17"),
+        (good.replace("'+49'", "'49'"), "line 3, column 23"),
         (file("9/1s", "3/1h", "'bank', 'bank=1/1s'"), "bank is there twice"),
         (file("9/1s", "3/1h", "'bank=401/1s', 'shop'"), "501 a second"),
         (good.replace("receiver", "sender"), "the policy \\\"sender\\\" is unknown"),
@@ -121,7 +123,7 @@ fn a_wrong_file_prevents_the_start() {
     for (text, part) in [
         (
             file("9/1s", "2/hour", "'bank'"),
-            "line 6, column 12: policy \"receiver\": quota number 1",
+            "line 8, column 12: policy \"receiver\": quota number 1",
         ),
         (file("9/1s", "2/1h", "'bank', 'bank'"), "bank is there twice"),
         (String::new(), "missing field"),

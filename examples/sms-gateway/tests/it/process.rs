@@ -23,13 +23,14 @@ fn a_failed_start_names_the_way_out() {
         ),
         (&["--channel", "otp=1/1s", "--channel", "otp"], "--channel names otp twice"),
         (&["--channel", "OTP"], "a-z"),
+        (&["--destination", "49"], "such as +49"),
         (&["--servers", "0"], "--servers"),
         (&["--servers", "2"], "--redis"),
         (&["--on-failure", "closed"], "--redis"),
         (&["--hold", "61s"], "longer than 60s"),
         (&["--hold-messages", "8192"], "must be below --max-connections"),
         (&["--admin", "0.0.0.0:1"], "other machines could reach it"),
-        (&["--adapt", "everything"], "institution, channel, receiver"),
+        (&["--adapt", "everything"], "institution, channel, destination, receiver"),
         (&["--alert-above", "101%"], "percentage"),
     ];
     refuses(GATEWAY, cases);
@@ -62,7 +63,10 @@ async fn logs_name_receivers_at_debug_and_no_text() {
 #[tokio::test]
 async fn a_client_that_leaves_early_leaves_no_trace() {
     let redis = Redis::start().await;
-    let server = start(&["--redis", &redis.url(), "--downstream-errors", "100%"]);
+    // The bucket has a token for the first message only.
+    let bucket = ["--institution", "bank=9/1h", "--servers", "9", "--global", "1/1h"];
+    let server = start(&[&bucket[..], &["--redis", &redis.url()]].concat());
+    assert_eq!(sms(&server, "bank", "+15550000001").await.status, 202);
     redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
     let mut client = RawClient::connect(&server).await;
     client.write(raw_message().concat().as_bytes()).await;
@@ -71,15 +75,13 @@ async fn a_client_that_leaves_early_leaves_no_trace() {
     eventually("a command is held back", blocked).await;
     client.reset();
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
-    // The message is admitted, not taken by the downstream, and cancelled.
-    eventually("it has failed", async || {
-        shown(&server, "/downstream").await["window"]["failed"] == 1
+    // The message is admitted by the levels, not by the bucket, and cancelled.
+    eventually("it was refused", async || {
+        shown(&server, "/refusals").await["institutions"]["bank"]["total"]["global"] == 1
     })
     .await;
-    eventually("no trace is left", async || {
-        redis.run::<Vec<String>>(&["KEYS", "sms:{*"]).await.is_empty()
-    })
-    .await;
+    let bank = ["ZCARD", "sms:{=bank}:institution"];
+    eventually("no trace is left", async || redis.run::<usize>(&bank).await == 1).await;
 }
 
 #[tokio::test]

@@ -5,23 +5,26 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 use test_support::Redis;
 
-use crate::{ALICE, BOB, message, sms, start, violated};
+use crate::{ALICE, BOB, SHARE, message, sms, start, violated};
 
 #[tokio::test]
 async fn messages_go_out_until_a_level_is_full() {
     let redis = Redis::start().await;
-    for server in &[start(&[]), start(&["--redis", &redis.url()])] {
+    let url = redis.url();
+    for more in [&[][..], &["--redis", &url]] {
+        let server = &start(&[&SHARE[..], more].concat());
         let mut ids = HashSet::new();
-        for institution in ["bank", "shop"] {
+        for institution in ["bank", "bank"] {
             let sent = sms(server, institution, ALICE).await;
             assert_eq!(sent.status, 202, "{sent:?}");
             assert!(ids.insert(sent.json()["message_id"].as_str().unwrap().to_owned()));
         }
         let denied = sms(server, "bank", ALICE).await;
-        assert_eq!(violated(&denied), json!(["receiver:2/60s"]));
+        assert_eq!(violated(&denied), json!(["receiver-share:2/60s"]));
         assert!((1..=60).contains(&denied.retry_after()));
         assert!(!String::from_utf8_lossy(&denied.body).contains("4917"), "{denied:?}");
         assert_eq!(sms(server, "bank", BOB).await.status, 202, "others are not held up");
+        assert_eq!(sms(server, "shop", ALICE).await.status, 202, "nor other institutions");
     }
 }
 
@@ -42,6 +45,7 @@ async fn a_malformed_message_is_refused() {
         (with("to", Value::Null), 422, "to"),
         (with("to", "+0491701234567".into()), 422, "telephone number"),
         (with("to", "+1234567890123456".into()), 422, "7 to 15 digits"),
+        (with("to", "+44201234567".into()), 403, "destination"),
         (with("institution", "Bank".into()), 422, "a-z"),
         (with("institution", "stranger".into()), 403, "started with"),
         (with("channel", "made-up".into()), 422, "channels that the gateway"),
