@@ -86,7 +86,6 @@
 //! | `metrics` | no | the metrics below, through the `metrics` crate |
 //! | `tracing` | no | warnings of mistakes, events about denials and failures, and the fields of spans below, without keys, through the `tracing` crate |
 //! | `serde` | no | `Serialize` and `Deserialize` for [`Policies`], [`Policy`] and everything else that has a text form |
-//! | `history` | no | `history`: a recorder of decisions, and their replay under other quotas; enables `memory` and `serde` |
 //! | `full` | no | all of the above |
 //! | `contract` | no | `store::contract`, the contract test for custom stores; not in `full` |
 //!
@@ -223,8 +222,6 @@ mod contract_tests;
 pub mod docs;
 mod error;
 mod failure;
-#[cfg(feature = "history")]
-pub mod history;
 #[cfg(any(feature = "storm", feature = "moderation"))]
 mod hook;
 mod http;

@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["redis"],
     &["store", "offenders"],
     &["waiting"],
-    &["limiter", "bans", "history", "http", "overrides", "storm", "moderation"],
+    &["limiter", "bans", "http", "overrides", "storm", "moderation"],
     &["text_form"],
 ];
 
