@@ -63,7 +63,7 @@ impl ClientLimits {
         if let Some(times) = self.full.pass() {
             tracing::warn!(
                 times,
-                "all connections are taken: those that are idle longest are closed for new ones"
+                "all connections are taken: idle ones of the clients with the most are closed for new ones"
             );
         }
         tokio::select! {
