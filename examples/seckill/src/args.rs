@@ -88,8 +88,9 @@ pub(crate) struct Args {
 
     /// Network of proxies or balancers in front of the server, such as 10.0.0.0/8; repeat it for
     /// more. The client of a request from there is the last address in X-Forwarded-For that is in
-    /// none of these networks: each proxy must add the address of its own client to that header. No
-    /// proxy is trusted, and the header is ignored, if left out.
+    /// none of these networks: each proxy must add the address of its own client to that header. The
+    /// networks may not hold all addresses together. No proxy is trusted, and the header is ignored, if
+    /// left out.
     // Text here, which `Args::proxies` joins: the list has one parser.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     trust_proxy: Vec<String>,

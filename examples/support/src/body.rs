@@ -165,7 +165,7 @@ mod tests {
         };
         let mut held = Vec::new();
         for _ in 0..ROOM / body.len() {
-            held.push(read().await.ok().expect("room"));
+            held.push(read().await.unwrap());
         }
         let refused =
             axum::response::IntoResponse::into_response(read().await.err().expect("no room"));

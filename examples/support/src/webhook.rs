@@ -32,6 +32,7 @@ static COUNTED: Throttle = Throttle::new();
 pub struct WebhookFlags {
     /// Sends each alert to this URL too, as JSON by POST: http://HOST[:PORT]/PATH, or https:// with a
     /// server built with `--features tls`. An alert that is not taken is sent up to five times.
+    /// Of a flood of alerts the last ones are sent, and how many came before them.
     // Text here, so that an error of clap, which repeats the value, can't show the path: it often is
     // a secret.
     #[arg(long, value_name = "URL", hide_env_values = true)]

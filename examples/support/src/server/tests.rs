@@ -78,6 +78,31 @@ async fn unfinished_bodies_make_room() {
 }
 
 #[tokio::test]
+async fn bodies_that_take_all_room_make_room() {
+    let server = serve(1024, Router::new().route("/", post(async |_: WholeBody| "read"))).await;
+    let half = b"POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 2000000\r\n\r\n".to_vec();
+    let half = [half, vec![b'a'; 1_000_000]].concat();
+    let mut held = Vec::new();
+    for _ in 0..70 {
+        let mut stream = connect_from(1, server).await;
+        // The last ones are answered before that.
+        let _ = stream.write_all(&half).await;
+        held.push(stream);
+    }
+    let whole = b"POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 999999\r\n\r\n".to_vec();
+    let whole = [whole, vec![b'a'; 999_999]].concat();
+    let mut statuses = Vec::new();
+    while !statuses.contains(&"HTTP/1.1 200".to_owned()) {
+        assert!(statuses.len() < 10, "{statuses:?}");
+        let mut other = connect_from(2, server).await;
+        let _ = other.write_all(&whole).await;
+        let mut status = [0; 12];
+        timeout(HANG, other.read_exact(&mut status)).await.expect("an answer").unwrap();
+        statuses.push(String::from_utf8_lossy(&status).into_owned());
+    }
+}
+
+#[tokio::test]
 async fn responses_that_are_not_taken_make_room() {
     let large = Bytes::from(vec![b'a'; 64 * 1024]);
     let server = serve(2, Router::new().route("/", get(async move || large))).await;
