@@ -1,5 +1,5 @@
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use http::request::Parts;
@@ -161,7 +161,9 @@ impl KeyExtractor for IpExtractor {
 
 /// The addresses of the proxies whose `X-Forwarded-For` is trusted.
 ///
-/// The text form is a comma-separated list of addresses and networks: `10.0.0.0/8, ::1`.
+/// The text form is a comma-separated list of addresses and networks: `10.0.0.0/8, ::1`. Networks that
+/// together hold all addresses of IPv4 or IPv6 are an error: a client from there could name any address as
+/// its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedProxies(Vec<IpNet>);
 
@@ -204,17 +206,43 @@ impl FromStr for TrustedProxies {
             part.parse::<IpNet>()
                 .map(canonical)
                 .or_else(|_| part.parse::<IpAddr>().map(|ip| IpNet::from(ip.to_canonical())))
-                .map_err(|_| TrustedProxiesError { text: part.to_owned() })
+                .map_err(|_| Mistake::Malformed { text: part.to_owned() })
         };
-        text.split(',').map(net).collect::<Result<_, _>>().map(Self)
+        let nets = text.split(',').map(net).collect::<Result<Vec<_>, _>>()?;
+        match everyone_in(&nets) {
+            Some(version) => Err(Mistake::Everyone { version }.into()),
+            None => Ok(Self(nets)),
+        }
     }
 }
 
-/// The error of an entry of [`TrustedProxies`] that is neither an address nor a network.
+/// The error of [`TrustedProxies`] that are malformed, or that hold all addresses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is neither an IP address nor a network such as 10.0.0.0/8")]
-pub struct TrustedProxiesError {
-    text: String,
+#[error(transparent)]
+pub struct TrustedProxiesError(#[from] Mistake);
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum Mistake {
+    #[error("{text:?} is neither an IP address nor a network such as 10.0.0.0/8")]
+    Malformed { text: String },
+    #[error(
+        "together they hold all IPv{version} addresses, so every client could name its own address: \
+         name the proxies only"
+    )]
+    Everyone { version: u8 },
+}
+
+/// Returns the version of IP of which the networks together hold every address that a client can have.
+fn everyone_in(nets: &[IpNet]) -> Option<u8> {
+    let net = |ip: IpAddr, length| IpNet::new_assert(ip, length);
+    // No client has an address for groups.
+    let groups = net(Ipv4Addr::new(224, 0, 0, 0).into(), 3);
+    let union = IpNet::aggregate(&[nets, &[groups]].concat());
+    let all = net(Ipv4Addr::UNSPECIFIED.into(), 0);
+    // Those that the Internet routes.
+    let all_v6 = net(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0).into(), 3);
+    let is_in = |all: IpNet| union.iter().any(|net| net.contains(&all));
+    if is_in(all) { Some(4) } else { is_in(all_v6).then_some(6) }
 }
 
 /// Converts a network of IPv4-mapped addresses into the IPv4 network, because addresses are compared in
@@ -282,5 +310,25 @@ mod tests {
         let error = "10.0.0.0/8, 10.0.0.0/33".parse::<TrustedProxies>().unwrap_err();
         assert!(error.to_string().contains("10.0.0.0/33"));
         assert!("".parse::<TrustedProxies>().is_err());
+    }
+
+    #[test]
+    fn not_everyone_is_a_proxy() {
+        let everyone = [
+            "0.0.0.0/0",
+            "10.0.0.1, ::/0",
+            "::ffff:0:0/96",
+            "0.0.0.0/1, 128.0.0.0/1",
+            "128.0.0.0/2, ::1, 192.0.0.0/3, ::ffff:0.0.0.0/97",
+            "8000::/1, ::/2, 4000::/2",
+            "2000::/3",
+        ];
+        for text in everyone {
+            let error = text.parse::<TrustedProxies>().unwrap_err();
+            assert!(error.to_string().contains("every client"), "{text}: {error}");
+        }
+        for text in ["0.0.0.0/1, 192.0.0.0/2", "10.0.0.0/8, fc00::/7", "2000::/4, ::ffff:0:0/97"] {
+            assert!(text.parse::<TrustedProxies>().is_ok(), "{text}");
+        }
     }
 }

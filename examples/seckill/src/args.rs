@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use tower_sliding_window::key::TrustedProxies;
+use tower_sliding_window::key::{TrustedProxies, TrustedProxiesError};
 use tower_sliding_window::{FailurePolicy, Penalty, Policy, PolicyError};
 
 use crate::opening::{WantedOpening, date};
@@ -88,10 +88,11 @@ pub(crate) struct Args {
 
     /// Network of proxies or balancers in front of the server, such as 10.0.0.0/8; repeat it for
     /// more. The client of a request from there is the last address in X-Forwarded-For that is in
-    /// none of these networks: each proxy must add the address of its own client to that header. No
-    /// proxy is trusted, and the header is ignored, if left out.
+    /// none of these networks: each proxy must add the address of its own client to that header. The
+    /// networks may not hold all addresses together. No proxy is trusted, and the header is ignored, if
+    /// left out.
     // Text here, which `Args::proxies` joins: the list has one parser.
-    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = proxy)]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     trust_proxy: Vec<String>,
 
     /// Bans users that are denied by --quota again and again. 3/10m:1m,1h,24h means: three strikes
@@ -146,6 +147,10 @@ impl Args {
             let message = format!("--stock names the SKU {twice} twice");
             Self::command().error(ErrorKind::ArgumentConflict, message).exit();
         }
+        if let Err(error) = args.proxies() {
+            let message = format!("--trust-proxy: {error}");
+            Self::command().error(ErrorKind::ValueValidation, message).exit();
+        }
         args
     }
 
@@ -162,9 +167,11 @@ impl Args {
     }
 
     /// Returns the networks of `--trust-proxy`, if there are any.
-    pub(crate) fn proxies(&self) -> Option<TrustedProxies> {
-        // Each of them was read alone before.
-        self.trust_proxy.join(",").parse().ok().filter(|_| !self.trust_proxy.is_empty())
+    pub(crate) fn proxies(&self) -> Result<Option<TrustedProxies>, TrustedProxiesError> {
+        if self.trust_proxy.is_empty() {
+            return Ok(None);
+        }
+        self.trust_proxy.join(",").parse().map(Some)
     }
 
     /// Returns when the sale is to open.
@@ -191,16 +198,6 @@ fn ip_quota(text: &str) -> Result<IpQuota, FlagError> {
             format!("{error}; to turn the limit off, write off").into()
         }),
     }
-}
-
-/// Reads one network of proxies, which is not that of all addresses.
-fn proxy(text: &str) -> Result<String, FlagError> {
-    text.parse::<TrustedProxies>()?;
-    let is_all = text.split_once('/').is_some_and(|(_, length)| length.parse() == Ok(0_u8));
-    if is_all {
-        return Err("every client could name its own address: name the proxies only".into());
-    }
-    Ok(text.to_owned())
 }
 
 /// Reads a SKU and how many pieces of it there are, written `SKU=COUNT`.

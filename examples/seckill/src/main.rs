@@ -84,7 +84,7 @@ struct Apps {
 /// Opens the stores and puts the apps together.
 async fn apps(args: Args, stopping: watch::Receiver<bool>) -> Result<Apps, Box<dyn Error>> {
     let limits = Limits::new(&args)?;
-    let (opening, replicas, proxies) = (args.opening(), args.replicas(), args.proxies());
+    let (opening, replicas, proxies) = (args.opening(), args.replicas(), args.proxies()?);
     let has_admin = args.admin.admin.is_some();
     let rules = Rules {
         user: limits.user()?,

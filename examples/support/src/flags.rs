@@ -28,8 +28,10 @@ pub struct ListenFlags {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = timeout)]
     pub io_timeout: Duration,
 
-    /// Connections that may be open at one time. For more, those that are idle longest are closed, or
-    /// they wait if none is idle. The system's limit of open files (`ulimit -Hn`) may allow fewer.
+    /// Connections that may be open at one time. For one more, the client address with the most of
+    /// them gives up the one that is idle longest, which may be one that waits for the rest of a body
+    /// or for the client to read; if none is idle, the new one waits. The system's limit of open files
+    /// (`ulimit -Hn`) may allow fewer.
     #[arg(long, value_name = "COUNT", default_value = "8192")]
     pub max_connections: NonZeroU32,
 }

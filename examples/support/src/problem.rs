@@ -106,10 +106,9 @@ pub fn with_fallbacks<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Ro
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         static UNAVAILABLE: Throttle = Throttle::new();
-        if let Some(times) = UNAVAILABLE.pass() {
-            tracing::warn!(%error, times, "the store does not answer");
-        }
-        Self::reduced_capacity(error.retry_after().unwrap_or(Duration::from_secs(1)))
+        let wait = error.retry_after().unwrap_or(Duration::from_secs(1));
+        UNAVAILABLE.log(move |times| tracing::warn!(%error, times, "the store does not answer"));
+        Self::reduced_capacity(wait)
     }
 }
 

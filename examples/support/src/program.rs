@@ -1,20 +1,35 @@
 //! [`exit_code`]: runs a program from its start to its exit code.
 
 use std::error::Error;
+use std::io::Write;
 use std::process::ExitCode;
 
 use crate::logs;
 
 /// Runs a program to its end, and returns its exit code. An error is printed to stderr.
 ///
-/// Logs to stderr what `RUST_LOG` asks for, or else from `info` on. Stdout carries only what the
-/// program is run for.
+/// Logs to stderr what `RUST_LOG` asks for, or else from `info` on. A program never waits for whoever
+/// reads that. Stdout carries only what the program is run for.
 pub async fn exit_code(program: impl Future<Output = Result<(), Box<dyn Error>>>) -> ExitCode {
-    logs::to_stderr();
-    if let Err(error) = program.await {
-        eprintln!("error: {error}");
-        return ExitCode::FAILURE;
-    }
-    tracing::info!("stopped");
-    ExitCode::SUCCESS
+    let mut logs = match logs::to_stderr() {
+        Ok(logs) => logs,
+        Err(error) => {
+            eprintln!("error: can't write logs: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let ended = program.await;
+    let code = match ended {
+        Ok(()) => {
+            tracing::info!("stopped");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            // It never fails.
+            let _ = writeln!(logs, "error: {error}");
+            ExitCode::FAILURE
+        }
+    };
+    logs.flush();
+    code
 }

@@ -2,6 +2,8 @@
 
 mod client_limits;
 mod open_connections;
+#[cfg(test)]
+mod tests;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -9,18 +11,21 @@ use std::time::Duration;
 
 use axum::serve::Listener;
 use axum::{Extension, Router};
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tower::Service;
 
 use self::client_limits::ClientLimits;
-use crate::body::BodyTimeout;
+pub(crate) use self::open_connections::OpenConnections;
+use crate::body::BodyLimits;
 use crate::flags::ListenFlags;
 
 /// How long requests may take to end once the server has been asked to stop.
@@ -28,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest request head, in bytes. Each connection may keep as much for the idle timeout, and
 /// hyper's default of 400 KiB would be 3 GiB for all connections of `--max-connections`.
 const LONGEST_HEAD: usize = 32 * 1024;
+
+/// The clients that may queue at the listener. The system may allow fewer: `net.core.somaxconn`.
+const BACKLOG: u32 = 4096;
 
 /// A server that has its address.
 pub struct Server {
@@ -71,7 +79,7 @@ impl Server {
         stop: watch::Receiver<bool>,
     ) -> Result<Self, ServerError> {
         let taken = |source| ServerError::Listen { listen, flag, source };
-        let listener = TcpListener::bind(listen).await.map_err(taken)?;
+        let listener = bind(listen).map_err(taken)?;
         let address = listener.local_addr().map_err(ServerError::system("tell the address"))?;
         Ok(Self { listener, address, limits, stop })
     }
@@ -95,14 +103,16 @@ impl Server {
     /// Serves until it is asked to stop, and then until the requests under way are answered.
     ///
     /// Closes a connection on which no whole request head comes for the idle timeout, and one whose
-    /// client takes no byte of a response for the I/O timeout. If all connections are taken, those
-    /// that are idle longest are closed for new ones. A head of more than 32 KiB gets a 431.
+    /// client takes no byte of a response for the I/O timeout. If all connections are taken, the client
+    /// with the most of them gives up the one that is idle longest: one that waits for a request, for
+    /// its body, or for the client to take the response. A head of more than 32 KiB gets a 431.
     ///
     /// `axum::serve` has none of these: there a client that sends half a request, or does not read,
     /// keeps its connection for ever. Nor does it answer a client that has closed its side after the
     /// request, as `nc -N` does.
     pub async fn serve(mut self, app: Router) {
-        let app = app.layer(Extension(BodyTimeout(self.limits.io_timeout)));
+        let connections = self.limits.connections.clone();
+        let app = app.layer(Extension(BodyLimits::new(self.limits.io_timeout, connections)));
         // Some routes need to know the other end of each connection.
         let mut app = app.into_make_service_with_connect_info::<SocketAddr>();
         let mut http = http1::Builder::new();
@@ -123,20 +133,25 @@ impl Server {
             };
             let Ok(service) = app.call(peer).await;
             let service = TowerToHyperService::new(service);
-            let open = self.limits.connections.add();
+            let open = self.limits.connections.add(peer);
             let requests = open.requests();
-            let service = service_fn(move |request| {
-                let (under_way, response) = (requests.begin(), service.call(request));
+            let service = service_fn(move |request: Request<Incoming>| {
+                let requests = requests.clone();
+                let response = service.call(request.map(|body| requests.request_body(body)));
                 async move {
+                    // Not before the first poll, which waits until the client has taken the last response.
+                    let under_way = requests.begin();
                     let response = response.await;
                     drop(under_way);
-                    response
+                    response.map(|response| response.map(|body| requests.response_body(body)))
                 }
             });
             let stream = TokioIo::new(self.limits.limited(stream));
             let connection = connections.watch(http.serve_connection(stream, service));
             tokio::spawn(async move {
                 tokio::select! {
+                    // What has come already is read before the connection may be closed.
+                    biased;
                     ended = connection => {
                         if let Err(error) = ended {
                             tracing::debug!(%error, "a connection broke");
@@ -154,6 +169,16 @@ impl Server {
             tracing::warn!("some requests did not end in time and are cut off");
         }
     }
+}
+
+/// Takes an address. With `TcpListener::bind` no more than 128 clients could queue, whatever the
+/// system allows.
+fn bind(listen: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A server that is started again need not wait for the connections of the one before.
+    socket.set_reuseaddr(true)?;
+    socket.bind(listen)?;
+    socket.listen(BACKLOG)
 }
 
 /// Begins to listen for SIGTERM and SIGINT.

@@ -1,20 +1,29 @@
 //! [`Webhook`]: sends alerts to an HTTP server, and never holds up what causes them.
+//!
+//! A flood of alerts is summarised: the last ones are sent, and those before them are counted.
 
 mod delivery;
+
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::http::Uri;
 use clap::Args;
 use serde::Serialize;
-use tokio::sync::{mpsc, oneshot};
+use serde_json::json;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc};
+use tokio::time::sleep;
 
 use self::delivery::{Delivery, Waits};
 use crate::logs::Throttle;
 
-/// The most alerts that wait to be sent.
-const QUEUE: usize = 256;
+/// The alerts that wait to be sent. For one more, the oldest of them is only counted.
+const KEPT: usize = 16;
+/// The time after an alert in which no other is sent.
+const PAUSE: Duration = Duration::from_millis(100);
 
-static DROPPED: Throttle = Throttle::new();
+static COUNTED: Throttle = Throttle::new();
 
 /// Where alerts are sent. They are only logged if `--alert-webhook` is left out.
 ///
@@ -23,6 +32,7 @@ static DROPPED: Throttle = Throttle::new();
 pub struct WebhookFlags {
     /// Sends each alert to this URL too, as JSON by POST: http://HOST[:PORT]/PATH, or https:// with a
     /// server built with `--features tls`. An alert that is not taken is sent up to five times.
+    /// Of a flood of alerts the last ones are sent, and how many came before them.
     // Text here, so that an error of clap, which repeats the value, can't show the path: it often is
     // a secret.
     #[arg(long, value_name = "URL", hide_env_values = true)]
@@ -69,15 +79,16 @@ pub fn plain(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
+#[derive(Clone)]
 enum Job {
     Send(Bytes),
-    /// Says when everything before it has been sent or given up.
-    Flush(oneshot::Sender<()>),
+    /// Is dropped when everything before it has been sent or given up.
+    Flush(#[expect(dead_code, reason = "only dropped")] mpsc::Sender<()>),
 }
 
 /// Sends alerts from a task of its own. Clones share it.
 #[derive(Clone)]
-pub struct Webhook(Option<mpsc::Sender<Job>>);
+pub struct Webhook(Option<broadcast::Sender<Job>>);
 
 impl Webhook {
     /// Begins to send to the URL of the flags. Sends nothing if there is none.
@@ -95,42 +106,50 @@ impl Webhook {
         Ok(Self(Some(Self::spawn(delivery))))
     }
 
-    fn spawn(delivery: Delivery) -> mpsc::Sender<Job> {
-        let (jobs, mut queue) = mpsc::channel(QUEUE);
+    fn spawn(delivery: Delivery) -> broadcast::Sender<Job> {
+        // Unlike an mpsc channel, it makes room for the newest.
+        let (jobs, mut queue) = broadcast::channel(KEPT);
         tokio::spawn(async move {
-            while let Some(job) = queue.recv().await {
-                match job {
-                    Job::Send(alert) => delivery.send(alert).await,
-                    // The other end may have stopped waiting.
-                    Job::Flush(done) => drop(done.send(())),
-                }
+            loop {
+                let alert = match queue.recv().await {
+                    Ok(Job::Send(alert)) => alert,
+                    Ok(Job::Flush(_)) => continue,
+                    Err(RecvError::Lagged(times)) => summary(times),
+                    Err(RecvError::Closed) => return,
+                };
+                delivery.send(alert).await;
+                sleep(PAUSE).await;
             }
         });
         jobs
     }
 
-    /// Sends an alert after those before it. Returns at once; if too many wait, it drops the alert and
-    /// logs that.
+    /// Sends an alert after those before it. Returns at once; if too many wait, the oldest is only
+    /// counted, in an alert that says how many were.
     pub fn send(&self, alert: &impl Serialize) {
         let Some(jobs) = &self.0 else { return };
-        let taken = match serde_json::to_vec(alert) {
-            Ok(alert) => jobs.try_send(Job::Send(alert.into())).is_ok(),
-            Err(_) => false,
-        };
-        if !taken && let Some(times) = DROPPED.pass() {
-            tracing::warn!(times, "alerts are not sent to the webhook: too many wait");
+        match serde_json::to_vec(alert) {
+            // The task that receives it never ends before this.
+            Ok(alert) => drop(jobs.send(Job::Send(alert.into()))),
+            Err(error) => tracing::warn!(%error, "an alert is no JSON"),
         }
     }
 
     /// Waits until all alerts so far are sent or given up.
     pub async fn flush(&self) {
         let Some(jobs) = &self.0 else { return };
-        let (done, wait) = oneshot::channel();
-        if jobs.send(Job::Flush(done)).await.is_ok() {
-            // An error means that the task has ended, and with it everything it was to send.
-            let _ = wait.await;
-        }
+        let (done, mut wait) = mpsc::channel(1);
+        // Without the task there is nothing to wait for.
+        drop(jobs.send(Job::Flush(done)));
+        wait.recv().await;
     }
+}
+
+/// Returns what is sent in place of so many alerts.
+fn summary(times: u64) -> Bytes {
+    COUNTED.log(|times| tracing::warn!(times, "alerts are only counted: too many at a time"));
+    let text = format!("{times} more alerts: too many to send each of them");
+    json!({ "text": text, "alert": "summary", "times": times }).to_string().into()
 }
 
 #[cfg(test)]
@@ -209,16 +228,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sending_never_waits() {
-        // The connection is accepted, and nothing is ever read.
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
-        let webhook = webhook(&url);
-        for number in 0..10 * QUEUE {
+    async fn the_last_alerts_of_a_flood_are_sent_and_the_others_counted() {
+        let (webhook, receiver) = receiver(&[]).await;
+        for number in 0..1000 {
             webhook.send(&json!(number));
         }
-        let jobs = webhook.0.as_ref().unwrap();
-        assert!(jobs.max_capacity() == QUEUE && jobs.capacity() == 0, "the rest is dropped");
+        webhook.flush().await;
+        let taken = lock(&receiver.taken);
+        // The flush itself takes a place.
+        let (summary, last) = taken.split_at(taken.len() - (KEPT - 1));
+        assert_eq!(
+            last.iter().filter_map(Value::as_u64).collect::<Vec<_>>(),
+            (985..1000).collect::<Vec<_>>()
+        );
+        assert_eq!(summary.len(), 1);
+        assert_eq!((&summary[0]["alert"], &summary[0]["times"]), (&"summary".into(), &985.into()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A program as a user runs it: a process with flags, input, output, logs and an exit code.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -22,28 +22,40 @@ pub struct Program {
     stdin: Option<ChildStdin>,
     stdout: mpsc::Receiver<String>,
     logs: Option<JoinHandle<()>>,
+    /// Its logs, until it has stopped.
+    unread: Option<ChildStderr>,
     logged: Arc<Mutex<String>>,
 }
 
 impl Program {
-    /// Starts a program whose logs are not read.
+    /// Starts a program whose logs can't be written.
     pub fn start_unheard(command: &mut Command) -> Self {
-        Self::start_heard_by(command, |_, _| None)
+        let mut program = Self::start_unread(command);
+        program.unread = None;
+        program
+    }
+
+    /// Starts a program whose logs are not read before it has stopped.
+    pub fn start_unread(command: &mut Command) -> Self {
+        let (mut program, stderr) = Self::piped(command);
+        program.unread = Some(stderr);
+        program
     }
 
     /// Starts a program.
     pub fn start(command: &mut Command) -> Self {
-        Self::start_heard_by(command, |stderr, logged| {
-            Some(std::thread::spawn(move || {
-                let mut stderr = BufReader::new(stderr);
-                let mut line = Vec::new();
-                while let Ok(1..) = stderr.read_until(b'\n', &mut line) {
-                    let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
-                    logged.push_str(&String::from_utf8_lossy(&line));
-                    line.clear();
-                }
-            }))
-        })
+        let (mut program, stderr) = Self::piped(command);
+        let logged = Arc::clone(&program.logged);
+        program.logs = Some(std::thread::spawn(move || {
+            let mut stderr = BufReader::new(stderr);
+            let mut line = Vec::new();
+            while let Ok(1..) = stderr.read_until(b'\n', &mut line) {
+                let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
+                logged.push_str(&String::from_utf8_lossy(&line));
+                line.clear();
+            }
+        }));
+        program
     }
 
     /// Gives a program all of its input at once, and returns its exit code, its lines and its logs.
@@ -58,19 +70,17 @@ impl Program {
         (status.code(), lines, logs)
     }
 
-    fn start_heard_by(
-        command: &mut Command,
-        hear: impl FnOnce(ChildStderr, Arc<Mutex<String>>) -> Option<JoinHandle<()>>,
-    ) -> Self {
+    /// Starts a program, and returns its logs.
+    fn piped(command: &mut Command) -> (Self, ChildStderr) {
         let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = Process::start(pipes);
         let child = &mut process.0;
         let (sender, stdout) = mpsc::channel();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|it| sender.send(it)));
-        let logged = Arc::default();
-        let logs = hear(child.stderr.take().unwrap(), Arc::clone(&logged));
-        Self { stdin: child.stdin.take(), process, stdout, logs, logged }
+        let (stdin, stderr) = (child.stdin.take(), child.stderr.take().unwrap());
+        let (logs, unread, logged) = (None, None, Arc::default());
+        (Self { stdin, process, stdout, logs, unread, logged }, stderr)
     }
 
     /// Writes to its standard input.
@@ -127,6 +137,11 @@ impl Program {
     fn all_logs(&mut self) -> String {
         if let Some(logs) = self.logs.take() {
             logs.join().unwrap();
+        }
+        if let Some(mut unread) = self.unread.take() {
+            let mut logs = Vec::new();
+            unread.read_to_end(&mut logs).unwrap();
+            return String::from_utf8_lossy(&logs).into_owned();
         }
         self.logs()
     }

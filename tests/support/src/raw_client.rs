@@ -64,6 +64,19 @@ impl RawClient {
         closed.expect("the server closes the connection").expect("a connection");
     }
 
+    /// Reads until a text has come.
+    pub async fn read_until(&mut self, text: &str) {
+        let mut bytes = Vec::new();
+        let read = async {
+            while !String::from_utf8_lossy(&bytes).contains(text) {
+                let length = self.0.read_buf(&mut bytes).await.expect("an open connection");
+                assert!(length > 0, "it is closed before {text:?}");
+            }
+        };
+        let read = tokio::time::timeout(HANG, read).await;
+        assert!(read.is_ok(), "no {text:?} in {}", String::from_utf8_lossy(&bytes));
+    }
+
     /// Reads until the server closes, and returns the responses. A reset is a close without one.
     pub async fn responses(&mut self) -> Vec<HttpResponse> {
         let mut bytes = Vec::new();

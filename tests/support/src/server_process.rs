@@ -31,7 +31,12 @@ impl Server {
         Self::start_logging(program, "info", arguments)
     }
 
-    /// Starts a server whose logs are not read.
+    /// Starts a server whose logs are not read before it has stopped.
+    pub fn start_unread(program: &str, arguments: &[&str]) -> Self {
+        Self::listening(program, "debug", arguments, Program::start_unread)
+    }
+
+    /// Starts a server whose logs can't be written.
     pub fn start_unheard(program: &str, arguments: &[&str]) -> Self {
         Self::listening(program, "debug", arguments, Program::start_unheard)
     }

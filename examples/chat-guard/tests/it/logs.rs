@@ -1,7 +1,14 @@
 //! What reaches the logs, and how much of it.
 
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Json;
 use http::HeaderValue;
+use serde_json::Value;
+use test_support::eventually;
 use test_support::server_process::Server;
+use tokio::time::sleep;
 
 use super::{CHAT, ROOM, admin_request, say, start, start_logging, stop};
 
@@ -59,4 +66,42 @@ async fn shed_messages_are_one_line_a_second() {
     let lines: Vec<&str> = logs.lines().filter(|line| line.contains("the queue is full")).collect();
     assert!((1..20).contains(&lines.len()), "{} lines", lines.len());
     assert!(lines.iter().all(|line| line.contains("times=")), "{lines:?}");
+}
+
+#[tokio::test]
+async fn many_mutes_are_few_lines_and_the_next_alert_arrives() {
+    let alerts = Arc::<Mutex<Vec<Value>>>::default();
+    let taken = alerts.clone();
+    let take = axum::routing::post(async move |Json(alert): Json<Value>| {
+        // As a chat service far away.
+        sleep(Duration::from_millis(20)).await;
+        taken.lock().unwrap().push(alert);
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let receiver = axum::Router::new().route("/", take);
+    tokio::spawn(async move { axum::serve(listener, receiver).await });
+
+    let rule = ["--rule", "similar 2/1h 90% mute 1h", "--alert-webhook", &url];
+    let server = start_logging("debug", &rule);
+    for number in 0..1000 {
+        for _ in 0..2 {
+            say(&server, ROOM, &format!("throwaway-{number}"), "cheap gold").await;
+        }
+    }
+    for _ in 0..2 {
+        say(&server, ROOM, "mallory", "cheap gold").await;
+    }
+    eventually("the last alert arrives", async || {
+        alerts.lock().unwrap().iter().any(|it| it["user"] == "mallory")
+    })
+    .await;
+    let all: u64 = alerts.lock().unwrap().iter().map(|it| it["times"].as_u64().unwrap_or(1)).sum();
+    assert_eq!(all, 1001, "each is sent or counted");
+    sleep(Duration::from_secs(1)).await;
+    let logs = stop(server);
+    let lines: Vec<&str> = logs.lines().filter(|line| line.contains("audit: muted")).collect();
+    assert!(lines.len() < 100, "{} lines", lines.len());
+    let times = |line: &&str| line.split_once("times=")?.1.split(' ').next()?.parse::<u64>().ok();
+    assert_eq!(lines.iter().filter_map(times).sum::<u64>(), 1001, "{lines:?}");
 }

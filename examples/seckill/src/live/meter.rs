@@ -46,6 +46,15 @@ impl Class {
     ];
 
     fn of(response: &Response) -> Self {
+        // What the limit says to a client of gRPC, always with status 200.
+        if let Some(status) = response.headers().get("grpc-status") {
+            return match status.as_bytes() {
+                b"8" => Self::TooMany,
+                b"7" => Self::Banned,
+                b"13" | b"14" => Self::Unavailable,
+                _ => Self::Other,
+            };
+        }
         match response.status() {
             StatusCode::CREATED => Self::Ordered,
             StatusCode::CONFLICT => Self::AlreadyOrdered,

@@ -1,5 +1,6 @@
 //! The admin listener, as a page in the operator's browser or a stranger behind a proxy sees it.
 
+use test_support::raw_client::RawClient;
 use test_support::server_process::Server;
 
 use crate::{TOKEN, admin_request, alone, stop};
@@ -46,6 +47,22 @@ async fn a_forwarded_request_is_refused() {
 async fn assert_nothing_banned(server: &Server) {
     let list = server.send(admin_request(server, "GET", "/admin/bans")).await;
     assert_eq!((list.status.as_u16(), list.json()["bans"].as_array().unwrap().len()), (200, 0));
+}
+
+#[tokio::test]
+async fn the_live_page_counts_a_denied_call_as_denied() {
+    let server = alone(&[&ADMIN[..], &["--quota", "1/60s"]].concat());
+    let order = || server.order_request("iphone", "alice");
+    assert_eq!(server.send(order()).await.status, 201);
+    let denied = server.send(order().header("content-type", "application/grpc")).await;
+    assert_eq!((denied.status.as_u16(), denied.header("grpc-status")), (200, "8"));
+    let mut viewer = RawClient::connect_to(server.admin_url.as_deref().unwrap()).await;
+    let head = format!(
+        "GET /admin/live HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n\r\n"
+    );
+    viewer.write(head.as_bytes()).await;
+    // One is ordered, and one is too many.
+    viewer.read_until(r#""counts":[1,0,0,1,0,0,0]"#).await;
 }
 
 #[cfg(feature = "metrics")]

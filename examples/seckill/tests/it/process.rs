@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use test_support::server_process::{Server, cannot_start, refuses, run};
 use test_support::{Redis, eventually};
+use tokio::time::timeout;
 
 use crate::{SECKILL, TOKEN, admin_request, alone, on_redis, one_is_blocked, stop};
 
@@ -118,6 +119,23 @@ async fn a_server_without_a_reader_of_its_logs_serves() {
     assert_eq!(server.order("iphone", "alice").await.status, 201);
     server.signal("TERM");
     assert_eq!(server.stopped().0.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_server_whose_logs_are_not_read_serves() {
+    let flags = ["--stock", "iphone=2000", "--ip-quota", "off"];
+    let server = Server::start_unread(SECKILL, &flags);
+    // Each is a line, and together they are more than a pipe takes.
+    for user in 0..2000 {
+        let user = format!("user-{user}");
+        let order = timeout(Duration::from_secs(20), server.order("iphone", &user)).await;
+        let order = order.expect("an answer");
+        assert_eq!(order.status, 201);
+    }
+    server.signal("TERM");
+    let (status, logs, printed) = server.stopped();
+    assert_eq!((status.code(), printed.len()), (Some(0), 0));
+    assert!(logs.contains("order placed"), "{logs}");
 }
 
 #[tokio::test]

@@ -50,6 +50,10 @@ fn a_network_of_all_clients_is_no_proxy() {
             (&["--trust-proxy", "10.0.0.0/33"], "10.0.0.0/33"),
             (&["--trust-proxy", "10.0.0.1,0.0.0.0/0"], "every client could name its own address"),
             (&["--trust-proxy", "::/00"], "every client could name its own address"),
+            (&["--trust-proxy", "::ffff:0:0/96"], "every client could name its own address"),
+            (&["--trust-proxy", "0.0.0.0/1,128.0.0.0/1"], "all IPv4 addresses"),
+            (&["--trust-proxy", "0.0.0.0/1", "--trust-proxy", "::ffff:128.0.0.0/97"], "all IPv4"),
+            (&["--trust-proxy", "::/1", "--trust-proxy", "8000::/1"], "all IPv6 addresses"),
         ],
     );
 }

@@ -92,9 +92,9 @@ fn refused(why: &'static str) -> Response {
 }
 
 fn log(why: &'static str) {
-    if let Some(times) = REFUSED.pass() {
+    REFUSED.log(move |times| {
         tracing::warn!(why, times, "audit: refused a request to the admin listener");
-    }
+    });
 }
 
 #[cfg(test)]

@@ -17,13 +17,14 @@ const OTHER_DESCRIPTORS: usize = 128;
 /// The connections of a listener for operators.
 const OPERATORS: usize = 64;
 
+static FULL: Throttle = Throttle::new();
+
 /// The timeouts of a server, and its cap of connections.
 pub(super) struct ClientLimits {
     pub(super) idle_timeout: Duration,
     pub(super) io_timeout: Duration,
     pub(super) connections: Arc<OpenConnections>,
     places: Arc<Semaphore>,
-    full: Throttle,
 }
 
 impl ClientLimits {
@@ -50,8 +51,7 @@ impl ClientLimits {
 
     fn new(idle_timeout: Duration, io_timeout: Duration, connections: usize) -> Self {
         let places = Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS)));
-        let (connections, full) = (OpenConnections::new(), Throttle::new());
-        Self { idle_timeout, io_timeout, connections, places, full }
+        Self { idle_timeout, io_timeout, connections: OpenConnections::new(), places }
     }
 
     /// Waits until there may be one more connection, for which idle ones make room. It counts until
@@ -60,12 +60,12 @@ impl ClientLimits {
         if let Ok(place) = self.places.clone().try_acquire_owned() {
             return Some(place);
         }
-        if let Some(times) = self.full.pass() {
+        FULL.log(|times| {
             tracing::warn!(
                 times,
-                "all connections are taken: those that are idle longest are closed for new ones"
+                "all connections are taken: idle ones of the clients with the most are closed for new ones"
             );
-        }
+        });
         tokio::select! {
             // An error means that the semaphore is closed, which it never is.
             place = self.places.clone().acquire_owned() => place.ok(),

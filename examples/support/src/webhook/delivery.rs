@@ -60,9 +60,9 @@ impl Delivery {
                 Ok(()) => return,
                 Err(failure) if attempt == ATTEMPTS || failure.is_final() => {
                     // Without the URL, whose path may be a secret.
-                    if let Some(times) = FAILED.pass() {
+                    FAILED.log(move |times| {
                         tracing::warn!(%failure, times, "an alert could not be sent to the webhook");
-                    }
+                    });
                     return;
                 }
                 Err(_) => {}
