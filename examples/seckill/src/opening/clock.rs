@@ -20,7 +20,7 @@ pub(crate) struct Reading {
 
 /// The clock by which all servers open, and where they agree on when.
 pub(crate) trait FleetClock: Send + Sync + 'static {
-    /// Returns the time and the opening that stands, which is the proposed one if there was none.
+    /// Returns the time and the opening that stands, which is the latest that was ever proposed.
     fn read(
         &self,
         proposed: Option<Duration>,
