@@ -86,7 +86,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/60s", value_parser = ip_quota)]
     ip_quota: IpQuota,
 
-    /// Times a user may look up orders in any window, on each server.
+    /// Times a user may look up orders in any window. Each server counts for itself, without Redis.
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "60/60s")]
     pub(crate) read_quota: Policy,
 
