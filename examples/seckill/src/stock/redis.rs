@@ -75,20 +75,21 @@ impl RedisStock {
             sleep(2 * LOOK_EVERY).await;
             held = stock.held(&on_sale).await?;
         }
-        let is_lost = |held: &Option<String>| held.as_deref() == Some(LOST);
-        if !new_sale && let Some(at) = held.iter().position(is_lost) {
-            return Err(StockError::Lost(on_sale[at].0.clone()));
-        }
         for ((sku, pieces), held) in on_sale.into_iter().zip(held) {
             let key = stock.key(&sku, "stock");
+            let is_here = held.is_some_and(|held| held != LOST);
             let mut set = pipe();
-            if is_lost(&held) {
+            // A running server may mark it as lost just now.
+            if new_sale && !is_here {
                 set.set(&key, pieces)
             } else {
                 set.set_nx(&key, pieces)
             };
             set.ignore().get(&key);
             let (kept, confirmed): (String, u32) = stock.replicated(set).await?;
+            if kept == LOST {
+                return Err(StockError::Lost(sku));
+            }
             if kept != pieces.to_string() {
                 tracing::warn!(%sku, kept, asked = pieces, "the stock was set before, and is kept");
             }
