@@ -102,12 +102,16 @@ impl<C: FleetClock> Follower<C> {
     async fn read(&mut self, gate: &watch::Sender<Gate>) -> Result<Instant, StoreError> {
         let sent = Instant::now();
         let was_open = *gate.borrow() == Gate::Open;
+        // A foreign value changes nothing.
+        let valid = |held: Option<String>| held.as_deref().and_then(|held| agreed(held).ok());
+        if was_open && valid(self.clock.held().await?) <= self.opening {
+            return Ok(sent + READ_AGAIN);
+        }
         // An opening that is past is not given back to a Redis that has lost it: a new sale may have
         // another.
         let reading = self.clock.read(self.opening.filter(|_| !was_open)).await?;
-        // A foreign value changes nothing.
-        let held = reading.held.as_deref().and_then(|held| agreed(held).ok());
-        let is_later = held > self.opening && held > Some(reading.now);
+        let held = valid(reading.held);
+        let is_later = held > self.opening;
         if is_later {
             tracing::warn!(
                 was = self.opening.map_or("at once".to_owned(), shown),

@@ -123,10 +123,12 @@ impl RedisStock {
         loop {
             looks.tick().await;
             for sku in self.skus.iter() {
-                let mut mark = redis::cmd("SETNX");
-                mark.arg(self.key(sku, "stock")).arg(LOST);
+                let key = self.key(sku, "stock");
                 // Without an answer nothing is known, and the next look tells.
-                if let Ok(true) = self.reads.query(&mark).await {
+                if let Ok(None) =
+                    self.reads.query::<Option<String>>(redis::cmd("GET").arg(&key)).await
+                    && let Ok(true) = self.reads.query(redis::cmd("SETNX").arg(key).arg(LOST)).await
+                {
                     tracing::error!(%sku, "Redis has lost a SKU on sale: it is marked as lost");
                 }
             }

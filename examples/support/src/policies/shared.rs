@@ -142,16 +142,12 @@ impl Shared {
     pub async fn compare(&self, configured: &str) -> Result<(), StoreError> {
         let is_new = lock(&self.compared).here != configured;
         let key = format!("{}:configured", self.key);
-        let mut both = ::redis::pipe();
-        if is_new {
-            both.get(&key);
+        let found: Option<String> = self.commands.query(::redis::cmd("GET").arg(&key)).await?;
+        if is_new || found.is_none() {
+            let mut set = ::redis::cmd("SET");
+            set.arg(&key).arg(configured).arg("PX").arg(millis(TTL));
+            let () = self.commands.query(&set).await?;
         }
-        both.cmd("SET").arg(&key).arg(configured).arg("PX").arg(millis(TTL)).ignore();
-        if !is_new {
-            // Unless Redis has lost it, what is there stays.
-            both.arg("NX").get(&key);
-        }
-        let (found,): (Option<String>,) = self.commands.pipeline(&both).await?;
         let elsewhere = found.filter(|found| found != configured);
         let mut compared = lock(&self.compared);
         if let Some(elsewhere) = &elsewhere

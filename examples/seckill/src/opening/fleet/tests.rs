@@ -45,6 +45,11 @@ impl FleetClock for Fake {
         let now = self.shows + self.started.elapsed().mul_f64(self.speed);
         Ok(Reading { now, held: state.held.clone() })
     }
+
+    async fn held(&self) -> Result<Option<String>, StoreError> {
+        let state = lock(&self.state);
+        if state.is_down { Err(StoreError::Timeout) } else { Ok(state.held.clone()) }
+    }
 }
 
 /// Starts a server.
