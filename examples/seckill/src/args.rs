@@ -86,6 +86,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/60s", value_parser = ip_quota)]
     ip_quota: IpQuota,
 
+    /// Times a user may look up orders in any window. Each server counts for itself, without Redis.
+    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "60/60s")]
+    pub(crate) read_quota: Policy,
+
+    /// Times an IP address may look up orders in any window, on each server, or `off`.
+    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "1000/60s", value_parser = ip_quota)]
+    pub(crate) read_ip_quota: IpQuota,
+
     /// Network of proxies or balancers in front of the server, such as 10.0.0.0/8; repeat it for
     /// more. The client of a request from there is the last address in X-Forwarded-For that is in
     /// none of these networks: each proxy must add the address of its own client to that header. The
@@ -115,6 +123,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SKU=COUNT", default_value = "iphone=100", value_parser = stock)]
     pub(crate) stock: Vec<(Sku, u32)>,
 
+    /// Begins a new sale of SKUs that Redis has lost. Without this flag a server does not start if
+    /// another, which has run since before the loss, has marked them as lost. A sale that stands is
+    /// kept. Use it for one start only.
+    #[arg(long, requires = "redis")]
+    pub(crate) new_sale: bool,
+
     /// Replicas that must have an order before it is answered with 201; without them it is a 503. A
     /// failover loses what no replica has. Defaults to 1 behind Sentinels and on a Cluster, and to 0
     /// with one Redis. Two replicas or more let the sale go on while one of them is the new master.
@@ -130,7 +144,8 @@ pub(crate) struct Args {
     opens_in: Option<Duration>,
 
     /// Opens the sale at this date and time of RFC 3339, such as 2030-11-11T12:00:00+08:00: with
-    /// Redis by its clock, and otherwise by the clock of this machine.
+    /// Redis by its clock, and otherwise by the clock of this machine. If servers of a prefix name
+    /// different dates, the later one holds for all of them, also for those without a date.
     #[arg(long, value_name = "DATETIME", value_parser = date)]
     opens_at: Option<SystemTime>,
 

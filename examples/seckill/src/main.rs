@@ -36,7 +36,7 @@ use crate::opening::{Opening, RedisClock, agree};
 use crate::order::Sku;
 use crate::policies::{Fleet, Limits};
 use crate::routes::{Rules, Shop, routes};
-use crate::stock::{MemoryStock, RedisStock, Replicas, Stock};
+use crate::stock::{MemoryStock, RedisStock, Replicas, Stock, StockError};
 use crate::stock_cache::StockCache;
 use example_support::admin::Admin;
 use example_support::flags::RedisFlags;
@@ -89,13 +89,15 @@ async fn apps(args: Args, stopping: watch::Receiver<bool>) -> Result<Apps, Box<d
     let rules = Rules {
         user: limits.user()?,
         ip: limits.ip(),
+        read_user: args.read_quota.named("read"),
+        read_ip: args.read_ip_quota.map(|quota| quota.named("read-ip")),
         proxies,
         user_from: args.user_from,
         on_failure: args.on_failure,
         // Nothing shows the counts otherwise.
         meter: if has_admin { Meter::new(limits.names()) } else { None },
     };
-    let skus = args.stock;
+    let (skus, new_sale) = (args.stock, args.new_sale);
     let own: Vec<Sku> = skus.iter().map(|(sku, _)| sku.clone()).collect();
     let page = pages::shop(own.iter(), &rules.user_from);
 
@@ -119,9 +121,21 @@ async fn apps(args: Args, stopping: watch::Receiver<bool>) -> Result<Apps, Box<d
         }
     };
     let orders = orders.as_ref().unwrap_or(&redis).store.commands();
-    let stock = RedisStock::open(orders, redis.store.commands(), prefix, skus, replicas)
-        .await
-        .map_err(|source| redis.unusable(source))?;
+    // And one for what clients only read: neither a check nor an order waits behind that.
+    let reads = args.redis.connect().await?;
+    let reads = reads.as_ref().unwrap_or(&redis).store.commands();
+    let stock = RedisStock::open(orders, reads, prefix, skus, replicas, new_sale);
+    let stock = stock.await.map_err(|error| -> Box<dyn Error> {
+        match error {
+            StockError::Store(source) => redis.unusable(source).into(),
+            lost => format!(
+                "{lost}, and maybe its orders\n\
+                 hint: restore both from a backup, or begin a new sale: start one server with --new-sale"
+            )
+            .into(),
+        }
+    })?;
+    let opening = opening.start().await.map_err(|source| redis.unusable(source))?;
     let stock = StockCache::new(Stock::Redis(stock), own.clone());
     let shared = Shared::new(redis.store.commands(), prefix);
     let fleet = Fleet::new(limits, Some(shared)).await.map_err(|source| redis.unusable(source))?;

@@ -1,5 +1,5 @@
 --[[
-  Tells the time of Redis, and agrees on when the sale opens: the first proposal stands.
+  Tells the time of Redis, and agrees on when the sale opens: the latest proposal stands.
 
   Keys:
     KEYS[1] opening (string): when the sale opens, in microseconds since 1970
@@ -20,7 +20,10 @@ local proposed, until_ms = ARGV[1], ARGV[2]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
-if proposed ~= '' then
-  call('SET', opening, proposed, 'NX', 'PXAT', until_ms)
+local held = call('GET', opening)
+-- What another program has written there is no number, and stays.
+if proposed ~= '' and (not held or (tonumber(held) or math.huge) < tonumber(proposed)) then
+  call('SET', opening, proposed, 'PXAT', until_ms)
+  held = proposed
 end
-return { now_us, call('GET', opening) or '' }
+return { now_us, held or '' }

@@ -2,7 +2,8 @@
   Sells one piece of an item to a user, unless it is sold out or the user has one already.
 
   Keys:
-    KEYS[1] stock (string): the number of pieces when the sale was set up
+    KEYS[1] stock (string): the number of pieces when the sale was set up, or `lost`
+      if Redis has lost it since
     KEYS[2] buyers (HASH): from the user id to the UUID of the user's order
     KEYS[3] orders (HASH): from the UUID of the order to the user id
 
@@ -29,7 +30,7 @@ if held then
   return { held == order and 1 or 0, held }
 end
 
-local pieces = call('GET', stock)
+local pieces = tonumber(call('GET', stock))
 if not pieces then
   return { -2, '' }
 end
@@ -39,7 +40,7 @@ local sold = call('HLEN', orders)
 if call('HLEN', buyers) ~= sold then
   return { -2, '' }
 end
-if sold >= tonumber(pieces) then
+if sold >= pieces then
   return { -1, '' }
 end
 

@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 use tower_http::csrf::{CsrfLayer, ProtectionError};
 use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{FailurePolicy, PolicyHandle, SlidingWindowLayer, key};
+use tower_sliding_window::{
+    FailurePolicy, MemoryStore, Policy, PolicyHandle, SlidingWindowLayer, key,
+};
 use uuid::Uuid;
 
 use crate::live::{Meter, count, mark_passed};
@@ -34,10 +36,12 @@ pub(crate) struct Shop {
     pub(crate) page: Asset,
 }
 
-/// The rules in front of the order route.
+/// The rules in front of the order route and of the route that shows orders.
 pub(crate) struct Rules {
     pub(crate) user: PolicyHandle,
     pub(crate) ip: Option<PolicyHandle>,
+    pub(crate) read_user: Policy,
+    pub(crate) read_ip: Option<Policy>,
     /// The proxies that name the client's address.
     pub(crate) proxies: Option<TrustedProxies>,
     pub(crate) user_from: UserFrom,
@@ -48,13 +52,18 @@ pub(crate) struct Rules {
 
 /// Puts the shop together.
 pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
+    let address = rules.proxies.map_or_else(key::peer_ip, key::client_ip);
     let mut limit = SlidingWindowLayer::new(rules.user, key::extension::<UserId>(), windows)
         .failure_policy(rules.on_failure);
     if let Some(ip) = rules.ip {
-        limit = match rules.proxies {
-            Some(proxies) => limit.rule(ip, key::client_ip(proxies)),
-            None => limit.rule(ip, key::peer_ip()),
-        };
+        limit = limit.rule(ip, address.clone());
+    }
+    // Kept in this process: a read that is refused costs Redis nothing, and one that is not costs it no
+    // check.
+    let mut read_limit =
+        SlidingWindowLayer::new(rules.read_user, key::extension::<UserId>(), MemoryStore::new());
+    if let Some(ip) = rules.read_ip {
+        read_limit = read_limit.rule(ip, address);
     }
     if let Some(meter) = rules.meter.clone() {
         limit = limit.top_offenders(meter.offenders());
@@ -83,7 +92,7 @@ pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
     let routes = Router::new()
         .route("/seckill/{sku}/orders", orders)
         .route("/seckill/{sku}", get(level))
-        .route("/orders/{order_id}", get(order).route_layer(identify))
+        .route("/orders/{order_id}", get(order).route_layer(read_limit).route_layer(identify))
         .route("/healthz", get(|| async { "ok" }))
         .route("/", shop.page.clone().route())
         .route("/shop.css", Asset::css(include_str!("pages/shop.css")).route())

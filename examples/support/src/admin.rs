@@ -42,6 +42,12 @@ pub struct AdminFlags {
     /// File that holds the token for --admin.
     #[arg(long, value_name = "FILE", requires = "admin")]
     admin_token_file: Option<PathBuf>,
+
+    /// File that holds a token with which Prometheus can read GET /metrics on --admin, and nothing else.
+    /// The token of the operator reads it too.
+    #[cfg(feature = "metrics")]
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    scrape_token_file: Option<PathBuf>,
 }
 
 /// An admin listener that has its address.
@@ -50,6 +56,8 @@ pub struct Admin {
     token: Token,
     #[cfg(feature = "metrics")]
     exporter: exporter::Exporter,
+    #[cfg(feature = "metrics")]
+    scrape_token: Option<Token>,
 }
 
 impl Admin {
@@ -62,12 +70,19 @@ impl Admin {
     pub async fn bind(flags: &AdminFlags, clients: &Server) -> Result<Option<Self>, AdminError> {
         let Some(listen) = flags.admin else { return Ok(None) };
         let token = Token::find(flags.admin_token.clone(), flags.admin_token_file.as_deref())?;
+        #[cfg(feature = "metrics")]
+        let scrape_token = match flags.scrape_token_file.as_deref() {
+            Some(file) => Some(Token::find(None, Some(file))?),
+            None => None,
+        };
         let server = clients.bind_beside(listen, "--admin").await?;
         Ok(Some(Self {
             server,
             token,
             #[cfg(feature = "metrics")]
             exporter: exporter::Exporter::install()?,
+            #[cfg(feature = "metrics")]
+            scrape_token,
         }))
     }
 
@@ -92,7 +107,10 @@ impl Admin {
     /// send the token with each request for more.
     pub async fn serve_with_pages(self, routes: Router, pages: Router) {
         #[cfg(feature = "metrics")]
-        let routes = routes.merge(self.exporter.routes());
+        let pages = {
+            let tokens = [Some(self.token.clone()), self.scrape_token].into_iter().flatten();
+            pages.merge(guard::with_one_of(self.exporter.routes(), tokens))
+        };
         self.server.serve(guard::guarded(routes, pages, self.token)).await;
     }
 }

@@ -181,15 +181,21 @@ fn bind(listen: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Begins to listen for SIGTERM and SIGINT.
+/// Begins to listen for SIGTERM and SIGINT, and for SIGHUP, which otherwise ends a program.
 fn signals() -> io::Result<watch::Receiver<bool>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     let (ask, asked) = watch::channel(false);
     tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => {
+                    tracing::info!("SIGHUP: what --policies names is read again, and nothing else");
+                }
+            }
         }
         tracing::info!("stopping: requests that are under way are answered first");
         ask.send_replace(true);

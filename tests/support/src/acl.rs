@@ -1,8 +1,12 @@
 //! The Redis user of SECURITY.md.
 
+use std::collections::HashMap;
+
+use redis::Value;
+
 use crate::Redis;
 
-/// The rules of SECURITY.md, one a command: for logs, for all else, for a Cluster.
+/// The rules of SECURITY.md, one a command: for logs, for all else, for the programs, for a Cluster.
 fn rules() -> Vec<String> {
     let page =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../SECURITY.md")).unwrap();
@@ -19,16 +23,25 @@ pub enum May {
     KeepLogs = 1,
     /// Do all that the crate does on one server.
     DoAll = 2,
+    /// Do all that the programs in `examples/` do on one server.
+    RunThePrograms = 3,
     /// Do all that the crate does on a Cluster.
-    DoAllOnACluster = 3,
+    DoAllOnACluster = 4,
 }
 
 /// Makes the user, and returns the URL for them.
 pub async fn make_user(redis: &Redis, may: May) -> String {
     let rules = rules();
-    assert_eq!(rules.len(), 3);
+    assert_eq!(rules.len(), 4);
     for rule in &rules[..may as usize] {
         redis.run::<()>(&rule.split_whitespace().collect::<Vec<_>>()).await;
     }
     redis.url().replace("redis://", "redis://limiter:secret@")
+}
+
+/// Checks that Redis has refused no command of its users.
+pub async fn nothing_was_refused(redis: &Redis) {
+    let log: Vec<HashMap<String, Value>> = redis.run(&["ACL", "LOG"]).await;
+    let refused: Vec<_> = log.iter().map(|entry| (&entry["object"], &entry["context"])).collect();
+    assert!(refused.is_empty(), "{refused:?}");
 }

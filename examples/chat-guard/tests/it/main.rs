@@ -1,5 +1,6 @@
 //! What the chat promises, as its users see it.
 
+mod acl;
 mod admin;
 mod history;
 mod logs;

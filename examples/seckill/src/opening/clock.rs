@@ -20,11 +20,14 @@ pub(crate) struct Reading {
 
 /// The clock by which all servers open, and where they agree on when.
 pub(crate) trait FleetClock: Send + Sync + 'static {
-    /// Returns the time and the opening that stands, which is the proposed one if there was none.
+    /// Returns the time and the opening that stands, which is the latest that was ever proposed.
     fn read(
         &self,
         proposed: Option<Duration>,
     ) -> impl Future<Output = Result<Reading, StoreError>> + Send;
+
+    /// Returns the opening that stands.
+    fn held(&self) -> impl Future<Output = Result<Option<String>, StoreError>> + Send;
 }
 
 /// The clock and the opening of the servers with one prefix.
@@ -50,5 +53,9 @@ impl FleetClock for RedisClock {
             self.commands.script(&self.script, &[&self.key], &[text, until]).await?;
         let held = Some(held).filter(|held| !held.is_empty());
         Ok(Reading { now: Duration::from_micros(now_us), held })
+    }
+
+    async fn held(&self) -> Result<Option<String>, StoreError> {
+        self.commands.query(redis::cmd("GET").arg(&self.key)).await
     }
 }

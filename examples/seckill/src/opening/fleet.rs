@@ -5,6 +5,7 @@ mod tests;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use example_support::policies::LOOK_EVERY;
 use humantime::format_rfc3339_millis;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -13,61 +14,53 @@ use tower_sliding_window::StoreError;
 use super::clock::FleetClock;
 use super::{Gate, Opening, WantedOpening};
 
-/// The longest time between two reads of the clock of Redis. Within it, two clocks that the network
-/// keeps right differ by at most a millisecond.
-const READ_AGAIN: Duration = Duration::from_secs(1);
+/// The longest time between two reads of the clock of Redis, after which a server knows of a later
+/// opening. Within it, two clocks that the network keeps right differ by at most a millisecond.
+const READ_AGAIN: Duration = LOOK_EVERY;
 /// The time between two reads while Redis does not answer.
 const RETRY: Duration = Duration::from_millis(100);
 /// The end of the year 9999, in seconds since 1970. No date is later.
 const LAST_SECOND: u64 = 253_402_300_799;
 
-/// Returns the opening that all servers share.
+/// Proposes an opening to all servers with this prefix. Of two dates the later one holds for each of
+/// them, also for those without a flag: a server that kept the earlier one would sell too early.
 ///
-/// A date is the same on all of them already. A delay is added to the time of Redis by the first
-/// server, and the others take its opening over, also those without a flag: one of them would sell
-/// before the opening of the others.
-pub(crate) async fn agree(
+/// A delay is added to the time of Redis once, by the first server, so that a restart does not move the
+/// opening.
+pub(crate) async fn agree<C: FleetClock>(
     wanted: WantedOpening,
-    clock: impl FleetClock,
-) -> Result<Opening, StoreError> {
-    let (opening, proposed) = match wanted {
-        WantedOpening::AtOnce => {
-            let reading = clock.read(None).await?;
-            match reading.held.as_deref().map(agreed).transpose()? {
-                Some(held) if held > reading.now => {
-                    warn_of_kept(held);
-                    (held, Some(held))
-                }
-                Some(_) | None => return Ok(Opening::AtOnce),
-            }
-        }
-        WantedOpening::At(date) => (date.duration_since(UNIX_EPOCH).unwrap_or_default(), None),
-        WantedOpening::In(delay) => {
-            let reading = clock.read(None).await?;
-            let proposed = reading.now + delay;
-            let reading = match reading.held {
-                Some(_) => reading,
-                None => clock.read(Some(proposed)).await?,
-            };
-            let held = match reading.held {
-                Some(held) => agreed(&held)?,
-                None => proposed,
-            };
-            if held != proposed {
-                warn_of_kept(held);
-            }
-            (held, Some(held))
-        }
+    clock: C,
+) -> Result<Follower<C>, StoreError> {
+    let reading = clock.read(None).await?;
+    let held = reading.held.as_deref().map(agreed).transpose()?;
+    let asked = match wanted {
+        WantedOpening::AtOnce => None,
+        WantedOpening::In(delay) => Some(reading.now + delay),
+        WantedOpening::At(date) => Some(date.duration_since(UNIX_EPOCH).unwrap_or_default()),
     };
-    tracing::info!(opens = shown(opening), "the sale opens by the clock of Redis");
-    let follower = Follower { clock, opening, proposed };
-    let (sender, gate) = watch::channel(Gate::Unknown);
-    // Also tells whether the sale is open already, before the server takes an order.
-    let next = follower.read(&sender).await?;
-    if let Some(next) = next {
-        tokio::spawn(follower.follow(sender, next));
+    // As Redis keeps it.
+    let asked =
+        asked.map(|it| Duration::from_micros(it.as_micros().try_into().unwrap_or(u64::MAX)));
+    let opening = match (wanted, held) {
+        (WantedOpening::In(_), Some(held)) => Some(held),
+        _ => asked.max(held),
+    };
+    if let Some(held) = held
+        && asked != Some(held)
+        && (asked.is_some() || held > reading.now)
+    {
+        tracing::warn!(
+            agreed = shown(held),
+            asked = asked.map_or("at once".to_owned(), shown),
+            opens = shown(opening.unwrap_or_default()),
+            "the servers of this prefix are started with different openings; to open earlier, stop all \
+             of them and delete the key PREFIX:opening"
+        );
     }
-    Ok(Opening::Fleet(gate))
+    if opening.is_some() {
+        clock.read(opening).await?;
+    }
+    Ok(Follower { clock, opening })
 }
 
 /// Reads the opening that Redis holds.
@@ -78,52 +71,74 @@ fn agreed(held: &str) -> Result<Duration, StoreError> {
     })
 }
 
-fn warn_of_kept(opening: Duration) {
-    tracing::warn!(
-        opens = shown(opening),
-        "the opening was agreed on before, and is kept; for a new sale delete the key PREFIX:opening \
-         in Redis before the start"
-    );
-}
-
 fn shown(since_1970: Duration) -> String {
     let date = SystemTime::UNIX_EPOCH + since_1970.min(Duration::from_secs(LAST_SECOND));
     format_rfc3339_millis(date).to_string()
 }
 
-/// Follows the clock of Redis up to the opening.
-struct Follower<C> {
+/// Follows the clock of Redis, and the opening on which the servers agree.
+pub(crate) struct Follower<C> {
     clock: C,
-    opening: Duration,
-    /// The agreed opening, for a Redis that has lost it.
-    proposed: Option<Duration>,
+    /// `None` if the sale is open from the start.
+    opening: Option<Duration>,
 }
 
 impl<C: FleetClock> Follower<C> {
-    /// Reads the clock, and returns when to read it again, unless the sale is open now.
+    /// Begins to follow. Also tells whether the sale is open already, before the server takes an order.
+    pub(crate) async fn start(mut self) -> Result<Opening, StoreError> {
+        let (sender, gate) = watch::channel(Gate::Unknown);
+        let next = self.read(&sender).await?;
+        if let Some(opening) = self.opening {
+            tracing::info!(opens = shown(opening), "the sale opens by the clock of Redis");
+        }
+        tokio::spawn(self.follow(sender, next));
+        Ok(Opening::Fleet(gate))
+    }
+
+    /// Reads the clock and the opening, and returns when to read them again.
     ///
     /// Only Redis opens the sale: what this server computes is when to ask. So the sale is never open
     /// early by the clock of Redis, and late by one round trip and the timer's millisecond.
-    async fn read(&self, gate: &watch::Sender<Gate>) -> Result<Option<Instant>, StoreError> {
+    async fn read(&mut self, gate: &watch::Sender<Gate>) -> Result<Instant, StoreError> {
         let sent = Instant::now();
-        let reading = self.clock.read(self.proposed).await?;
-        let left = self.opening.saturating_sub(reading.now);
-        if left.is_zero() {
-            gate.send_replace(Gate::Open);
-            return Ok(None);
+        let was_open = *gate.borrow() == Gate::Open;
+        // A foreign value changes nothing.
+        let valid = |held: Option<String>| held.as_deref().and_then(|held| agreed(held).ok());
+        if was_open && valid(self.clock.held().await?) <= self.opening {
+            return Ok(sent + READ_AGAIN);
+        }
+        // An opening that is past is not given back to a Redis that has lost it: a new sale may have
+        // another.
+        let reading = self.clock.read(self.opening.filter(|_| !was_open)).await?;
+        let held = valid(reading.held);
+        let is_later = held > self.opening;
+        if is_later {
+            tracing::warn!(
+                was = self.opening.map_or("at once".to_owned(), shown),
+                opens = held.map(shown),
+                "another server was started with a later opening, which holds for all"
+            );
+            self.opening = held;
+        }
+        let left = self.opening.unwrap_or_default().saturating_sub(reading.now);
+        // Once open it stays open, whatever happens to that clock.
+        if left.is_zero() || (was_open && !is_later) {
+            if gate.send_replace(Gate::Open) != Gate::Open {
+                tracing::info!("the sale is open");
+            }
+            return Ok(sent + READ_AGAIN);
         }
         // Redis read its clock between the request and the reply: the earlier of the two is early
         // enough to ask, and the later one is long enough for a client to wait.
         gate.send_replace(Gate::Opens(Instant::now() + left));
-        Ok(Some(sent + left.min(READ_AGAIN)))
+        Ok(sent + left.min(READ_AGAIN))
     }
 
-    async fn follow(self, gate: watch::Sender<Gate>, mut next: Instant) {
+    async fn follow(mut self, gate: watch::Sender<Gate>, mut next: Instant) {
         loop {
             sleep_until(next).await;
             match self.read(&gate).await {
-                Ok(Some(then)) => next = then,
-                Ok(None) => return tracing::info!("the sale is open"),
+                Ok(then) => next = then,
                 Err(error) => {
                     gate.send_if_modified(|gate| {
                         let is_due = matches!(gate, Gate::Opens(at) if *at <= Instant::now());

@@ -91,7 +91,7 @@ impl Fleet {
     /// Takes over the changes of other servers again and again, if there are others.
     pub(crate) async fn run(&self) {
         if let Some(shared) = &self.shared {
-            shared.follow(|| self.take_over()).await;
+            shared.follow(|| self.look(shared)).await;
         }
     }
 
@@ -115,6 +115,13 @@ impl Fleet {
         *known = next;
         changes.extend(overruled);
         Ok(changes.join("; "))
+    }
+
+    async fn look(&self, shared: &Shared) -> Result<(), StoreError> {
+        self.take_over().await?;
+        let configured = self.known.lock().await.configured.all();
+        let shown: Vec<String> = configured.iter().map(|policy| shown(policy)).collect();
+        shared.compare(&shown.join(", ")).await
     }
 
     async fn take_over(&self) -> Result<(), StoreError> {
@@ -145,6 +152,12 @@ impl Fleet {
         });
         self.limits.replace(Policies::try_new(policies)?)
     }
+}
+
+/// Shows a policy as it is configured.
+fn shown(policy: &Policy) -> String {
+    let penalty = policy.get_penalty().map(|penalty| format!(" with bans {penalty}"));
+    format!("{} {policy}{}", policy.name(), penalty.unwrap_or_default())
 }
 
 /// Returns what an operator has changed about a policy, if that can be read.

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use example_support::policies::LOOK_EVERY;
 use redis::{FromRedisValue, Pipeline, pipe};
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
 
@@ -14,6 +15,8 @@ use crate::order::{OrderId, Sku};
 use crate::user::UserId;
 
 const PLACE_ORDER: &str = include_str!("../place_order.lua");
+/// What stands in place of a stock that Redis has lost, so that no server that is started sells it again.
+const LOST: &str = "lost";
 
 /// Keeps stock and orders in Redis, for every server with the same prefix. Clones share the
 /// connection.
@@ -51,7 +54,7 @@ impl Replicas {
 
 impl RedisStock {
     /// Puts new SKUs on sale. A SKU that is there already keeps its stock and its orders, so a server
-    /// may be restarted at any time.
+    /// may be restarted at any time. One that Redis has lost is put on sale again with `new_sale` only.
     ///
     /// The connection of the orders must be their own if replicas are waited for, because `WAIT` holds
     /// up what is sent after it, and its response timeout longer by [`Replicas::LATER`].
@@ -61,16 +64,33 @@ impl RedisStock {
         prefix: &str,
         on_sale: Vec<(Sku, u32)>,
         replicas: Replicas,
-    ) -> Result<Self, StoreError> {
+        new_sale: bool,
+    ) -> Result<Self, StockError> {
         let place_order = Arc::new(RedisScript::new(PLACE_ORDER));
         let skus = Arc::new(on_sale.iter().map(|(sku, _)| sku.clone()).collect());
         let stock = Self { orders, reads, prefix: prefix.into(), skus, replicas, place_order };
-        for (sku, pieces) in on_sale {
+        let mut held = stock.held(&on_sale).await?;
+        if !new_sale && held.contains(&None) {
+            // Redis has never had it, or has lost it: then a running server marks that meanwhile.
+            sleep(2 * LOOK_EVERY).await;
+            held = stock.held(&on_sale).await?;
+        }
+        for ((sku, pieces), held) in on_sale.into_iter().zip(held) {
             let key = stock.key(&sku, "stock");
+            let is_here = held.is_some_and(|held| held != LOST);
             let mut set = pipe();
-            set.set_nx(&key, pieces).ignore().get(&key);
-            let (kept, confirmed): (u32, u32) = stock.replicated(set).await?;
-            if kept != pieces {
+            // A running server may mark it as lost just now.
+            if new_sale && !is_here {
+                set.set(&key, pieces)
+            } else {
+                set.set_nx(&key, pieces)
+            };
+            set.ignore().get(&key);
+            let (kept, confirmed): (String, u32) = stock.replicated(set).await?;
+            if kept == LOST {
+                return Err(StockError::Lost(sku));
+            }
+            if kept != pieces.to_string() {
                 tracing::warn!(%sku, kept, asked = pieces, "the stock was set before, and is kept");
             }
             if confirmed < replicas.wanted {
@@ -83,7 +103,36 @@ impl RedisStock {
                 );
             }
         }
+        tokio::spawn(stock.clone().mark_lost());
         Ok(stock)
+    }
+
+    /// Reads the stock of each SKU.
+    async fn held(&self, skus: &[(Sku, u32)]) -> Result<Vec<Option<String>>, StoreError> {
+        let mut held = Vec::new();
+        for (sku, _) in skus {
+            held.push(self.reads.query(redis::cmd("GET").arg(self.key(sku, "stock"))).await?);
+        }
+        Ok(held)
+    }
+
+    /// Marks, again and again, what was on sale and is no longer in Redis.
+    async fn mark_lost(self) {
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            for sku in self.skus.iter() {
+                let key = self.key(sku, "stock");
+                // Without an answer nothing is known, and the next look tells.
+                if let Ok(None) =
+                    self.reads.query::<Option<String>>(redis::cmd("GET").arg(&key)).await
+                    && let Ok(true) = self.reads.query(redis::cmd("SETNX").arg(key).arg(LOST)).await
+                {
+                    tracing::error!(%sku, "Redis has lost a SKU on sale: it is marked as lost");
+                }
+            }
+        }
     }
 
     pub(super) async fn place(&self, id: &OrderId, user: &UserId) -> Result<Outcome, StockError> {
@@ -160,17 +209,18 @@ impl RedisStock {
 
     pub(crate) async fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
         let (stock, orders) = (self.key(sku, "stock"), self.key(sku, "orders"));
-        let (stock, sold): (Option<u32>, u32) =
+        let (stock, sold): (Option<String>, u32) =
             self.reads.pipeline(pipe().get(stock).hlen(orders)).await?;
+        let stock = stock.and_then(|pieces| pieces.parse().ok());
         self.check_kept(sku, stock.is_some())?;
         Ok(stock.map(|stock| Level { stock, sold }))
     }
 
     pub(super) async fn buyer(&self, id: &OrderId) -> Result<Option<UserId>, StockError> {
         let (stock, orders) = (self.key(&id.sku, "stock"), self.key(&id.sku, "orders"));
-        let (is_kept, user): (bool, Option<String>) =
-            self.reads.pipeline(pipe().exists(stock).hget(orders, id.uuid.to_string())).await?;
-        self.check_kept(&id.sku, is_kept)?;
+        let (stock, user): (Option<String>, Option<String>) =
+            self.reads.pipeline(pipe().get(stock).hget(orders, id.uuid.to_string())).await?;
+        self.check_kept(&id.sku, stock.is_some_and(|stock| stock != LOST))?;
         Ok(user.and_then(UserId::new))
     }
 

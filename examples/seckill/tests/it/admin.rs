@@ -87,3 +87,26 @@ async fn prometheus_reads_the_metrics() {
     let stranger = server.send(server.admin_request("GET", "/metrics")).await;
     assert_eq!(stranger.problem(401), "/problems/no-token");
 }
+
+#[cfg(feature = "metrics")]
+#[tokio::test]
+async fn the_scrape_token_reads_the_metrics_and_nothing_else() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "the-token-of-prometheus\n").unwrap();
+    let flags = ["--scrape-token-file", file.path().to_str().unwrap()];
+    let server = alone(&[&ADMIN[..], &flags].concat());
+    let scrape = async |method: &str, path: &str| {
+        let request = server.admin_request(method, path);
+        server.send(request.header("authorization", "Bearer the-token-of-prometheus")).await
+    };
+    assert_eq!(scrape("GET", "/metrics").await.status, 200);
+    for (method, path) in [
+        ("GET", "/admin/bans"),
+        ("PUT", "/admin/bans/alice"),
+        ("GET", "/admin/policies"),
+        ("GET", "/x"),
+    ] {
+        assert_eq!(scrape(method, path).await.problem(401), "/problems/no-token", "{path}");
+    }
+    assert_eq!(server.send(admin_request(&server, "GET", "/metrics")).await.status, 200);
+}

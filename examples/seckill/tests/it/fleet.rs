@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use test_support::server_process::{HttpResponse, Server};
+use test_support::server_process::{HttpResponse, Server, run};
 use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
 use tokio::time::sleep;
 
-use crate::{alone, count, on_redis, responses, stop, ttl};
+use crate::{SECKILL, alone, count, on_redis, responses, stop, ttl};
 
 /// Sends the orders of all these users to both servers in turn, at once.
 async fn rush(servers: &[Server; 2], users: impl Iterator<Item = String>) -> Vec<HttpResponse> {
@@ -69,13 +69,47 @@ async fn a_restart_keeps_stock_and_orders() {
     keys.sort();
     let records = ["shop:{iphone}:buyers", "shop:{iphone}:orders", "shop:{iphone}:stock"];
     let logs = ["shop:{=alice}:user", "shop:{=bob}:user"];
-    assert_eq!(keys, [&logs[..], &records[..]].concat());
+    assert_eq!(keys, [&["shop:policies:configured"], &logs[..], &records[..]].concat());
     for key in records {
         assert_eq!(ttl(&redis, key.as_bytes()).await, -1, "{key} is a record");
     }
     for key in logs {
         assert!((1..=61).contains(&ttl(&redis, key.as_bytes()).await), "{key} is a log");
     }
+}
+
+#[tokio::test]
+async fn what_was_flushed_is_not_sold_again() {
+    let redis = Redis::start().await;
+    let flags = ["--stock", "iphone=2", "--ip-quota", "off"];
+    let running = on_redis(&redis, &flags);
+    for user in ["alice", "bob"] {
+        assert_eq!(running.order("iphone", user).await.status, 201);
+    }
+    redis.run::<()>(&["FLUSHALL"]).await;
+    let url = redis.url();
+    let start = [&flags[..], &["--listen", "127.0.0.1:0", "--redis", &url]].concat();
+    let is_refused = || {
+        let output = run(SECKILL, &start);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("iphone") && stderr.contains("--new-sale"), "{stderr}");
+    };
+    is_refused();
+    assert_eq!(running.order("iphone", "carol").await.problem(503), "/problems/stock-lost");
+    let lookup = running.request("GET", "/orders/iphone.00000000-0000-4000-8000-000000000000");
+    let lookup = running.send(lookup.header("x-user-id", "alice")).await;
+    assert_eq!(lookup.problem(503), "/problems/stock-lost");
+    stop(running);
+    is_refused();
+
+    let new_sale = on_redis(&redis, &[&flags[..], &["--new-sale"]].concat());
+    assert_eq!(new_sale.order("iphone", "carol").await.status, 201);
+    stop(new_sale);
+    // A sale that stands is kept, also with the flag.
+    let again = on_redis(&redis, &[&flags[..], &["--new-sale"]].concat());
+    again.order("iphone", "carol").await.problem(409);
+    assert_eq!(again.get("/seckill/iphone").await.json()["remaining"], 1);
 }
 
 #[tokio::test]
@@ -125,7 +159,9 @@ async fn a_dead_redis_is_a_503_until_it_is_back() {
         async || server.get("/seckill/iphone").await.problem(503) == "/problems/stock-lost";
     eventually("a read after the outage", is_lost).await;
     assert_eq!(server.order("iphone", "carol").await.problem(503), "/problems/stock-lost");
-    assert_eq!(redis.run::<usize>(&["EXISTS", "seckill:{iphone}:stock"]).await, 0, "not refilled");
+    let stock = async || redis.run::<Option<String>>(&["GET", "seckill:{iphone}:stock"]).await;
+    let is_marked = async || stock().await.as_deref() == Some("lost");
+    eventually("it is marked for servers that are started", is_marked).await;
     redis.run::<()>(&["SET", "seckill:{iphone}:stock", "1"]).await;
     assert_eq!(server.order("iphone", "carol").await.status, 201, "an operator has set it");
     let logs = stop(server);

@@ -1,5 +1,6 @@
 //! What the flash-sale server promises, as its clients and its operator see it.
 
+mod acl;
 mod admin;
 mod bans;
 mod clients;

@@ -51,6 +51,28 @@ async fn sighup_changes_the_quota_and_keeps_the_log() {
 }
 
 #[tokio::test]
+async fn servers_with_different_quotas_warn() {
+    let redis = Redis::start().await;
+    let first = on_redis(&redis, &["--quota", "5/60s"]);
+    let same = on_redis(&redis, &["--quota", "5/60s"]);
+    let file = PolicyFile::new("policies.toml", "[policies]\nuser = '7/60s'\nip = '100/60s'\n");
+    let other = on_redis(&redis, &file.flags());
+    for server in [&first, &same, &other] {
+        server.logs_until("two servers have different policies", 1).await;
+    }
+    // Once all of them agree, none has more to say.
+    file.replace("[policies]\nuser = '5/60s'\nip = '100/60s'\n", &other);
+    other.logs_until(READ_AGAIN, 1).await;
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    for server in [first, same, other] {
+        let logs = stop(server);
+        let lines: Vec<_> = logs.lines().filter(|it| it.contains("two servers have")).collect();
+        assert!(lines.iter().all(|it| it.contains("user 5/60s") && it.contains("user 7/60s")));
+        assert!(lines.len() <= 2, "{logs}");
+    }
+}
+
+#[tokio::test]
 async fn a_broken_file_keeps_the_old_policies() {
     let good = "[policies]\nuser = '3/1h'\nip = '1000/60s'\n";
     let file = PolicyFile::new("policies.toml", good);

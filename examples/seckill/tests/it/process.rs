@@ -139,6 +139,21 @@ async fn a_server_whose_logs_are_not_read_serves() {
 }
 
 #[tokio::test]
+async fn a_hangup_without_a_policy_file_changes_nothing() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &[]);
+    redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
+    let order = server.spawn(server.order_request("iphone", "alice"));
+    one_is_blocked(&redis).await;
+    server.signal("HUP");
+    server.logs_until("SIGHUP", 1).await;
+    redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
+    assert_eq!(order.await.unwrap().status, 201);
+    assert_eq!(server.order("iphone", "bob").await.status, 201, "it serves on");
+    stop(server);
+}
+
+#[tokio::test]
 async fn order_under_way_finishes_before_the_stop() {
     let redis = Redis::start().await;
     let server = on_redis(&redis, &[]);

@@ -60,6 +60,49 @@ async fn unknown_skus_cost_a_bounded_number_of_reads() {
     assert!(reads <= bound, "{reads} reads in {:?}", begun.elapsed());
 }
 
+/// Looks up an order that does not exist.
+async fn look_up(server: &Server, user: &str) -> HttpResponse {
+    let order = "/orders/iphone.00000000-0000-4000-8000-000000000000";
+    server.send(server.request("GET", order).header("x-user-id", user)).await
+}
+
+#[tokio::test]
+async fn looking_up_orders_is_limited_by_user() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &[]);
+    let mut answers = Vec::new();
+    for _ in 0..200 {
+        answers.push(look_up(&server, "mallory").await);
+    }
+    assert_eq!((count(&answers, 404), count(&answers, 429)), (60, 140));
+    assert_eq!(redis.call_count("hget").await, 60, "a refused read costs Redis nothing");
+    assert!(answers[199].retry_after() <= 60);
+    assert_eq!(look_up(&server, "alice").await.status, 404, "another user is not held up");
+    assert_eq!(server.order("iphone", "mallory").await.status, 201, "orders have their own quota");
+}
+
+#[tokio::test]
+async fn looking_up_orders_is_limited_by_address() {
+    on_both(&["--read-quota", "2/60s", "--read-ip-quota", "5/60s"], async |server| {
+        for user in ["a", "a", "b", "b", "c"] {
+            assert_eq!(look_up(server, user).await.status, 404, "{user}");
+        }
+        let denied = look_up(server, "d").await;
+        denied.problem(429);
+        assert_eq!(denied.json()["violated-policies"], serde_json::json!(["read-ip"]));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn reads_and_checks_have_a_connection_each() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &[]);
+    assert_eq!(look_up(&server, "alice").await.status, 404);
+    let clients: String = redis.run(&["CLIENT", "LIST"]).await;
+    assert_eq!(clients.lines().count(), 1 + 2, "this client and the server: {clients}");
+}
+
 #[tokio::test]
 async fn a_sku_of_another_server_is_found() {
     let redis = Redis::start().await;

@@ -94,3 +94,55 @@ fn services_are_checked_and_restarted() {
     }
     assert_eq!(compose["secrets"]["admin-token"]["environment"], "SECKILL_ADMIN_TOKEN");
 }
+
+/// What compose puts in place of a variable, or an error with a text that says what to do.
+const PASSWORD: &str = "${SECKILL_REDIS_PASSWORD:?";
+
+#[test]
+fn redis_is_for_the_servers_alone() {
+    let compose = yaml("compose.yaml");
+    assert_eq!(compose["networks"]["redis"]["internal"], true);
+    for (name, service) in compose["services"].as_object().unwrap() {
+        // A service without networks is in that of all.
+        let is_in = match &service["networks"] {
+            Value::Object(networks) => networks.contains_key("redis"),
+            Value::Array(networks) => networks.contains(&"redis".into()),
+            _ => false,
+        };
+        assert_eq!(is_in, ["redis", "machine"].contains(&name.as_str()), "{name}");
+        let knows = service.to_string().contains(PASSWORD);
+        assert_eq!(knows, name == "redis" || SERVERS.contains(&name.as_str()), "{name}");
+    }
+    let redis = service("redis");
+    assert_eq!(redis["networks"], serde_json::json!(["redis"]), "it is in no other network");
+    assert_eq!(redis["command"][1], "--requirepass");
+    for text in [&redis["command"][2], &redis["environment"]["REDISCLI_AUTH"]] {
+        assert!(text.as_str().is_some_and(|it| it.starts_with(PASSWORD)), "{text}");
+    }
+    for name in SERVERS {
+        let url = &service(name)["environment"]["SECKILL_REDIS"];
+        assert!(url.as_str().is_some_and(|it| it.starts_with(&format!("redis://:{PASSWORD}"))));
+    }
+}
+
+#[test]
+fn no_service_has_a_default_password() {
+    let grafana = service("grafana");
+    assert_eq!(grafana["environment"]["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"], "true");
+    let secrets = yaml("compose.yaml")["secrets"].clone();
+    for (name, secret) in secrets.as_object().unwrap() {
+        assert!(secret["environment"].is_string(), "{name} is not asked for");
+    }
+}
+
+#[test]
+fn prometheus_has_no_token_of_the_operator() {
+    assert_eq!(service("prometheus")["secrets"], serde_json::json!(["scrape-token"]));
+    let scrape = &yaml("prometheus/prometheus.yaml")["scrape_configs"][0];
+    assert_eq!(scrape["authorization"]["credentials_file"], "/run/secrets/scrape-token");
+    for name in SERVERS {
+        let command = command(name, &[]);
+        let at = command.iter().position(|it| it == "--scrape-token-file").unwrap();
+        assert_eq!(command[at + 1], "/run/secrets/scrape-token");
+    }
+}

@@ -35,7 +35,7 @@ impl Prometheus {
         let config = [
             ("127.0.0.1:3001", first.as_str()),
             ("127.0.0.1:3011", &second),
-            ("/run/secrets/admin-token", token_file),
+            ("/run/secrets/scrape-token", token_file),
             ("interval: 5s", "interval: 500ms"),
         ]
         .iter()

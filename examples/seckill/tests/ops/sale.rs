@@ -28,19 +28,19 @@ const RARE: [&str; 7] = [
 const REASONS: [&str; 4] = ["BreakerOpen", "ManyRefusals", "RedisDoesNotDecide", "StoreErrors"];
 
 /// Starts a server with the command of a service.
-fn server(service: &str, redis: &Redis, token_file: &str) -> Server {
+fn server(service: &str, redis: &str, admin_token: &str, scrape_token: &str) -> Server {
     let replaced = [
         ("127.0.0.1:3001", "127.0.0.1:0"),
         ("127.0.0.1:3011", "127.0.0.1:0"),
-        ("redis://redis:6379", &redis.url()),
-        ("/run/secrets/admin-token", token_file),
+        ("/run/secrets/admin-token", admin_token),
+        ("/run/secrets/scrape-token", scrape_token),
         // A full quota is one strike until its window has passed. So a ban takes seconds.
         ("5/60s", "1/2s"),
     ];
     let command = compose::command(service, &replaced);
     assert_eq!(command[0], "--listen");
     let flags: Vec<_> = command[2..].iter().map(String::as_str).collect();
-    Server::start(SECKILL, &flags)
+    Server::start_in(SECKILL, &[("SECKILL_REDIS", redis)], &flags)
 }
 
 /// Starts the load generator.
@@ -76,14 +76,18 @@ fn is_rare(expression: &str) -> bool {
 #[cfg_attr(not(feature = "metrics"), ignore = "without `--features metrics` there are no metrics")]
 async fn prometheus_has_what_is_shown_and_alerted() {
     let command = compose::command("redis", &[]);
-    assert_eq!(command[0], "redis-server");
-    let flags: Vec<_> = command[1..].iter().map(String::as_str).collect();
+    assert_eq!(command[..2], ["redis-server", "--requirepass"]);
+    // The test talks to it without the password.
+    let flags: Vec<_> = command[3..].iter().map(String::as_str).collect();
     let redis = Redis::start_with(&flags).await;
-    let token = tempfile::NamedTempFile::new().unwrap();
-    fs::write(token.path(), "0123456789abcdef-the-token").unwrap();
-    let token = token.path().to_str().unwrap();
-    let servers = compose::SERVERS.map(|service| server(service, &redis, token));
-    let prometheus = Prometheus::start(&servers, token).await;
+    let files = tempfile::tempdir().unwrap();
+    let [admin, scrape] = ["admin", "scrape"].map(|name| {
+        let file = files.path().join(name);
+        fs::write(&file, format!("0123456789abcdef-the-token-of-{name}")).unwrap();
+        file.to_str().unwrap().to_owned()
+    });
+    let servers = compose::SERVERS.map(|service| server(service, &redis.url(), &admin, &scrape));
+    let prometheus = Prometheus::start(&servers, &scrape).await;
     let mut load = load(&servers);
 
     let all: BTreeSet<_> = dashboard::expressions().into_iter().map(|(_, it)| it).collect();

@@ -1,5 +1,6 @@
 //! What the SMS gateway promises, as its clients and its operator see it.
 
+mod acl;
 mod alerts;
 mod changes;
 mod fairness;

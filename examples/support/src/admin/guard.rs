@@ -1,6 +1,7 @@
 //! [`guarded`]: what a request must be to reach the routes of an operator.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -24,9 +25,7 @@ static REFUSED: Throttle = Throttle::new();
 /// Guards routes, and the paths that they do not have. A route may have a body of 4 KiB. Requests for
 /// pages need no token.
 pub(super) fn guarded(routes: Router, pages: Router, token: Token) -> Router {
-    with_fallbacks(routes)
-        .layer(DefaultBodyLimit::max(LONGEST_BODY))
-        .layer(from_fn_with_state(token, with_token))
+    with_one_of(with_fallbacks(routes).layer(DefaultBodyLimit::max(LONGEST_BODY)), [token])
         .merge(pages.method_not_allowed_fallback(|| async {
             Problem::plain(StatusCode::METHOD_NOT_ALLOWED)
         }))
@@ -35,6 +34,12 @@ pub(super) fn guarded(routes: Router, pages: Router, token: Token) -> Router {
             refused("a page of another site has sent it")
         }))
         .layer(from_fn(direct))
+}
+
+/// Guards routes, and the paths that they do not have, with tokens. A request must carry one of them.
+pub(super) fn with_one_of(routes: Router, tokens: impl IntoIterator<Item = Token>) -> Router {
+    let tokens: Arc<[Token]> = tokens.into_iter().collect();
+    routes.layer(from_fn_with_state(tokens, with_token))
 }
 
 /// Admits requests that were sent to this machine by one of its own programs.
@@ -69,8 +74,9 @@ fn names_this_machine(headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-async fn with_token(State(token): State<Token>, request: Request, next: Next) -> Response {
-    let is_admin = key::bearer(move |text| token.is(text).then(|| Key::from("admin")));
+async fn with_token(State(tokens): State<Arc<[Token]>>, request: Request, next: Next) -> Response {
+    let is_one = move |text: &str| tokens.iter().any(|token| token.is(text));
+    let is_admin = key::bearer(move |text| is_one(text).then(|| Key::from("admin")));
     let (parts, body) = request.into_parts();
     if is_admin.extract(&parts).is_err() {
         log("it does not carry the admin token");

@@ -57,7 +57,7 @@ pub enum TokenError {
     /// The file can't be read.
     #[error(
         "can't read the token in {}: {source}\n\
-         hint: let --admin-token-file name a file of text that this user may read",
+         hint: let the flag name a file of text that this user may read",
         path.display()
     )]
     File {
@@ -68,7 +68,7 @@ pub enum TokenError {
     },
     /// The text is no token.
     #[error(
-        "the admin token is not 16 to 256 characters of A-Z a-z 0-9 - . _ ~ + / =\n\
+        "the token is not 16 to 256 characters of A-Z a-z 0-9 - . _ ~ + / =\n\
          hint: take what `openssl rand -hex 32` prints"
     )]
     Text,

@@ -1,6 +1,7 @@
 //! [`Shared`]: the changed policies, kept in Redis for every server with the same prefix.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
 
 use super::changes::{Changes, Versioned};
+use crate::lock;
 
 /// How often a server reads the changes of the others.
 pub const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -26,6 +28,14 @@ pub struct Shared {
     key: String,
     put_policies: RedisScript,
     is_stale: AtomicBool,
+    compared: Mutex<Compared>,
+}
+
+/// How the policies are configured here, and where that was last seen to differ.
+#[derive(Default)]
+struct Compared {
+    here: String,
+    elsewhere: Option<String>,
 }
 
 impl Shared {
@@ -34,7 +44,8 @@ impl Shared {
         let put_policies = RedisScript::new(include_str!("put_policies.lua"));
         // No log has this name: the names of logs have braces.
         let key = format!("{prefix}:policies");
-        Self { commands, key, put_policies, is_stale: AtomicBool::new(false) }
+        let (is_stale, compared) = (AtomicBool::new(false), Mutex::default());
+        Self { commands, key, put_policies, is_stale, compared }
     }
 
     /// Returns whether Redis can't be read, so that other servers may have changed something.
@@ -120,6 +131,37 @@ impl Shared {
             |(target, text): (String, String)| (target, Versioned::read(&text, version));
         let entries = texts.into_iter().map(versioned).collect();
         Ok(Changes { version, joined, forgotten, entries })
+    }
+
+    /// Warns if the flags or the file of another server say something else than those of this one.
+    /// Redis keeps the text of the server that was started, or has read its file, last.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Shared::read`].
+    pub async fn compare(&self, configured: &str) -> Result<(), StoreError> {
+        let is_new = lock(&self.compared).here != configured;
+        let key = format!("{}:configured", self.key);
+        let found: Option<String> = self.commands.query(::redis::cmd("GET").arg(&key)).await?;
+        if is_new || found.is_none() {
+            let mut set = ::redis::cmd("SET");
+            set.arg(&key).arg(configured).arg("PX").arg(millis(TTL));
+            let () = self.commands.query(&set).await?;
+        }
+        let elsewhere = found.filter(|found| found != configured);
+        let mut compared = lock(&self.compared);
+        if let Some(elsewhere) = &elsewhere
+            && (is_new || compared.elsewhere.as_ref() != Some(elsewhere))
+        {
+            tracing::warn!(
+                here = configured,
+                %elsewhere,
+                "two servers have different policies: each enforces its own, so that users get more \
+                 than the lower quota"
+            );
+        }
+        *compared = Compared { here: configured.to_owned(), elsewhere };
+        Ok(())
     }
 
     /// Replaces the changes of the version `expected`. Returns whether Redis has that version.

@@ -37,11 +37,24 @@ impl FleetClock for Fake {
         if state.is_down {
             return Err(StoreError::Timeout);
         }
-        let proposed = proposed.map(|it| it.as_micros().to_string());
-        state.held = state.held.take().or(proposed);
+        // As the script: the latest stands, and so does what is no number.
+        let held = state.held.as_deref().map(|held| agreed(held).unwrap_or(Duration::MAX));
+        if proposed > held {
+            state.held = proposed.map(|it| it.as_micros().to_string());
+        }
         let now = self.shows + self.started.elapsed().mul_f64(self.speed);
         Ok(Reading { now, held: state.held.clone() })
     }
+
+    async fn held(&self) -> Result<Option<String>, StoreError> {
+        let state = lock(&self.state);
+        if state.is_down { Err(StoreError::Timeout) } else { Ok(state.held.clone()) }
+    }
+}
+
+/// Starts a server.
+async fn opened(wanted: WantedOpening, clock: Fake) -> Opening {
+    agree(wanted, clock).await.unwrap().start().await.unwrap()
 }
 
 fn gate(opening: &Opening) -> Gate {
@@ -70,21 +83,21 @@ async fn a_date_is_a_time_on_the_clock_of_redis() {
     for speed in [1.0, 0.9, 1.1] {
         let (redis, state) = Fake::showing(NOON - minute, speed);
         let started = Instant::now();
-        let opening = agree(noon(), redis).await.unwrap();
+        let opening = opened(noon(), redis).await;
         while gate(&opening) != Gate::Open {
             pass(Duration::from_millis(1)).await;
         }
         let late = started.elapsed().mul_f64(speed).checked_sub(minute);
         let late = late.expect("it opens early");
         assert!(late < Duration::from_millis(200), "{late:?} late at speed {speed}");
-        assert!(lock(&state).reads < 80, "{} reads", lock(&state).reads);
+        assert!(lock(&state).reads < 300, "{} reads", lock(&state).reads);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_does_not_open_the_sale() {
     let (redis, state) = Fake::showing(NOON - Duration::from_secs(5), 1.0);
-    let opening = agree(noon(), redis).await.unwrap();
+    let opening = opened(noon(), redis).await;
     lock(&state).is_down = true;
     pass(Duration::from_secs(4)).await;
     assert!(matches!(gate(&opening), Gate::Opens(_)), "the estimate holds meanwhile");
@@ -101,8 +114,8 @@ async fn the_first_delay_stands_for_all() {
     let (first, state) = Fake::showing(NOON, 1.0);
     let second = Fake { state: Arc::clone(&state), ..Fake::showing(NOON, 1.0).0 };
     let wanted = |seconds| WantedOpening::In(Duration::from_secs(seconds));
-    let first = agree(wanted(10), first).await.unwrap();
-    let second = agree(wanted(1), second).await.unwrap();
+    let first = opened(wanted(10), first).await;
+    let second = opened(wanted(1), second).await;
     pass(Duration::from_secs(9)).await;
     // Both keep the instant if Redis loses it, and write it again.
     let held = lock(&state).held.take();
@@ -118,7 +131,7 @@ async fn the_first_delay_stands_for_all() {
 #[tokio::test(start_paused = true)]
 async fn a_foreign_value_stops_no_running_server() {
     let (clock, state) = Fake::showing(NOON, 1.0);
-    let opening = agree(WantedOpening::In(Duration::from_secs(2)), clock).await.unwrap();
+    let opening = opened(WantedOpening::In(Duration::from_secs(2)), clock).await;
     lock(&state).held = Some("noon".to_owned());
     let (late, _) = Fake::showing(NOON, 1.0);
     let late = Fake { state: Arc::clone(&state), ..late };
@@ -132,15 +145,34 @@ async fn a_server_without_a_flag_keeps_the_opening() {
     let (redis, state) = Fake::showing(NOON, 1.0);
     let opening = NOON + Duration::from_secs(10);
     lock(&state).held = Some(opening.as_micros().to_string());
-    let follower = agree(WantedOpening::AtOnce, redis).await.unwrap();
+    let follower = opened(WantedOpening::AtOnce, redis).await;
     assert!(follower.check().is_err(), "the others open in ten seconds");
     pass(Duration::from_millis(10_100)).await;
     assert_eq!(gate(&follower), Gate::Open);
     let (redis, state) = Fake::showing(NOON, 1.0);
-    assert!(agree(WantedOpening::AtOnce, redis).await.unwrap().check().is_ok());
+    assert!(opened(WantedOpening::AtOnce, redis).await.check().is_ok());
     assert_eq!(lock(&state).held, None, "nothing is agreed on");
     let (redis, state) = Fake::showing(NOON + Duration::from_secs(11), 1.0);
     lock(&state).held = Some(opening.as_micros().to_string());
-    let past = agree(WantedOpening::AtOnce, redis).await.unwrap();
-    assert!(matches!(past, Opening::AtOnce), "{past:?}");
+    let past = opened(WantedOpening::AtOnce, redis).await;
+    assert_eq!(gate(&past), Gate::Open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_date_closes_a_sale_that_is_open() {
+    let (redis, state) = Fake::showing(NOON - Duration::from_secs(10), 1.0);
+    let late = Fake { state: Arc::clone(&state), ..Fake::showing(redis.shows, 1.0).0 };
+    let hasty = opened(WantedOpening::AtOnce, redis).await;
+    assert_eq!(gate(&hasty), Gate::Open);
+    let late = opened(noon(), late).await;
+    pass(2 * READ_AGAIN).await;
+    for opening in [&hasty, &late] {
+        assert!(matches!(gate(opening), Gate::Opens(_)), "{opening:?}");
+    }
+    pass(Duration::from_secs(10)).await;
+    assert_eq!((gate(&hasty), gate(&late)), (Gate::Open, Gate::Open));
+    // The next sale's date is of no server here, and holds all the same.
+    lock(&state).held = Some((2 * NOON).as_micros().to_string());
+    pass(2 * READ_AGAIN).await;
+    assert!(matches!(gate(&hasty), Gate::Opens(_)));
 }
