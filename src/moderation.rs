@@ -146,6 +146,7 @@ mod audit;
 mod contract;
 mod decision;
 mod entries;
+mod fingerprint;
 mod judge;
 mod known_mutes;
 mod memory;
@@ -157,14 +158,14 @@ mod queue;
 #[cfg(feature = "redis")]
 mod redis;
 mod rule;
-mod similarity;
 pub mod store;
+mod under_way;
 
 pub use self::decision::{Mute, MuteEvent, Reason, SpeechDecision};
+pub use self::fingerprint::similarity;
 pub use self::message::Message;
 pub use self::monitor::SpeechMonitor;
 pub use self::normalised::normalised;
 pub use self::page::{MuteCursor, MutePage, ParseMuteCursorError};
 pub use self::queue::{SpeechQueue, Submitted};
 pub use self::rule::{Counted, ParseRuleError, Rule, RuleError};
-pub use self::similarity::similarity;

@@ -29,7 +29,7 @@ impl Held {
             let message = message.clone();
             StoreFuture::later(async move {
                 needed.acquire().await.expect("it is never closed").forget();
-                let text = message.text.as_deref().unwrap_or_default();
+                let text = std::str::from_utf8(message.peer.as_ref().unwrap().as_bytes()).unwrap();
                 sink.lock().unwrap().push(text.to_owned());
                 if text == "fail" {
                     return Err(StoreError::Timeout);
@@ -43,7 +43,7 @@ impl Held {
 }
 
 fn says(text: &str) -> Message {
-    Message::from("alice").text(text)
+    Message::from("alice").to(text)
 }
 
 /// Lets the worker take what it can.
@@ -103,7 +103,7 @@ async fn queue_mutes_even_if_the_hook_panics() {
     let queue = monitor.spawn(NonZeroUsize::new(10).unwrap());
     for sender in ["alice", "bob"] {
         for _ in 0..3 {
-            let message = Message::from(sender).text("buy gold");
+            let message = Message::from(sender).text("buy cheap gold");
             assert_eq!(queue.submit(message), Submitted::Queued);
         }
         assert_eq!(monitor.mute_of(sender).await.unwrap(), None, "not yet");
