@@ -158,8 +158,8 @@ mod queue;
 #[cfg(feature = "redis")]
 mod redis;
 mod rule;
+mod shares;
 pub mod store;
-mod under_way;
 
 pub use self::decision::{Mute, MuteEvent, Reason, SpeechDecision};
 pub use self::fingerprint::similarity;

@@ -14,12 +14,15 @@ use super::decision::{Mute, MuteEvent, Reason, SpeechDecision};
 use super::known_mutes::KnownMutes;
 use super::message::Message;
 use super::rule::{Counted, Rule};
+use super::shares::Shares;
 use super::store::{Fingerprint, MuteRequest, RecordedMessage, Rules, SpeechStore};
-use super::under_way::UnderWay;
 use crate::error::StoreError;
 use crate::hook::Hook;
 use crate::key::Key;
 use crate::telemetry;
+
+/// How many messages of a sender are checked at a time in a process.
+const AT_A_TIME: usize = 4;
 
 /// Checks chat messages against rules and silently mutes spammers. See [the module](super).
 ///
@@ -29,7 +32,7 @@ pub struct SpeechMonitor {
     rules: Arc<Rules>,
     campaigns: Arc<Rules>,
     first_mutes: Arc<[Duration]>,
-    under_way: Arc<UnderWay>,
+    shares: Arc<Shares>,
     pub(super) store: Arc<dyn SpeechStore>,
     audit: Arc<Audit>,
     exempt: Arc<HashSet<Key, RandomState>>,
@@ -52,7 +55,7 @@ impl SpeechMonitor {
             rules: Arc::new(Rules::new(rules)),
             campaigns: Arc::new(Rules::new(campaigns)),
             first_mutes: Arc::default(),
-            under_way: Arc::default(),
+            shares: Shares::new(AT_A_TIME),
             store,
             audit,
             exempt: Arc::default(),
@@ -139,7 +142,7 @@ impl SpeechMonitor {
         if self.exempt.contains(&message.sender) {
             return self.stored_mute(&message.sender).await;
         }
-        let _turn = self.under_way.turn(&message.sender).await;
+        let _under_way = self.shares.wait(&message.sender).await;
         let campaign = self.campaign(message);
         let is_long = |text: &Fingerprint| text.length() >= self.rules.min_length();
         let message = RecordedMessage {
