@@ -226,14 +226,14 @@ impl MemoryStore {
     /// Sets how many bytes the senders of [`SpeechMonitor`](crate::moderation::SpeechMonitor)s may
     /// take, in this store and all its clones. Defaults to 256 MiB.
     ///
-    /// A sender takes about 230 bytes. Each message takes 60 bytes and its text, of which at most 500
-    /// characters are kept, up to 2,000 bytes. So 256 MiB have room for 800,000 senders with one message
-    /// of 20 Chinese characters each, or for 120,000 of the longest messages. A message is kept for the
-    /// longest window of the rules. At most 64 texts of a sender are kept: 135 kB with the longest ones.
+    /// A sender takes about 230 bytes. Each message takes 60 bytes and the fingerprint of its text, which
+    /// has at most 258 bytes. A message is kept for the longest window of the rules, and at most 64 texts
+    /// of a sender are kept. So 256 MiB have room for a million messages.
     ///
-    /// When the bytes are used up, expired entries are dropped first. Live entries never are, and a mute
-    /// is always imposed and kept. A message that does not fit is checked against the recorded messages
-    /// of its sender, but not recorded. If the sender is not muted, the monitor then returns
+    /// When the bytes are used up, expired entries are dropped first. Then the senders with many texts
+    /// lose the older half, less is kept of each text, and senders of a single message are forgotten. A
+    /// mute is always imposed and kept. If there are only mutes, a message is checked against the recorded
+    /// messages of its sender, but not recorded. If the sender is not muted, the monitor then returns
     /// [`StoreError::TooManyBytes`](crate::StoreError::TooManyBytes).
     #[must_use]
     pub fn speech_bytes(self, bytes: usize) -> Self {

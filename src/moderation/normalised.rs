@@ -6,9 +6,9 @@ use unicode_script::{Script, ScriptExtension, UnicodeScript};
 use unicode_security::confusable_detection::skeleton;
 
 /// How many visible characters are read at each end of a message.
-const MAX_READ: usize = 300;
+const MAX_READ: usize = 250;
 /// How many characters these may become. Some are short for many.
-const MAX_EXPANDED: usize = 600;
+const MAX_EXPANDED: usize = 300;
 /// How many combining marks in a row are read. More of them are costly to sort, and no letter has as
 /// many.
 const MAX_MARKS: usize = 10;
@@ -36,7 +36,7 @@ const LONGEST_SKELETON: usize = 32;
 ///   as zero-width spaces and joiners. So are the characters that only stretch a word of Arabic.
 /// - Punctuation, emoji and other symbols are removed, unless there is nothing else.
 /// - Repetitions of a character become a single one. Digits are kept: `100` is not `10`.
-/// - The first and the last 300 visible characters of the message are read, and the first and the last
+/// - The first and the last 250 visible characters of the message are read, and the first and the last
 ///   150 of the result are kept. So the work does not grow with the message, except to skip what is
 ///   invisible.
 ///
