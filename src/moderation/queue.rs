@@ -112,8 +112,9 @@ impl SpeechQueue {
     /// Queues a message, or drops it if the queue or the share of its sender is full. Never waits.
     pub fn submit(&self, message: Message) -> Submitted {
         let under_way = self.shares.try_take(&message.sender);
-        let sent = under_way.map(|it| self.jobs.try_send(Job::Check(message, it)));
-        if let Some(Ok(())) = sent {
+        if let Some(under_way) = under_way
+            && self.jobs.try_send(Job::Check(message, under_way)).is_ok()
+        {
             return Submitted::Queued;
         }
         self.shed.fetch_add(1, Ordering::Relaxed);

@@ -173,7 +173,7 @@ impl<V: ExpiringValue> ExpiringMap<V> {
         let (mut shards, mut visited) = (0, 0);
         // Another thread may have made room before this one came to the shard.
         while !self.shards.totals().has_room(lack) {
-            if !V::SHRINKS || shards == 8 * SHARDS || visited >= SLOTS_PER_PAGE as usize {
+            if !V::SHRINKS || shards == 8 * SHARDS || visited >= SLOTS_PER_PAGE {
                 return false;
             }
             let shard = self.next_to_shrink.fetch_add(1, Ordering::Relaxed) % SHARDS;

@@ -68,10 +68,11 @@ async fn honest_senders_are_not_muted() {
     }
 }
 
-const SPAM: [&str; 3] = [
+const SPAM: [&str; 4] = [
     "Cheap gold at example.com, fast delivery and great prices",
     "Earn money from home today! Write to me for details",
     "FREE followers for everybody, just visit example.net now",
+    "buy cheap gold at example.com",
 ];
 
 /// A disguise of a text, another one each time.
@@ -115,14 +116,13 @@ const DISGUISES: [(&str, Disguise); 7] = [
 #[tokio::test(start_paused = true)]
 async fn disguised_spam_is_muted() {
     let mut rng = fastrand::Rng::with_seed(7);
-    let mut missed = Vec::new();
     for (name, disguise) in DISGUISES {
-        for text in SPAM {
-            let texts: Vec<_> = (0..3).map(|_| disguise(text, &mut rng)).collect();
-            if are_delivered(texts.clone()).await {
-                missed.push(name);
-            }
+        let mut muted = 0;
+        for sender in 0..100 {
+            let texts: Vec<_> = (0..3).map(|_| disguise(SPAM[sender % 4], &mut rng)).collect();
+            muted += i32::from(!are_delivered(texts).await);
         }
+        println!("{name}: {muted} of 100 are muted");
+        assert!(muted >= 97, "{name}: {muted} of 100");
     }
-    assert_eq!(missed, [""; 0]);
 }
