@@ -21,8 +21,8 @@
 //!         SpeechDecision::Muted(_) => println!("only mallory sees: {text}"),
 //!     }
 //! }
-//! let mute = monitor.mute_of("mallory").await?.expect("three of the four are similar");
-//! assert_eq!(mute.reason().to_string(), "3 messages within 60s at 90% similarity");
+//! let mute = monitor.mute_of("mallory").await?.expect("they are similar");
+//! assert_eq!(mute.reason().to_string(), "3 messages within 60s at 100% similarity");
 //! # Ok(())
 //! # }
 //! ```

@@ -5,8 +5,8 @@
 
   Keys:
     KEYS[1] mute (HASH): the sender's mute
-      id, until_us, mute_us, rule, count, percent, lengthened (1 if it replaced one that stood), nth (how
-      many mutes of rules in a row it is)
+      id, until_us, mute_us, rule, count, percent, lengthened (1 if it replaced one that stood),
+      nth (how many mutes of rules in a row it is)
 
   Arguments:
     ARGV[1] id (16 bytes): the UUID of the message that completed the rule, or of a manual mute;
@@ -18,7 +18,8 @@
     ARGV[5] count (messages or peers): how many were found
     ARGV[6] percent (percent): how similar the messages are
     ARGV[7] remembered_us (microseconds): for how long after its end a mute counts in nth
-    ARGV[8...] first_us (microseconds): how long the sender's first mutes of rules last at most
+    ARGV[8...] for each of a sender's first mutes by rules:
+      first_us (microseconds): how long it lasts at most
 
   Reply:
     REPLY[1] now_us (microseconds of the Unix epoch): the timestamp of the reply
@@ -35,6 +36,7 @@
 ]]
 local call, mute, id, at_us = redis.call, KEYS[1], ARGV[1], ARGV[2]
 local mute_us, rule, count, percent = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local remembered_us = ARGV[7]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
@@ -43,7 +45,7 @@ local held = call('HMGET', mute, unpack(fields))
 local stands = held[1] and tonumber(held[1]) > now_us
 local is_manual = at_us == '0'
 local nth = 0
-if held[1] and now_us < held[1] + (ARGV[7] or 0) then
+if held[1] and now_us < held[1] + remembered_us then
   nth = tonumber(held[8] or 0)
 end
 if not is_manual and not (stands and nth > 0) then
@@ -60,7 +62,6 @@ if until_us > now_us and not is_covered then
   for f = 1, #fields do
     call('HSET', mute, fields[f], held[f])
   end
-  local remembered_us = ARGV[8] and ARGV[7] or 0
   call('PEXPIRE', mute, math.ceil((until_us - now_us + remembered_us) / 1000) + 1000)
   stands = true
 end

@@ -130,7 +130,7 @@ impl Sender {
         if until_us > now_us && is_longer {
             let lengthened = active_mute.is_some();
             let until = SystemTime::now() + Duration::from_micros(until_us - now_us);
-            let is_remembered = !request.is_manual() && !request.first_mutes.is_empty();
+            let is_remembered = !request.first_mutes.is_empty();
             let forget_us = until_us + if is_remembered { micros(REMEMBERED) } else { 0 };
             let mute = ActiveMute { id, until_us, forget_us, nth, until, reason, lengthened };
             self.mute = Some(Box::new(mute));

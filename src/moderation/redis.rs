@@ -17,8 +17,9 @@ use crate::time::micros;
 
 /// The keys of a sender: the logs in the order of [`Log::ALL`], and the mute.
 const NAMES: [&str; 4] = ["speech:messages", "speech:peers", "speech:prints", "speech:mute"];
-/// Arguments with which the script imposes no mute: timestamp, length, rule, count and percentage.
-const NO_MUTE: (u64, u64, &str, u32, u8) = (0, 0, "", 0, 0);
+/// Arguments with which the script imposes no mute: timestamp, length, rule, count and percentage, and for how long
+/// it is remembered.
+const NO_MUTE: (u64, u64, &str, u32, u8, u64) = (0, 0, "", 0, 0, 0);
 /// The rule, count and percentage of a mute.
 type MuteRow = (String, u32, u8);
 
@@ -80,10 +81,9 @@ impl SpeechStore for RedisStore {
         let mut command = mute_command(self.client(), &request.sender);
         command.arg(id.as_bytes()).arg(micros(*timestamp)).arg(reason.rule.mute_us());
         command.arg(reason.rule.to_string()).arg(reason.count).arg(reason.percent);
-        command.arg(micros(REMEMBERED));
-        for length in request.first_mutes.iter().filter(|_| !request.is_manual()) {
-            command.arg(micros(*length));
-        }
+        let first = request.first_mutes.iter().map(|length| micros(*length));
+        let remembered = if request.first_mutes.is_empty() { Duration::ZERO } else { REMEMBERED };
+        command.arg(micros(remembered)).arg(first.collect::<Vec<_>>());
         run_mute(self.client().clone(), command)
     }
 

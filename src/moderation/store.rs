@@ -223,7 +223,7 @@ pub struct MuteRequest {
     /// The rule, which sets the length of the mute, and what triggered it.
     pub reason: Reason,
     /// How long the first mutes of a sender last at most, see
-    /// [`SpeechMonitor::first_mutes`](super::SpeechMonitor::first_mutes). A manual mute is none of them.
+    /// [`SpeechMonitor::first_mutes`](super::SpeechMonitor::first_mutes). Empty for a manual mute.
     pub first_mutes: Arc<[Duration]>,
 }
 
@@ -238,7 +238,7 @@ impl MuteRequest {
     /// Returns how long the mute lasts if it is the `nth` of the sender in a row.
     pub(super) fn length_of(&self, nth: usize) -> Duration {
         let length = self.reason.rule.mute();
-        let at_most = self.first_mutes.get(nth.wrapping_sub(1)).filter(|_| !self.is_manual());
+        let at_most = self.first_mutes.get(nth.wrapping_sub(1));
         at_most.map_or(length, |at_most| length.min(*at_most))
     }
 }
