@@ -16,7 +16,9 @@ These rules mute, or the rules given as arguments:
   similar 3/1m 90% mute 6h
   peers 5/3m mute 24h          private messages to five users within three minutes
   peers 9/5m mute 48h
-A rule about similar messages can leave out short ones, such as `similar 3/1m 90% min 4 mute 6h`.
+Messages of fewer than nine letters are not compared, and numbers are words that differ. A rule can set
+another length, such as `similar 3/1m 90% min 4 mute 6h`. One text of many senders is a campaign:
+  campaign 20/10m mute 1h      the twentieth sender of one text within ten minutes, and those after it
 ";
 
 type Error = Box<dyn std::error::Error>;

@@ -15,14 +15,14 @@
 //! let monitor = SpeechMonitor::new(rules, store)
 //!     .on_mute(|event| println!("audit: {}: {}", event.mute.rule(), event.mute.reason()));
 //!
-//! for text in ["Cheap gold!", "CHEAP  GOLD", "c.h.e.a.p gold", "cheap goooold"] {
+//! for text in ["Cheap gold!", "CHEAP  GOLD", "c.h.e.a.p gold", "gold, cheap 🔥"] {
 //!     match monitor.check(&Message::from("mallory").text(text)).await? {
 //!         SpeechDecision::Delivered => println!("everybody sees: {text}"),
 //!         SpeechDecision::Muted(_) => println!("only mallory sees: {text}"),
 //!     }
 //! }
-//! let mute = monitor.mute_of("mallory").await?.expect("three of the four are similar");
-//! assert_eq!(mute.reason().to_string(), "3 messages within 60s at 90% similarity");
+//! let mute = monitor.mute_of("mallory").await?.expect("they are similar");
+//! assert_eq!(mute.reason().to_string(), "3 messages within 60s at 100% similarity");
 //! # Ok(())
 //! # }
 //! ```
@@ -33,15 +33,17 @@
 //!
 //! # Rules
 //!
-//! A [`Rule`] counts messages, private-chat peers or similar messages within a window, and sets the
-//! length of a mute. The message that reaches the count triggers the rule, and is the first that is not
+//! A [`Rule`] counts messages, private-chat peers, similar messages or the senders of one text within a
+//! window, and sets the length of a mute. The message that reaches the count triggers the rule, and is the first that is not
 //! delivered. As in the rest of the crate, at the instant `t` a window holds the messages of
 //! `(t - window, t]`, to the microsecond. [`Rule::recommended`] returns four rules to start with.
 //!
 //! # Similar messages
 //!
-//! [`similarity`] compares two messages: it normalises them to undo disguises, and returns their
-//! Levenshtein similarity in percent.
+//! [`similarity`] compares two messages. It [normalises](normalised) them to undo disguises, and
+//! compares their letters and words. Inserted punctuation, emoji and spaces change nothing, and neither
+//! does the order of the words. A number is a word that weighs as ten letters: `Order 1001 is ready` and
+//! `Order 1002 is ready` are different messages.
 //!
 //! **The similarity rate of n messages is the lowest similarity of the newest to any of the others.**
 //! A message triggers the rule `5/5m 90%` if four other messages of the sender in the last five minutes
@@ -57,11 +59,18 @@
 //!   similar to each of the others. The reverse does not hold exactly: two messages that are each 90 %
 //!   similar to a third are still about 80 % similar to each other.
 //!
-//! A message without a text, such as a picture, is not compared. Blank texts are similar to each other.
-//! A rule with a [minimum length](Rule::min_length), as in `similar 3/1m 90% min 4 mute 6h`, leaves out
-//! short texts such as `ok`, which honest senders repeat too.
-//! Only the first 500 characters of a normalised text are compared, and only with the 64 newest texts of
-//! the sender. Rules that count messages stop senders that send more than that in a window.
+//! A message without a text, such as a picture, is not compared, and neither is a text of fewer than nine
+//! letters and digits: honest senders repeat `ok` and `thank you` too. [`Rule::min_length`] sets another
+//! length. Only the two ends of a long text are compared, and only with the 64 newest texts of the
+//! sender. Rules that count messages stop senders that send more than that in a window.
+//!
+//! # Campaigns
+//!
+//! The rule `campaign 20/10m mute 1h` is about all senders: the twentieth sender of one text within ten
+//! minutes is muted, and each one after it. Most texts that differ in a tenth are one text. Texts of
+//! fewer than 30 letters do not count, unless the rule sets another [length](Rule::min_length).
+//! [`Rule::recommended`] has no such rule, because honest people share texts too. It takes one call of
+//! the store more for each text that is long enough.
 //!
 //! # Exempt senders
 //!
@@ -80,6 +89,8 @@
 //! - Messages within the rules' windows still count after a mute has ended. A sender that has never
 //!   stopped is muted again at once. In particular, if a mute is shorter than the window of its rule,
 //!   the next message imposes it again as long as the window holds the rule's count.
+//! - With [`SpeechMonitor::first_mutes`] the first mute of a sender is shorter, and the next ones grow to
+//!   the lengths of their rules.
 //! - [`SpeechMonitor::on_mute`] is called once for each mute, and once each time it is lengthened. If the
 //!   reply to the call that imposed the mute is lost twice, or the caller drops the future, the monitor
 //!   queries the store in the background until it replies. This does not impose a mute that was lifted
@@ -112,31 +123,35 @@
 //!
 //! A message whose reply is lost is sent again with the same id and counts once.
 //!
+//! Of one sender, a process checks four messages at a time. Further ones wait, so that a sender with
+//! thousands of connections does not keep the store from the others.
+//!
 //! # Cost
 //!
 //! | | for each message | stored for each sender |
 //! |---|---|---|
-//! | in process | a mutex, and a comparison with each text in the window if there are as many as the rule counts | up to 64 texts, and as many timestamps and peers as the highest count |
-//! | on Redis | one script call, and one more if a rule is triggered; texts are transferred only if they could trigger a rule with a longer mute than the active one | the same in up to three ZSETs, and a HASH for the mute: `PREFIX:{=SENDER}:speech:messages`, `:peers`, `:texts`, `:mute` |
+//! | in process | a mutex, and a comparison with each text in the window if there are as many as the rule counts | up to 64 fingerprints, and as many timestamps and peers as the highest count |
+//! | on Redis | one script call, and one more if a rule is triggered; fingerprints are transferred only if they could trigger a rule with a longer mute than the active one | the same in up to three ZSETs, and a HASH for the mute: `PREFIX:{=SENDER}:speech:messages`, `:peers`, `:prints`, `:mute` |
 //!
-//! In Redis 7.0 the texts of a sender take 1.5 KB with four messages of 20 Chinese characters, 2.1 KB
-//! with eight, and 104 KB with 64 of 500, the highest number and length that are kept. A mute takes 232
-//! bytes. The memory of a sender is bounded: 64 texts of 500 characters of four bytes take 137 KB, 1,024
-//! timestamps of messages 122 KB, and 1,024 peers of 128 bytes 252 KB. TTLs bound the number of senders:
-//! each key has a TTL of the longest window that needs it, or until the mute ends. All keys of a sender
-//! are in one cluster slot.
+//! A text is kept as a [fingerprint](store::Fingerprint): 4 bytes for each letter or word, and at most 258
+//! bytes, whatever the length of the text. So 64 texts of a sender take at most 18 KB to transfer. The
+//! memory of a sender is bounded: in Redis 7.0 about 26 KB for 64 texts, 122 KB for 1,024 timestamps of
+//! messages, and 252 KB for 1,024 peers of 128 bytes. TTLs bound the number of senders: each key has a
+//! TTL of the longest window that needs it, or until the mute ends. All keys of a sender are in one
+//! cluster slot.
 //!
-//! In process a sender takes about 230 bytes, and each message 60 bytes and its text: 330 bytes for one
-//! message of 20 Chinese characters, 670 for four, and 100 KB for 64 of 500. The store's capacity limits
-//! the number of senders; one more is a [`StoreError::Full`](crate::StoreError::Full).
-//! [`MemoryStore::speech_bytes`](crate::MemoryStore::speech_bytes) limits the bytes, 256 MiB by default,
-//! and describes what happens to a message that does not fit: active mutes stay, and a sender that
-//! triggers a rule is still muted. The texts, timestamps and peers of a muted sender are dropped after
-//! their windows, and only the mute is kept.
+//! In process a sender takes about 230 bytes, and each message 60 bytes and its fingerprint. The store's
+//! capacity limits the number of senders, and
+//! [`MemoryStore::speech_bytes`](crate::MemoryStore::speech_bytes) the bytes, 256 MiB by default. **A full
+//! store goes on.** When it has no room for a message, the senders with many texts lose the older half,
+//! and of the others less is kept of each text. Then senders of a single message are forgotten. Mutes are
+//! not. A store that is full of mutes is an error. The texts, timestamps and peers of a muted sender are
+//! dropped after their windows, and only the mute is kept.
 //!
 //! # Privacy
 //!
-//! The store holds the normalised texts of the last minutes. No sender, peer or text appears in a log
+//! The store holds no texts, but hashes of their words and of their letters in threes, for some minutes.
+//! Whoever reads the store may guess a text and confirm it, so they are personal data too. No sender, peer or text appears in a log
 //! message or an error of this crate.
 //!
 //! [`examples/chat-guard`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/chat-guard
@@ -146,6 +161,7 @@ mod audit;
 mod contract;
 mod decision;
 mod entries;
+mod fingerprint;
 mod judge;
 mod known_mutes;
 mod memory;
@@ -157,14 +173,14 @@ mod queue;
 #[cfg(feature = "redis")]
 mod redis;
 mod rule;
-mod similarity;
+mod shares;
 pub mod store;
 
 pub use self::decision::{Mute, MuteEvent, Reason, SpeechDecision};
+pub use self::fingerprint::similarity;
 pub use self::message::Message;
 pub use self::monitor::SpeechMonitor;
 pub use self::normalised::normalised;
 pub use self::page::{MuteCursor, MutePage, ParseMuteCursorError};
 pub use self::queue::{SpeechQueue, Submitted};
 pub use self::rule::{Counted, ParseRuleError, Rule, RuleError};
-pub use self::similarity::similarity;

@@ -4,7 +4,7 @@
   Keys:
     KEYS[1] messages (ZSET): log 1, of messages; the member is the id
     KEYS[2] peers (ZSET): log 2, of the receivers in private chats; the member is the receiver
-    KEYS[3] texts (ZSET): log 3, of texts; the member is the id, followed by the text
+    KEYS[3] texts (ZSET): log 3, of texts; the member is the id, followed by the fingerprint
     KEYS[4] mute (HASH): the sender's mute, as mute.lua keeps it
 
     The score of an entry in a log is its timestamp in microseconds.
@@ -12,7 +12,7 @@
   Arguments:
     ARGV[1] id (16 bytes): the UUID of the message
     ARGV[2] peer (bytes): the receiver; empty outside private chats
-    ARGV[3] text (UTF-8): what the message says, normalised
+    ARGV[3] print (bytes): the fingerprint of the text
     ARGV[4...] for each log:
       capacity (entries): how many entries the log keeps; 0 if the message is not recorded in it
       horizon_us (microseconds): the longest window of its rules
@@ -34,19 +34,19 @@
         stands
     REPLY[5] ages_us (array): for each earlier text to compare with; empty if no rule needs it
       age_us (microseconds): how old it is
-    REPLY[6] texts (array): for each of them
-      text (UTF-8): what it says
+    REPLY[6] prints (array): for each of them
+      print (bytes): its fingerprint
 
   Cost: O(log n) for each log and rule, and O(n) for the texts, n is the number of entries in a log.
   TTL: of a log horizon_us and a second. A recorded message renews it. It never becomes shorter.
 ]]
 local call = redis.call
 local messages, peers, texts, mute = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local id, peer, text = ARGV[1], ARGV[2], ARGV[3]
+local id, peer, print = ARGV[1], ARGV[2], ARGV[3]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
-local logs, entry, capacity = { messages, peers, texts }, { id, peer, id .. text }, {}
+local logs, entry, capacity = { messages, peers, texts }, { id, peer, id .. print }, {}
 for k = 1, #logs do
   capacity[k] = tonumber(ARGV[2 * k + 2])
   if capacity[k] > 0 then

@@ -114,7 +114,7 @@ impl Reason {
         matches!(self.rule.counted(), Counted::Manual)
     }
 
-    /// Returns how many messages or peers were in the rule's window: at least the rule's count, or 0
+    /// Returns how many messages, peers or senders were in the rule's window: at least the rule's count, or 0
     /// for a manual mute.
     #[must_use]
     pub const fn count(&self) -> u32 {
@@ -135,6 +135,7 @@ impl fmt::Display for Reason {
         match self.rule.counted() {
             Counted::Events => write!(f, "{count} messages within {window}"),
             Counted::DistinctPeers => write!(f, "{count} private-chat peers within {window}"),
+            Counted::Campaign => write!(f, "{count} senders of one text within {window}"),
             Counted::Manual => f.write_str("a manual mute"),
             Counted::Similar { .. } => {
                 write!(f, "{count} messages within {window} at {}% similarity", self.percent)

@@ -1,11 +1,11 @@
 //! [`Entries`]: an in-process log that knows its size in bytes.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::fingerprint::Fingerprint;
 use crate::key::Key;
 use crate::store::heap_bytes_of;
 use crate::time::micros;
@@ -33,10 +33,10 @@ impl Entry for Key {
     }
 }
 
-impl Entry for (Uuid, Arc<str>) {
+impl Entry for (Uuid, Fingerprint) {
     fn heap_bytes(&self) -> usize {
-        // The text, and the two reference counts of the `Arc`.
-        self.1.len() + 2 * size_of::<usize>()
+        // The bytes, and the two reference counts of the `Arc`.
+        self.1.as_bytes().len() + 2 * size_of::<usize>()
     }
 }
 
@@ -82,6 +82,18 @@ impl<T: Entry> Entries<T> {
     pub(super) fn count(&self, now_us: u64, window_us: u64, counts: impl Fn(&T) -> bool) -> usize {
         let inside = self.entries.iter().rev().take_while(|(at_us, _)| now_us - at_us < window_us);
         inside.filter(|(_, entry)| counts(entry)).count()
+    }
+
+    /// Drops the older half, and replaces each of the others.
+    pub(super) fn shrink(&mut self, smaller: impl Fn(&T) -> T) {
+        self.entries.drain(..self.entries.len() / 2);
+        self.entries.iter_mut().for_each(|(_, entry)| *entry = smaller(entry));
+        self.entries.shrink_to_fit();
+        self.heap_bytes = self.entries.iter().map(|(_, entry)| entry.heap_bytes()).sum();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
     }
 
     pub(super) fn any(&self, predicate: impl Fn(&T) -> bool) -> bool {

@@ -1,71 +1,43 @@
 //! Which rule a message triggers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::decision::Reason;
 use super::rule::{Counted, Rule};
-use super::similarity::Comparison;
-use super::store::{History, RecordedMessage, Rules};
+use super::store::{Fingerprint, History, RecordedMessage, Rules};
 
 impl Rules {
     /// Returns the rule that a message triggers, and what triggered it. Only rules with a longer mute
     /// than the active one can trigger; of several, the one with the longest mute is returned.
     pub(super) fn judge(&self, message: &RecordedMessage, history: &History) -> Option<Reason> {
         let active_length = history.mute.as_ref().map_or(Duration::ZERO, |mute| mute.rule().mute());
-        let mut similarities = None;
+        let mut similarities: Option<Vec<u8>> = None;
         self.as_slice()
             .iter()
             .zip(&history.counts)
             .filter(|(rule, count)| rule.mute() > active_length && **count >= rule.count())
-            .find_map(|(rule, count)| match rule.counted() {
-                Counted::Events | Counted::DistinctPeers => Some(Reason::new(*rule, *count, 0)),
-                Counted::Similar { percent } => {
-                    let text = message.text.as_deref()?;
-                    let compare = || self.compare(text, history);
-                    let compared = similarities.get_or_insert_with(compare);
-                    has_length(text, rule).then(|| similar(*rule, percent, compared))?
-                }
-                Counted::Manual => None,
+            .find_map(|(rule, count)| {
+                let is_long = |it: &&Fingerprint| it.length() >= rule.get_min_length();
+                let text = message.text.as_ref().filter(is_long);
+                let Counted::Similar { percent } = rule.counted() else {
+                    let is_counted = rule.default_min_length() == 0 || text.is_some();
+                    return is_counted.then(|| Reason::new(*rule, *count, 0));
+                };
+                let text = text?;
+                let similarities = similarities.get_or_insert_with(|| {
+                    history.texts.iter().map(|(_, other)| text.similarity(other)).collect()
+                });
+                similar(*rule, percent, history, similarities)
             })
     }
-
-    /// Compares the earlier texts with that of the message.
-    fn compare(&self, text: &str, history: &History) -> Vec<Compared> {
-        let percents = self.as_slice().iter().filter_map(|rule| match rule.counted() {
-            Counted::Similar { percent } => Some(percent),
-            _ => None,
-        });
-        let least = percents.min().unwrap_or(0);
-        let comparison = Comparison::with(text);
-        let compare = |(age, text): &(Duration, Arc<str>)| Compared {
-            age: *age,
-            length: text.chars().count(),
-            percent: comparison.percent(text, least),
-        };
-        history.texts.iter().map(compare).collect()
-    }
 }
 
-/// An earlier text, and its similarity to the newest in percent.
-struct Compared {
-    age: Duration,
-    length: usize,
-    percent: u8,
-}
-
-/// Returns whether a text is long enough to count in a rule.
-fn has_length(text: &str, rule: &Rule) -> bool {
-    text.chars().count() >= usize::from(rule.get_min_length())
-}
-
-/// Returns what triggers a rule about similar messages, given the earlier messages.
-fn similar(rule: Rule, least: u8, earlier: &[Compared]) -> Option<Reason> {
-    let min_length = usize::from(rule.get_min_length());
-    let counts =
-        |it: &&Compared| it.age < rule.window() && it.length >= min_length && it.percent >= least;
-    let group = earlier.iter().filter(counts);
+/// Returns what triggers a rule about similar messages.
+fn similar(rule: Rule, least: u8, history: &History, similarities: &[u8]) -> Option<Reason> {
+    let group = history.texts.iter().zip(similarities).filter(|((age, text), percent)| {
+        *age < rule.window() && text.length() >= rule.get_min_length() && **percent >= least
+    });
     let (others, rate) =
-        group.fold((0, 100), |(others, rate), it| (others + 1, it.percent.min(rate)));
+        group.fold((0, 100), |(others, rate), (_, percent)| (others + 1, rate.min(*percent)));
     (others + 1 >= rule.count()).then(|| Reason::new(rule, others + 1, rate))
 }

@@ -1,14 +1,16 @@
 //! Senders in process: implements [`SpeechStore`] for [`MemoryStore`].
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
 use super::decision::{Mute, Reason};
 use super::entries::Entries;
+use super::fingerprint::Fingerprint;
 use super::rule::Rule;
-use super::store::{History, Log, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore};
+use super::store::{
+    History, Log, MuteOutcome, MuteRequest, REMEMBERED, RecordedMessage, SpeechStore,
+};
 use crate::key::Key;
 use crate::store::{ExpiringValue, Keep, MemoryStore, Room, StoreFuture};
 use crate::time::micros;
@@ -18,7 +20,7 @@ use crate::time::micros;
 pub(crate) struct Sender {
     messages: Entries<Uuid>,
     peers: Entries<Key>,
-    texts: Entries<(Uuid, Arc<str>)>,
+    texts: Entries<(Uuid, Fingerprint)>,
     /// When all entries of the logs have expired.
     logs_over_us: u64,
     /// Boxed, because few senders have one.
@@ -28,7 +30,11 @@ pub(crate) struct Sender {
 struct ActiveMute {
     id: Uuid,
     until_us: u64,
-    /// The same instant by the system clock, computed when the mute was imposed.
+    /// Until when the mute counts among the sender's mutes.
+    forget_us: u64,
+    /// How many mutes of rules in a row it is.
+    nth: usize,
+    /// The same instant as `until_us` by the system clock, computed when the mute was imposed.
     until: SystemTime,
     reason: Reason,
     lengthened: bool,
@@ -77,7 +83,7 @@ impl Sender {
         message: &RecordedMessage,
         unrecorded: &NewEntries,
         now_us: u64,
-    ) -> (Vec<u32>, Vec<(Duration, Arc<str>)>) {
+    ) -> (Vec<u32>, Vec<(Duration, Fingerprint)>) {
         let active_mute_us = self.active_mute(now_us).map_or(0, |it| it.reason.rule.mute_us());
         let NewEntries { message: id, peer, text } = unrecorded;
         let count = |rule: &Rule| match (Log::of(rule), rule.window_us()) {
@@ -112,8 +118,11 @@ impl Sender {
         let MuteRequest { id, timestamp, reason, .. } = *request;
         let mute_us = reason.rule.mute_us();
         let begins_us = if request.is_manual() { now_us } else { micros(timestamp) };
-        let until_us = begins_us + mute_us;
         let active_mute = self.active_mute(now_us);
+        let nth = self.mute.as_ref().map_or(0, |it| it.nth);
+        let is_next = !request.is_manual() && (active_mute.is_none() || nth == 0);
+        let nth = nth + usize::from(is_next);
+        let until_us = begins_us + micros(request.length_of(nth));
         let is_longer = active_mute.is_none_or(|active_mute| {
             let is_longer = request.is_manual() || mute_us > active_mute.reason.rule.mute_us();
             is_longer && until_us > active_mute.until_us && id != active_mute.id
@@ -121,7 +130,10 @@ impl Sender {
         if until_us > now_us && is_longer {
             let lengthened = active_mute.is_some();
             let until = SystemTime::now() + Duration::from_micros(until_us - now_us);
-            self.mute = Some(Box::new(ActiveMute { id, until_us, until, reason, lengthened }));
+            let is_remembered = !request.first_mutes.is_empty();
+            let forget_us = until_us + if is_remembered { micros(REMEMBERED) } else { 0 };
+            let mute = ActiveMute { id, until_us, forget_us, nth, until, reason, lengthened };
+            self.mute = Some(Box::new(mute));
         }
         self.mute_outcome(id, now_us)
     }
@@ -145,7 +157,7 @@ impl Sender {
 
     /// Returns when to drop parts of this: the logs when all entries have expired, the mute at its end.
     fn keep(&self, now_us: u64) -> Keep {
-        let mute_over_us = self.active_mute(now_us).map(|active_mute| active_mute.until_us);
+        let mute_over_us = self.mute.as_ref().map(|mute| mute.forget_us).filter(|at| *at > now_us);
         let logs_over_us = Some(self.logs_over_us).filter(|over_us| *over_us > now_us);
         logs_over_us.or(mute_over_us).map_or(Keep::Not, Keep::Until)
     }
@@ -158,9 +170,23 @@ impl ExpiringValue for Sender {
     }
 
     fn expire(&mut self, now_us: u64) -> Keep {
-        let mute = self.mute.take().filter(|active_mute| active_mute.until_us > now_us);
+        let mute = self.mute.take().filter(|mute| mute.forget_us > now_us);
         *self = Self { mute, ..Self::default() };
         self.keep(now_us)
+    }
+
+    const SHRINKS: bool = true;
+
+    fn shrink(&mut self) -> bool {
+        let has_texts = self.texts.len() > 1;
+        let is_small = !has_texts && self.messages.len() <= 1 && self.peers.len() <= 1;
+        self.texts.shrink(|(id, text)| (*id, text.coarse()));
+        // Texts take the most. The rules that only count go on as long as there are any.
+        if !has_texts {
+            self.messages.shrink(Uuid::clone);
+            self.peers.shrink(Key::clone);
+        }
+        is_small && self.mute.is_none()
     }
 }
 
@@ -170,7 +196,7 @@ struct NewEntries {
     message: Option<Uuid>,
     /// An entry of the same peer is replaced.
     peer: Option<Key>,
-    text: Option<(Uuid, Arc<str>)>,
+    text: Option<(Uuid, Fingerprint)>,
 }
 
 impl NewEntries {
@@ -200,14 +226,14 @@ impl MemoryStore {
     /// Sets how many bytes the senders of [`SpeechMonitor`](crate::moderation::SpeechMonitor)s may
     /// take, in this store and all its clones. Defaults to 256 MiB.
     ///
-    /// A sender takes about 230 bytes. Each message takes 60 bytes and its text, of which at most 500
-    /// characters are kept, up to 2,000 bytes. So 256 MiB have room for 800,000 senders with one message
-    /// of 20 Chinese characters each, or for 120,000 of the longest messages. A message is kept for the
-    /// longest window of the rules. At most 64 texts of a sender are kept: 135 kB with the longest ones.
+    /// A sender takes about 230 bytes. Each message takes 60 bytes and the fingerprint of its text, which
+    /// has at most 258 bytes. A message is kept for the longest window of the rules, and at most 64 texts
+    /// of a sender are kept. So 256 MiB have room for a million messages.
     ///
-    /// When the bytes are used up, expired entries are dropped first. Live entries never are, and a mute
-    /// is always imposed and kept. A message that does not fit is checked against the recorded messages
-    /// of its sender, but not recorded. If the sender is not muted, the monitor then returns
+    /// When the bytes are used up, expired entries are dropped first. Then the senders with many texts
+    /// lose the older half, less is kept of each text, and senders of a single message are forgotten. A
+    /// mute is always imposed and kept. If there are only mutes, a message is checked against the recorded
+    /// messages of its sender, but not recorded. If the sender is not muted, the monitor then returns
     /// [`StoreError::TooManyBytes`](crate::StoreError::TooManyBytes).
     #[must_use]
     pub fn speech_bytes(self, bytes: usize) -> Self {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::normalised::normalised;
+use super::fingerprint::Fingerprint;
 use crate::key::Key;
 
 /// A chat message to check: its sender, the peer if it is private, and its text.
@@ -19,7 +19,7 @@ use crate::key::Key;
 pub struct Message {
     pub(super) sender: Key,
     pub(super) peer: Option<Key>,
-    pub(super) text: Option<String>,
+    pub(super) text: Option<Fingerprint>,
 }
 
 impl Message {
@@ -38,10 +38,10 @@ impl Message {
 
     /// Sets the text. Defaults to none, as for a picture; such a message is not compared.
     ///
-    /// The text is [`normalised`] here. The original is not kept.
+    /// Only its [fingerprint](super::store::Fingerprint) is kept.
     #[must_use]
     pub fn text(mut self, text: impl AsRef<str>) -> Self {
-        self.text = Some(normalised(text.as_ref()));
+        self.text = Some(Fingerprint::of(text.as_ref()));
         self
     }
 }

@@ -13,12 +13,16 @@ use super::audit::Audit;
 use super::decision::{Mute, MuteEvent, Reason, SpeechDecision};
 use super::known_mutes::KnownMutes;
 use super::message::Message;
-use super::rule::Rule;
-use super::store::{MuteRequest, RecordedMessage, Rules, SpeechStore};
+use super::rule::{Counted, Rule};
+use super::shares::Shares;
+use super::store::{Fingerprint, MuteRequest, RecordedMessage, Rules, SpeechStore};
 use crate::error::StoreError;
 use crate::hook::Hook;
 use crate::key::Key;
 use crate::telemetry;
+
+/// How many messages of a sender are checked at a time in a process.
+const AT_A_TIME: usize = 4;
 
 /// Checks chat messages against rules and silently mutes spammers. See [the module](super).
 ///
@@ -26,6 +30,9 @@ use crate::telemetry;
 #[derive(Clone)]
 pub struct SpeechMonitor {
     rules: Arc<Rules>,
+    campaigns: Arc<Rules>,
+    first_mutes: Arc<[Duration]>,
+    shares: Arc<Shares>,
     pub(super) store: Arc<dyn SpeechStore>,
     audit: Arc<Audit>,
     exempt: Arc<HashSet<Key, RandomState>>,
@@ -42,8 +49,30 @@ impl SpeechMonitor {
     pub fn new(rules: impl IntoIterator<Item = Rule>, store: impl SpeechStore) -> Self {
         let store: Arc<dyn SpeechStore> = Arc::new(store);
         let audit = Audit::new(store.clone(), None);
-        let rules = Arc::new(Rules::new(rules));
-        Self { rules, store, audit, exempt: Arc::default(), known: Arc::new(KnownMutes::new()) }
+        let is_campaign = |rule: &Rule| rule.counted() == Counted::Campaign;
+        let (campaigns, rules): (Vec<_>, Vec<_>) = rules.into_iter().partition(is_campaign);
+        Self {
+            rules: Arc::new(Rules::new(rules)),
+            campaigns: Arc::new(Rules::new(campaigns)),
+            first_mutes: Arc::default(),
+            shares: Shares::new(AT_A_TIME),
+            store,
+            audit,
+            exempt: Arc::default(),
+            known: Arc::new(KnownMutes::new()),
+        }
+    }
+
+    /// Sets how long the first mutes of a sender last at most, such as `[10 min, 1 h]`. A further mute
+    /// in a row lasts as long as its rule says. Defaults to none: the first mute is as long as the
+    /// others.
+    ///
+    /// Mutes are in a row if each begins within a day after the end of the one before. A mute that
+    /// another rule lengthens is one mute. Manual mutes are not counted and not shortened.
+    #[must_use]
+    pub fn first_mutes(mut self, lengths: impl IntoIterator<Item = Duration>) -> Self {
+        self.first_mutes = lengths.into_iter().collect();
+        self
     }
 
     /// Exempts senders from the rules, such as support staff that answer many customers. Defaults to
@@ -88,15 +117,12 @@ impl SpeechMonitor {
         self.audit.settled().await;
     }
 
-    /// Returns the rules, the longest mute first.
-    #[must_use]
-    pub fn rules(&self) -> &[Rule] {
-        self.rules.as_slice()
-    }
-
     /// Records a message and decides whether to deliver it.
     ///
-    /// Takes one call of the store, and another one if the message triggers a rule.
+    /// Takes one call of the store, another one if the message triggers a rule, and one more for a text
+    /// that is long enough for a rule about campaigns. Of one sender, four messages are checked at a
+    /// time in this process. Further ones wait, so that one sender does not keep the store from the
+    /// others.
     ///
     /// If the store fails, a mute that this process has seen still holds until it ends, see
     /// [the module](super#if-the-store-fails).
@@ -116,26 +142,51 @@ impl SpeechMonitor {
         if self.exempt.contains(&message.sender) {
             return self.stored_mute(&message.sender).await;
         }
-        let text = message.text.as_deref();
-        let min_length = usize::from(self.rules.min_length());
+        let _under_way = self.shares.wait(&message.sender).await;
+        let campaign = self.campaign(message);
+        let is_long = |text: &Fingerprint| text.length() >= self.rules.min_length();
         let message = RecordedMessage {
             id: Uuid::new_v4(),
             sender: message.sender.clone(),
             peer: message.peer.clone(),
-            text: text.filter(|text| text.chars().count() >= min_length).map(Arc::from),
+            text: message.text.clone().filter(is_long),
             rules: self.rules.clone(),
         };
         let sent = Instant::now();
         let history = self.store.record(&message).await?;
         self.known.observe(&message.sender, sent, history.mute.as_ref());
-        let Some(reason) = self.rules.judge(&message, &history) else {
+        let mut reason = self.rules.judge(&message, &history);
+        if let Some(campaign) = campaign {
+            let length = |reason: &Option<Reason>| reason.map(|reason| reason.rule.mute());
+            let active = history.mute.as_ref().map(|mute| mute.rule().mute());
+            let senders = self.store.record(&campaign).await?;
+            let found = self.campaigns.judge(&campaign, &senders);
+            if length(&found) > length(&reason).max(active) {
+                reason = found;
+            }
+        }
+        let Some(reason) = reason else {
             return match (history.mute, history.not_recorded) {
                 (None, Some(error)) => Err(error),
                 (mute, _) => Ok(mute),
             };
         };
         let RecordedMessage { id, sender, .. } = message;
-        self.impose(MuteRequest { id, timestamp: history.timestamp, sender, reason }).await
+        let (timestamp, first_mutes) = (history.timestamp, self.first_mutes.clone());
+        self.impose(MuteRequest { id, timestamp, sender, reason, first_mutes }).await
+    }
+
+    /// Returns what to record of a text that may be part of a campaign: a message from the text to its
+    /// sender.
+    fn campaign(&self, message: &Message) -> Option<RecordedMessage> {
+        let text = message.text.as_ref().filter(|_| !self.campaigns.as_slice().is_empty())?;
+        (text.length() >= self.campaigns.min_length()).then(|| RecordedMessage {
+            id: Uuid::new_v4(),
+            sender: text.campaign(),
+            peer: Some(message.sender.clone()),
+            text: Some(text.clone()),
+            rules: self.campaigns.clone(),
+        })
     }
 
     async fn impose(&self, request: MuteRequest) -> Result<Option<Mute>, StoreError> {
@@ -202,7 +253,9 @@ impl SpeechMonitor {
     async fn impose_manually(&self, sender: &Key, duration: Duration) -> Result<Mute, StoreError> {
         let reason = Reason::new(Rule::manual(duration), 0, 0);
         let (id, timestamp, sender) = (Uuid::new_v4(), Duration::ZERO, sender.clone());
-        let mute = self.impose(MuteRequest { id, timestamp, sender, reason }).await?;
+        let mute = self
+            .impose(MuteRequest { id, timestamp, sender, reason, first_mutes: Arc::default() })
+            .await?;
         mute.ok_or_else(|| StoreError::Protocol { message: "expected a mute".to_owned() })
     }
 
@@ -227,6 +280,9 @@ impl SpeechMonitor {
 
 impl fmt::Debug for SpeechMonitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SpeechMonitor").field("rules", &self.rules()).finish_non_exhaustive()
+        f.debug_struct("SpeechMonitor")
+            .field("rules", &self.rules)
+            .field("campaigns", &self.campaigns)
+            .finish_non_exhaustive()
     }
 }

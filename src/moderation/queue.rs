@@ -5,12 +5,15 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::message::Message;
 use super::monitor::SpeechMonitor;
+use super::shares::{Shares, UnderWay};
 use crate::telemetry;
+
+/// How many places a sender has in a small queue.
+const SMALLEST_SHARE: usize = 16;
 
 /// A queue of messages that a [`SpeechMonitor`] checks in the background, so that senders do not wait
 /// for the store.
@@ -23,6 +26,8 @@ use crate::telemetry;
 /// - **If the queue is full, a new message is dropped**: it is neither recorded nor checked, and is
 ///   counted in [`SpeechQueue::shed`]. Queued messages keep their places. Dropped messages make mutes
 ///   later or fewer, never more.
+/// - **A sender has at most a hundredth of the places**, or 16 if that is more. Further messages of the
+///   sender are dropped, so that one sender does not take the places of the others.
 /// - If the store fails, the message is counted in [`SpeechQueue::failed`] and not checked again.
 /// - Call [`SpeechMonitor::mute_of`] to find out whether a sender is muted. The message that triggers a
 ///   rule, and the messages that are sent before it is checked, are delivered.
@@ -49,12 +54,13 @@ use crate::telemetry;
 #[derive(Clone)]
 pub struct SpeechQueue {
     jobs: mpsc::Sender<Job>,
+    shares: Arc<Shares>,
     shed: Arc<AtomicU64>,
     failed: Arc<AtomicU64>,
 }
 
 enum Job {
-    Check(Message),
+    Check(Message, UnderWay),
     Flush(oneshot::Sender<()>),
 }
 
@@ -63,14 +69,14 @@ enum Job {
 pub enum Submitted {
     /// The message will be checked.
     Queued,
-    /// The queue is full, and the message was dropped.
+    /// The queue or the share of the sender is full, and the message was dropped.
     Shed,
 }
 
 impl SpeechMonitor {
     /// Starts a task that checks messages in the background, with a queue for `capacity` messages.
     ///
-    /// A queued message takes about 100 bytes and its text of at most 500 characters.
+    /// A queued message takes about 100 bytes and its fingerprint of at most 258 bytes.
     ///
     /// # Panics
     ///
@@ -78,17 +84,20 @@ impl SpeechMonitor {
     #[track_caller]
     #[must_use = "the queue ends when its last handle is dropped"]
     pub fn spawn(&self, capacity: NonZeroUsize) -> SpeechQueue {
-        let (jobs, queue) = mpsc::channel(capacity.get().min(Semaphore::MAX_PERMITS));
+        let capacity = capacity.get().min(Semaphore::MAX_PERMITS);
+        let (jobs, queue) = mpsc::channel(capacity);
+        let shares = Shares::new((capacity / 100).max(SMALLEST_SHARE));
         let (shed, failed) = (Arc::default(), Arc::default());
         tokio::spawn(check_all(self.clone(), queue, Arc::clone(&failed)));
-        SpeechQueue { jobs, shed, failed }
+        SpeechQueue { jobs, shares, shed, failed }
     }
 }
 
 async fn check_all(monitor: SpeechMonitor, mut queue: mpsc::Receiver<Job>, failed: Arc<AtomicU64>) {
     while let Some(job) = queue.recv().await {
         match job {
-            Job::Check(message) => {
+            Job::Check(message, under_way) => {
+                drop(under_way);
                 if monitor.check(&message).await.is_err() {
                     failed.fetch_add(1, Ordering::Relaxed);
                 }
@@ -100,16 +109,17 @@ async fn check_all(monitor: SpeechMonitor, mut queue: mpsc::Receiver<Job>, faile
 }
 
 impl SpeechQueue {
-    /// Queues a message, or drops it if the queue is full. Never waits.
+    /// Queues a message, or drops it if the queue or the share of its sender is full. Never waits.
     pub fn submit(&self, message: Message) -> Submitted {
-        match self.jobs.try_send(Job::Check(message)) {
-            Ok(()) => Submitted::Queued,
-            Err(TrySendError::Full(_) | TrySendError::Closed(_)) => {
-                self.shed.fetch_add(1, Ordering::Relaxed);
-                telemetry::message_shed();
-                Submitted::Shed
-            }
+        let under_way = self.shares.try_take(&message.sender);
+        if let Some(under_way) = under_way
+            && self.jobs.try_send(Job::Check(message, under_way)).is_ok()
+        {
+            return Submitted::Queued;
         }
+        self.shed.fetch_add(1, Ordering::Relaxed);
+        telemetry::message_shed();
+        Submitted::Shed
     }
 
     /// Waits until all earlier messages have been checked.
@@ -121,7 +131,7 @@ impl SpeechQueue {
         }
     }
 
-    /// Returns how many messages were dropped because the queue was full.
+    /// Returns how many messages were dropped because the queue or the share of a sender was full.
     #[must_use]
     pub fn shed(&self) -> u64 {
         self.shed.load(Ordering::Relaxed)

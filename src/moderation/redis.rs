@@ -1,13 +1,14 @@
 //! Senders in Redis: implements [`SpeechStore`] for [`RedisStore`].
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use redis::Cmd;
 
 use super::decision::{Mute, Reason};
 use super::rule::Rule;
-use super::store::{History, Log, MuteOutcome, MuteRequest, RecordedMessage, SpeechStore};
+use super::store::{
+    Fingerprint, History, Log, MuteOutcome, MuteRequest, REMEMBERED, RecordedMessage, SpeechStore,
+};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::redis::{Client, Scan, malformed, read};
@@ -15,9 +16,10 @@ use crate::store::{RedisStore, StoreFuture};
 use crate::time::micros;
 
 /// The keys of a sender: the logs in the order of [`Log::ALL`], and the mute.
-const NAMES: [&str; 4] = ["speech:messages", "speech:peers", "speech:texts", "speech:mute"];
-/// Arguments with which the script imposes no mute: timestamp, length, rule, count and percentage.
-const NO_MUTE: (u64, u64, &str, u32, u8) = (0, 0, "", 0, 0);
+const NAMES: [&str; 4] = ["speech:messages", "speech:peers", "speech:prints", "speech:mute"];
+/// Arguments with which the script imposes no mute: timestamp, length, rule, count and percentage, and for how long
+/// it is remembered.
+const NO_MUTE: (u64, u64, &str, u32, u8, u64) = (0, 0, "", 0, 0, 0);
 /// The rule, count and percentage of a mute.
 type MuteRow = (String, u32, u8);
 
@@ -52,7 +54,7 @@ impl SpeechStore for RedisStore {
         }
         command.arg(message.id.as_bytes());
         command.arg(message.peer.as_ref().map_or(&[][..], Key::as_bytes));
-        command.arg(message.text.as_deref().unwrap_or_default());
+        command.arg(message.text.as_ref().map_or(&[][..], Fingerprint::as_bytes));
         for log in Log::ALL {
             let (longest_window, max_entries) = message.retention(log);
             command.arg(max_entries).arg(micros(longest_window));
@@ -62,14 +64,13 @@ impl SpeechStore for RedisStore {
             command.arg(log).arg(rule.count()).arg(rule.window_us()).arg(rule.mute_us());
         }
         StoreFuture::later(async move {
-            type Reply = (u64, u64, Vec<MuteRow>, Vec<u32>, Vec<u64>, Vec<String>);
+            type Reply = (u64, u64, Vec<MuteRow>, Vec<u32>, Vec<u64>, Vec<Vec<u8>>);
             let reply = client.run_idempotent(script, &command).await?;
             let (now_us, until_us, mute, counts, ages_us, texts): Reply = read(&reply)?;
-            let texts = ages_us
-                .into_iter()
-                .map(Duration::from_micros)
-                .zip(texts.into_iter().map(Arc::from))
-                .collect();
+            let texts = texts.iter().map(|text| Fingerprint::from_bytes(text));
+            let texts: Option<Vec<_>> = texts.collect();
+            let texts = texts.ok_or_else(|| malformed("expected fingerprints"))?;
+            let texts = ages_us.into_iter().map(Duration::from_micros).zip(texts).collect();
             let timestamp = Duration::from_micros(now_us);
             Ok(History::new(timestamp, counts, texts, active_mute(now_us, until_us, &mute)?))
         })
@@ -80,6 +81,9 @@ impl SpeechStore for RedisStore {
         let mut command = mute_command(self.client(), &request.sender);
         command.arg(id.as_bytes()).arg(micros(*timestamp)).arg(reason.rule.mute_us());
         command.arg(reason.rule.to_string()).arg(reason.count).arg(reason.percent);
+        let first = request.first_mutes.iter().map(|length| micros(*length));
+        let remembered = if request.first_mutes.is_empty() { Duration::ZERO } else { REMEMBERED };
+        command.arg(micros(remembered)).arg(first.collect::<Vec<_>>());
         run_mute(self.client().clone(), command)
     }
 

@@ -24,6 +24,8 @@ pub enum Counted {
         /// The lowest similarity in percent, see [the module](crate::moderation#similar-messages).
         percent: u8,
     },
+    /// Different senders of one text. The rule mutes the sender that completes it, and those after it.
+    Campaign,
     /// Nothing: a mute of this rule was imposed by
     /// [`SpeechMonitor::mute`](crate::moderation::SpeechMonitor::mute). No other rule has it.
     Manual,
@@ -33,8 +35,16 @@ impl Counted {
     /// Returns the highest count that a rule may have. A store keeps as many entries of each sender.
     const fn max_count(self) -> u32 {
         match self {
-            Self::Events | Self::DistinctPeers | Self::Manual => 1024,
+            Self::Events | Self::DistinctPeers | Self::Campaign | Self::Manual => 1024,
             Self::Similar { .. } => MAX_TEXTS,
+        }
+    }
+
+    const fn default_min_length(self) -> u16 {
+        match self {
+            Self::Similar { .. } => 9,
+            Self::Campaign => 30,
+            Self::Events | Self::DistinctPeers | Self::Manual => 0,
         }
     }
 }
@@ -45,8 +55,9 @@ pub(super) const MAX_TEXTS: u32 = 64;
 /// A rule that mutes a sender for some time if a count within a window is reached.
 ///
 /// With `5/5m` the fifth message within five minutes triggers the rule. The text form is
-/// `KIND COUNT/WINDOW [PERCENT%] [min LENGTH] mute DURATION`. The kind is `events`, `peers` or
-/// `similar`; only `similar` has a percentage, and may have a [minimum length](Rule::min_length):
+/// `KIND COUNT/WINDOW [PERCENT%] [min LENGTH] mute DURATION`. The kind is `events`, `peers`, `campaign`
+/// or `similar`. Only `similar` has a percentage, and only `similar` and `campaign` have a
+/// [minimum length](Rule::min_length):
 ///
 /// ```
 /// use std::time::Duration;
@@ -62,6 +73,7 @@ pub(super) const MAX_TEXTS: u32 = 64;
 /// assert_eq!(rule, same);
 /// assert_eq!("events 20/10s mute 1h".parse::<Rule>()?.to_string(), "events 20/10s mute 1h");
 /// assert_eq!("similar 5/5m 90% min 4 mute 12h".parse::<Rule>()?, same.min_length(4));
+/// assert!("campaign 20/10m mute 1h".parse::<Rule>().is_ok());
 /// assert!("peers 5/3m mute forever".parse::<Rule>().is_err());
 /// # Ok::<(), tower_sliding_window::moderation::ParseRuleError>(())
 /// ```
@@ -107,7 +119,7 @@ impl Rule {
             _ if mute.is_zero() => Err(RuleError::ZeroMute),
             _ if mute.as_micros() > u128::from(LONGEST_WINDOW_US) => Err(RuleError::MuteTooLong),
             _ if !mute.subsec_nanos().is_multiple_of(1000) => Err(RuleError::FractionalMute),
-            _ => Ok(Self { counted, quota, min_length: 0, mute }),
+            _ => Ok(Self { counted, quota, min_length: counted.default_min_length(), mute }),
         }
     }
 
@@ -122,10 +134,11 @@ impl Rule {
         Self { counted: Counted::Manual, quota, min_length: 0, mute }
     }
 
-    /// Sets how many characters a [`normalised`](super::normalised) text must have to count in a rule
-    /// about similar messages. Defaults to 0, so that all texts count.
+    /// Sets how many letters and digits a [`normalised`](super::normalised) text must have to count in a
+    /// rule about similar messages or campaigns. An ideograph counts as two. Defaults to 9 for similar
+    /// messages and to 30 for campaigns.
     ///
-    /// It keeps senders that often say `ok` or `thank you` from being muted.
+    /// It keeps senders that often say `ok` or `thank you` from being muted. With 0, all texts count.
     ///
     /// # Panics
     ///
@@ -143,16 +156,16 @@ impl Rule {
     ///
     /// # Errors
     ///
-    /// If the rule is not about similar messages, or the length is above 500, the number of characters
-    /// that are compared.
+    /// If the rule is not about similar messages or campaigns, or the length is above 300, the number of
+    /// characters that are compared.
     pub fn try_min_length(self, characters: u16) -> Result<Self, RuleError> {
-        match self.counted {
-            Counted::Similar { .. } if usize::from(characters) <= MAX_COMPARED => {
-                Ok(Self { min_length: characters, ..self })
-            }
-            Counted::Similar { .. } => Err(RuleError::MinLengthTooHigh { characters }),
-            _ => Err(RuleError::MinLength),
+        if self.default_min_length() == 0 {
+            return Err(RuleError::MinLength);
         }
+        if usize::from(characters) > MAX_COMPARED {
+            return Err(RuleError::MinLengthTooHigh { characters });
+        }
+        Ok(Self { min_length: characters, ..self })
     }
 
     /// Returns four rules to start with.
@@ -198,7 +211,13 @@ impl Rule {
         self.quota.window()
     }
 
-    /// Returns how many characters a normalised text must have to count, see [`Rule::min_length`].
+    /// Returns the minimum length of a rule for which none is set, see [`Rule::min_length`].
+    #[must_use]
+    pub const fn default_min_length(&self) -> u16 {
+        self.counted.default_min_length()
+    }
+
+    /// Returns how many letters and digits a text must have to count, see [`Rule::min_length`].
     #[must_use]
     pub const fn get_min_length(&self) -> u16 {
         self.min_length
@@ -246,10 +265,10 @@ pub enum RuleError {
     #[error("a rule that counts nothing never mutes: use SpeechMonitor::mute")]
     Manual,
     /// The rule compares no texts.
-    #[error("a minimum length is for rules about similar messages only")]
+    #[error("a minimum length is for rules about similar messages and campaigns only")]
     MinLength,
     /// No compared text is as long.
-    #[error("the minimum length {characters} is too high: at most 500 characters are compared")]
+    #[error("the minimum length {characters} is too high: at most 300 characters are compared")]
     MinLengthTooHigh {
         /// The given length.
         characters: u16,

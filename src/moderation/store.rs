@@ -9,6 +9,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::decision::{Mute, Reason};
+pub use super::fingerprint::Fingerprint;
 use super::rule::{Counted, MAX_TEXTS, Rule};
 use crate::error::StoreError;
 use crate::key::Key;
@@ -87,8 +88,8 @@ pub struct RecordedMessage {
     pub sender: Key,
     /// The peer, if the message is private.
     pub peer: Option<Key>,
-    /// The normalised text, if it has one to compare.
-    pub text: Option<Arc<str>>,
+    /// The fingerprint of the text, if it has one to compare.
+    pub text: Option<Fingerprint>,
     /// The rules to decide by.
     pub rules: Arc<Rules>,
 }
@@ -120,7 +121,7 @@ pub enum Log {
     Messages,
     /// The private-chat peers, each with the timestamp of the last message to it.
     Peers,
-    /// The texts of messages, with their timestamps.
+    /// The fingerprints of texts, with their timestamps.
     Texts,
 }
 
@@ -134,7 +135,8 @@ impl Log {
         match rule.counted() {
             // A manual mute counts nothing, and is no rule of a monitor.
             Counted::Events | Counted::Manual => Self::Messages,
-            Counted::DistinctPeers => Self::Peers,
+            // The senders of a text are recorded as if the text had written to them.
+            Counted::DistinctPeers | Counted::Campaign => Self::Peers,
             Counted::Similar { .. } => Self::Texts,
         }
     }
@@ -154,10 +156,10 @@ impl Rules {
         &self.rules
     }
 
-    /// Returns how many characters a text must have for any rule to compare it.
+    /// Returns how long a text must be for any rule to compare it.
     pub(super) fn min_length(&self) -> u16 {
-        let similar = self.rules.iter().filter(|rule| Log::of(rule) == Log::Texts);
-        similar.map(Rule::get_min_length).min().unwrap_or(0)
+        let compares = |rule: &&Rule| rule.default_min_length() > 0;
+        self.rules.iter().filter(compares).map(Rule::get_min_length).min().unwrap_or(0)
     }
 
     /// Returns the retention of a log: how long its entries are needed, and how many of the newest.
@@ -184,9 +186,9 @@ pub struct History {
     /// For each rule, how many entries are in its window, including the message. It may be 0 for a
     /// rule whose mute is not longer than the active one.
     pub counts: Vec<u32>,
-    /// The ages and the texts of the sender's other messages. It may be empty if no rule about similar
+    /// The ages and the fingerprints of the sender's other messages. It may be empty if no rule about similar
     /// messages has reached its count.
-    pub texts: Vec<(Duration, Arc<str>)>,
+    pub texts: Vec<(Duration, Fingerprint)>,
     /// The sender's active mute.
     pub mute: Option<Mute>,
     /// The error if the store had no room to record the message. The counts include the message
@@ -200,7 +202,7 @@ impl History {
     pub fn new(
         timestamp: Duration,
         counts: Vec<u32>,
-        texts: Vec<(Duration, Arc<str>)>,
+        texts: Vec<(Duration, Fingerprint)>,
         mute: Option<Mute>,
     ) -> Self {
         Self { timestamp, counts, texts, mute, not_recorded: None }
@@ -220,6 +222,9 @@ pub struct MuteRequest {
     pub sender: Key,
     /// The rule, which sets the length of the mute, and what triggered it.
     pub reason: Reason,
+    /// How long the first mutes of a sender last at most, see
+    /// [`SpeechMonitor::first_mutes`](super::SpeechMonitor::first_mutes). Empty for a manual mute.
+    pub first_mutes: Arc<[Duration]>,
 }
 
 impl MuteRequest {
@@ -229,7 +234,17 @@ impl MuteRequest {
     pub const fn is_manual(&self) -> bool {
         self.reason.is_manual()
     }
+
+    /// Returns how long the mute lasts if it is the `nth` of the sender in a row.
+    pub(super) fn length_of(&self, nth: usize) -> Duration {
+        let length = self.reason.rule.mute();
+        let at_most = self.first_mutes.get(nth.wrapping_sub(1));
+        at_most.map_or(length, |at_most| length.min(*at_most))
+    }
 }
+
+/// For how long after its end a mute counts in [`MuteRequest::first_mutes`].
+pub(super) const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 
 /// The outcome of a [`MuteRequest`].
 #[derive(Clone, Debug)]

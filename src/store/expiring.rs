@@ -6,6 +6,8 @@ mod shards;
 mod tests;
 mod values;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use ahash::RandomState;
 use tokio::time::Instant;
 
@@ -27,8 +29,8 @@ const SLOTS_PER_PAGE: usize = 100_000;
 
 /// A map of values that expire. From its instant of expiry on, a value counts as absent.
 ///
-/// The number of values is capped. At the cap, expired values are dropped. A live value is never
-/// dropped: a new key gets [`StoreError::Full`] instead. The bytes of the values are counted against a
+/// The number of values is capped. At the cap, expired values are dropped. A live value is dropped only
+/// if its [`ExpiringValue::shrink`] allows it: else a new key gets [`StoreError::Full`] instead. The bytes of the values are counted against a
 /// budget, from which an update reserves what its value needs with [`Room::reserve`].
 //
 // Concurrency. An update locks the shard of its key, and reads the clock under the lock, so that the
@@ -46,6 +48,7 @@ pub(crate) struct ExpiringMap<V> {
     shards: Shards<V>,
     hasher: RandomState,
     epoch: Instant,
+    next_to_shrink: AtomicUsize,
 }
 
 /// Returns how many bytes a key has on the heap.
@@ -62,6 +65,7 @@ impl<V: ExpiringValue> ExpiringMap<V> {
             shards: Shards::new(capacity.min(u32::MAX as usize)),
             hasher: RandomState::new(),
             epoch: Instant::now(),
+            next_to_shrink: AtomicUsize::new(0),
         }
     }
 
@@ -106,7 +110,9 @@ impl<V: ExpiringValue> ExpiringMap<V> {
         let hash = self.hasher.hash_one(key);
         let (result, lack) = self.try_update(hash, key, &change);
         match lack {
-            Some(lack) if self.make_room(lack) => self.try_update(hash, key, &change).0,
+            Some(lack) if self.make_room(lack, shard_of(hash)) => {
+                self.try_update(hash, key, &change).0
+            }
             _ => result,
         }
     }
@@ -154,15 +160,32 @@ impl<V: ExpiringValue> ExpiringMap<V> {
         (Ok(result), lack)
     }
 
-    /// Drops all expired values, and returns whether there is room now. The caller holds no shard.
-    fn make_room(&self, lack: Lack) -> bool {
+    /// Drops all expired values, and makes others smaller, but none in the shard `own`. Returns whether
+    /// there is room now. The caller holds no shard.
+    fn make_room(&self, lack: Lack, own: usize) -> bool {
         let now_us = self.now_us();
         for shard in (0..SHARDS).filter(|shard| self.shards.is_due(*shard, now_us)) {
             let mut locked = self.shards.lock(shard);
             locked.values.drop_expired(self.now_us(), usize::MAX, &self.hasher);
         }
+        // The shards take turns, so that an update finds room in the first or second one in most cases.
+        // All of them several times, because a value may be dropped only after it was made small.
+        let (mut shards, mut visited) = (0, 0);
         // Another thread may have made room before this one came to the shard.
-        self.shards.totals().has_room(lack)
+        while !self.shards.totals().has_room(lack) {
+            if !V::SHRINKS || shards == 8 * SHARDS || visited >= SLOTS_PER_PAGE {
+                return false;
+            }
+            let shard = self.next_to_shrink.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            shards += 1;
+            if shard == own {
+                continue;
+            }
+            let mut locked = self.shards.lock(shard);
+            locked.values.shrink(&self.hasher);
+            visited += locked.values.slots.len();
+        }
+        true
     }
 
     /// Calls `read` with the value of a key and the present instant. Returns `None` if the key is

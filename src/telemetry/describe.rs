@@ -82,7 +82,7 @@ const COUNTERS: &[(&str, &str)] = &[
     ),
     (
         "sliding_window_messages_shed_total",
-        "Messages that were dropped because the queue of a speech monitor was full.",
+        "Messages that were dropped because a queue, or the share of a sender in it, was full.",
     ),
 ];
 

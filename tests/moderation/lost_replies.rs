@@ -36,11 +36,11 @@ async fn message_of_lost_reply_counts_once() {
     load(&monitor).await;
     for number in 1..=3 {
         proxy.drop_replies(1);
-        let message = Message::from("alice").text("buy gold");
+        let message = Message::from("alice").text("buy cheap gold");
         assert!(monitor.check(&message).await.unwrap().is_delivered());
         assert_eq!(proxy.dropped(), number, "the answer was lost");
     }
-    for log in ["messages", "texts"] {
+    for log in ["messages", "prints"] {
         let held: usize = redis.run(&["ZCARD", &format!("tsw:{{=alice}}:speech:{log}")]).await;
         assert_eq!(held, 3, "{log}");
     }
@@ -84,7 +84,7 @@ impl Behind {
     }
 
     async fn check(&self) -> Result<SpeechDecision, StoreError> {
-        self.monitor.check(&Message::from("alice").text("buy gold")).await
+        self.monitor.check(&Message::from("alice").text("buy cheap gold")).await
     }
 
     /// Waits until a mute is audited.

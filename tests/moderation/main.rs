@@ -4,6 +4,7 @@ mod lost_replies;
 mod monitor;
 mod outage;
 mod queue;
+mod spam;
 mod wrong_designs;
 
 use tower_sliding_window::Key;

@@ -87,10 +87,10 @@ async fn every_key_expires_and_keeps_little() {
     let name = |part: &str| format!("tsw:{{=a%7Dlice}}:speech:{part}");
     let mut keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
     keys.sort();
-    assert_eq!(keys, ["messages", "mute", "peers", "texts"].map(name));
+    assert_eq!(keys, ["messages", "mute", "peers", "prints"].map(name));
     // The longest window of the rules that count in it, and a second; the longest mute.
     for (part, held, seconds) in
-        [("messages", 100, 60), ("peers", 9, 300), ("texts", 64, 300), ("mute", 0, 48 * 3600)]
+        [("messages", 100, 60), ("peers", 9, 300), ("prints", 64, 300), ("mute", 0, 48 * 3600)]
     {
         if held > 0 {
             assert_eq!(redis.run::<usize>(&["ZCARD", &name(part)]).await, held, "{part}");
@@ -99,6 +99,20 @@ async fn every_key_expires_and_keeps_little() {
         assert!((1..=(seconds + 1) * 1000).contains(&ttl), "{part}: {ttl}");
         assert!(ttl > seconds * 1000 - 30_000, "{part}: {ttl}");
     }
+}
+
+#[tokio::test]
+async fn a_long_text_is_short_in_redis() {
+    let redis = Redis::start().await;
+    let monitor = monitor(&redis).await;
+    for number in 0..70 {
+        let text = long(number).repeat(10);
+        assert!(monitor.check(&Message::from("alice").text(text)).await.unwrap().is_delivered());
+    }
+    let prints = ["ZRANGE", "tsw:{=alice}:speech:prints", "0", "-1"];
+    let prints: Vec<Vec<u8>> = redis.run(&prints).await;
+    // An id, and a fingerprint instead of 1,500 bytes.
+    assert!(prints.len() == 64 && prints.iter().all(|it| it.len() <= 16 + 258));
 }
 
 #[tokio::test]
@@ -116,8 +130,8 @@ async fn a_rule_that_is_not_there_costs_no_key() {
 async fn failing_store_is_an_error() {
     let redis = Redis::start().await;
     let monitor = SpeechMonitor::new(Rule::recommended(), redis.store().await);
-    redis.run::<()>(&["SET", "tsw:{=alice}:speech:texts", "not a log"]).await;
-    let error = monitor.check(&Message::from("alice").text("hello")).await.unwrap_err();
+    redis.run::<()>(&["SET", "tsw:{=alice}:speech:prints", "not a log"]).await;
+    let error = monitor.check(&Message::from("alice").text("hello, everybody")).await.unwrap_err();
     assert!(matches!(error, StoreError::Refused { .. }), "{error}");
     assert!(!error.to_string().contains("alice"), "{error}");
     let mute = "HSET tsw:{=bob}:speech:mute until_us 9e15 mute_us 1 rule ? count 1 percent 0";
@@ -136,9 +150,9 @@ async fn failing_store_is_an_error() {
 async fn full_memory_store_keeps_its_mutes() {
     let monitor = SpeechMonitor::new(Rule::recommended(), MemoryStore::with_capacity(1));
     for _ in 0..3 {
-        let _ = monitor.check(&Message::from("alice").text("buy gold")).await.unwrap();
+        let _ = monitor.check(&Message::from("alice").text("buy cheap gold")).await.unwrap();
     }
-    let error = monitor.check(&Message::from("bob").text("hello")).await.unwrap_err();
+    let error = monitor.check(&Message::from("bob").text("hello, everybody")).await.unwrap_err();
     assert!(matches!(error, StoreError::Full { capacity: 1 }), "{error}");
     assert_eq!(monitor.mute_of("bob").await.unwrap(), None, "to look needs no room");
     assert!(monitor.mute_of("alice").await.unwrap().is_some());
@@ -146,7 +160,7 @@ async fn full_memory_store_keeps_its_mutes() {
 
 #[tokio::test]
 async fn debug_shows_no_sender_or_text() {
-    let message = Message::from("alice").to("bob").text("a secret");
+    let message = Message::from("alice").to("bob").text("a secret of hers");
     let monitor = SpeechMonitor::new(Rule::recommended(), MemoryStore::new())
         .on_mute(|event| assert!(!format!("{event:?}").contains("alice"), "{event:?}"));
     for _ in 0..3 {
@@ -188,62 +202,45 @@ fn long(number: u32) -> String {
     (0..500).filter_map(character).collect()
 }
 
-/// Has strangers say long things until the store has no room for another one.
-async fn fill(monitor: &SpeechMonitor) -> usize {
-    for stranger in 0..10_000_u32 {
-        let message = Message::from(format!("stranger-{stranger}")).text(long(stranger));
-        match monitor.check(&message).await {
-            Ok(decision) => assert!(decision.is_delivered()),
-            Err(StoreError::TooManyBytes { .. }) => return stranger as usize,
-            Err(error) => panic!("{error}"),
-        }
+/// Has strangers say long things, some of them once and some often.
+async fn flood(monitor: &SpeechMonitor, store: &MemoryStore, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        let stranger = if number % 2 == 0 { number } else { number % 100 };
+        let message = Message::from(format!("stranger-{stranger}")).text(long(number));
+        assert!(monitor.check(&message).await.unwrap().is_delivered());
+        assert!(store.speech_bytes_used() <= 50_000, "{}", store.speech_bytes_used());
     }
-    panic!("the store takes everything");
 }
 
 #[tokio::test(start_paused = true)]
-async fn texts_take_no_more_bytes_than_they_may() {
-    let store = MemoryStore::new().speech_bytes(200_000);
+async fn a_full_store_still_finds_a_new_spammer() {
+    let store = MemoryStore::with_capacity(100).speech_bytes(50_000);
     let monitor = SpeechMonitor::new(Rule::recommended(), store.clone());
-    let room = fill(&monitor).await;
-    assert!((100..=133).contains(&room), "{room} messages of 1,500 bytes");
-    for _ in 0..100 {
-        // A shorter message may find room, and one of a sender with many may not.
-        let _ =
-            monitor.check(&Message::from("stranger-0").text(long(fastrand::u32(..1_000)))).await;
-        assert!(store.speech_bytes_used() <= 200_000, "{}", store.speech_bytes_used());
+    let says = async |sender: &str| {
+        let message = Message::from(sender).text("buy cheap gold at example.com ".repeat(20));
+        monitor.check(&message).await.unwrap().is_delivered()
+    };
+    assert!(says("bob").await && says("bob").await && !says("bob").await);
+    flood(&monitor, &store, 0..600).await;
+    for spammer in 0..25_u32 {
+        flood(&monitor, &store, 600 + 4 * spammer..604 + 4 * spammer).await;
+        let name = spammer.to_string();
+        assert!(says(&name).await && says(&name).await);
+        assert!(!says(&name).await, "spammer {spammer} is muted");
     }
-    tokio::time::advance(Duration::from_secs(299)).await;
-    assert_eq!(fill(&monitor).await, 0, "all of it is live");
-    tokio::time::advance(Duration::from_secs(1)).await;
-    assert_eq!(fill(&monitor).await, room, "what is over makes room");
+    assert!(!says("bob").await, "a mute stays");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_store_without_room_still_mutes() {
-    let store = MemoryStore::new().speech_bytes(200_000);
+#[tokio::test]
+async fn a_store_full_of_mutes_is_an_error() {
+    let store = MemoryStore::new().speech_bytes(20_000);
     let monitor = SpeechMonitor::new(Rule::recommended(), store.clone());
-    // Longer than what a stranger takes in all, so that none fits when no stranger does.
-    let text = "buy gold ".repeat(100);
-    let says = async |sender: &str| monitor.check(&Message::from(sender).text(&text)).await;
-    for _ in 0..2 {
-        assert!(says("alice").await.unwrap().is_delivered());
-        assert!(says("bob").await.unwrap().is_delivered());
+    for sender in 0..200_u32 {
+        monitor.mute(sender.to_string(), Duration::from_secs(60)).await.unwrap();
     }
-    assert!(!says("bob").await.unwrap().is_delivered());
-    fill(&monitor).await;
-    // Until no short message finds room either.
-    let short = || Message::from(fastrand::u64(..).to_string()).text("hi");
-    while monitor.check(&short()).await.is_ok() {}
-    for _ in 0..3 {
-        assert!(!says("alice").await.unwrap().is_delivered(), "it is judged by what is kept");
-        assert!(!says("bob").await.unwrap().is_delivered(), "a mute stays");
-    }
-    let error = says("carol").await.unwrap_err();
-    assert!(matches!(error, StoreError::TooManyBytes { budget: 200_000 }), "{error}");
+    let error = monitor.check(&Message::from("alice").text(long(1))).await.unwrap_err();
+    assert!(matches!(error, StoreError::TooManyBytes { budget: 20_000 }), "{error}");
     assert_eq!(error.kind(), "full");
-    let mute = monitor.mute_of("alice").await.unwrap().unwrap();
-    assert_eq!(mute.rule().mute(), Duration::from_secs(6 * 3600));
 }
 
 #[tokio::test(start_paused = true)]
@@ -253,7 +250,7 @@ async fn texts_of_a_muted_sender_expire() {
     for _ in 0..10 {
         let _ = monitor.check(&Message::from("alice").text(long(1))).await.unwrap();
     }
-    assert!(store.speech_bytes_used() > 10 * 1_500);
+    assert!(store.speech_bytes_used() > 10 * 250);
     tokio::time::advance(Duration::from_secs(300)).await;
     assert!(monitor.mute_of("alice").await.unwrap().is_some(), "the mute lasts twelve hours");
     let used = store.speech_bytes_used();

@@ -15,7 +15,7 @@ async fn monitor(redis: &Redis, rule: &str) -> SpeechMonitor {
 
 /// Returns whether a message is delivered, or the error that leaves it to the chat.
 async fn says(monitor: &SpeechMonitor, sender: &str) -> Result<bool, StoreError> {
-    monitor.check(&Message::from(sender).text("buy gold")).await.map(|it| it.is_delivered())
+    monitor.check(&Message::from(sender).text("buy cheap gold")).await.map(|it| it.is_delivered())
 }
 
 #[tokio::test]

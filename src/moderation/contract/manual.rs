@@ -38,8 +38,8 @@ async fn manual_mute_begins_now_and_ends(world: World) {
 
 async fn manual_mute_replaces_one_that_ends_earlier(world: World) {
     let mut chat = world.chat(rules(&["similar 2/1m 90% mute 12h"]));
-    chat.says("buy gold").await;
-    assert!(chat.says("buy gold").await.is_some());
+    chat.says("buy cheap gold").await;
+    assert!(chat.says("buy cheap gold").await.is_some());
     chat.at_exactly(hours(11)).await;
     // Shorter than the twelve hours, but ends later.
     let mute = chat.monitor.mute("alice", hours(6)).await.unwrap();
@@ -54,8 +54,8 @@ async fn manual_mute_replaces_one_that_ends_earlier(world: World) {
 async fn longer_rule_lengthens_a_manual_mute(world: World) {
     let chat = world.chat(rules(&["similar 2/1m 90% mute 12h", "events 2/1m mute 1h"]));
     chat.monitor.mute("alice", hours(6)).await.unwrap();
-    assert!(chat.says("buy gold").await.unwrap().is_manual());
-    let mute = chat.says("buy gold").await.unwrap();
+    assert!(chat.says("buy cheap gold").await.unwrap().is_manual());
+    let mute = chat.says("buy cheap gold").await.unwrap();
     assert_eq!((mute.is_manual(), mute.remaining()), (false, hours(12)));
     assert_eq!(chat.audit(), [(6, false), (12, true)]);
 }
@@ -63,7 +63,7 @@ async fn longer_rule_lengthens_a_manual_mute(world: World) {
 async fn repeated_manual_request_changes_nothing(mut world: World) {
     let reason = Reason::new(Rule::manual(hours(1)), 0, 0);
     let (id, timestamp, sender) = (Uuid::new_v4(), Duration::ZERO, "alice".into());
-    let request = MuteRequest { id, timestamp, sender, reason };
+    let request = MuteRequest { id, timestamp, sender, reason, first_mutes: Arc::default() };
     for seconds in 0..3 {
         let outcome = world.store.mute(&request).await.unwrap();
         let remaining = hours(1) - Duration::from_secs(seconds);
@@ -76,16 +76,16 @@ async fn repeated_manual_request_changes_nothing(mut world: World) {
 async fn exempt_sender_triggers_no_rule(world: World) {
     let mut chat = world.chat(Rule::recommended());
     for _ in 0..3 {
-        chat.says("buy gold").await;
+        chat.says("buy cheap gold").await;
     }
     assert!(chat.mute().await.is_some());
     chat.monitor = chat.monitor.exempt(["support", "alice"]).exempt([b"bob"]);
     for peer in 0..20 {
         let message = Message::from("support").to(peer.to_string()).text("how can I help?");
         assert_eq!(chat.send(message).await, None);
-        assert_eq!(chat.send(Message::from("bob").text("buy gold")).await, None);
+        assert_eq!(chat.send(Message::from("bob").text("buy cheap gold")).await, None);
     }
-    assert_eq!(chat.says("buy gold").await, None, "the mute is of a rule");
+    assert_eq!(chat.says("buy cheap gold").await, None, "the mute is of a rule");
     assert_eq!(chat.mute().await, None);
     assert_eq!(chat.audit(), [(6, false)]);
     chat.use_rules(Rule::recommended());
@@ -107,8 +107,8 @@ async fn manual_mute_holds_for_exempt_sender(world: World) {
 
 async fn manual_mute_replaces_one_that_does_not_hold(world: World) {
     let mut chat = world.chat(rules(&["similar 2/1m 90% mute 12h"]));
-    chat.says("buy gold").await;
-    assert!(chat.says("buy gold").await.is_some());
+    chat.says("buy cheap gold").await;
+    assert!(chat.says("buy cheap gold").await.is_some());
     chat.monitor = chat.monitor.exempt(["alice"]);
     assert_eq!(chat.says("hello").await, None);
     let mute = chat.monitor.mute("alice", hours(1)).await.unwrap();

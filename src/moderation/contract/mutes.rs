@@ -10,6 +10,7 @@ contract_tests!(
     unmuted_sender_starts_without_history,
     monitor_without_rules_respects_mutes,
     senders_are_independent,
+    first_mutes_are_short_and_grow,
 );
 
 async fn mute_ends_at_the_exact_microsecond(world: World) {
@@ -44,7 +45,7 @@ async fn longer_mute_wins_in_any_order(world: World) {
     ] {
         for &(second, began, length) in messages {
             let at = start + Duration::from_secs(second);
-            let mute = chat.at_exactly(at).await.says("buy gold").await;
+            let mute = chat.at_exactly(at).await.says("buy cheap gold").await;
             let until = mute.map_or(Duration::ZERO, |mute| mute.remaining() + at - start);
             let expected = Duration::from_secs(began) + hours(length);
             assert_eq!(until, expected, "{second} in {messages:?}");
@@ -58,7 +59,7 @@ async fn longer_mute_wins_in_any_order(world: World) {
 async fn muted_messages_do_not_lengthen_the_mute(world: World) {
     let mut chat = world.chat(Rule::recommended());
     for at in 0..500 {
-        chat.at(f64::from(at)).await.says("buy gold").await;
+        chat.at(f64::from(at)).await.says("buy cheap gold").await;
     }
     // The fifth message came at second 4.
     let until = hours(12) + Duration::from_secs(4);
@@ -71,7 +72,7 @@ async fn sender_that_never_stops_is_muted_again(world: World) {
     let mut delivered = Vec::new();
     for minute in 0..1200 {
         let at = f64::from(minute) * 20.0;
-        if chat.at(at).await.says("buy gold").await.is_none() {
+        if chat.at(at).await.says("buy cheap gold").await.is_none() {
             delivered.push(at);
         }
     }
@@ -82,15 +83,15 @@ async fn sender_that_never_stops_is_muted_again(world: World) {
 async fn unmuted_sender_starts_without_history(world: World) {
     let chat = world.chat(Rule::recommended());
     for _ in 0..6 {
-        chat.says("buy gold").await;
+        chat.says("buy cheap gold").await;
         chat.writes_to("bob").await;
     }
     assert!(chat.mute().await.is_some());
     chat.monitor.unmute("alice").await.unwrap();
     assert_eq!(chat.mute().await, None);
-    assert_eq!(chat.says("buy gold").await, None, "earlier messages are deleted");
-    assert_eq!(chat.says("buy gold").await, None);
-    assert!(chat.says("buy gold").await.is_some());
+    assert_eq!(chat.says("buy cheap gold").await, None, "earlier messages are deleted");
+    assert_eq!(chat.says("buy cheap gold").await, None);
+    assert!(chat.says("buy cheap gold").await.is_some());
     chat.monitor.unmute("bob").await.unwrap();
 }
 
@@ -113,10 +114,35 @@ async fn senders_are_independent(world: World) {
         [b"", b"=", b"}", b"{}", b"a\r\nb", b"\0", b"\xff\xfe", long.as_bytes()];
     for number in 0..3 {
         for sender in senders {
-            let message = Message::from(sender).to(sender).text("buy gold");
+            let message = Message::from(sender).to(sender).text("buy cheap gold");
             assert_eq!(chat.send(message).await.is_some(), number == 2, "{sender:?}");
         }
     }
     assert_eq!(chat.audit(), [(6, false); 8]);
-    assert_eq!(chat.says("buy gold").await, None);
+    assert_eq!(chat.says("buy cheap gold").await, None);
+}
+
+async fn first_mutes_are_short_and_grow(world: World) {
+    let mut chat = world.chat(rules(&["similar 3/1m 90% mute 6h", "peers 2/1m mute 12h"]));
+    let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
+    chat.monitor = chat.monitor.first_mutes([minutes(10), hours(1)]);
+    let mut lengths = Vec::new();
+    let day = hours(24);
+    for start in [minutes(0), day, 2 * day, 3 * day, 5 * day] {
+        chat.at_exactly(start).await;
+        for _ in 0..2 {
+            assert_eq!(chat.says("buy cheap gold").await, None);
+        }
+        let mute = chat.says("buy cheap gold").await.unwrap();
+        // No further rule makes the mute a later one.
+        chat.writes_to("a").await;
+        let longer = chat.writes_to("b").await.unwrap();
+        lengths.push((mute.remaining(), longer.remaining()));
+    }
+    let (first, second) = ((minutes(10), minutes(10)), (hours(1), hours(1)));
+    let full = (hours(6), hours(12));
+    assert_eq!(lengths, [first, second, full, full, first]);
+    // A manual mute is as long as it says.
+    chat.monitor.unmute("alice").await.unwrap();
+    assert_eq!(chat.monitor.mute("alice", hours(2)).await.unwrap().remaining(), hours(2));
 }

@@ -9,6 +9,7 @@ contract_tests!(
     noise_does_not_hide_similar_messages,
     different_messages_do_not_mute,
     number_of_kept_texts_is_bounded,
+    one_text_of_many_senders_is_a_campaign,
 );
 
 /// Rules, the messages of a sender, and what the last message triggers. The messages are their seconds
@@ -17,7 +18,7 @@ const CASES: &[(&str, &str, &str)] = &[
     (
         "similar 5/5m 90% mute 12h",
         "0 Cheap gold; 70 Cheap gold; 140 Cheap gold; 210 Cheap gold; 299 cheap gold!",
-        "similar 5/300s 90% mute 12h: 5 messages within 300s at 90% similarity",
+        "similar 5/300s 90% mute 12h: 5 messages within 300s at 100% similarity",
     ),
     (
         // Only two of the first are within any minute, and the third is two minutes old later.
@@ -47,35 +48,34 @@ const CASES: &[(&str, &str, &str)] = &[
     (
         // Three messages in the last minute and five in the last five, but only three are similar.
         "similar 3/1m 90% mute 6h; similar 5/5m 90% mute 12h",
-        "0 buy gold; 0 buy gold; 100 hello; 100 good morning; 100 buy gold",
+        "0 buy cheap gold; 0 buy cheap gold; 100 hello; 100 good morning; 100 buy cheap gold",
         "",
     ),
     (
-        // The first two differ in two of ten characters, and each in one from the third.
+        // The first two have too little in common, and each has enough in common with the third.
         "similar 3/1m 90% mute 6h",
-        "0 abcdefghiX; 0 Yabcdefghi; 0 abcdefghi",
+        "0 old silver and platinum; 0 cheap gold silver and pl; 0 cheap gold silver and platinum",
         "similar 3/60s 90% mute 6h: 3 messages within 60s at 90% similarity",
     ),
-    // The newest is similar to only one of the others.
-    ("similar 3/1m 90% mute 6h", "0 abcdefghiX; 0 abcdefghi; 0 Yabcdefghi", ""),
+    (
+        // The newest is similar to only one of the others.
+        "similar 3/1m 90% mute 6h",
+        "0 old silver and platinum; 0 cheap gold silver and platinum; 0 cheap gold silver and pl",
+        "",
+    ),
     (
         "similar 2/1m 90% mute 6h",
-        "0 0123456789; 0 012345678x",
-        "similar 2/60s 90% mute 6h: 2 messages within 60s at 90% similarity",
+        "0 buy cheap gold at example.com; 0 example.com: gold, buy cheap at 🔥",
+        "similar 2/60s 90% mute 6h: 2 messages within 60s at 100% similarity",
     ),
-    // 8 of 9 is less than 90 %.
-    ("similar 2/1m 90% mute 6h", "0 012345678; 0 01234567x", ""),
-    (
-        // 20 of 22, rounded down.
-        "similar 2/1m 90% mute 6h",
-        "0 一二三四五六七八九十一二三四五六七八九十; 0 一二三四五六七八九十一二三四五六七八九十12",
-        "similar 2/60s 90% mute 6h: 2 messages within 60s at 90% similarity",
-    ),
+    // Short texts are not compared, and other numbers are other words.
+    (RECOMMENDED, "0 ok; 1 ok; 2 ok; 3 👍; 4 👍; 5 👍; 6 thank you; 7 thank you; 8 thank you", ""),
+    (RECOMMENDED, "0 Order 1001 is ready; 1 Order 1002 is ready; 2 Order 1003 is ready", ""),
     (
         // Blank texts are similar to each other. Pictures are not compared.
-        "similar 3/1m 90% mute 6h",
+        "similar 3/1m 90% min 0 mute 6h",
         "0 @bob; 0 @bob; 0 @bob; 0 @bob; 0 ; 0 \n\u{200b}; 0   ",
-        "similar 3/60s 90% mute 6h: 3 messages within 60s at 100% similarity",
+        "similar 3/60s 90% min 0 mute 6h: 3 messages within 60s at 100% similarity",
     ),
 ];
 const RECOMMENDED: &str = "similar 5/5m 90% mute 12h; similar 3/1m 90% mute 6h; \
@@ -131,7 +131,7 @@ async fn entry_exactly_one_window_old_is_out(world: World) {
     let minute = Duration::from_secs(60);
     for (index, text) in texts.iter().enumerate() {
         chat.use_rules(rules(&[text]));
-        let say = |to| Message::from(*text).to(to).text("buy");
+        let say = |to| Message::from(*text).to(to).text("buy cheap gold");
         let start = Duration::from_secs(1000 * index as u64);
         assert_eq!(chat.at_exactly(start).await.send(say("a")).await, None);
         assert_eq!(chat.at_exactly(start + minute).await.send(say("b")).await, None, "{text}");
@@ -143,13 +143,13 @@ async fn entry_exactly_one_window_old_is_out(world: World) {
 async fn noise_does_not_hide_similar_messages(world: World) {
     let mut chat = world.chat(rules(&["similar 3/1m 90% mute 6h"]));
     for number in 0..2 {
-        assert_eq!(chat.says("buy gold").await, None);
+        assert_eq!(chat.says("buy cheap gold").await, None);
         for other in 0..20 {
             let mute = chat.says(&noise(number * 20 + other)).await;
             assert_eq!(mute, None);
         }
     }
-    let mute = chat.at(30.0).await.says("buy gold").await.unwrap();
+    let mute = chat.at(30.0).await.says("buy cheap gold").await.unwrap();
     assert_eq!((mute.reason().count(), mute.reason().percent()), (3, 100));
 }
 
@@ -164,14 +164,37 @@ async fn different_messages_do_not_mute(world: World) {
 async fn number_of_kept_texts_is_bounded(world: World) {
     let mut chat = world.chat(rules(&["similar 2/1h 90% mute 6h"]));
     for between in [62, 63] {
-        assert_eq!(chat.says("buy gold").await, None);
+        assert_eq!(chat.says("buy cheap gold").await, None);
         for number in 0..between {
             let at = chat.at + MICROSECOND;
             assert_eq!(chat.at_exactly(at).await.says(&noise(between * 100 + number)).await, None);
         }
         let at = chat.at + MICROSECOND;
-        let is_muted = chat.at_exactly(at).await.says("buy gold").await.is_some();
+        let is_muted = chat.at_exactly(at).await.says("buy cheap gold").await.is_some();
         assert_eq!(is_muted, between == 62, "64 texts are kept, including the newest");
         chat.monitor.unmute("alice").await.unwrap();
     }
+}
+
+async fn one_text_of_many_senders_is_a_campaign(world: World) {
+    let mut chat = world.chat(rules(&["campaign 5/1m mute 1h", "similar 2/1m 90% mute 30m"]));
+    let text = "Buy cheap gold at example.com today, only today";
+    let says = |sender: u32, text: &str| Message::from(sender.to_string()).text(text);
+    let mut muted = Vec::new();
+    for sender in 0..8 {
+        let text =
+            text.split(' ').collect::<Vec<_>>().join(["  ", " 🔥", "... "][sender as usize % 3]);
+        if chat.at(f64::from(sender)).await.send(says(sender, &text)).await.is_some() {
+            muted.push(sender);
+        }
+        assert_eq!(chat.send(says(sender + 100, &noise(sender as usize).repeat(3))).await, None);
+        assert_eq!(chat.send(says(sender + 200, "good morning, all of you")).await, None, "short");
+    }
+    assert_eq!(muted, [4, 5, 6, 7]);
+    let mute = chat.monitor.mute_of("4").await.unwrap().unwrap();
+    assert_eq!(mute.reason().to_string(), "5 senders of one text within 60s");
+    // The first is muted for a repetition, and for longer because of the campaign.
+    assert_eq!(chat.send(says(0, text)).await.unwrap().rule().mute(), hours(1));
+    // A minute later the text is no campaign any more.
+    assert_eq!(chat.at(68.0).await.send(says(300, text)).await, None);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::super::decision::Reason;
-use super::super::store::{MuteRequest, RecordedMessage, Rules};
+use super::super::store::{Fingerprint, MuteRequest, RecordedMessage, Rules};
 use super::*;
 
 contract_tests!(
@@ -22,7 +22,7 @@ fn message(rules: &[&str], text: &str) -> RecordedMessage {
         id: Uuid::new_v4(),
         sender: "alice".into(),
         peer: Some("bob".into()),
-        text: Some(Arc::from(text)),
+        text: Some(Fingerprint::of(text)),
         rules: Arc::new(Rules::new(super::rules(rules))),
     }
 }
@@ -32,7 +32,13 @@ async fn request(world: &World, sender: &str, rule: &str) -> MuteRequest {
     let message = RecordedMessage { sender: sender.into(), ..message(&[rule], "") };
     let timestamp = world.store.record(&message).await.unwrap().timestamp;
     let reason = Reason::new(rule.parse().unwrap(), 3, 0);
-    MuteRequest { id: message.id, timestamp, sender: message.sender, reason }
+    MuteRequest {
+        id: message.id,
+        timestamp,
+        sender: message.sender,
+        reason,
+        first_mutes: Arc::default(),
+    }
 }
 
 /// Returns how long the mute lasts, whether the request has caused it, and whether it was lengthened.
@@ -54,7 +60,7 @@ async fn repeated_record_counts_once(mut world: World) {
     assert_eq!(history.counts, [2, 1, 2]);
     assert_eq!(
         history.texts,
-        [(Duration::from_secs(3), Arc::from("one"))],
+        [(Duration::from_secs(3), Fingerprint::of("one"))],
         "the first call sets the timestamp"
     );
 }
@@ -68,7 +74,8 @@ async fn texts_are_read_only_if_a_rule_may_trigger(world: World) {
         if text == "three" {
             let reason = Reason::new(rules[0].parse().unwrap(), 3, 0);
             let RecordedMessage { id, sender, .. } = message;
-            mute(&world, &MuteRequest { id, timestamp: history.timestamp, sender, reason }).await;
+            let (timestamp, first_mutes) = (history.timestamp, Arc::default());
+            mute(&world, &MuteRequest { id, timestamp, sender, reason, first_mutes }).await;
         }
         read.push((history.counts, history.texts.len()));
     }

@@ -15,9 +15,10 @@ impl fmt::Display for Rule {
             Counted::Manual => write!(f, "manual"),
             Counted::Events => write!(f, "events {quota}"),
             Counted::DistinctPeers => write!(f, "peers {quota}"),
+            Counted::Campaign => write!(f, "campaign {quota}"),
             Counted::Similar { percent } => write!(f, "similar {quota} {percent}%"),
         }?;
-        if self.min_length > 0 {
+        if self.min_length != self.default_min_length() {
             write!(f, " min {}", self.min_length)?;
         }
         write!(f, " mute {}", Span(self.mute_us()))
@@ -42,14 +43,17 @@ impl FromStr for Rule {
         }
         let (kind, quota, percent, mute) = match parts[..] {
             [kind @ "similar", quota, percent, "mute", mute] => (kind, quota, Some(percent), mute),
-            [kind @ ("events" | "peers"), quota, "mute", mute] => (kind, quota, None, mute),
-            ["events" | "peers" | "similar", ..] | [] => {
+            [kind @ ("events" | "peers" | "campaign"), quota, "mute", mute] => {
+                (kind, quota, None, mute)
+            }
+            ["events" | "peers" | "campaign" | "similar", ..] | [] => {
                 return Err(ParseRuleError::Shape { text: text.to_owned() });
             }
             [kind, ..] => return Err(ParseRuleError::Kind { text: kind.to_owned() }),
         };
         let counted = match (kind, percent) {
             ("events", _) => Counted::Events,
+            ("campaign", _) => Counted::Campaign,
             (_, None) => Counted::DistinctPeers,
             (_, Some(percent)) => {
                 let number = percent.strip_suffix('%').and_then(|number| number.parse().ok());
@@ -85,14 +89,14 @@ pub enum ParseRuleError {
     /// The text does not have the parts of a rule.
     #[error(
         "{text:?} is not a rule: write `events COUNT/WINDOW mute DURATION`, `peers COUNT/WINDOW \
-         mute DURATION` or `similar COUNT/WINDOW PERCENT% [min LENGTH] mute DURATION`"
+         mute DURATION`, `campaign COUNT/WINDOW [min LENGTH] mute DURATION` or `similar COUNT/WINDOW PERCENT% [min LENGTH] mute DURATION`"
     )]
     Shape {
         /// The given text.
         text: String,
     },
     /// The first word is not a kind of rule.
-    #[error("the kind {text:?} is not one of events, peers and similar")]
+    #[error("the kind {text:?} is not one of events, peers, campaign and similar")]
     Kind {
         /// The given word.
         text: String,
@@ -139,6 +143,8 @@ mod tests {
             "peers 9/300s mute 48h",
             "similar 2/1us 100% mute 5ms",
             "similar 3/60s 90% min 4 mute 6h",
+            "campaign 20/600s mute 1h",
+            "campaign 20/600s min 0 mute 1h",
         ] {
             let rule: Rule = text.parse().unwrap();
             assert_eq!(rule.to_string(), text);
@@ -172,8 +178,8 @@ mod tests {
             ("similar 5/5m 90% min mute 12h", "is not a rule"),
             ("similar 5/5m 90% min 4", "is not a rule"),
             ("similar 5/5m 90% min four mute 12h", "minimum length \"four\""),
-            ("similar 5/5m 90% min 501 mute 12h", "minimum length 501"),
-            ("events 5/5m min 4 mute 12h", "similar messages only"),
+            ("similar 5/5m 90% min 301 mute 12h", "minimum length 301"),
+            ("events 5/5m min 4 mute 12h", "similar messages and campaigns only"),
             ("manual mute 1h", "kind \"manual\""),
             ("min 4 mute 12h", "is not"),
             ("peers 5/5m mute forever", "mute \"forever\""),
@@ -205,15 +211,15 @@ mod tests {
 
         #[test]
         fn any_rule_round_trips(
-            kind in 0..3_usize, count in 2..=64_u32, percent in 1..=100_u8,
+            kind in 0..4_usize, count in 2..=64_u32, percent in 1..=100_u8,
             window_us in 1..=LONGEST_WINDOW_US, mute_us in 1..=LONGEST_WINDOW_US,
-            min_length in 0..=500_u16,
+            min_length in 0..=300_u16,
         ) {
             let similar = Counted::Similar { percent };
-            let counted = [Counted::Events, Counted::DistinctPeers, similar][kind];
+            let counted = [Counted::Events, Counted::DistinctPeers, Counted::Campaign, similar][kind];
             let quota = Quota::new(count, Duration::from_micros(window_us));
             let rule = Rule::new(counted, quota, Duration::from_micros(mute_us));
-            let rule = if kind == 2 { rule.min_length(min_length) } else { rule };
+            let rule = if kind >= 2 { rule.min_length(min_length) } else { rule };
             prop_assert_eq!(rule.to_string().parse(), Ok(rule));
         }
 

@@ -11,6 +11,14 @@ pub(crate) trait ExpiringValue: Default {
         0
     }
 
+    /// Whether [`ExpiringValue::shrink`] can make room.
+    const SHRINKS: bool = false;
+
+    /// Makes the value smaller because the map has no room, and returns whether it may be dropped.
+    fn shrink(&mut self) -> bool {
+        false
+    }
+
     /// Removes the expired parts of the value, and returns how long to keep the rest. Called when the
     /// value has expired.
     fn expire(&mut self, _now_us: u64) -> Keep {
@@ -101,6 +109,20 @@ impl<V: ExpiringValue> Values<V> {
         let is_live = stored.expires_us > now_us;
         self.count_bytes(slot);
         is_live
+    }
+
+    /// Makes all values smaller, and drops those that allow it.
+    pub(super) fn shrink(&mut self, hasher: &RandomState) {
+        for slot in 0..self.slots.end() {
+            if self.slots.get(slot).is_none() {
+                continue;
+            }
+            if self.slots[slot].value.shrink() {
+                self.remove(self.slots[slot].hash(hasher), slot);
+            } else {
+                self.count_bytes(slot);
+            }
+        }
     }
 
     pub(super) fn drop_expired(&mut self, now_us: u64, most: usize, hasher: &RandomState) {

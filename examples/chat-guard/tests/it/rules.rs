@@ -19,7 +19,7 @@ async fn exempt_users_are_not_muted() {
 
 #[tokio::test]
 async fn short_messages_are_not_compared() {
-    let rule = ["--rule", "similar 3/1m 90% mute 1h", "--rule", "similar 3/1m 90% min 9 mute 2h"];
+    let rule = ["--rule", "similar 3/1m 90% mute 1h", "--rule", "similar 3/1m 90% min 10 mute 2h"];
     on_both(&[&rule[..], &["--min-length", "4"]].concat(), async |server| {
         for _ in 0..5 {
             say(server, ROOM, "alice", "ok!").await;
@@ -29,7 +29,21 @@ async fn short_messages_are_not_compared() {
         assert_eq!(mute(server, "alice").await, None);
         assert_eq!(mute(server, "bob").await.unwrap()["rule"], "similar 3/60s 90% min 4 mute 1h");
         let rule = &mute(server, "mallory").await.unwrap()["rule"];
-        assert_eq!(rule, "similar 3/60s 90% min 9 mute 2h");
+        assert_eq!(rule, "similar 3/60s 90% min 10 mute 2h");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_first_mute_is_short() {
+    on_both(&["--first-mutes", "10m,1h"], async |server| {
+        for _ in 0..3 {
+            say(server, ROOM, "mallory", "cheap gold").await;
+        }
+        let muted = mute(server, "mallory").await.unwrap();
+        assert_eq!(muted["rule"], "similar 3/60s 90% mute 6h");
+        let left = muted["remaining_seconds"].as_u64().unwrap();
+        assert!((540..=600).contains(&left), "{muted}");
     })
     .await;
 }
