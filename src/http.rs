@@ -6,7 +6,6 @@ mod config;
 mod forwarded_request;
 mod future;
 mod headers;
-mod known_denial;
 mod layer;
 mod pending_request;
 mod rejection;

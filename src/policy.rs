@@ -27,7 +27,7 @@ pub use self::error::{ParsePenaltyError, PolicyError};
 pub(crate) use self::handle::HandleId;
 pub use self::handle::PolicyHandle;
 use self::kept_texts::KeptTexts;
-pub(crate) use self::kept_texts::{FieldTexts, KeptDenial, QuotaTexts, VISIBLE, field};
+pub(crate) use self::kept_texts::{FieldTexts, QuotaTexts, VISIBLE, field};
 use self::log_name::LogName;
 pub(crate) use self::penalty::LONGEST_BAN;
 pub use self::penalty::Penalty;

@@ -31,7 +31,7 @@ mod underlying;
 use std::sync::Arc;
 
 pub use self::ban_store::{Ban, BanCursor, BanPage, BanStore, ParseBanCursorError};
-pub(crate) use self::conclude::{admit_if_open, conclude, report, report_denial};
+pub(crate) use self::conclude::{admit_if_open, conclude, report};
 pub use self::deny_cache::DenyCache;
 #[cfg(all(feature = "memory", feature = "moderation"))]
 pub(crate) use self::expiring::ExpiringMap;
@@ -125,22 +125,6 @@ pub trait Store: Send + Sync + 'static {
     /// Records the request in all logs of the check if it fits into all of them, otherwise in none.
     fn admit(&self, check: &Check) -> StoreFuture<Outcome>;
 
-    /// Returns the state of the only quota of a log's policy, if the store knows without waiting that it
-    /// denies a new request of cost 1, such as from a cached denial. Defaults to `None`: [`Store::admit`]
-    /// decides.
-    ///
-    /// - Only what [`Store::admit`] would deny at the same instant may be denied, and nothing changes.
-    /// - The denial of a banned key, one that counts as a strike, and each denial under a policy with several
-    ///   quotas or with candidates are left to [`Store::admit`].
-    /// - The wait of the state is not shorter than that of [`Store::admit`].
-    /// - A layer looks here when it is called with a request that has one log. A denial then takes a third
-    ///   less of its time, because neither a check nor the call of the inner service is prepared. Each
-    ///   admission pays for the look, so it should be short.
-    fn known_denial(&self, log: &LogId) -> Option<QuotaState> {
-        let _ = log;
-        None
-    }
-
     /// Returns the outcome that [`Store::admit`] would have, without recording anything.
     fn peek(&self, check: &Check) -> StoreFuture<Outcome>;
 
@@ -197,10 +181,6 @@ pub trait Store: Send + Sync + 'static {
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         (**self).admit(check)
-    }
-
-    fn known_denial(&self, log: &LogId) -> Option<QuotaState> {
-        (**self).known_denial(log)
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {

@@ -10,8 +10,7 @@ use http::{Response, StatusCode};
 use smallvec::SmallVec;
 
 use super::headers::RateLimitHeaders;
-use super::known_denial::KnownDenial;
-use super::rejection::{OnRejection, Rejection, is_grpc};
+use super::rejection::{OnRejection, Rejection};
 use super::rule::Rule;
 use super::span;
 use crate::failure::FailurePolicy;
@@ -19,7 +18,7 @@ use crate::key::KeyError;
 use crate::offenders::TopOffenders;
 use crate::store::{Check, Store};
 use crate::waiting::Waiting;
-use crate::window::{Decision, LogId, QuotaState, Undecided};
+use crate::window::{Decision, LogId, Undecided};
 
 pub(super) type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
 pub(super) type Cost = dyn Fn(&Parts) -> u32 + Send + Sync;
@@ -91,16 +90,6 @@ pub enum MissingKey {
     Reject(StatusCode),
 }
 
-/// What the layer does with a request when it is called.
-pub(super) enum Start {
-    /// No rule applies: calls the inner service.
-    Forward,
-    /// Denies the request.
-    Deny(KnownDenial),
-    /// Sends this check to the store.
-    Check(Undecided),
-}
-
 impl Config {
     /// Adds a rule. Rules with unnamed policies that would share logs get separate key prefixes.
     pub(super) fn add(&mut self, mut rule: Rule) {
@@ -134,35 +123,6 @@ impl Config {
         if let Some(offenders) = &self.offenders {
             offenders.record(decision);
         }
-    }
-
-    /// Returns what to do with a request when the layer is called.
-    pub(super) fn start(&self, head: &Parts) -> Result<Start, Rejection> {
-        let mut logs = SmallVec::new();
-        self.add_logs(head, &mut logs)?;
-        if let Some(state) = self.known_denial(&logs, head)
-            && let Some(log) = logs.pop()
-        {
-            if let Some(offenders) = &self.offenders {
-                offenders.count(&log);
-            }
-            return Ok(Start::Deny(KnownDenial::new(log.policy, state, self.headers)));
-        }
-        Ok(self.check_in(logs, head)?.map_or(Start::Forward, Start::Check))
-    }
-
-    /// Returns the state of the only quota of a request, if the store knows at once that it denies the
-    /// request.
-    ///
-    /// Only where the response needs neither the inner service nor the head of the request, and where no
-    /// closure of the application sees the decision.
-    fn known_denial(&self, logs: &[LogId], head: &Parts) -> Option<QuotaState> {
-        let [log] = logs else { return None };
-        let is_seen = self.on_rejection.is_some() || self.on_decision.is_some();
-        if self.shadow || self.waits() || self.cost.is_some() || is_seen {
-            return None;
-        }
-        self.store.known_denial(log).filter(|_| !is_grpc(head))
     }
 
     /// Returns the check to send to the store, or `None` if no rule applies to the request.

@@ -13,7 +13,6 @@ use super::body::ResponseBody;
 use super::config::Config;
 use super::forwarded_request::{ForwardedRequest, ShownUsage};
 use super::headers::Fields;
-use super::known_denial::KnownDenial;
 use super::pending_request::{NextStep, PendingRequest};
 use super::rejection::Rejection;
 use super::waiting_request::{Wait, Waited, wait};
@@ -38,7 +37,6 @@ pin_project! {
         Waiting { wait: Wait, rest: Option<(S, ReqBody, Arc<Config>)> },
         Calling { #[pin] response: F, request: ForwardedRequest },
         Cancelling { cancelled: JoinHandle<()>, result: Option<R>, shown: Option<Box<ShownUsage>> },
-        Denied { denial: KnownDenial },
         // Boxed, because it is large and rare: most rejections are returned at once.
         Rejected { rejected: Box<Rejected> },
     }
@@ -57,11 +55,6 @@ where
 
     pub(super) fn reject(rejection: Rejection, head: Parts, config: Arc<Config>) -> Self {
         Self { state: State::rejected(rejection, head, config) }
-    }
-
-    /// Reports a known denial and responds with it.
-    pub(super) fn deny(denial: KnownDenial) -> Self {
-        Self { state: State::Denied { denial } }
     }
 
     pub(super) fn decide(
@@ -188,7 +181,6 @@ where
                     let result = result.take().expect("polled after completion");
                     return Poll::Ready(finish(result, shown.as_deref()));
                 }
-                StateProj::Denied { denial } => return Poll::Ready(Ok(denial.respond())),
                 StateProj::Rejected { rejected } => {
                     let (rejection, head, config) = &**rejected;
                     return Poll::Ready(Ok(respond(rejection, head, config)));

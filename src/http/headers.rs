@@ -5,13 +5,11 @@ mod legacy;
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::policy::{KeptDenial, Policy};
 use crate::quota::{Quota, Span};
-use crate::window::{Denied, QuotaState, Usage};
+use crate::window::{QuotaState, Usage};
 
 /// Which fields show a client its quotas.
 ///
@@ -118,32 +116,6 @@ fn retry_after(wait: Duration) -> HeaderValue {
         Some(digits) => HeaderValue::from_static(digits),
         None => HeaderValue::from(seconds),
     }
-}
-
-/// Returns what the response to a denial by the only quota of its check says, with the default fields.
-/// Nearly all denials of a flood have the same few responses, so one is kept for each number of seconds up
-/// to a minute.
-///
-/// `denied` and `problem` are called to make one: the denial, and its body.
-pub(super) fn kept_denial(
-    policy: &Policy,
-    wait: Duration,
-    denied: impl FnOnce() -> Denied,
-    problem: impl FnOnce(Denied) -> Bytes,
-) -> Option<&KeptDenial> {
-    let make = || {
-        let denied = denied();
-        let values = draft11::values(denied.usage());
-        KeptDenial::new(retry_after(wait), values, problem(denied))
-    };
-    policy.texts().denial(seconds(wait), make)
-}
-
-/// Inserts the fields of a kept denial into a response without fields.
-pub(super) fn insert_kept(headers: &mut HeaderMap, kept: &KeptDenial) {
-    headers.insert(RETRY_AFTER, kept.retry_after.clone());
-    headers.insert(draft11::RATE_LIMIT_POLICY, kept.policy.clone());
-    headers.insert(draft11::RATE_LIMIT, kept.limit.clone());
 }
 
 /// Pushes the name of a policy or, if it has several quotas, of one of them: `user:2/1s`.

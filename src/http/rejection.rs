@@ -11,7 +11,6 @@ use smallvec::SmallVec;
 use super::body::{RejectionBody, ResponseBody};
 use super::headers::{self, Fields, RateLimitHeaders};
 use crate::error::StoreError;
-use crate::policy::{KeptDenial, Policy};
 use crate::quota::Quota;
 use crate::window::Denied;
 
@@ -144,12 +143,6 @@ impl Rejection {
 
     /// Makes the response that nearly every rejection has. It is large, so it is made in place.
     pub(super) fn default_response<B>(&self, shown: RateLimitHeaders) -> Response<ResponseBody<B>> {
-        if let Self::Denied(denied) = self
-            && let Some((policy, state)) = denied.usage().only_full_quota()
-            && let Some(kept) = kept_denial(policy, state.wait(), shown, || denied.clone())
-        {
-            return kept_response(kept);
-        }
         let mut response = Response::new(whole(problem::kept_document(self)));
         problem::set_head(self.status(), &mut response);
         let mut fields = Fields::of_new(response.headers_mut());
@@ -264,34 +257,6 @@ impl Denied {
         RateLimitHeaders::default().insert(&mut fields, self.usage());
         response
     }
-}
-
-/// Returns what the default response to a denial by the only quota of its check says, if it is kept. `denied`
-/// makes the denial for the first such response.
-pub(super) fn kept_denial(
-    policy: &Policy,
-    wait: Duration,
-    shown: RateLimitHeaders,
-    denied: impl FnOnce() -> Denied,
-) -> Option<&KeptDenial> {
-    if shown != RateLimitHeaders::Draft11 {
-        return None;
-    }
-    let problem = |denied| problem::kept_document(&Rejection::Denied(denied));
-    headers::kept_denial(policy, wait, denied, problem)
-}
-
-/// Makes the response of a kept denial.
-pub(super) fn kept_response<B>(kept: &KeptDenial) -> Response<ResponseBody<B>> {
-    let mut response = Response::new(whole(kept.problem.clone()));
-    problem::set_head(StatusCode::TOO_MANY_REQUESTS, &mut response);
-    headers::insert_kept(response.headers_mut(), kept);
-    response
-}
-
-/// Returns whether a request is one of gRPC, which gets another response.
-pub(super) fn is_grpc(head: &Parts) -> bool {
-    grpc::content_type(head).is_some()
 }
 
 fn whole<B>(body: impl Into<Bytes>) -> ResponseBody<B> {

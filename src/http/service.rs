@@ -6,15 +6,13 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::config::{Config, Start};
+use super::config::Config;
 use super::future::ResponseFuture;
 
 /// A service with a rate limit in front of it, made by
 /// [`SlidingWindowLayer`](super::SlidingWindowLayer).
 ///
-/// A request counts when its response future is first polled. A denial that the store knows already is one
-/// of the instant of the call, see [`Store::known_denial`](crate::store::Store::known_denial). It is
-/// reported when the future is polled, and counted among the offenders when the layer is called.
+/// A request counts when its response future is first polled.
 #[derive(Clone, Debug)]
 pub struct SlidingWindow<S> {
     inner: S,
@@ -45,12 +43,11 @@ where
         let inner = mem::replace(&mut self.inner, clone);
 
         let (head, body) = request.into_parts();
-        match self.config.start(&head) {
-            Ok(Start::Deny(denial)) => ResponseFuture::deny(denial),
-            Ok(Start::Check(check)) => {
+        match self.config.check(&head) {
+            Ok(Some(check)) => {
                 ResponseFuture::decide(check, inner, head, body, self.config.clone())
             }
-            Ok(Start::Forward) => ResponseFuture::pass(inner, Request::from_parts(head, body)),
+            Ok(None) => ResponseFuture::pass(inner, Request::from_parts(head, body)),
             Err(_) if self.config.shadow => {
                 ResponseFuture::pass(inner, Request::from_parts(head, body))
             }

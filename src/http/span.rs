@@ -5,20 +5,13 @@
 use crate::telemetry::{DecisionLabel, SpanFields, record_on_span};
 #[cfg(feature = "tracing")]
 use crate::window::DecidedBy;
-use crate::window::{Decision, Denied};
+use crate::window::Decision;
 
 /// Records a decision on the current span, if that has declared the fields.
 #[inline]
 pub(super) fn record(decision: &Decision, shadow: bool) {
     #[cfg(feature = "tracing")]
     record_on_span(|| fields(decision, shadow));
-}
-
-/// Records a denial on the current span, if that has declared the fields. `denied` is called only then.
-#[inline]
-pub(super) fn record_denial(denied: impl FnOnce() -> Denied) {
-    #[cfg(feature = "tracing")]
-    record_on_span(|| fields(&Decision::Denied(denied()), false));
 }
 
 #[cfg(feature = "tracing")]

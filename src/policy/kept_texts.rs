@@ -1,6 +1,5 @@
 //! [`KeptTexts`]: what the layer says of a policy in each denial.
 
-use std::array;
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
 
@@ -12,9 +11,6 @@ use super::interned::intern;
 
 /// How many quotas of a policy have a kept text.
 const MOST: usize = 4;
-/// How many denials by the only quota are kept, one for each number of seconds from 0 to 60. Most windows
-/// are at most a minute.
-const KEPT_SECONDS: usize = 61;
 
 /// Keeps texts that follow from the name and the quotas of a policy, so that a flood of denials does not
 /// make them for each response.
@@ -28,7 +24,6 @@ pub(crate) struct KeptTexts(Box<dyn Keep>);
 trait Keep: Send + Sync {
     fn fields(&self) -> &OnceLock<FieldTexts>;
     fn problem(&self, quota: usize) -> Option<&OnceLock<Bytes>>;
-    fn denial(&self, seconds: u64) -> Option<&OnceLock<Box<KeptDenial>>>;
 }
 
 /// The parts of header fields.
@@ -42,28 +37,6 @@ impl FieldTexts {
     /// Creates the parts from the field that shows the quotas, and those of each quota.
     pub(crate) fn new(policy: String, quotas: SmallVec<[QuotaTexts; 1]>) -> Self {
         Self { policy: field(intern(policy)), quotas }
-    }
-}
-
-/// What the response to a denial by the only quota of a check says.
-pub(crate) struct KeptDenial {
-    pub(crate) retry_after: HeaderValue,
-    /// The field that shows the quota.
-    pub(crate) policy: HeaderValue,
-    /// The field that shows what is left.
-    pub(crate) limit: HeaderValue,
-    pub(crate) problem: Bytes,
-}
-
-impl KeptDenial {
-    /// Creates it from the three fields and the problem document of a response.
-    pub(crate) fn new(
-        retry_after: HeaderValue,
-        (policy, limit): (HeaderValue, HeaderValue),
-        problem: Bytes,
-    ) -> Self {
-        let limit = field(intern(limit.to_str().expect(VISIBLE).to_owned()));
-        Self { retry_after, policy, limit, problem }
     }
 }
 
@@ -87,9 +60,6 @@ pub(crate) struct QuotaTexts {
 struct Texts {
     fields: OnceLock<FieldTexts>,
     problems: [OnceLock<Bytes>; MOST],
-    /// By the seconds until there is room. Boxed, all together and each by itself: most policies deny
-    /// nothing, and one that is made for a single key denies it at few of the seconds.
-    denials: OnceLock<Box<[OnceLock<Box<KeptDenial>>; KEPT_SECONDS]>>,
 }
 
 impl Keep for Texts {
@@ -99,12 +69,6 @@ impl Keep for Texts {
 
     fn problem(&self, quota: usize) -> Option<&OnceLock<Bytes>> {
         self.problems.get(quota)
-    }
-
-    fn denial(&self, seconds: u64) -> Option<&OnceLock<Box<KeptDenial>>> {
-        let index = usize::try_from(seconds).ok().filter(|index| *index < KEPT_SECONDS)?;
-        let new = || Box::new(array::from_fn(|_| OnceLock::new()));
-        Some(&self.denials.get_or_init(new)[index])
     }
 }
 
@@ -120,16 +84,6 @@ impl KeptTexts {
             Some(kept) => kept.get_or_init(|| intern(make())).clone(),
             None => make().into(),
         }
-    }
-
-    /// Returns the response to a denial by the only quota, which has room after so many seconds. Returns
-    /// `None` if there are too many.
-    pub(crate) fn denial(
-        &self,
-        seconds: u64,
-        make: impl FnOnce() -> KeptDenial,
-    ) -> Option<&KeptDenial> {
-        Some(self.0.denial(seconds)?.get_or_init(|| Box::new(make())))
     }
 }
 
@@ -173,28 +127,5 @@ mod tests {
         };
         let (one, other) = (fields(), fields());
         assert_eq!(one.policy.as_bytes().as_ptr(), other.policy.as_bytes().as_ptr());
-
-        let limit = || {
-            let limit = field(r#""user";r=0;t=7"#.to_owned());
-            KeptDenial::new(field("7"), (field("unused"), limit), Bytes::new()).limit
-        };
-        assert_eq!(limit(), r#""user";r=0;t=7"#);
-        assert_eq!(limit().as_bytes().as_ptr(), limit().as_bytes().as_ptr());
-    }
-
-    #[test]
-    fn denials_are_kept_up_to_a_minute() {
-        let texts = KeptTexts::default();
-        let kept = |seconds, text: &'static str| {
-            let value = HeaderValue::from_static(text);
-            let make = || KeptDenial::new(value.clone(), (value.clone(), value), text.into());
-            texts.denial(seconds, make).map(|kept| kept.problem.clone())
-        };
-        for seconds in [0, 60] {
-            assert_eq!(kept(seconds, "first").unwrap(), "first");
-            assert_eq!(kept(seconds, "second").unwrap(), "first");
-        }
-        assert_eq!(kept(61, "first"), None);
-        assert_eq!(kept(u64::MAX, "first"), None);
     }
 }

@@ -1,10 +1,7 @@
 //! Turns the result of a check into a decision, and reports it.
 
-use std::time::Duration;
-
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
-use crate::policy::Policy;
 use crate::telemetry::{self, DecisionLabel};
 use crate::window::{Check, DecidedBy, Decision, LogId, LogOutcome, Outcome, Strike, Undecided};
 
@@ -74,12 +71,6 @@ pub(crate) fn report(decision: &Decision, shadow: bool) {
     if let Decision::Denied(denied) = decision {
         telemetry::denied(|| denied.violated().collect(), || denied.retry_after(), shadow);
     }
-}
-
-/// Reports a denial without a check, by a policy without candidates.
-pub(crate) fn report_denial(policy: &Policy, retry_after: Duration) {
-    telemetry::decision(policy.label(), DecisionLabel::Denied);
-    telemetry::denied(|| vec![policy.name()], || retry_after, false);
 }
 
 #[cold]

@@ -16,7 +16,7 @@ use self::lookup::Lookup;
 #[cfg(feature = "redis")]
 use super::underlying::{CheckResult, Underlying};
 use super::{LogSnapshot, Restored, Store, StoreFuture};
-use crate::window::{Check, Explanation, LogId, Outcome, QuotaState};
+use crate::window::{Check, Explanation, LogId, Outcome};
 
 pub(super) const DEFAULT_CAPACITY: usize = 65_536;
 /// Short, because a place can become free by more than time, also in other processes.
@@ -124,10 +124,6 @@ impl<S: Store> Store for DenyCache<S> {
         };
         let (denials, logs) = (self.denials.clone(), check.logs.clone());
         self.store.admit(check).inspect(move |outcome| denials.end(lookup.as_ref(), &logs, outcome))
-    }
-
-    fn known_denial(&self, log: &LogId) -> Option<QuotaState> {
-        self.denials.known(log)
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {

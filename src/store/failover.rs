@@ -7,7 +7,6 @@ mod local;
 mod tests;
 mod write_back;
 
-use std::slice;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
@@ -19,7 +18,7 @@ use super::{LogSnapshot, MemoryStore, Restored, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::redis::Outage;
-use crate::window::{Check, Explanation, LogId, Outcome, QuotaState};
+use crate::window::{Check, Explanation, LogId, Outcome};
 
 /// A layer in front of a store that decides in an outage of the store.
 ///
@@ -167,12 +166,6 @@ impl<S: Underlying> Store for Failover<S> {
                 })
             }
         }
-    }
-
-    fn known_denial(&self, log: &LogId) -> Option<QuotaState> {
-        // What is not written back may free a place.
-        let has_changes = self.has_changes(slice::from_ref(log));
-        if has_changes { None } else { self.0.store.known_denial(log) }
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {

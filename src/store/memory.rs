@@ -31,7 +31,7 @@ use super::slots::{SHARDS, shard_of};
 use super::{LogSnapshot, Restored, Store, StoreFuture};
 use crate::policy::Policy;
 use crate::telemetry::Filled;
-use crate::window::{BanRecord, Check, Explanation, LogId, Outcome, QuotaState};
+use crate::window::{BanRecord, Check, Explanation, LogId, Outcome};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
 /// How many expired logs an admission drops at most in each of its shards. Most admissions create at
@@ -216,10 +216,6 @@ fn ban_record_key(policy: &Policy, key: &[u8]) -> Vec<u8> {
 impl Store for MemoryStore {
     fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         StoreFuture::ready(self.0.decide(check, true))
-    }
-
-    fn known_denial(&self, log: &LogId) -> Option<QuotaState> {
-        self.0.known_denial(log)
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {

@@ -20,7 +20,7 @@ pub(crate) use self::direct::DirectStore;
 use super::{LogSnapshot, MemoryStore, Restored, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::redis::{Client, RedisCommands, RedisServers};
-use crate::window::{Check, Explanation, LogId, Outcome, QuotaState};
+use crate::window::{Check, Explanation, LogId, Outcome};
 
 /// A store on Redis. All processes that use it with the same prefix share the logs.
 ///
@@ -150,10 +150,6 @@ impl RedisStore {
 impl Store for RedisStore {
     fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         self.logs.admit(check)
-    }
-
-    fn known_denial(&self, log: &LogId) -> Option<QuotaState> {
-        self.logs.known_denial(log)
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {

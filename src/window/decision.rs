@@ -1,6 +1,5 @@
 //! [`Decision`]: whether a request was admitted, and the state of its logs.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -186,14 +185,6 @@ impl Denied {
         self.usage.check()
     }
 
-    /// Creates a denial by the only quota of a policy, with an empty key and without a timestamp.
-    #[cold]
-    pub(crate) fn without_key(policy: Arc<Policy>, state: QuotaState) -> Self {
-        let check = Check::of(LogId::new(policy, ""));
-        let outcome = Outcome::new(false, [LogOutcome::of_one(state)]);
-        Self { usage: Usage { decided: Box::new(Decided { check, outcome }) } }
-    }
-
     /// Returns the denial of a caller that waits behind this one, `elapsed_us` later. It has room
     /// under the quota of an index in [`Usage::quotas`] `wait_us` after this denial.
     pub(crate) fn behind(&self, elapsed_us: u64, quota: usize, wait_us: u64) -> Self {
@@ -237,17 +228,6 @@ impl Usage {
 
     pub(crate) fn is_denied(&self) -> bool {
         !self.decided.outcome.admitted
-    }
-
-    /// Returns the policy and the state of the only quota of the check, if it is full and the key is not
-    /// banned.
-    pub(crate) fn only_full_quota(&self) -> Option<(&Policy, &QuotaState)> {
-        let Decided { check, outcome } = &*self.decided;
-        let ([log], [outcome]) = (&check.logs[..], outcome.logs()) else { return None };
-        match outcome.quotas() {
-            [state] if state.is_full() && !outcome.ban().is_banned() => Some((&log.policy, state)),
-            _ => None,
-        }
     }
 
     /// Adds the places of the request to the remaining ones, after it was cancelled.

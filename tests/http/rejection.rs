@@ -12,8 +12,8 @@ use tower::service_fn;
 use tower_layer::Layer;
 use tower_sliding_window::store::{Check, Store, StoreFuture};
 use tower_sliding_window::{
-    Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, RateLimitHeaders, Rejection,
-    SlidingWindowLayer, StoreError, key,
+    Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, Rejection, SlidingWindowLayer,
+    StoreError, key,
 };
 
 use test_support::StubStore;
@@ -284,9 +284,8 @@ async fn rejection_body_may_come_in_parts() {
     assert_eq!(second(parts(true)).await.body, "0;", "an error ends the body");
 }
 
-/// The layer keeps its responses to denials by a single quota, one for each number of seconds.
 #[tokio::test(start_paused = true)]
-async fn kept_denials_are_those_of_the_moment() {
+async fn denials_are_those_of_the_moment() {
     let policy = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(1)));
     let service = by_user(&policy, MemoryStore::new()).layer(service_fn(ok));
     assert_eq!(status(&service, "alice").await, OK);
@@ -310,33 +309,6 @@ async fn kept_denials_are_those_of_the_moment() {
     denial(&service, 41, 1, 3_600).await;
 }
 
-/// The layer makes no check for a denial that the store knows at once, unless a closure sees the decision.
-#[tokio::test(start_paused = true)]
-async fn known_denial_responds_like_a_checked_one() {
-    let choices = [RateLimitHeaders::Draft11, RateLimitHeaders::Both, RateLimitHeaders::None];
-    for (fields, window_s) in choices.into_iter().flat_map(|fields| [(fields, 60), (fields, 3_600)])
-    {
-        let policy = Policy::new("user").quota(Quota::new(1, Duration::from_secs(window_s)));
-        let layer = by_user(PolicyHandle::new(policy), MemoryStore::new()).headers(fields);
-        let checked = layer.clone().on_decision(|_| {}).layer(service_fn(ok));
-        let known = layer.layer(service_fn(ok));
-        assert_eq!(status(&checked, "alice").await, OK);
-        for _ in 0..2 {
-            let mut known = send(&known, from_user("alice")).await;
-            let mut checked = send(&checked, from_user("alice")).await;
-            assert_eq!(known.retry_after(), Some(window_s));
-            // The only field that the clock of the machine changes.
-            let resets =
-                [&mut known, &mut checked].map(|it| it.headers.remove("x-ratelimit-reset"));
-            assert_eq!(resets[0].is_some(), resets[1].is_some());
-            assert_eq!(known.status, checked.status);
-            assert_eq!(known.headers, checked.headers);
-            assert_eq!(known.body, checked.body);
-        }
-    }
-}
-
-/// A store knows the wait of a request of cost 1 only.
 #[tokio::test(start_paused = true)]
 async fn full_log_is_checked_at_the_cost() {
     let cost = |parts: &Parts| if parts.headers.contains_key("x-two") { 2 } else { 1 };

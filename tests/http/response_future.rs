@@ -103,19 +103,6 @@ async fn on_decision_sees_the_scope_of_the_future() {
     }
 }
 
-/// The wait of a known denial counts from the call, so it is never too short.
-#[tokio::test(start_paused = true)]
-async fn known_denial_is_one_of_the_call() {
-    let mut service = by_user(Quota::per_minute(1), MemoryStore::new()).layer(service_fn(ok));
-    let _ = service.ready().await.unwrap().call(from_user("alice")).await;
-    let late = service.ready().await.unwrap().call(from_user("alice"));
-    sleep(Duration::from_secs(50)).await;
-    assert_eq!(late.await.unwrap().headers()["retry-after"], "60");
-    sleep(Duration::from_secs(10)).await;
-    let retried = service.ready().await.unwrap().call(from_user("alice"));
-    assert_eq!(retried.await.unwrap().status(), OK);
-}
-
 #[tokio::test(start_paused = true)]
 async fn unpolled_denial_is_not_reported() {
     let reported = Arc::new(AtomicU32::new(0));

@@ -7,7 +7,6 @@ mod connect;
 mod counting;
 mod deny_cache;
 mod explain;
-mod known_denials;
 mod memory;
 mod metrics;
 mod redis;

@@ -13,7 +13,7 @@ use crate::key::Key;
 use crate::policy::{Penalty, Policy};
 use crate::quota::Quota;
 use crate::store::{Admission, BanSnapshot, LogSnapshot, Store};
-use crate::window::{Check, Explanation, Log, LogCost, LogId, LogOutcome, Outcome, QuotaState};
+use crate::window::{Check, Explanation, Log, LogCost, LogId, LogOutcome, Outcome};
 
 pub(in crate::store) struct Player<'a> {
     store: &'a dyn Store,
@@ -154,16 +154,9 @@ impl<'a> Player<'a> {
     }
 
     async fn admit(&mut self, check: &Check) -> Result<(), String> {
-        let known = match check.logs() {
-            [log] if check.takes_one_place() && !check.repeated => self.store.known_denial(log),
-            _ => None,
-        };
         let outcome = self.store.admit(check).await;
         let expected = only_wanted(check, self.model.decide(check, true));
         let is_denied = !expected.admitted;
-        if let Some(known) = known.filter(|known| !is_denial_of(known, &expected)) {
-            return Err(format!("expected {expected:?}, but it is known as {known:?}"));
-        }
         same(expected, outcome.map(|outcome| only_wanted(check, outcome)))?;
         if is_denied { self.explain(check).await } else { Ok(()) }
     }
@@ -236,12 +229,6 @@ pub(super) fn penalty() -> Penalty {
     let strikes = Quota::new(2, Duration::from_micros(LONGEST_WINDOW_US * 2));
     let levels = [LONGEST_WINDOW_US / 2, LONGEST_WINDOW_US * 3].map(Duration::from_micros);
     Penalty::new(strikes, levels).decay(Duration::from_micros(LONGEST_WINDOW_US * 4)).jitter(20)
-}
-
-/// Returns whether a known denial may stand for the outcome that is expected.
-fn is_denial_of(known: &QuotaState, expected: &Outcome) -> bool {
-    let waits_long_enough = |log: &LogOutcome| known.wait_us >= log.wait_us();
-    known.is_full() && !expected.admitted && expected.logs().iter().all(waits_long_enough)
 }
 
 /// Removes the resets unless the check wants them. A store may leave them out.

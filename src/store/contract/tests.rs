@@ -1,9 +1,7 @@
 //! Tests that the contract test passes a correct store and finds the faults of a wrong one.
 
 use super::*;
-use crate::store::{
-    Explanation, LogSnapshot, MemoryStore, Outcome, QuotaState, Restored, StoreFuture,
-};
+use crate::store::{Explanation, LogSnapshot, MemoryStore, Outcome, Restored, StoreFuture};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
@@ -20,8 +18,6 @@ enum Fault {
     ExplainsNoBans,
     ExplainsNothing,
     RefusesPenalties,
-    DeniesUnseen,
-    ShortensKnownWaits,
 }
 
 struct Wrong(MemoryStore, Fault);
@@ -68,17 +64,6 @@ impl Store for Wrong {
             }
             Ok(outcome)
         })
-    }
-
-    fn known_denial(&self, log: &LogId) -> Option<QuotaState> {
-        let denial = |wait| QuotaState::new(0, wait, Duration::ZERO);
-        match self.1 {
-            Fault::DeniesUnseen => Some(denial(Duration::MAX)),
-            Fault::ShortensKnownWaits => {
-                self.0.known_denial(log).map(|_| denial(Duration::from_micros(1)))
-            }
-            _ => self.0.known_denial(log),
-        }
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
@@ -176,8 +161,6 @@ async fn faults_are_found() {
         (Fault::IgnoresBans, "ban: BanState"),
         (Fault::ExplainsOtherCosts, "expected [Explanation"),
         (Fault::ExplainsNoBans, "ban: None"),
-        (Fault::DeniesUnseen, "but it is known as"),
-        (Fault::ShortensKnownWaits, "but it is known as"),
         (Fault::RefusesPenalties, "got the error: the store can't do this: penalties"),
     ] {
         let store = Wrong(MemoryStore::new(), fault);

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::hashed_log::{HashedLog, Hashes, KnownHash};
 use crate::policy::Policy;
 use crate::time::{micros, nanos};
-use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState, Rollback, Strike};
+use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, Rollback, Strike};
 
 /// The part of its time after which a denial is renewed, so that the requests of a busy key do not
 /// all go to the store when it expires.
@@ -78,16 +78,6 @@ impl Denial {
         self.needs_renewal(now_ns) && !self.is_renewed.swap(true, Ordering::Relaxed)
     }
 
-    /// Returns the state of the only quota that denies, unless the key is banned.
-    pub(super) fn only_state(&self, now_ns: u64) -> Option<QuotaState> {
-        match self.outcome.states() {
-            [state] if !self.outcome.ban().is_banned() => {
-                Some(state.after(micros(self.age(now_ns))))
-            }
-            _ => None,
-        }
-    }
-
     /// Returns how long ago the denial arrived.
     fn age(&self, now_ns: u64) -> Duration {
         Duration::from_nanos(now_ns.saturating_sub(self.received_ns))
@@ -136,11 +126,6 @@ impl Denials {
         // The exchange fails if a denial that expires later is being inserted.
         last_ns == 0
             || (last_ns <= now_ns && last.compare_exchange(last_ns, 0, order, order).is_ok())
-    }
-
-    /// Returns whether no denial was cached since [`Denials::have_expired`] was last true. It needs no clock.
-    pub(super) fn has_none(&self) -> bool {
-        self.last_expires_ns.load(Ordering::SeqCst) == 0
     }
 
     pub(super) fn len(&self) -> usize {

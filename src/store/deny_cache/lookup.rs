@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::denials::Denials;
 use super::hashed_log::Hashes;
-use crate::window::{Check, LogId, Outcome, QuotaState};
+use crate::window::{Check, LogId, Outcome};
 
 /// A check that no cached denial answers.
 pub(in crate::store) struct Lookup {
@@ -44,20 +44,6 @@ impl Denials {
             generations.push(self.generation(*hash));
         }
         Err(Some(Lookup { sent_ns: now_ns, max_age, hashes, generations }))
-    }
-
-    /// Returns the state of the only quota of a log's policy that a cached denial has, unless the denial has to
-    /// be renewed.
-    pub(super) fn known(&self, log: &LogId) -> Option<QuotaState> {
-        if self.has_none() {
-            return None;
-        }
-        let now_ns = self.nanos_at(Instant::now());
-        if self.have_expired(now_ns) {
-            return None;
-        }
-        let denial = self.find(log, self.hash(log), now_ns)?;
-        if denial.needs_renewal(now_ns) { None } else { denial.only_state(now_ns) }
     }
 
     /// Caches the denial of a check by the store, and drops the denials that its outcome makes wrong.

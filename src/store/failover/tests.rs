@@ -120,18 +120,3 @@ fn recording_does_not_search_the_log() {
     let (long, short) = (record("long", 2_000), record("short", 2_000));
     assert!(long < 20 * short, "{long:?} in a long log, {short:?} in a short one");
 }
-
-#[test]
-fn changes_hide_known_denials() {
-    let (runtime, (failover, store)) = (runtime(), failover());
-    let log = log("user", 0);
-    let check = || Check::new([log.clone()]);
-    for _ in 0..LIMIT {
-        assert!(immediate(store.admit(&check())).unwrap().admitted);
-    }
-    assert!(failover.known_denial(&log).is_some());
-    // A cancellation that is not written back yet frees a place.
-    let _entered = runtime.enter();
-    failover.add_change(&check(), ChangeKind::Cancel).unwrap();
-    assert!(failover.known_denial(&log).is_none());
-}

@@ -1,7 +1,6 @@
 //! How a [`MemoryStore`](super::MemoryStore) decides and records. It holds the locks of all logs
 //! meanwhile.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -13,7 +12,7 @@ use crate::store::Admission;
 use crate::store::expiring::Keep;
 use crate::telemetry;
 use crate::time::micros;
-use crate::window::{BanRecord, BanState, Check, Entry, LogId, LogOutcome, Outcome, QuotaState};
+use crate::window::{BanRecord, BanState, Check, Entry, LogId, LogOutcome, Outcome};
 
 impl Inner {
     pub(super) fn decide(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
@@ -75,24 +74,6 @@ impl Inner {
             log_outcome.count(&log.policy, check.cost);
         }
         Ok(Outcome::of_one(admitted, now_us, log_outcome))
-    }
-
-    /// Returns the state of the only quota of a policy without a penalty, if it denies a new request.
-    #[inline]
-    pub(super) fn known_denial(&self, log: &LogId) -> Option<QuotaState> {
-        let ([quota], []) = (log.policy.quotas(), log.policy.candidates()) else { return None };
-        if log.policy.get_penalty().is_some() {
-            return None;
-        }
-        let (hash, shard) = self.lock_one(log);
-        let stored = shard.log(shard.find(hash, log)?);
-        // A log with fewer entries has room. Another policy has to be set, also by a denial.
-        let may_deny = stored.entries.len() >= quota.limit() as usize;
-        if !may_deny || !Arc::ptr_eq(stored.policy(), &log.policy) {
-            return None;
-        }
-        let state = stored.entries.state(self.now_us(), *quota, 1);
-        state.is_full().then_some(state)
     }
 
     fn try_decide_all(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
