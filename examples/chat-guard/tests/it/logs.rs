@@ -3,7 +3,7 @@
 use http::HeaderValue;
 use test_support::server_process::Server;
 
-use super::{CHAT, ROOM, admin_request, say, start, start_logging, stop};
+use super::{CHAT, ROOM, admin_request, say, start_logging, stop};
 
 /// A name with characters that end a line or that a terminal obeys, and its escaped form.
 const FORGED: &str = "a\u{9b}2Jb\u{2028}c\u{202e}d";
@@ -40,23 +40,4 @@ async fn names_are_logged_in_escaped_form() {
         assert!(!logs.contains(it), "{it:?} in {logs:?}");
     }
     assert!(logs.contains(&format!("user=\"{ESCAPED}\"")), "not only by the writer: {logs}");
-}
-
-#[tokio::test]
-async fn shed_messages_are_one_line_a_second() {
-    let server = start(&["--queue", "1", "--rule", "events 1000/1h mute 1s"]);
-    for _ in 0..20 {
-        let mut messages = Vec::new();
-        for user in 0..100 {
-            let request = server.request("POST", ROOM).header("x-user-id", user.to_string());
-            messages.push(server.spawn_body(request, r#"{"text": "hello"}"#));
-        }
-        for message in messages {
-            assert_eq!(message.await.unwrap().status, 202);
-        }
-    }
-    let logs = stop(server);
-    let lines: Vec<&str> = logs.lines().filter(|line| line.contains("the queue is full")).collect();
-    assert!((1..20).contains(&lines.len()), "{} lines", lines.len());
-    assert!(lines.iter().all(|line| line.contains("times=")), "{lines:?}");
 }
