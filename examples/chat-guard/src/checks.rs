@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tower_sliding_window::moderation::{Message, SpeechMonitor};
 
 use crate::board::{Board, Place, Post};
@@ -21,6 +21,9 @@ const MOST_BYTES: u32 = 64 * 1024 * 1024;
 const MOST_BYTES_OF_ONE: usize = 4 * 1024 * 1024;
 /// What a message costs beside its text, with the call to Redis.
 const OVERHEAD: usize = 4 * 1024;
+/// How long after the answer the checks of a sender begin. On a busy machine they would otherwise take
+/// the processor while the answer is on its way, and longer for who is not muted.
+const PAUSE: Duration = Duration::from_millis(10);
 /// How long the checks that are left at the end may take.
 const LAST_CHECKS: Duration = Duration::from_secs(10);
 
@@ -82,6 +85,7 @@ impl Checks {
     }
 
     async fn check_all(self, from: Name) {
+        sleep(PAUSE).await;
         while let Some(next) = self.next(&from) {
             let mut message = Message::from(&from).text(&next.text);
             if let Place::Private(peer) = &next.place {
