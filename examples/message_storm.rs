@@ -32,6 +32,7 @@ struct Args {
     webhook: WebhookFlags,
 }
 
+const LINE: &str = "GROUP<TAB>MESSAGE-ID";
 static UNCOUNTED: Throttle = Throttle::new();
 type Error = Box<dyn std::error::Error>;
 
@@ -81,14 +82,13 @@ async fn record_all(detector: &StormDetector, simulated: bool) -> Result<(), Err
             failed
         });
     }
-    let mut input = (!simulated).then(|| Lines::of_stdin("GROUP<TAB>MESSAGE-ID"));
-    let mut numbers = 0..200;
+    let (mut input, mut numbers) = ((!simulated).then(|| Lines::of_stdin(LINE)), 0..200);
     while let Some((number, line)) = match &mut input {
         None => simulate(numbers.next()).await,
         Some(input) => input.next().await?,
     } {
         let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
-            eprintln!("line {number} is skipped: write GROUP<TAB>MESSAGE-ID");
+            eprintln!("line {number} is skipped: write {LINE}");
             continue;
         };
         let (group, id) = (line[..tab].to_vec(), line[tab + 1..].trim_ascii_end().to_vec());

@@ -340,7 +340,8 @@ mod tests {
     #[tokio::test]
     async fn a_flood_drops_its_own_messages() {
         // By one sender in many rooms, in a few rooms by many senders, and of muted senders.
-        let floods: [(fn(usize) -> (String, String), bool); 4] = [
+        type Flood = fn(usize) -> (String, String);
+        let floods: [(Flood, bool); 4] = [
             (|it| ("mallory".into(), it.to_string()), true),
             (|it| (it.to_string(), (it % 400).to_string()), true),
             (|it| ((it % 400).to_string(), it.to_string()), true),
