@@ -7,17 +7,24 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, BufReader};
+use clap::Parser;
+use example_support::lines::Lines;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinSet, yield_now};
+use tokio::time::Instant;
 use tower_sliding_window::{Limiter, MemoryStore, Policy, RedisStore, WaitError};
 
-const HELP: &str = r"Reads lines RECEIVER<TAB>TEXT and sends each receiver at most so many in any window.
-  --quota LIMIT/WINDOW   default 2/10m; several quotas as 2/10m,20/1d
-  --wait                 holds messages and sends them later, in order for each receiver
-  --redis URL            shares the quotas with other processes, as redis://127.0.0.1:6379
-Prints `sent receiver=R text=T` or `held receiver=R retry_after=17s`, rounded up.
-";
+/// Reads lines RECEIVER<TAB>TEXT and sends each receiver at most so many in any window. Prints `sent
+/// receiver=R text=T` or `held receiver=R retry_after=17s`, rounded up.
+#[derive(Parser)]
+struct Args {
+    #[arg(long, default_value = "2/10m", help = "LIMIT/WINDOW; several quotas as 2/10m,20/1d")]
+    quota: Policy,
+    #[arg(long, help = "Holds messages and sends them later, in order for each receiver")]
+    wait: bool,
+    #[arg(long, help = "URL to share the quotas with other processes, as redis://127.0.0.1:6379")]
+    redis: Option<String>,
+}
 
 const MOST_HELD: usize = 10_000;
 
@@ -26,56 +33,53 @@ type Error = Box<dyn std::error::Error>;
 // One thread polls tasks in the order in which they were spawned.
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let result = run().await.inspect_err(|error| eprintln!("error: {error}"));
+    let result = run(Args::parse()).await.inspect_err(|error| eprintln!("error: {error}"));
     // A return from here would wait for the next line of the input.
     std::process::exit(result.is_err().into());
 }
 
-async fn run() -> Result<(), Error> {
-    if std::env::args().any(|arg| arg == "-h" || arg == "--help") {
-        return Ok(io::stdout().write_all(HELP.as_bytes())?);
-    }
-    let (mut quota, mut wait, mut redis) = ("2/10m".to_owned(), false, None);
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--wait" => wait = true,
-            "--quota" => quota = args.next().ok_or("--quota needs LIMIT/WINDOW")?,
-            "--redis" => redis = Some(args.next().ok_or("--redis needs a URL")?),
-            _ => return Err(format!("unknown option {arg}; see --help").into()),
-        }
-    }
-    let policy = quota.parse::<Policy>().map_err(|why| format!("--quota {quota}: {why}"))?;
-    let limiter = match redis {
-        Some(url) => Limiter::new(policy.named("receiver"), RedisStore::connect(url).await?),
-        None => Limiter::new(policy.named("receiver"), MemoryStore::new()),
+async fn run(args: Args) -> Result<(), Error> {
+    let policy = args.quota.named("receiver");
+    let limiter = match args.redis {
+        Some(url) => Limiter::new(policy, RedisStore::connect(url).await?),
+        None => Limiter::new(policy, MemoryStore::new()),
     };
-    send_all(&limiter, wait).await
+    send_all(&limiter, args.wait).await
 }
 
 async fn send_all(limiter: &Limiter, wait: bool) -> Result<(), Error> {
     let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    let (mut held, mut number, mut open) = (JoinSet::new(), 0, true);
+    let mut lines = Lines::of_stdin("RECEIVER<TAB>TEXT");
+    let (mut held, mut last, mut open, mut result) = (JoinSet::new(), Instant::now(), true, Ok(()));
     while open || !held.is_empty() {
         tokio::select! {
             biased;
             _ = int.recv() => break,
             _ = term.recv() => break,
             Some(result) = held.join_next() => result??,
-            line = lines.next_line(), if open && held.len() < MOST_HELD => {
-                number += 1;
-                let line = line.map_err(|why| format!("can't read line {number}: {why}"))?;
-                let Some(line) = line else { open = false; continue };
-                let Some((to, text)) = line.split_once('\t') else {
+            line = lines.next(), if open && held.len() < MOST_HELD => {
+                let Some((number, line)) = line.unwrap_or_else(|why| {
+                    // What is held is sent all the same.
+                    result = Err(format!("can't read the input: {why}").into());
+                    None
+                }) else {
+                    open = false;
+                    if !held.is_empty() {
+                        let wait = last.saturating_duration_since(Instant::now()).as_secs_f64().ceil();
+                        eprintln!("sending the {} messages that are held; the last in about {wait}s", held.len());
+                    }
+                    continue;
+                };
+                let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
                     eprintln!("line {number} is skipped: write RECEIVER<TAB>TEXT");
                     continue;
                 };
+                let (to, text) = (&line[..tab], &line[tab + 1..]);
                 // A wait of no length, which does not overtake the messages that are held.
                 match limiter.until_admitted_within(to, Duration::ZERO).await {
                     Ok(_) => send_now(to, text)?,
                     Err(error) => {
-                        print_held(to, &error)?;
+                        last = last.max(Instant::now() + print_held(to, &error)?);
                         if wait {
                             held.spawn(send_later(limiter.clone(), to.to_owned(), text.to_owned()));
                             // It begins to wait before the next line is read.
@@ -89,11 +93,11 @@ async fn send_all(limiter: &Limiter, wait: bool) -> Result<(), Error> {
     if !held.is_empty() {
         return Err(format!("stopped; messages that are not sent: {}", held.len()).into());
     }
-    Ok(())
+    result
 }
 
 /// Sends a message as soon as its receiver may have it, after those that wait for the same receiver.
-async fn send_later(limiter: Limiter, to: String, text: String) -> io::Result<()> {
+async fn send_later(limiter: Limiter, to: Vec<u8>, text: Vec<u8>) -> io::Result<()> {
     while let Err(error) = limiter.until_admitted(&*to).await {
         // Redis failed. The message goes to the end of the queue.
         tokio::time::sleep(print_held(&to, &error)?).await;
@@ -101,13 +105,15 @@ async fn send_later(limiter: Limiter, to: String, text: String) -> io::Result<()
     send_now(&to, &text)
 }
 
-fn send_now(receiver: &str, text: &str) -> io::Result<()> {
+fn send_now(receiver: &[u8], text: &[u8]) -> io::Result<()> {
+    let [receiver, text] = [receiver, text].map(String::from_utf8_lossy);
     // Stands for the delivery. The quotes keep a text from forging a line.
     writeln!(io::stdout(), "sent receiver={receiver:?} text={text:?}")
 }
 
-fn print_held(receiver: &str, error: &WaitError) -> io::Result<Duration> {
+fn print_held(receiver: &[u8], error: &WaitError) -> io::Result<Duration> {
     let pause = error.retry_after().unwrap_or(Duration::from_secs(1));
+    let receiver = String::from_utf8_lossy(receiver);
     let seconds = pause.as_secs_f64().ceil();
     writeln!(io::stdout(), "held receiver={receiver:?} retry_after={seconds}s")?;
     Ok(pause)

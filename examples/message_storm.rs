@@ -10,9 +10,8 @@ use std::io::{Write, stderr, stdout};
 use std::time::Duration;
 
 use clap::Parser;
-use example_support::flags::span;
 use example_support::webhook::{Webhook, WebhookFlags, plain};
-use tokio::io::{AsyncBufReadExt, BufReader, stdin};
+use example_support::{flags::span, lines::Lines, logs::Throttle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::{sync::mpsc, task::JoinSet, time};
 use tower_sliding_window::{MemoryStore, Quota, RedisStore, StormDetector, StormEvent};
@@ -33,6 +32,8 @@ struct Args {
     webhook: WebhookFlags,
 }
 
+const LINE: &str = "GROUP<TAB>MESSAGE-ID";
+static UNCOUNTED: Throttle = Throttle::new();
 type Error = Box<dyn std::error::Error>;
 
 #[tokio::main]
@@ -68,38 +69,41 @@ async fn record_all(detector: &StormDetector, simulated: bool) -> Result<(), Err
     for _ in 0..64 {
         let (lane, mut messages) = mpsc::channel::<(Vec<u8>, Vec<u8>)>(16);
         lanes.push(lane);
-        let (detector, mut failed) = (detector.clone(), None);
+        let (detector, mut failed) = (detector.clone(), false);
         tasks.spawn(async move {
             while let Some((group, id)) = messages.recv().await {
                 // While the store does not answer, the group goes on: nothing is refused.
-                failed = detector.record(group, id).await.err().or(failed);
+                let Err(error) = detector.record(group, id).await else { continue };
+                UNCOUNTED.log(move |n| eprintln!("{n} messages may not be counted: {error}"));
+                failed = true;
             }
             failed
         });
     }
-    let (mut input, mut numbers) = (BufReader::new(stdin()).split(b'\n'), 0..200);
-    while let Some(line) = match simulated {
-        true => simulate(numbers.next()).await,
-        false => input.next_segment().await?,
+    let (mut input, mut numbers) = ((!simulated).then(|| Lines::of_stdin(LINE)), 0..200);
+    while let Some((number, line)) = match &mut input {
+        None => simulate(numbers.next()).await,
+        Some(input) => input.next().await?,
     } {
         let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
-            eprintln!("a line is skipped: write GROUP<TAB>MESSAGE-ID");
+            eprintln!("line {number} is skipped: write {LINE}");
             continue;
         };
         let (group, id) = (line[..tab].to_vec(), line[tab + 1..].trim_ascii_end().to_vec());
         lanes[hasher.hash_one(&group) as usize % 64].send((group, id)).await?;
     }
     drop(lanes);
-    let failed = tasks.join_all().await.into_iter().flatten().next();
-    eprintln!("all messages are recorded; waiting for the end of the storms (Ctrl-C stops)");
+    let failed = tasks.join_all().await.contains(&true);
+    let (left, window) = (detector.watched(), detector.rule().threshold().window());
+    eprintln!("waiting for the end of {left} storms, up to {window:?} (Ctrl-C stops)");
     detector.settled().await;
-    failed.map_or(Ok(()), |error| Err(format!("some messages may not be counted: {error}").into()))
+    if failed { Err("some messages may not be counted".into()) } else { Ok(()) }
 }
 
-async fn simulate(number: Option<u32>) -> Option<Vec<u8>> {
+async fn simulate(number: Option<u64>) -> Option<(u64, Vec<u8>)> {
     time::sleep(Duration::from_millis(5)).await;
     let group = if number? % 4 == 0 { "calm" } else { "stormy" };
-    Some(format!("{group}\t{}-{}", std::process::id(), number?).into_bytes())
+    Some((number?, format!("{group}\t{}-{}", std::process::id(), number?).into_bytes()))
 }
 
 fn tell(event: &StormEvent, webhook: &Webhook) {

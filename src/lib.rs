@@ -121,7 +121,6 @@
 //! | `sliding_window_mutes_total` | `rule` | mutes that were imposed or lengthened |
 //! | `sliding_window_mute_hook_panics_total` | | panics of the hook for mutes |
 //! | `sliding_window_mute_events_lost_total` | | lost replies to mute requests that are not queried again, because there are too many or there is no runtime |
-//! | `sliding_window_messages_shed_total` | | messages that were dropped because the queue of a speech monitor was full |
 //!
 //! Where nothing else is said, a metric is a counter. The label `policy` tells the rules of a layer apart,
 //! so give each policy a name. Names, units and texts of help follow the conventions of Prometheus and

@@ -169,7 +169,6 @@ mod message;
 mod monitor;
 mod normalised;
 mod page;
-mod queue;
 #[cfg(feature = "redis")]
 mod redis;
 mod rule;
@@ -182,5 +181,4 @@ pub use self::message::Message;
 pub use self::monitor::SpeechMonitor;
 pub use self::normalised::normalised;
 pub use self::page::{MuteCursor, MutePage, ParseMuteCursorError};
-pub use self::queue::{SpeechQueue, Submitted};
 pub use self::rule::{Counted, ParseRuleError, Rule, RuleError};

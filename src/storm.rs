@@ -71,7 +71,7 @@
 //! - If a message is delivered again, that is another call. It gets no event.
 //! - If the process ends between decision and alert, that event is lost. The other event of the storm,
 //!   its start or its end, is still delivered, and so is the next reminder.
-//! - The hook has its own thread, so it may block. Up to 1,024 events wait for it; a further event is
+//! - The hook has its own thread, so it may block. Up to 100,000 events wait for it; a further event is
 //!   dropped and counted.
 //!
 //! # If the store fails
@@ -104,7 +104,7 @@
 //! that does not fit is a [`StoreError::TooManyBytes`](crate::StoreError::TooManyBytes) and is not
 //! counted.
 //!
-//! A process schedules at most 10,000 checks. Storms beyond that end by a check of another process, or
+//! A process schedules at most 100,000 checks. Storms beyond that end by a check of another process, or
 //! by the next message. The checks need a tokio runtime: without one, only messages end storms.
 //!
 //! [`examples/message_storm.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/message_storm.rs

@@ -278,9 +278,12 @@ pub(crate) fn storm_ended(name: &str, peak: u32, lasted: Duration) {
 
 /// Reports an event of a storm that is not passed to the hook, because too many events wait.
 #[cfg(feature = "storm")]
-pub(crate) fn storm_event_shed() {
+pub(crate) fn storm_event_shed(times: u64) {
     count!("sliding_window_storm_alerts_shed_total");
-    event!(warn, "an event of a storm is not passed to the hook: too many events wait");
+    // So that a flood of them is a few lines.
+    if times.is_power_of_two() {
+        event!(warn, times, "events of storms are not passed to the hook: too many wait");
+    }
 }
 
 #[cfg(feature = "storm")]
@@ -306,11 +309,4 @@ pub(crate) fn mute_hook_panicked() {
 pub(crate) fn mute_event_lost() {
     count!("sliding_window_mute_events_lost_total");
     event!(warn, "a mute may be missing at the hook: the reply of the store was lost");
-}
-
-/// Reports a message that is not checked, because too many wait.
-#[cfg(feature = "moderation")]
-pub(crate) fn message_shed() {
-    count!("sliding_window_messages_shed_total");
-    event!(debug, "a message is not checked: too many wait");
 }

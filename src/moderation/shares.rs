@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::key::Key;
 
-/// Of each sender, as many messages as its share are under way. Further ones wait or are refused.
+/// Of each sender, as many messages as its share are under way. Further ones wait.
 pub(super) struct Shares {
     share: usize,
     senders: Mutex<HashMap<Key, Sender, RandomState>>,
@@ -38,13 +38,6 @@ impl Shares {
         // The semaphore is never closed.
         entered.permit = room.acquire_owned().await.ok();
         entered
-    }
-
-    /// Returns `None` if there is no room in the share of a sender.
-    pub(super) fn try_take(self: &Arc<Self>, sender: &Key) -> Option<UnderWay> {
-        let (mut entered, room) = self.enter(sender);
-        entered.permit = Some(room.try_acquire_owned().ok()?);
-        Some(entered)
     }
 
     fn enter(self: &Arc<Self>, sender: &Key) -> (UnderWay, Arc<Semaphore>) {

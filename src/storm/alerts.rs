@@ -9,8 +9,9 @@ use super::reading::StormEvent;
 use crate::hook::Hook;
 use crate::telemetry;
 
-/// How many events may wait for the hook.
-const CAPACITY: usize = 1024;
+/// How many events may wait for the hook: as many as storms that start at once. An event takes about
+/// 200 bytes, and none until it waits.
+const CAPACITY: usize = 100_000;
 
 /// A bounded queue of events for a hook, with a thread that starts at the first event.
 ///
@@ -38,8 +39,7 @@ impl Alerts {
         let is_queued =
             jobs.as_ref().is_some_and(|jobs| jobs.try_send(Job::Deliver(event.clone())).is_ok());
         if !is_queued {
-            self.shed.fetch_add(1, Ordering::Relaxed);
-            telemetry::storm_event_shed();
+            telemetry::storm_event_shed(self.shed.fetch_add(1, Ordering::Relaxed) + 1);
         }
     }
 

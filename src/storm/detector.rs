@@ -59,7 +59,7 @@ impl StormDetector {
     /// detector caused. Defaults to none.
     ///
     /// The hook runs on a thread of its own, for one event at a time. It may block: callers of
-    /// [`StormDetector::record`] do not wait for it. Up to 1,024 events wait for the hook. **A further
+    /// [`StormDetector::record`] do not wait for it. Up to 100,000 events wait for the hook. **A further
     /// event is dropped**, and counted in [`StormDetector::shed`]. A panic of the hook is caught and
     /// counted in [`StormDetector::panicked`].
     ///

@@ -10,8 +10,9 @@ use uuid::Uuid;
 
 use crate::key::Key;
 
-/// How many rechecks may be scheduled.
-const CAPACITY: usize = 10_000;
+/// How many rechecks may be scheduled. The end of a storm beyond that is found by the next message of its
+/// group only.
+const CAPACITY: usize = 100_000;
 /// The pause before a failed recheck is repeated. It doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);

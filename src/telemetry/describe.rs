@@ -80,10 +80,6 @@ const COUNTERS: &[(&str, &str)] = &[
         "sliding_window_mute_events_lost_total",
         "Lost replies to mute requests that are not queried again.",
     ),
-    (
-        "sliding_window_messages_shed_total",
-        "Messages that were dropped because a queue, or the share of a sender in it, was full.",
-    ),
 ];
 
 const GAUGES: &[(&str, Unit, &str)] = &[

@@ -3,7 +3,7 @@
 mod lost_replies;
 mod monitor;
 mod outage;
-mod queue;
+mod shares;
 mod spam;
 mod wrong_designs;
 

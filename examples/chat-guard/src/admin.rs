@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tower_sliding_window::Key;
 use tower_sliding_window::moderation::{Mute, MutePage, SpeechMonitor};
 
+use crate::checks::Checks;
 use crate::names::Named;
 use example_support::admin::{PageQuery, no_page, page};
 use example_support::body::WholeBody;
@@ -24,8 +25,10 @@ use example_support::problem::{Problem, whole_seconds};
 const LARGEST_PAGE: usize = 1_000;
 
 /// Returns the routes for an operator.
-pub(crate) fn routes(monitor: SpeechMonitor) -> Router {
+pub(crate) fn routes(monitor: SpeechMonitor, checks: Checks) -> Router {
+    let waiting = async move || Json(json!({ "messages": checks.waiting() }));
     Router::new()
+        .route("/admin/waiting", get(waiting))
         .route("/admin/mutes", get(list))
         .route("/admin/mutes/{user}", get(show).put(impose).delete(lift))
         .with_state(monitor)

@@ -1,9 +1,9 @@
 //! [`Args`]: the command line.
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use clap::Parser;
+use tower_sliding_window::Policy;
 use tower_sliding_window::moderation::{Counted, Rule, RuleError};
 
 use crate::names::Name;
@@ -22,15 +22,18 @@ use example_support::webhook::WebhookFlags;
     mut_arg("admin_token", |token| token.env("CHAT_GUARD_ADMIN_TOKEN")),
     mut_arg("alert_webhook", |url| url.env("CHAT_GUARD_ALERT_WEBHOOK")),
     after_help = "\
-Try it. The third message within a minute gets the same response, but is not delivered:
+Try it. The third message within a minute gets the same response, but bob does not see it:
   for i in 1 2 3; do curl -i -H 'x-user-id: mallory' -d '{\"text\": \"cheap gold!\"}' \\
     http://127.0.0.1:3000/rooms/lobby/messages; done
-  curl http://127.0.0.1:3000/rooms/lobby/messages
+  curl -H 'x-user-id: bob' http://127.0.0.1:3000/rooms/lobby/messages
 
 Routes:
-  POST   /rooms/{room}/messages, /private/{peer}   {\"text\": \"...\"} from the user in x-user-id
-  GET    /rooms/{room}/messages, /private/{peer}   the newest 100 messages that were delivered, within
-                                                   256 kB; to the user in x-user-id their own too
+  POST   /rooms/{room}/messages, /private/{peer}   {\"text\": \"...\"} from the user in x-user-id. The 202
+                                                   comes before the check, and the same for all
+  GET    /rooms/{room}/messages                    to the user in x-user-id: the newest 100 messages,
+                                                   within 256 kB, that were delivered, and their own
+  GET    /private/{peer}                           the same between the two; /private/{own name}: of all
+                                                   to the user, the newest of each sender first
 
 Mutes, with --admin 127.0.0.1:3001 and a token in CHAT_GUARD_ADMIN_TOKEN:
   mutes() { curl -i -H \"authorization: Bearer $CHAT_GUARD_ADMIN_TOKEN\" \"$@\"; }
@@ -38,6 +41,7 @@ Mutes, with --admin 127.0.0.1:3001 and a token in CHAT_GUARD_ADMIN_TOKEN:
   mutes http://127.0.0.1:3001/admin/mutes/mallory                          # 404 if there is none
   mutes -X PUT -d '{\"for\": \"1h\"}' http://127.0.0.1:3001/admin/mutes/mallory
   mutes -X DELETE http://127.0.0.1:3001/admin/mutes/mallory
+  mutes http://127.0.0.1:3001/admin/waiting        # how many messages wait for their check
 
 This server checks no identity: put your authentication in front of it.
 RUST_LOG sets what is logged, to stderr; `info` unless it is set. User ids appear from `debug` on."
@@ -86,11 +90,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "USER")]
     pub(crate) exempt: Vec<Name>,
 
-    /// Checks messages after their delivery, from a queue of this capacity, of which a user gets a
-    /// hundredth, or 16 places. A message that finds no place is not checked. If left out, each message is checked before its delivery, and the
-    /// one that completes a rule is not delivered either.
-    #[arg(long, value_name = "CAPACITY")]
-    pub(crate) queue: Option<NonZeroUsize>,
+    /// How many messages a user may post; one more is a 429 with Retry-After, muted or not. Several
+    /// quotas as `30/10s,300/10m`.
+    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "30/10s,300/10m")]
+    pub(crate) quota: Policy,
 
     #[command(flatten)]
     pub(crate) admin: AdminFlags,

@@ -14,6 +14,7 @@ mod admin;
 mod args;
 mod audit;
 mod board;
+mod checks;
 mod history;
 mod names;
 mod routes;
@@ -27,7 +28,8 @@ use tower_sliding_window::MemoryStore;
 use tower_sliding_window::moderation::SpeechMonitor;
 
 use crate::args::Args;
-use crate::routes::{Chat, routes};
+use crate::checks::Checks;
+use crate::routes::routes;
 use example_support::admin::Admin;
 use example_support::program::exit_code;
 use example_support::server::Server;
@@ -47,7 +49,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let webhook = Webhook::new(&args.webhook)?;
     let monitor = monitor(&args).await?.exempt(&args.exempt).first_mutes(args.first_mutes.clone());
     let monitor = monitor.on_mute(audit::hook(webhook.clone()));
-    let chat = Chat::new(monitor.clone(), args.queue);
+    let checks = Checks::new(monitor.clone());
 
     server.announce("listening on")?;
     if let Some(admin) = &admin {
@@ -55,11 +57,11 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     }
     let serve_admin = async {
         if let Some(admin) = admin {
-            admin.serve(admin::routes(monitor)).await;
+            admin.serve(admin::routes(monitor, checks.clone())).await;
         }
     };
-    tokio::join!(server.serve(routes(chat.clone())), serve_admin);
-    chat.finish().await;
+    tokio::join!(server.serve(routes(checks.clone(), args.quota)), serve_admin);
+    checks.finish().await;
     // What is left then is lost.
     let _ = tokio::time::timeout(LAST_ALERTS, webhook.flush()).await;
     Ok(())

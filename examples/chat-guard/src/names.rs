@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use axum::extract::{FromRequestParts, OptionalFromRequestParts, Path};
+use axum::extract::{FromRequestParts, Path};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use serde::Serialize;
@@ -12,10 +12,11 @@ use tower_sliding_window::Key;
 use example_support::problem::Problem;
 
 /// The header that names the user.
-const USER: &str = "x-user-id";
+pub(crate) const USER: &str = "x-user-id";
 
-/// The name of a user or a room: 1 to 128 bytes of UTF-8.
-#[derive(Clone, PartialEq, Eq, Hash, Serialize)]
+/// The name of a user or a room: 1 to 128 bytes of UTF-8. The default is none of them, and the first in
+/// the order of names.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub(crate) struct Name(String);
 
 impl Name {
@@ -56,29 +57,17 @@ impl From<&Name> for Key {
 /// The user that sends a request. The authentication in front of this server sets `x-user-id`.
 pub(crate) struct User(pub(crate) Name);
 
-impl User {
-    fn of(parts: &Parts) -> Result<Option<Self>, Problem> {
-        let mut values = parts.headers.get_all(USER).iter();
-        let Some(value) = values.next().filter(|value| !value.is_empty()) else { return Ok(None) };
-        let name = std::str::from_utf8(value.as_bytes()).ok().and_then(Name::new);
-        let only = name.filter(|_| values.next().is_none());
-        only.map(|name| Some(Self(name))).ok_or_else(|| Problem::bad_user(format!("header {USER}")))
-    }
-}
-
 impl<S: Sync> FromRequestParts<S> for User {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        Self::of(parts)?.ok_or_else(|| Problem::no_user(format!("header {USER}")))
-    }
-}
-
-impl<S: Sync> OptionalFromRequestParts<S> for User {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Problem> {
-        Self::of(parts)
+        let place = || format!("header {USER}");
+        let mut values = parts.headers.get_all(USER).iter();
+        let value = values.next().filter(|value| !value.is_empty());
+        let value = value.ok_or_else(|| Problem::no_user(place()))?;
+        let name = std::str::from_utf8(value.as_bytes()).ok().and_then(Name::new);
+        let only = name.filter(|_| values.next().is_none());
+        only.map(Self).ok_or_else(|| Problem::bad_user(place()))
     }
 }
 

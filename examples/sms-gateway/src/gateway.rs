@@ -185,10 +185,10 @@ impl Gateway {
     /// Gives the places of a message back that the downstream never had.
     async fn give_back(&self, admitted: &Admitted) {
         static STAYS: Throttle = Throttle::new();
-        if let Err(error) = self.limiter.cancel(admitted).await
-            && let Some(times) = STAYS.pass()
-        {
-            tracing::warn!(%error, times, "a message that was not sent stays counted");
+        if let Err(error) = self.limiter.cancel(admitted).await {
+            STAYS.log(move |times| {
+                tracing::warn!(%error, times, "a message that was not sent stays counted");
+            });
         }
     }
 }

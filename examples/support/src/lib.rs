@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod body;
 pub mod flags;
+pub mod lines;
 pub mod logs;
 pub mod plot;
 #[cfg(feature = "policies")]

@@ -155,17 +155,6 @@ impl Throttle {
         Self(Mutex::new(Waiting { passed: None, times: 0 }))
     }
 
-    /// Counts an occurrence. Returns how many there were since the last line, this one among them, if
-    /// there was no line in the last second. Those after the last line wait for the next occurrence:
-    /// [`Throttle::log`] tells them by itself.
-    pub fn pass(&self) -> Option<u64> {
-        let mut waiting = lock(&self.0);
-        waiting.times += 1;
-        let now = Instant::now();
-        let is_quiet = waiting.passed.is_some_and(|passed| now.duration_since(passed) < PERIOD);
-        (!is_quiet).then(|| waiting.pass(now))
-    }
-
     /// Counts an occurrence, and calls `log` with how many there are: at once, or, if there was a line
     /// in the last second, when that is over, for the first occurrence since.
     ///

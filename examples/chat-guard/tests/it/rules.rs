@@ -11,7 +11,7 @@ async fn exempt_users_are_not_muted() {
             }
         }
         assert_eq!(mute(server, "support").await, None);
-        assert_eq!(seen(server, "/private/9", "").await, ["support: how can I help you?"]);
+        assert_eq!(seen(server, "/private/9", "9").await, ["support: how can I help you?"]);
         assert!(mute(server, "mallory").await.is_some());
     })
     .await;

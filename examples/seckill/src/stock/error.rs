@@ -34,28 +34,28 @@ impl From<StockError> for Problem {
         match error {
             StockError::Store(error) => error.into(),
             StockError::NotReplicated { confirmed, wanted } => {
-                if let Some(times) = NOT_REPLICATED.pass() {
+                NOT_REPLICATED.log(move |times| {
                     tracing::warn!(
                         confirmed,
                         wanted,
                         times,
                         "orders are answered with 503: too few replicas confirm them"
                     );
-                }
+                });
                 let title = "The order is not safe yet";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "not-replicated", title)
                     .detail("It may stand. Send the same request again to find out: it never orders twice.")
                     .retry_after(SOON)
             }
             StockError::Lost(sku) => {
-                if let Some(times) = LOST.pass() {
+                LOST.log(move |times| {
                     tracing::error!(
                         %sku,
                         times,
                         "REDIS HAS LOST THE STOCK OF A SKU ON SALE, and maybe orders: nothing is sold \
                          until an operator has restored SKU and orders, or set the stock anew"
                     );
-                }
+                });
                 let title = "The stock of this SKU is not known";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "stock-lost", title).retry_after(LATER)
             }

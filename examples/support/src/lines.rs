@@ -1,0 +1,82 @@
+//! [`Lines`]: the lines of an input that may be anything.
+
+use std::io;
+
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader, Stdin, stdin};
+
+/// The longest line, in bytes.
+const LONGEST: usize = 64 * 1024;
+
+/// Reads lines of any bytes. A line of more than 64 KiB is skipped, which it says on stderr.
+pub struct Lines<R> {
+    input: R,
+    line: Vec<u8>,
+    number: u64,
+    is_too_long: bool,
+}
+
+impl Lines<BufReader<Stdin>> {
+    /// Reads stdin, and says on stderr what it expects there.
+    pub fn of_stdin(expected: &str) -> Self {
+        eprintln!("reading messages from stdin, a line {expected} each (Ctrl-D ends the input)");
+        Self::new(BufReader::new(stdin()))
+    }
+}
+
+impl<R: AsyncBufRead + Unpin> Lines<R> {
+    fn new(input: R) -> Self {
+        Self { input, line: Vec::new(), number: 0, is_too_long: false }
+    }
+
+    /// Returns the next line with its number, or `None` at the end. If the future is dropped, the next
+    /// call goes on where it was.
+    ///
+    /// # Errors
+    ///
+    /// That of the input.
+    pub async fn next(&mut self) -> io::Result<Option<(u64, Vec<u8>)>> {
+        loop {
+            let read = self.input.fill_buf().await?;
+            let end = read.iter().position(|byte| *byte == b'\n');
+            let part = &read[..end.unwrap_or(read.len())];
+            let (is_over, used) = (read.is_empty(), part.len() + usize::from(end.is_some()));
+            self.is_too_long |= self.line.len() + part.len() > LONGEST;
+            if !self.is_too_long {
+                self.line.extend_from_slice(part);
+            }
+            self.input.consume(used);
+            if end.is_none() && !is_over {
+                continue;
+            }
+            if is_over && self.line.is_empty() && !self.is_too_long {
+                return Ok(None);
+            }
+            self.number += 1;
+            let line = std::mem::take(&mut self.line);
+            if !std::mem::take(&mut self.is_too_long) {
+                return Ok(Some((self.number, line)));
+            }
+            eprintln!("line {} is skipped: it is longer than {LONGEST} bytes", self.number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn lines_are_any_bytes_of_bounded_length() {
+        let longest = vec![b'x'; LONGEST];
+        let input = [&b"a\n\n\xff\n"[..], &longest, b"\n", &longest, b"x\nb\n", &longest, b"x"];
+        let input = input.concat();
+        // In parts of a few bytes, as from a pipe.
+        let mut lines = Lines::new(BufReader::with_capacity(7, &input[..]));
+        let expected = [(1, b"a".to_vec()), (2, vec![]), (3, b"\xff".to_vec()), (4, longest)];
+        for line in expected.into_iter().chain([(6, b"b".to_vec())]) {
+            assert!(lines.next().await.unwrap() == Some(line));
+            assert!(lines.line.capacity() <= 2 * LONGEST);
+        }
+        assert!(lines.next().await.unwrap().is_none());
+    }
+}
