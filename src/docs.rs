@@ -10,8 +10,8 @@
 //!   recipe for language models.
 //! - [Configuration](configuration): policies from a file that is read again while the program runs, and
 //!   the networks that addresses are counted by.
-//! - [Why a key is denied](why_denied): the log of a key explained, and recorded decisions replayed under
-//!   other quotas.
+//! - [Why a key is denied](why_denied): the log of a key explained, and a quota tried
+//!   on live traffic.
 //! - [What clients see](responses): responses of one's own, and the fields that show a quota.
 //! - [Recipes](recipes): complete programs for common tasks.
 //! - [Migrating](migrating) from another rate limiter.

@@ -23,7 +23,7 @@ use crate::live::{Meter, count, mark_passed};
 use crate::opening::Opening;
 use crate::order::{OrderId, Sku};
 use crate::pages::Asset;
-use crate::stock::Outcome;
+use crate::stock::{Outcome, StockError};
 use crate::stock_cache::StockCache;
 use crate::user::{UserFrom, UserId, identify};
 use example_support::problem::{Problem, with_fallbacks};
@@ -110,7 +110,7 @@ async fn place_order(
     shop.opening.check()?;
     let sku = sku(path)?;
     let order_id = OrderId { sku: sku.clone(), uuid: Uuid::new_v4() };
-    match shop.stock.place(&order_id, &user).await? {
+    match shop.stock.place(&order_id, &user).await.map_err(StockError::of_an_order)? {
         Outcome::Placed => {
             tracing::debug!(%order_id, user = ?user.as_str(), "order placed");
             let location = [(LOCATION, format!("/orders/{order_id}"))];

@@ -27,6 +27,22 @@ pub(crate) enum StockError {
     Lost(Sku),
 }
 
+const MAY_STAND: &str =
+    "It may stand. Send the same request again to find out: it never orders twice.";
+
+impl StockError {
+    /// Returns the problem of a request to order, which says whether the order may stand.
+    pub(crate) fn of_an_order(self) -> Problem {
+        match self {
+            Self::Store(error) if error.may_have_counted() => {
+                Problem::from(error).detail(MAY_STAND)
+            }
+            Self::Store(error) => Problem::from(error).detail("No order was placed."),
+            other => other.into(),
+        }
+    }
+}
+
 impl From<StockError> for Problem {
     fn from(error: StockError) -> Self {
         static NOT_REPLICATED: Throttle = Throttle::new();
@@ -44,7 +60,7 @@ impl From<StockError> for Problem {
                 });
                 let title = "The order is not safe yet";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "not-replicated", title)
-                    .detail("It may stand. Send the same request again to find out: it never orders twice.")
+                    .detail(MAY_STAND)
                     .retry_after(SOON)
             }
             StockError::Lost(sku) => {
@@ -59,6 +75,29 @@ impl From<StockError> for Problem {
                 let title = "The stock of this SKU is not known";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "stock-lost", title).retry_after(LATER)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::to_bytes;
+    use axum::response::IntoResponse;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_503_says_whether_the_order_may_stand() {
+        for (error, detail) in [
+            (StoreError::Timeout, MAY_STAND),
+            (StoreError::Unavailable, "No order was placed."),
+            (StoreError::Overloaded, "No order was placed."),
+        ] {
+            let response = StockError::from(error).of_an_order().into_response();
+            assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+            let body = to_bytes(response.into_body(), 10_000).await.unwrap();
+            let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(problem["detail"], detail);
         }
     }
 }

@@ -154,7 +154,7 @@ impl RedisStock {
             // Redis may have placed the order. To place it again under the same id is safe. After a
             // timeout there is no time left for that.
             Err(error) if error.may_have_counted() && !matches!(error, StoreError::Timeout) => {
-                self.try_place(id, user).await?
+                self.try_place(id, user).await.map_err(|_| error)?
             }
             reply => reply?,
         };
