@@ -8,7 +8,7 @@ readonly slice=20000   # requests of one run of the load generator, between whic
 
 usage() {
   cat <<'HELP'
-usage: examples/seckill/load.sh [--redis | --memory] [--scale N] [--picture FILE]
+usage: examples/seckill/load.sh [--redis | --memory] [--scale N]
 
 Starts a Redis and two seckill servers of its own, sends them three rushes over 127.0.0.1, 34,000
 requests in all, and prints one table:
@@ -20,25 +20,24 @@ requests in all, and prints one table:
 Then it counts. Exit code 0: no user got past the quota and no stock was oversold. 1: one did, or
 requests were not answered; the reasons follow the table. 2: a program that it needs is missing.
 
-  --redis         fails with 2 if redis-server is missing; without it, --memory is used then
-  --memory        needs no Redis: one server that keeps everything itself. The requests admitted are
-                  then known from its responses alone
-  --scale N       sends N times as many requests; 1 if left out
-  --picture FILE  where the picture of the run goes, as SVG; target/seckill-load.svg if left out
+  --redis    fails with 2 if redis-server is missing; without it, --memory is used then
+  --memory   needs no Redis: one server that keeps everything itself. The requests admitted are
+             then known from its responses alone
+  --scale N  sends N times as many requests; 1 if left out
 
 Needs cargo, and for Redis redis-server and redis-cli on PATH. Installs the load generator `oha`
-with cargo if it is missing. PROGRAMS=DIRECTORY has it use `seckill` and `load_picture` from there
-in place of building them. Everything started here is stopped at the end, also after a failure.
+with cargo if it is missing. PROGRAMS=DIRECTORY has it use `seckill` from there in place of building
+it. Everything started here is stopped at the end, also after a failure.
 HELP
 }
 
-store='' scale=1 picture=''
+store='' scale=1
 while (($# > 0)); do
   case "$1" in
     --redis | --memory) store=${1#--} ;;
-    --scale | --picture)
+    --scale)
       [[ -n ${2-} ]] || { usage >&2; exit 2; }
-      if [[ $1 == --picture ]]; then picture=$2; else scale=$2; fi
+      scale=$2
       shift ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
@@ -48,7 +47,6 @@ done
 [[ $scale =~ ^([1-9][0-9]?|100)$ ]] || { echo "error: --scale takes a number from 1 to 100" >&2; exit 2; }
 readonly minutes=$((10 * scale))   # longer than the script runs, so that no window slides meanwhile
 readonly flood=$((20000 * scale)) crowd=$((4000 * scale)) rush=$((10000 * scale)) total=$((34000 * scale))
-[[ $picture == /* || -z $picture ]] || picture=$PWD/$picture
 
 missing=''
 for tool in redis-cli redis-server; do command -v "$tool" > /dev/null || missing=$tool; done
@@ -68,8 +66,7 @@ PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 work=$(mktemp -d "${TMPDIR:-/tmp}/seckill.XXXXXX")
 pids=()
 failures=()
-runs=()      # what the picture is drawn from, as SCENARIO=FILE
-sent=0       # requests of the whole run until now
+sent=0   # requests of the whole run until now
 
 stop_all() {
   for pid in ${pids[@]+"${pids[@]}"}; do
@@ -148,7 +145,6 @@ send() {
     during "$scenario: sending $size requests, after $sent of $total ($((100 * sent / total)) %)" \
       oha --no-tui --output-format csv --output "$file" -m POST -n "$size" -c "$connections" -t 10s \
       --connect-to "$first:$first" --connect-to "$first:$second" "$@"
-    runs+=("$scenario=$file")
     ((left -= size, sent += size)) || true
   done
   awk -F, 'FNR == 1 { offset = last; next }
@@ -236,15 +232,12 @@ if [[ -z $programs ]]; then
   target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
   programs=$target/release
 fi
-picture=${picture:-${target:-$programs}/seckill-load.svg}
 
 started=$SECONDS
 if [[ $store == memory ]]; then
-  servers="one server without Redis"
   echo "starting a server without Redis ..."
   start_server 1; first=$address second=$address
 else
-  servers="two servers on one Redis"
   echo "starting redis-server and two servers ..."
   start_redis
   redis_flags=(--redis "unix://$work/redis.sock" --prefix "$prefix")
@@ -260,7 +253,6 @@ echo "sending $total requests over $connections connections ..."
 send flood "$flood" "$url/flood/orders?user=flood-alice"
 send crowd "$crowd" --urls-from-file "$work/crowd.urls"
 send rush "$rush" --rand-regex-url "http://${first//./[.]}/seckill/rush/orders[?]user=rush-[0-9]{4}"
-"$programs/load_picture" --title "Load on $servers" "${runs[@]}" > "$picture"
 
 echo
 printf '%-8s %8s %10s %10s %10s  %-38s %8s %6s\n' \
@@ -268,8 +260,6 @@ printf '%-8s %8s %10s %10s %10s  %-38s %8s %6s\n' \
 report flood "$flood" 1000 1
 report crowd "$crowd" 10000 1005
 report rush "$rush" 100 10000
-echo
-echo "picture: $picture"
 
 (($(answers flood 201) + $(answers flood 409) == quota)) \
   || fail "flood: one user sent $flood requests, and not exactly $quota were admitted"

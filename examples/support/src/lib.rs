@@ -5,7 +5,6 @@ pub mod body;
 pub mod flags;
 pub mod lines;
 pub mod logs;
-pub mod plot;
 #[cfg(feature = "policies")]
 pub mod policies;
 pub mod problem;

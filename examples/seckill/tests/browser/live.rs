@@ -17,7 +17,7 @@ pub(crate) async fn open_live(chrome: &Chrome, server: &Server) -> Tab {
 }
 
 /// Types the token, and waits for the first sample.
-pub(crate) async fn sign_in(tab: &Tab) {
+async fn sign_in(tab: &Tab) {
     tab.fill("#token", TOKEN).await;
     tab.press("Enter").await;
     tab.sees("#connection", |text| text == "Live").await;

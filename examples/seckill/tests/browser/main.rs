@@ -2,7 +2,6 @@
 
 mod chrome;
 mod live;
-mod load;
 mod offenders;
 mod policies;
 mod screenshots;

@@ -20,7 +20,7 @@ async fn flood(server: &Server, user: &str) {
 }
 
 /// Has the page note when a person could see both the flood and the user that sends it.
-pub(crate) async fn watch(tab: &Tab, user: &str) {
+async fn watch(tab: &Tab, user: &str) {
     let script = r"window.shown = null;
         new MutationObserver(() => {
           const rows = (id) => [...document.querySelectorAll(`#${id} tr`)];

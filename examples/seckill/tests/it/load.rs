@@ -1,16 +1,14 @@
-//! `load.sh`: what it prints, draws and exits with. A stub takes the place of the load generator, so that
+//! `load.sh`: what it prints and exits with. A stub takes the place of the load generator, so that
 //! responses can be wrong.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use tempfile::TempDir;
 
 use crate::SECKILL;
-
-const LOAD_PICTURE: &str = env!("CARGO_BIN_EXE_load_picture");
 
 /// What `load.sh` runs, apart from Redis.
 const TOOLS: [&str; 13] = [
@@ -55,43 +53,34 @@ fn path(tools: &[&str]) -> TempDir {
     folder
 }
 
-/// Runs `load.sh`, and returns its exit code, what it printed and its picture.
-fn load(tools: &[&str], wrong: &str, flags: &[&str]) -> (Option<i32>, String, String) {
+/// Runs `load.sh`, and returns its exit code and what it printed.
+fn load(tools: &[&str], wrong: &str, flags: &[&str]) -> (Option<i32>, String) {
     let path = path(tools);
-    let picture = path.path().join("load.svg");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("load.sh");
     let programs = PathBuf::from(SECKILL).parent().unwrap().to_owned();
     let output = Command::new("bash")
         .arg(script)
         .args(flags)
-        .args(["--picture".as_ref(), picture.as_os_str()])
         .env_clear()
         .envs([("PATH", path.path()), ("HOME", path.path()), ("PROGRAMS", &programs)])
         .env("WRONG", wrong)
         .output()
         .unwrap();
-    let printed = text(&output);
-    (output.status.code(), printed, fs::read_to_string(picture).unwrap_or_default())
-}
-
-fn text(output: &Output) -> String {
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-    format!("{out}{err}")
+    (output.status.code(), format!("{out}{err}"))
 }
 
 #[test]
-fn load_without_redis_is_counted_and_drawn() {
-    let (code, printed, picture) = load(&TOOLS, "", &["--memory", "--scale", "2"]);
+fn load_without_redis_is_counted() {
+    let (code, printed) = load(&TOOLS, "", &["--memory", "--scale", "2"]);
     assert_eq!(code, Some(0), "{printed}");
     for part in [
         "flood: sending 20000 requests, after 20000 of 68000 (29 %) ... 0 s\n",
         "flood       40000 ",
         "ok: no user got past the quota of 5, and no stock was oversold",
-        "load.svg",
     ] {
         assert!(printed.contains(part), "{part}: {printed}");
     }
-    assert!(picture.contains(">sold out (410)<") && picture.contains(">rush<"), "{picture}");
 }
 
 #[test]
@@ -103,7 +92,7 @@ fn load_names_what_is_wrong() {
         ("status", "crowd: 1 answers are none of 201, 409, 410 and 429"),
         ("crash", "no such route\nerror: flood: "),
     ] {
-        let (code, printed, _) = load(&TOOLS, wrong, &["--memory"]);
+        let (code, printed) = load(&TOOLS, wrong, &["--memory"]);
         assert_eq!(code, Some(1), "{wrong}: {printed}");
         assert!(printed.contains(part), "{part}: {printed}");
         assert!(!printed.contains("\nok: "), "{printed}");
@@ -113,7 +102,7 @@ fn load_names_what_is_wrong() {
 #[test]
 fn load_on_redis_compares_it_with_responses() {
     // The stub says that orders were sold, and Redis has none.
-    let (code, printed, _) = load(&[&TOOLS[..], &REDIS].concat(), "", &["--redis"]);
+    let (code, printed) = load(&[&TOOLS[..], &REDIS].concat(), "", &["--redis"]);
     assert_eq!(code, Some(1), "{printed}");
     let part = "flood: the windows hold 0 admissions, but 5 requests were let through";
     assert!(printed.contains(part), "{printed}");
@@ -121,10 +110,10 @@ fn load_on_redis_compares_it_with_responses() {
 
 #[test]
 fn load_says_that_redis_is_missing() {
-    let (code, printed, _) = load(&TOOLS, "", &["--redis"]);
+    let (code, printed) = load(&TOOLS, "", &["--redis"]);
     assert_eq!(code, Some(2), "{printed}");
     assert!(printed.contains("error: redis-server is not on PATH\nhint: apt "), "{printed}");
-    let (code, printed, _) = load(&TOOLS, "", &[]);
+    let (code, printed) = load(&TOOLS, "", &[]);
     assert_eq!(code, Some(0), "{printed}");
     let part = "redis-server is not on PATH: one server that keeps everything itself is tested";
     assert!(printed.contains(part), "{printed}");
@@ -133,24 +122,7 @@ fn load_says_that_redis_is_missing() {
 #[test]
 fn load_refuses_wrong_flags() {
     for flags in [&["--scale", "0"][..], &["--scale"], &["--scal", "1"], &["flood"]] {
-        let (code, printed, _) = load(&TOOLS, "", flags);
+        let (code, printed) = load(&TOOLS, "", flags);
         assert_eq!(code, Some(2), "{flags:?}: {printed}");
-    }
-}
-
-#[test]
-fn a_file_that_is_no_run_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("run.csv");
-    let head = "request-start,DNS,DNS+dialup,Response-delay,request-duration,bytes,status";
-    for (content, part) in [
-        ("status\n".to_owned(), "no column \"request-start\""),
-        (format!("{head}\n0.1,,,0.1,0.2,2,200\n0.1,x\n"), "line 3: \"0.1,x\""),
-    ] {
-        fs::write(&file, content).unwrap();
-        let argument = format!("rush={}", file.display());
-        let output = Command::new(LOAD_PICTURE).arg(argument).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        assert!(text(&output).contains(part), "{part}: {output:?}");
     }
 }
