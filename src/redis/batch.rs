@@ -30,6 +30,9 @@ const MOST_YIELDS: usize = 8;
 /// half a millisecond.
 const MOST_PLACES: usize = 512;
 
+/// The most requests that wait. A process that gets more in a second can't serve them.
+const MOST_WAITING: usize = 65_536;
+
 type Result<T> = std::result::Result<T, StoreError>;
 
 /// A request to a script that takes several in one call, each with a reply of its own.
@@ -124,6 +127,8 @@ struct Queue<R: BatchedRequest> {
 struct Waiting<R: BatchedRequest> {
     request: R,
     since: Instant,
+    /// How many replies there were then.
+    replies: u64,
     caller: oneshot::Sender<Result<R::Reply>>,
 }
 
@@ -179,7 +184,13 @@ impl<R: BatchedRequest> Batch<R> {
             return Err(request);
         }
         let (caller, reply) = oneshot::channel();
-        queue.waiting.push_back(Waiting { request, since: now, caller });
+        if queue.waiting.len() >= MOST_WAITING && !R::OUTLIVES_CALLER {
+            drop(queue);
+            let _ = caller.send(Err(StoreError::Overloaded));
+            return Ok(reply);
+        }
+        let replies = self.0.client.replies();
+        queue.waiting.push_back(Waiting { request, since: now, replies, caller });
         let is_more = queue.waiting.len().is_multiple_of(MOST) && queue.tasks < MOST_CALLS;
         if !is_sending || is_more {
             queue.sending_since = Some(now);
@@ -324,7 +335,7 @@ impl<R: BatchedRequest> Shared<R> {
         {
             let is_late = now.saturating_duration_since(waiting.since) > LONGEST_WAIT;
             if !R::OUTLIVES_CALLER && is_late {
-                late.push(waiting.caller);
+                late.push(waiting);
             } else if R::OUTLIVES_CALLER || !waiting.caller.is_closed() {
                 waiting.request.end_wait();
                 places += waiting.request.places();
@@ -340,8 +351,8 @@ impl<R: BatchedRequest> Shared<R> {
         queue.sending_since = if is_over { None } else { Some(now) };
         drop(queue);
         // Not under the lock: it wakes the callers.
-        for caller in late {
-            let _ = caller.send(Err(StoreError::Overloaded));
+        for Waiting { caller, replies, .. } in late {
+            let _ = caller.send(Err(self.client.waited_too_long(replies)));
         }
         // Stable: requests for one log stay in their order.
         batch.sort_by(|one, other| one.request.compare(&other.request));

@@ -8,16 +8,20 @@ mod tests;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
+use redis::RedisResult;
+use tokio::runtime::Handle;
 use tokio::sync::futures::Notified;
 use tokio::time::{Sleep, sleep};
 
 use self::state::{Shared, State};
 use super::connection::{Connection, Connector};
 use super::outage::Outage;
+use super::reply;
 use crate::error::StoreError;
 
 /// A connection shared by all requests, with a circuit breaker.
@@ -58,6 +62,11 @@ impl CircuitBreaker {
         self.0.response_timeout
     }
 
+    /// Returns how many calls have had a reply.
+    pub(super) fn replies(&self) -> u64 {
+        self.0.replies()
+    }
+
     pub(crate) fn is_cluster(&self) -> bool {
         self.0.connector.is_cluster()
     }
@@ -70,6 +79,7 @@ impl CircuitBreaker {
         request: impl AsyncFnOnce(Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let (connection, number, changed) = self.connection().await?;
+        let mut watch = Watch(Some(self));
         let (mut request, mut changed) = (pin!(request(connection)), pin!(changed));
         let mut silence = pin!(Silence::begin(&self.0));
         let result = poll_fn(|cx| {
@@ -87,6 +97,7 @@ impl CircuitBreaker {
             silence.as_mut().poll(cx).map(|()| Err(StoreError::Timeout))
         });
         let result = result.await;
+        watch.0 = None;
         self.0.record_result(number, requests, &result);
         result
     }
@@ -115,6 +126,41 @@ impl CircuitBreaker {
             });
             wait.await?;
         }
+    }
+}
+
+/// Watches the connection in place of a caller that leaves before its reply: a PING waits on, whose
+/// reply comes after all earlier ones. Otherwise callers with little patience would never find out that
+/// a server is silent.
+struct Watch<'a>(Option<&'a CircuitBreaker>);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if let Some(breaker) = self.0
+            && !breaker.is_cluster()
+            && let Ok(runtime) = Handle::try_current()
+            && !breaker.0.is_probing.swap(true, Ordering::Relaxed)
+        {
+            let probe = Probe(breaker.clone());
+            runtime.spawn(async move {
+                let ping = async |mut connection| {
+                    let ping: RedisResult<()> =
+                        redis::cmd("PING").exec_async(&mut connection).await;
+                    ping.map_err(reply::error)
+                };
+                // What it finds out, the circuit breaker knows.
+                let _ = probe.0.call(1, ping).await;
+            });
+        }
+    }
+}
+
+/// A PING, until it has its reply or its runtime ends.
+struct Probe(CircuitBreaker);
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.0.0.is_probing.store(false, Ordering::Relaxed);
     }
 }
 

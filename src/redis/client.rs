@@ -1,10 +1,11 @@
 //! [`Client`]: runs scripts and sends other commands, for the keys of one prefix.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisResult, Value};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::circuit_breaker::CircuitBreaker;
@@ -37,6 +38,20 @@ impl Client {
     pub(crate) fn new(breaker: CircuitBreaker, keys: Keys) -> Self {
         let calls = Arc::new(Semaphore::new(MOST_CALLS));
         Self { breaker, keys, scripts: Scripts::shipped(), calls }
+    }
+
+    pub(super) fn replies(&self) -> u64 {
+        self.breaker.replies()
+    }
+
+    /// Returns why a request was not sent in time. If Redis served no other meanwhile, this is an
+    /// outage.
+    pub(super) fn waited_too_long(&self, replies_before: u64) -> StoreError {
+        if self.replies() == replies_before {
+            StoreError::Unavailable
+        } else {
+            StoreError::Overloaded
+        }
     }
 
     /// Returns a client on the same connection that has calls of its own: it waits for none of this
@@ -77,8 +92,13 @@ impl Client {
     /// The command is one that [`Script::command`] has started.
     pub(crate) async fn run(&self, script: &Script, command: &Cmd) -> Result<Value, StoreError> {
         let start = Stopwatch::start();
-        let reply =
-            self.call(async |mut connection| script.run(command, &mut connection).await).await;
+        let reply = match self.send(command).await {
+            // Nothing has run. The text loads the script, too.
+            Err(error) if is_refused(&error, "NOSCRIPT") => {
+                self.send(&script.with_text(command)).await
+            }
+            reply => reply,
+        };
         report(script, start, &reply);
         reply
     }
@@ -125,21 +145,46 @@ impl Client {
     }
 
     pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
-        self.call(async |mut connection| commands.query_async(&mut connection).await).await
+        let commands = commands.clone();
+        self.call(|mut connection| async move { commands.query_async(&mut connection).await }).await
     }
 
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, StoreError> {
-        self.call(async |mut connection| command.query_async(&mut connection).await).await
+        let command = command.clone();
+        self.call(|mut connection| async move { command.query_async(&mut connection).await }).await
     }
 
-    async fn call<T>(
+    /// Makes a call in a task of its own: a caller that does not poll its future, or drops it, holds
+    /// none of the places under way. A caller that has gone before its turn sends nothing.
+    async fn call<T, F>(
         &self,
-        request: impl AsyncFnOnce(Connection) -> RedisResult<T>,
-    ) -> Result<T, StoreError> {
-        let place = timeout(LONGEST_WAIT, self.calls.acquire()).await;
-        let _place = place.map_err(|_| StoreError::Overloaded)?;
-        let call = async |connection| request(connection).await.map_err(reply::error);
-        self.breaker.call(1, call).await
+        request: impl FnOnce(Connection) -> F + Send + 'static,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = RedisResult<T>> + Send + 'static,
+    {
+        let (client, (mut caller, reply)) = (self.clone(), oneshot::channel());
+        tokio::spawn(async move {
+            let replies = client.breaker.replies();
+            let place = tokio::select! {
+                place = timeout(LONGEST_WAIT, client.calls.acquire()) => place,
+                () = caller.closed() => return,
+            };
+            let result = match place {
+                Ok(_place) => {
+                    let call = async |connection| request(connection).await.map_err(reply::error);
+                    client.breaker.call(1, call).await
+                }
+                Err(_) => Err(client.waited_too_long(replies)),
+            };
+            // An error means that the caller has gone.
+            let _ = caller.send(result);
+        });
+        // The task ends early only with its runtime. It may have sent the request.
+        reply.await.unwrap_or_else(|_| {
+            Err(StoreError::Disconnected { message: "the task of the call has ended".to_owned() })
+        })
     }
 }
 
@@ -153,7 +198,9 @@ fn report<T>(script: &Script, start: Stopwatch, result: &Result<T, StoreError>) 
 }
 
 fn read_only<T>(reply: &Result<T, StoreError>) -> Option<&StoreError> {
-    let is_read_only =
-        |it: &&StoreError| matches!(it, StoreError::Refused { code, .. } if code == "READONLY");
-    reply.as_ref().err().filter(is_read_only)
+    reply.as_ref().err().filter(|error| is_refused(error, "READONLY"))
+}
+
+fn is_refused(error: &StoreError, with: &str) -> bool {
+    matches!(error, StoreError::Refused { code, .. } if code == with)
 }

@@ -69,9 +69,13 @@ pub(crate) enum Connector {
     Cluster(Box<redis::cluster::ClusterClient>),
 }
 
-/// The limit of each step to a new connection: to find the master, to connect, to learn that the
-/// server replies. A step takes up to three round trips.
-const STEP_TIMEOUT: Duration = Duration::from_secs(1);
+/// The limit of each step to a new connection: to connect, to learn that the server replies. A step
+/// takes up to three round trips.
+pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(1);
+/// The limit to find the master or the nodes. It has several steps, of which one may wait for a server
+/// that hangs.
+#[cfg(any(feature = "sentinel", feature = "cluster"))]
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Connector {
     pub(super) async fn connect(&self) -> RedisResult<Connection> {
@@ -81,14 +85,16 @@ impl Connector {
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinel, attempts) => {
                 let attempt = attempts.fetch_add(1, Ordering::Relaxed);
-                Self::connect_to(&in_time(sentinel.master(attempt)).await?).await?
+                let master = within(DISCOVERY_TIMEOUT, sentinel.master(attempt)).await?;
+                Self::connect_to(&master).await?
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(client) => {
-                Connection::Cluster(in_time(client.get_async_connection()).await?)
+                let connection = within(DISCOVERY_TIMEOUT, client.get_async_connection()).await?;
+                Connection::Cluster(connection)
             }
         };
-        in_time(async {
+        within(STEP_TIMEOUT, async {
             let loads = Scripts::shipped().load(&connection);
             redis::cmd("PING").exec_async(&mut connection).await?;
             loads.join_all().await;
@@ -103,7 +109,7 @@ impl Connector {
         let config =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         let connection = client.get_multiplexed_async_connection_with_config(&config);
-        in_time(connection).await.map(Connection::One)
+        within(STEP_TIMEOUT, connection).await.map(Connection::One)
     }
 
     /// Returns the host and port of the server for messages, if it is known.
@@ -124,7 +130,7 @@ impl Connector {
     }
 }
 
-async fn in_time<T>(step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+async fn within<T>(limit: Duration, step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
     let late = |_| Err((ErrorKind::Io, "no reply in time").into());
-    timeout(STEP_TIMEOUT, step).await.unwrap_or_else(late)
+    timeout(limit, step).await.unwrap_or_else(late)
 }

@@ -143,20 +143,18 @@ impl Script {
         match command.query_async(connection).await {
             // Boxed to keep the future of every other call small.
             Err(error) if error.kind() == NO_SCRIPT => {
-                Box::pin(self.run_and_load(command, connection)).await
+                let command = Box::new(self.with_text(command));
+                Box::pin(async move { command.query_async(connection).await }).await
             }
             reply => reply,
         }
     }
 
-    async fn run_and_load(
-        &self,
-        command: &Cmd,
-        connection: &mut impl ConnectionLike,
-    ) -> RedisResult<Value> {
-        // EVAL, not SCRIPT LOAD and EVALSHA: the scripts may be flushed between the two.
+    /// Returns the command with the text of the script in place of its hash, which also loads it.
+    // EVAL, not SCRIPT LOAD and EVALSHA: the scripts may be flushed between the two.
+    pub(super) fn with_text(&self, command: &Cmd) -> Cmd {
         let named = with_argument(command, 0, b"EVAL");
-        with_argument(&named, 1, self.code.as_bytes()).query_async(connection).await
+        with_argument(&named, 1, self.code.as_bytes())
     }
 }
 

@@ -8,6 +8,8 @@ use redis::io::tcp::TcpSettings;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
 
 use super::connection::Connector;
+#[cfg(feature = "cluster")]
+use super::connection::STEP_TIMEOUT;
 use super::outage::Outage;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
@@ -197,7 +199,7 @@ impl RedisServers {
                     // Calls time out earlier. These timeouts detect a node that hangs.
                     .response_timeout(response_timeout.saturating_mul(4))
                     .overall_response_timeout(None)
-                    .connection_timeout(response_timeout.saturating_mul(4))
+                    .connection_timeout(response_timeout.saturating_mul(4).min(STEP_TIMEOUT))
                     .tcp_settings(without_delay(&TcpSettings::default()))
                     // The client reconnects to a node without an error, and the node may have lost
                     // its data. Only RESP3 reports the disconnection.

@@ -1,6 +1,7 @@
 //! [`Failover`]: decides locally when the store can't, and writes the decisions back afterwards.
 
 mod accept;
+mod clock;
 mod journal;
 mod local;
 #[cfg(test)]
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use self::clock::StoreClock;
 use self::journal::{ChangeKind, Journal, SharedJournal};
 use super::underlying::{CheckResult, Underlying};
 use super::{LogSnapshot, MemoryStore, Restored, Store, StoreFuture};
@@ -83,13 +85,14 @@ struct Inner<S> {
     local: MemoryStore,
     journal: SharedJournal,
     outage: Outage,
+    clock: StoreClock,
 }
 
 impl<S: Underlying> Failover<S> {
     /// Puts local logs in front of a store. The journal has the same capacity as `local`.
     pub(super) fn new(store: S, local: MemoryStore, outage: Outage) -> Self {
         let journal = SharedJournal::new(local.capacity());
-        Self(Arc::new(Inner { store, local, journal, outage }))
+        Self(Arc::new(Inner { store, local, journal, outage, clock: StoreClock::new() }))
     }
 
     fn add_change(&self, check: &Check, kind: ChangeKind) -> Result<(), StoreError> {
@@ -156,7 +159,6 @@ impl<S: Underlying> Store for Failover<S> {
             Err(prepared) => {
                 let (this, check) = (self.clone(), check.clone());
                 StoreFuture::later(async move {
-                    // Not earlier: the local entry must not expire long before the store's.
                     let sent = Instant::now();
                     let result = this.0.store.send(&check, &prepared, sent).await;
                     match this.accept(&check, sent, result) {

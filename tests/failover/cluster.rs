@@ -4,8 +4,9 @@ use http::{Request, Response, StatusCode};
 use test_support::{Cluster, eventually, patient_store};
 use tokio::time::{Duration, sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
+use tower_sliding_window::store::RedisServers;
 use tower_sliding_window::{
-    Limiter, Policy, PolicyHandle, Quota, RedisStore, SlidingWindowLayer, key,
+    DecidedBy, Limiter, Policy, PolicyHandle, Quota, RedisStore, SlidingWindowLayer, key,
 };
 
 /// The connection to the node breaks and is made again without a request that fails.
@@ -84,4 +85,16 @@ async fn request_is_settled_in_every_slot() {
         assert_eq!(limiters[0].peek("alice").await.unwrap().remaining(), left[0], "{is_admitted}");
         assert_eq!(limiters[1].peek("bob").await.unwrap().remaining(), left[1], "{is_admitted}");
     }
+}
+
+/// One of the listed nodes accepts connections and never replies.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_with_a_hung_node_can_be_connected() {
+    let cluster = Cluster::start().await;
+    let hung = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut urls = cluster.urls();
+    urls.push(format!("redis://{}", hung.local_addr().unwrap()));
+    let store = RedisStore::connect(RedisServers::cluster(urls).unwrap()).await;
+    let limiter = Limiter::new(Quota::per_hour(5), store.expect("three nodes reply"));
+    assert_eq!(limiter.check("alice").await.unwrap().decided_by(), DecidedBy::Store);
 }

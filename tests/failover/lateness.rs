@@ -9,7 +9,7 @@ use test_support::load::{HttpResponse, Load, WINDOW};
 use test_support::proxy::{self, Proxy};
 use test_support::{Redis, patient_store};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
@@ -160,31 +160,91 @@ async fn late_replies_are_no_silence() {
     assert_eq!(replies.unwrap().iter().max(), Some(&150));
 }
 
-/// What has waited for a second is shed, in place of a local decision, and the next is served.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn check_that_waited_too_long_is_shed() {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
-    let store = patient_store(proxy.url()).await;
-    let user = Policy::new("user").quota(Quota::per_minute(5));
-    let limiter = Limiter::new(user, store.clone());
-    proxy.set(proxy::Fault::Stall);
+/// Sends three checks: one alone, one in a call of its own, and one that waits for these.
+async fn three_checks(limiter: &Limiter) -> Vec<Result<Decision, StoreError>> {
     let mut checks = JoinSet::new();
     for user in 0..3 {
         let limiter = limiter.clone();
         checks.spawn(async move { limiter.check(format!("user-{user}")).await });
         sleep(Duration::from_millis(20)).await;
     }
-    sleep(Duration::from_millis(1_200)).await;
-    proxy.set(proxy::Fault::None);
-    let results = checks.join_all().await;
+    checks.join_all().await
+}
+
+fn decided(results: &[Result<Decision, StoreError>], by: DecidedBy) -> usize {
+    results.iter().flatten().filter(|decision| decision.decided_by() == by).count()
+}
+
+/// What has waited for a second is shed, in place of a local decision, and the next is served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_that_waited_too_long_is_shed() {
+    let redis = Redis::start().await;
+    let store = patient_store(redis.url()).await;
+    let limiter = Limiter::new(Quota::per_minute(5), store.clone());
+    let commands = store.commands();
+    let mut busy = JoinSet::new();
+    for _ in 0..40 {
+        let (commands, slow) = (commands.clone(), takes(Duration::from_millis(50)));
+        busy.spawn(async move { while commands.query::<i64>(&slow).await.is_ok() {} });
+    }
+    sleep(Duration::from_millis(300)).await;
+    let results = three_checks(&limiter).await;
+    busy.shutdown().await;
     let shed = results.iter().filter(|it| matches!(it, Err(StoreError::Overloaded))).count();
-    let decided = |it: &&Result<Decision, StoreError>| {
-        it.as_ref().is_ok_and(|it| it.decided_by() == DecidedBy::Store)
-    };
-    assert_eq!((shed, results.iter().filter(decided).count()), (1, 2), "{results:?}");
+    assert_eq!((shed, decided(&results, DecidedBy::Store)), (1, 2), "{results:?}");
     let decision = limiter.check("dave").await.unwrap();
     assert_eq!(decision.decided_by(), DecidedBy::Store);
+}
+
+/// What has waited for a Redis that serves nobody is no overload.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_silence_is_an_outage_for_all_that_wait() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let store = RedisStore::builder().response_timeout(Duration::from_millis(1_500));
+    let limiter = Limiter::new(Quota::per_minute(5), store.connect(proxy.url()).await.unwrap());
+    proxy.set(proxy::Fault::Stall);
+    let results = three_checks(&limiter).await;
+    assert_eq!(decided(&results, DecidedBy::LocalLog), 3, "{results:?}");
+}
+
+/// As behind a `TimeoutLayer`: no caller stays as long as the response timeout.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn impatient_callers_notice_a_silence() {
+    let redis = Redis::start().await;
+    for quotas in ["50/60s", "50/60s,500/1h"] {
+        let proxy = Proxy::to(redis.port()).await;
+        let store = RedisStore::builder().deny_cache(false).connect(proxy.url()).await.unwrap();
+        let policy: Policy = quotas.parse().unwrap();
+        let limiter = Limiter::new(policy.named("user"), store);
+        assert!(limiter.check("alice").await.unwrap().is_admitted());
+        proxy.set(proxy::Fault::Stall);
+        for _ in 0..10 {
+            let _ = timeout(Duration::from_millis(300), limiter.check("alice")).await;
+        }
+        let check = timeout(Duration::from_millis(300), limiter.check("alice")).await;
+        let decision = check.expect("no caller waits for a dead Redis any more").unwrap();
+        assert_eq!(decision.decided_by(), DecidedBy::LocalLog);
+    }
+}
+
+/// As `buffer_unordered` does while its consumer awaits something else.
+#[tokio::test]
+async fn unpolled_checks_delay_no_other() {
+    let redis = Redis::start().await;
+    let policy: Policy = "5/60s,50/1h".parse().unwrap();
+    let limiter = Limiter::new(policy, RedisStore::connect(redis.url()).await.unwrap());
+    let mut unpolled = Vec::new();
+    for number in 0..100 {
+        let limiter = limiter.clone();
+        let mut check = Box::pin(async move { limiter.check(format!("user-{number}")).await });
+        let begun = std::future::poll_fn(|cx| std::task::Poll::Ready(check.as_mut().poll(cx)));
+        assert!(begun.await.is_pending());
+        unpolled.push(check);
+    }
+    let decision = limiter.check("alice").await.unwrap();
+    assert_eq!(decision.decided_by(), DecidedBy::Store);
+    drop(unpolled);
 }
 
 /// The application's own commands wait for each other, and not the limiter for them.
@@ -220,4 +280,28 @@ async fn longest_timeout_is_no_overflow() {
         checks.spawn(async move { limiter.check("alice").await.unwrap().is_admitted() });
     }
     assert!(checks.join_all().await.into_iter().all(|admitted| admitted));
+}
+
+/// Redis has counted the request a second after it was sent, and dies. Its window begins then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_admission_has_a_whole_window_in_an_outage() {
+    let mut redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let limiter = Limiter::new("1/3s".parse::<Policy>().unwrap(), patient_store(proxy.url()).await);
+    proxy.set(proxy::Fault::Stall);
+    let late = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.check("alice").await.unwrap().is_admitted() }
+    });
+    sleep(Duration::from_secs(1)).await;
+    let counted = Instant::now();
+    proxy.set(proxy::Fault::None);
+    assert!(late.await.unwrap());
+    redis.kill();
+    proxy.set(proxy::Fault::Cut);
+    tokio::time::sleep_until(counted + Duration::from_millis(2_500)).await;
+    let decision = limiter.check("alice").await.unwrap();
+    assert_eq!((decision.decided_by(), decision.is_admitted()), (DecidedBy::LocalLog, false));
+    tokio::time::sleep_until(counted + Duration::from_millis(3_500)).await;
+    assert!(limiter.check("alice").await.unwrap().is_admitted());
 }

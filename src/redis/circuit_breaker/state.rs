@@ -59,6 +59,8 @@ pub(super) struct Shared {
     /// How many calls have had a reply.
     replies: AtomicU64,
     is_reported: AtomicBool,
+    /// Whether a PING is under way, for callers that have left.
+    pub(super) is_probing: AtomicBool,
     outage: Outage,
 }
 
@@ -100,6 +102,7 @@ impl Shared {
             failures: AtomicU32::new(0),
             replies: AtomicU64::new(0),
             is_reported: AtomicBool::new(false),
+            is_probing: AtomicBool::new(false),
             outage,
         }
     }

@@ -52,12 +52,9 @@ impl<S: Underlying> Failover<S> {
         if !is_local(check) {
             return Ok(outcome);
         }
-        // The store has counted the request after it was sent. So the local entry expires no later
-        // than the store's, and a client that has waited as long as the store said is not denied
-        // here.
-        //
         // At the local capacity nothing is recorded, and an outage refuses the key if it is new.
-        let _ = self.0.local.record(check, sent);
+        let at = outcome.timestamp.map_or(sent, |it| self.0.clock.local(it, sent));
+        let _ = self.0.local.record(check, at);
         if !self.0.outage.may_affect(check) {
             self.lift_bans_locally(check);
             return Ok(outcome);
@@ -74,10 +71,10 @@ impl<S: Underlying> Failover<S> {
 
     /// Compares an admission by the store with the local logs, which hold it too.
     ///
-    /// The local logs hold only what this process has admitted, each entry with a timestamp no
-    /// later than the store's. So they never hold more than a store that has lost nothing: what
-    /// they hold now lies in one window of the store's own clock. Only the number of places left
-    /// may differ without a loss, if a reply has overtaken another one.
+    /// The local logs hold only what this process has admitted, each entry with a timestamp that is
+    /// later than the store's by the least delay of a reply. So they hold no more than a store that
+    /// has lost nothing, except for that moment after an entry has left the store's window. The number
+    /// of places left may also differ without a loss if a reply has overtaken another one.
     fn compare(&self, check: &Check, outcome: &Outcome) -> Comparison {
         let is_banned = |log: &LogId| self.0.local.ban_snapshot(log).is_some();
         if check.logs.iter().any(is_banned) {
@@ -132,11 +129,12 @@ impl<S: Underlying> Failover<S> {
         if is_local(check) && self.is_write_back_slow(&check.logs) {
             return self.decide_locally(check, &StoreError::Unavailable);
         }
-        if self.write_back_changes(&check.logs).await.is_err() {
+        match self.write_back_changes(&check.logs).await {
+            Ok(()) => {}
+            Err(error) if !error.is_outage() => return Err(error),
             // The store has not seen this request: it was the write-back that failed.
-            return self.decide_without_store(check, StoreError::Unavailable);
+            Err(_) => return self.decide_without_store(check, StoreError::Unavailable),
         }
-        // Taken after the write-back: the local entry must not expire long before the store's.
         let sent = Instant::now();
         let result = self.0.store.admit(check).await;
         match self.accept(check, sent, result) {

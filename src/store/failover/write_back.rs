@@ -186,7 +186,7 @@ impl<S: Underlying> Failover<S> {
         Ok(())
     }
 
-    /// Cancels local admissions that the store has recorded although they may precede a reset.
+    /// Cancels admissions that the store has recorded although they may precede a reset.
     ///
     /// An admission carries its age at the time of sending, so the store takes it for younger by
     /// the time until the call ran, and may record one from just before the reset. If the order is
@@ -199,7 +199,7 @@ impl<S: Underlying> Failover<S> {
         reset_at: Instant,
     ) -> Result<(), StoreError> {
         let round_trip = sent.elapsed();
-        for admission in snapshot.admissions.iter().filter(|admission| !admission.confirmed) {
+        for admission in &snapshot.admissions {
             let Some(at) = sent.checked_sub(admission.age) else { continue };
             if at <= reset_at && at + round_trip >= reset_at {
                 self.0.store.cancel(&check_of(log, admission.id, admission.cost)).await?;

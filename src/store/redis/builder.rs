@@ -16,6 +16,9 @@ use crate::store::failover::Failover;
 use crate::store::underlying::Underlying;
 use crate::store::{DenyCache, MemoryStore, Store};
 
+/// How long a call is under way, as a write-back takes it: it restores no admission that is so little
+/// younger than a reset, because that may have come first. A write-back that takes longer cancels those.
+const USUAL_DELAY: Duration = Duration::from_millis(50);
 const DEFAULT_PREFIX: &str = "tsw";
 const DEFAULT_RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
@@ -163,7 +166,7 @@ impl RedisStoreBuilder {
         let breaker = CircuitBreaker::new(connector, self.response_timeout, outage.clone());
         breaker.set_ready(Connection::Managed(connection));
         let client = Client::new(breaker, Keys::new(self.prefix.clone()));
-        let direct = DirectStore::new(client.clone(), self.response_timeout);
+        let direct = DirectStore::new(client.clone(), self.response_timeout.min(USUAL_DELAY));
         self.store(direct, outage, client)
     }
 
@@ -176,7 +179,7 @@ impl RedisStoreBuilder {
             connector.map_err(|error| StoreError::Unreachable { message: error.to_string() })?;
         let breaker = CircuitBreaker::new(connector, self.response_timeout, outage.clone());
         let client = Client::new(breaker.clone(), Keys::new(self.prefix.clone()));
-        let direct = DirectStore::new(client.clone(), self.response_timeout);
+        let direct = DirectStore::new(client.clone(), self.response_timeout.min(USUAL_DELAY));
         #[cfg(feature = "cluster")]
         if is_cluster {
             let cross_slot = CrossSlot::new(direct.with_resends());

@@ -110,23 +110,37 @@ async fn admit<S: Store>(store: Arc<S>, check: Check) -> Result<Outcome, StoreEr
                 outcomes.push(Outcome::new(false, logs));
             }
             Err(error) if outcomes.is_empty() => return Err(error),
+            // No local decision follows that would keep what the other nodes have recorded.
+            Err(error) if !error.is_outage() => {
+                let recorded = parts.iter().take(outcomes.len());
+                return match cancel_all(&*store, recorded).await {
+                    Rollback::Unfinished => Err(StoreError::Uncertain { source: Box::new(error) }),
+                    _ => Err(error),
+                };
+            }
             Err(error) => return Err(StoreError::Uncertain { source: Box::new(error) }),
         }
     }
     let mut rollback = Rollback::NotNeeded;
     if denied {
         let recorded = parts.iter().zip(&outcomes).take_while(|(_, outcome)| outcome.admitted);
-        for (part, _) in recorded {
-            match store.cancel(&part.check).await {
-                Ok(_) if rollback == Rollback::NotNeeded => rollback = Rollback::Done,
-                Ok(_) => {}
-                Err(_) => rollback = Rollback::Unfinished,
-            }
-        }
+        rollback = cancel_all(&*store, recorded.map(|(part, _)| part)).await;
     }
     let mut outcome = merge(&check, &parts, outcomes);
     outcome.rollback = rollback;
     Ok(outcome)
+}
+
+async fn cancel_all<S: Store>(store: &S, parts: impl Iterator<Item = &Part>) -> Rollback {
+    let mut rollback = Rollback::NotNeeded;
+    for part in parts {
+        match store.cancel(&part.check).await {
+            Ok(_) if rollback == Rollback::NotNeeded => rollback = Rollback::Done,
+            Ok(_) => {}
+            Err(_) => rollback = Rollback::Unfinished,
+        }
+    }
+    rollback
 }
 
 impl<S: Store> Underlying for CrossSlot<S> {
