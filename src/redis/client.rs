@@ -164,14 +164,12 @@ impl Client {
         T: Send + 'static,
         F: Future<Output = RedisResult<T>> + Send + 'static,
     {
-        let (client, (mut caller, reply)) = (self.clone(), oneshot::channel());
+        let (client, (caller, reply)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
             let replies = client.breaker.replies();
-            let place = tokio::select! {
-                place = timeout(LONGEST_WAIT, client.calls.acquire()) => place,
-                () = caller.closed() => return,
-            };
+            let place = timeout(LONGEST_WAIT, client.calls.acquire()).await;
             let result = match place {
+                Ok(_) if caller.is_closed() => return,
                 Ok(_place) => {
                     let call = async |connection| request(connection).await.map_err(reply::error);
                     client.breaker.call(1, call).await

@@ -11,7 +11,7 @@ use crate::time::micros;
 ///
 /// A reply shows the difference of the clocks and its own delay. So a timestamp that is mapped by the
 /// least of them is never too early, or a local log would admit too many in an outage, and too late by the
-/// least delay only. A client that waits as long as a denial says waits for at least as long.
+/// least delay only. After a prompt reply, a client that waits as long as a denial says waits long enough.
 pub(super) struct StoreClock {
     epoch: Instant,
     least_us: AtomicI64,

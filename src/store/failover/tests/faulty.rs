@@ -125,6 +125,8 @@ async fn write_back_keeps_to_a_longer_window() {
 async fn wait_from_before_an_outage_is_honest() {
     let (failover, store) = faulty();
     let policy = policy(Quota::per_minute(1));
+    // A prompt reply shows how the clocks differ.
+    assert!(failover.admit(&check(&policy, "bob")).await.unwrap().admitted);
     store.work(Duration::from_millis(40));
     assert!(failover.admit(&check(&policy, "alice")).await.unwrap().admitted);
     store.work(Duration::ZERO);
