@@ -83,6 +83,9 @@ async fn connection(
     mut faults: watch::Receiver<Fault>,
     (to_drop, dropped): (Arc<AtomicUsize>, Arc<AtomicUsize>),
 ) {
+    // The network between has no delays of its own.
+    client.set_nodelay(true).unwrap();
+    server.set_nodelay(true).unwrap();
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let mut requests_fault = faults.clone();
