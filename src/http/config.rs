@@ -129,7 +129,18 @@ impl Config {
     pub(super) fn check(&self, head: &Parts) -> Result<Option<Undecided>, Rejection> {
         let mut logs = SmallVec::new();
         self.add_logs(head, &mut logs)?;
-        self.check_in(logs, head)
+        if logs.is_empty() {
+            return Ok(None);
+        }
+        let mut check = Undecided::new(Check::of_distinct(logs));
+        check.wants_reset = self.shows_headers_on_success();
+        check.on_failure = self.on_failure;
+        check.cost = self.cost.as_ref().map_or(1, |cost| cost(head));
+        check
+            .ensure_possible()
+            .inspect_err(|error| error.report_once(&self.cost_reported))
+            .map_err(Rejection::StoreFailed)?;
+        Ok(Some(check))
     }
 
     /// Adds the logs of a request. It has none if no rule applies to it.
@@ -151,26 +162,6 @@ impl Config {
             }
         }
         Ok(())
-    }
-
-    /// Returns the check of a request in its logs, or `None` if there are none.
-    fn check_in(
-        &self,
-        logs: SmallVec<[LogId; 1]>,
-        parts: &Parts,
-    ) -> Result<Option<Undecided>, Rejection> {
-        if logs.is_empty() {
-            return Ok(None);
-        }
-        let mut check = Undecided::new(Check::of_distinct(logs));
-        check.wants_reset = self.shows_headers_on_success();
-        check.on_failure = self.on_failure;
-        check.cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
-        check
-            .ensure_possible()
-            .inspect_err(|error| error.report_once(&self.cost_reported))
-            .map_err(Rejection::StoreFailed)?;
-        Ok(Some(check))
     }
 }
 

@@ -82,8 +82,8 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 /// - At most 64 calls are under way. A request that has waited for a second when its call begins is
 ///   not sent, and its caller learns that the store is overloaded: in an overload each call serves
 ///   requests whose callers still wait, and when the load falls, service is back at once.
-/// - Each request has its own reply. A check whose caller has gone is not sent. If the reply to a call is lost, each caller learns that Redis may have
-///   served its request, and repeats it alone.
+/// - Each request has its own reply. A check whose caller has gone is not sent. If the reply to a call
+///   is lost, each caller learns that Redis may have served its request, and repeats it alone.
 ///
 /// # Interleavings
 ///

@@ -67,15 +67,12 @@ pub(super) struct Denial {
 }
 
 impl Denial {
-    /// Returns whether the denial has to be renewed, and no caller does so.
-    pub(super) fn needs_renewal(&self, now_ns: u64) -> bool {
-        self.renew_ns.is_some_and(|renew_ns| renew_ns <= now_ns)
-            && !self.is_renewed.load(Ordering::Relaxed)
-    }
-
     /// Returns whether the caller has to renew the denial. Returns `true` once.
     fn claim_renewal(&self, now_ns: u64) -> bool {
-        self.needs_renewal(now_ns) && !self.is_renewed.swap(true, Ordering::Relaxed)
+        // Read first, because that is cheaper while another caller renews it.
+        self.renew_ns.is_some_and(|renew_ns| renew_ns <= now_ns)
+            && !self.is_renewed.load(Ordering::Relaxed)
+            && !self.is_renewed.swap(true, Ordering::Relaxed)
     }
 
     /// Returns how long ago the denial arrived.
