@@ -14,7 +14,8 @@ use example_support::webhook::{Webhook, WebhookFlags, plain};
 use example_support::{flags::span, lines::Lines, logs::Throttle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::{sync::mpsc, task::JoinSet, time};
-use tower_sliding_window::{MemoryStore, Quota, RedisStore, StormDetector, StormEvent};
+use tower_sliding_window::storm::{StormDetector, StormEvent};
+use tower_sliding_window::{MemoryStore, Quota, RedisStore};
 
 /// Reads lines GROUP<TAB>MESSAGE-ID and prints when a storm starts, lasts and ends. A message id that
 /// comes twice counts once. At the end of the input it waits for the end of the storms.

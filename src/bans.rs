@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{PolicyError, PolicyHandle};
-use crate::store::{Ban, BanCursor, BanPage, BanStore};
+use crate::store::{Ban, BanCursor, BanPage, Store};
 use crate::window::LogId;
 
 const LIST_PAGE: usize = 1_000;
@@ -41,7 +41,7 @@ type OnEvent = dyn Fn(&BanEvent) + Send + Sync;
 #[derive(Clone)]
 pub struct Bans {
     policy: PolicyHandle,
-    store: Arc<dyn BanStore>,
+    store: Arc<dyn Store>,
     on_event: Option<Arc<OnEvent>>,
 }
 
@@ -76,7 +76,7 @@ impl Bans {
     /// enforces bans.
     #[must_use]
     #[track_caller]
-    pub fn new(policy: impl Into<PolicyHandle>, store: impl BanStore) -> Self {
+    pub fn new(policy: impl Into<PolicyHandle>, store: impl Store) -> Self {
         match Self::try_new(policy, store) {
             Ok(bans) => bans,
             Err(error) => panic!("{error}"),
@@ -95,7 +95,7 @@ impl Bans {
     #[track_caller]
     pub fn try_new(
         policy: impl Into<PolicyHandle>,
-        store: impl BanStore,
+        store: impl Store,
     ) -> Result<Self, PolicyError> {
         let policy = policy.into();
         if policy.get().get_penalty().is_none() {
@@ -198,7 +198,7 @@ impl Bans {
     ///
     /// [`StoreError::Unsupported`] on a Cluster, and any other [`StoreError`] if the store fails.
     pub async fn page(&self, cursor: BanCursor, count: usize) -> Result<BanPage, StoreError> {
-        self.store.page(&self.policy.get(), cursor, count).await
+        self.store.bans(&self.policy.get(), cursor, count).await
     }
 
     /// Returns all banned keys, each once, the longest ban first.

@@ -14,7 +14,7 @@ macro_rules! contract_tests {
             $(#[tokio::test(start_paused = true)]
             async fn $name() {
                 let clock = crate::contract_tests::Clock::in_process();
-                super::$name(super::World::new(crate::store::MemoryStore::new(), clock)).await;
+                super::$name(super::World::new(crate::MemoryStore::new(), clock)).await;
             })*
         }
         mod on_redis {
@@ -40,11 +40,11 @@ impl Clock {
     }
 
     /// Starts Redis with a test clock, and returns a store on it too.
-    pub(crate) async fn on_redis() -> (Self, crate::store::RedisStore) {
+    pub(crate) async fn on_redis() -> (Self, crate::RedisStore) {
         let server = Redis::start().await;
         let connection = server.connection().await;
-        let store = crate::store::RedisStore::builder().response_timeout(Duration::from_secs(10));
-        let store = store.connection(connection.clone()).with_clock("clock");
+        let store = crate::RedisStore::builder().response_timeout(Duration::from_secs(10));
+        let store = store.connect_with_clock(&server.url(), "clock").await;
         // As many digits as real timestamps have.
         let mut clock = Self { now_us: 1_790_000_000_000_000, redis: Some((connection, server)) };
         clock.advance(Duration::ZERO).await;

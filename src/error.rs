@@ -147,7 +147,6 @@ impl StoreError {
     }
 
     /// Reports the error, and warns the first time that a cost can never pass.
-    #[cold]
     pub(crate) fn report_once(&self, is_warned: &AtomicBool) {
         self.report();
         if self.is_impossible() && !is_warned.swap(true, Ordering::Relaxed) {
@@ -176,11 +175,5 @@ impl StoreError {
     #[cfg(feature = "redis")]
     pub(crate) const fn was_sent(&self) -> bool {
         !matches!(self, Self::Unavailable | Self::Overloaded | Self::Unsupported { .. })
-    }
-
-    /// Returns whether the error is about one log only, so that calls about other logs may succeed.
-    #[cfg(feature = "redis")]
-    pub(crate) fn is_about_one_log(&self) -> bool {
-        matches!(self, Self::Refused { code, .. } if code == "WRONGTYPE")
     }
 }

@@ -36,7 +36,7 @@ pub enum FailurePolicy {
         /// 1.
         instances: NonZeroU32,
     },
-    /// The request is admitted and not counted.
+    /// The request is admitted and not counted, unless Redis has counted it and its reply was lost.
     Open,
     /// The request is refused: with a 503 and `Retry-After` by a layer, with an error by a
     /// [`Limiter`](crate::Limiter).

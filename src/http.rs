@@ -3,16 +3,14 @@
 
 mod body;
 mod config;
-mod forwarded_request;
 mod future;
 mod headers;
 mod layer;
-mod pending_request;
 mod rejection;
 mod rule;
 mod service;
 mod span;
-mod waiting_request;
+mod wait;
 
 pub use body::ResponseBody;
 pub use config::{MissingKey, Muted, OnBan};

@@ -78,6 +78,7 @@
 //! | `redis` | yes | [`RedisStore`] on one server; enables `memory` |
 //! | `sentinel` | no | [`RedisStore`] on the master that Redis Sentinels name |
 //! | `cluster` | no | [`RedisStore`] on a Redis Cluster |
+//! | `redis-commands` | no | `RedisStore::commands`: the application's own commands, in types of the crate `redis` |
 //! | `tls` | no | `rediss://` URLs, with rustls |
 //! | `axum` | no | `key::path_param`, and axum's `ConnectInfo` in [`key::peer_ip`] |
 //! | `tonic` | no | tonic's `TcpConnectInfo` in [`key::peer_ip`] |
@@ -114,7 +115,7 @@
 //! | `sliding_window_journal_changes` | | gauge: decisions of an outage that are not yet written back to Redis, once for each log |
 //! | `sliding_window_journal_nearly_full` | | gauge: journals that have reached 80 % of their capacity and not fallen below 70 % since |
 //! | `sliding_window_written_back_total` | | requests that were written back to Redis after an outage |
-//! | `sliding_window_write_back_lost_total` | | requests that could not be written back to Redis |
+//! | `sliding_window_write_back_lost_total` | | requests of an outage that have expired before they could be written back to Redis |
 //! | `sliding_window_storms_total` | `name`; `event`: `start`, `end` | starts and ends of storms, each counted in one process of the fleet |
 //! | `sliding_window_storm_alerts_shed_total` | | events of storms that were dropped because too many waited for the hook |
 //! | `sliding_window_storm_alert_panics_total` | | panics of the hook for storm events |
@@ -251,7 +252,8 @@ pub use self::http::{
     MissingKey, Muted, OnBan, RateLimitHeaders, Rejection, ResponseBody, ResponseFuture,
     SlidingWindow, SlidingWindowLayer,
 };
-pub use self::key::{Key, KeyError, KeyExtractor};
+pub use self::key::extractor::{KeyError, KeyExtractor};
+pub use self::key::value::Key;
 pub use self::limiter::Limiter;
 pub use self::offenders::{Offender, TopOffenders};
 pub use self::overrides::{Override, Overrides};
@@ -259,13 +261,11 @@ pub use self::policy::{
     ParsePenaltyError, Penalty, Policies, Policy, PolicyChange, PolicyError, PolicyHandle,
 };
 pub use self::quota::{ParseQuotaError, Quota, QuotaError};
+pub use self::store::bans::{Ban, BanCursor, BanPage, ParseBanCursorError};
 #[cfg(feature = "memory")]
-pub use self::store::MemoryStore;
+pub use self::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
-pub use self::store::RedisStore;
-pub use self::store::{Ban, BanCursor, BanPage, ParseBanCursorError};
-#[cfg(feature = "storm")]
-pub use self::storm::{StormDetector, StormEvent, StormRule};
+pub use self::store::redis::RedisStore;
 pub use self::waiting::WaitError;
 pub use self::window::{
     Admitted, BanExplanation, DecidedBy, Decision, Denied, Explanation, LogCost, LoggedAdmission,

@@ -17,7 +17,7 @@ use crate::offenders::TopOffenders;
 use crate::policy::{Policy, PolicyHandle};
 use crate::store::{Store, admit_if_open, conclude};
 use crate::waiting::{DEFAULT_MAX_WAITERS, Waiting};
-use crate::window::{Check, Decision, LogId, Outcome, Undecided, Usage};
+use crate::window::{Check, Decision, LogId, Usage};
 
 /// Limits requests of any kind: messages to a receiver, calls to a partner, jobs.
 ///
@@ -141,7 +141,7 @@ impl Limiter {
         check.wants_reset = true;
         let outcome = self.store.peek(&check).await;
         let outcome = outcome.or_else(|error| admit_if_open(&check, error))?;
-        Ok(check.usage(outcome))
+        Ok(Usage::new(check, outcome))
     }
 
     /// Empties the log of `key`. Strikes and bans stay.
@@ -165,28 +165,15 @@ impl Limiter {
         LogId { policy: self.policy.get(), key: key.into() }
     }
 
-    fn new_check(&self, key: impl Into<Key>, cost: u32) -> Undecided {
-        let mut check = Undecided::new(Check::of(self.log(key)));
+    fn new_check(&self, key: impl Into<Key>, cost: u32) -> Check {
+        let mut check = Check::of(self.log(key));
         (check.cost, check.on_failure) = (cost, self.on_failure);
         check
     }
 
-    async fn decide(&self, check: Undecided) -> Result<Decision, StoreError> {
+    async fn decide(&self, check: Check) -> Result<Decision, StoreError> {
         check.ensure_possible().inspect_err(|error| error.report_once(&self.cost_reported))?;
-        // Only a check that waits for a reply is kept in the future: an outcome is large.
-        let later = match self.store.admit(&check).into_ready() {
-            Ok(outcome) => return self.conclude(check, outcome),
-            Err(later) => later,
-        };
-        let outcome = later.await;
-        self.conclude(check, outcome)
-    }
-
-    fn conclude(
-        &self,
-        check: Undecided,
-        outcome: Result<Outcome, StoreError>,
-    ) -> Result<Decision, StoreError> {
+        let outcome = self.store.admit(&check).await;
         let decision = conclude(check, outcome, false);
         if let (Some(offenders), Ok(decision)) = (&self.offenders, &decision) {
             offenders.record(decision);

@@ -151,7 +151,6 @@ impl TopOffenders {
     }
 
     /// Counts the keys that deny a request.
-    #[inline]
     pub(crate) fn record(&self, decision: &Decision) {
         if let Decision::Denied(denied) = decision {
             for (log, outcome) in denied.usage().logs() {
@@ -163,7 +162,6 @@ impl TopOffenders {
     }
 
     /// Counts a denial by a log.
-    #[inline]
     pub(crate) fn count(&self, log: &LogId) {
         let (name, mut policies) = (log.policy.name(), self.lock());
         let counts = match policies.iter().position(|it| *it.policy == *name) {
@@ -174,7 +172,6 @@ impl TopOffenders {
         counts.denials.count(&log.key, Instant::now);
     }
 
-    #[cold]
     fn first_of<'a>(
         &self,
         name: &str,

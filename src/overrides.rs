@@ -19,12 +19,12 @@ const EXEMPT: &str = "exempt";
 /// A policy with other quotas for single keys, and with keys that are exempt. Both can be changed while
 /// they are in use.
 ///
-/// Clones share the overrides. An override has the name of the policy, so a key keeps its log when its
-/// override is set, changed or removed. Every override takes memory until it is removed.
+/// Clones share the overrides. An override has the name, the penalty and the candidates of the policy, as
+/// they are when it is used. Every override takes memory until it is removed.
 ///
-/// An override may have another window. As long as a log is not empty, it is kept for the longest window
-/// in use: one under which a request was admitted or denied within its length. So the entries from
-/// before the override count again when it is removed.
+/// A key keeps its log when its override is set, changed or removed, as long as no window of the override
+/// is longer than the [retention](Policy::retention) of the policy. An override with a longer window has
+/// a log of its own.
 ///
 /// ```
 /// use tower_sliding_window::{Key, Overrides, Policy, PolicyError, Quota};
@@ -50,7 +50,30 @@ pub struct Overrides {
 }
 
 /// The policy of each key with an override, `None` if the key is exempt.
-type ByKey = HashMap<Key, Option<PolicyHandle>, RandomState>;
+type ByKey = HashMap<Key, Option<Arc<OfKey>>, RandomState>;
+
+/// The policy of a key.
+struct OfKey {
+    /// The override.
+    new: Policy,
+    /// The version of the common policy that `handle` was made from.
+    common: ArcSwap<Policy>,
+    handle: PolicyHandle,
+}
+
+impl OfKey {
+    /// Returns the policy, with what it has in common with all keys as that is now.
+    fn get(&self, common: &PolicyHandle) -> PolicyHandle {
+        let common = common.get();
+        if !Arc::ptr_eq(&common, &self.common.load())
+            && let Ok(policy) = common.replaced_by(self.new.clone())
+        {
+            self.handle.store(policy);
+            self.common.store(common);
+        }
+        self.handle.clone()
+    }
+}
 
 impl Overrides {
     /// Creates a policy without overrides.
@@ -92,7 +115,9 @@ impl Overrides {
     /// ```
     #[must_use]
     pub fn override_of(&self, key: &Key) -> Option<Option<PolicyHandle>> {
-        self.by_key.load().get(key).cloned()
+        let by_key = self.by_key.load();
+        let of_key = by_key.get(key)?;
+        Some(of_key.as_ref().map(|of_key| of_key.get(&self.policy)))
     }
 
     /// Sets the override of a key.
@@ -139,12 +164,12 @@ impl Overrides {
         });
     }
 
-    /// Returns the policy of an override, with the name of the policy that it replaces.
-    fn policy_of(&self, new: Override) -> Result<Option<PolicyHandle>, PolicyError> {
+    /// Returns the policy of an override.
+    fn policy_of(&self, new: Override) -> Result<Option<Arc<OfKey>>, PolicyError> {
         let Override::Policy(new) = new else { return Ok(None) };
-        let policy = PolicyHandle::try_new(Policy::clone(&self.policy.get()))?;
-        policy.set(new)?;
-        Ok(Some(policy))
+        let common = self.policy.get();
+        let handle = PolicyHandle::try_new(common.replaced_by(new.clone())?)?;
+        Ok(Some(Arc::new(OfKey { new, common: ArcSwap::new(common), handle })))
     }
 }
 

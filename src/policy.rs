@@ -4,8 +4,6 @@
 mod document;
 mod error;
 mod handle;
-mod interned;
-mod kept_texts;
 mod log_name;
 mod penalty;
 mod policies;
@@ -17,17 +15,16 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::quota::Quota;
+use crate::quota::{LONGEST_WINDOW_US, Quota, Span};
 use crate::telemetry::PolicyLabel;
+use crate::time::micros;
 
 pub use self::error::{ParsePenaltyError, PolicyError};
-pub(crate) use self::handle::HandleId;
 pub use self::handle::PolicyHandle;
-use self::kept_texts::KeptTexts;
-pub(crate) use self::kept_texts::{FieldTexts, QuotaTexts, VISIBLE, field};
 use self::log_name::LogName;
 pub(crate) use self::penalty::LONGEST_BAN;
 pub use self::penalty::Penalty;
@@ -44,19 +41,24 @@ pub(crate) fn is_name(text: &str) -> bool {
 
 /// A name and one or more quotas, all of which must hold.
 ///
-/// The name identifies the logs: two limiters with the same store and the same policy name share
-/// them. So do policies of one name with different quotas, such as those of plans: each counts what the
-/// others have admitted, and a log is kept for the longest of their windows that was in use. The name
-/// also occurs in `RateLimit-Policy`, in the problem details and in Redis keys. It has 1 to 64
-/// characters of `A-Z a-z 0-9 _ . -`.
+/// The name also occurs in `RateLimit-Policy`, in the problem details and in Redis keys. It has 1 to 64
+/// characters of `A-Z a-z 0-9 _ . -`. A policy made from a [`Quota`] or parsed from text is named
+/// `default`.
 ///
-/// A policy made from a [`Quota`] or parsed from text is named `default`. Two such policies share logs
-/// if they were made with the same quotas, and also after their quotas were replaced.
+/// ## Logs
 ///
-/// A key has one log for all quotas of a policy, which covers the longest window.
+/// A key has one log for all quotas of a policy. It keeps the entries for one length of time, the
+/// retention: the longest window, unless [`Policy::keep_for`] sets a longer time. The name and the
+/// retention identify the logs. Policies of one store share them exactly if they have both in common,
+/// also with different quotas, such as those of plans: each counts what the others have admitted.
+/// Policies of one name whose longest windows differ have separate logs, unless `keep_for` gives them the
+/// same retention. Policies without a name share logs if they were made with the same quotas.
+///
+/// A policy that is replaced in a [`PolicyHandle`] keeps its logs as long as no new window is longer than
+/// the retention.
 ///
 /// With the feature `serde`, a configuration has a policy as a text or as a table of `name`, `quotas`,
-/// `candidates` and `penalty`, of which only `quotas` must be there. The format must describe itself, as
+/// `keep_for`, `candidates` and `penalty`, of which only `quotas` must be there. The format must describe itself, as
 /// JSON and TOML do. In [`Policies`], which shows the forms, the name is the key of the policy.
 ///
 /// ```
@@ -73,13 +75,17 @@ pub(crate) fn is_name(text: &str) -> bool {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
     name: Arc<PolicyLabel>,
+    /// The name under which ban records are kept, and the first part of the name of the logs.
+    base_name: Arc<str>,
     log_name: LogName,
     /// Sorted by window and then by limit, so that equal sets are equal policies.
     quotas: SmallVec<[Quota; 2]>,
     candidates: SmallVec<[Quota; 0]>,
+    /// What [`Policy::keep_for`] has set, or 0.
+    kept_us: u64,
+    /// How long a log keeps its entries: at least as long as the longest window.
+    retention_us: u64,
     penalty: Option<Arc<Penalty>>,
-    handle: HandleId,
-    texts: KeptTexts,
 }
 
 impl Policy {
@@ -114,20 +120,21 @@ impl Policy {
         Self::with(DEFAULT_NAME, "")
     }
 
-    fn with(name: &str, log_name: &str) -> Self {
+    fn with(name: &str, base_name: &str) -> Self {
         Self {
             name: Arc::new(name.into()),
-            log_name: log_name.into(),
+            base_name: base_name.into(),
+            log_name: base_name.into(),
             quotas: SmallVec::new(),
             candidates: SmallVec::new(),
+            kept_us: 0,
+            retention_us: 0,
             penalty: None,
-            handle: HandleId::default(),
-            texts: KeptTexts::default(),
         }
     }
 
     pub(crate) fn is_named(&self) -> bool {
-        **self.name == *self.log_name
+        **self.name == *self.base_name
     }
 
     /// Adds a quota, which must hold in addition to the others.
@@ -136,12 +143,49 @@ impl Policy {
         let order = |quota: &Quota| (quota.window(), quota.limit());
         let at = self.quotas.partition_point(|other| order(other) <= order(&quota));
         self.quotas.insert(at, quota);
-        self.texts = KeptTexts::default();
         if !self.is_named() {
-            // The colon is not valid in a name, so no named policy has this log name.
-            self.log_name = format!("{DEFAULT_NAME}:{self}").into();
+            // The colon is not valid in a name, so no named policy has this one.
+            self.base_name = format!("{DEFAULT_NAME}:{self}").into();
         }
+        self.lengthen_retention();
         self
+    }
+
+    /// Sets how long a log keeps its entries, if that is longer than the longest window. Defaults to the
+    /// longest window, and is at most a hundred years.
+    ///
+    /// Policies of one name share their logs if this time is the same. So plans whose windows differ count
+    /// each other's requests if each keeps its log for the longest window of all plans. It also leaves
+    /// room for a longer window that [`PolicyHandle::set`] may set later: the window then begins with the
+    /// entries of the past. An entry takes memory for this long.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
+    /// let plan = |quota| Policy::new("user").quota(quota).keep_for(Duration::from_secs(3_600));
+    /// let store = MemoryStore::new();
+    /// let free = Limiter::new(plan(Quota::per_minute(2)), store.clone());
+    /// let paid = Limiter::new(plan(Quota::per_hour(100)), store);
+    ///
+    /// assert!(free.check("alice").await?.is_admitted());
+    /// assert_eq!(paid.peek("alice").await?.remaining(), 99);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn keep_for(mut self, time: Duration) -> Self {
+        self.kept_us = micros(time).min(LONGEST_WINDOW_US);
+        self.lengthen_retention();
+        self
+    }
+
+    /// Makes the retention as long as the policy needs, and the name of the logs that of the retention.
+    fn lengthen_retention(&mut self) {
+        self.retention_us = self.retention_us.max(self.kept_us).max(self.longest_window_us());
+        self.log_name = format!("{}:{}", self.base_name, Span(self.retention_us)).into();
     }
 
     /// Adds a candidate: a quota that is reported but not enforced.
@@ -171,6 +215,7 @@ impl Policy {
     #[must_use]
     pub fn candidate(mut self, quota: Quota) -> Self {
         self.candidates.push(quota);
+        self.lengthen_retention();
         self
     }
 
@@ -202,8 +247,10 @@ impl Policy {
     #[must_use]
     #[track_caller]
     pub fn named(self, name: impl AsRef<str>) -> Self {
-        let Self { name, log_name, texts, .. } = Self::new(name);
-        Self { name, log_name, texts, ..self }
+        let Self { name, base_name, .. } = Self::new(name);
+        let mut named = Self { name, base_name, ..self };
+        named.lengthen_retention();
+        named
     }
 
     /// Returns the policy's name.
@@ -212,22 +259,34 @@ impl Policy {
         &self.name
     }
 
-    pub(crate) fn texts(&self) -> &KeptTexts {
-        &self.texts
-    }
-
     pub(crate) fn label(&self) -> &PolicyLabel {
         &self.name
     }
 
-    /// Returns the name under which a store keeps the policy's logs and ban records.
+    /// Returns the name under which a store keeps the policy's logs: the policy's name and its
+    /// retention, such as `user:60s`.
     ///
-    /// It is [`Policy::name`] if the policy was given one. Otherwise it is made from the first quotas
-    /// of the policy, and stays the same when they are replaced. For authors of a
+    /// In place of a name that was not given it has the first quotas of the policy. For authors of a
     /// [`Store`](crate::store::Store).
     #[must_use]
     pub fn log_name(&self) -> &str {
         &self.log_name
+    }
+
+    /// Returns the name under which a store keeps the policy's ban records. Policies of one name share
+    /// them, whatever their retentions.
+    pub(crate) fn base_name(&self) -> &str {
+        &self.base_name
+    }
+
+    /// Returns how long a log keeps its entries: the longest window, or longer by [`Policy::keep_for`].
+    #[must_use]
+    pub fn retention(&self) -> Duration {
+        Duration::from_micros(self.retention_us)
+    }
+
+    pub(crate) fn retention_us(&self) -> u64 {
+        self.retention_us
     }
 
     /// Returns the hash of the log name.
@@ -258,7 +317,9 @@ impl Policy {
         (0..quotas.len() + candidates.len()).map(move |at| *quota(at))
     }
 
-    /// Returns the policy that holds if and only if both policies hold. They have the same log name.
+    /// Returns the policy that holds if and only if both policies hold. They share their logs.
+    ///
+    /// If both have a penalty, that of fewer strikes applies, then that of the longer bans.
     pub(crate) fn merged(self: &Arc<Self>, other: &Arc<Self>) -> Arc<Self> {
         if self == other {
             return self.clone();
@@ -268,9 +329,36 @@ impl Policy {
             merged = merged.quota(*quota);
         }
         merged.candidates.extend(other.candidates.iter().copied());
-        merged.penalty = self.penalty.clone().or_else(|| other.penalty.clone());
-        merged.log_name = self.log_name.clone();
+        let penalties = self.penalty.iter().chain(&other.penalty);
+        merged.penalty = penalties.min_by_key(|penalty| penalty.severity()).cloned();
+        (merged.base_name, merged.log_name) = (self.base_name.clone(), self.log_name.clone());
         Arc::new(merged)
+    }
+
+    /// Returns the policy after [`PolicyHandle::set`].
+    pub(crate) fn replaced_by(&self, mut new: Self) -> Result<Self, PolicyError> {
+        if !new.is_named() {
+            new.name = self.name.clone();
+            new.penalty = new.penalty.or_else(|| self.penalty.clone());
+            if new.candidates.is_empty() {
+                new.candidates = self.candidates.clone();
+            }
+        }
+        if self.name != new.name {
+            let (from, to) = (self.name().to_owned(), new.name().to_owned());
+            return Err(PolicyError::Renamed { from, to });
+        }
+        Ok(self.next_version(new))
+    }
+
+    /// Returns `new` as the next version of this policy: it keeps the logs unless it needs longer ones.
+    fn next_version(&self, new: Self) -> Self {
+        let mut next = Self { base_name: self.base_name.clone(), ..new };
+        if next.kept_us == 0 {
+            next.retention_us = self.retention_us;
+        }
+        next.lengthen_retention();
+        next
     }
 
     /// Returns the policy for one of several `instances` that decide independently: each limit is
@@ -283,11 +371,6 @@ impl Policy {
             *quota = Quota::new(limit, quota.window());
         }
         Arc::new(share)
-    }
-
-    #[cfg(feature = "memory")]
-    pub(crate) fn handle(&self) -> HandleId {
-        self.handle
     }
 
     pub(crate) fn longest_window_us(&self) -> u64 {

@@ -7,10 +7,11 @@ mod backoff;
 mod batch;
 mod circuit_breaker;
 mod client;
+#[cfg(feature = "redis-commands")]
 mod commands;
 mod connection;
+mod health;
 mod keys;
-mod outage;
 mod reply;
 mod scan;
 mod scripts;
@@ -22,13 +23,12 @@ pub(crate) use self::backoff::Backoff;
 pub(crate) use self::batch::{Batch, BatchedRequest};
 pub(crate) use self::circuit_breaker::CircuitBreaker;
 pub(crate) use self::client::Client;
+#[cfg(feature = "redis-commands")]
 pub use self::commands::{RedisCommands, RedisScript};
 pub(crate) use self::connection::{Connection, Connector};
+pub(crate) use self::health::Health;
 pub(crate) use self::keys::Keys;
-pub(crate) use self::outage::Outage;
 pub(crate) use self::reply::{Numbers, Replies, malformed, read};
 pub(crate) use self::scan::Scan;
-#[cfg(test)]
-pub(crate) use self::scripts::EXPIRES_LATER_MS;
 pub(crate) use self::scripts::{Script, Scripts};
 pub use self::servers::RedisServers;

@@ -3,52 +3,45 @@
 //! An application creates a store and passes it to a [`Limiter`](crate::Limiter) or a
 //! [`SlidingWindowLayer`](crate::SlidingWindowLayer). The traits are for authors of stores.
 
-mod ban_store;
+pub(crate) mod bans;
 mod conclude;
 #[cfg(feature = "contract")]
 pub mod contract;
-mod deny_cache;
 #[cfg(feature = "memory")]
 mod expiring;
-#[cfg(feature = "redis")]
-mod failover;
-#[cfg(all(test, feature = "redis"))]
-mod faulty;
 #[cfg(feature = "memory")]
 mod fill;
 mod future;
 #[cfg(feature = "memory")]
-mod memory;
+pub(crate) mod memory;
 mod pending_check;
 #[cfg(feature = "redis")]
-mod redis;
+pub(crate) mod redis;
 #[cfg(feature = "memory")]
 mod slots;
-mod snapshot;
-#[cfg(feature = "redis")]
-mod underlying;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-pub use self::ban_store::{Ban, BanCursor, BanPage, BanStore, ParseBanCursorError};
+use crate::error::StoreError;
+use crate::policy::Policy;
+
+pub(crate) use self::bans::{Ban, BanCursor, BanPage};
 pub(crate) use self::conclude::{admit_if_open, conclude, report};
-pub use self::deny_cache::DenyCache;
 #[cfg(all(feature = "memory", feature = "moderation"))]
-pub(crate) use self::expiring::ExpiringMap;
+pub(crate) use self::expiring::{ExpiringMap, Room};
 #[cfg(all(feature = "memory", any(feature = "storm", feature = "moderation")))]
-pub(crate) use self::expiring::{ExpiringValue, Keep, Room, heap_bytes_of};
+pub(crate) use self::expiring::{ExpiringValue, Keep, heap_bytes_of};
 pub use self::future::StoreFuture;
-#[cfg(feature = "memory")]
-pub use self::memory::MemoryStore;
 pub(crate) use self::pending_check::{CancelHandle, PendingCheck, may_have_counted};
 #[cfg(feature = "redis")]
-pub use self::redis::{RedisStore, RedisStoreBuilder};
-pub use self::snapshot::{Admission, BanSnapshot, LogSnapshot, Restored};
+pub use self::redis::RedisStoreBuilder;
 #[cfg(feature = "redis")]
-pub use crate::redis::{RedisCommands, RedisScript, RedisServers};
-pub use crate::window::{
-    BanState, Check, DecidedBy, Explanation, LogId, LogOutcome, Outcome, QuotaState, Strike,
-};
+pub use crate::redis::RedisServers;
+#[cfg(feature = "redis-commands")]
+pub use crate::redis::{RedisCommands, RedisScript};
+pub(crate) use crate::window::Explanation;
+pub use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState, Strike};
 
 /// Keeps the logs, and decides atomically whether a request fits into all logs of a check.
 ///
@@ -69,10 +62,9 @@ pub use crate::window::{
 /// ## Logs
 ///
 /// - A log is identified by [`Policy::log_name`](crate::Policy::log_name) and the bytes of the key.
-///   All versions of a policy share it, whatever their quotas.
-/// - A log keeps an entry for the longest window among the quotas and candidates of the check's
-///   policy, or for longer if another policy of the same name has been used with a longer window. An
-///   entry that is exactly as old as a window is outside of it.
+///   Policies that have it in common share the log, whatever their quotas.
+/// - A log keeps an entry for [`Policy::retention`](crate::Policy::retention), which all of them have in
+///   common. An entry that is exactly as old as a window is outside of it.
 ///
 /// ## Checks
 ///
@@ -108,8 +100,11 @@ pub use crate::window::{
 /// - [`LogOutcome::with_ban`] sets the [`BanState`] of a log whose key is banned, or whose policy
 ///   counted the request as a strike.
 ///
+/// The ban records are kept by the name of the policy and the key, and [`Store::ban`], [`Store::impose`],
+/// [`Store::lift`] and [`Store::bans`] give access to them.
+///
 /// A store that does not support penalties must return
-/// [`StoreError::Unsupported`](crate::StoreError::Unsupported) for a check with a penalty. Test it with
+/// [`StoreError::Unsupported`] for a check with a penalty. Test it with
 /// `store::contract::holds_without_penalties`.
 ///
 /// [`Policy::get_penalty`]: crate::Policy::get_penalty
@@ -139,7 +134,7 @@ pub trait Store: Send + Sync + 'static {
     /// - If a policy has a penalty, the explanation has the ban record of the key.
     ///
     /// A store that can't list its admissions returns
-    /// [`StoreError::Unsupported`](crate::StoreError::Unsupported).
+    /// [`StoreError::Unsupported`].
     fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>>;
 
     /// Sets how many entries the check's identity has in each of its logs.
@@ -160,22 +155,38 @@ pub trait Store: Send + Sync + 'static {
         self.settle(check, 0)
     }
 
-    /// Records what a process has decided or seen without this store, whatever the quotas are.
-    ///
-    /// - An admission is recorded with the timestamp of the store's present time minus
-    ///   [`Admission::age`]. It is ignored if it has left the longest window of the log's policy.
-    /// - If the log has the admission's identity, no entry is added, whatever the admission's cost is,
-    ///   and the timestamp of the entries is raised to the admission's if that is later. It is not
-    ///   raised if the admission is [`confirmed`](Admission::confirmed).
-    /// - A ban is imposed for its remaining length, unless the key's present ban ends at the same time
-    ///   or later. The key's level does not rise.
-    /// - A store that several processes share also ignores the admissions from before the last reset of
-    ///   the log, and a ban that was lifted after the process last saw it. So a process that does not
-    ///   know of the reset or the lift does not undo it.
-    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored>;
-
     /// Empties logs. Strikes and bans stay.
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()>;
+
+    /// Returns the ban of a log's key, or `None` if the key is not banned.
+    ///
+    /// Defaults to [`StoreError::Unsupported`], as do the other methods for bans.
+    fn ban(&self, _log: &LogId) -> StoreFuture<Option<Ban>> {
+        no_bans()
+    }
+
+    /// Bans a log's key for `duration`, unless its present ban lasts longer. Returns the ban that is in
+    /// effect afterwards.
+    fn impose(&self, _log: &LogId, _duration: Duration, _reason: &str) -> StoreFuture<Ban> {
+        no_bans()
+    }
+
+    /// Deletes the ban, the strikes and the level of a log's key. Returns whether there were any.
+    fn lift(&self, _log: &LogId) -> StoreFuture<bool> {
+        no_bans()
+    }
+
+    /// Returns a page of about `count` keys that are banned under a policy.
+    ///
+    /// The first page begins at [`BanCursor::default`]. A key that is banned while all pages are read
+    /// is in one of them.
+    fn bans(&self, _policy: &Arc<Policy>, _from: BanCursor, _count: usize) -> StoreFuture<BanPage> {
+        no_bans()
+    }
+}
+
+fn no_bans<T>() -> StoreFuture<T> {
+    StoreFuture::ready(Err(StoreError::Unsupported { what: "bans" }))
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
@@ -195,11 +206,27 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).settle(check, cost)
     }
 
-    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
-        (**self).restore(log, snapshot)
+    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
+        (**self).cancel(check)
     }
 
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
         (**self).reset(logs)
+    }
+
+    fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
+        (**self).ban(log)
+    }
+
+    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
+        (**self).impose(log, duration, reason)
+    }
+
+    fn lift(&self, log: &LogId) -> StoreFuture<bool> {
+        (**self).lift(log)
+    }
+
+    fn bans(&self, policy: &Arc<Policy>, from: BanCursor, count: usize) -> StoreFuture<BanPage> {
+        (**self).bans(policy, from, count)
     }
 }

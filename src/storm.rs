@@ -5,7 +5,8 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tower_sliding_window::{MemoryStore, Quota, StormDetector, StormEvent, StormRule};
+//! use tower_sliding_window::{MemoryStore, Quota};
+//! use tower_sliding_window::storm::{StormDetector, StormEvent, StormRule};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -87,7 +87,6 @@ impl DecisionLabel {
     }
 }
 
-#[inline]
 pub(crate) fn decision(policy: &PolicyLabel, decision: DecisionLabel) {
     count_kept!(
         policy.counters.decision(decision as usize), "sliding_window_decisions_total",
@@ -96,7 +95,6 @@ pub(crate) fn decision(policy: &PolicyLabel, decision: DecisionLabel) {
 }
 
 /// Reports a denial. `policies` and `retry_after` are called only if the event is enabled.
-#[inline]
 pub(crate) fn denied<'a>(
     policies: impl Fn() -> Vec<&'a str>,
     retry_after: impl Fn() -> Duration,
@@ -105,8 +103,6 @@ pub(crate) fn denied<'a>(
     event!(debug, policies = ?policies(), retry_after = ?retry_after(), shadow, "denied");
 }
 
-#[cold]
-#[inline(never)]
 pub(crate) fn fallback(failure_policy: &'static str, outcome: &'static str) {
     count!(
         "sliding_window_fallback_decisions_total",
@@ -186,9 +182,9 @@ pub(crate) fn written_back(requests: u64) {
 }
 
 #[cfg(feature = "redis")]
-pub(crate) fn write_back_lost(error: impl Display) {
-    count!("sliding_window_write_back_lost_total");
-    event!(warn, %error, "a request can't be written back to the store");
+pub(crate) fn write_back_lost(requests: u64) {
+    count!("sliding_window_write_back_lost_total"; requests);
+    event!(warn, requests, "requests have expired before they could be written back to the store");
 }
 
 /// Reports a wait of a caller that has ended.

@@ -9,14 +9,12 @@ mod check;
 mod decision;
 mod entries;
 mod explanation;
-mod identity;
 mod log;
 mod log_id;
 mod outcome;
 #[cfg(feature = "serde")]
 mod serial;
 mod state;
-mod undecided;
 
 pub use self::ban_explanation::BanExplanation;
 #[cfg(any(feature = "memory", feature = "contract"))]
@@ -37,7 +35,5 @@ pub(crate) use self::log::Log;
 #[cfg(feature = "redis")]
 pub(crate) use self::log::QuotaReading;
 pub use self::log_id::{LogCost, LogId};
-pub(crate) use self::outcome::Rollback;
 pub use self::outcome::{DecidedBy, LogOutcome, Outcome};
 pub use self::state::{BanState, QuotaState};
-pub(crate) use self::undecided::Undecided;

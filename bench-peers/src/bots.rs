@@ -93,6 +93,7 @@ async fn measure(case: Case, workers: usize) -> Result<Round> {
         requests: u64::from(rate * seconds),
         connections,
         rate: Some(rate),
+        arguments: &[],
     };
     let honest = load("[0-9a-f]{12}", HONEST_RATE, SECONDS, 16);
     // The bots start earlier and end later.

@@ -113,7 +113,8 @@ impl Burst<'_> {
                 let (server_before, redis_before) =
                     (cpu(server.pid()?)?, redis_pid.map(cpu).transpose()?);
                 let url = server.url(self.users);
-                Load { url, requests, connections: CONNECTIONS, rate: None }.run().await?;
+                let connections = CONNECTIONS;
+                Load { url, requests, connections, rate: None, arguments: &[] }.run().await?;
                 let used = (cpu(server.pid()?)? - server_before).as_secs_f64();
                 let redis_used = match redis_pid.zip(redis_before) {
                     Some((pid, before)) => (cpu(pid)? - before).as_secs_f64(),

@@ -11,13 +11,16 @@ use axum::http::request::Parts;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use clap::ValueEnum;
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::AsyncConnectionConfig;
+use redis::aio::MultiplexedConnection;
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Key, KeyError, MemoryStore, Quota, RedisStore, SlidingWindowLayer};
+use tower_sliding_window::{
+    Key, KeyError, MemoryStore, Policy, Quota, RedisStore, SlidingWindowLayer, key,
+};
 
 use crate::least::LeastLayer;
 use crate::problem::problem;
-use crate::setup::{LIMIT, Window, user_of};
+use crate::setup::{ADDRESS, ADDRESS_LIMIT, LIMIT, Window, user_of};
 use crate::{peers, textbook};
 
 /// The body of a response to an admitted request.
@@ -36,7 +39,9 @@ pub(crate) enum Case {
     Redis,
     RedisObserved,
     RedisUncached,
+    RedisTwoRules,
     Textbook,
+    TextbookTwoRules,
     TowerGovernor,
     AxumGovernor,
     AxumGcra,
@@ -74,8 +79,10 @@ impl Case {
             Self::MemoryObserved => "ours, MemoryStore, observed",
             Self::Redis => "ours, RedisStore",
             Self::RedisObserved => "ours, RedisStore, observed",
-            Self::RedisUncached => "ours, RedisStore without DenyCache",
+            Self::RedisUncached => "ours, RedisStore without deny cache",
+            Self::RedisTwoRules => "ours, RedisStore, two rules",
             Self::Textbook => "textbook middleware (Redis)",
+            Self::TextbookTwoRules => "textbook middleware (Redis), two rules",
             Self::TowerGovernor => "tower_governor",
             Self::AxumGovernor => "axum-governor",
             Self::AxumGcra => "axum_gcra",
@@ -94,7 +101,9 @@ impl Case {
                 | Self::Redis
                 | Self::RedisObserved
                 | Self::RedisUncached
+                | Self::RedisTwoRules
                 | Self::Textbook
+                | Self::TextbookTwoRules
                 | Self::AxumLimitRedis
                 | Self::TowerRateLimitRedis
                 | Self::TowerRateLimitFred
@@ -131,8 +140,14 @@ impl Case {
             Self::RedisUncached => {
                 route.layer(ours(patient().deny_cache(false).connect(url?).await?, length))
             }
-            Self::Textbook => {
-                let textbook = textbook::Textbook::new(connect(url?).await?, length);
+            Self::RedisTwoRules => {
+                let address = Policy::new("ip").quota(Quota::new(ADDRESS_LIMIT, length));
+                let layer = ours(patient().connect(url?).await?, length);
+                route.layer(layer.rule(address, key::header(ADDRESS)))
+            }
+            Self::Textbook | Self::TextbookTwoRules => {
+                let two_rules = self == Self::TextbookTwoRules;
+                let textbook = textbook::Textbook::new(connect(url?).await?, length, two_rules);
                 route.layer(from_fn_with_state(textbook, textbook::limit))
             }
             Self::TowerGovernor => peers::tower_governor(route, length)?,
@@ -165,12 +180,15 @@ pub(crate) fn patient() -> tower_sliding_window::store::RedisStoreBuilder {
     RedisStore::builder().response_timeout(Duration::from_secs(10))
 }
 
-async fn connect(url: &str) -> Result<ConnectionManager> {
-    let config = ConnectionManagerConfig::new().set_response_timeout(None);
-    Ok(ConnectionManager::new_with_config(redis::Client::open(url)?, config).await?)
+pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let client = redis::Client::open(url)?;
+    Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
 }
 
-async fn ping(State(mut connection): State<ConnectionManager>) -> Result<&'static str, StatusCode> {
+async fn ping(
+    State(mut connection): State<MultiplexedConnection>,
+) -> Result<&'static str, StatusCode> {
     match redis::cmd("PING").query_async::<()>(&mut connection).await {
         Ok(()) => Ok(BODY),
         Err(_) => Err(StatusCode::SERVICE_UNAVAILABLE),

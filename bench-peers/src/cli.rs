@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::cases::Case;
+use crate::fleet::Limiter;
 use crate::memory::Keeper;
 use crate::programs::Program;
 
@@ -21,7 +22,8 @@ use crate::programs::Program;
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
-    /// Requests of one case in one round of `flood`; `admit` sends as many, but at most 100,000.
+    /// Requests of one case in one round of `flood`; `admit` sends as many, but at most 100,000, and a
+    /// burst of `flagship` and `ratios` is a tenth.
     #[arg(long, global = true, default_value_t = 200_000, value_name = "N")]
     pub(crate) requests: u64,
     /// How often each case is measured. The tables show medians.
@@ -56,6 +58,12 @@ pub(crate) enum Command {
 pub(crate) enum Measurement {
     /// Everything below, in turn (the default). Takes about three quarters of an hour.
     All,
+    /// The example server seckill as a program, with its two rules: what a denial, an admission and a
+    /// sold order cost. Needs `cargo build --release -p seckill` first. Takes a minute.
+    Flagship,
+    /// Sixteen processes on one Redis, each with one request under way: what a decision costs Redis,
+    /// beside the textbook script. Takes half a minute.
+    Fleet,
     /// One user floods each server: what a denial costs the server and Redis.
     Flood,
     /// Many users, all admitted: what an admission costs the server and Redis.
@@ -71,11 +79,6 @@ pub(crate) enum Measurement {
     Exactness,
     /// Bytes a key in process.
     Memory,
-    /// Nanoseconds a check in process, beside governor's.
-    Micro,
-    /// Checks a second in process with 1, 2, 4 and 8 threads, beside governor's. Starts nothing and
-    /// needs neither a server nor a network.
-    Threads,
 }
 
 /// Hidden commands: the program starts itself with them.
@@ -91,6 +94,10 @@ pub(crate) enum Probe {
     },
     #[command(name = "probe-memory", hide = true)]
     Memory { keeper: Keeper, admissions: usize },
-    #[command(name = "probe-micro", hide = true)]
-    Micro,
+    #[command(name = "probe-fleet", hide = true)]
+    Fleet {
+        limiter: Limiter,
+        #[arg(long)]
+        redis: String,
+    },
 }

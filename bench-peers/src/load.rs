@@ -20,6 +20,8 @@ pub(crate) struct Load {
     pub(crate) connections: u32,
     /// Requests a second. If `None`, as fast as responses come.
     pub(crate) rate: Option<u32>,
+    /// Further arguments for oha, such as the method and header fields.
+    pub(crate) arguments: &'static [&'static str],
 }
 
 /// The results. Latencies are in seconds.
@@ -70,6 +72,7 @@ impl Load {
             // Latency counts from when the request was due.
             oha.args(["-q", &rate.to_string(), "--latency-correction"]);
         }
+        oha.args(self.arguments);
         if self.url.contains('[') {
             oha.arg("--rand-regex-url").arg(self.url.replace('?', r"\?"));
         } else {

@@ -5,19 +5,19 @@ mod bursts;
 mod cases;
 mod cli;
 mod exactness;
+mod flagship;
+mod fleet;
 mod least;
 mod load;
 mod machine;
 mod measure;
 mod memory;
-mod micro;
 #[cfg(feature = "observed")]
 mod observed;
 mod peers;
 mod problem;
 mod process;
 mod programs;
-mod record;
 mod redis_server;
 mod report;
 mod scripts;
@@ -26,7 +26,6 @@ mod setup;
 mod table;
 mod targets;
 mod textbook;
-mod threads;
 mod workloads;
 
 use anyhow::{Result, bail};
@@ -46,10 +45,7 @@ fn main() -> Result<()> {
             println!("{}", serde_json::to_string(&memory::measure(keeper, admissions)?)?);
             Ok(())
         }
-        Some(Command::Probe(Probe::Micro)) => {
-            println!("{}", serde_json::to_string(&micro::measure()?)?);
-            Ok(())
-        }
+        Some(Command::Probe(Probe::Fleet { limiter, redis })) => fleet::work(limiter, &redis),
         Some(Command::Measure(measurement)) => run(&arguments, measurement),
         None => run(&arguments, Measurement::All),
     }

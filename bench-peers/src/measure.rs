@@ -47,6 +47,7 @@ pub(crate) async fn sample(
         requests,
         connections: CONNECTIONS,
         rate: None,
+        arguments: &[],
     };
     load("warm[0-9]{4}", 5_000).run().await?;
 

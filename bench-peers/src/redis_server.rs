@@ -23,7 +23,6 @@ pub(crate) struct RedisServer {
 pub(crate) struct CommandStats {
     pub(crate) calls: u64,
     pub(crate) usec: u64,
-    pub(crate) failed: u64,
 }
 
 impl RedisServer {
@@ -74,11 +73,6 @@ impl RedisServer {
         Ok(line.query_async(&mut self.admin.clone()).await?)
     }
 
-    /// Loads a script.
-    pub(crate) async fn load(&self, script: &str) -> Result<String> {
-        self.run(&["SCRIPT", "LOAD", script]).await
-    }
-
     /// Returns the memory that the server uses, in bytes.
     pub(crate) async fn used_memory(&self) -> Result<u64> {
         let info: String = self.run(&["INFO", "memory"]).await?;
@@ -127,7 +121,6 @@ impl RedisServer {
             let stats = CommandStats {
                 calls: field("calls").unwrap_or(0),
                 usec: field("usec").unwrap_or(0),
-                failed: field("failed_calls").unwrap_or(0),
             };
             commands.insert(name.to_owned(), stats);
         }

@@ -8,7 +8,7 @@ use crate::cli::{Arguments, Measurement};
 use crate::measure::Plan;
 use crate::programs::Program;
 use crate::{
-    bots, bursts, exactness, machine, memory, micro, scripts, targets, threads, workloads,
+    bots, bursts, exactness, flagship, fleet, machine, memory, scripts, targets, workloads,
 };
 
 /// How to read the tables; the command line and the machine are filled in.
@@ -22,7 +22,13 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
     let load_before = machine::load();
     let wants = |one| wanted == one || wanted == Measurement::All;
 
-    let (mut tables, mut figures) = (Vec::new(), Vec::new());
+    let (mut leading, mut tables, mut figures) = (Vec::new(), Vec::new(), Vec::new());
+    if wants(Measurement::Flagship) {
+        leading.push(flagship::run(plan).await?);
+    }
+    if wants(Measurement::Fleet) {
+        leading.push(fleet::run(rounds).await?);
+    }
     if wants(Measurement::Flood) {
         tables.push(workloads::flood(plan, &mut figures).await?);
     }
@@ -37,20 +43,13 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
     }
     if wants(Measurement::Scripts) {
         let programs = [&[Program::of_system()?], &*arguments.servers].concat();
-        tables.extend(scripts::run(&programs, rounds, &mut figures).await?);
+        tables.extend(scripts::run(&programs, rounds).await?);
     }
     if wants(Measurement::Exactness) {
         tables.push(exactness::run().await?);
     }
     if wants(Measurement::Memory) {
         tables.push(memory::run(&mut figures).await?);
-    }
-    if wants(Measurement::Micro) {
-        tables.push(micro::run(rounds, &mut figures).await?);
-        tables.push(micro::parts()?);
-    }
-    if wants(Measurement::Threads) {
-        tables.push(threads::run(rounds)?);
     }
 
     let mut report = String::new();
@@ -60,6 +59,9 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
             .replace("{command}", &command(arguments))
             .replace("{machine}", machine.trim());
     }
+    for table in leading {
+        write!(report, "{table}")?;
+    }
     if !figures.is_empty() {
         write!(report, "{}", targets::table(&figures))?;
     }
@@ -67,7 +69,7 @@ pub(crate) async fn run(arguments: &Arguments, wanted: Measurement) -> Result<St
         write!(report, "{table}")?;
     }
     if markdown {
-        report += &NOTES.replace("{missed}", &targets::missed(&figures));
+        report += NOTES;
     }
     Ok(report)
 }

@@ -2,41 +2,59 @@
 
 mod cluster;
 mod decisions;
-mod long_logs;
 mod messages;
 
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use anyhow::Result;
+use tokio::task::JoinSet;
 
 use crate::programs::Program;
 use crate::table::Table;
-use crate::targets::Figure;
 
 /// Measures everything on each program; the cluster on the first.
-pub(crate) async fn run(
-    programs: &[Program],
-    rounds: usize,
-    figures: &mut Vec<Figure>,
-) -> Result<Vec<Table>> {
-    let candidates = decisions::Candidates::record().await?;
-    let logs = long_logs::Recordings::record().await?;
-    let mut decisions = Table::new(
-        "Scripts: µs of Redis a decision, 5/60s, without HTTP",
-        &["", "textbook", "ours, 1 a call", "ratio", "ours, 32 a call", "ratio"],
-    );
-    let (mut messages, mut long_logs) = (messages::table(), long_logs::table());
-    for (index, program) in programs.iter().enumerate() {
+pub(crate) async fn run(programs: &[Program], rounds: usize) -> Result<Vec<Table>> {
+    let (mut decisions, mut messages) = (decisions::table(), messages::table());
+    for program in programs {
         eprintln!("scripts: {}", program.name);
-        let bytes = candidates.run(program, rounds, &mut decisions).await?;
-        if index == 0 {
-            let name = "bytes of Redis a key, 5 entries: ours / textbook";
-            figures.push(Figure::new(name, bytes, 0.78));
-        }
+        decisions::run(program, rounds, &mut decisions).await?;
         messages::run(program, &mut messages).await?;
-        logs.run(program, &mut long_logs).await?;
     }
-    let mut tables = vec![decisions, long_logs, messages];
+    let mut tables = vec![decisions, messages];
     if let Some(program) = programs.first() {
         tables.push(cluster::run(program).await?);
     }
     Ok(tables)
+}
+
+/// Calls a function for each number, from several tasks.
+async fn share<F>(
+    numbers: Range<usize>,
+    tasks: usize,
+    send: impl Fn(usize) -> F + Clone + Send + 'static,
+) -> Result<()>
+where
+    F: Future<Output = Result<()>> + Send,
+{
+    let next = Arc::new(AtomicUsize::new(numbers.start));
+    let mut running = JoinSet::new();
+    for _ in 0..tasks {
+        let (next, send) = (next.clone(), send.clone());
+        running.spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= numbers.end {
+                    return anyhow::Ok(());
+                }
+                send(number).await?;
+            }
+        });
+    }
+    while let Some(done) = running.join_next().await {
+        done??;
+    }
+    Ok(())
 }

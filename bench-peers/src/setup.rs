@@ -6,6 +6,10 @@ use axum::http::Uri;
 
 /// Five requests a window, or what comes nearest to it.
 pub(crate) const LIMIT: u32 = 5;
+/// The header with the address, where there is a rule for it.
+pub(crate) const ADDRESS: &str = "x-address";
+/// So many requests of an address that it is never denied: all of the load come from one.
+pub(crate) const ADDRESS_LIMIT: u32 = 1_000_000;
 /// The window where nothing else is said.
 pub(crate) const WINDOW: Duration = Window::Minute.length();
 

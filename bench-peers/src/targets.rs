@@ -1,6 +1,6 @@
-//! [`Figure`]: a target, and whether this run reached it.
+//! [`Figure`] and [`Goal`]: targets, and whether this run reached them.
 
-use crate::table::{Table, number};
+use crate::table::{Table, median, number};
 
 /// A measured value and the most that it should be.
 pub(crate) struct Figure {
@@ -34,13 +34,47 @@ pub(crate) fn table(figures: &[Figure]) -> Table {
     table
 }
 
-/// Lists the figures that were not reached.
-pub(crate) fn missed(figures: &[Figure]) -> String {
-    let missed = figures.iter().filter(|figure| !figure.reached());
-    let line = |figure: &Figure| {
-        let Figure { name, measured, at_most } = figure;
-        format!("- {name}: {} instead of at most {}\n", number(*measured), number(*at_most))
-    };
-    let lines: String = missed.map(line).collect();
-    if lines.is_empty() { "None in this run.\n".to_owned() } else { lines }
+/// A figure of a table that has its goals beside it.
+pub(crate) struct Goal {
+    name: String,
+    /// Microseconds a request, and those of what it is compared with.
+    times: [Option<f64>; 2],
+    measured: f64,
+    at_most: Option<f64>,
+}
+
+impl Goal {
+    /// The median of the ratios of the rounds.
+    pub(crate) fn ratio(name: &str, of: &[f64], base: &[f64], at_most: f64) -> Self {
+        let median_of = |values: &[f64]| Some(median(values.iter().copied()));
+        Self {
+            name: name.to_owned(),
+            times: [median_of(of), median_of(base)],
+            measured: median(of.iter().zip(base).map(|(of, base)| of / base)),
+            at_most: Some(at_most),
+        }
+    }
+
+    /// The median of the rounds.
+    pub(crate) fn value(name: &str, values: &[f64], at_most: Option<f64>) -> Self {
+        let measured = median(values.iter().copied());
+        Self { name: name.to_owned(), times: [None; 2], measured, at_most }
+    }
+}
+
+/// Returns a table of figures with their goals.
+pub(crate) fn goals(title: &str, goals: &[Goal]) -> Table {
+    let mut table = Table::new(title, &["", "µs", "of µs", "measured", "at most", ""]);
+    let optional = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);
+    for Goal { name, times, measured, at_most } in goals {
+        let result = match at_most {
+            Some(at_most) if measured <= at_most => "ok",
+            Some(_) => "missed",
+            None => "",
+        };
+        let [of, base] = times.map(optional);
+        let (measured, at_most) = (number(*measured), optional(*at_most));
+        table.row([name.clone(), of, base, measured, at_most, result.to_owned()]);
+    }
+    table
 }

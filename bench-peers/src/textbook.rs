@@ -8,13 +8,13 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use redis::Script;
-use redis::aio::ConnectionManager;
+use redis::aio::MultiplexedConnection;
+use redis::{RedisResult, Script};
 use uuid::Uuid;
 
-use crate::setup::{LIMIT, user_of};
+use crate::setup::{ADDRESS, ADDRESS_LIMIT, LIMIT, user_of};
 
-pub(crate) const SCRIPT: &str = "\
+const SCRIPT: &str = "\
 local now, window, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, now - window)
 if redis.call('ZCARD', KEYS[1]) < limit then
@@ -27,34 +27,51 @@ return 0
 
 #[derive(Clone)]
 pub(crate) struct Textbook {
-    connection: ConnectionManager,
+    connection: MultiplexedConnection,
     script: Arc<Script>,
     window: Duration,
+    two_rules: bool,
 }
 
 impl Textbook {
-    pub(crate) fn new(connection: ConnectionManager, window: Duration) -> Self {
-        Self { connection, script: Arc::new(Script::new(SCRIPT)), window }
+    /// With two rules, the address is checked after the user, in a call of its own.
+    pub(crate) fn new(
+        connection: MultiplexedConnection,
+        window: Duration,
+        two_rules: bool,
+    ) -> Self {
+        Self { connection, script: Arc::new(Script::new(SCRIPT)), window, two_rules }
+    }
+
+    /// Returns whether a key has room, and records the request if it has.
+    pub(crate) async fn admit(&self, key: &str, limit: u32) -> RedisResult<bool> {
+        self.script
+            .key(format!("ratelimit:{key}"))
+            .arg(now_ms())
+            .arg(self.window.as_millis() as u64)
+            .arg(limit)
+            .arg(Uuid::new_v4().to_string())
+            .invoke_async(&mut self.connection.clone())
+            .await
     }
 }
 
 pub(crate) async fn limit(
-    State(mut textbook): State<Textbook>,
+    State(textbook): State<Textbook>,
     request: Request,
     next: Next,
 ) -> Response {
     let Some(user) = user_of(request.uri()) else {
         return StatusCode::UNAUTHORIZED.into_response();
     };
-    let admitted = textbook
-        .script
-        .key(format!("ratelimit:{user}"))
-        .arg(now_ms())
-        .arg(textbook.window.as_millis() as u64)
-        .arg(LIMIT)
-        .arg(Uuid::new_v4().to_string())
-        .invoke_async::<bool>(&mut textbook.connection)
-        .await;
+    let mut admitted = textbook.admit(user, LIMIT).await;
+    if textbook.two_rules && matches!(admitted, Ok(true)) {
+        let address = request.headers().get(ADDRESS).and_then(|value| value.to_str().ok());
+        let Some(address) = address else {
+            return StatusCode::UNAUTHORIZED.into_response();
+        };
+        admitted = textbook.admit(address, ADDRESS_LIMIT).await;
+    }
     match admitted {
         Ok(true) => next.run(request).await,
         Ok(false) => StatusCode::TOO_MANY_REQUESTS.into_response(),
@@ -62,6 +79,6 @@ pub(crate) async fn limit(
     }
 }
 
-pub(crate) fn now_ms() -> u64 {
+fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }

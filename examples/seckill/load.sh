@@ -169,7 +169,7 @@ windows_of() {
       local entries = redis.call('ZCARD', window)
       fullest, all = math.max(fullest, entries), all + entries
     end
-    return #windows .. ' ' .. fullest .. ' ' .. all" 0 "$prefix:{=$1-*}:user"
+    return #windows .. ' ' .. fullest .. ' ' .. all" 0 "$prefix:{=$1-*}:user:[0-9]*"
 }
 
 fail() { failures+=("$*"); }

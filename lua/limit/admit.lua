@@ -1,125 +1,272 @@
 --[[
-  Records new requests of cost 1, each in one log under one quota of whole seconds, if they fit.
-
-  It decides on each as admit_all.lua does, at two thirds of the cost. Most of the difference comes
-  from the timestamps: they stay strings, and are not converted to numbers and back. Many requests
-  in one call share what a call costs, and the clock. What is rare it leaves to admit_all.lua.
+  Decides on requests. Records each in all of its logs if it fits into all of them, and in none
+  otherwise.
 
   Keys:
     KEYS[i] for each request:
-      log (ZSET): the log; the score of an entry is its timestamp in microseconds
+      for each log:
+        log (ZSET): the log; the score of an entry is its timestamp in microseconds
+      for each log whose policy has a penalty:
+        record (HASH): the ban record: until, level, reason, episode_until
+        strikes (ZSET): the strikes; the score of a strike is its timestamp in microseconds
 
   Arguments:
-    ARGV[1...] for each group of requests under one quota, in the order of the keys:
-      requests (count): how many requests the group has
-      limit (requests): how many the quota allows in its window
-      window_s (seconds): the length of the window
-      wants_reset (0 or 1): whether the reply has reset_us
+    ARGV[1...] for each group of requests that differ in their keys only, in the order of the keys:
+      shape (bytes): numbers, each a big-endian double of 8 bytes, which cost less than arguments
+        requests (count): how many the group has
+        mode (0, 1 or 2): 1 if a request may have been recorded already, 2 to record nothing
+        wants_reset (0 or 1): whether the reply has reset_us
+        logs (count): how many logs each request has
+        penalties (count): how many of the logs have a policy with a penalty
+        for each log:
+          cost (places): how many places a request takes in it
+          kept_us (microseconds): how long it keeps its entries
+          quotas (count): how many quotas follow
+          max_strikes (strikes): how many bring a ban; 0 if they are not counted, -1 without a penalty
+          for each quota:
+            limit (places): how many the quota allows; negative for a candidate, which never denies
+            window_us (microseconds): the length of the window, at most kept_us
+          if the policy has a penalty:
+            within_us (microseconds): how long a strike counts
+            decay_us (microseconds): after how long without a ban the level falls by one
       for each request:
         member (16 bytes): the UUID of the request
+        for each log whose policy has a penalty:
+          lengths (bytes): the length of the ban of each level in microseconds, packed like the shape
 
   Reply:
-    REPLY[1] numbers (bytes): each a big-endian double of 8 bytes, because a client reads many
-      integers of Redis slowly
-      at_us (microseconds of the Unix epoch): the timestamp of the decisions
+    REPLY[1] numbers (bytes): see below
+      now_us (microseconds of the Unix epoch): the timestamp of the decisions
       for each request:
-        state (-1, 0, 1 or 2): 1 if it is admitted, 0 if it is denied; 2 if admit_all.lua has to
-          decide, because a policy with a longer window has used the log or the clock has stepped
-          back; -1 if Redis can't use the log, which concerns no other request: then the rest is
+        state (-1, 0, 1 or 2): 1 if it is admitted, 0 if it is denied, 2 if it was recorded earlier;
+          -1 if Redis can't use one of its keys, which concerns no other request: then the rest is
           missing
-        places or wait_us (requests or microseconds): if it is admitted, how many more requests
-          fit; if it is denied, the time until it fits; else 0
-        reset_us (microseconds): the time until the oldest entry leaves; missing unless it is wanted
-    REPLY[2...] for each request that Redis could not serve:
+        for each quota:
+          remaining (places): how many are free after the decision
+          wait_us (microseconds): the time until the request fits; 0 if it fits
+          reset_us (microseconds): the time until the oldest entry leaves, 0 if there is none;
+            missing unless it is wanted
+        for each log whose policy has a penalty:
+          banned_us (microseconds): how long the ban still lasts; 0 if there is none
+          struck (0, 1 or 2): 1 if the request was a strike, 2 if it brought a ban
+          episode_us (microseconds): for how long further denials are no strikes
+        at_us (microseconds of the Unix epoch): when it was recorded; only if the state is 2
+    REPLY[2...] for each request whose keys Redis can't use:
       error (text): why
 
-  Cost: O(log n) for each request, n is the number of entries in its log.
-  TTL: a log expires one window and a second after its newest entry.
+    The numbers are big-endian doubles of 8 bytes in one string, because a client reads many integers
+    of Redis slowly. The reply is that string, or, if Redis can't use a key, an array of it and of errors.
+
+  Cost: O(log n) for each place and quota, n is the number of entries in a log or of strikes.
+    A call removes at most 256 expired entries more than it adds to a log; it counts without the rest.
+  TTL: a log expires kept_us and a second after its newest entry. Strikes expire within_us and a
+    second after the last one, a ban record a second after the ban, its levels and the episode are
+    over. None of these becomes shorter.
 ]]
-local call = redis.call
+local call, try, format, rep = redis.call, redis.pcall, string.format, string.rep
+local new, again, peek, most_expired, most_strikes = 0, 1, 2, 256, 100
 local time = call('TIME')
-local s, us = time[1], time[2]
-if #us < 6 then
-  us = string.rep('0', 6 - #us) .. us
-end
-local now_us = s .. us
+local now_us = time[1] * 1000000 + time[2]
+-- As text: a number becomes text anew for each command, and slowly.
+local now = format('%d', now_us)
+local left, left_of, expires_ms, expires_of
 
--- Of the group of the present request.
-local limit, window_s, wants_reset, expired_us, expires_ms
+local numbers, n, errors, key, arg = { now_us }, 1, nil, 1, 1
+while key <= #KEYS do
+  local packed = ARGV[arg]
+  local shape = { struct.unpack('>' .. rep('d', #packed / 8), packed) }
+  local requests, mode, wants_reset, logs, penalties =
+    shape[1], shape[2], shape[3] == 1, shape[4], shape[5]
+  arg = arg + 1
 
-local function reset_us(log)
-  local since_us = '(' .. expired_us
-  local oldest = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-  return oldest[2] + window_s * 1000000 - now_us
-end
-
--- Returns the state and what comes after it in the reply.
-local function decide(log, member)
-  local entries = call('ZCARD', log)
-  if entries == 0 then
-    call('ZADD', log, now_us, member)
-    call('PEXPIREAT', log, expires_ms)
-    return 1, limit - 1
-  end
-
-  local newest_us = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
-  local newest_ms, own_ms = math.floor(newest_us / 1000), (window_s + 1) * 1000
-  local kept_ms = call('PTTL', log) + math.floor(now_us / 1000) - newest_ms
-  if kept_ms > own_ms + 1 or newest_us - now_us > 0 then
-    return 2, 0
-  end
-  if entries >= limit then
-    -- The request fits as soon as the limit-th newest entry has left the window.
-    local leaves_us = call('ZRANGE', log, -limit, -limit, 'WITHSCORES')[2] + window_s * 1000000
-    local wait_us = leaves_us - now_us
-    if wait_us > 0 then
-      if kept_ms < own_ms - 1 then
-        -- A policy with a shorter window has used the log.
-        call('PEXPIREAT', log, newest_ms + own_ms)
+  for _ = 1, requests do
+    local member, state, first, at = ARGV[arg], 1, n + 1, 6
+    local recorded_us, full_us, newest
+    n = first
+    for k = key, key + logs - 1 do
+      local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 3 + 2 * shape[at + 2]
+      local entries = try('ZCARD', log)
+      if not tonumber(entries) then
+        state, errors = -1, errors or {}
+        errors[#errors + 1] = entries.err
+        break
       end
-      if entries > limit then
-        -- There may be marks.
-        call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
+      if entries > 0 then
+        if call('PTTL', log) > kept_us / 1000 + 1002 then
+          -- The clock has stepped back. The new entry must not leave before the newest one.
+          newest = newest or {}
+          newest[k] = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
+        end
+        if left_of ~= kept_us then
+          left, left_of = format('%d', now_us - kept_us), kept_us
+        end
+        if entries <= most_expired then
+          entries = entries - call('ZREMRANGEBYSCORE', log, '-inf', left)
+        else
+          local expired = call('ZCOUNT', log, '-inf', left)
+          if expired > 0 then
+            call('ZREMRANGEBYRANK', log, 0, math.min(expired, most_expired + cost) - 1)
+          end
+          entries = entries - expired
+        end
       end
-      return 0, wait_us
+      for q = at + 4, last, 2 do
+        local limit, window_us, used, wait_us = shape[q], shape[q + 1], entries, 0
+        local is_enforced = limit > 0
+        if not is_enforced then
+          limit = -limit
+        end
+        if entries > 0 and window_us ~= kept_us then
+          used = call('ZCOUNT', log, format('(%d', now_us - window_us), '+inf')
+        end
+        if used + cost > limit then
+          wait_us = window_us
+          if cost <= limit then
+            -- The request fits as soon as the (limit - cost + 1)-th newest entry has left the window.
+            local rank = cost - limit - 1
+            wait_us = call('ZRANGE', log, rank, rank, 'WITHSCORES')[2] + window_us - now_us
+          end
+          if is_enforced then
+            state, full_us = 0, full_us or {}
+            full_us[k] = math.max(full_us[k] or 0, window_us)
+          end
+        end
+        numbers[n + 1], numbers[n + 2] = used < limit and limit - used or 0, wait_us
+        n = n + (wants_reset and 3 or 2)
+      end
+      at = last + (shape[at + 3] < 0 and 1 or 3)
     end
+
+    -- With one log and no penalty an admission finds out by adding its entry.
+    if mode == again and (state == 0 or state == 1 and logs + penalties > 1) then
+      for k = key, key + logs - 1 do
+        recorded_us = recorded_us or call('ZSCORE', KEYS[k], member)
+      end
+    end
+
+    -- A request that meets a ban is denied. A request that a full quota denies is a strike, and enough
+    -- strikes bring a ban. All denials within one length of the window after a strike are one episode,
+    -- and only the first of them is a strike.
+    if penalties > 0 and state >= 0 then
+      local k, record_at, lengths_at = key, key + logs, arg + 1
+      at = 6
+      while record_at < key + logs + 2 * penalties do
+        local max_strikes, penalty = shape[at + 3], at + 4 + 2 * shape[at + 2]
+        at = penalty
+        if max_strikes >= 0 then
+          local record, strikes = KEYS[record_at], KEYS[record_at + 1]
+          local within_us, decay_us = shape[penalty], shape[penalty + 1]
+          local known, struck = try('HMGET', record, 'until', 'level', 'episode_until'), 0
+          local error = known.err
+          local until_us, level = tonumber(known[1] or 0), tonumber(known[2] or 0)
+          local episode_us = tonumber(known[3] or 0)
+          local counts = full_us and full_us[k] and max_strikes > 0 and mode ~= peek
+          if not error and until_us > now_us and not recorded_us then
+            state = 0
+          elseif not error and counts and episode_us <= now_us and not recorded_us then
+            local added = try('ZADD', strikes, now, member)
+            if type(added) == 'table' then
+              error = added.err
+            else
+              struck, episode_us = 1, now_us + full_us[k]
+              call('ZREMRANGEBYRANK', strikes, 0, -most_strikes - 1)
+              local strikes_ms = math.ceil(within_us / 1000) + 1000
+              if call('PTTL', strikes) < strikes_ms then
+                call('PEXPIRE', strikes, strikes_ms)
+              end
+              if call('ZCOUNT', strikes, format('(%d', now_us - within_us), '+inf') >= max_strikes then
+                struck, packed = 2, ARGV[lengths_at]
+                local lengths = { struct.unpack('>' .. rep('d', #packed / 8), packed) }
+                call('DEL', strikes)
+                level = math.max(0, level - math.floor((now_us - until_us) / decay_us))
+                until_us = now_us + lengths[math.min(level + 1, #packed / 8)]
+                level = math.min(level + 1, #packed / 8)
+                call('HSET', record, 'until', until_us, 'level', level, 'reason', 'strikes')
+              end
+              call('HSET', record, 'episode_until', episode_us)
+              local over_us = math.max(until_us + level * decay_us, episode_us)
+              local record_ms = math.ceil((over_us - now_us) / 1000) + 1000
+              if call('PTTL', record) < record_ms then
+                call('PEXPIRE', record, record_ms)
+              end
+            end
+          end
+          if error then
+            state, errors = -1, errors or {}
+            errors[#errors + 1] = error
+            break
+          end
+          numbers[n + 1] = recorded_us and 0 or math.max(until_us - now_us, 0)
+          numbers[n + 2], numbers[n + 3] = struck, math.max(episode_us - now_us, 0)
+          n, at, record_at, lengths_at = n + 3, penalty + 2, record_at + 2, lengths_at + 1
+        end
+        k = k + 1
+      end
+    end
+
+    local is_added, slot = state == 1 and not recorded_us and mode ~= peek, first + 1
+    at = 6
+    if is_added or wants_reset and state >= 0 then
+      for k = key, key + logs - 1 do
+        local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 3 + 2 * shape[at + 2]
+        local score = now
+        if newest and newest[k] and newest[k] - now_us > 0 then
+          score, expires_of = newest[k], nil
+        end
+        if is_added and cost > 0 then
+          if mode == new then
+            call('ZADD', log, score, member)
+          elseif call('ZADD', log, 'NX', score, member) == 0 then
+            recorded_us, is_added = call('ZSCORE', log, member), false
+          end
+        end
+        if is_added and cost > 0 then
+          -- A request of cost n is n entries: the UUID, and the UUID with each number from 2 to n.
+          for place = 2, cost do
+            call('ZADD', log, score, member .. place)
+          end
+          if expires_of ~= kept_us then
+            expires_ms, expires_of = format('%d', (score + kept_us) / 1000 + 1001), kept_us
+          end
+          call('PEXPIREAT', log, expires_ms)
+        end
+        if score ~= now then
+          expires_of = nil
+        end
+        for q = at + 4, last, 2 do
+          if is_added then
+            numbers[slot] = numbers[slot] > cost and numbers[slot] - cost or 0
+          end
+          if wants_reset then
+            local window_us = shape[q + 1]
+            local since = format('(%d', now_us - window_us)
+            local oldest = call('ZRANGE', log, since, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+            numbers[slot + 2] = oldest[2] and oldest[2] + window_us - now_us or 0
+          end
+          slot = slot + (wants_reset and 3 or 2)
+        end
+        at = last + (shape[at + 3] < 0 and 1 or 3)
+      end
+    end
+
+    if state < 0 then
+      n = first
+    elseif recorded_us then
+      state, n = 2, n + 1
+      numbers[n] = tonumber(recorded_us)
+    end
+    numbers[first] = state
+    key, arg = key + logs + 2 * penalties, arg + 1 + penalties
   end
-  local free = limit - entries + call('ZREMRANGEBYSCORE', log, '-inf', expired_us)
-  call('ZADD', log, now_us, member)
-  call('PEXPIREAT', log, expires_ms)
-  return 1, free - 1
 end
 
-local numbers, n, errors, i, arg, member = { now_us }, 1, {}, 1, 1, 1
-
--- Decides on the requests of a group, from the next one on.
-local function decide_rest()
-  while member < arg do
-    local log = KEYS[i]
-    local state, rest = decide(log, ARGV[member])
-    if wants_reset then
-      numbers[n + 3] = state == 2 and 0 or reset_us(log)
-    end
-    numbers[n + 1], numbers[n + 2] = state, rest
-    n = n + (wants_reset and 3 or 2)
-    i, member = i + 1, member + 1
-  end
+-- In parts: Lua passes a few thousand values at a time.
+local reply = ''
+for from = 1, n, 4000 do
+  local to = from + 3999 < n and from + 3999 or n
+  reply = reply .. struct.pack('>' .. rep('d', to - from + 1), unpack(numbers, from, to))
 end
-
-while i <= #KEYS do
-  limit, window_s, wants_reset = tonumber(ARGV[arg + 1]), ARGV[arg + 2], ARGV[arg + 3] == '1'
-  expired_us, expires_ms = (s - window_s) .. us, (s + window_s + 1) .. string.sub(us, 1, 3)
-  member = arg + 4
-  arg = member + ARGV[arg]
-  while member < arg do
-    local is_decided, reply = pcall(decide_rest)
-    if not is_decided then
-      -- An error is a table from version 7.0 on, and a string before.
-      errors[#errors + 1] = reply.err or reply
-      n, i, member = n + 1, i + 1, member + 1
-      numbers[n] = -1
-    end
-  end
+if errors then
+  return { reply, unpack(errors) }
 end
-local reply = { struct.pack('>' .. string.rep('d', n), unpack(numbers)), unpack(errors) }
 return reply

@@ -46,9 +46,6 @@ for arg = 4, #ARGV, 2 do
     -- The request fits as soon as the (limit - cost + 1)-th newest entry has left the window.
     local rank = cost - limit - 1
     must_leave = call('ZRANGE', log, rank, rank, 'WITHSCORES')
-    if must_leave[1] and tonumber(must_leave[2]) < 0 then
-      must_leave = {} -- a mark and no admission, see admit_all.lua
-    end
   end
   local since_us = now_us - window_us + 1
   local oldest = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')

@@ -18,7 +18,7 @@ use crate::key::KeyError;
 use crate::offenders::TopOffenders;
 use crate::store::{Check, Store};
 use crate::waiting::Waiting;
-use crate::window::{Decision, LogId, Undecided};
+use crate::window::{Decision, LogId};
 
 pub(super) type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
 pub(super) type Cost = dyn Fn(&Parts) -> u32 + Send + Sync;
@@ -105,9 +105,13 @@ impl Config {
     }
 
     /// Returns whether requests wait for room.
-    #[inline]
     pub(super) fn waits(&self) -> bool {
         !self.max_wait.is_zero() && !self.shadow
+    }
+
+    /// Returns whether a request may be cancelled after it was counted.
+    pub(super) fn cancels(&self) -> bool {
+        self.cancel_if.is_some() || self.cancel_unanswered
     }
 
     pub(super) fn shows_headers_on_success(&self) -> bool {
@@ -126,13 +130,13 @@ impl Config {
     }
 
     /// Returns the check to send to the store, or `None` if no rule applies to the request.
-    pub(super) fn check(&self, head: &Parts) -> Result<Option<Undecided>, Rejection> {
+    pub(super) fn check(&self, head: &Parts) -> Result<Option<Check>, Rejection> {
         let mut logs = SmallVec::new();
         self.add_logs(head, &mut logs)?;
         if logs.is_empty() {
             return Ok(None);
         }
-        let mut check = Undecided::new(Check::of_distinct(logs));
+        let mut check = Check::of_distinct(logs);
         check.wants_reset = self.shows_headers_on_success();
         check.on_failure = self.on_failure;
         check.cost = self.cost.as_ref().map_or(1, |cost| cost(head));
@@ -145,7 +149,6 @@ impl Config {
 
     /// Adds the logs of a request. It has none if no rule applies to it.
     // Written to where they stay: a log that is returned is moved, which is slow.
-    #[inline]
     fn add_logs(&self, parts: &Parts, logs: &mut SmallVec<[LogId; 1]>) -> Result<(), Rejection> {
         if (self.skip)(parts) {
             return Ok(());

@@ -1,23 +1,27 @@
+//! [`ResponseFuture`]: a request, from the check to the response.
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use pin_project_lite::pin_project;
+use smallvec::SmallVec;
 use tokio::task::JoinHandle;
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::config::Config;
-use super::forwarded_request::{ForwardedRequest, ShownUsage};
+use super::config::{Config, Muted, OnBan};
 use super::headers::Fields;
-use super::pending_request::{NextStep, PendingRequest};
 use super::rejection::Rejection;
-use super::waiting_request::{Wait, Waited, wait};
-use crate::store::PendingCheck;
-use crate::window::Undecided;
+use super::wait::{Wait, Waited, wait};
+use crate::error::StoreError;
+use crate::store::{CancelHandle, PendingCheck, conclude, may_have_counted};
+use crate::telemetry;
+use crate::window::{Check, DecidedBy, Decision, Denied, LogId, LogOutcome, Outcome, Usage};
 
 pin_project! {
     /// The response future of [`SlidingWindow`](super::SlidingWindow).
@@ -33,85 +37,202 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, ReqBody, F, R> {
-        Deciding { check: Option<PendingCheck>, request: Option<PendingRequest<S, ReqBody>> },
+        /// The store decides.
+        Deciding { check: PendingCheck, request: Option<Parked<S, ReqBody>> },
+        /// The request waits for room.
         Waiting { wait: Wait, rest: Option<(S, ReqBody, Arc<Config>)> },
-        Calling { #[pin] response: F, request: ForwardedRequest },
-        Cancelling { cancelled: JoinHandle<()>, result: Option<R>, shown: Option<Box<ShownUsage>> },
-        // Boxed, because it is large and rare: most rejections are returned at once.
-        Rejected { rejected: Box<Rejected> },
+        /// The inner service handles the request.
+        Calling { #[pin] response: F, called: Called },
+        /// The request is cancelled after its response. A client that retries at once then finds the place
+        /// free.
+        Cancelling { cancelled: JoinHandle<()>, result: Option<R>, shown: Option<Usage>, config: Arc<Config> },
+        Rejected { rejection: Rejection, head: Parts, config: Arc<Config> },
     }
 }
 
-type Rejected = (Rejection, Parts, Arc<Config>);
+const COMPLETED: &str = "polled after completion";
 
 impl<S, ReqBody> ResponseFuture<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    pub(super) fn pass(mut inner: S, request: Request<ReqBody>) -> Self {
-        let response = inner.call(request);
-        Self { state: State::Calling { response, request: ForwardedRequest::default() } }
-    }
-
-    pub(super) fn reject(rejection: Rejection, head: Parts, config: Arc<Config>) -> Self {
-        Self { state: State::rejected(rejection, head, config) }
-    }
-
-    pub(super) fn decide(
-        check: Undecided,
-        inner: S,
-        head: Parts,
-        body: ReqBody,
-        config: Arc<Config>,
-    ) -> Self {
-        if config.waits() {
-            return Self { state: State::wait(check, inner, head, body, config) };
-        }
-        let request = Some(PendingRequest::new(Some(check), inner, head, body, config));
-        Self { state: State::Deciding { check: None, request } }
+    /// Asks the store about a request, unless no rule applies to it.
+    pub(super) fn new(inner: S, request: Request<ReqBody>, config: Arc<Config>) -> Self {
+        let (head, body) = request.into_parts();
+        let request = Parked { inner, head, body, config };
+        let state = match request.config.check(&request.head) {
+            Ok(Some(check)) if request.config.waits() => {
+                let Parked { inner, head, body, config } = request;
+                let wait = wait(check, head, config.clone());
+                State::Waiting { wait, rest: Some((inner, body, config)) }
+            }
+            Ok(Some(check)) => request.ask(check),
+            Ok(None) => request.call(None, None),
+            Err(_) if request.config.shadow => request.call(None, None),
+            Err(rejection) => request.reject(rejection),
+        };
+        Self { state }
     }
 }
 
-impl<S, ReqBody, R> State<S, ReqBody, S::Future, R>
+/// A request for which the inner service was not called yet.
+struct Parked<S, ReqBody> {
+    inner: S,
+    head: Parts,
+    body: ReqBody,
+    config: Arc<Config>,
+}
+
+type StateOf<S, ReqBody, R> = State<S, ReqBody, <S as Service<Request<ReqBody>>>::Future, R>;
+
+impl<S, ReqBody> Parked<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    fn rejected(rejection: Rejection, head: Parts, config: Arc<Config>) -> Self {
-        Self::Rejected { rejected: Box::new((rejection, head, config)) }
+    fn ask<R>(self, check: Check) -> StateOf<S, ReqBody, R> {
+        let check = PendingCheck::send(&self.config.store, check, self.config.cancels());
+        State::Deciding { check, request: Some(self) }
     }
 
-    // Cold, so that it costs nothing where no request waits.
-    #[cold]
-    fn wait(check: Undecided, inner: S, head: Parts, body: ReqBody, config: Arc<Config>) -> Self {
-        let wait = wait(check, head, config.clone());
-        Self::Waiting { wait, rest: Some((inner, body, config)) }
+    fn call<R>(
+        mut self,
+        shown: Option<Usage>,
+        cancel: Option<CancelHandle>,
+    ) -> StateOf<S, ReqBody, R> {
+        let response = self.inner.call(Request::from_parts(self.head, self.body));
+        State::Calling { response, called: Called { shown, cancel, config: self.config } }
     }
 
-    #[cold]
-    fn after_wait(
-        waited: Waited,
-        head: Parts,
-        (mut inner, body, config): (S, ReqBody, Arc<Config>),
-    ) -> Self {
-        let decision = match waited {
-            Waited::Decided(decision) => decision,
-            Waited::Rejected(rejection) => return Self::rejected(rejection, head, config),
-            Waited::NotLimited => {
-                let response = inner.call(Request::from_parts(head, body));
-                return Self::Calling { response, request: ForwardedRequest::default() };
+    fn reject<R>(self, rejection: Rejection) -> StateOf<S, ReqBody, R> {
+        State::Rejected { rejection, head: self.head, config: self.config }
+    }
+
+    /// Continues with the outcome of a check.
+    fn decide<R>(
+        self,
+        check: Check,
+        outcome: Result<Outcome, StoreError>,
+    ) -> StateOf<S, ReqBody, R> {
+        let shadow = self.config.shadow;
+        let cancel = (self.config.cancels() && may_have_counted(&outcome))
+            .then(|| CancelHandle::new(&self.config.store, &check));
+        match conclude(check, outcome, shadow) {
+            Ok(decision) => self.follow(decision, cancel),
+            Err(_) if shadow => self.call(None, cancel),
+            Err(error) => {
+                // A store whose reply was lost sees to it that the request does not count.
+                self.reject(Rejection::StoreFailed(error))
             }
+        }
+    }
+
+    /// Continues with the decision with which a wait has ended.
+    fn end_wait<R>(self, decision: Decision) -> StateOf<S, ReqBody, R> {
+        let is_counted =
+            decision.is_admitted() && decision.decided_by() != DecidedBy::FailurePolicy;
+        let cancel = (is_counted && self.config.cancels())
+            .then(|| CancelHandle::new(&self.config.store, decision.usage().check()));
+        self.follow(decision, cancel)
+    }
+
+    fn follow<R>(
+        mut self,
+        decision: Decision,
+        cancel: Option<CancelHandle>,
+    ) -> StateOf<S, ReqBody, R> {
+        self.config.observe(&decision);
+        let decided_by = decision.decided_by();
+        match decision {
+            Decision::Denied(denied) if !self.config.shadow => self.deny(denied, decided_by),
+            decision => {
+                // The failure policy counts nothing, so then there is no usage to show.
+                let is_counted = decided_by != DecidedBy::FailurePolicy;
+                let is_shown = self.config.shows_headers_on_success() && is_counted;
+                let shown = is_shown.then(|| decision.usage().clone());
+                self.insert(decision);
+                self.call(shown, cancel)
+            }
+        }
+    }
+
+    fn deny<R>(mut self, denied: Denied, decided_by: DecidedBy) -> StateOf<S, ReqBody, R> {
+        let Some(remaining) = denied.usage().banned_for() else {
+            return self.reject(Rejection::Denied(denied));
         };
-        let mut pending = PendingRequest::new(None, inner, head, body, config);
-        match pending.end_wait(decision) {
-            NextStep::CheckAgain => Self::Deciding { check: None, request: Some(pending) },
-            NextStep::Forward { usage, cancel } => {
-                let (response, request) = pending.call(usage, cancel);
-                Self::Calling { response, request }
+        if let OnBan::Reject(status) = self.config.on_ban {
+            return self.reject(Rejection::Banned { denied, status });
+        }
+        // Another layer or the check before may have muted the request for longer.
+        let earlier = self.head.extensions.get::<Muted>();
+        let remaining = earlier.map_or(remaining, |it| it.remaining.max(remaining));
+        self.head.extensions.insert(Muted { remaining });
+        match remaining_rules(&denied, decided_by) {
+            RemainingRules::None => {
+                self.insert(Decision::Denied(denied));
+                self.call(None, None)
             }
-            NextStep::Reject(rejection) => {
-                let (head, config) = pending.into_head();
-                Self::rejected(rejection, head, config)
+            RemainingRules::Denied(denied) => self.reject(Rejection::Denied(denied)),
+            RemainingRules::Check(check) => self.ask(check),
+        }
+    }
+
+    fn insert(&mut self, decision: Decision) {
+        if let Some(outer) = self.head.extensions.insert(decision) {
+            report_double_count(outer, &mut self.head.extensions, &self.config);
+        }
+    }
+}
+
+/// A request that the inner service handles.
+///
+/// If it is dropped before the response is ready, the request stays counted, because the inner service was
+/// called. With `cancel_unanswered` it is cancelled instead.
+struct Called {
+    /// The state of the logs that the response shows.
+    shown: Option<Usage>,
+    cancel: Option<CancelHandle>,
+    config: Arc<Config>,
+}
+
+impl Called {
+    /// Cancels the request if it does not count with this response.
+    fn settle<B, E>(&mut self, result: &mut Result<Response<B>, E>) -> Option<JoinHandle<()>> {
+        let cancel = self.cancel.take()?;
+        let cancels = match (result, &self.config.cancel_if) {
+            (Ok(response), Some(cancel_if)) => {
+                // The closure sees the head of the response as one without a body.
+                let mut head = Response::new(());
+                swap_heads(response, &mut head);
+                let cancels = cancel_if(&head);
+                swap_heads(response, &mut head);
+                cancels
             }
+            (Ok(_), None) => false,
+            (Err(_), _) => self.config.cancel_unanswered,
+        };
+        if !cancels {
+            return None;
+        }
+        if let Some(shown) = &mut self.shown {
+            shown.give_back();
+        }
+        cancel.cancel()
+    }
+}
+
+fn swap_heads<A, B>(one: &mut Response<A>, other: &mut Response<B>) {
+    std::mem::swap(one.status_mut(), other.status_mut());
+    std::mem::swap(one.version_mut(), other.version_mut());
+    std::mem::swap(one.headers_mut(), other.headers_mut());
+    std::mem::swap(one.extensions_mut(), other.extensions_mut());
+}
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        if let Some(cancel) = self.cancel.take()
+            && self.config.cancel_unanswered
+        {
+            cancel.cancel();
         }
     }
 }
@@ -127,63 +248,36 @@ where
         loop {
             let next = match state.as_mut().project() {
                 StateProj::Deciding { check, request } => {
-                    let pending = request.as_mut().expect("polled after completion");
-                    let outcome = match check {
-                        Some(sent) => ready!(sent.poll(cx)),
-                        // Sent on the first poll: a future that is never polled counts nothing.
-                        None => match pending.send() {
-                            Ok(outcome) => outcome,
-                            Err(sent) => {
-                                *check = Some(sent);
-                                continue;
-                            }
-                        },
-                    };
-                    *check = None;
-                    match pending.decide(outcome) {
-                        NextStep::CheckAgain => continue,
-                        NextStep::Forward { usage, cancel } => {
-                            let pending = request.take().expect("polled after completion");
-                            let (response, request) = pending.call(usage, cancel);
-                            State::Calling { response, request }
-                        }
-                        NextStep::Reject(rejection) => {
-                            if pending.config.on_rejection.is_none() {
-                                let response = respond(&rejection, &pending.head, &pending.config);
-                                *request = None;
-                                return Poll::Ready(Ok(response));
-                            }
-                            // Drops the inner service before `on_rejection` runs, which may be slow.
-                            let pending = request.take().expect("polled after completion");
-                            let (head, config) = pending.into_head();
-                            return Poll::Ready(Ok(respond(&rejection, &head, &config)));
-                        }
-                    }
+                    let (check, outcome) = ready!(check.poll(cx));
+                    request.take().expect(COMPLETED).decide(check, outcome)
                 }
                 StateProj::Waiting { wait, rest } => {
                     let (head, waited) = ready!(wait.as_mut().poll(cx));
-                    State::after_wait(waited, head, rest.take().expect("polled after completion"))
-                }
-                StateProj::Calling { response, request } => {
-                    let result = ready!(response.poll(cx));
-                    let (result, cancelled) = request.settle(result);
-                    let shown = request.shown.take();
-                    match cancelled {
-                        Some(cancelled) => {
-                            State::Cancelling { cancelled, result: Some(result), shown }
-                        }
-                        None => return Poll::Ready(finish(result, shown.as_deref())),
+                    let (inner, body, config) = rest.take().expect(COMPLETED);
+                    let request = Parked { inner, head, body, config };
+                    match waited {
+                        Waited::Decided(decision) => request.end_wait(decision),
+                        Waited::Rejected(rejection) => request.reject(rejection),
+                        Waited::NotLimited => request.call(None, None),
                     }
                 }
-                StateProj::Cancelling { cancelled, result, shown } => {
-                    // A client that retries at once then finds the place free.
-                    let _ = ready!(Pin::new(cancelled).poll(cx));
-                    let result = result.take().expect("polled after completion");
-                    return Poll::Ready(finish(result, shown.as_deref()));
+                StateProj::Calling { response, called } => {
+                    let mut result = ready!(response.poll(cx));
+                    let cancelled = called.settle(&mut result);
+                    let (shown, config) = (called.shown.take(), called.config.clone());
+                    let Some(cancelled) = cancelled else {
+                        return Poll::Ready(finish(result, shown.as_ref(), &config));
+                    };
+                    State::Cancelling { cancelled, result: Some(result), shown, config }
                 }
-                StateProj::Rejected { rejected } => {
-                    let (rejection, head, config) = &**rejected;
-                    return Poll::Ready(Ok(respond(rejection, head, config)));
+                StateProj::Cancelling { cancelled, result, shown, config } => {
+                    let _ = ready!(Pin::new(cancelled).poll(cx));
+                    let result = result.take().expect(COMPLETED);
+                    return Poll::Ready(finish(result, shown.as_ref(), config));
+                }
+                StateProj::Rejected { rejection, head, config } => {
+                    let on_rejection = config.on_rejection.as_deref();
+                    return Poll::Ready(Ok(rejection.respond(head, on_rejection, config.headers)));
                 }
             };
             state.set(next);
@@ -191,18 +285,68 @@ where
     }
 }
 
-fn respond<B>(rejection: &Rejection, head: &Parts, config: &Config) -> Response<ResponseBody<B>> {
-    rejection.respond(head, config.on_rejection.as_deref(), config.headers)
-}
-
 fn finish<B, E>(
     result: Result<Response<B>, E>,
-    shown: Option<&ShownUsage>,
+    shown: Option<&Usage>,
+    config: &Config,
 ) -> Result<Response<ResponseBody<B>>, E> {
     let mut response = result?.map(ResponseBody::inner);
     if let Some(shown) = shown {
-        let mut fields = Fields::of_application(response.headers_mut());
-        shown.fields.insert(&mut fields, &shown.usage);
+        config.headers.insert(&mut Fields::of_application(response.headers_mut()), shown);
     }
     Ok(response)
+}
+
+/// What the rules whose keys are not banned decide.
+enum RemainingRules {
+    /// There are none: every key of the request is banned.
+    None,
+    /// One of them has no room, as the outcome shows. The denial is by these rules.
+    Denied(Denied),
+    /// They have room. This check counts the request for them.
+    Check(Check),
+}
+
+fn remaining_rules(denied: &Denied, decided_by: DecidedBy) -> RemainingRules {
+    let mut is_banned: SmallVec<[bool; 4]> = SmallVec::new();
+    let mut outcomes: SmallVec<[LogOutcome; 1]> = SmallVec::new();
+    for (_, outcome) in denied.usage().logs() {
+        is_banned.push(outcome.ban().is_banned());
+        if !outcome.ban().is_banned() {
+            outcomes.push(outcome.clone());
+        }
+    }
+    if outcomes.is_empty() {
+        return RemainingRules::None;
+    }
+    let remaining = denied.check().part(|index| !is_banned[index]);
+    let mut outcome = Outcome::from_logs(false, outcomes);
+    if outcome.fits() {
+        return RemainingRules::Check(remaining);
+    }
+    (outcome.timestamp, outcome.decided_by) = (denied.timestamp(), decided_by);
+    match Decision::new(remaining, outcome) {
+        Decision::Denied(denied) => RemainingRules::Denied(denied),
+        Decision::Admitted(admitted) => RemainingRules::Check(admitted.check().clone()),
+    }
+}
+
+/// The admitted checks of outer layers, except the one whose decision is in the extensions.
+#[derive(Clone, Default)]
+struct OuterChecks(Vec<Check>);
+
+/// Reports a request that an outer layer has already counted in a log of the decision.
+///
+/// Called only if the extensions held the decision of another layer.
+fn report_double_count(outer: Decision, extensions: &mut Extensions, config: &Config) {
+    let mut counted = extensions.remove::<OuterChecks>().unwrap_or_default();
+    counted.0.extend(outer.admitted().map(|admitted| admitted.check().clone()));
+    let is_counted = |log: &&LogId| counted.0.iter().any(|check| check.logs.contains(log));
+    let decision = extensions.get::<Decision>();
+    let logs = decision.map_or(&[][..], |decision| decision.usage().check().logs());
+    if let Some(log) = logs.iter().find(is_counted) {
+        let is_first = !config.double_count_reported.swap(true, Ordering::Relaxed);
+        telemetry::counted_twice(log.policy.name(), is_first);
+    }
+    extensions.insert(counted);
 }

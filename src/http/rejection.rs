@@ -143,7 +143,7 @@ impl Rejection {
 
     /// Makes the response that nearly every rejection has. It is large, so it is made in place.
     pub(super) fn default_response<B>(&self, shown: RateLimitHeaders) -> Response<ResponseBody<B>> {
-        let mut response = Response::new(whole(problem::kept_document(self)));
+        let mut response = Response::new(whole(problem::document(self)));
         problem::set_head(self.status(), &mut response);
         let mut fields = Fields::of_new(response.headers_mut());
         self.insert_retry_after(&mut fields);

@@ -106,7 +106,6 @@ impl Rule {
         Ok(())
     }
 
-    #[cold]
     fn report(&self, error: KeyError) {
         let (policy, stats) = (self.named_policy.get(), &self.stats);
         telemetry::no_key(policy.label(), error.reason());

@@ -12,7 +12,8 @@ use super::future::ResponseFuture;
 /// A service with a rate limit in front of it, made by
 /// [`SlidingWindowLayer`](super::SlidingWindowLayer).
 ///
-/// A request counts when its response future is first polled.
+/// A store in process decides in `call`, and any other store when the response future is first polled. If
+/// the future is dropped before that, the request does not count.
 #[derive(Clone, Debug)]
 pub struct SlidingWindow<S> {
     inner: S,
@@ -42,16 +43,6 @@ where
         let clone = self.inner.clone();
         let inner = mem::replace(&mut self.inner, clone);
 
-        let (head, body) = request.into_parts();
-        match self.config.check(&head) {
-            Ok(Some(check)) => {
-                ResponseFuture::decide(check, inner, head, body, self.config.clone())
-            }
-            Ok(None) => ResponseFuture::pass(inner, Request::from_parts(head, body)),
-            Err(_) if self.config.shadow => {
-                ResponseFuture::pass(inner, Request::from_parts(head, body))
-            }
-            Err(rejection) => ResponseFuture::reject(rejection, head, self.config.clone()),
-        }
+        ResponseFuture::new(inner, request, self.config.clone())
     }
 }

@@ -8,14 +8,12 @@ use crate::window::DecidedBy;
 use crate::window::Decision;
 
 /// Records a decision on the current span, if that has declared the fields.
-#[inline]
 pub(super) fn record(decision: &Decision, shadow: bool) {
     #[cfg(feature = "tracing")]
     record_on_span(|| fields(decision, shadow));
 }
 
 #[cfg(feature = "tracing")]
-#[cold]
 fn fields(decision: &Decision, shadow: bool) -> SpanFields {
     let usage = decision.usage();
     let (label, policies): (_, Vec<&str>) = match decision {

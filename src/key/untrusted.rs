@@ -24,14 +24,12 @@ struct Counts {
 
 impl UntrustedPeers {
     /// Warns once if many of the first requests were forwarded, and none by a trusted proxy.
-    #[inline]
     pub(super) fn observe(&self, parts: &Parts, is_trusted: bool) {
         if cfg!(feature = "tracing") && self.0.observed.load(Ordering::Relaxed) < OBSERVED {
             self.count(parts, is_trusted);
         }
     }
 
-    #[cold]
     fn count(&self, parts: &Parts, is_trusted: bool) {
         let Counts { observed, forwarded } = &*self.0;
         if is_trusted {

@@ -4,7 +4,7 @@ use super::Limiter;
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::PolicyHandle;
-use crate::window::{Check, Decision, LogCost, Undecided};
+use crate::window::{Check, Decision, LogCost};
 
 impl Limiter {
     /// Admits and counts one request under several policies, each with its own key. Either all logs
@@ -44,7 +44,7 @@ impl Limiter {
         &self,
         logs: impl IntoIterator<Item = L>,
     ) -> Result<Decision, StoreError> {
-        let mut check = Undecided::new(Check::with_costs(logs));
+        let mut check = Check::with_costs(logs);
         check.on_failure = self.on_failure;
         self.decide(check).await
     }

@@ -11,8 +11,9 @@ use super::rule::Rule;
 use super::store::{
     History, Log, MuteOutcome, MuteRequest, REMEMBERED, RecordedMessage, SpeechStore,
 };
+use crate::MemoryStore;
 use crate::key::Key;
-use crate::store::{ExpiringValue, Keep, MemoryStore, Room, StoreFuture};
+use crate::store::{ExpiringValue, Keep, Room, StoreFuture};
 use crate::time::micros;
 
 /// The messages and the mute of one sender.

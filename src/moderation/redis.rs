@@ -9,10 +9,11 @@ use super::rule::Rule;
 use super::store::{
     Fingerprint, History, Log, MuteOutcome, MuteRequest, REMEMBERED, RecordedMessage, SpeechStore,
 };
+use crate::RedisStore;
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::redis::{Client, Scan, malformed, read};
-use crate::store::{RedisStore, StoreFuture};
+use crate::store::StoreFuture;
 use crate::time::micros;
 
 /// The keys of a sender: the logs in the order of [`Log::ALL`], and the mute.

@@ -47,7 +47,6 @@ impl<K: Clone + Eq + Hash, T> SpaceSaving<K, T> {
     }
 
     /// Counts a key. `now` is called only if the key is not kept yet.
-    #[inline]
     pub(super) fn count(&mut self, key: &K, now: impl FnOnce() -> T) {
         match self.index.get(key) {
             Some(&at) => self.counters[at].count += 1,
@@ -55,7 +54,6 @@ impl<K: Clone + Eq + Hash, T> SpaceSaving<K, T> {
         }
     }
 
-    #[cold]
     fn keep(&mut self, key: &K, since: T) {
         let at = self.counters.len();
         if at < self.capacity {

@@ -16,9 +16,11 @@ use self::value::{Place, Quotas, Text};
 use super::penalty::Penalty;
 use super::policies::Policies;
 use super::{Policy, PolicyError, is_name};
+use crate::quota::{Span, parse_window};
 
 const NAME: &str = "name";
 const QUOTAS: &str = "quotas";
+const KEEP_FOR: &str = "keep_for";
 const CANDIDATES: &str = "candidates";
 const PENALTY: &str = "penalty";
 
@@ -33,7 +35,7 @@ impl<'a> OnePolicy<'a> {
     }
 
     fn fields(&self) -> &'static [&'static str] {
-        let fields = &[NAME, QUOTAS, CANDIDATES, PENALTY];
+        let fields = &[NAME, QUOTAS, KEEP_FOR, CANDIDATES, PENALTY];
         if self.key.is_some() { &fields[1..] } else { fields }
     }
 
@@ -89,6 +91,16 @@ impl<'de> Visitor<'de> for OnePolicy<'_> {
                     name = Some(table.next_value_seed(Text { place, expected, parse })?);
                 }
                 QUOTAS => quotas = table.next_value_seed(Quotas(place))?,
+                KEEP_FOR => {
+                    let expected = "a length of time such as \"1h\"";
+                    let parse = |text: &str| {
+                        parse_window(text.trim()).ok_or_else(|| {
+                            format!("{text:?} is not a whole number of us, ms, s, m, h or d")
+                        })
+                    };
+                    policy =
+                        policy.keep_for(table.next_value_seed(Text { place, expected, parse })?);
+                }
                 CANDIDATES => {
                     let candidates = table.next_value_seed(Quotas(place))?;
                     policy = candidates.into_iter().fold(policy, Policy::candidate);
@@ -167,7 +179,7 @@ impl Serialize for Written<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { policy, name } = *self;
         let (candidates, penalty) = (policy.candidates(), policy.get_penalty());
-        if name.is_none() && candidates.is_empty() && penalty.is_none() {
+        if name.is_none() && candidates.is_empty() && penalty.is_none() && policy.kept_us == 0 {
             return serializer.collect_str(policy);
         }
         let mut table = serializer.serialize_map(None)?;
@@ -175,6 +187,9 @@ impl Serialize for Written<'_> {
             table.serialize_entry(NAME, name)?;
         }
         table.serialize_entry(QUOTAS, policy.quotas())?;
+        if policy.kept_us > 0 {
+            table.serialize_entry(KEEP_FOR, &Span(policy.kept_us).to_string())?;
+        }
         if !candidates.is_empty() {
             table.serialize_entry(CANDIDATES, candidates)?;
         }

@@ -1,20 +1,25 @@
 //! [`PolicyHandle`]: a policy that can be replaced while it is in use.
 
-use std::hash::{Hash, Hasher};
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
+use smallvec::SmallVec;
 
-use super::{Policy, PolicyError};
+use super::{Policy, PolicyChange, PolicyError};
 use crate::quota::Quota;
 
 /// A policy that can be replaced while limiters use it.
 ///
 /// Clones share the policy: [`PolicyHandle::set`] on one takes effect at once in every limiter and
 /// layer that has a clone. A decision uses the policy that was set when the decision began, never a
-/// mixture. The logs stay, so a new limit counts the requests that were admitted under the old one. A
-/// longer window begins with the entries that the shorter one still holds.
+/// mixture.
+///
+/// The logs stay, so a new limit counts the requests that were admitted under the old one. They also stay
+/// if the windows become shorter: the handle keeps its [retention](Policy::retention). A window that is
+/// longer than the retention begins new, empty logs, and the returned [`PolicyChange`] says so:
+/// [`Policy::keep_for`] avoids that. While the servers of a fleet are being changed one after the other,
+/// those with the old and those with the new logs count separately. Bans stay in any case.
 ///
 /// [`Policies`](super::Policies) is a set of handles, all of which a configuration replaces at once.
 ///
@@ -52,12 +57,11 @@ impl PolicyHandle {
     ///
     /// [`PolicyError::NoQuota`] if the policy has no quota.
     pub fn try_new(policy: impl Into<Policy>) -> Result<Self, PolicyError> {
-        let mut policy = policy.into().ensure_quota()?;
-        policy.handle = HandleId::next();
+        let policy = policy.into().ensure_quota()?;
         Ok(Self(Arc::new(ArcSwap::from_pointee(policy))))
     }
 
-    /// Replaces the policy at once for every clone of this handle.
+    /// Replaces the policy at once for every clone of this handle, and returns what has changed.
     ///
     /// A policy without a name, such as one made from a quota or parsed from text, replaces only the
     /// quotas: the name stays, and so do the penalty and the candidates unless the new policy has its
@@ -71,25 +75,9 @@ impl PolicyHandle {
     ///
     /// [`PolicyError::NoQuota`] if the new policy has no quota, and [`PolicyError::Renamed`] if it has
     /// another name, because its logs would be empty. The old policy then stays.
-    pub fn set(&self, policy: impl Into<Policy>) -> Result<(), PolicyError> {
-        let mut policy = policy.into().ensure_quota()?;
-        let old = self.get();
-        if !policy.is_named() {
-            policy.name = old.name.clone();
-            policy.penalty = policy.penalty.or_else(|| old.penalty.clone());
-            if policy.candidates.is_empty() {
-                policy.candidates = old.candidates.clone();
-            }
-        }
-        if old.name != policy.name {
-            return Err(PolicyError::Renamed {
-                from: old.name().to_owned(),
-                to: policy.name().to_owned(),
-            });
-        }
-        policy.log_name = old.log_name.clone();
-        self.replace(&policy);
-        Ok(())
+    pub fn set(&self, policy: impl Into<Policy>) -> Result<PolicyChange, PolicyError> {
+        let policy = policy.into().ensure_quota()?;
+        self.change(|old| old.replaced_by(policy.clone()))
     }
 
     /// Replaces the candidates at once for every clone of this handle. The rest of the policy stays.
@@ -104,16 +92,37 @@ impl PolicyHandle {
     /// assert!(user.get().candidates().is_empty());
     /// assert!(user.get().get_penalty().is_some());
     /// ```
-    pub fn set_candidates(&self, candidates: impl IntoIterator<Item = Quota>) {
-        let mut policy = Policy::clone(&self.get());
-        policy.candidates = candidates.into_iter().collect();
-        self.replace(&policy);
+    pub fn set_candidates(&self, candidates: impl IntoIterator<Item = Quota>) -> PolicyChange {
+        let candidates: SmallVec<[Quota; 0]> = candidates.into_iter().collect();
+        let changed = self.change(|old| {
+            let new = Policy { candidates: candidates.clone(), ..old.clone() };
+            Ok::<_, Infallible>(old.next_version(new))
+        });
+        match changed {
+            Ok(change) => change,
+            Err(never) => match never {},
+        }
     }
 
-    /// Replaces the policy by one that has the same log name.
-    pub(super) fn replace(&self, policy: &Policy) {
-        let handle = self.get().handle;
-        self.0.store(Arc::new(Policy { handle, ..policy.clone() }));
+    /// Sets a policy that was made elsewhere, in place of any version of this one.
+    pub(crate) fn store(&self, policy: Policy) {
+        self.0.store(Arc::new(policy));
+    }
+
+    /// Replaces the policy by what `next` makes of it. Concurrent changes take effect one after the other.
+    pub(super) fn change<E>(
+        &self,
+        next: impl Fn(&Policy) -> Result<Policy, E>,
+    ) -> Result<PolicyChange, E> {
+        let mut before = self.0.load_full();
+        loop {
+            let after = Arc::new(next(&before)?);
+            let found = self.0.compare_and_swap(&before, after.clone());
+            if Arc::ptr_eq(&found, &before) {
+                return Ok(PolicyChange::new(Some(before), after));
+            }
+            before = Guard::into_inner(found);
+        }
     }
 
     /// Returns the present policy.
@@ -121,41 +130,6 @@ impl PolicyHandle {
     pub fn get(&self) -> Arc<Policy> {
         self.0.load_full()
     }
-}
-
-/// The handle that a policy was set in, if any. It tells a new version of a policy from another policy
-/// that shares its logs, and is no part of the policy's value.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct HandleId(u64);
-
-impl HandleId {
-    fn next() -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
-    }
-
-    /// Returns whether two policies are versions of one, because they were set in the same handle.
-    #[cfg(feature = "memory")]
-    pub(crate) fn is_same(self, other: Self) -> bool {
-        self.number().is_some() && self.number() == other.number()
-    }
-
-    /// Returns a number that all versions of a policy share, or `None` for a policy without a handle.
-    pub(crate) fn number(self) -> Option<u64> {
-        Some(self.0).filter(|number| *number > 0)
-    }
-}
-
-impl PartialEq for HandleId {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for HandleId {}
-
-impl Hash for HandleId {
-    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 impl<P: Into<Policy>> From<P> for PolicyHandle {
@@ -222,14 +196,34 @@ mod tests {
     }
 
     #[test]
-    fn logs_stay_the_same_after_changes() {
+    fn logs_stay_until_a_window_is_longer_than_they_are_kept() {
         let handle = PolicyHandle::new(Quota::per_minute(5));
         let before = handle.get();
         for policy in ["3/60s".parse().unwrap(), Policy::new("default").quota(Quota::per_second(1))]
         {
-            handle.set(policy).unwrap();
+            assert!(!handle.set(policy).unwrap().begins_new_logs());
             assert!(before.shares_logs_with(&handle.get()));
             assert!(before.shares_logs_with(&before.merged(&handle.get())));
+        }
+        assert!(handle.set(Quota::per_hour(9)).unwrap().begins_new_logs());
+        assert_eq!(handle.get().log_name(), "default:5/60s:1h");
+        for quota in [Quota::per_minute(5), Quota::per_hour(5)] {
+            assert!(!handle.set(quota).unwrap().begins_new_logs(), "once");
+        }
+        assert!(handle.set_candidates([Quota::per_day(9)]).begins_new_logs());
+    }
+
+    #[test]
+    fn concurrent_changes_lose_nothing() {
+        let handle = PolicyHandle::new(Quota::per_minute(5));
+        for round in 1..500 {
+            let candidate = Quota::per_second(round);
+            std::thread::scope(|scope| {
+                scope.spawn(|| handle.set(Quota::per_minute(round)).unwrap());
+                scope.spawn(|| handle.set_candidates([candidate]));
+            });
+            let now = handle.get();
+            assert_eq!((now.quotas()[0].limit(), now.candidates()), (round, &[candidate][..]));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod text;
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -159,6 +160,14 @@ impl Penalty {
     #[must_use]
     pub fn decay_time(&self) -> Duration {
         self.decay
+    }
+
+    /// Orders penalties, the severest first.
+    pub(super) fn severity(&self) -> impl Ord + use<'_> {
+        let strikes = self.strikes.map_or((u32::MAX, Reverse(0)), |strikes| {
+            (strikes.limit(), Reverse(strikes.window_us()))
+        });
+        (strikes, Reverse(&self.levels), Reverse(self.decay), Reverse(self.jitter_percent))
     }
 
     #[cfg(feature = "redis")]

@@ -9,12 +9,11 @@ use super::{Policy, PolicyError, PolicyHandle};
 /// A set of policies by name, from a configuration that can be loaded again while the program runs.
 ///
 /// [`Policies::get`] returns the handle of a policy, for layers, limiters and bans. [`Policies::reload`]
-/// replaces the policies behind these handles. The logs stay, so a new quota counts the requests that
-/// were admitted under the old one.
+/// replaces the policies behind these handles. What becomes of the logs is as with [`PolicyHandle::set`].
 ///
 /// With the feature `serde` the set is a map of names to policies in any format that describes itself,
-/// such as TOML or JSON. A policy is a text, as in [`Policy`], or a table of `quotas`, `candidates` and
-/// `penalty`. `quotas` and `candidates` are a text or a list. A name that occurs twice, an unknown field
+/// such as TOML or JSON. A policy is a text, as in [`Policy`], or a table of `quotas`, `keep_for`,
+/// `candidates` and `penalty`. `quotas` and `candidates` are a text or a list. A name that occurs twice, an unknown field
 /// and an empty set are errors. An error names the policy and the field, and the format adds the line
 /// and the column. [The guide](crate::docs::configuration) has more.
 ///
@@ -103,8 +102,7 @@ impl Policies {
     ///
     /// Handles that [`Policies::get`] has returned take effect at once in every limiter and layer. A
     /// policy is replaced whole, as by [`PolicyHandle::set`] with a policy that has a name: a penalty or
-    /// candidate that the new policy lacks is gone. The log of a key stays. A longer window begins with
-    /// the entries that the shorter one still holds. A policy of a new name is added.
+    /// candidate that the new policy lacks is gone. A policy of a new name is added.
     ///
     /// The new set is checked before the first policy is replaced, and reloads take effect one after the
     /// other. A decision under several policies that begins during a reload may use some policies of
@@ -129,22 +127,17 @@ impl Policies {
         let mut changes = Vec::new();
         for (name, new) in new {
             let after = new.get();
-            let before = match handles.get(&name) {
-                Some(handle) => {
-                    let before = handle.get();
-                    // What is cached about denials stays valid as long as nothing changes.
-                    if before == after {
-                        continue;
-                    }
-                    handle.replace(&after);
-                    Some(before)
-                }
-                None => {
-                    handles.insert(name, new);
-                    None
-                }
+            let Some(handle) = handles.get(&name) else {
+                handles.insert(name, new);
+                changes.push(PolicyChange::new(None, after));
+                continue;
             };
-            changes.push(PolicyChange { before, after });
+            // What is cached about denials stays valid as long as nothing changes.
+            if *handle.get() == handle.get().next_version(Policy::clone(&after)) {
+                continue;
+            }
+            let next = |before: &Policy| Ok(before.next_version(Policy::clone(&after)));
+            changes.push(handle.change(next)?);
         }
         Ok(changes)
     }
@@ -156,9 +149,10 @@ impl fmt::Debug for Policies {
     }
 }
 
-/// A policy that a [reload](Policies::reload) has changed or added.
+/// A policy that [`PolicyHandle::set`] has changed, or [`Policies::reload`] has changed or added.
 ///
-/// As text: `user: quotas 5/60s -> 8/60s, penalty none -> 3/600s:60s`, or `vip: new, quotas 100/60s`.
+/// As text: `user: quotas 5/60s -> 8/60s, penalty none -> 3/600s:60s`, or `vip: new, quotas 100/60s`. It
+/// ends in `, new logs` if the logs begin anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyChange {
     before: Option<Arc<Policy>>,
@@ -166,22 +160,33 @@ pub struct PolicyChange {
 }
 
 impl PolicyChange {
+    pub(super) fn new(before: Option<Arc<Policy>>, after: Arc<Policy>) -> Self {
+        Self { before, after }
+    }
+
     /// Returns the policy's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.after.name()
     }
 
-    /// Returns the policy before the reload, or `None` if there was none of this name.
+    /// Returns the policy before the change, or `None` if there was none of this name.
     #[must_use]
     pub fn before(&self) -> Option<&Policy> {
         self.before.as_deref()
     }
 
-    /// Returns the policy after the reload.
+    /// Returns the policy after the change.
     #[must_use]
     pub fn after(&self) -> &Policy {
         &self.after
+    }
+
+    /// Returns whether the logs begin anew, without the requests that were admitted before, because a
+    /// window is longer than the old logs were kept, or because [`Policy::keep_for`] has changed.
+    #[must_use]
+    pub fn begins_new_logs(&self) -> bool {
+        self.before.as_ref().is_some_and(|before| before.log_name() != self.after.log_name())
     }
 }
 
@@ -200,6 +205,9 @@ impl fmt::Display for PolicyChange {
                 write!(f, "{separator}{part} {old} -> {new}")?;
                 separator = ", ";
             }
+        }
+        if self.begins_new_logs() {
+            write!(f, "{separator}new logs")?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::mem;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -30,6 +30,10 @@ const MOST_YIELDS: usize = 8;
 /// half a millisecond.
 const MOST_PLACES: usize = 512;
 
+/// How long a request waits for a call under way before it goes in another one. Redis is then far away, or
+/// the process busy.
+const LONGEST_GATHERING: Duration = Duration::from_millis(5);
+
 /// The most requests that wait. A process that gets more in a second can't serve them.
 const MOST_WAITING: usize = 65_536;
 
@@ -46,9 +50,6 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 
     /// Returns how many entries the request adds or removes at most.
     fn places(&self) -> usize;
-
-    /// Called when a request that has waited for other calls goes into its own.
-    fn end_wait(&mut self) {}
 
     /// Orders the requests of a call as [`BatchedRequest::command`] needs them.
     fn compare(&self, _other: &Self) -> Ordering {
@@ -75,7 +76,8 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///   request waits for nothing.
 /// - The others are sent by a task: up to 32 in a call, in their order, and one call at a time.
 ///   Before each call it lets other tasks run while they bring more requests: no timer is involved.
-///   If 32 wait, another task sends them. A task ends when none waits. It does not wait for the
+///   If 32 wait, or the call has been under way for 5 ms, another task sends them: a Redis far away has
+///   many calls under way. A task ends when none waits. It does not wait for the
 ///   lone request, whose caller may not poll its future for a while.
 /// - After a call with several requests the process is busy: the next request goes to the task, too,
 ///   until one is alone in its call. Without that, half of the calls of a busy server had one request.
@@ -83,7 +85,7 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///   not sent, and its caller learns that the store is overloaded: in an overload each call serves
 ///   requests whose callers still wait, and when the load falls, service is back at once.
 /// - Each request has its own reply. A check whose caller has gone is not sent. If the reply to a call
-///   is lost, each caller learns that Redis may have served its request, and repeats it alone.
+///   is lost, each caller learns that Redis may have served its request, and sends it again.
 ///
 /// # Interleavings
 ///
@@ -146,8 +148,14 @@ impl<R: BatchedRequest> Batch<R> {
     }
 
     /// Sends a request, alone or with others. `now` is the present instant.
+    ///
+    /// On a Cluster each goes alone, because most keys are on different servers.
     pub(crate) fn send(&self, request: R, now: Instant) -> SentRequest<R> {
-        match self.enqueue(request, now) {
+        let enqueued = match self.0.client.is_cluster() {
+            true => Err(request),
+            false => self.enqueue(request, now),
+        };
+        match enqueued {
             Ok(reply) => {
                 // The task sees the call to its end. This is for a task that is no longer polled.
                 let longest = self.0.response_timeout.saturating_mul(2);
@@ -163,7 +171,7 @@ impl<R: BatchedRequest> Batch<R> {
     }
 
     /// Sends a request in a call of its own, and returns its reply.
-    pub(crate) async fn send_alone(&self, request: R) -> Result<R::Reply> {
+    async fn send_alone(&self, request: R) -> Result<R::Reply> {
         let request = [request];
         let mut replies = self.0.call(request.iter()).await?;
         replies.pop().unwrap_or_else(|| Err(malformed("expected one reply")))
@@ -176,10 +184,11 @@ impl<R: BatchedRequest> Batch<R> {
         now: Instant,
     ) -> std::result::Result<oneshot::Receiver<Result<R::Reply>>, R> {
         let mut queue = self.0.lock();
-        let is_sending = queue
-            .sending_since
-            .is_some_and(|since| now.saturating_duration_since(since) <= self.0.response_timeout);
-        if !is_sending && !queue.has_lone && !queue.is_busy {
+        let sending_for = queue.sending_since.map(|since| now.saturating_duration_since(since));
+        let is_sending = sending_for.is_some_and(|time| time <= LONGEST_GATHERING);
+        // A task whose last call began so long ago counts as gone.
+        let is_gone = sending_for.is_none_or(|time| time > self.0.response_timeout);
+        if is_gone && !queue.has_lone && !queue.is_busy {
             queue.has_lone = true;
             return Err(request);
         }
@@ -191,14 +200,53 @@ impl<R: BatchedRequest> Batch<R> {
         }
         let replies = self.0.client.replies();
         queue.waiting.push_back(Waiting { request, since: now, replies, caller });
-        let is_more = queue.waiting.len().is_multiple_of(MOST) && queue.tasks < MOST_CALLS;
-        if !is_sending || is_more {
+        let is_more = !is_sending || queue.waiting.len().is_multiple_of(MOST);
+        if is_gone || is_more && queue.tasks < MOST_CALLS {
             queue.sending_since = Some(now);
             queue.tasks += 1;
             drop(queue);
             self.start_task();
         }
         Ok(reply)
+    }
+
+    /// Sends what waits, until nothing does.
+    async fn send_waiting(&self) {
+        loop {
+            self.0.gather().await;
+            let Some(batch) = self.0.take() else { break };
+            let result = {
+                let mut call = pin!(self.0.call(batch.iter().map(|waiting| &waiting.request)));
+                match timeout(LONGEST_GATHERING, call.as_mut()).await {
+                    Ok(result) => result,
+                    Err(_) => {
+                        self.send_beside();
+                        call.await
+                    }
+                }
+            };
+            let callers = batch.into_iter().map(|waiting| waiting.caller);
+            // An error of `send` means that the caller has gone.
+            match result {
+                Ok(replies) => callers.zip(replies).for_each(|(caller, reply)| {
+                    let _ = caller.send(reply);
+                }),
+                Err(error) => callers.for_each(|caller| {
+                    let _ = caller.send(Err(error.clone()));
+                }),
+            }
+        }
+    }
+
+    /// Starts another task for what waits.
+    fn send_beside(&self) {
+        let mut queue = self.0.lock();
+        if !queue.waiting.is_empty() && queue.tasks < MOST_CALLS {
+            queue.sending_since = Some(Instant::now());
+            queue.tasks += 1;
+            drop(queue);
+            self.start_task();
+        }
     }
 
     /// Starts the task. Must not be called under the lock: outside a runtime and in one that ends,
@@ -254,7 +302,7 @@ struct Task<R: BatchedRequest>(Option<Batch<R>>);
 impl<R: BatchedRequest> Task<R> {
     async fn run(mut self) {
         if let Some(batch) = &self.0 {
-            batch.0.send_waiting().await;
+            batch.send_waiting().await;
         }
         self.0 = None;
     }
@@ -291,25 +339,6 @@ impl<R: BatchedRequest> Shared<R> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends what waits, until nothing does.
-    async fn send_waiting(&self) {
-        loop {
-            self.gather().await;
-            let Some(batch) = self.take() else { break };
-            let result = self.call(batch.iter().map(|waiting| &waiting.request)).await;
-            let callers = batch.into_iter().map(|waiting| waiting.caller);
-            // An error of `send` means that the caller has gone.
-            match result {
-                Ok(replies) => callers.zip(replies).for_each(|(caller, reply)| {
-                    let _ = caller.send(reply);
-                }),
-                Err(error) => callers.for_each(|caller| {
-                    let _ = caller.send(Err(error.clone()));
-                }),
-            }
-        }
-    }
-
     /// Lets other tasks run for as long as they bring more requests: those that have their replies
     /// often send the next at once. A task that waits for nothing else takes about a microsecond.
     async fn gather(&self) {
@@ -331,13 +360,12 @@ impl<R: BatchedRequest> Shared<R> {
         let mut late = Vec::new();
         while batch.len() < MOST
             && places < MOST_PLACES
-            && let Some(mut waiting) = queue.waiting.pop_front()
+            && let Some(waiting) = queue.waiting.pop_front()
         {
             let is_late = now.saturating_duration_since(waiting.since) > LONGEST_WAIT;
             if !R::OUTLIVES_CALLER && is_late {
                 late.push(waiting);
             } else if R::OUTLIVES_CALLER || !waiting.caller.is_closed() {
-                waiting.request.end_wait();
                 places += waiting.request.places();
                 batch.push(waiting);
             }

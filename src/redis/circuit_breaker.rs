@@ -19,8 +19,8 @@ use tokio::sync::futures::Notified;
 use tokio::time::{Sleep, sleep};
 
 use self::state::{Shared, State};
-use super::connection::{Connection, Connector};
-use super::outage::Outage;
+use super::connection::{Connection, Connector, read_mark};
+use super::health::Health;
 use super::reply;
 use crate::error::StoreError;
 
@@ -39,8 +39,15 @@ use crate::error::StoreError;
 pub(crate) struct CircuitBreaker(Arc<Shared>);
 
 impl CircuitBreaker {
-    pub(crate) fn new(connector: Connector, response_timeout: Duration, outage: Outage) -> Self {
-        Self(Arc::new(Shared::new(connector, response_timeout, outage)))
+    /// Creates a circuit breaker without a connection. `mark` is the name of the mark that is lost when
+    /// the data is.
+    pub(crate) fn new(
+        connector: Connector,
+        response_timeout: Duration,
+        health: Health,
+        mark: String,
+    ) -> Self {
+        Self(Arc::new(Shared::new(connector, response_timeout, health, mark)))
     }
 
     pub(crate) async fn connect(&self) -> Result<(), StoreError> {
@@ -54,8 +61,21 @@ impl CircuitBreaker {
         self.0.connect_if_idle();
     }
 
-    pub(crate) fn set_ready(&self, connection: Connection) {
-        self.0.set_ready(connection);
+    /// Looks whether the data is still there, once a second while the store is in use: `FLUSHALL` breaks
+    /// no connection.
+    pub(super) fn watch_data(&self) {
+        if !self.is_cluster() && self.0.is_look_due() {
+            let breaker = self.clone();
+            tokio::spawn(async move {
+                let look = async |mut connection| {
+                    let mark = read_mark(&mut connection, &breaker.0.mark).await;
+                    mark.map_err(reply::error)
+                };
+                if let Ok(mark) = breaker.call(1, look).await {
+                    breaker.0.health.see_mark(mark);
+                }
+            });
+        }
     }
 
     pub(super) fn response_timeout(&self) -> Duration {
@@ -122,7 +142,7 @@ impl CircuitBreaker {
             let mut changed = pin!(changed);
             let wait = poll_fn(|cx| match changed.as_mut().poll(cx) {
                 Poll::Ready(()) => Poll::Ready(Ok(())),
-                Poll::Pending => deadline.as_mut().poll(cx).map(|()| Err(StoreError::Timeout)),
+                Poll::Pending => deadline.as_mut().poll(cx).map(|()| Err(StoreError::Unavailable)),
             });
             wait.await?;
         }

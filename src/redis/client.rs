@@ -35,9 +35,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(breaker: CircuitBreaker, keys: Keys) -> Self {
+    pub(crate) fn new(breaker: CircuitBreaker, keys: Keys, scripts: &'static Scripts) -> Self {
         let calls = Arc::new(Semaphore::new(MOST_CALLS));
-        Self { breaker, keys, scripts: Scripts::shipped(), calls }
+        Self { breaker, keys, scripts, calls }
+    }
+
+    /// Looks once a second whether Redis still has its data.
+    pub(crate) fn watch_data(&self) {
+        self.breaker.watch_data();
     }
 
     pub(super) fn replies(&self) -> u64 {
@@ -58,12 +63,6 @@ impl Client {
     /// client's, nor this one for its.
     pub(crate) fn beside(&self) -> Self {
         Self { calls: Arc::new(Semaphore::new(MOST_CALLS)), ..self.clone() }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn with_clock(mut self, clock: &str) -> Self {
-        self.scripts = Scripts::with_clock(clock);
-        self
     }
 
     pub(super) fn response_timeout(&self) -> Duration {

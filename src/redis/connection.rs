@@ -5,12 +5,14 @@ use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisFuture, RedisResult, Value,
 };
 use tokio::time::timeout;
+use uuid::Uuid;
 
+use super::health::Server;
 use super::scripts::Scripts;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
@@ -19,8 +21,6 @@ use super::sentinel::Sentinel;
 #[derive(Clone)]
 pub(crate) enum Connection {
     One(MultiplexedConnection),
-    /// A connection that the user of the crate passed in.
-    Managed(ConnectionManager),
     #[cfg(feature = "cluster")]
     Cluster(redis::cluster_async::ClusterConnection),
 }
@@ -29,7 +29,6 @@ impl Connection {
     fn inner(&mut self) -> &mut dyn ConnectionLike {
         match self {
             Self::One(connection) => connection,
-            Self::Managed(connection) => connection,
             #[cfg(feature = "cluster")]
             Self::Cluster(connection) => connection,
         }
@@ -53,7 +52,6 @@ impl ConnectionLike for Connection {
     fn get_db(&self) -> i64 {
         match self {
             Self::One(connection) => connection.get_db(),
-            Self::Managed(connection) => connection.get_db(),
             #[cfg(feature = "cluster")]
             Self::Cluster(connection) => connection.get_db(),
         }
@@ -62,7 +60,6 @@ impl ConnectionLike for Connection {
 
 pub(crate) enum Connector {
     One(Box<Client>),
-    Managed(ConnectionManager),
     #[cfg(feature = "sentinel")]
     Sentinel(Sentinel, AtomicUsize),
     #[cfg(feature = "cluster")]
@@ -81,7 +78,6 @@ impl Connector {
     pub(super) async fn connect(&self) -> RedisResult<Connection> {
         let mut connection = match self {
             Self::One(client) => Self::connect_to(client).await?,
-            Self::Managed(manager) => Connection::Managed(manager.clone()),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinel, attempts) => {
                 let attempt = attempts.fetch_add(1, Ordering::Relaxed);
@@ -112,10 +108,29 @@ impl Connector {
         within(STEP_TIMEOUT, connection).await.map(Connection::One)
     }
 
+    /// Finds out what tells whether a server still has the data that it had.
+    pub(super) async fn server(connection: &Connection, mark: &str) -> Server {
+        let (mut one, mut other) = (connection.clone(), connection.clone());
+        // A task, so that both are under way at once.
+        let info = tokio::spawn(async move {
+            let mut info = redis::cmd("INFO");
+            within(STEP_TIMEOUT, info.arg("server").query_async::<String>(&mut one)).await
+        });
+        let mark = within(STEP_TIMEOUT, read_mark(&mut other, mark)).await;
+        let info = info.await.ok().and_then(Result::ok);
+        let line = |info: String| {
+            let id = info.lines().find_map(|line| line.strip_prefix("run_id:"))?;
+            Some(id.trim().to_owned())
+        };
+        // A server that does not tell either counts as another one.
+        Server { run_id: info.and_then(line), mark: mark.unwrap_or_default() }
+    }
+
     /// Returns the host and port of the server for messages, if it is known.
     pub(super) fn address(&self) -> Option<String> {
         match self {
             Self::One(client) => Some(client.get_connection_info().addr().to_string()),
+            #[cfg(any(feature = "sentinel", feature = "cluster"))]
             _ => None,
         }
     }
@@ -128,6 +143,17 @@ impl Connector {
             _ => false,
         }
     }
+}
+
+/// Returns the mark that is lost when the data is, and makes one if there is none.
+pub(super) async fn read_mark(connection: &mut Connection, name: &str) -> RedisResult<String> {
+    /// In seconds. Each process renews it while it uses Redis.
+    const KEPT_FOR: u64 = 86_400;
+    let mut commands = redis::pipe();
+    let new = Uuid::new_v4().to_string();
+    commands.cmd("SET").arg(name).arg(new).arg("NX").arg("EX").arg(KEPT_FOR).ignore();
+    commands.cmd("GETEX").arg(name).arg("EX").arg(KEPT_FOR);
+    commands.query_async::<(String,)>(connection).await.map(|(mark,)| mark)
 }
 
 async fn within<T>(limit: Duration, step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {

@@ -24,6 +24,12 @@ impl Keys {
         self.write(log.key.as_bytes(), log.policy.log_name(), buffer);
     }
 
+    pub(crate) fn reset_mark(&self, log: &LogId) -> Vec<u8> {
+        let mut name = self.log(log);
+        name.extend_from_slice(b":reset");
+        name
+    }
+
     pub(crate) fn ban_record(&self, log: &LogId) -> Vec<u8> {
         self.of_policy(log, ":ban")
     }
@@ -32,12 +38,13 @@ impl Keys {
         self.of_policy(log, ":strikes")
     }
 
-    pub(crate) fn reset_mark(&self, log: &LogId) -> Vec<u8> {
-        self.of_policy(log, ":reset")
-    }
-
     pub(crate) fn lift_mark(&self, log: &LogId) -> Vec<u8> {
         self.of_policy(log, ":lifted")
+    }
+
+    /// Returns the name of the mark that is lost when the data is. Without braces, no key has it.
+    pub(crate) fn mark(&self) -> String {
+        format!("{}:mark", self.prefix)
     }
 
     /// Returns a SCAN pattern that matches the Redis keys of one name for all keys. It may match
@@ -63,7 +70,7 @@ impl Keys {
     }
 
     fn of_policy(&self, log: &LogId, what: &str) -> Vec<u8> {
-        let mut name = self.log(log);
+        let mut name = self.name(log.key.as_bytes(), log.policy.base_name());
         // No policy's name has a colon.
         name.extend_from_slice(what.as_bytes());
         name

@@ -43,8 +43,8 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// The replies to the requests of one call: packed numbers, and a text for each request that Redis
-/// could not serve.
+/// The replies to the requests of one call: packed numbers, and, if Redis could not serve all requests, an
+/// array with a text for each of those.
 pub(crate) struct Replies<'a> {
     pub(crate) numbers: Numbers<'a>,
     errors: &'a [Value],
@@ -52,7 +52,9 @@ pub(crate) struct Replies<'a> {
 
 impl<'a> Replies<'a> {
     pub(super) fn of(reply: &'a Value) -> Result<Self, StoreError> {
-        let Value::Array(slots) = reply else { return Err(malformed("expected an array")) };
+        let Value::Array(slots) = reply else {
+            return Ok(Self { numbers: Numbers::of(reply)?, errors: &[] });
+        };
         let (numbers, errors) = slots.split_first().ok_or_else(|| malformed("expected a slot"))?;
         Ok(Self { numbers: Numbers::of(numbers)?, errors })
     }

@@ -29,10 +29,9 @@ macro_rules! scripts {
 
 scripts! {
     admit: "limit/admit.lua",
-    admit_all: "limit/admit_all.lua",
     explain: "limit/explain.lua",
     settle: "limit/settle.lua",
-    restore: "limit/restore.lua",
+    reconcile: "limit/reconcile.lua",
     reset: "limit/reset.lua",
     ban: "ban/ban.lua",
     lift: "ban/lift.lua",
@@ -49,7 +48,7 @@ scripts! {
 /// How much later Redis keeps the expiries of scripts with a test clock, because its own clock is
 /// another one: ten years.
 #[cfg(test)]
-pub(crate) const EXPIRES_LATER_MS: u64 = 315_360_000_000;
+const EXPIRES_LATER_MS: u64 = 315_360_000_000;
 
 impl Scripts {
     pub(crate) fn shipped() -> &'static Self {
@@ -71,7 +70,6 @@ impl Scripts {
                 or left_ms + ms(redis.call('TIME')) - later_ms - ms(now())
             end
             local function pexpireat(log, at_ms) redis.call('PEXPIREAT', log, at_ms + later_ms) end
-            local function pexpire(log, left_ms) pexpireat(log, ms(now()) + left_ms) end
         ";
         let functions =
             functions.replace("CLOCK", clock).replace("LATER", &EXPIRES_LATER_MS.to_string());
@@ -81,10 +79,7 @@ impl Scripts {
             let code = shipped
                 .replace(time, "now()")
                 .replace("call('PTTL', log)", "pttl(log)")
-                .replace("call('PEXPIREAT', ", "pexpireat(")
-                .replace("call('PEXPIRE', log, left_ms", "pexpire(log, left_ms");
-            let is_mixed = code.contains("pexpireat(") && code.contains("call('PTTL'");
-            assert!(!is_mixed, "a log expires by one clock: {code}");
+                .replace("call('PEXPIREAT', ", "pexpireat(");
             functions.clone() + &code
         })))
     }
@@ -96,7 +91,7 @@ impl Scripts {
     /// the script along.
     pub(super) fn load(&self, connection: &Connection) -> JoinSet<()> {
         let mut loads = JoinSet::new();
-        for script in [&self.admit, &self.admit_all, &self.settle, &self.restore] {
+        for script in [&self.admit, &self.settle, &self.reconcile] {
             let (mut load, mut connection) = (redis::cmd("SCRIPT"), connection.clone());
             load.arg("LOAD").arg(&script.code);
             loads.spawn(async move {

@@ -10,7 +10,7 @@ use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult}
 use super::connection::Connector;
 #[cfg(feature = "cluster")]
 use super::connection::STEP_TIMEOUT;
-use super::outage::Outage;
+use super::health::Health;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
 use crate::error::StoreError;
@@ -61,8 +61,8 @@ impl RedisServers {
     /// # Errors
     ///
     /// [`StoreError::Unreachable`] if it is not the URL of a Redis server.
-    pub fn one(url: impl IntoConnectionInfo) -> Result<Self, StoreError> {
-        Ok(Self::new(Kind::One(url.into_connection_info().map_err(unreachable)?)))
+    pub fn one(url: impl AsRef<str>) -> Result<Self, StoreError> {
+        Ok(Self::new(Kind::One(parse(url)?)))
     }
 
     /// Uses the master that the Sentinels at these URLs watch under a name.
@@ -73,8 +73,8 @@ impl RedisServers {
     ///
     /// [`StoreError::Unreachable`] if there is no URL, or if one is not the URL of a Redis server.
     #[cfg(feature = "sentinel")]
-    pub fn sentinel<U: IntoConnectionInfo>(
-        urls: impl IntoIterator<Item = U>,
+    pub fn sentinel(
+        urls: impl IntoIterator<Item: AsRef<str>>,
         master: impl Into<String>,
     ) -> Result<Self, StoreError> {
         Ok(Self::new(Kind::Sentinel(Sentinel {
@@ -108,9 +108,7 @@ impl RedisServers {
     ///
     /// [`StoreError::Unreachable`] if there is no URL, or if one is not the URL of a Redis server.
     #[cfg(feature = "cluster")]
-    pub fn cluster<U: IntoConnectionInfo>(
-        urls: impl IntoIterator<Item = U>,
-    ) -> Result<Self, StoreError> {
+    pub fn cluster(urls: impl IntoIterator<Item: AsRef<str>>) -> Result<Self, StoreError> {
         Ok(Self::new(Kind::Cluster(parse_all(urls)?)))
     }
 
@@ -147,16 +145,11 @@ impl RedisServers {
             .get_or_insert(redis::TlsCertificates { client_tls: None, root_cert: None })
     }
 
-    #[cfg(feature = "cluster")]
-    pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.kind, Kind::Cluster(_))
-    }
-
     #[cfg_attr(not(feature = "cluster"), allow(unused_variables, reason = "only clusters use it"))]
     pub(crate) fn connector(
         self,
         response_timeout: Duration,
-        outage: &Outage,
+        health: &Health,
     ) -> RedisResult<Connector> {
         #[cfg(feature = "tls")]
         let certificates = self.certificates;
@@ -189,7 +182,7 @@ impl RedisServers {
             }
             #[cfg(feature = "cluster")]
             Kind::Cluster(nodes) => {
-                let outage = outage.clone();
+                let health = health.clone();
                 let builder = redis::cluster::ClusterClient::builder(nodes)
                     // A command for a slot that is being moved is sent again after a few
                     // milliseconds.
@@ -206,7 +199,7 @@ impl RedisServers {
                     .use_protocol(redis::ProtocolVersion::RESP3)
                     .push_sender(move |info: redis::PushInfo| {
                         if info.kind == redis::PushKind::Disconnection {
-                            outage.record_reconnection();
+                            health.record_loss();
                         }
                         Ok::<_, redis::aio::SendError>(())
                     });
@@ -234,12 +227,6 @@ impl fmt::Debug for RedisServers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A URL may hold a password.
         f.debug_struct("RedisServers").finish_non_exhaustive()
-    }
-}
-
-impl From<ConnectionInfo> for RedisServers {
-    fn from(info: ConnectionInfo) -> Self {
-        Self::new(Kind::One(info))
     }
 }
 
@@ -273,12 +260,13 @@ impl From<Infallible> for StoreError {
     }
 }
 
+fn parse(url: impl AsRef<str>) -> Result<ConnectionInfo, StoreError> {
+    url.as_ref().into_connection_info().map_err(unreachable)
+}
+
 #[cfg(any(feature = "sentinel", feature = "cluster"))]
-fn parse_all<U: IntoConnectionInfo>(
-    urls: impl IntoIterator<Item = U>,
-) -> Result<Vec<ConnectionInfo>, StoreError> {
-    let urls = urls.into_iter().map(IntoConnectionInfo::into_connection_info);
-    let infos: Vec<ConnectionInfo> = urls.collect::<RedisResult<_>>().map_err(unreachable)?;
+fn parse_all(urls: impl IntoIterator<Item: AsRef<str>>) -> Result<Vec<ConnectionInfo>, StoreError> {
+    let infos: Vec<_> = urls.into_iter().map(parse).collect::<Result<_, _>>()?;
     if infos.is_empty() {
         return Err(StoreError::Unreachable { message: "the list of servers is empty".to_owned() });
     }
@@ -303,7 +291,7 @@ mod tests {
     #[test]
     fn connections_have_no_delay() {
         let server = RedisServers::one("redis://127.0.0.1:6379").unwrap();
-        let connector = server.connector(Duration::from_secs(1), &Outage::new()).unwrap();
+        let connector = server.connector(Duration::from_secs(1), &Health::new()).unwrap();
         let Connector::One(client) = connector else { panic!("it is one server") };
         assert!(client.get_connection_info().tcp_settings().nodelay());
     }

@@ -3,23 +3,22 @@
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::telemetry::{self, DecisionLabel};
-use crate::window::{Check, DecidedBy, Decision, LogId, LogOutcome, Outcome, Strike, Undecided};
+use crate::window::{Check, DecidedBy, Decision, LogId, LogOutcome, Outcome, Strike};
 
 /// Returns the decision that follows from the result of a check, and reports both.
 ///
 /// In shadow mode a denial is reported as one that is not enforced.
-#[inline]
 pub(crate) fn conclude(
-    check: Undecided,
+    check: Check,
     result: Result<Outcome, StoreError>,
     shadow: bool,
 ) -> Result<Decision, StoreError> {
     let decision = match result {
-        Ok(outcome) => check.decide(outcome),
+        Ok(outcome) => Decision::new(check, outcome),
         Err(error) => {
             error.report();
             let outcome = admit_if_open(&check, error)?;
-            check.decide(outcome)
+            Decision::new(check, outcome)
         }
     };
     report(&decision, shadow);
@@ -73,7 +72,6 @@ pub(crate) fn report(decision: &Decision, shadow: bool) {
     }
 }
 
-#[cold]
 fn report_strike(log: &LogId, outcome: &LogOutcome) {
     match outcome.ban().strike() {
         Strike::None => {}
@@ -82,7 +80,6 @@ fn report_strike(log: &LogId, outcome: &LogOutcome) {
     }
 }
 
-#[cold]
 fn report_candidates(log: &LogId, outcome: &LogOutcome) {
     for (quota, state) in log.policy.candidates().iter().zip(outcome.candidates()) {
         if state.is_full() {

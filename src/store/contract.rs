@@ -15,14 +15,14 @@
 //!
 //! The test plays a fixed number of pseudo-random histories and compares each outcome with the exact
 //! algorithm. The histories have checks of several logs and costs, repeated checks, peeks, explanations,
-//! settlements, cancellations, resets, restored admissions and bans, changed limits, strikes and bans.
+//! settlements, cancellations, resets, policies of one name with different quotas, strikes and bans.
 //! They are the same in every run. Their keys are new in every run and differ between histories, so one
 //! store can play all histories, and a database needs no cleaning.
 //!
 //! An explanation that is [`StoreError::Unsupported`] is not compared: a store need not explain its logs.
 //!
-//! The test does not cover concurrency: it waits for each result before the next step. It tests the
-//! store itself, without a [`DenyCache`](super::DenyCache) in front of it.
+//! The test does not cover concurrency: it waits for each result before the next step. A store that
+//! repeats denials from memory has to be tested without that memory.
 //!
 //! # The clock
 //!

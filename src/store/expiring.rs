@@ -228,6 +228,11 @@ impl<V: ExpiringValue> ExpiringMap<V> {
         (found, None)
     }
 
+    /// Returns whether no value is held, not even an expired one.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shards.totals().held() == 0
+    }
+
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.shards.totals().held()

@@ -30,7 +30,6 @@ impl Fill {
 
     /// Reports a change. Returns whether the gauge has changed. Must not be called under a lock, because
     /// a subscriber or recorder may use the store.
-    #[inline]
     pub(super) fn report(&self, held: usize) -> bool {
         let was = self.nearly_full.load(Ordering::Relaxed);
         let is = if was { held >= self.low } else { held >= self.high && held > 0 };
@@ -45,7 +44,6 @@ impl Fill {
         is_far
     }
 
-    #[cold]
     fn report_nearly_full(&self, held: usize, is: bool) {
         if self.nearly_full.swap(is, Ordering::Relaxed) == is {
             return;
@@ -57,7 +55,6 @@ impl Fill {
         }
     }
 
-    #[cold]
     fn report_held(&self, held: usize) {
         let before = self.reported.swap(held, Ordering::Relaxed);
         self.filled.changed(held as i64 - before as i64);

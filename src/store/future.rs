@@ -28,33 +28,17 @@ impl<T> StoreFuture<T> {
         Self(State::Ready(result))
     }
 
+    /// Takes what is left of the future.
+    pub(crate) fn take(&mut self) -> Self {
+        Self(mem::replace(&mut self.0, State::Taken))
+    }
+
     /// Returns the result if it is ready, else its future.
-    #[inline]
     pub(crate) fn into_ready(self) -> Result<Result<T, StoreError>, Later<T>> {
         match self.0 {
             State::Ready(result) => Ok(result),
             State::Pending(later) => Err(later),
             State::Taken => Ok(polled_after_completion()),
-        }
-    }
-
-    /// Calls `inspect` with the value when it is ready. Drops `inspect` without a call on an error.
-    pub(crate) fn inspect(self, inspect: impl FnOnce(&T) + Send + 'static) -> Self
-    where
-        T: Send + 'static,
-    {
-        match self.0 {
-            State::Ready(Ok(value)) => {
-                inspect(&value);
-                Self::ready(Ok(value))
-            }
-            State::Ready(Err(error)) => Self::ready(Err(error)),
-            State::Taken => Self(State::Taken),
-            State::Pending(future) => Self::later(async move {
-                let value = future.await?;
-                inspect(&value);
-                Ok(value)
-            }),
         }
     }
 
@@ -81,7 +65,6 @@ impl<T> Future for StoreFuture<T> {
     }
 }
 
-#[cold]
 fn polled_after_completion<T>() -> Result<T, StoreError> {
     Err(StoreError::Protocol { message: "polled after completion".to_owned() })
 }

@@ -4,19 +4,20 @@ mod bans;
 mod bytes;
 mod decide;
 mod explain;
+#[cfg(feature = "redis")]
+mod local;
 mod room;
 mod shard;
-#[cfg(feature = "redis")]
-mod snapshot;
 #[cfg(any(feature = "storm", feature = "moderation"))]
 mod tables;
 
-use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ahash::RandomState;
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use self::bytes::ReportedBytes;
@@ -28,7 +29,8 @@ use super::expiring::ExpiringMap;
 use super::expiring::ExpiringValue;
 use super::fill::Fill;
 use super::slots::{SHARDS, shard_of};
-use super::{LogSnapshot, Restored, Store, StoreFuture};
+use super::{Ban, BanCursor, BanPage, Store, StoreFuture};
+use crate::error::StoreError;
 use crate::policy::Policy;
 use crate::telemetry::Filled;
 use crate::window::{BanRecord, Check, Explanation, LogId, Outcome};
@@ -46,7 +48,7 @@ const DROPPED_PER_ADMISSION: usize = 2;
 ///
 /// - It is exact to the microsecond, on a monotonic clock. The clock is [`tokio::time::Instant`], so
 ///   tests can pause it. No runtime is needed.
-/// - A log takes memory until it has expired: all its entries have left the longest window. Later
+/// - A log takes memory until it has expired: all its entries are as old as its retention. Later
 ///   admissions then drop it. There is no background thread.
 /// - The number of logs is capped. At the capacity, expired logs are dropped. A live log is never
 ///   dropped: a new key gets [`StoreError::Full`](crate::StoreError::Full) instead.
@@ -69,8 +71,8 @@ pub struct MemoryStore(Arc<Inner>);
 // more logs than its capacity.
 //
 // `due_us` must not be later than the instant at which any log comes due, or a sweep that would make
-// room is skipped. Each insertion and each change of a policy lowers it under the lock of the log's
-// shard. Only a sweep raises it: first to the maximum, then it visits the shards and lowers it to the
+// room is skipped. Each insertion and each cancellation lowers it under the lock of the log's shard.
+// Only a sweep raises it: first to the maximum, then it visits the shards and lowers it to the
 // earliest instant of each. A visit includes the logs that were inserted into its shard before it. A
 // later insertion sees the raised value, because both hold the shard's lock, and lowers it itself.
 struct Inner {
@@ -81,14 +83,16 @@ struct Inner {
     capacity: usize,
     fill: Fill,
     reported: ReportedBytes,
+    /// Requests without room and strikes without room that were not reported yet.
+    refused: AtomicUsize,
+    strikes_lost: AtomicUsize,
     ban_records: ExpiringMap<BanRecord>,
     #[cfg(any(feature = "storm", feature = "moderation"))]
     tables: Tables,
     /// No log comes due before this instant. Raised only under the lock of `sweep`.
     due_us: AtomicU64,
-    /// Locked while all shards are swept. The longest window of each policy at its last sweep, by
-    /// the number of its handle.
-    sweep: Mutex<HashMap<u64, u64, RandomState>>,
+    /// Locked while all shards are swept.
+    sweep: Mutex<()>,
 }
 
 impl MemoryStore {
@@ -141,6 +145,8 @@ impl MemoryStore {
             capacity,
             fill: Fill::new(Filled::Memory, capacity),
             reported: ReportedBytes::default(),
+            refused: AtomicUsize::new(0),
+            strikes_lost: AtomicUsize::new(0),
             ban_records: ExpiringMap::new(capacity),
             #[cfg(any(feature = "storm", feature = "moderation"))]
             tables: Tables::default(),
@@ -198,65 +204,65 @@ impl Inner {
     /// Locks the shards of some logs, each once. The order is always the same, so that two checks can't
     /// deadlock.
     fn lock_all(&self, logs: &[LogId]) -> Locked<'_> {
-        if let [log] = logs {
-            let (hash, shard) = self.lock_one(log);
-            return Locked::One(hash, shard);
-        }
-        let hashes: Vec<u64> = logs.iter().map(|log| self.hash(log)).collect();
-        let shards: BTreeSet<usize> = hashes.iter().map(|hash| shard_of(*hash)).collect();
-        Locked::Many(hashes, shards.into_iter().map(|shard| (shard, self.lock(shard))).collect())
+        let hashes: SmallVec<[u64; 2]> = logs.iter().map(|log| self.hash(log)).collect();
+        let mut shards: SmallVec<[usize; 2]> = hashes.iter().map(|hash| shard_of(*hash)).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        let shards = shards.into_iter().map(|shard| (shard, self.lock(shard))).collect();
+        Locked { hashes, shards }
     }
 }
 
 /// Returns the map key of a ban record. The zero byte separates its parts: no log name has one.
 fn ban_record_key(policy: &Policy, key: &[u8]) -> Vec<u8> {
-    [policy.log_name().as_bytes(), b"\0", key].concat()
+    [policy.base_name().as_bytes(), b"\0", key].concat()
 }
 
-impl Store for MemoryStore {
-    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
-        StoreFuture::ready(self.0.decide(check, true))
+impl MemoryStore {
+    /// Returns what a check decides, and records it if `record` is set. Reports nothing, so that the
+    /// caller may hold a lock.
+    pub(in crate::store) fn decide(
+        &self,
+        check: &Check,
+        record: bool,
+    ) -> Result<Outcome, StoreError> {
+        self.0.decide(check, record)
     }
 
-    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
-        StoreFuture::ready(self.0.decide(check, false))
+    /// Reports what the last decisions have changed. Must not be called under a lock.
+    pub(in crate::store) fn report(&self) {
+        self.0.report();
     }
 
-    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
-        StoreFuture::ready(Ok(self.0.explain(check)))
+    pub(in crate::store) fn explain_here(&self, check: &Check) -> Vec<Explanation> {
+        check.costs().map(|(log, cost)| self.0.explain(log, cost)).collect()
     }
 
-    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
+    pub(in crate::store) fn settle_here(&self, check: &Check, cost: u32) -> bool {
         let mut was_live = false;
         let mut locked = self.0.lock_all(&check.logs);
         let now_us = self.0.now_us();
         for (index, log) in check.logs.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
             let Some(slot) = shard.find(hash, log) else { continue };
-            let longest_window_us = log.policy.longest_window_us();
             let stored = shard.log_mut(slot);
-            let is_live = stored.entries.find(check.id, now_us, longest_window_us).is_some();
+            let is_live =
+                stored.entries.find(check.id, now_us, log.policy.retention_us()).is_some();
             was_live |= is_live;
             if is_live || cost == 0 {
                 stored.entries.settle(check.id, cost);
             }
             if stored.is_expired(now_us) && shard.remove(hash, log) {
                 self.0.held.fetch_sub(1, Ordering::Relaxed);
+            } else {
+                shard.set_due(slot);
+                self.0.note_due(shard.due_us(slot));
             }
         }
-        StoreFuture::ready(Ok(was_live))
+        was_live
     }
 
-    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
-        let restore = || self.0.try_restore(log, &snapshot.admissions);
-        let added = self.0.with_room(std::slice::from_ref(log), restore);
-        let imposed = snapshot.ban.as_ref().map_or(Ok(()), |ban| {
-            self.restore_ban(log, ban.remaining, &ban.reason, ban.store_timestamp)
-        });
-        StoreFuture::ready(imposed.and(added).map(Restored::added))
-    }
-
-    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
+    pub(in crate::store) fn reset_here(&self, logs: &[LogId]) {
         let mut locked = self.0.lock_all(logs);
         for (index, log) in logs.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
@@ -264,7 +270,47 @@ impl Store for MemoryStore {
                 self.0.held.fetch_sub(1, Ordering::Relaxed);
             }
         }
+    }
+}
+
+impl Store for MemoryStore {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
+        let decided = self.decide(check, true);
+        self.report();
+        StoreFuture::ready(decided)
+    }
+
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
+        StoreFuture::ready(self.decide(check, false))
+    }
+
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
+        StoreFuture::ready(Ok(self.explain_here(check)))
+    }
+
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
+        StoreFuture::ready(Ok(self.settle_here(check, cost)))
+    }
+
+    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
+        self.reset_here(logs);
         StoreFuture::ready(Ok(()))
+    }
+
+    fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
+        StoreFuture::ready(Ok(self.ban_of(log)))
+    }
+
+    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
+        StoreFuture::ready(self.impose_ban(log, duration, reason))
+    }
+
+    fn lift(&self, log: &LogId) -> StoreFuture<bool> {
+        StoreFuture::ready(Ok(self.lift_ban(log)))
+    }
+
+    fn bans(&self, policy: &Arc<Policy>, from: BanCursor, count: usize) -> StoreFuture<BanPage> {
+        StoreFuture::ready(Ok(self.page_of_bans(policy, from, count)))
     }
 }
 

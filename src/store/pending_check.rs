@@ -1,61 +1,80 @@
 //! [`PendingCheck`], which waits for an outcome, and [`CancelHandle`], which cancels an admission.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::{future, mem};
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::Store;
-use super::future::Later;
+use super::{Store, StoreFuture};
 use crate::error::StoreError;
 use crate::window::{Check, Outcome};
 
-/// A check that was sent to the store and has no outcome yet.
+/// A check that was given to the store and has no outcome yet.
 ///
-/// If a cancellable check is dropped before its outcome arrives, a background task waits for the
-/// outcome and then cancels the admission. Sending the cancellation at once would be wrong: it could
-/// reach the store before the check, and on a Redis Cluster it could find only some of the entries
-/// that the check records.
+/// If it is dropped, an admission that the store has decided at once is cancelled. A check
+/// that was never polled is not sent. One that may be under way is cancelled only if it is cancellable: a
+/// background task waits for the outcome and then
+/// cancels. To send the cancellation at once would be wrong: it could reach the store before the check, and
+/// on a Redis Cluster it could find only some of the entries that the check records.
 pub(crate) struct PendingCheck {
-    outcome: Later<Outcome>,
-    cancel: Option<CancelHandle>,
+    store: Arc<dyn Store>,
+    /// Taken when the outcome is there.
+    check: Option<Check>,
+    outcome: StoreFuture<Outcome>,
+    /// Whether the store may have been asked. Before the first poll a later outcome has sent nothing.
+    was_polled: bool,
+    is_cancellable: bool,
 }
 
 impl PendingCheck {
-    /// Sends a check to the store. Returns its outcome if the store has decided at once, else the pending
-    /// check.
-    #[inline]
-    pub(crate) fn send(
-        store: &Arc<dyn Store>,
-        check: &Check,
-        is_cancellable: bool,
-    ) -> Result<Result<Outcome, StoreError>, Self> {
-        store.admit(check).into_ready().map_err(|outcome| {
-            let cancel = is_cancellable.then(|| CancelHandle::new(store, check));
-            Self { outcome, cancel }
-        })
+    /// Gives a check to the store, which may decide at once.
+    pub(crate) fn send(store: &Arc<dyn Store>, check: Check, is_cancellable: bool) -> Self {
+        let outcome = store.admit(&check);
+        Self {
+            store: store.clone(),
+            check: Some(check),
+            outcome,
+            was_polled: false,
+            is_cancellable,
+        }
     }
 
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Outcome, StoreError>> {
-        let outcome = ready!(self.outcome.as_mut().poll(cx));
-        self.cancel = None;
-        Poll::Ready(outcome)
+    /// Returns the check and its outcome.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<(Check, Result<Outcome, StoreError>)> {
+        self.was_polled = true;
+        let outcome = ready!(Pin::new(&mut self.outcome).poll(cx));
+        Poll::Ready((self.check.take().expect("polled after completion"), outcome))
     }
 }
 
 impl Drop for PendingCheck {
     fn drop(&mut self) {
-        let Some(cancel) = self.cancel.take() else { return };
-        let Ok(runtime) = Handle::try_current() else { return };
-        let outcome = mem::replace(&mut self.outcome, Box::pin(future::pending()));
-        runtime.spawn(async move {
-            if may_have_counted(&outcome.await) {
-                // A cancellation that fails is part of the store's write-back.
-                let _ = cancel.0.store.cancel(&cancel.0.check).await;
+        let Some(check) = self.check.take() else { return };
+        let later = match self.outcome.take().into_ready() {
+            Ok(outcome) => {
+                if may_have_counted(&outcome) {
+                    CancelHandle::new(&self.store, &check).cancel();
+                }
+                return;
             }
-        });
+            Err(later) => later,
+        };
+        let Ok(runtime) = Handle::try_current() else { return };
+        if self.was_polled && self.is_cancellable {
+            let store = self.store.clone();
+            runtime.spawn(async move {
+                if may_have_counted(&later.await) {
+                    // A cancellation that fails is written later by the store.
+                    let _ = store.cancel(&check).await;
+                }
+            });
+        }
     }
 }
 
@@ -92,7 +111,7 @@ impl CancelHandle {
         };
         let runtime = Handle::try_current().ok()?;
         Some(runtime.spawn(async move {
-            // A cancellation that fails is part of the store's write-back.
+            // A cancellation that fails is written later by the store.
             let _ = outcome.await;
         }))
     }
@@ -104,22 +123,47 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::MemoryStore;
     use crate::policy::Policy;
     use crate::quota::Quota;
-    use crate::store::faulty::Faulty;
-    use crate::window::LogId;
+    use crate::window::{Explanation, LogId};
+
+    /// Decides after a millisecond.
+    struct Slow(MemoryStore);
+
+    impl Store for Slow {
+        fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
+            let (store, check) = (self.0.clone(), check.clone());
+            StoreFuture::later(async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                store.admit(&check).await
+            })
+        }
+
+        fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
+            self.0.peek(check)
+        }
+
+        fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
+            self.0.explain(check)
+        }
+
+        fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
+            self.0.settle(check, cost)
+        }
+
+        fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
+            self.0.reset(logs)
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn decided_check_leaves_no_task() {
-        let slow = Faulty::new();
-        slow.work(Duration::from_millis(1));
-        let store: Arc<dyn Store> = Arc::new(slow);
+        let store: Arc<dyn Store> = Arc::new(Slow(MemoryStore::new()));
         let policy = Arc::new(Policy::from(Quota::per_minute(5)));
         let check = Check::new([LogId::new(policy, "alice")]);
-        let Err(mut pending) = PendingCheck::send(&store, &check, true) else {
-            panic!("the store needs a millisecond")
-        };
-        assert!(poll_fn(|cx| pending.poll(cx)).await.unwrap().admitted);
+        let mut pending = PendingCheck::send(&store, check, true);
+        assert!(poll_fn(|cx| pending.poll(cx)).await.1.unwrap().admitted);
         drop(pending);
         assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
     }

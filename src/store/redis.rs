@@ -2,61 +2,74 @@
 
 mod bans;
 mod builder;
+mod clock;
+mod denials;
 #[cfg(feature = "cluster")]
-mod cross_slot;
-mod direct;
-mod explain;
-mod reply;
+mod in_turn;
+mod journal;
+mod reconcile;
 mod requests;
+#[cfg(test)]
+mod tests;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use redis::aio::ConnectionManager;
+use smallvec::SmallVec;
+use tokio::time::Instant;
 
 pub use self::builder::RedisStoreBuilder;
-#[cfg(test)]
-pub(crate) use self::direct::DirectStore;
-use super::{LogSnapshot, MemoryStore, Restored, Store, StoreFuture};
+use self::clock::StoreClock;
+use self::denials::Denials;
+use self::journal::{Journal, Origin};
+use self::requests::{CheckRequest, Mode, ReconcileRequest, SettleRequest};
+use super::{Ban, BanCursor, BanPage, Store, StoreFuture};
+use crate::MemoryStore;
 use crate::error::StoreError;
-use crate::redis::{Client, RedisCommands, RedisServers};
-use crate::window::{Check, Explanation, LogId, Outcome};
+use crate::failure::FailurePolicy;
+use crate::policy::Policy;
+#[cfg(feature = "redis-commands")]
+use crate::redis::RedisCommands;
+use crate::redis::{Batch, Client, Health, RedisServers};
+use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASON, Strike};
 
 /// A store on Redis. All processes that use it with the same prefix share the logs.
 ///
-/// A cheap handle: clones share the connection and the deny cache.
+/// A cheap handle: clones share everything.
 ///
 /// ## Behavior
 ///
 /// - A decision is one script call, atomic over all logs of the request. Requires Redis 6.2 or
 ///   later, or Valkey.
-/// - Concurrent checks share script calls: what comes while a call is under way goes to Redis together
-///   with the next, up to 32 checks at a time. A lone check is sent at once. Each check keeps its own
-///   identity, time limit and repetition, and an error of one log concerns no other check. A check
-///   shares a call if it has cost 1, one log and one quota of whole seconds, and neither a candidate
-///   nor a penalty, as most have. On a Cluster checks share no calls.
+/// - Concurrent checks share script calls, whatever their logs, quotas, costs and penalties: what comes
+///   while a call is under way goes to Redis together with the next, up to 32 checks at a time. A lone
+///   check is sent at once. Each check keeps its own identity, time limit and repetition, and a Redis key of
+///   the wrong type concerns no other check. On a Cluster checks share no calls.
 /// - The clock is that of Redis, in microseconds. The clocks of the processes do not matter.
 /// - When a key was denied, this process denies it again from memory for as long as Redis would
-///   certainly deny it, and for at most a second: see [`DenyCache`](super::DenyCache).
+///   certainly deny it, and for at most a second, see [`RedisStoreBuilder::deny_cache`].
 /// - A check whose reply is lost is sent once more under the same identity, and counts once.
-/// - Every Redis key has a TTL. A log expires its policy's longest window and a second after its newest
-///   entry. A log is one ZSET named `PREFIX:{=KEY}:POLICY`, with `%` and `}` in the key written as
-///   `%25` and `%7D`. A policy without a name is named `default:QUOTAS`. Where policies with different
-///   windows share a log, it has a member of negative score for each window in use. Beside a log
-///   there may be the keys `:ban` and `:strikes`, and the marks `:reset` and `:lifted`, by which other
-///   processes learn of a reset and of a lifted ban.
-/// - Concurrent requests share one connection. If it breaks, or is silent for 500 ms while calls
-///   wait, it is given up and made again in the background, one attempt at a time, with pauses of
-///   up to half a second. Until then no request waits for Redis.
+/// - Every Redis key has a TTL. A log expires its [retention](crate::Policy::retention) and a second
+///   after its newest entry. It is one ZSET named `PREFIX:{=KEY}:POLICY:RETENTION`, such as
+///   `tsw:{=alice}:user:60s`, with `%` and `}` in the key written as `%25` and `%7D`. A policy without a name
+///   is named `default:QUOTAS`. Beside a log there may be the keys `POLICY:ban` and `POLICY:strikes`, and
+///   the marks `:reset` and `POLICY:lifted`, by which other processes learn of a reset and of a lifted
+///   ban. `PREFIX:mark` is lost when the data is.
+/// - Concurrent requests share one connection. If it breaks, it is made again at once, and requests wait
+///   for the first attempt. If it is silent for 500 ms while calls wait, or that attempt fails, no request
+///   waits for Redis until it is back: further attempts are made in the background, one at a time, with
+///   pauses of up to half a second.
 /// - When Redis can't decide, the [`FailurePolicy`](crate::FailurePolicy) does. With `Local`, the
 ///   default, logs in this process decide, which hold what this process has admitted. When Redis
-///   replies again, the first check of a log writes back what Redis lacks, under the identities of
-///   the requests, and cancels requests that were refused but that Redis may have counted. Then
-///   Redis decides again, however busy the log is. If Redis has lost its data, the next check of
-///   each key writes back what this process knows of the key. Logs that other processes have reset
-///   and bans that they have lifted in the meantime stay reset and lifted.
-/// - A connection passed to [`RedisStore::from_connection`] may reconnect without notice. So each
-///   admission on it is compared with the local log, as after an outage.
+///   replies again, what this process has decided about a log is written to it under the identities of
+///   the requests, before the next check of the log goes to Redis. Then Redis decides again, however
+///   busy the log is. Logs that other processes have reset and bans that they have lifted in the meantime
+///   stay reset and lifted.
+/// - If Redis has lost data, in a restart, a failover or by `FLUSHALL`, this process writes what it knows
+///   of a log before it checks it the next time. After `FLUSHALL` it notices that within a second. On a
+///   Cluster only a broken connection to a node tells it: a `FLUSHALL` of a node goes unnoticed.
 ///
 /// ## Under paused time
 ///
@@ -74,11 +87,23 @@ use crate::window::{Check, Explanation, LogId, Outcome};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct RedisStore {
-    /// The layers that decide: failover, deny cache, Redis.
-    logs: Arc<dyn Store>,
-    local: MemoryStore,
+pub struct RedisStore(Arc<Inner>);
+
+struct Inner {
     client: Client,
+    checks: Batch<CheckRequest>,
+    settlements: Batch<SettleRequest>,
+    reconciles: Batch<ReconcileRequest>,
+    /// The denials of the last second.
+    denials: Denials,
+    /// What this process has admitted, by Redis or without it. It decides in an outage.
+    local: MemoryStore,
+    /// What Redis does not know of that.
+    journal: Journal,
+    health: Health,
+    clock: StoreClock,
+    /// How long a call is under way, as a write takes it.
+    usual_delay: Duration,
 }
 
 impl RedisStore {
@@ -117,65 +142,401 @@ impl RedisStore {
     /// Returns the client, with which other parts of the crate keep their data in Redis.
     #[cfg(any(feature = "storm", feature = "moderation"))]
     pub(crate) fn client(&self) -> &Client {
-        &self.client
+        &self.0.client
     }
 
     /// Returns a handle for the application's own commands on the connection of this store.
+    #[cfg(feature = "redis-commands")]
     #[must_use]
     pub fn commands(&self) -> RedisCommands {
-        RedisCommands::new(self.client.beside())
+        RedisCommands::new(self.0.client.beside())
     }
 
     /// Returns a builder with the default settings.
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::default()
     }
+}
 
-    /// Uses an existing connection, with the default settings otherwise.
-    #[must_use]
-    pub fn from_connection(connection: ConnectionManager) -> Self {
-        Self::builder().connection(connection)
+/// What is known from before a check was sent.
+struct Sent {
+    at: Instant,
+    failures: u64,
+    losses: u64,
+    generations: SmallVec<[u64; 2]>,
+}
+
+// # Interleavings
+//
+// - A check finds the journal empty and goes to Redis. Meanwhile another one of its log fails and is
+//   decided here: both take the last place. What is decided here holds the lock of the journal until the
+//   journal has it and the number of failures is raised. The first one records its admission in the local
+//   log, then takes that lock and looks at the number. If the other was before it, the number has changed,
+//   and if the local log has too many entries now, the request is cancelled. If not, the other one finds the
+//   admission in the local log. Test: `last_place_is_taken_once`.
+// - A cancellation overtakes the write of its admission. The local log drops the request first, so that no
+//   later write of the whole log contains it. If the journal concerns the request, its state there changes.
+//   Else the cancellation goes to Redis. Tests: `cancelled_request_stays_cancelled`.
+// - Redis runs a check after its cancellation, because the connection of the check was given up in between.
+//   The request then keeps its place for one window: too few are admitted, never too many.
+impl RedisStore {
+    /// Decides on a request of which no denial is known.
+    async fn decide(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
+        let inner = &*self.0;
+        inner.client.watch_data();
+        let sent = Sent {
+            at: Instant::now(),
+            failures: inner.health.failures(),
+            losses: inner.health.losses(),
+            generations: SmallVec::new(),
+        };
+        inner.find_losses(&check, sent.losses);
+        if let Err(error) = self.reconcile(&check.logs).await {
+            // Redis has not seen this request.
+            return match error.is_outage() {
+                true => self.decide_without_redis(&check, StoreError::Unavailable),
+                false => Err(error),
+            };
+        }
+        // Read now: the reconciliation has freed and taken places itself.
+        let generations = inner.denials.generations(&check.logs);
+        let sent = Sent { at: Instant::now(), generations, ..sent };
+        match inner.call(&self, check.clone()).await {
+            Ok(outcome) => self.accept(&check, &sent, outcome),
+            Err(error) if error.is_outage() => self.decide_without_redis(&check, error),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes note of an outcome by Redis.
+    fn accept(&self, check: &Check, sent: &Sent, outcome: Outcome) -> Result<Outcome, StoreError> {
+        let inner = &*self.0;
+        inner.denials.note(check, &outcome, sent.at, &sent.generations);
+        if !is_local(check) {
+            return Ok(outcome);
+        }
+        if !outcome.admitted {
+            inner.note_bans(check, sent, &outcome);
+            return Ok(outcome);
+        }
+        // At the local capacity nothing is recorded, and an outage refuses the key if it is new.
+        let at = outcome.timestamp.map_or(sent.at, |it| inner.clock.local(it, sent.at));
+        let _ = inner.local.record(check, at, sent.losses);
+        if inner.health.losses() != sent.losses {
+            // Redis may have lost it since, and the rest of its logs may be written already.
+            inner.journal.with(|state| state.admit(check, at, Origin::Redis));
+            self.ensure_task();
+        }
+        if inner.denials.generations(&check.logs) == sent.generations {
+            // Otherwise a ban may have been imposed since.
+            for log in &check.logs {
+                inner.local.lift_ban(log);
+            }
+        }
+        if inner.has_failed_lately(check) {
+            let failures = inner.journal.with(|_| inner.health.failures());
+            if failures != sent.failures && inner.local.holds_too_many(check) {
+                let _ = inner.local.settle_here(check, 0);
+                inner.journal_cancellation(check)?;
+                return self.decide_here(check, &StoreError::Unavailable);
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Decides on a request for which Redis failed, by its failure policy.
+    fn decide_without_redis(
+        &self,
+        check: &Check,
+        error: StoreError,
+    ) -> Result<Outcome, StoreError> {
+        let inner = &*self.0;
+        // First, so that an admission by Redis that ends meanwhile knows that it may not be the only one.
+        inner.health.record_failure();
+        let result = self.decide_here(check, &error);
+        let is_admitted = matches!(&result, Ok(outcome) if outcome.admitted);
+        // With the policy `Open` the request passes, so Redis may keep it, but not in some of its logs only.
+        let passes = is_admitted
+            || check.on_failure == FailurePolicy::Open
+                && !matches!(error, StoreError::Uncertain { .. });
+        if error.may_have_counted() && !passes {
+            let _ = inner.journal_cancellation(check);
+            self.ensure_task();
+        }
+        result
+    }
+
+    /// Decides by the local logs. Returns the error if the failure policy is not `Local`, or if the cost is
+    /// above the share of this process.
+    fn decide_here(&self, check: &Check, error: &StoreError) -> Result<Outcome, StoreError> {
+        let inner = &*self.0;
+        let share = share(check, error)?;
+        let decide = |state: &mut journal::State| {
+            let now = Instant::now();
+            state.ensure_room(check, now)?;
+            let is_known = check.repeated && inner.local.holds(check);
+            let outcome = inner.local.decide(&share, true)?;
+            if outcome.admitted && !is_known {
+                state.admit(check, now, Origin::Here);
+            }
+            for (log, log_outcome) in check.logs.iter().zip(outcome.logs()) {
+                if log_outcome.ban().strike() == Strike::Banned {
+                    state.ban(log);
+                }
+            }
+            Ok::<_, StoreError>(outcome)
+        };
+        let decided = inner.journal.with_and(decide, || inner.health.record_failure());
+        inner.local.report();
+        self.ensure_task();
+        let mut outcome = decided?;
+        // The caller gets an outcome and does not report the error.
+        error.report();
+        outcome.decided_by = DecidedBy::LocalLog;
+        Ok(outcome)
     }
 }
 
-#[cfg(all(test, any(feature = "storm", feature = "moderation")))]
-impl RedisStore {
-    /// Replaces the clock of the scripts for storms and speech, see [`Client::with_clock`].
-    pub(crate) fn with_clock(mut self, clock: &str) -> Self {
-        self.client = self.client.with_clock(clock);
-        self
+impl Inner {
+    /// Makes the logs of a check wait for their reconciliation, if Redis has lost data since they were last
+    /// known to be there.
+    fn find_losses(&self, check: &Check, losses: u64) {
+        let Some(since_loss) = self.health.since_loss() else { return };
+        for log in &check.logs {
+            let is_lost =
+                since_loss < log.policy.retention() && self.local.has_unseen_loss(log, losses);
+            // A ban lasts for longer than a log.
+            let ban = self.local.ban_snapshot(log).filter(|ban| ban.age > since_loss);
+            if is_lost || ban.is_some() {
+                // In this order: who finds that the loss was seen finds the log in the journal.
+                let lose = |state: &mut journal::State| state.lose(log, losses);
+                self.journal.with_and(lose, || self.local.see_loss(log, losses));
+            }
+        }
     }
+
+    fn has_failed_lately(&self, check: &Check) -> bool {
+        let kept_us = check.logs.iter().map(|log| log.policy.retention_us()).max().unwrap_or(0);
+        self.health.has_failed_within(kept_us)
+    }
+
+    /// Sends a check. On a Cluster one call after the other, if its logs are in several slots.
+    #[cfg_attr(not(feature = "cluster"), allow(unused_variables, reason = "only clusters use it"))]
+    async fn call(&self, store: &RedisStore, check: Arc<Check>) -> Result<Outcome, StoreError> {
+        #[cfg(feature = "cluster")]
+        if self.client.is_cluster() && in_turn::is_split(&check) {
+            return store.0.clone().admit_in_turn(check).await;
+        }
+        self.check(check).await
+    }
+
+    /// Sends a check whose logs are on one server, and sends it again if the reply is lost.
+    async fn check(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
+        let is_cluster = self.client.is_cluster();
+        // The connection of a Cluster may send a command twice.
+        let mode = if check.repeated || is_cluster { Mode::Again } else { Mode::New };
+        match self.check_once(check.clone(), mode).await {
+            Err(error) if error.may_have_counted() => {
+                // Redis may have counted it, whatever becomes of the repetition.
+                self.check_once(check, Mode::Again).await.map_err(|_| error)
+            }
+            // An earlier attempt of the connection may have counted the request.
+            Err(error) if is_cluster && error.was_sent() => {
+                Err(StoreError::Uncertain { source: Box::new(error) })
+            }
+            result => result,
+        }
+    }
+
+    async fn check_once(&self, check: Arc<Check>, mode: Mode) -> Result<Outcome, StoreError> {
+        self.checks.send(CheckRequest { check, mode }, Instant::now()).await
+    }
+
+    async fn peek(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
+        #[cfg(feature = "cluster")]
+        if self.client.is_cluster() && in_turn::is_split(&check) {
+            return self.peek_in_turn(&check).await;
+        }
+        self.check_once(check, Mode::Peek).await
+    }
+
+    async fn settle_in_redis(&self, check: Arc<Check>, cost: u32) -> Result<bool, StoreError> {
+        let request = SettleRequest { check, cost };
+        Ok(self.settlements.send(request, Instant::now()).await? > 0)
+    }
+
+    async fn settle(&self, check: Arc<Check>, cost: u32) -> Result<bool, StoreError> {
+        #[cfg(feature = "cluster")]
+        if self.client.is_cluster() && in_turn::is_split(&check) {
+            return self.settle_in_turn(&check, cost).await;
+        }
+        self.settle_in_redis(check, cost).await
+    }
+
+    fn journal_cancellation(&self, check: &Check) -> Result<(), StoreError> {
+        self.journal.with(|state| state.settle(check, 0, Instant::now()))
+    }
+
+    /// Takes note of the bans in an outcome, for an outage.
+    ///
+    /// A local ban ends no later than that of Redis, so a client that has waited as long as it was told is
+    /// not banned here. A ban that was lifted while the outcome was under way is over.
+    fn note_bans(&self, check: &Check, sent: &Sent, outcome: &Outcome) {
+        for (log, log_outcome) in check.logs.iter().zip(outcome.logs()) {
+            if log_outcome.ban().is_banned()
+                && self.denials.generations(&check.logs) == sent.generations
+            {
+                let length = log_outcome.ban().remaining().saturating_sub(sent.at.elapsed());
+                self.local.restore_ban(log, length, STRIKES_REASON, outcome.timestamp);
+            }
+        }
+    }
+}
+
+fn is_local(check: &Check) -> bool {
+    matches!(check.on_failure, FailurePolicy::Local { .. })
+}
+
+/// Returns the check at the share of this process, see [`FailurePolicy::Local`], or the error.
+fn share<'a>(check: &'a Check, error: &StoreError) -> Result<Cow<'a, Check>, StoreError> {
+    let FailurePolicy::Local { instances } = check.on_failure else { return Err(error.clone()) };
+    check.shared_among(instances).ok_or_else(|| error.clone())
 }
 
 impl Store for RedisStore {
     fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
-        self.logs.admit(check)
+        if !self.0.journal.has(&check.logs)
+            && let Some(denial) = self.0.denials.find(check, Instant::now())
+        {
+            return StoreFuture::ready(Ok(denial));
+        }
+        StoreFuture::later(self.clone().decide(Arc::new(check.clone())))
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
-        self.logs.peek(check)
+        let (this, check) = (self.clone(), Arc::new(check.clone()));
+        StoreFuture::later(async move {
+            this.0.find_losses(&check, this.0.health.losses());
+            let result = match this.reconcile(&check.logs).await {
+                Ok(()) => this.0.peek(check.clone()).await,
+                Err(error) => Err(error),
+            };
+            match result {
+                Err(error) if is_local(&check) && error.is_outage() => {
+                    let mut outcome = this.0.local.decide(&*share(&check, &error)?, false)?;
+                    outcome.decided_by = DecidedBy::LocalLog;
+                    Ok(outcome)
+                }
+                result => result,
+            }
+        })
     }
 
     fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
-        self.logs.explain(check)
+        let (this, check) = (self.clone(), check.clone());
+        StoreFuture::later(async move {
+            let mut explained = Vec::with_capacity(check.logs.len());
+            let mut result = Ok(());
+            for (log, cost) in check.costs() {
+                // Nothing is written for this: it must not change Redis.
+                if is_local(&check) && this.0.journal.has(&check.logs) {
+                    result = Err(StoreError::Unavailable);
+                    break;
+                }
+                match requests::explain(&this.0.client, log, cost).await {
+                    Ok(explanation) => explained.push(explanation),
+                    Err(error) => {
+                        result = Err(error);
+                        break;
+                    }
+                }
+            }
+            match result {
+                Ok(()) => Ok(explained),
+                Err(error) if is_local(&check) && error.is_outage() => {
+                    let mut explained = this.0.local.explain_here(&*share(&check, &error)?);
+                    explained.iter_mut().for_each(|it| it.decided_by = DecidedBy::LocalLog);
+                    Ok(explained)
+                }
+                Err(error) => Err(error),
+            }
+        })
     }
 
     fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
-        self.logs.settle(check, cost)
-    }
-
-    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
-        self.logs.restore(log, snapshot)
+        self.0.denials.forget(&check.logs);
+        // Locally first: nothing that is written from now on contains the earlier number of places.
+        let was_here = self.0.local.settle_here(check, cost);
+        let now = Instant::now();
+        let concerned = |state: &mut journal::State| {
+            state.concerns(check).then(|| state.settle(check, cost, now))
+        };
+        if let Some(noted) = self.0.journal.with(concerned) {
+            self.ensure_task();
+            return StoreFuture::ready(noted.map(|()| was_here));
+        }
+        let (this, check) = (self.clone(), Arc::new(check.clone()));
+        StoreFuture::later(async move {
+            let result = this.0.settle(check.clone(), cost).await;
+            this.0.denials.forget(&check.logs);
+            match result {
+                Err(error) => {
+                    this.0.journal.with(|state| state.settle(&check, cost, Instant::now()))?;
+                    this.ensure_task();
+                    if is_local(&check) { Ok(was_here) } else { Err(error) }
+                }
+                result => result,
+            }
+        })
     }
 
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
-        self.logs.reset(logs)
+        self.0.denials.forget(logs);
+        self.0.local.reset_here(logs);
+        self.0.journal.with(|state| state.forget(logs));
+        let (this, logs) = (self.clone(), logs.to_vec());
+        StoreFuture::later(async move {
+            let result = if this.0.client.is_cluster() {
+                let mut result = Ok(());
+                for log in &logs {
+                    result = requests::reset(&this.0.client, std::slice::from_ref(log)).await;
+                    if result.is_err() {
+                        break;
+                    }
+                }
+                result
+            } else {
+                requests::reset(&this.0.client, &logs).await
+            };
+            this.0.denials.forget(&logs);
+            result
+        })
+    }
+
+    fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
+        let (this, log) = (self.clone(), log.clone());
+        StoreFuture::later(async move { this.0.ban(&log).await })
+    }
+
+    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
+        let (this, log, reason) = (self.clone(), log.clone(), reason.to_owned());
+        StoreFuture::later(async move { this.0.impose(&log, duration, &reason).await })
+    }
+
+    fn lift(&self, log: &LogId) -> StoreFuture<bool> {
+        let (this, log) = (self.clone(), log.clone());
+        StoreFuture::later(async move { this.0.lift(&log).await })
+    }
+
+    fn bans(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage> {
+        let (this, policy) = (self.clone(), policy.clone());
+        StoreFuture::later(async move { this.0.bans(&policy, cursor, count).await })
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The debug output of the connection may contain a password.
-        f.debug_struct("RedisStore").finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("denials", &self.0.denials.len()).finish_non_exhaustive()
     }
 }

@@ -1,15 +1,12 @@
 //! [`Slots`]: values that are found by their hash, and looked at again when they come due.
 
-mod due_queue;
-
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::ops::{Index, IndexMut};
 
 use ahash::RandomState;
 use hashbrown::HashTable;
 use slab::Slab;
-
-pub(super) use self::due_queue::Due;
-use self::due_queue::DueQueue;
 
 /// How many parts a map of values has, each with its own [`Slots`] under its own lock.
 pub(super) const SHARDS: usize = 64;
@@ -33,7 +30,14 @@ pub(super) struct Slots<T> {
     by_hash: HashTable<u32>,
     slots: Slab<Slot<T>>,
     /// An entry for each value, and stale ones: the slot is empty or comes due at another instant.
-    due: DueQueue,
+    due: BinaryHeap<Reverse<Due>>,
+}
+
+/// When the value of a slot comes due.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Due {
+    at_us: u64,
+    slot: u32,
 }
 
 /// The place of a value.
@@ -44,43 +48,24 @@ pub(super) struct Slot<T> {
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
-        Self { by_hash: HashTable::new(), slots: Slab::new(), due: DueQueue::default() }
+        Self { by_hash: HashTable::new(), slots: Slab::new(), due: BinaryHeap::new() }
     }
 }
 
 impl<T: Hashed> Slots<T> {
-    #[inline]
     pub(super) fn find(&self, hash: u64, is_it: impl Fn(&T) -> bool) -> Option<u32> {
         self.by_hash.find(hash, |slot| is_it(&self[*slot])).copied()
     }
 
     /// Inserts a value that is not there yet, and returns its slot.
-    #[inline]
     pub(super) fn insert(&mut self, hash: u64, value: T, due_us: u64, hasher: &RandomState) -> u32 {
-        if self.by_hash.len() == self.by_hash.capacity() {
-            self.grow(hasher);
-        }
         // The capacities of all maps fit into 32 bits.
         let slot = self.slots.insert(Slot { due_us, value }) as u32;
         let slots = &self.slots;
         let hash_of = |slot: &u32| slots[*slot as usize].value.hash(hasher);
         self.by_hash.insert_unique(hash, slot, hash_of);
-        self.due.push(Due { at_us: due_us, slot });
+        self.due.push(Reverse(Due { at_us: due_us, slot }));
         slot
-    }
-
-    /// Makes a larger table.
-    ///
-    /// The table would grow by itself, but in its own order, which takes twice the time: to hash a value is
-    /// to read it, and the slots are next to each other in memory.
-    #[cold]
-    fn grow(&mut self, hasher: &RandomState) {
-        let mut by_hash = HashTable::with_capacity(self.slots.len() + self.slots.len() / 3 + 1);
-        for (slot, Slot { value, .. }) in &self.slots {
-            // It has room for all.
-            by_hash.insert_unique(value.hash(hasher), slot as u32, |_| 0);
-        }
-        self.by_hash = by_hash;
     }
 
     /// Removes the value of a slot. The slot must not be empty.
@@ -91,23 +76,26 @@ impl<T: Hashed> Slots<T> {
         let Slot { value, .. } = self.slots.remove(slot as usize);
         // The entry in the queue may be stale now. Leave out stale entries when most are.
         if self.due.len() > 2 * self.slots.len() + 64 {
-            let due = |(slot, it): (usize, &Slot<T>)| Due { at_us: it.due_us, slot: slot as u32 };
+            let due = |(slot, it): (usize, &Slot<T>)| {
+                Reverse(Due { at_us: it.due_us, slot: slot as u32 })
+            };
             self.due = self.slots.iter().map(due).collect();
         }
         value
     }
 
     /// Returns when the next value comes due, or an earlier instant.
-    #[inline]
     pub(super) fn next_due_us(&self) -> u64 {
-        self.due.first().map_or(u64::MAX, |due| due.at_us)
+        self.due.peek().map_or(u64::MAX, |Reverse(due)| due.at_us)
     }
 
     /// Returns the slot of a value that has come due. The caller removes the value, or sets when it comes
     /// due again.
-    #[inline]
     pub(super) fn take_due(&mut self, now_us: u64) -> Option<u32> {
-        while let Some(Due { at_us, slot }) = self.due.take(now_us) {
+        while let Some(&Reverse(Due { at_us, slot })) = self.due.peek()
+            && at_us <= now_us
+        {
+            self.due.pop();
             if self.slots.get(slot as usize).is_some_and(|it| it.due_us == at_us) {
                 return Some(slot);
             }
@@ -123,7 +111,7 @@ impl<T: Hashed> Slots<T> {
     /// Sets when a value comes due.
     pub(super) fn set_due(&mut self, slot: u32, at_us: u64) {
         self.slots[slot as usize].due_us = at_us;
-        self.due.push(Due { at_us, slot });
+        self.due.push(Reverse(Due { at_us, slot }));
     }
 
     pub(super) fn len(&self) -> usize {
@@ -159,14 +147,12 @@ impl<T: Hashed> Slots<T> {
 impl<T> Index<u32> for Slots<T> {
     type Output = T;
 
-    #[inline]
     fn index(&self, slot: u32) -> &T {
         &self.slots[slot as usize].value
     }
 }
 
 impl<T> IndexMut<u32> for Slots<T> {
-    #[inline]
     fn index_mut(&mut self, slot: u32) -> &mut T {
         &mut self.slots[slot as usize].value
     }

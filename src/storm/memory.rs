@@ -8,8 +8,9 @@ use uuid::Uuid;
 use super::log::Log;
 use super::rule::StormRule;
 use super::store::{Ended, Ongoing, Started, StormCheck, StormOutcome, StormStore};
+use crate::MemoryStore;
 use crate::key::Key;
-use crate::store::{ExpiringValue, Keep, MemoryStore, StoreFuture};
+use crate::store::{ExpiringValue, Keep, StoreFuture};
 use crate::time::micros;
 
 /// How long the state of a storm is kept after its last message has left the window.
@@ -200,7 +201,7 @@ impl ExpiringValue for Group {
 }
 
 impl MemoryStore {
-    /// Sets how many bytes the groups of [`StormDetector`](crate::StormDetector)s may take, in this
+    /// Sets how many bytes the groups of [`StormDetector`](crate::storm::StormDetector)s may take, in this
     /// store and all its clones. Defaults to 256 MiB.
     ///
     /// A group takes about 300 bytes. Each message of the last window takes 115 to 230 bytes, and 256

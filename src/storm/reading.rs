@@ -10,7 +10,7 @@ use crate::quota::Quota;
 use crate::telemetry;
 
 /// The state of a group after a message was recorded, or after a
-/// [`peek`](crate::StormDetector::peek).
+/// [`peek`](crate::storm::StormDetector::peek).
 #[derive(Clone, Debug)]
 pub struct Reading {
     outcome: StormOutcome,
@@ -51,7 +51,7 @@ impl Reading {
     }
 
     /// Returns the events that this call caused. No other call returns them. The hook of
-    /// [`StormDetector::on_event`](crate::StormDetector::on_event) gets them too.
+    /// [`StormDetector::on_event`](crate::storm::StormDetector::on_event) gets them too.
     #[must_use]
     pub fn events(&self) -> &[StormEvent] {
         &self.events
@@ -125,7 +125,7 @@ pub enum StormEvent {
         /// The time when the count fell, which may be before the end was detected.
         at: SystemTime,
     },
-    /// A storm continues. Only if [`StormDetector::remind_every`](crate::StormDetector::remind_every)
+    /// A storm continues. Only if [`StormDetector::remind_every`](crate::storm::StormDetector::remind_every)
     /// is set.
     #[non_exhaustive]
     Ongoing {

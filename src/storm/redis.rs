@@ -7,9 +7,10 @@ use redis::Cmd;
 
 use super::rule::StormRule;
 use super::store::{Ended, Ongoing, Started, StormCheck, StormOutcome, StormStore};
+use crate::RedisStore;
 use crate::key::Key;
 use crate::redis::{Client, Script, read};
-use crate::store::{RedisStore, StoreFuture};
+use crate::store::StoreFuture;
 use crate::time::micros;
 
 /// No numbers, or one row of them.

@@ -1,7 +1,7 @@
 //! [`StormStore`]: stores the messages of groups, and their storms.
 //!
 //! Applications give a [`MemoryStore`](crate::MemoryStore) or a `RedisStore` to a
-//! [`StormDetector`](crate::StormDetector). Only authors of other stores need this module.
+//! [`StormDetector`](crate::storm::StormDetector). Only authors of other stores need this module.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -13,15 +13,11 @@ static DESCRIBED: AtomicUsize = AtomicUsize::new(0);
 ///
 /// It is called when a metric is looked up in the recorder, which happens once a second at most where
 /// it matters. So a recorder can be installed at any time.
-#[cold]
-#[inline(never)]
 pub(super) fn to_present() {
     to(RecorderId::present());
 }
 
 /// Describes all metrics to this recorder, which is the present one, in the same way.
-#[cold]
-#[inline(never)]
 pub(super) fn to(recorder: RecorderId) {
     let RecorderId { address, size } = recorder;
     if size > 0 && DESCRIBED.load(Ordering::Relaxed) != address {
@@ -67,7 +63,10 @@ const COUNTERS: &[(&str, &str)] = &[
         "sliding_window_written_back_total",
         "Requests that were written back to Redis after an outage.",
     ),
-    ("sliding_window_write_back_lost_total", "Requests that could not be written back to Redis."),
+    (
+        "sliding_window_write_back_lost_total",
+        "Requests of an outage that expired before they could be written back to Redis.",
+    ),
     ("sliding_window_storms_total", "Starts and ends of storms."),
     (
         "sliding_window_storm_alerts_shed_total",

@@ -39,7 +39,6 @@ impl<H> Kept<H> {
     }
 
     /// Reports to the metric. `register` requests its handle from the present recorder.
-    #[inline]
     pub(super) fn report(&self, register: impl FnOnce() -> H, report: impl FnOnce(&H)) {
         let (recorder, now) = (RecorderId::present(), Instant::now());
         match &*self.0.load() {
@@ -48,8 +47,6 @@ impl<H> Kept<H> {
         }
     }
 
-    #[cold]
-    #[inline(never)]
     fn keep(
         &self,
         register: impl FnOnce() -> H,

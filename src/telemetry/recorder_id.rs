@@ -10,7 +10,6 @@ pub(super) struct RecorderId {
 }
 
 impl RecorderId {
-    #[inline]
     pub(super) fn present() -> Self {
         metrics::with_recorder(|recorder| {
             let address = std::ptr::from_ref::<dyn Recorder>(recorder).addr();

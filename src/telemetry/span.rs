@@ -19,7 +19,6 @@ pub(crate) struct SpanFields {
 }
 
 /// Records a decision on the current span. `fields` is called only if the span has declared one of them.
-#[inline]
 pub(crate) fn record_on_span(fields: impl FnOnce() -> SpanFields) {
     // Cheaper than `Span::current`, which counts references to the span and to the subscriber.
     let is_declared = dispatcher::get_default(|dispatch| {
@@ -34,7 +33,6 @@ pub(crate) fn record_on_span(fields: impl FnOnce() -> SpanFields) {
     }
 }
 
-#[cold]
 fn record(fields: &SpanFields) {
     let span = Span::current();
     span.record("rate_limit.decision", fields.decision);

@@ -5,9 +5,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, advance, timeout};
 
 use super::*;
+use crate::MemoryStore;
 use crate::quota::Quota;
-use crate::store::{MemoryStore, Store, conclude};
-use crate::window::{Admitted, Decision, Undecided};
+use crate::store::{Store, conclude};
+use crate::window::{Admitted, Decision};
 
 /// Callers of one policy.
 #[derive(Clone)]
@@ -22,9 +23,9 @@ impl Callers {
         Self { quota, store: Arc::new(MemoryStore::new()), waiting: Arc::new(Waiting::new()) }
     }
 
-    fn check(&self, key: u64, cost: u32) -> Undecided {
+    fn check(&self, key: u64, cost: u32) -> Check {
         let policy = Arc::new(self.quota.into());
-        Undecided::new(Check::new([LogId::new(policy, key)]).at_cost(cost))
+        Check::new([LogId::new(policy, key)]).at_cost(cost)
     }
 
     async fn denial(&self, cost: u32) -> Option<Denied> {

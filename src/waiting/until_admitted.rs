@@ -11,7 +11,7 @@ use super::{Logs, Refused, WaitError, Waiting};
 use crate::error::StoreError;
 use crate::store::{PendingCheck, Store, conclude, report};
 use crate::telemetry;
-use crate::window::{Admitted, Check, Decision, Denied, Undecided};
+use crate::window::{Admitted, Check, Decision, Denied};
 
 /// How long a caller may wait, and how many callers may wait at once.
 #[derive(Clone, Copy)]
@@ -66,8 +66,8 @@ impl From<Ended> for WaitError {
 pub(crate) async fn until_admitted<S>(
     waiting: &Waiting,
     store: &Arc<dyn Store>,
-    check: Undecided,
-    again: impl Fn(&Logs) -> Result<Undecided, S>,
+    check: Check,
+    again: impl Fn(&Logs) -> Result<Check, S>,
     bounds: Bounds,
 ) -> Result<Admitted, Ended<S>> {
     let (start, policy) = (Instant::now(), check.logs[0].policy.clone());
@@ -80,8 +80,8 @@ pub(crate) async fn until_admitted<S>(
 async fn wait_in_order<S>(
     waiting: &Waiting,
     store: &Arc<dyn Store>,
-    check: Undecided,
-    again: impl Fn(&Logs) -> Result<Undecided, S>,
+    check: Check,
+    again: impl Fn(&Logs) -> Result<Check, S>,
     Bounds { deadline, max_waiters }: Bounds,
 ) -> Result<Admitted, Ended<S>> {
     let (ticket, cost) = (waiting.ticket(), check.cost);
@@ -127,15 +127,10 @@ async fn wait_in_order<S>(
 }
 
 /// Decides on a check. If the future is dropped, the request is cancelled.
-async fn decide_or_cancel<S>(
-    store: &Arc<dyn Store>,
-    check: Undecided,
-) -> Result<Decision, Ended<S>> {
+async fn decide_or_cancel<S>(store: &Arc<dyn Store>, check: Check) -> Result<Decision, Ended<S>> {
     ensure_possible(&check)?;
-    let outcome = match PendingCheck::send(store, &check, true) {
-        Ok(outcome) => outcome,
-        Err(mut pending) => poll_fn(|cx| pending.poll(cx)).await,
-    };
+    let mut pending = PendingCheck::send(store, check, true);
+    let (check, outcome) = poll_fn(|cx| pending.poll(cx)).await;
     Ok(conclude(check, outcome, false)?)
 }
 

@@ -57,7 +57,6 @@ impl BanRecord {
     pub(crate) fn explain(&self, now_us: u64, penalty: &Penalty) -> BanExplanation {
         let remaining_us = self.wait_us(now_us);
         let level = self.level_at(now_us, penalty);
-        let episode_us = self.last_episode.map_or(0, |(began_us, length_us)| began_us + length_us);
         let limit = penalty.strikes();
         let within_us = limit.map_or(0, |strikes| strikes.window_us());
         let counts = self.strikes.iter().filter(|(at_us, _)| at_us + within_us > now_us);
@@ -69,7 +68,7 @@ impl BanRecord {
             reason: if remaining_us > 0 { self.reason.clone() } else { String::new() },
             strikes: ages.collect(),
             limit,
-            episode: Duration::from_micros(episode_us.saturating_sub(now_us)),
+            episode: Duration::from_micros(self.episode_us(now_us)),
             level: u32::try_from(level).unwrap_or(u32::MAX),
             next_ban: limit.and_then(|_| next.copied()),
         }
@@ -78,6 +77,12 @@ impl BanRecord {
     /// Returns the remaining length of the ban, zero if the key is not banned.
     pub(crate) fn wait_us(&self, now_us: u64) -> u64 {
         self.until_us.saturating_sub(now_us)
+    }
+
+    /// Returns for how long further denials are no strikes.
+    pub(crate) fn episode_us(&self, now_us: u64) -> u64 {
+        let end_us = self.last_episode.map_or(0, |(began_us, length_us)| began_us + length_us);
+        end_us.saturating_sub(now_us)
     }
 
     /// Records a denial. `window_us` is the longest window among the full quotas, and
@@ -94,15 +99,17 @@ impl BanRecord {
         ban_lengths_us: &[u64],
     ) -> Strike {
         let Some(strikes) = penalty.strikes() else { return Strike::None };
-        if self.last_episode.is_some_and(|(began_us, length_us)| now_us < began_us + length_us) {
+        if self.episode_us(now_us) > 0 {
             return Strike::None;
         }
         self.last_episode = Some((now_us, window_us));
         let within_us = strikes.window_us();
-        // A repeated check replaces its earlier strike.
-        self.strikes.retain(|(at_us, other)| at_us + within_us > now_us && *other != id);
+        // A repeated check replaces its earlier strike. Another penalty may count strikes for longer.
+        self.strikes.retain(|(_, other)| *other != id);
         self.strikes.push((now_us, id));
-        if self.strikes.len() < strikes.limit() as usize {
+        self.strikes.drain(..self.strikes.len().saturating_sub(MOST_STRIKES));
+        let counts = self.strikes.iter().filter(|(at_us, _)| at_us + within_us > now_us);
+        if counts.count() < strikes.limit() as usize {
             return Strike::Counted;
         }
         self.strikes.clear();
@@ -151,6 +158,9 @@ impl BanRecord {
         levels_us.max(strikes_us).max(episode_us)
     }
 }
+
+/// The most strikes that a penalty can count.
+const MOST_STRIKES: usize = 100;
 
 /// The reason of a ban that strikes have caused.
 pub(crate) const STRIKES_REASON: &str = "strikes";

@@ -6,7 +6,6 @@ use std::{borrow::Cow, num::NonZeroU32};
 use smallvec::SmallVec;
 use uuid::Uuid;
 
-use super::identity::new_identity;
 use super::log_id::{LogCost, LogId};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
@@ -17,7 +16,7 @@ const HIGHEST_COST: u32 = 1024;
 
 /// A request for a decision, sent to a [`Store`](crate::store::Store): does the request fit into all
 /// of these logs?
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Check {
     /// The identity of the request. A request counts once under one identity.
@@ -36,17 +35,6 @@ pub struct Check {
     pub(crate) logs: SmallVec<[LogId; 1]>,
     /// The cost of each log if they differ, else empty.
     costs: Box<[u32]>,
-}
-
-impl Clone for Check {
-    fn clone(&self) -> Self {
-        let logs = match &self.logs[..] {
-            // Nearly every check has one log, and the loop over several takes a hundred instructions more.
-            [log] => SmallVec::from_buf([log.clone()]),
-            logs => logs.into(),
-        };
-        Self { logs, costs: self.costs.clone(), ..*self }
-    }
 }
 
 impl Check {
@@ -79,16 +67,14 @@ impl Check {
     }
 
     /// Creates the check of a new request in one log.
-    #[inline]
     pub(crate) fn of(log: LogId) -> Self {
         Self::of_distinct(SmallVec::from_buf([log]))
     }
 
     /// Creates the check of a new request in logs of which none is given twice.
-    #[inline]
     pub(crate) fn of_distinct(logs: SmallVec<[LogId; 1]>) -> Self {
         Self {
-            id: new_identity(),
+            id: Uuid::new_v4(),
             cost: 1,
             repeated: false,
             wants_reset: false,
@@ -117,13 +103,11 @@ impl Check {
     }
 
     /// Returns how many places the request takes in the log of an index.
-    #[inline]
     pub(crate) fn cost_in(&self, index: usize) -> u32 {
         self.costs.get(index).copied().unwrap_or(self.cost)
     }
 
     /// Returns whether the request takes one place in each log.
-    #[inline]
     pub(crate) fn takes_one_place(&self) -> bool {
         self.cost == 1 && self.costs.is_empty()
     }
@@ -161,7 +145,6 @@ impl Check {
     }
 
     /// Returns an error if no store could ever admit the request.
-    #[inline]
     pub(crate) fn ensure_possible(&self) -> Result<(), StoreError> {
         ensure_cost(self.cost)?;
         if !self.costs.is_empty() {
@@ -176,7 +159,6 @@ impl Check {
         }
     }
 
-    #[cold]
     fn ensure_each_possible(&self) -> Result<(), StoreError> {
         let limits = self.costs().flat_map(|(log, cost)| {
             log.policy.quotas().iter().map(move |quota| (quota.limit(), cost))
@@ -189,7 +171,6 @@ impl Check {
 }
 
 /// Returns an error if a request can't take that many places, whatever the limits are.
-#[inline]
 pub(crate) fn ensure_cost(cost: u32) -> Result<(), StoreError> {
     if cost > HIGHEST_COST {
         return Err(StoreError::CostTooHigh { cost, most: HIGHEST_COST });
@@ -198,7 +179,6 @@ pub(crate) fn ensure_cost(cost: u32) -> Result<(), StoreError> {
 }
 
 /// Adds a log, or its quotas if the log is there. Returns the index of a log that was there.
-#[inline]
 pub(crate) fn add_distinct(logs: &mut SmallVec<[LogId; 1]>, log: LogId) -> Option<usize> {
     let index = logs.iter().position(|other| *other == log);
     match index {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use uuid::Uuid;
 
+use super::ban_record::Strike;
 use super::check::Check;
 use super::log_id::LogId;
 use super::outcome::{DecidedBy, LogOutcome, Outcome};
@@ -55,6 +56,16 @@ pub enum Decision {
 }
 
 impl Decision {
+    /// Creates the decision on a check from its outcome.
+    pub(crate) fn new(check: Check, outcome: Outcome) -> Self {
+        let is_admitted = outcome.admitted;
+        let usage = Usage::new(check, outcome);
+        match is_admitted {
+            true => Self::Admitted(Admitted { usage }),
+            false => Self::Denied(Denied { usage }),
+        }
+    }
+
     /// Returns whether the request was admitted.
     #[must_use]
     pub fn is_admitted(&self) -> bool {
@@ -222,6 +233,10 @@ pub(super) struct Decided {
 }
 
 impl Usage {
+    pub(crate) fn new(check: Check, outcome: Outcome) -> Self {
+        Self { decided: Box::new(Decided { check, outcome }) }
+    }
+
     pub(crate) fn check(&self) -> &Check {
         &self.decided.check
     }
@@ -273,7 +288,7 @@ impl Usage {
     /// Returns each log whose key is banned, or under whose policy this request was a strike.
     pub fn bans(&self) -> impl Iterator<Item = (&LogId, BanState)> {
         let bans = self.logs().map(|(log, outcome)| (log, outcome.ban()));
-        bans.filter(|(_, ban)| *ban != BanState::default())
+        bans.filter(|(_, ban)| ban.is_banned() || ban.strike() != Strike::None)
     }
 
     /// Returns each enforced quota with its policy and its state.

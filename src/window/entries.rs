@@ -50,7 +50,6 @@ impl Entries {
         }
     }
 
-    #[cold]
     fn grow(&mut self, more: usize, limit: usize) {
         if let Self::Many { entries, .. } = self {
             entries.reserve_exact(grown(entries.len(), more, limit) - entries.len());
@@ -74,7 +73,6 @@ impl Entries {
     }
 
     /// Removes the first entries, in constant time on average.
-    #[inline]
     pub(super) fn remove_first(&mut self, count: usize) {
         match self {
             _ if count == 0 => {}
@@ -108,7 +106,6 @@ impl Entries {
 impl Deref for Entries {
     type Target = [Entry];
 
-    #[inline]
     fn deref(&self) -> &[Entry] {
         match self {
             Self::Empty => &[],
@@ -122,7 +119,6 @@ impl Deref for Entries {
 ///
 /// Usually few do. So the search begins at the front, and takes time proportional to the logarithm of
 /// their number.
-#[inline]
 pub(super) fn count_first(entries: &[Entry], has: impl Fn(&Entry) -> bool) -> usize {
     match entries {
         [first, ..] if has(first) => {}

@@ -81,22 +81,16 @@ impl Log {
         self.entries.insert(index, entry, cost as usize, limit as usize);
     }
 
-    /// Adds an admission by another store, unless the log has its identity. In that case an older
-    /// timestamp is raised if `raise` is set. Returns how many entries were added.
-    ///
-    /// A request that was settled keeps its number of entries.
-    pub(crate) fn restore(&mut self, entry: Entry, cost: u32, limit: u32, raise: bool) -> u32 {
+    /// Adds an admission by another store, unless the log has its identity. Then an older timestamp is
+    /// raised, and a request that was settled keeps its number of entries.
+    pub(crate) fn restore(&mut self, entry: Entry, cost: u32, limit: u32) {
         match self.newest_of(entry.id) {
-            Some(index) if !raise || self.entries[index].at_us >= entry.at_us => 0,
+            Some(index) if self.entries[index].at_us >= entry.at_us => {}
             Some(_) => {
                 let held = self.remove(entry.id);
                 self.add(entry, held as u32, limit);
-                0
             }
-            None => {
-                self.add(entry, cost, limit);
-                cost
-            }
+            None => self.add(entry, cost, limit),
         }
     }
 
@@ -137,11 +131,6 @@ impl Log {
         self.entries.remove_first(count_first(&self.entries, |entry| entry.at_us <= at_us));
     }
 
-    /// Returns the number of entries. Some may have left the longest window.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     /// Returns the timestamp of a request that has not left the longest window.
     pub(crate) fn find(&self, id: Uuid, now_us: u64, longest_window_us: u64) -> Option<u64> {
         let live = self.live(now_us, longest_window_us);
@@ -149,7 +138,6 @@ impl Log {
     }
 
     /// Removes the entries that have left the longest window.
-    #[inline]
     pub(crate) fn remove_expired(&mut self, now_us: u64, longest_window_us: u64) {
         self.entries.remove_first(count_expired(&self.entries, now_us, longest_window_us));
     }
@@ -160,14 +148,12 @@ impl Log {
 }
 
 /// Returns how many entries have left a window. They are the oldest ones.
-#[inline]
 fn count_expired(entries: &[Entry], now_us: u64, window_us: u64) -> usize {
     count_first(entries, |entry| entry.at_us + window_us <= now_us)
 }
 
 /// Returns the index of the newest entry that has to leave before a request fits, if there is one, or
 /// `None` if the request never fits.
-#[inline]
 fn must_leave(entries: &[Entry], quota: Quota, cost: u32) -> Option<Option<usize>> {
     let may_stay = quota.limit().checked_sub(cost)?;
     Some(entries.len().checked_sub(may_stay as usize + 1))
@@ -227,10 +213,9 @@ mod tests {
     fn restored_entries_are_ordered_and_unique() {
         let mut log = log(&[100, 300]);
         let entry = |at_us, id| Entry { at_us, id: Uuid::from_u128(id) };
-        log.restore(entry(200, 9), 2, 5, true);
-        log.restore(entry(150, 9), 2, 5, true);
-        log.restore(entry(250, 0), 1, 5, true);
-        log.restore(entry(290, 0), 1, 5, false);
+        log.restore(entry(200, 9), 2, 5);
+        log.restore(entry(150, 9), 2, 5);
+        log.restore(entry(250, 0), 1, 5);
         let timestamps: Vec<u64> = log.live(300, 1000).iter().map(|entry| entry.at_us).collect();
         assert_eq!(timestamps, [200, 200, 250, 300], "timestamps are raised, never lowered");
     }
@@ -254,7 +239,7 @@ mod tests {
         let mut log = log(&[100]);
         log.settle(Uuid::from_u128(0), 3);
         let entry = Entry { at_us: 200, id: Uuid::from_u128(0) };
-        assert_eq!(log.restore(entry, 1, 5, true), 0);
+        log.restore(entry, 1, 5);
         assert_eq!(log.live(200, 100), [entry; 3]);
     }
 

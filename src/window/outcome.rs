@@ -20,10 +20,6 @@ pub struct Outcome {
     /// What decided. Defaults to [`DecidedBy::Store`].
     pub decided_by: DecidedBy,
     logs: SmallVec<[LogOutcome; 1]>,
-    /// Whether a denied request was removed from the logs that had recorded it.
-    pub(crate) rollback: Rollback,
-    /// Whether the denial comes from a cache instead of the store.
-    pub(crate) from_cache: bool,
 }
 
 impl Outcome {
@@ -34,24 +30,8 @@ impl Outcome {
     }
 
     /// Creates an outcome from logs that are collected, for the hot path.
-    #[inline]
     pub(crate) fn from_logs(admitted: bool, logs: SmallVec<[LogOutcome; 1]>) -> Self {
-        Self {
-            admitted,
-            timestamp: None,
-            decided_by: DecidedBy::default(),
-            logs,
-            rollback: Rollback::default(),
-            from_cache: false,
-        }
-    }
-
-    /// Creates the outcome of a check of one log.
-    #[inline]
-    pub(crate) fn of_one(admitted: bool, now_us: u64, log: LogOutcome) -> Self {
-        let mut outcome = Self::from_logs(admitted, SmallVec::from_buf([log]));
-        outcome.timestamp = Some(Duration::from_micros(now_us));
-        outcome
+        Self { admitted, timestamp: None, decided_by: DecidedBy::default(), logs }
     }
 
     /// Sets the timestamp of the decision, on the store's clock. Defaults to none.
@@ -71,7 +51,6 @@ impl Outcome {
         &mut self.logs
     }
 
-    #[inline]
     pub(crate) fn fits(&self) -> bool {
         !self.logs.iter().any(LogOutcome::denies)
     }
@@ -99,7 +78,6 @@ impl LogOutcome {
 
     /// Creates the outcome of a log without a ban from the states of its first `quotas` quotas and
     /// then its candidates.
-    #[inline]
     fn from_states(quotas: usize, states: SmallVec<[QuotaState; 1]>) -> Self {
         Self { states, quotas: quotas as u32, is_read: true, ban: BanState::default() }
     }
@@ -120,28 +98,12 @@ impl LogOutcome {
         self
     }
 
-    /// Creates the outcome of a log under one quota, without a candidate.
-    #[inline]
-    pub(crate) fn of_one(state: QuotaState) -> Self {
-        Self::from_states(1, only(state))
-    }
-
     /// Creates the outcome of a log by computing the state of each quota and candidate.
-    #[inline]
-    pub(crate) fn of(policy: &Policy, mut state: impl FnMut(Quota) -> QuotaState) -> Self {
-        // Nearly every policy has one quota: the loop takes eighty instructions more, and `collect`
-        // another hundred.
-        let states = match (policy.quotas(), policy.candidates()) {
-            ([quota], []) => only(state(*quota)),
-            (quotas, candidates) => {
-                let mut states = SmallVec::new();
-                for quota in quotas.iter().chain(candidates) {
-                    states.push(state(*quota));
-                }
-                states
-            }
-        };
-        Self::from_states(policy.quotas().len(), states)
+    pub(crate) fn of(policy: &Policy, state: impl FnMut(Quota) -> QuotaState) -> Self {
+        Self::from_states(
+            policy.quotas().len(),
+            policy.quotas_and_candidates().map(state).collect(),
+        )
     }
 
     /// Creates the outcome of a log from the states of the policy's quotas and then its candidates.
@@ -161,8 +123,7 @@ impl LogOutcome {
     /// Returns whether the log was read. If not, another log denies the request, and the states are
     /// those of an empty log.
     ///
-    /// A denial that is repeated from memory has read only the logs that deny the request, see
-    /// [`DenyCache`](crate::store::DenyCache).
+    /// A denial that a `RedisStore` repeats from memory has read only the logs that deny the request.
     #[must_use]
     pub fn is_read(&self) -> bool {
         self.is_read
@@ -207,23 +168,15 @@ impl LogOutcome {
 
     /// Returns the outcome as it is some time later, if nothing is admitted meanwhile. Its ban stays.
     pub(crate) fn after(&self, elapsed_us: u64) -> Self {
-        let states = match &self.states[..] {
-            [state] => only(state.after(elapsed_us)),
-            states => states.iter().map(|state| state.after(elapsed_us)).collect(),
-        };
+        let states = self.states.iter().map(|state| state.after(elapsed_us)).collect();
         Self { states, ..*self }
     }
 
     /// Makes the states those of after an admission.
-    #[inline]
     pub(crate) fn count(&mut self, policy: &Policy, cost: u32) {
         for (quota, state) in policy.quotas_and_candidates().zip(self.states_mut()) {
             state.count(quota, cost);
         }
-    }
-
-    pub(crate) fn states(&self) -> &[QuotaState] {
-        &self.states
     }
 
     pub(crate) fn states_mut(&mut self) -> &mut [QuotaState] {
@@ -240,22 +193,6 @@ impl LogOutcome {
         let full = quotas.filter(|(_, state)| state.is_full());
         full.map(|(quota, _)| quota.window_us()).max().unwrap_or(0)
     }
-}
-
-#[inline]
-fn only(state: QuotaState) -> SmallVec<[QuotaState; 1]> {
-    SmallVec::from_buf([state])
-}
-
-/// The rollback of a denied request: its removal from the logs that had recorded it before another
-/// log denied it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Rollback {
-    #[default]
-    NotNeeded,
-    Done,
-    /// The request may still be recorded and has to be cancelled.
-    Unfinished,
 }
 
 /// What decided about a request.

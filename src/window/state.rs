@@ -53,7 +53,6 @@ impl QuotaState {
     }
 
     /// Makes the state that of after an admission.
-    #[inline]
     pub(crate) fn count(&mut self, quota: Quota, cost: u32) {
         self.remaining = self.remaining.saturating_sub(cost);
         if self.reset_us == 0 {
@@ -76,6 +75,8 @@ impl QuotaState {
 pub struct BanState {
     pub(crate) remaining_us: u64,
     pub(crate) strike: Strike,
+    /// For how long further denials are no strikes, if the store says so.
+    pub(crate) episode_us: u64,
 }
 
 impl BanState {
@@ -83,7 +84,7 @@ impl BanState {
     /// the check on the key's strikes.
     #[must_use]
     pub fn new(remaining: Duration, strike: Strike) -> Self {
-        Self { remaining_us: micros(remaining), strike }
+        Self { remaining_us: micros(remaining), strike, episode_us: 0 }
     }
 
     /// Returns the ban of a request, and counts it as a strike if `record` is set. `full_us` is the longest
@@ -100,7 +101,8 @@ impl BanState {
             let lengths_us = penalty.ban_lengths_us(id);
             strike = ban_record.strike(now_us, id, full_us, penalty, &lengths_us);
         }
-        Self { remaining_us: ban_record.wait_us(now_us), strike }
+        let episode_us = ban_record.episode_us(now_us);
+        Self { remaining_us: ban_record.wait_us(now_us), strike, episode_us }
     }
 
     /// Returns the remaining length of the ban, zero if there is none.

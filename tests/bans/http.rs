@@ -10,7 +10,7 @@ use test_support::requests::{by_user, from_user, ok, send, status};
 use test_support::strikes::policy;
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
-use tower_sliding_window::store::{BanStore, Store, Strike};
+use tower_sliding_window::store::{Store, Strike};
 use tower_sliding_window::{Bans, Limiter, MemoryStore, Muted, OnBan, Policy, Quota, key};
 
 test_support::on_every_store!(
@@ -88,7 +88,7 @@ async fn muted_request_passes_uncounted() {
     assert_eq!(send(&service, from_user("mallory")).await.body, "heard");
 }
 
-async fn a_muted_request_is_held_to_the_other_rules(store: impl Store + BanStore + Clone) {
+async fn a_muted_request_is_held_to_the_other_rules(store: impl Store + Clone) {
     let all = || Policy::new("all").quota(Quota::per_hour(3));
     let bans = Bans::new(policy(), store.clone());
     bans.impose("mallory", Duration::from_secs(600), "spam").await.unwrap();
@@ -114,7 +114,7 @@ async fn a_muted_request_is_held_to_the_other_rules(store: impl Store + BanStore
 }
 
 /// Each key of the request is under a policy with a penalty, and the first is banned.
-async fn a_mute_counts_one_strike_a_request(store: impl Store + BanStore + Clone) {
+async fn a_mute_counts_one_strike_a_request(store: impl Store + Clone) {
     let strict = || {
         let policy = Policy::new("strict").quota(Quota::per_hour(1));
         policy.penalty("2/1h:1h".parse().unwrap())
@@ -139,7 +139,7 @@ async fn a_mute_counts_one_strike_a_request(store: impl Store + BanStore + Clone
 }
 
 /// What is only reported must not be enforced once the shadow is off.
-async fn shadow_records_no_strike_and_no_ban(store: impl Store + BanStore + Clone) {
+async fn shadow_records_no_strike_and_no_ban(store: impl Store + Clone) {
     let policy = || {
         let policy = Policy::new("user").quota(Quota::per_hour(2));
         policy.penalty("2/1h:1h".parse().unwrap())

@@ -6,7 +6,7 @@ use std::time::Duration;
 use test_support::Redis;
 use test_support::strikes::{policy, provoke, run_into};
 use tokio::time::sleep;
-use tower_sliding_window::store::{BanStore, LogId, Store, Strike};
+use tower_sliding_window::store::{LogId, Store, Strike};
 use tower_sliding_window::{
     BanEvent, Bans, DecidedBy, FailurePolicy, Limiter, MemoryStore, Penalty, Policy, PolicyHandle,
     Quota, RedisStore,
@@ -26,7 +26,7 @@ test_support::on_every_store!(
     ban_that_would_not_be_enforced_is_an_error,
 );
 
-async fn manual_ban_only_lengthens_until_lifted(store: impl Store + BanStore + Clone) {
+async fn manual_ban_only_lengthens_until_lifted(store: impl Store + Clone) {
     let events = Arc::new(Mutex::new(Vec::new()));
     let heard = events.clone();
     let bans = Bans::new(policy(), store.clone())
@@ -60,7 +60,7 @@ async fn manual_ban_only_lengthens_until_lifted(store: impl Store + BanStore + C
     assert!(matches!(events.lock().unwrap()[3], BanEvent::Lifted { .. }));
 }
 
-async fn banned_request_leaves_no_trace(store: impl Store + BanStore + Clone) {
+async fn banned_request_leaves_no_trace(store: impl Store + Clone) {
     let everybody = Policy::new("all").quota(Quota::per_minute(10));
     let limiter = Limiter::new(everybody.clone(), store.clone());
     let minute = Duration::from_secs(60);
@@ -76,7 +76,7 @@ async fn banned_request_leaves_no_trace(store: impl Store + BanStore + Clone) {
     assert_eq!(limiter.peek("everybody").await.unwrap().remaining(), 10);
 }
 
-async fn short_manual_ban_keeps_the_episode(store: impl Store + BanStore + Clone) {
+async fn short_manual_ban_keeps_the_episode(store: impl Store + Clone) {
     let policy = || {
         let policy = Policy::new("user").quota(Quota::per_hour(1));
         policy.penalty("5/1h:1s".parse().unwrap())
@@ -89,14 +89,14 @@ async fn short_manual_ban_keeps_the_episode(store: impl Store + BanStore + Clone
     assert_eq!(run_into(&limiter).await, (Strike::None, None), "the window is full as before");
 }
 
-async fn no_ban_is_longer_than_a_year(store: impl Store + BanStore + Clone) {
+async fn no_ban_is_longer_than_a_year(store: impl Store + Clone) {
     let bans = Bans::new(policy(), store.clone());
     let ban = bans.impose("mallory", Duration::MAX, "for ever").await.unwrap();
     assert_eq!(ban.remaining(), Duration::from_secs(365 * 24 * 3600));
     assert!(!Limiter::new(policy(), store).check("mallory").await.unwrap().is_admitted());
 }
 
-async fn a_lifted_key_has_no_strike_left(store: impl Store + BanStore + Clone) {
+async fn a_lifted_key_has_no_strike_left(store: impl Store + Clone) {
     let limiter = Limiter::new(policy(), store.clone());
     assert_eq!(run_into(&limiter).await, (Strike::Counted, None));
     assert!(Bans::new(policy(), store).lift("mallory").await.unwrap(), "there was a strike");
@@ -104,7 +104,7 @@ async fn a_lifted_key_has_no_strike_left(store: impl Store + BanStore + Clone) {
     assert_eq!(run_into(&limiter).await, (Strike::Counted, None), "the first once more");
 }
 
-async fn rule_given_twice_keeps_its_penalty(store: impl Store + BanStore + Clone) {
+async fn rule_given_twice_keeps_its_penalty(store: impl Store + Clone) {
     let plain = || Policy::new("user").quota(Quota::per_minute(100));
     Bans::new(policy(), store.clone()).impose("mallory", Duration::from_secs(9), "").await.unwrap();
     let limiter = Limiter::new(plain(), store);
@@ -114,7 +114,7 @@ async fn rule_given_twice_keeps_its_penalty(store: impl Store + BanStore + Clone
     }
 }
 
-async fn a_ban_by_hand_needs_no_strikes(store: impl Store + BanStore + Clone) {
+async fn a_ban_by_hand_needs_no_strikes(store: impl Store + Clone) {
     let policy = || Policy::new("user").quota(Quota::per_minute(1)).penalty(Penalty::manual());
     let limiter = Limiter::new(policy(), store.clone());
     assert!(limiter.check("mallory").await.unwrap().is_admitted());
@@ -128,7 +128,7 @@ async fn a_ban_by_hand_needs_no_strikes(store: impl Store + BanStore + Clone) {
     assert!(limiter.check("trudy").await.unwrap().usage().banned_for().is_some());
 }
 
-async fn new_quotas_lift_no_ban(store: impl Store + BanStore + Clone) {
+async fn new_quotas_lift_no_ban(store: impl Store + Clone) {
     let handle = PolicyHandle::new(policy());
     let limiter = Limiter::new(&handle, store.clone());
     Bans::new(&handle, store).impose("mallory", Duration::from_secs(9), "").await.unwrap();
@@ -161,7 +161,7 @@ fn without_a_penalty(key: &str) -> LogId {
     LogId::new(Arc::new(Policy::new("user").quota(Quota::per_second(2))), key)
 }
 
-async fn reading_a_ban_keeps_its_strikes(store: impl Store + BanStore + Clone) {
+async fn reading_a_ban_keeps_its_strikes(store: impl Store + Clone) {
     let limiter = Limiter::new(policy(), store.clone());
     assert_eq!(run_into(&limiter).await, (Strike::Counted, None));
     assert_eq!(store.ban(&without_a_penalty("mallory")).await.unwrap(), None);
@@ -169,7 +169,7 @@ async fn reading_a_ban_keeps_its_strikes(store: impl Store + BanStore + Clone) {
     assert_eq!(run_into(&limiter).await.0, Strike::Banned, "the first strike still counts");
 }
 
-async fn ban_without_a_penalty_keeps_the_level(store: impl Store + BanStore + Clone) {
+async fn ban_without_a_penalty_keeps_the_level(store: impl Store + Clone) {
     let limiter = Limiter::new(policy(), store.clone());
     assert_eq!(provoke(&limiter).await, Duration::from_secs(2));
     let three_seconds = Duration::from_secs(3);
@@ -179,7 +179,7 @@ async fn ban_without_a_penalty_keeps_the_level(store: impl Store + BanStore + Cl
     assert_eq!(provoke(&limiter).await, Duration::from_secs(3), "the next level");
 }
 
-async fn ban_that_would_not_be_enforced_is_an_error(store: impl Store + BanStore + Clone) {
+async fn ban_that_would_not_be_enforced_is_an_error(store: impl Store + Clone) {
     let handle = PolicyHandle::new(policy());
     let bans = Bans::new(&handle, store);
     handle.set(Policy::new("user").quota(Quota::per_second(2))).unwrap();
@@ -199,7 +199,7 @@ async fn every_key_of_a_ban_expires() {
     let limiter = Limiter::new(policy(), store.clone());
     run_into(&limiter).await;
     Bans::new(policy(), store).impose("carol", Duration::from_secs(60), "x").await.unwrap();
-    let keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
+    let keys = redis.keys().await;
     assert!(keys.len() >= 4, "{keys:?}");
     for key in keys {
         let ttl_ms: i64 = redis.run(&["PTTL", &key]).await;

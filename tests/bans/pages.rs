@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use test_support::Redis;
 use test_support::strikes::policy;
-use tower_sliding_window::store::{BanStore, Store};
+use tower_sliding_window::store::Store;
 use tower_sliding_window::{BanCursor, Bans, Limiter, Penalty, Policy, Quota};
 
 test_support::on_every_store!(
@@ -15,7 +15,7 @@ test_support::on_every_store!(
 );
 
 /// Bans so many users by hand, beside one of another policy and many that are not banned.
-async fn ban(store: &(impl Store + BanStore + Clone), users: usize) -> Bans {
+async fn ban(store: &(impl Store + Clone), users: usize) -> Bans {
     let minute = Duration::from_secs(60);
     let other = Policy::new("other").quota(Quota::per_second(2)).penalty(Penalty::manual());
     Bans::new(other, store.clone()).impose("stranger", minute, "").await.unwrap();
@@ -28,7 +28,7 @@ async fn ban(store: &(impl Store + BanStore + Clone), users: usize) -> Bans {
     bans
 }
 
-async fn pages_show_each_ban_once(store: impl Store + BanStore + Clone) {
+async fn pages_show_each_ban_once(store: impl Store + Clone) {
     let bans = ban(&store, 500).await;
     let (mut cursor, mut users, mut pages) = (BanCursor::default(), BTreeSet::new(), 0);
     loop {
@@ -50,7 +50,7 @@ async fn pages_show_each_ban_once(store: impl Store + BanStore + Clone) {
     assert_eq!(listed.len(), 500);
 }
 
-async fn page_holds_about_as_many_as_requested(store: impl Store + BanStore + Clone) {
+async fn page_holds_about_as_many_as_requested(store: impl Store + Clone) {
     let bans = ban(&store, 300).await;
     for count in [0, 1, 20, 100] {
         let page = bans.page(BanCursor::default(), count).await.unwrap();
@@ -62,7 +62,7 @@ async fn page_holds_about_as_many_as_requested(store: impl Store + BanStore + Cl
     assert_eq!((page.bans.len(), page.next), (300, None));
 }
 
-async fn a_cursor_reads_back_what_it_writes(store: impl Store + BanStore + Clone) {
+async fn a_cursor_reads_back_what_it_writes(store: impl Store + Clone) {
     let bans = ban(&store, 100).await;
     let page = bans.page(BanCursor::default(), 10).await.unwrap();
     let next = page.next.unwrap();

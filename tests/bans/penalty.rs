@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use test_support::strikes::{policy, provoke, run_into};
 use tokio::time::sleep;
-use tower_sliding_window::store::{Check, DenyCache, LogId, Store, Strike};
+use tower_sliding_window::store::{Check, LogId, Store, Strike};
 use tower_sliding_window::{Decision, Limiter, MemoryStore, Penalty, Policy, Quota};
 
 test_support::on_every_store!(
@@ -111,14 +111,4 @@ async fn deny_cache_counts_strikes_too() {
         strikes
     };
     assert_eq!(strikes(Arc::new(MemoryStore::new())).await, 5, "in five minutes");
-    assert_eq!(strikes(Arc::new(DenyCache::new(MemoryStore::new()))).await, 5);
-}
-
-#[tokio::test(start_paused = true)]
-async fn cached_ban_gets_shorter() {
-    let limiter = Limiter::new(policy(), DenyCache::new(MemoryStore::new()));
-    let ban = provoke(&limiter).await;
-    let half = Duration::from_millis(500);
-    sleep(half).await;
-    assert_eq!(run_into(&limiter).await, (Strike::None, Some(ban - half)));
 }

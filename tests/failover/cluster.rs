@@ -6,7 +6,8 @@ use tokio::time::{Duration, sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::RedisServers;
 use tower_sliding_window::{
-    DecidedBy, Limiter, Policy, PolicyHandle, Quota, RedisStore, SlidingWindowLayer, key,
+    DecidedBy, Decision, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
+    SlidingWindowLayer, key,
 };
 
 /// The connection to the node breaks and is made again without a request that fails.
@@ -16,7 +17,7 @@ async fn emptied_node_never_over_admits() {
     let builder = RedisStore::builder().deny_cache(false);
     let store = builder.connect(cluster.servers()).await.unwrap();
     let limiter = Limiter::new(Policy::new("user").quota(Quota::per_hour(5)), store);
-    let (_, owner) = cluster.slot("tsw:{=alice}:user").await;
+    let (_, owner) = cluster.slot("tsw:{=alice}:user:1h").await;
     for _ in 0..5 {
         assert!(limiter.check("alice").await.unwrap().is_admitted());
     }
@@ -44,7 +45,7 @@ async fn a_hang_up_leaves_no_trace_in_any_slot() {
             std::future::pending::<()>().await;
             Ok::<_, &str>(Response::new(()))
         }));
-    let (user, ip) = ("tsw:{=alice}:user", "tsw:{=bob}:ip");
+    let (user, ip) = ("tsw:{=alice}:user:1h", "tsw:{=bob}:ip:1h");
     assert_ne!(cluster.slot(user).await.1, cluster.slot(ip).await.1, "two nodes");
     let left = async || {
         let usage = [logs[0].peek("alice").await.unwrap(), logs[1].peek("bob").await.unwrap()];
@@ -97,4 +98,114 @@ async fn cluster_with_a_hung_node_can_be_connected() {
     let store = RedisStore::connect(RedisServers::cluster(urls).unwrap()).await;
     let limiter = Limiter::new(Quota::per_hour(5), store.expect("three nodes reply"));
     assert_eq!(limiter.check("alice").await.unwrap().decided_by(), DecidedBy::Store);
+}
+
+/// A user and an address on different nodes.
+struct TwoNodes {
+    cluster: Cluster,
+    user: PolicyHandle,
+    ip: PolicyHandle,
+    limiter: Limiter,
+}
+
+impl TwoNodes {
+    async fn start() -> Self {
+        let cluster = Cluster::start().await;
+        let store = RedisStore::builder().response_timeout(Duration::from_millis(400));
+        let store = store.connect(cluster.servers()).await.unwrap();
+        let policy = |name: &str| PolicyHandle::new(Policy::new(name).quota(Quota::per_hour(1)));
+        let (user, ip) = (policy("user"), policy("ip"));
+        let two = Self { cluster, limiter: Limiter::new(&user, store), user, ip };
+        assert_ne!(two.node("alice").await, two.node("bob").await);
+        two
+    }
+
+    /// Returns the number of the node of a key.
+    async fn node(&self, key: &str) -> usize {
+        self.cluster.slot(&format!("tsw:{{={key}}}:user:1h")).await.1
+    }
+
+    async fn pause(&self, key: &str, time: Duration) {
+        let time_ms = time.as_millis().to_string();
+        let node = &self.cluster.nodes[self.node(key).await];
+        node.run::<()>(&["CLIENT", "PAUSE", &time_ms, "ALL"]).await;
+    }
+
+    /// Checks alice and the address bob, in that order.
+    async fn both(&self) -> Decision {
+        self.limiter.check_all([(&self.user, "alice"), (&self.ip, "bob")]).await.unwrap()
+    }
+
+    async fn user(&self, key: &str) -> Decision {
+        self.limiter.check_all([(&self.user, key)]).await.unwrap()
+    }
+
+    async fn fill_ip(&self) {
+        assert!(self.limiter.check_all([(&self.ip, "bob")]).await.unwrap().is_admitted());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denial_stands_if_a_later_node_is_silent() {
+    let two = TwoNodes::start().await;
+    assert!(two.user("alice").await.is_admitted());
+    two.pause("bob", Duration::from_secs(2)).await;
+    let decision = two.both().await;
+    let denied = decision.denied().expect("the user is full");
+    assert_eq!(decision.decided_by(), DecidedBy::Store);
+    assert_eq!(denied.violated().collect::<Vec<_>>(), ["user"]);
+    let read: Vec<bool> = denied.usage().logs().map(|(_, outcome)| outcome.is_read()).collect();
+    assert_eq!(read, [true, false]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denial_stands_if_its_rollback_fails() {
+    let two = TwoNodes::start().await;
+    two.fill_ip().await;
+    let alice = two.node("alice").await;
+    two.pause("bob", Duration::from_millis(200)).await;
+    let check = async {
+        let decision = two.both().await;
+        assert_eq!(decision.denied().expect("the address is full").violated().count(), 1);
+    };
+    let pause = async {
+        // The user's log has recorded the request, and its node is silent when it is rolled back.
+        two.cluster.nodes[alice].has_entries("tsw:{=alice}:user:1h", 1).await;
+        two.pause("alice", Duration::from_secs(1)).await;
+    };
+    tokio::join!(check, pause);
+    let node = &two.cluster.nodes[alice];
+    eventually("the request is cancelled later", async || {
+        node.entries("tsw:{=alice}:user:1h").await == 0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rolled_back_request_leaves_no_denial() {
+    let two = TwoNodes::start().await;
+    two.fill_ip().await;
+    let alice = two.node("alice").await;
+    two.pause("bob", Duration::from_millis(200)).await;
+    let check = async { assert!(!two.both().await.is_admitted()) };
+    let deny = async {
+        two.cluster.nodes[alice].has_entries("tsw:{=alice}:user:1h", 1).await;
+        assert!(!two.user("alice").await.is_admitted(), "the request has the place for now");
+    };
+    tokio::join!(check, deny);
+    assert!(two.user("alice").await.is_admitted(), "the log is empty");
+}
+
+/// With `Open` a request that is admitted without a decision is counted nowhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_request_is_counted_in_no_log() {
+    let two = TwoNodes::start().await;
+    let limiter = two.limiter.clone().failure_policy(FailurePolicy::Open);
+    let alice = two.node("alice").await;
+    two.pause("bob", Duration::from_secs(1)).await;
+    let logs = [(&two.user, "alice"), (&two.ip, "bob")];
+    let decision = limiter.check_all(logs).await.unwrap();
+    assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
+    let node = &two.cluster.nodes[alice];
+    eventually("it is cancelled", async || node.entries("tsw:{=alice}:user:1h").await == 0).await;
 }

@@ -208,7 +208,7 @@ async fn log_key_has_another_type() {
         added_latency: "one round trip for that user",
         ..Fault::new(12, "WRONGTYPE on one user's log", "log_key_has_another_type")
     };
-    let log = "tsw:{=user-7}:user";
+    let log = "tsw:{=user-7}:user:2s";
     commands(fault, &["SET", log, "x", "PX", "600000"], &["DEL", log]).await;
 }
 

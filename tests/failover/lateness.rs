@@ -160,16 +160,18 @@ async fn late_replies_are_no_silence() {
     assert_eq!(replies.unwrap().iter().max(), Some(&150));
 }
 
-/// Sends three checks: one alone, one in a call of its own, and one that waits for these.
-async fn three_checks(limiter: &Limiter) -> Vec<Result<Decision, StoreError>> {
+/// Sends checks one after the other, more than there are calls under way.
+async fn many_checks(limiter: &Limiter) -> Vec<Result<Decision, StoreError>> {
     let mut checks = JoinSet::new();
-    for user in 0..3 {
+    for user in 0..CHECKS {
         let limiter = limiter.clone();
         checks.spawn(async move { limiter.check(format!("user-{user}")).await });
-        sleep(Duration::from_millis(20)).await;
+        sleep(Duration::from_millis(8)).await;
     }
     checks.join_all().await
 }
+
+const CHECKS: usize = 80;
 
 fn decided(results: &[Result<Decision, StoreError>], by: DecidedBy) -> usize {
     results.iter().flatten().filter(|decision| decision.decided_by() == by).count()
@@ -188,10 +190,11 @@ async fn check_that_waited_too_long_is_shed() {
         busy.spawn(async move { while commands.query::<i64>(&slow).await.is_ok() {} });
     }
     sleep(Duration::from_millis(300)).await;
-    let results = three_checks(&limiter).await;
+    let results = many_checks(&limiter).await;
     busy.shutdown().await;
     let shed = results.iter().filter(|it| matches!(it, Err(StoreError::Overloaded))).count();
-    assert_eq!((shed, decided(&results, DecidedBy::Store)), (1, 2), "{results:?}");
+    let served = decided(&results, DecidedBy::Store);
+    assert!(shed > 0 && served >= 64 && shed + served == CHECKS, "{shed} shed, {served} served");
     let decision = limiter.check("dave").await.unwrap();
     assert_eq!(decision.decided_by(), DecidedBy::Store);
 }
@@ -204,8 +207,8 @@ async fn long_silence_is_an_outage_for_all_that_wait() {
     let store = RedisStore::builder().response_timeout(Duration::from_millis(1_500));
     let limiter = Limiter::new(Quota::per_minute(5), store.connect(proxy.url()).await.unwrap());
     proxy.set(proxy::Fault::Stall);
-    let results = three_checks(&limiter).await;
-    assert_eq!(decided(&results, DecidedBy::LocalLog), 3, "{results:?}");
+    let results = many_checks(&limiter).await;
+    assert_eq!(decided(&results, DecidedBy::LocalLog), CHECKS, "{results:?}");
 }
 
 /// As behind a `TimeoutLayer`: no caller stays as long as the response timeout.
@@ -261,11 +264,17 @@ async fn commands_delay_no_check() {
     sleep(Duration::from_millis(20)).await;
     let limiter = Limiter::new(Quota::per_minute(5), store);
     assert!(limiter.check("alice").await.unwrap().is_admitted());
-    let waiting = all.len();
-    let done = std::iter::from_fn(|| all.try_join_next()).count();
-    assert!(done < 100, "64 of 200 were before the check: {done} of {waiting} were done");
+    let is_served = |result: &Result<i64, StoreError>| match result {
+        Ok(1) => true,
+        // Where Redis is slow, what has waited for a second is shed.
+        Err(StoreError::Overloaded) => false,
+        other => panic!("{other:?}"),
+    };
+    let done = std::iter::from_fn(|| all.try_join_next()).map(Result::unwrap);
+    let served = done.filter(is_served).count();
+    assert!(served < 100, "64 of 200 were before the check: {served} were served");
     for result in all.join_all().await {
-        assert!(matches!(result, Ok(1) | Err(StoreError::Overloaded)), "{result:?}");
+        is_served(&result);
     }
 }
 

@@ -6,7 +6,7 @@ use test_support::fault::Fault;
 use test_support::proxy::{self, Proxy};
 use test_support::{Redis, eventually};
 use tokio::time::Instant;
-use tower_sliding_window::{FailurePolicy, Limiter, Quota, RedisStore};
+use tower_sliding_window::{DecidedBy, FailurePolicy, Limiter, Quota, RedisStore};
 
 async fn start() -> (Redis, Proxy) {
     let redis = Redis::start().await;
@@ -43,7 +43,7 @@ async fn lost_reply_counts_once() {
     }
     tasks.join_all().await;
     for task in 0..TASKS {
-        let window = format!("tsw:{{=user-{task}}}:default:{}/1h", LOSSES + 1);
+        let window = format!("tsw:{{=user-{task}}}:default:{}/1h:1h", LOSSES + 1);
         assert_eq!(redis.entries(&window).await, LOSSES as usize);
     }
     Fault {
@@ -101,12 +101,13 @@ async fn late_reply_counts_once() {
         let limiter = limiter.clone();
         async move { limiter.check("alice").await }
     });
-    // Longer than the timeout of the first call, shorter than that of both.
+    // Longer than the response timeout: the local log decides, and Redis gets the request when it is back.
     tokio::time::sleep(Duration::from_millis(600)).await;
     proxy.set(proxy::Fault::None);
     let decision = check.await.unwrap().unwrap();
+    assert_eq!(decision.decided_by(), DecidedBy::LocalLog);
     assert_eq!(decision.admitted().unwrap().remaining(), 9);
-    assert_eq!(redis.entries("tsw:{=alice}:default:10/1h").await, 1);
+    assert_eq!(redis.entries("tsw:{=alice}:default:10/1h:1h").await, 1);
 }
 
 #[tokio::test]

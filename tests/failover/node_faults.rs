@@ -143,7 +143,7 @@ async fn slots_move_from_node_to_node() {
     let mut rounds = 0;
     while began.elapsed() < WINDOW * 2 {
         for user in 0..USERS {
-            let (slot, owner) = cluster.slot(&format!("tsw:{{=user-{user}}}:user")).await;
+            let (slot, owner) = cluster.slot(&format!("tsw:{{=user-{user}}}:user:2s")).await;
             cluster.move_slot(slot, (owner + rounds) % 3, (owner + rounds + 1) % 3).await;
         }
         rounds += 1;

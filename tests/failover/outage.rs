@@ -11,7 +11,7 @@ use tower_sliding_window::{
     StoreError,
 };
 
-pub(crate) const WINDOW: &str = "tsw:{=alice}:user";
+pub(crate) const WINDOW: &str = "tsw:{=alice}:user:1h";
 
 pub(crate) fn per_hour(limit: u32) -> Policy {
     Policy::new("user").quota(Quota::per_hour(limit))
@@ -263,7 +263,7 @@ async fn reset_in_outage_forgets_that_log_only() {
     assert_eq!(ours.peek("alice").await.unwrap().remaining(), 2, "here it has worked");
     redis.start_again();
     until_redis_decides(&ours).await;
-    let of_ip = "tsw:{=192.0.2.7}:ip";
+    let of_ip = "tsw:{=192.0.2.7}:ip:1h";
     redis.has_entries(of_ip, 2).await;
     assert_eq!(redis.run::<usize>(&["EXISTS", WINDOW]).await, 0);
 }

@@ -1,5 +1,7 @@
 //! Rules whose policy depends on the request or on its key, on every store.
 
+use std::time::Duration;
+
 use http::{Request, StatusCode};
 use serde::Deserialize;
 use test_support::on_every_store;
@@ -13,8 +15,9 @@ use tower_sliding_window::{
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
+/// Returns a policy of a plan. All plans share the log of a user.
 fn user(quota: Quota) -> PolicyHandle {
-    Policy::new("user").quota(quota).into()
+    Policy::new("user").quota(quota).keep_for(Duration::from_secs(3_600)).into()
 }
 
 fn of_plan(user: &str, plan: &str) -> Request<String> {
@@ -154,4 +157,23 @@ fn override_of_another_name_changes_nothing() {
     let error = users.reload([("alice", Override::Exempt), ("bob", other)]).unwrap_err();
     assert!(matches!(error, PolicyError::Renamed { .. }), "{error}");
     assert_eq!(["alice", "bob"].map(|key| quotas(&users, key)), ["5/60s", "5/60s"]);
+}
+
+/// An override takes the rest from the policy as it is now.
+#[test]
+fn override_follows_the_policy() {
+    let policy = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(5)));
+    let users = Overrides::new(&policy);
+    users.set("alice", "9/60s".parse().unwrap()).unwrap();
+    let of_alice = users.get(&"alice".into()).unwrap();
+    assert!(of_alice.get().get_penalty().is_none());
+    let with_penalty = Policy::new("user").quota(Quota::per_minute(5));
+    policy.set(with_penalty.penalty("1/1h:1h".parse().unwrap())).unwrap();
+    let now = users.get(&"alice".into()).unwrap().get();
+    assert!(now.get_penalty().is_some(), "its bans are enforced for alice too");
+    assert_eq!(
+        (now.to_string(), of_alice.get()),
+        ("9/60s".to_owned(), now),
+        "the handle is the same"
+    );
 }

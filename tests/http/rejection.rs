@@ -286,7 +286,9 @@ async fn rejection_body_may_come_in_parts() {
 
 #[tokio::test(start_paused = true)]
 async fn denials_are_those_of_the_moment() {
-    let policy = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(1)));
+    let policy = PolicyHandle::new(
+        Policy::new("user").quota(Quota::per_minute(1)).keep_for(Duration::from_secs(3_600)),
+    );
     let service = by_user(&policy, MemoryStore::new()).layer(service_fn(ok));
     assert_eq!(status(&service, "alice").await, OK);
     let denial = async |service: &_, wait: u64, limit: u32, window: u64| {

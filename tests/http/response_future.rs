@@ -1,5 +1,5 @@
-//! The layer admits, and reports each decision, when the response future is polled. The task that calls the
-//! service may be another one, such as that of a `tower::buffer`.
+//! A decision is reported, and a store that is far away is asked, when the response future is polled. The task
+//! that calls the service may be another one, such as that of a `tower::buffer`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -34,6 +34,20 @@ async fn unpolled_request_is_not_sent() {
     drop(service.ready().await.unwrap().call(from_user("alice")));
     sleep(Duration::from_secs(1)).await;
     assert_eq!(sent.load(Ordering::SeqCst), 0);
+}
+
+/// A store in this process has decided when the future is dropped: the request gives its place back.
+#[tokio::test(start_paused = true)]
+async fn unpolled_admission_gives_its_place_back() {
+    let layer = by_user(Quota::per_minute(1), MemoryStore::new());
+    let mut service = layer.layer(service_fn(ok));
+    for _ in 0..3 {
+        drop(service.ready().await.unwrap().call(from_user("alice")));
+    }
+    let response = service.ready().await.unwrap().call(from_user("alice")).await.unwrap();
+    assert_eq!(response.status(), OK);
+    let denied = service.ready().await.unwrap().call(from_user("alice")).await.unwrap();
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
 }
 
 /// A panic of a closure of the application ends the request, not the service of all requests.

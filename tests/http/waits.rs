@@ -211,7 +211,7 @@ async fn hang_up_lets_the_next_request_go_on() {
 
 #[tokio::test(start_paused = true)]
 async fn changed_policy_ends_the_wait() {
-    let users = Overrides::new(Policy::new("user").quota(Quota::new(1, HOUR)));
+    let users = Overrides::new(Policy::new("user").quota(Quota::new(1, HOUR)).keep_for(HOUR * 20));
     let of_user = users.clone();
     let layer = SlidingWindowLayer::by(
         move |_, key| of_user.get(key),

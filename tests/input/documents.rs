@@ -182,7 +182,7 @@ fn an_error_says_where_it_is() {
             "[user]\nquota = '5/60s'",
             [
                 "line 2, column 1",
-                "policy \"user\": the field \"quota\" is unknown: there are quotas, candidates, penalty",
+                "policy \"user\": the field \"quota\" is unknown: there are quotas, keep_for, candidates, penalty",
             ],
         ),
         (
@@ -237,7 +237,7 @@ fn an_error_says_where_it_is() {
             "policy, name: \"a b\" is not a policy name",
         ),
         ("{\"name\": \"user\"}", "policy: the field `quotas` is missing"),
-        ("{\"plan\": \"user\"}", "there are name, quotas, candidates, penalty"),
+        ("{\"plan\": \"user\"}", "there are name, quotas, keep_for, candidates, penalty"),
         ("7", "policy: a text such as \"5/60s\", or a table"),
     ] {
         let error = json::<Policy>(text).unwrap_err();

@@ -1,4 +1,4 @@
-//! Policies of one name with different windows, such as those of plans.
+//! Policies of one name with different windows that share a log, such as those of plans.
 
 use std::time::Duration;
 
@@ -13,9 +13,12 @@ test_support::on_every_store!(
 
 const SECOND: Duration = Duration::from_secs(1);
 
+fn policy(quotas: &str) -> Policy {
+    quotas.parse::<Policy>().unwrap().named("user").keep_for(SECOND * 5)
+}
+
 fn limiter(quotas: &str, store: &(impl Store + Clone)) -> Limiter {
-    let policy: Policy = quotas.parse().unwrap();
-    Limiter::new(policy.named("user"), store.clone())
+    Limiter::new(policy(quotas), store.clone())
 }
 
 /// Returns the places that are left, or the time to wait.
@@ -27,7 +30,7 @@ async fn check(limiter: &Limiter, key: &str) -> Result<u32, Duration> {
 }
 
 async fn shorter_window_keeps_what_a_longer_one_needs(store: impl Store + Clone) {
-    // One quota of whole seconds, and several: different scripts decide.
+    // One quota, and several.
     let plans = [("alice", "2/1s", "3/5s"), ("bob", "2/500ms,2/1s", "3/4s,3/5s")]
         .map(|(key, short, long)| (key, limiter(short, &store), limiter(long, &store)));
     for (key, _, long) in &plans {
@@ -62,124 +65,20 @@ async fn removed_override_leaves_the_log(store: impl Store + Clone) {
     assert!(check(&of("alice"), "alice").await.is_err(), "three are in a minute");
 }
 
-/// Tests in which each use of a log comes from another process.
-mod across_processes {
-    use test_support::Redis;
-    use tower_sliding_window::RedisStore;
-
-    use super::*;
-
-    /// A key, and limiters of 9 in a second and 3 in three.
-    struct User {
-        key: &'static str,
-        redis: Vec<RedisStore>,
-        short: &'static str,
-        long: &'static str,
-    }
-
-    /// Returns users whose quotas different scripts decide.
-    async fn users(redis: &Redis) -> [User; 2] {
-        let mut stores = Vec::new();
-        for _ in 0..16 {
-            stores.push(redis.store_without_deny_cache().await);
-        }
-        [("alice", "9/1s", "3/3s"), ("bob", "9/900ms,9/1s", "3/2500ms,3/3s")]
-            .map(|(key, short, long)| User { key, redis: stores.clone(), short, long })
-    }
-
-    impl User {
-        async fn short(&mut self) -> Result<u32, Duration> {
-            let store = self.redis.pop().unwrap();
-            check(&limiter(self.short, &store), self.key).await
-        }
-
-        async fn long(&mut self) -> Result<u32, Duration> {
-            let store = self.redis.pop().unwrap();
-            check(&limiter(self.long, &store), self.key).await
-        }
-    }
-
-    #[tokio::test]
-    async fn late_use_of_a_shorter_window() {
-        let redis = Redis::start().await;
-        let mut users = users(&redis).await;
-        for user in &mut users {
-            for left in [2, 1, 0] {
-                assert_eq!(user.long().await, Ok(left));
-            }
-        }
-        // Without another check, the log would be kept for one and a half seconds.
-        sleep(SECOND * 5 / 2).await;
-        for user in &mut users {
-            assert_eq!(user.short().await, Ok(8));
-            user.long().await.expect_err("four are in three seconds");
-        }
-    }
-
-    #[tokio::test]
-    async fn entries_of_a_shorter_window_count_later() {
-        let redis = Redis::start().await;
-        let mut users = users(&redis).await;
-        for user in &mut users {
-            assert_eq!(user.long().await, Ok(2));
-        }
-        sleep(SECOND * 2).await;
-        for user in &mut users {
-            assert_eq!((user.short().await, user.short().await), (Ok(8), Ok(7)));
-        }
-        // The time for which the first entry kept the log is over.
-        sleep(SECOND * 23 / 10).await;
-        for user in &mut users {
-            assert_eq!(user.long().await, Ok(0), "two are in three seconds");
-            assert!(user.long().await.is_err());
-        }
-    }
-
-    #[tokio::test]
-    async fn denial_under_a_longer_window() {
-        let redis = Redis::start().await;
-        let mut users = users(&redis).await;
-        for user in &mut users {
-            assert_eq!((user.long().await, user.short().await), (Ok(2), Ok(7)));
-        }
-        sleep(SECOND * 2).await;
-        for user in &mut users {
-            for left in [8, 7, 6] {
-                assert_eq!(user.short().await, Ok(left));
-            }
-        }
-        sleep(SECOND * 13 / 10).await;
-        for user in &mut users {
-            user.long().await.expect_err("three are in three seconds");
-        }
-        // The time for which the first entry kept the log is over, but the denial has made it longer.
-        sleep(SECOND * 11 / 10).await;
-        for user in &mut users {
-            assert_eq!(user.short().await, Ok(8));
-            user.long().await.expect_err("four are in three seconds");
-        }
-    }
-
-    #[tokio::test]
-    async fn log_is_short_when_the_longer_window_is_unused() {
-        let redis = Redis::start().await;
-        let mut users = users(&redis).await;
-        for user in &mut users {
-            assert_eq!((user.long().await, user.short().await), (Ok(2), Ok(7)));
-        }
-        for _ in 0..3 {
-            sleep(SECOND * 3 / 2).await;
-            for user in &mut users {
-                assert_eq!(user.short().await, Ok(8));
-            }
-        }
-        for user in &users {
-            let log = format!("tsw:{{={}}}:user", user.key);
-            assert_eq!(redis.run::<usize>(&["ZCARD", &log]).await, 1);
-            let ttl_ms: i64 = redis.run(&["PTTL", &log]).await;
-            assert!((1_000..=2_000).contains(&ttl_ms), "{ttl_ms}");
-        }
-    }
+/// The uses of a log come from different processes, and the long window is not used for a while.
+#[tokio::test]
+async fn each_process_counts_what_others_admit() {
+    let redis = test_support::Redis::start().await;
+    let process = async |quotas| limiter(quotas, &redis.store_without_deny_cache().await);
+    assert_eq!(check(&process("3/5s").await, "alice").await, Ok(2));
+    sleep(SECOND * 2).await;
+    assert_eq!(check(&process("9/1s").await, "alice").await, Ok(8));
+    assert_eq!(check(&process("9/1s").await, "alice").await, Ok(7));
+    assert!(check(&process("3/5s").await, "alice").await.is_err(), "three are in five seconds");
+    sleep(SECOND * 7 / 2).await;
+    assert_eq!(check(&process("3/5s").await, "alice").await, Ok(0), "two are in five seconds");
+    let ttl_ms: i64 = redis.run(&["PTTL", "tsw:{=alice}:user:5s"]).await;
+    assert!((5_000..=6_001).contains(&ttl_ms), "{ttl_ms}");
 }
 
 /// Random checks and cancellations under policies with different windows, by several processes.
@@ -220,21 +119,14 @@ mod random {
         assert!(tested > KEYS as usize * ROUNDS / 3, "only {tested} checks were comparable");
     }
 
-    fn longest(policy: &Policy) -> Duration {
-        policy.quotas().iter().map(|quota| quota.window()).max().unwrap()
-    }
-
     /// Returns how many decisions were compared with the quotas.
     async fn one_key(key: u64, stores: Vec<impl Store + Clone>) -> usize {
         let mut random = fastrand::Rng::with_seed(key);
         let name = format!("key-{key}");
         // A few policies for each key, so that each is sometimes unused for a while.
-        let policies: Vec<Policy> = (0..random.usize(2..=4))
-            .map(|_| random.choice(POLICIES).unwrap().parse::<Policy>().unwrap().named("user"))
-            .collect();
+        let policies: Vec<Policy> =
+            (0..random.usize(2..=4)).map(|_| policy(random.choice(POLICIES).unwrap())).collect();
         let mut admitted: Vec<(Duration, Admitted, Limiter)> = Vec::new();
-        // For each policy since when it has been in use, and when it was used last.
-        let mut in_use: Vec<Option<(Duration, Duration)>> = vec![None; policies.len()];
         let (mut story, mut tested) = (String::new(), 0);
         for _ in 0..ROUNDS {
             let pause = if random.u8(0..8) == 0 { 0..2_000 } else { 0..250 };
@@ -259,18 +151,8 @@ mod random {
             let mut quotas = policies[chosen].quotas().iter();
             let fits = quotas.all(|quota| in_window(quota.window()) < quota.limit() as usize);
             writeln!(story, "{at:?}: {} {}", policies[chosen], decision.is_admitted()).unwrap();
-            // Without an admission in its longest window, the log may have been dropped.
-            for (policy, used) in policies.iter().zip(&mut in_use) {
-                let longest = longest(policy);
-                used.take_if(|(_, last)| *last + longest <= at || in_window(longest) == 0);
-            }
-            let since = in_use[chosen].map_or(at, |(since, _)| since);
-            in_use[chosen] = Some((since, at));
-            // What others removed before the policy was in use does not count.
-            if fits || since + longest(&policies[chosen]) <= at {
-                assert_eq!(decision.is_admitted(), fits, "{name}\n{story}");
-                tested += 1;
-            }
+            assert_eq!(decision.is_admitted(), fits, "{name}\n{story}");
+            tested += 1;
             if let Decision::Admitted(it) = decision {
                 admitted.push((at, it, limiter));
             }

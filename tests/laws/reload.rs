@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_sliding_window::store::{BanStore, Store};
+use tower_sliding_window::store::Store;
 use tower_sliding_window::{Bans, Limiter, Policies, Policy, PolicyError, Quota};
 
 test_support::on_every_store!(
@@ -45,7 +45,7 @@ async fn reload_keeps_the_history(store: impl Store + Clone) {
 }
 
 async fn longer_window_begins_with_what_is_kept(store: impl Store + Clone) {
-    let set = policies("user = '3/60s'");
+    let set = policies("user = { quotas = '3/60s', keep_for = '1h' }");
     let limiter = Limiter::new(set.get("user").unwrap(), store);
     for _ in 0..2 {
         assert!(limiter.check("alice").await.unwrap().is_admitted());
@@ -57,7 +57,7 @@ async fn longer_window_begins_with_what_is_kept(store: impl Store + Clone) {
     assert!(wait > Duration::from_secs(3500), "{wait:?}");
 }
 
-async fn penalty_follows_the_reload(store: impl Store + BanStore + Clone) {
+async fn penalty_follows_the_reload(store: impl Store + Clone) {
     let set = policies("user = { quotas = '1/1h', penalty = '1/1h:1h' }");
     let user = set.get("user").unwrap();
     let (limiter, bans) = (Limiter::new(&user, store.clone()), Bans::new(&user, store));

@@ -84,7 +84,7 @@ async fn every_key_expires_and_keeps_little() {
         let _ = monitor.check(&message).await.unwrap();
     }
     let name = |part: &str| format!("tsw:{{=a%7Dlice}}:speech:{part}");
-    let mut keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
+    let mut keys = redis.keys().await;
     keys.sort();
     assert_eq!(keys, ["messages", "mute", "peers", "prints"].map(name));
     // The longest window of the rules that count in it, and a second; the longest mute.
@@ -120,9 +120,9 @@ async fn a_rule_that_is_not_there_costs_no_key() {
     let rule: Rule = "peers 5/3m mute 24h".parse().unwrap();
     let monitor = SpeechMonitor::new([rule], redis.store().await);
     let _ = monitor.check(&Message::from("alice").text("hello, all")).await.unwrap();
-    assert_eq!(redis.run::<Vec<String>>(&["KEYS", "*"]).await, Vec::<String>::new());
+    assert_eq!(redis.keys().await, Vec::<String>::new());
     let _ = monitor.check(&Message::from("alice").to("bob").text("hello")).await.unwrap();
-    assert_eq!(redis.run::<Vec<String>>(&["KEYS", "*"]).await, ["tsw:{=alice}:speech:peers"]);
+    assert_eq!(redis.keys().await, ["tsw:{=alice}:speech:peers"]);
 }
 
 #[tokio::test]

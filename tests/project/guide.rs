@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use test_support::Redis;
 use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor};
-use tower_sliding_window::{Bans, Limiter, Policy, Quota, StormDetector};
+use tower_sliding_window::storm::StormDetector;
+use tower_sliding_window::{Bans, Limiter, Policy, Quota};
 use uuid::Uuid;
 
 /// A figure on Redis 6.2 to 8.0, which is the guide's, on Valkey 8 and on Valkey 9: in bytes where
@@ -141,7 +142,7 @@ async fn log_size_past_128_entries() {
             assert!(limiter.check("alice").await.unwrap().is_admitted());
             entries += 1;
         }
-        let key = "tsw:{=alice}:user";
+        let key = "tsw:{=alice}:user:1h";
         let used: f64 = redis.run(&["MEMORY", "USAGE", key, "SAMPLES", "0"]).await;
         let encoding: String = redis.run(&["OBJECT", "ENCODING", key]).await;
         assert_eq!(encoding == "skiplist", count > 128, "{count} entries: {encoding}");

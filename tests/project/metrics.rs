@@ -7,9 +7,8 @@ use std::time::Duration;
 use test_support::recorder::RecordedMetrics;
 use test_support::warnings::Warnings;
 use test_support::{Redis, eventually};
-use tower_sliding_window::{
-    FailurePolicy, Limiter, MemoryStore, Policy, Quota, RedisStore, StormDetector, StormRule,
-};
+use tower_sliding_window::storm::{StormDetector, StormRule};
+use tower_sliding_window::{FailurePolicy, Limiter, MemoryStore, Policy, Quota, RedisStore};
 use uuid::Uuid;
 
 /// Returns how many warnings there are, all of them about an in-process store.

@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tower_sliding_window::Explanation;
 use tower_sliding_window::MemoryStore;
-use tower_sliding_window::store::{
-    Check, Explanation, LogId, LogSnapshot, Outcome, Restored, Store, StoreFuture,
-};
+use tower_sliding_window::store::{Check, LogId, Outcome, Store, StoreFuture};
 
 /// A memory store that counts the checks, and may take its time to reply.
 #[derive(Clone, Default)]
@@ -52,10 +51,6 @@ impl Store for Counting {
 
     fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
         self.store.settle(check, cost)
-    }
-
-    fn restore(&self, log: &LogId, known: &LogSnapshot) -> StoreFuture<Restored> {
-        self.store.restore(log, known)
     }
 
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {

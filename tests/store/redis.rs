@@ -1,11 +1,9 @@
 //! The Redis store beyond the laws: one call a decision, keys that expire, scripts that are loaded
 //! again.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use test_support::{Redis, Worker, patient_store};
-use tower_sliding_window::store::{Admission, Check, LogId, LogSnapshot, Store};
 use tower_sliding_window::{
     FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
 };
@@ -47,7 +45,7 @@ async fn processes_share_exactly_the_limit() {
         count.unwrap_or_else(|| panic!("{lines:?}")).1.parse::<usize>().unwrap()
     });
     assert_eq!(admitted.iter().sum::<usize>(), 137, "{admitted:?}");
-    assert_eq!(redis.entries("tsw:{=hot}:default:137/60s").await, 137);
+    assert_eq!(redis.entries("tsw:{=hot}:default:137/60s:60s").await, 137);
 }
 
 #[tokio::test]
@@ -73,7 +71,7 @@ async fn entries_are_uuids_scored_in_microseconds() {
     let decision = limiter.check("alice").await.unwrap();
     let admitted = decision.admitted().unwrap();
 
-    let window = "tsw:{=alice}:default:3/60s";
+    let window = "tsw:{=alice}:default:3/60s:60s";
     let entries: Vec<(Vec<u8>, String)> =
         redis.run(&["ZRANGE", window, "0", "-1", "WITHSCORES"]).await;
     let [(member, score)] = &entries[..] else { panic!("{entries:?}") };
@@ -91,55 +89,11 @@ async fn every_key_has_a_ttl_of_its_longest_window() {
     for key in 0..50 {
         let _ = limiter.check(format!("user-{key}")).await.unwrap();
     }
-    let keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
+    let keys = redis.keys().await;
     assert_eq!(keys.len(), 50);
     for key in keys {
         let ttl_ms: i64 = redis.run(&["PTTL", &key]).await;
         assert!((50_000..=61_000).contains(&ttl_ms), "{key}: {ttl_ms}");
-    }
-}
-
-/// Each script takes a longer TTL for the sign of a policy with a longer window.
-#[tokio::test]
-async fn every_script_sets_the_same_ttl() {
-    let redis = Redis::start().await;
-    let store = redis.store().await;
-    let policy = Arc::new(Policy::new("user").quota(Quota::per_minute(1000)));
-    let new_check = || Check::new([LogId::new(policy.clone(), "alice")]);
-    for script in ["admit.lua", "admit_all.lua", "restore.lua"] {
-        let mut longest_ms = 0;
-        for _ in 0..20 {
-            let mut check = new_check();
-            check.cost = if script == "admit_all.lua" { 2 } else { 1 };
-            if script == "restore.lua" {
-                let known = LogSnapshot::new(vec![Admission::new(check.id, 1, Duration::ZERO)]);
-                store.restore(&check.logs()[0], &known).await.unwrap();
-            } else {
-                assert!(store.admit(&check).await.unwrap().admitted);
-            }
-            // Before this look some milliseconds may pass.
-            longest_ms = redis.run::<i64>(&["PTTL", "tsw:{=alice}:user"]).await.max(longest_ms);
-            redis.run::<i64>(&["DEL", "tsw:{=alice}:user"]).await;
-        }
-        assert!((60_500..=61_000).contains(&longest_ms), "{script}: {longest_ms}");
-    }
-}
-
-#[tokio::test]
-async fn longer_window_keeps_old_entries() {
-    let redis = Redis::start().await;
-    let store = redis.store_without_deny_cache().await;
-    for (script, cost) in [("admit.lua", 1), ("admit_all.lua", 2)] {
-        let admit = async |window: Duration| {
-            let policy = Arc::new(Policy::new("user").quota(Quota::new(cost, window)));
-            let mut check = Check::new([LogId::new(policy, script)]);
-            check.cost = cost;
-            store.admit(&check).await.unwrap().admitted
-        };
-        let second = Duration::from_secs(1);
-        assert!(admit(second).await && !admit(second * 60).await);
-        let ttl_ms: i64 = redis.run(&["PTTL", &format!("tsw:{{={script}}}:user")]).await;
-        assert!((60_000..=61_000).contains(&ttl_ms), "{script}: {ttl_ms}");
     }
 }
 
@@ -151,7 +105,7 @@ async fn entry_one_window_old_cannot_be_cancelled() {
     let limiter = Limiter::new(policy, redis.store().await);
     let old = limiter.check("alice").await.unwrap();
     tokio::time::sleep(window + window / 4).await;
-    assert_eq!(redis.entries("tsw:{=alice}:user").await, 1, "it is there still");
+    assert_eq!(redis.entries("tsw:{=alice}:user:200ms").await, 1, "it is there still");
     assert!(!limiter.cancel(old.admitted().unwrap()).await.unwrap());
 }
 
@@ -167,7 +121,7 @@ async fn busy_log_stays_as_long_as_its_quota() {
                 tokio::time::sleep(denied.retry_after()).await;
             }
         }
-        assert!(redis.entries("tsw:{=alice}:default:5/30ms").await <= 5);
+        assert!(redis.entries("tsw:{=alice}:default:5/30ms:30ms").await <= 5);
     }
 }
 
@@ -186,7 +140,7 @@ async fn script_flush_loses_and_repeats_nothing() {
     let decisions = checks.join_all().await;
     let admitted = decisions.into_iter().filter(|it| it.as_ref().unwrap().is_admitted()).count();
     assert_eq!(admitted, 500);
-    assert_eq!(redis.entries("tsw:{=alice}:default:500/1h").await, 500);
+    assert_eq!(redis.entries("tsw:{=alice}:default:500/1h:1h").await, 500);
 }
 
 /// A script that made its members from `math.random` would repeat them after a restart.
@@ -200,7 +154,9 @@ async fn restart_repeats_no_member() {
         let limiter = Limiter::new(Quota::per_minute(1), redis.store().await);
         let _ = limiter.check("alice").await.unwrap();
         members.push(
-            redis.run::<Vec<Vec<u8>>>(&["ZRANGE", "tsw:{=alice}:default:1/60s", "0", "-1"]).await,
+            redis
+                .run::<Vec<Vec<u8>>>(&["ZRANGE", "tsw:{=alice}:default:1/60s:60s", "0", "-1"])
+                .await,
         );
     }
     assert_eq!(numbers[0], numbers[1], "the wrong design shows its fault");
@@ -212,11 +168,11 @@ async fn key_of_another_type_is_an_error() {
     let redis = Redis::start().await;
     let limiter = Limiter::new(Quota::per_minute(1), redis.store().await)
         .failure_policy(FailurePolicy::Closed);
-    redis.run::<()>(&["SET", "tsw:{=alice}:default:1/60s", "precious"]).await;
+    redis.run::<()>(&["SET", "tsw:{=alice}:default:1/60s:60s", "precious"]).await;
     let error = limiter.check("alice").await.unwrap_err();
     assert!(matches!(&error, StoreError::Refused { code, .. } if code == "WRONGTYPE"), "{error:?}");
     assert!(!error.to_string().contains("alice"), "{error}");
-    assert_eq!(redis.run::<String>(&["GET", "tsw:{=alice}:default:1/60s"]).await, "precious");
+    assert_eq!(redis.run::<String>(&["GET", "tsw:{=alice}:default:1/60s:60s"]).await, "precious");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::store::{Check, LogOutcome, Outcome, QuotaState, StoreFuture};
 use tower_sliding_window::{
-    Admitted, Limiter, MemoryStore, PolicyHandle, Quota, StoreError, WaitError,
+    Admitted, Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError, WaitError,
 };
 
 use crate::counting::Counting;
@@ -110,7 +110,8 @@ async fn waiter_behind_a_higher_cost_goes_on_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn new_denial_ends_bounded_waits() {
-    let policy = PolicyHandle::new(Quota::new(1, TEN));
+    let policy = Policy::from(Quota::new(1, TEN)).keep_for(TEN * 2);
+    let policy = PolicyHandle::new(policy);
     let limiter = Limiter::new(&policy, MemoryStore::new());
     assert!(admit(&limiter, "bob").await);
     let start = Instant::now();

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep};
-use tower_sliding_window::{MemoryStore, StoreError, StormDetector, StormEvent};
+use tower_sliding_window::storm::{StormDetector, StormEvent};
+use tower_sliding_window::{MemoryStore, StoreError};
 
 use super::{Watched, rule};
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use tower_sliding_window::storm::StormRule;
 use tower_sliding_window::storm::store::StormStore;
-use tower_sliding_window::{StormDetector, StormEvent};
+use tower_sliding_window::storm::{StormDetector, StormEvent};
 
 fn rule(threshold: &str) -> StormRule {
     StormRule::new(threshold.parse().unwrap())

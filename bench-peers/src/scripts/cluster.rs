@@ -1,15 +1,14 @@
 //! How a Redis Cluster grows: the same decisions on one primary and on three.
 
 use std::process;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tower_sliding_window::store::{Check, LogId, RedisServers, Store};
-use tower_sliding_window::{Policy, Quota, RedisStore};
+use tower_sliding_window::store::RedisServers;
+use tower_sliding_window::{Limiter, Quota};
 
+use super::share;
 use crate::cases::patient;
 use crate::process::cpu;
 use crate::programs::Program;
@@ -99,14 +98,15 @@ async fn form(nodes: &[RedisServer]) -> Result<()> {
 
 async fn measure(name: &str, nodes: &[RedisServer], servers: RedisServers) -> Result<Vec<String>> {
     let store = patient().connect(servers).await?;
-    decide(&store, "warm", DECISIONS / 10).await?;
+    let limiter = Limiter::new(Quota::new(LIMIT, WINDOW), store);
+    decide(&limiter, "warm", DECISIONS / 10).await?;
     let mut before = Vec::new();
     for node in nodes {
         node.reset_stats().await?;
         before.push(cpu(node.pid()?)?);
     }
     let (client_before, start) = (cpu(process::id())?, Instant::now());
-    decide(&store, "user", DECISIONS).await?;
+    decide(&limiter, "user", DECISIONS).await?;
     let (elapsed, client) = (start.elapsed(), cpu(process::id())? - client_before);
     let (mut calls, mut used) = (0, Vec::new());
     for (node, before) in nodes.iter().zip(before) {
@@ -125,22 +125,15 @@ async fn measure(name: &str, nodes: &[RedisServer], servers: RedisServers) -> Re
 }
 
 /// Checks new keys from all tasks, as a layer does.
-async fn decide(store: &RedisStore, name: &'static str, decisions: usize) -> Result<()> {
-    let policy = Arc::new(Policy::from(Quota::new(LIMIT, WINDOW)));
-    let mut tasks = JoinSet::new();
-    for task in 0..TASKS {
-        let (store, policy) = (store.clone(), policy.clone());
-        tasks.spawn(async move {
-            for key in (task..decisions).step_by(TASKS) {
-                let log = LogId::new(policy.clone(), format!("{name}-{key:07}"));
-                let outcome = store.admit(&Check::new([log])).await?;
-                ensure!(outcome.admitted, "a denial");
-            }
+async fn decide(limiter: &Limiter, name: &'static str, decisions: usize) -> Result<()> {
+    let limiter = limiter.clone();
+    share(0..decisions, TASKS, move |key| {
+        let limiter = limiter.clone();
+        async move {
+            let decision = limiter.check(format!("{name}-{key:07}")).await?;
+            ensure!(decision.is_admitted(), "a denial");
             Ok(())
-        });
-    }
-    while let Some(done) = tasks.join_next().await {
-        done??;
-    }
-    Ok(())
+        }
+    })
+    .await
 }

@@ -1,15 +1,13 @@
 //! What a message costs Redis: recorded by a storm detector, or checked by a speech monitor.
 
-use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use tokio::task::JoinSet;
 use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor};
-use tower_sliding_window::{Quota, RedisStore, StormDetector};
+use tower_sliding_window::storm::StormDetector;
+use tower_sliding_window::{Quota, RedisStore};
 
+use super::share;
 use crate::cases::patient;
 use crate::programs::Program;
 use crate::redis_server::RedisServer;
@@ -121,33 +119,4 @@ fn group(number: usize) -> String {
 fn text(number: usize) -> String {
     let mut random = fastrand::Rng::with_seed(number as u64);
     (0..40).map(|_| random.lowercase()).collect()
-}
-
-/// Calls a function for each number, from several tasks.
-async fn share<F>(
-    numbers: std::ops::Range<usize>,
-    tasks: usize,
-    send: impl Fn(usize) -> F + Clone + Send + 'static,
-) -> Result<()>
-where
-    F: Future<Output = Result<()>> + Send,
-{
-    let next = Arc::new(AtomicUsize::new(numbers.start));
-    let mut running = JoinSet::new();
-    for _ in 0..tasks {
-        let (next, send) = (next.clone(), send.clone());
-        running.spawn(async move {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= numbers.end {
-                    return anyhow::Ok(());
-                }
-                send(number).await?;
-            }
-        });
-    }
-    while let Some(done) = running.join_next().await {
-        done??;
-    }
-    Ok(())
 }

@@ -51,7 +51,6 @@ const PATHS: &[Path] = &[
     path("limiter-denial", in_process::limiter_denial),
     path("offenders-denial", in_process::offenders_denial),
     path("offenders-new-key-denial", in_process::offenders_new_key_denial),
-    path("deny-cache-denial", in_process::deny_cache_denial),
     reported("layer-admission", IsReported::Yes, layer::admission),
     reported("layer-denial", IsReported::Yes, layer::denial),
     reported("axum-denial", IsReported::Flooded, layer::axum_denial),

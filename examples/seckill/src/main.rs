@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use tokio::sync::watch;
-use tower_sliding_window::store::{BanStore, Store};
+use tower_sliding_window::store::Store;
 use tower_sliding_window::{Bans, Limiter, MemoryStore};
 
 use crate::args::Args;
@@ -92,14 +92,14 @@ async fn apps(args: Args, stopping: watch::Receiver<bool>) -> Result<Apps, Box<d
         read_user: args.read_quota.named("read"),
         read_ip: args.read_ip_quota.map(|quota| quota.named("read-ip")),
         proxies,
-        user_from: args.user_from,
         on_failure: args.on_failure,
         // Nothing shows the counts otherwise.
         meter: if has_admin { Meter::new(limits.names()) } else { None },
     };
     let (skus, new_sale) = (args.stock, args.new_sale);
     let own: Vec<Sku> = skus.iter().map(|(sku, _)| sku.clone()).collect();
-    let page = pages::shop(own.iter(), &rules.user_from);
+    let user_from = args.user_from;
+    let page = pages::shop(own.iter(), &user_from);
 
     let Some(redis) = args.redis.connect().await? else {
         tracing::info!("windows, stock and orders are kept in this process");
@@ -107,7 +107,8 @@ async fn apps(args: Args, stopping: watch::Receiver<bool>) -> Result<Apps, Box<d
         let opening = Opening::here(opening);
         let fleet = Arc::new(Fleet::new(limits, None).await?);
         let parts = Parts { fleet, store: StoreKind::Memory, own, stopping };
-        return Ok(together(Shop { stock, opening, page }, rules, MemoryStore::new(), parts));
+        let shop = Shop { stock, opening, page, user_from };
+        return Ok(together(Arc::new(shop), rules, MemoryStore::new(), parts));
     };
     let prefix = &args.redis.prefix;
     let clock = RedisClock::new(redis.store.commands(), prefix);
@@ -142,7 +143,8 @@ async fn apps(args: Args, stopping: watch::Receiver<bool>) -> Result<Apps, Box<d
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
     let store = StoreKind::Redis(redis.store.commands());
     let parts = Parts { fleet: Arc::new(fleet), store, own, stopping };
-    Ok(together(Shop { stock, opening, page }, rules, redis.store, parts))
+    let shop = Shop { stock, opening, page, user_from };
+    Ok(together(Arc::new(shop), rules, redis.store, parts))
 }
 
 /// What the routes of the operator need besides the shop.
@@ -155,9 +157,9 @@ struct Parts {
 
 /// Puts the routes of both listeners together, and takes samples for the live page if there is an
 /// admin listener.
-fn together<S>(shop: Shop, rules: Rules, windows: S, parts: Parts) -> Apps
+fn together<S>(shop: Arc<Shop>, rules: Rules, windows: S, parts: Parts) -> Apps
 where
-    S: Store + BanStore + Clone,
+    S: Store + Clone,
 {
     let Parts { fleet, store, own, stopping } = parts;
     let mut operator = Router::new();
@@ -165,7 +167,7 @@ where
         let bans = Bans::new(rules.user.clone(), windows.clone());
         let limiter = Limiter::new(rules.user.clone(), windows.clone());
         let limiter = limiter.failure_policy(rules.on_failure);
-        let source = Source { store, shop: shop.clone(), skus: own, bans: bans.clone() };
+        let source = Source { store, shop: Arc::clone(&shop), skus: own, bans: bans.clone() };
         let sampler = Arc::new(Sampler::new(meter, Arc::clone(&fleet), source));
         operator = admin::routes(bans)
             .merge(admin::explain::routes(limiter))

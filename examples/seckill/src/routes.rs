@@ -1,5 +1,6 @@
 //! The server's routes, and what each of them does.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
@@ -25,15 +26,15 @@ use crate::order::{OrderId, Sku};
 use crate::pages::Asset;
 use crate::stock::{Outcome, StockError};
 use crate::stock_cache::StockCache;
-use crate::user::{UserFrom, UserId, identify};
+use crate::user::{UserFrom, UserId};
 use example_support::problem::{Problem, with_fallbacks};
 
 /// What the handlers share.
-#[derive(Clone)]
 pub(crate) struct Shop {
     pub(crate) stock: StockCache,
     pub(crate) opening: Opening,
     pub(crate) page: Asset,
+    pub(crate) user_from: UserFrom,
 }
 
 /// The rules in front of the order route and of the route that shows orders.
@@ -44,14 +45,13 @@ pub(crate) struct Rules {
     pub(crate) read_ip: Option<Policy>,
     /// The proxies that name the client's address.
     pub(crate) proxies: Option<TrustedProxies>,
-    pub(crate) user_from: UserFrom,
     pub(crate) on_failure: FailurePolicy,
     /// What counts the requests, if an operator can see the counts.
     pub(crate) meter: Option<Meter>,
 }
 
 /// Puts the shop together.
-pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
+pub(crate) fn routes(shop: Arc<Shop>, rules: Rules, windows: impl Store) -> Router {
     let address = rules.proxies.map_or_else(key::peer_ip, key::client_ip);
     let mut limit = SlidingWindowLayer::new(rules.user, key::extension::<UserId>(), windows)
         .failure_policy(rules.on_failure);
@@ -71,24 +71,21 @@ pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
     }
     // `route_layer` guards this route's own method only: neither other routes nor a 405 are
     // counted. The layer added last runs first.
-    let identify = from_fn_with_state(rules.user_from.clone(), identify);
     let mut orders = post(place_order);
     if rules.meter.is_some() {
         orders = orders.route_layer(from_fn(mark_passed));
     }
-    orders = orders
-        .route_layer(limit)
-        .route_layer(from_fn_with_state(shop.clone(), refuse_sold_out))
-        .route_layer(identify.clone());
+    orders = orders.route_layer(limit).route_layer(from_fn_with_state(Arc::clone(&shop), enter));
     if let Some(meter) = rules.meter {
         orders = orders.route_layer(from_fn_with_state(meter, count));
     }
     // A browser adds a cookie, and a page any query, to what it sends to another site. A header it
     // sends there only if that site allows it by CORS, which this server does not.
-    if rules.user_from.place != "header" {
+    if shop.user_from.place != "header" {
         orders = orders.route_layer(CsrfLayer::new().with_rejection_response(cross_site));
     }
 
+    let identify = from_fn_with_state(Arc::clone(&shop), identify);
     let routes = Router::new()
         .route("/seckill/{sku}/orders", orders)
         .route("/seckill/{sku}", get(level))
@@ -103,7 +100,7 @@ pub(crate) fn routes(shop: Shop, rules: Rules, windows: impl Store) -> Router {
 /// Runs behind the layer, so the request counts whatever the response is. A client that hammers the
 /// route before the sale opens has a full quota when it opens.
 async fn place_order(
-    State(shop): State<Shop>,
+    State(shop): State<Arc<Shop>>,
     Extension(user): Extension<UserId>,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<(StatusCode, [(HeaderName, String); 1], Json<Value>), Problem> {
@@ -127,22 +124,36 @@ async fn place_order(
     }
 }
 
-/// Refuses orders of a sold-out SKU in front of the limit. There is nothing left to guard, and most
-/// orders of a sale come after its end: none of them costs Redis a check.
-async fn refuse_sold_out(
-    State(shop): State<Shop>,
-    Extension(user): Extension<UserId>,
+/// Puts the [`UserId`] into the request's extensions, or answers 401 or 400.
+async fn identify(
+    State(shop): State<Arc<Shop>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let (mut parts, body) = request.into_parts();
+    let user = shop.user_from.identify(&parts)?;
+    parts.extensions.insert(user);
+    Ok(next.run(Request::from_parts(parts, body)).await)
+}
+
+/// Identifies the user, and refuses orders of a sold-out SKU in front of the limit. There is nothing left
+/// to guard, and most orders of a sale come after its end: none of them costs Redis a check.
+async fn enter(
+    State(shop): State<Arc<Shop>>,
     path: Result<Path<String>, PathRejection>,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
+    let (mut parts, body) = request.into_parts();
+    let user = shop.user_from.identify(&parts)?;
     if shop.opening.check().is_ok()
         && let Ok(sku) = sku(path)
         && shop.stock.is_sold_out_to(&sku, &user).await
     {
         return Err(sold_out(&sku));
     }
-    Ok(next.run(request).await)
+    parts.extensions.insert(user);
+    Ok(next.run(Request::from_parts(parts, body)).await)
 }
 
 fn cross_site(_: ProtectionError) -> Response {
@@ -153,7 +164,7 @@ fn cross_site(_: ProtectionError) -> Response {
 }
 
 async fn level(
-    State(shop): State<Shop>,
+    State(shop): State<Arc<Shop>>,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, Problem> {
     let sku = sku(path)?;
@@ -174,7 +185,7 @@ fn whole_milliseconds(span: Duration) -> u64 {
 
 /// Shows an order to its user. To another user it does not exist.
 async fn order(
-    State(shop): State<Shop>,
+    State(shop): State<Arc<Shop>>,
     Extension(user): Extension<UserId>,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, Problem> {

@@ -4,11 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
 use axum::http::HeaderName;
 use axum::http::request::Parts;
-use axum::middleware::Next;
-use axum::response::Response;
 use serde::Serialize;
 use tower_sliding_window::{Key, KeyError, KeyExtractor, key};
 
@@ -60,6 +57,17 @@ pub(crate) struct UserFrom {
 }
 
 impl UserFrom {
+    /// Returns the sender of a request, or the response that says why it is not known: a 401 or a 400.
+    ///
+    /// A real shop has its authentication here.
+    pub(crate) fn identify(&self, parts: &Parts) -> Result<UserId, Problem> {
+        let place = || format!("{} {:?}", self.place, self.name);
+        self.user(parts).map_err(|error| match error {
+            KeyError::Missing => Problem::no_user(place()),
+            _ => Problem::bad_user(place()),
+        })
+    }
+
     fn user(&self, parts: &Parts) -> Result<UserId, KeyError> {
         let key = self.key.extract(parts)?;
         // A text over 128 bytes comes as its hash, which is no user id.
@@ -102,22 +110,4 @@ pub(crate) enum UserFromError {
     Place { place: String },
     #[error("the name {name:?} after {place:?} is not a name: use letters, digits, - and _")]
     Name { place: String, name: String },
-}
-
-/// Puts the [`UserId`] into the request's extensions, or answers 401 or 400.
-///
-/// A real shop has its authentication here.
-pub(crate) async fn identify(
-    State(from): State<UserFrom>,
-    request: Request,
-    next: Next,
-) -> Result<Response, Problem> {
-    let (mut parts, body) = request.into_parts();
-    let place = || format!("{} {:?}", from.place, from.name);
-    let user = from.user(&parts).map_err(|error| match error {
-        KeyError::Missing => Problem::no_user(place()),
-        _ => Problem::bad_user(place()),
-    })?;
-    parts.extensions.insert(user);
-    Ok(next.run(Request::from_parts(parts, body)).await)
 }

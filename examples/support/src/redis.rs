@@ -36,11 +36,11 @@ impl RedisFlags {
             infos.collect::<RedisResult<_>>().map_err(OpenError::Url)?;
         let addresses: Vec<String> = infos.iter().map(|info| info.addr().to_string()).collect();
         let addresses = addresses.join(", ");
-        let servers = match (&infos[..], self.sentinel_master.as_deref()) {
+        let servers = match (&self.redis[..], self.sentinel_master.as_deref()) {
             ([], _) => return Ok(None),
-            (_, Some(master)) => RedisServers::sentinel(infos, master),
-            ([one], None) => RedisServers::one(one.clone()),
-            (_, None) => RedisServers::cluster(infos),
+            (urls, Some(master)) => RedisServers::sentinel(urls, master),
+            ([url], None) => RedisServers::one(url),
+            (urls, None) => RedisServers::cluster(urls),
         };
         let builder =
             RedisStore::builder().prefix(&self.prefix).response_timeout(self.response_timeout);

@@ -18,9 +18,9 @@ impl SlidingWindowLayer {
     /// so it should clone handles that exist, and create none.
     ///
     /// Give the policies of all plans the same name. Then a user has one log, and keeps it when the plan
-    /// changes: the new quotas count the requests that were admitted under the old ones, and a longer
-    /// window begins with the entries that the shorter one still holds. Policies of different names
-    /// have separate logs.
+    /// changes: the new quotas count the requests that were admitted under the old ones. Plans whose
+    /// longest windows differ need [`Policy::keep_for`](crate::Policy::keep_for) as well, with one time for all
+    /// of them. Policies of different names have separate logs.
     ///
     /// The metric `sliding_window_missing_keys_total` counts the requests without a key under the
     /// policy name `chosen`. [`Overrides`](crate::Overrides) chooses by key, from a configuration.

@@ -1,13 +1,10 @@
 //! The default response: a problem document.
 
-use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
 use super::Rejection;
 use super::headers::push_name;
-use crate::policy::Policy;
-use crate::window::Usage;
 
 pub(super) fn response(rejection: &Rejection) -> Response<String> {
     let mut response = Response::new(document(rejection));
@@ -22,30 +19,7 @@ pub(super) fn set_head<B>(status: StatusCode, response: &mut Response<B>) {
     response.headers_mut().insert(CONTENT_TYPE, problem);
 }
 
-/// Returns the document of a rejection. That of a denial by one quota is made once.
-pub(super) fn kept_document(rejection: &Rejection) -> Bytes {
-    if let Rejection::Denied(denied) = rejection
-        && let Some((policy, quota)) = sole_full_quota(denied.usage())
-    {
-        return policy.texts().problem(quota, || document(rejection));
-    }
-    document(rejection).into()
-}
-
-/// Returns the only quota that denies a request, as its policy and its index.
-fn sole_full_quota(usage: &Usage) -> Option<(&Policy, usize)> {
-    let mut sole = None;
-    for (log, outcome) in usage.logs().filter(|(_, outcome)| outcome.denies()) {
-        for (quota, state) in outcome.quotas().iter().enumerate() {
-            if state.is_full() && sole.replace((&*log.policy, quota)).is_some() {
-                return None;
-            }
-        }
-    }
-    sole
-}
-
-fn document(rejection: &Rejection) -> String {
+pub(super) fn document(rejection: &Rejection) -> String {
     let (kind, title) = kind_and_title(rejection);
     let status = rejection.status();
     // Neither these texts nor the names of policies have characters that JSON escapes.

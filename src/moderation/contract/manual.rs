@@ -79,7 +79,7 @@ async fn exempt_sender_triggers_no_rule(world: World) {
         chat.says("buy cheap gold").await;
     }
     assert!(chat.mute().await.is_some());
-    chat.monitor = chat.monitor.exempt(["support", "alice"]).exempt([b"bob"]);
+    chat.monitor = chat.monitor.exempt(["support", "alice"]).exempt([*b"bob"]);
     for peer in 0..20 {
         let message = Message::from("support").to(peer.to_string()).text("how can I help?");
         assert_eq!(chat.send(message).await, None);
@@ -137,7 +137,7 @@ async fn every_mute_is_in_a_page(world: World) {
     let mut chat = world.chat(rules(&["events 2/1m mute 1h"]));
     let long = "k".repeat(1000);
     let names: Vec<Key> = (0..50).map(|it| Key::from(format!("a}}b{it}"))).collect();
-    let senders = names.into_iter().chain([long.as_str().into(), b"\xff=".into()]);
+    let senders = names.into_iter().chain([long.as_str().into(), (*b"\xff=").into()]);
     let senders: BTreeSet<Key> = senders.collect();
     for sender in &senders {
         chat.monitor.mute(sender.clone(), hours(2)).await.unwrap();

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use crate::error::StoreError;
-use crate::redis::{Backoff, Connection, Connector, Outage};
+use crate::redis::{Backoff, Connection, Connector, Health};
 use crate::telemetry;
 
 /// How many calls in a row fail on a Cluster before its connection is given up.
@@ -46,8 +46,8 @@ const LEAST_AGE: Duration = Duration::from_secs(1);
 //   attempt is not notified, and ends at its deadline. Tests:
 //   `wait_for_a_connection_has_a_deadline` and, with a server,
 //   `outage_ends_when_its_runtime_is_gone`.
-// - A call uses the new connection at once. `outage` is updated before the state is stored, so
-//   an admission on the new connection is always compared with the local log.
+// - A call uses the new connection at once. `health` knows of a loss of data before the state is stored,
+//   so a log is reconciled before it is checked on the new connection.
 pub(super) struct Shared {
     pub(super) connector: Connector,
     pub(super) response_timeout: Duration,
@@ -61,7 +61,11 @@ pub(super) struct Shared {
     is_reported: AtomicBool,
     /// Whether a PING is under way, for callers that have left.
     pub(super) is_probing: AtomicBool,
-    outage: Outage,
+    pub(super) health: Health,
+    pub(super) mark: String,
+    epoch: Instant,
+    /// When the last look at the mark began, in milliseconds after the epoch.
+    looked_ms: AtomicU64,
 }
 
 pub(super) enum State {
@@ -92,7 +96,12 @@ impl State {
 }
 
 impl Shared {
-    pub(super) fn new(connector: Connector, response_timeout: Duration, outage: Outage) -> Self {
+    pub(super) fn new(
+        connector: Connector,
+        response_timeout: Duration,
+        health: Health,
+        mark: String,
+    ) -> Self {
         Self {
             connector,
             response_timeout,
@@ -103,7 +112,10 @@ impl Shared {
             replies: AtomicU64::new(0),
             is_reported: AtomicBool::new(false),
             is_probing: AtomicBool::new(false),
-            outage,
+            health,
+            mark,
+            epoch: Instant::now(),
+            looked_ms: AtomicU64::new(0),
         }
     }
 
@@ -117,7 +129,13 @@ impl Shared {
 
     pub(super) async fn connect(&self) -> Result<Connection, StoreError> {
         let error = match self.connector.connect().await {
-            Ok(connection) => return Ok(connection),
+            Ok(connection) => {
+                if !self.connector.is_cluster() {
+                    // Before the connection is used: whoever uses it knows of a loss.
+                    self.health.see(Connector::server(&connection, &self.mark).await);
+                }
+                return Ok(connection);
+            }
             Err(error) => error.to_string(),
         };
         let message = match self.connector.address() {
@@ -146,13 +164,22 @@ impl Shared {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let _lock = self.lock();
         if !matches!(**self.state.load(), State::Idle) {
-            self.outage.record_new_connection();
+            self.health.record_connection();
         }
         self.failures.store(0, Ordering::Relaxed);
         self.state.store(Arc::new(State::Ready { connection, number, since: Instant::now() }));
         self.changed.notify_waiters();
         self.is_reported.store(false, Ordering::Relaxed);
         telemetry::store_found();
+    }
+
+    /// Returns whether the last look at the mark was a second ago. Returns `true` once a second.
+    pub(super) fn is_look_due(&self) -> bool {
+        let now_ms = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let looked_ms = self.looked_ms.load(Ordering::Relaxed);
+        let (exchange, order) = (AtomicU64::compare_exchange, Ordering::Relaxed);
+        now_ms - looked_ms.min(now_ms) >= 1_000
+            && exchange(&self.looked_ms, looked_ms, now_ms, order, order).is_ok()
     }
 
     pub(super) fn replies(&self) -> u64 {
@@ -202,7 +229,7 @@ impl Shared {
                 if *number == failed && since.elapsed() >= least_age => {}
             _ => return,
         }
-        self.outage.record_failure();
+        self.health.record_failure();
         let token = Arc::new(());
         let next = next(Arc::downgrade(&token));
         if matches!(next, State::Failed(_)) {

@@ -2,14 +2,15 @@ use test_support::Redis;
 use tokio::time::{Instant, timeout};
 
 use super::*;
+use crate::redis::RedisServers;
 
 async fn breaker(server: &Redis, response_timeout: Duration) -> (CircuitBreaker, Connection) {
-    let connection = server.connection().await;
-    let connector = Connector::Managed(connection.clone());
-    (
-        CircuitBreaker::new(connector, response_timeout, Outage::new()),
-        Connection::Managed(connection),
-    )
+    let health = Health::new();
+    let servers = RedisServers::one(server.url()).unwrap();
+    let connector = servers.connector(response_timeout, &health).unwrap();
+    let connection = connector.connect().await.unwrap();
+    let breaker = CircuitBreaker::new(connector, response_timeout, health, "mark".to_owned());
+    (breaker, connection)
 }
 
 /// Does the first half of [`Shared::set_ready`]: the new state is there, and no call is notified
@@ -55,5 +56,5 @@ async fn wait_for_a_connection_has_a_deadline() {
     breaker.0.state.store(Arc::new(State::Connecting(Arc::downgrade(&token))));
     let call = breaker.call(1, async |_| Ok(()));
     let result = timeout(Duration::from_secs(5), call).await.expect("the call ends in time");
-    assert!(matches!(result, Err(StoreError::Timeout)), "{result:?}");
+    assert!(matches!(result, Err(StoreError::Unavailable)), "nothing was sent: {result:?}");
 }

@@ -4,8 +4,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::step::LONGEST_WINDOW_US;
-use crate::store::BanSnapshot;
-use crate::time::micros;
 use crate::window::{
     BanRecord, BanState, Check, Entry, Explanation, Log, LogId, LogOutcome, MAX_LISTED, Outcome,
     QuotaState,
@@ -15,6 +13,10 @@ type Name = (String, Vec<u8>);
 
 fn name(log: &LogId) -> Name {
     (log.policy.log_name().to_owned(), log.key.as_bytes().to_owned())
+}
+
+fn ban_name(log: &LogId) -> Name {
+    (log.policy.name().to_owned(), log.key.as_bytes().to_owned())
 }
 
 #[derive(Default)]
@@ -33,8 +35,8 @@ impl Model {
         self.logs.entry(name(log)).or_default()
     }
 
-    fn ban_record(&mut self, log: &LogId) -> &mut BanRecord {
-        self.ban_records.entry(name(log)).or_default()
+    pub(super) fn ban_record(&mut self, log: &LogId) -> &mut BanRecord {
+        self.ban_records.entry(ban_name(log)).or_default()
     }
 
     pub(super) fn decide(&mut self, check: &Check, record: bool) -> Outcome {
@@ -42,9 +44,7 @@ impl Model {
         let (mut recorded_us, mut outcomes) = (None, Vec::new());
         for (log, cost) in check.costs() {
             let entries = self.log(log);
-            if !(record && is_short(check, entries, now_us)) {
-                entries.remove_expired(now_us, LONGEST_WINDOW_US);
-            }
+            entries.remove_expired(now_us, LONGEST_WINDOW_US);
             if check.repeated {
                 recorded_us = recorded_us.or_else(|| entries.find(id, now_us, LONGEST_WINDOW_US));
             }
@@ -65,22 +65,18 @@ impl Model {
             outcome.set_ban(BanState::of(ban_record, now_us, id, (full_us, penalty), record));
         }
         outcome.admitted = outcome.fits();
-        let mut at_latest_us = now_us;
         if outcome.admitted && record {
             for ((log, cost), outcome) in check.costs().zip(outcome.logs_mut()) {
                 let entries = self.log(log);
-                entries.remove_expired(now_us, LONGEST_WINDOW_US);
                 // If the clock has stepped back, the entry must not leave before the newest one.
-                let at_us = entries.newest_us().map_or(now_us, |newest_us| newest_us.max(now_us));
-                entries.add(Entry { at_us, id }, cost, 0);
-                at_latest_us = at_latest_us.max(at_us);
+                let newest_us = entries.newest_us().filter(|it| it / 1_000 > now_us / 1_000 + 1);
+                entries.add(Entry { at_us: newest_us.unwrap_or(now_us), id }, cost, 0);
                 for (quota, state) in log.policy.quotas_and_candidates().zip(outcome.states_mut()) {
                     let wait_us = state.wait_us;
                     *state = QuotaState { wait_us, ..entries.state(now_us, quota, 1) };
                 }
             }
         }
-        outcome.timestamp = Some(Duration::from_micros(at_latest_us));
         outcome
     }
 
@@ -91,27 +87,6 @@ impl Model {
         let explanation = Explanation::of(log, cost, now_us, read);
         let Some(penalty) = log.policy.get_penalty() else { return explanation };
         explanation.with_ban(self.ban_record(log).explain(now_us, penalty))
-    }
-
-    pub(super) fn restore(&mut self, check: &Check, age_us: u64, raise: bool) -> u32 {
-        let entry = Entry { at_us: self.now_us - age_us, id: check.id };
-        let (now_us, mut added) = (self.now_us, 0);
-        for (log, cost) in check.costs() {
-            let log = self.log(log);
-            // Even an admission that is ignored removes expired entries. The difference shows when the
-            // clock steps back.
-            log.remove_expired(now_us, LONGEST_WINDOW_US);
-            if age_us < LONGEST_WINDOW_US && cost > 0 {
-                added += log.restore(entry, cost, 0, raise);
-            }
-        }
-        added
-    }
-
-    pub(super) fn restore_ban(&mut self, log: &LogId, ban: &BanSnapshot) {
-        let now_us = self.now_us;
-        let penalty = log.policy.get_penalty();
-        self.ban_record(log).impose(now_us, micros(ban.remaining), &ban.reason, penalty);
     }
 
     pub(super) fn settle(&mut self, check: &Check, cost: u32) -> bool {
@@ -126,17 +101,4 @@ impl Model {
         }
         was_live
     }
-}
-
-/// Returns whether Redis decides with `admit.lua` and leaves expired entries in the log if it denies.
-/// The difference shows when the clock steps back.
-fn is_short(check: &Check, entries: &Log, now_us: u64) -> bool {
-    let [log] = &check.logs[..] else { return false };
-    let quotas = log.policy.quotas_and_candidates();
-    quotas.len() == 1
-        && log.policy.get_penalty().is_none()
-        && check.takes_one_place()
-        && !check.repeated
-        && log.policy.quotas().iter().all(|quota| entries.len() <= quota.limit() as usize)
-        && entries.newest_us().is_none_or(|newest_us| newest_us <= now_us)
 }

@@ -12,39 +12,31 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Penalty, Policy};
 use crate::quota::Quota;
-use crate::store::{Admission, BanSnapshot, LogSnapshot, Store};
-use crate::window::{Check, Explanation, Log, LogCost, LogId, LogOutcome, Outcome};
+use crate::store::Store;
+use crate::window::{
+    BanRecord, BanState, Check, Explanation, Log, LogCost, LogId, LogOutcome, Outcome,
+};
 
 pub(in crate::store) struct Player<'a> {
     store: &'a dyn Store,
     keys: [Key; 2],
     penalties: bool,
     model: Model,
-    policies: [Arc<Policy>; 2],
+    /// The present policies, and those of before the last change of limits.
+    policies: [Arc<Policy>; 4],
     checks: Vec<Check>,
-    /// When the history begins. A store may have no timestamps from before its creation.
-    origin_us: u64,
-    /// The latest reset of any log. A shared store restores nothing from before it.
-    reset_us: Option<u64>,
 }
 
 impl<'a> Player<'a> {
     pub(in crate::store) fn new(store: &'a dyn Store, keys: [Key; 2], origin_us: u64) -> Self {
-        Self {
-            store,
-            keys,
-            penalties: true,
-            model: Model::at(origin_us),
-            policies: [policy(0, [4, 2], 1, true), policy(1, [5, 3], 2, true)],
-            checks: Vec::new(),
-            origin_us,
-            reset_us: None,
-        }
+        let model = Model::at(origin_us);
+        let policies = policies(true);
+        Self { store, keys, penalties: true, model, policies, checks: Vec::new() }
     }
 
     pub(super) fn without_penalties(mut self) -> Self {
         self.penalties = false;
-        self.policies = [policy(0, [4, 2], 1, false), policy(1, [5, 3], 2, false)];
+        self.policies = policies(false);
         self
     }
 
@@ -70,6 +62,7 @@ impl<'a> Player<'a> {
             Step::Advance(us) => self.model.now_us += us,
             Step::Rewind(us) => self.model.now_us -= us.min(self.model.now_us),
             Step::SetLimits(at, long, short, quarters) => {
+                self.policies[at + 2] = self.policies[at].clone();
                 self.policies[at] = policy(at, [long, short], quarters, self.penalties);
             }
             Step::Check(ref logs) => {
@@ -116,21 +109,18 @@ impl<'a> Player<'a> {
                 let log = self.log(at, key);
                 same((), self.store.reset(std::slice::from_ref(&log)).await)?;
                 *self.model.log(&log) = Log::new();
-                self.reset_us = self.reset_us.max(Some(self.model.now_us));
             }
-            Step::Restore { age_us, confirmed, ref logs } => {
-                let check = self.check(logs);
-                self.restore(check, age_us, confirmed).await?;
-            }
-            Step::RestoreEarlier(index, age_us, confirmed) => {
-                if let Some(check) = self.earlier(index) {
-                    self.restore(check, age_us, confirmed).await?;
-                }
-            }
-            Step::RestoreBan { remaining_us, log: (at, key) } => {
+            Step::Ban(length_us, (at, key)) => {
                 let log = self.log(at, key);
                 if log.policy.get_penalty().is_some() {
-                    self.restore_ban(&log, remaining_us).await?;
+                    self.ban(&log, length_us).await?;
+                }
+            }
+            Step::Lift(at, key) => {
+                let log = self.log(at, key);
+                if log.policy.get_penalty().is_some() {
+                    *self.model.ban_record(&log) = BanRecord::default();
+                    self.store.lift(&log).await.map_err(|error| format!("lift: {error}"))?;
                 }
             }
         }
@@ -178,36 +168,21 @@ impl<'a> Player<'a> {
         same(expected, explained.map(|it| it.into_iter().map(only_promised).collect()))
     }
 
-    async fn restore(&mut self, check: Check, age_us: u64, confirmed: bool) -> Result<(), String> {
-        let since_us = self.reset_us.unwrap_or(self.origin_us);
-        // After the clock has stepped back behind a reset, there is no age that can be restored.
-        if self.reset_us.is_some_and(|reset_us| reset_us > self.model.now_us) {
-            return Ok(());
-        }
-        let age_us = age_us.min(self.model.now_us.saturating_sub(since_us));
-        let age = Duration::from_micros(age_us);
-        let mut added = Ok(0);
-        for (log, cost) in check.costs() {
-            let admission = Admission { confirmed, ..Admission::new(check.id, cost, age) };
-            let restored = self.store.restore(log, &LogSnapshot::new(vec![admission])).await;
-            added = added.and_then(|added| Ok(added + restored?.added));
-        }
-        same(self.model.restore(&check, age_us, !confirmed), added)?;
-        self.checks.push(check);
-        Ok(())
+    async fn ban(&mut self, log: &LogId, length_us: u64) -> Result<(), String> {
+        let (now_us, penalty) = (self.model.now_us, log.policy.get_penalty());
+        let record = self.model.ban_record(log);
+        record.impose(now_us, length_us, "by hand", penalty);
+        let remaining = Duration::from_micros(record.wait_us(now_us));
+        let reason = if remaining.is_zero() { "" } else { &record.reason };
+        let expected = (remaining, reason.to_owned());
+        let ban = self.store.impose(log, Duration::from_micros(length_us), "by hand").await;
+        same(expected, ban.map(|ban| (ban.remaining(), ban.reason().to_owned())))
     }
+}
 
-    async fn restore_ban(&mut self, log: &LogId, remaining_us: u64) -> Result<(), String> {
-        let ban = BanSnapshot {
-            remaining: Duration::from_micros(remaining_us),
-            reason: "restored".to_owned(),
-            age: Duration::ZERO,
-            store_timestamp: None,
-        };
-        self.model.restore_ban(log, &ban);
-        let snapshot = LogSnapshot { admissions: Vec::new(), ban: Some(ban) };
-        same(0, self.store.restore(log, &snapshot).await.map(|restored| restored.added))
-    }
+fn policies(penalties: bool) -> [Arc<Policy>; 4] {
+    let (user, ip) = (policy(0, [4, 2], 1, penalties), policy(1, [5, 3], 2, penalties));
+    [user.clone(), ip.clone(), user, ip]
 }
 
 /// Returns a policy with these limits. The length of its shorter windows is given in quarters of the
@@ -231,8 +206,11 @@ pub(super) fn penalty() -> Penalty {
     Penalty::new(strikes, levels).decay(Duration::from_micros(LONGEST_WINDOW_US * 4)).jitter(20)
 }
 
-/// Removes the resets unless the check wants them. A store may leave them out.
+/// Removes the resets unless the check wants them, and the episodes. A store may leave them out.
 fn only_wanted(check: &Check, mut outcome: Outcome) -> Outcome {
+    for log in outcome.logs_mut() {
+        log.set_ban(BanState { episode_us: 0, ..log.ban() });
+    }
     if !check.wants_reset {
         let logs = outcome.logs_mut().iter_mut();
         logs.flat_map(LogOutcome::states_mut).for_each(|state| state.reset_us = 0);

@@ -10,8 +10,8 @@ use test_support::Redis;
 
 use super::step::history;
 use super::{LONGEST_WINDOW_US, Player, Step};
-use crate::store::MemoryStore;
-use crate::store::redis::DirectStore;
+use crate::MemoryStore;
+use crate::RedisStore;
 
 /// The first timestamp of a Redis history. It has as many digits as a real one.
 const ORIGIN_US: u64 = 1_790_000_000_000_000;
@@ -30,10 +30,10 @@ async fn play_in_memory(steps: &[Step]) -> Result<(), String> {
 
 async fn play_on_redis(
     steps: &[Step],
-    connection: &ConnectionManager,
+    (server, connection): (&Redis, &ConnectionManager),
     prefix: &str,
 ) -> Result<(), String> {
-    let store = DirectStore::with_clock(connection.clone(), prefix);
+    let store = RedisStore::builder().connect_with_clock(&server.url(), prefix).await;
     let mut move_clock = async |now_us: u64| {
         redis::cmd("HSET")
             .arg((prefix, "s", now_us / 1_000_000, "us", now_us % 1_000_000))
@@ -82,14 +82,14 @@ fn script_decides_as_the_algorithm() {
     proptest!(config("tests/regressions/script.txt"), |(steps in histories(any::<bool>()))| {
         history_number.set(history_number.get() + 1);
         let prefix = format!("history-{}", history_number.get());
-        let played = runtime.block_on(play_on_redis(&steps, &connection, &prefix));
+        let played = runtime.block_on(play_on_redis(&steps, (&server, &connection), &prefix));
         played.map_err(TestCaseError::fail)?;
     });
 }
 
-/// Random histories seldom reach a boundary of the shorter script. This history reaches all of them.
+/// Random histories seldom reach the boundaries of a single quota. This history reaches all of them.
 #[test]
-fn shorter_script_is_exact_at_its_boundaries() {
+fn script_is_exact_at_its_boundaries() {
     let runtime = runtime();
     let server = runtime.block_on(Redis::start());
     let connection = runtime.block_on(server.connection());
@@ -111,7 +111,7 @@ fn shorter_script_is_exact_at_its_boundaries() {
                 }
             }
             let prefix = format!("{limit}-{}", offsets[1]);
-            runtime.block_on(play_on_redis(&steps, &connection, &prefix)).unwrap();
+            runtime.block_on(play_on_redis(&steps, (&server, &connection), &prefix)).unwrap();
         }
     }
 }

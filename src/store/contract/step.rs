@@ -9,7 +9,8 @@ use fastrand::Rng;
 pub(in crate::store) const LONGEST_WINDOW_US: u64 = 1_000_000_000;
 
 /// A step of a history. A log is given by the indices of its policy and its key, in a check also by the
-/// cost there, and an earlier check by its index.
+/// cost there, and an earlier check by its index. The policies from index 2 on are those of before the last
+/// change of limits, as a process has them that was not reloaded yet.
 #[derive(Clone, Debug)]
 pub(in crate::store) enum Step {
     Advance(u64),
@@ -24,18 +25,9 @@ pub(in crate::store) enum Step {
     /// The same in one log of the earlier check, given by its index.
     SettleInOne(usize, u32, usize),
     Reset(usize, usize),
-    Restore {
-        age_us: u64,
-        confirmed: bool,
-        logs: Vec<(usize, usize, u32)>,
-    },
-    /// Restores an earlier check with an age, confirmed or not.
-    RestoreEarlier(usize, u64, bool),
-    /// Ignored unless the policy has a penalty.
-    RestoreBan {
-        remaining_us: u64,
-        log: (usize, usize),
-    },
+    /// Imposes a ban of a length. Ignored unless the policy has a penalty.
+    Ban(u64, (usize, usize)),
+    Lift(usize, usize),
     /// A policy, the limits of its long and its short window, and the length of the short one in quarters
     /// of the long one.
     SetLimits(usize, u32, u32, u64),
@@ -43,7 +35,7 @@ pub(in crate::store) enum Step {
 
 /// Returns a history of the given number of steps.
 ///
-/// If the clock steps back, no ban is restored.
+/// If the clock steps back, no ban is imposed by hand.
 pub(super) fn history(random: &mut Rng, steps: usize, clock_steps_back: bool) -> Vec<Step> {
     (0..steps).map(|_| step(random, clock_steps_back)).collect()
 }
@@ -56,20 +48,12 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
         17 => Step::Peek(logs(random, 0..6)),
         18..20 => Step::Cancel(random.usize(..1 << 16)),
         20 => Step::Reset(random.usize(0..2), random.usize(0..2)),
-        21 => Step::Restore {
-            age_us: random.u64(0..LONGEST_WINDOW_US * 5 / 4),
-            confirmed: random.bool(),
-            logs: logs(random, 1..4),
-        },
-        22 => {
-            let (index, age_us) = (random.usize(..1 << 16), random.u64(0..LONGEST_WINDOW_US));
-            Step::RestoreEarlier(index, age_us, random.bool())
+        21 => Step::Lift(random.usize(0..2), random.usize(0..2)),
+        22 | 23 if clock_steps_back => Step::Rewind(random.u64(1..LONGEST_WINDOW_US)),
+        22 | 23 => {
+            let log = (random.usize(0..2), random.usize(0..2));
+            Step::Ban(random.u64(0..LONGEST_WINDOW_US), log)
         }
-        23 if clock_steps_back => Step::Rewind(random.u64(1..LONGEST_WINDOW_US)),
-        23 => Step::RestoreBan {
-            remaining_us: random.u64(0..LONGEST_WINDOW_US),
-            log: (random.usize(0..2), random.usize(0..2)),
-        },
         24..26 => Step::Settle(random.usize(..1 << 16), random.u32(0..8)),
         26 => {
             let (index, cost) = (random.usize(..1 << 16), random.u32(0..8));
@@ -88,7 +72,8 @@ fn logs(random: &mut Rng, costs: Range<u32>) -> Vec<(usize, usize, u32)> {
     let is_same = random.u8(0..4) > 0;
     let cost = |random: &mut Rng| if is_same { same } else { random.u32(costs.clone()) };
     let count = random.usize(1..4);
-    (0..count).map(|_| (random.usize(0..2), random.usize(0..2), cost(random))).collect()
+    let policy = |random: &mut Rng| random.usize(0..2) + [0, 0, 0, 2][random.usize(0..4)];
+    (0..count).map(|_| (policy(random), random.usize(0..2), cost(random))).collect()
 }
 
 /// Returns a length of time, often exactly that of a window, or one microsecond more or less.

@@ -1,7 +1,8 @@
 //! Tests that the contract test passes a correct store and finds the faults of a wrong one.
 
 use super::*;
-use crate::store::{Explanation, LogSnapshot, MemoryStore, Outcome, Restored, StoreFuture};
+use crate::MemoryStore;
+use crate::store::{Ban, Explanation, Outcome, StoreFuture};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
@@ -12,8 +13,8 @@ enum Fault {
     ForgetsCancels,
     ForgetsSettlements,
     ForgetsResets,
-    IgnoresConfirmed,
     IgnoresBans,
+    IgnoresLifts,
     ExplainsOtherCosts,
     ExplainsNoBans,
     ExplainsNothing,
@@ -57,10 +58,7 @@ impl Store for Wrong {
         StoreFuture::later(async move {
             let outcome = store.admit(&check).await?;
             if records_denials && !outcome.admitted {
-                for (log, cost) in check.costs() {
-                    let admission = crate::store::Admission::new(check.id, cost, Duration::ZERO);
-                    store.restore(log, &LogSnapshot::new(vec![admission])).await?;
-                }
+                let _ = store.record(&check, tokio::time::Instant::now(), 0);
             }
             Ok(outcome)
         })
@@ -96,15 +94,16 @@ impl Store for Wrong {
         self.0.settle(check, cost)
     }
 
-    fn restore(&self, log: &LogId, snapshot: &LogSnapshot) -> StoreFuture<Restored> {
-        let mut snapshot = snapshot.clone();
-        if self.has(Fault::IgnoresConfirmed) {
-            snapshot.admissions.iter_mut().for_each(|admission| admission.confirmed = true);
+    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
+        let duration = if self.has(Fault::IgnoresBans) { Duration::ZERO } else { duration };
+        self.0.impose(log, duration, reason)
+    }
+
+    fn lift(&self, log: &LogId) -> StoreFuture<bool> {
+        if self.has(Fault::IgnoresLifts) {
+            return StoreFuture::ready(Ok(true));
         }
-        if self.has(Fault::IgnoresBans) {
-            snapshot.ban = None;
-        }
-        self.0.restore(log, &snapshot)
+        self.0.lift(log)
     }
 
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
@@ -157,8 +156,8 @@ async fn faults_are_found() {
         (Fault::ForgetsCancels, ""),
         (Fault::ForgetsSettlements, "expected Outcome"),
         (Fault::ForgetsResets, "expected Outcome"),
-        (Fault::IgnoresConfirmed, "expected"),
-        (Fault::IgnoresBans, "ban: BanState"),
+        (Fault::IgnoresBans, "expected"),
+        (Fault::IgnoresLifts, "expected"),
         (Fault::ExplainsOtherCosts, "expected [Explanation"),
         (Fault::ExplainsNoBans, "ban: None"),
         (Fault::RefusesPenalties, "got the error: the store can't do this: penalties"),

@@ -45,7 +45,6 @@ impl Totals {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }

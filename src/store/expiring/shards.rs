@@ -42,13 +42,11 @@ impl<V: ExpiringValue> Shards<V> {
     }
 
     /// Locks a shard to read its values.
-    #[inline]
     pub(super) fn values(&self, shard: usize) -> MutexGuard<'_, Values<V>> {
         // A panic under the lock leaves the shard consistent, so a poisoned lock can be used.
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[inline]
     pub(super) fn lock(&self, shard: usize) -> Locked<'_, V> {
         let values = self.values(shard);
         let counted = Counted { held: values.slots.len(), bytes: values.bytes };

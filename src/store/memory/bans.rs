@@ -1,4 +1,4 @@
-//! [`BanStore`] for [`MemoryStore`].
+//! The bans of a [`MemoryStore`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Penalty, Policy};
 use crate::store::expiring::{ExpiringValue, Keep};
-use crate::store::{Ban, BanCursor, BanPage, BanStore, StoreFuture};
+use crate::store::{Ban, BanCursor, BanPage};
 use crate::time::micros;
 use crate::window::{BanRecord, LogId};
 
@@ -20,18 +20,18 @@ fn ban(record: &BanRecord, now_us: u64, is_new: bool) -> Option<Ban> {
     (wait_us > 0).then(|| Ban { remaining, reason: record.reason.clone(), is_new })
 }
 
-fn keep(record: &BanRecord, now_us: u64, penalty: Option<&Penalty>) -> Keep {
-    match penalty.map(|penalty| record.expires_us(penalty)) {
-        _ if *record == BanRecord::default() => Keep::Not,
-        Some(expires_us) if expires_us > now_us => Keep::Until(expires_us),
-        Some(_) => Keep::Not,
-        // Without a penalty it is unknown how long strikes and levels matter.
-        None => Keep::AtLeastUntil(record.until_us),
+/// Returns how long to keep a record: never shorter than before, because another penalty may count its
+/// strikes for longer.
+pub(super) fn keep(record: &BanRecord, now_us: u64, penalty: Option<&Penalty>) -> Keep {
+    let expires_us = penalty.map_or(record.until_us, |penalty| record.expires_us(penalty));
+    match *record == BanRecord::default() {
+        true => Keep::Not,
+        false => Keep::AtLeastUntil(expires_us.max(now_us)),
     }
 }
 
 impl MemoryStore {
-    fn with_ban_record<T>(
+    pub(super) fn with_ban_record<T>(
         &self,
         log: &LogId,
         change: impl Fn(&mut BanRecord, u64) -> T,
@@ -43,51 +43,48 @@ impl MemoryStore {
         })
     }
 
-    /// Imposes a ban that was seen in another store, at `store_timestamp` on that store's clock.
-    pub(crate) fn restore_ban(
-        &self,
-        log: &LogId,
-        length: Duration,
-        reason: &str,
-        store_timestamp: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        self.with_ban_record(log, |record, now_us| {
-            let penalty = log.policy.get_penalty();
-            record.impose(now_us, micros(length), reason, penalty);
-            record.store_timestamp_us = store_timestamp.map(micros);
-        })
-    }
-}
-
-impl BanStore for MemoryStore {
-    fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
+    pub(super) fn ban_of(&self, log: &LogId) -> Option<Ban> {
         let key = ban_record_key(&log.policy, log.key.as_bytes());
         let read = |record: &BanRecord, now_us: u64| ban(record, now_us, false);
-        StoreFuture::ready(Ok(self.0.ban_records.read(&key, read).flatten()))
+        self.0.ban_records.read(&key, read).flatten()
     }
 
-    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
-        let impose = |record: &mut BanRecord, now_us: u64| {
+    pub(super) fn impose_ban(
+        &self,
+        log: &LogId,
+        duration: Duration,
+        reason: &str,
+    ) -> Result<Ban, StoreError> {
+        self.with_ban_record(log, |record, now_us| {
             let penalty = log.policy.get_penalty();
             let is_new = record.impose(now_us, micros(duration), reason, penalty);
             let none = Ban { remaining: Duration::ZERO, reason: String::new(), is_new };
             ban(record, now_us, is_new).unwrap_or(none)
-        };
-        StoreFuture::ready(self.with_ban_record(log, impose))
+        })
     }
 
-    fn lift(&self, log: &LogId) -> StoreFuture<bool> {
+    /// Deletes the ban record of a log's key. Returns whether there was any.
+    pub(in crate::store) fn lift_ban(&self, log: &LogId) -> bool {
+        if self.0.ban_records.is_empty() {
+            return false;
+        }
         let lift = |record: &mut BanRecord, _: u64| std::mem::take(record) != BanRecord::default();
-        StoreFuture::ready(self.with_ban_record(log, lift))
+        // There is always room for nothing.
+        self.with_ban_record(log, lift).unwrap_or(false)
     }
 
-    fn page(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage> {
+    pub(super) fn page_of_bans(
+        &self,
+        policy: &Arc<Policy>,
+        cursor: BanCursor,
+        count: usize,
+    ) -> BanPage {
         let prefix = ban_record_key(policy, b"");
         let read = |key: &[u8], record: &BanRecord, now_us: u64| {
             let key = key.strip_prefix(&prefix[..])?;
             Some((Key::from_stored(key), ban(record, now_us, false)?))
         };
         let (bans, next) = self.0.ban_records.page(cursor.position(), count, read);
-        StoreFuture::ready(Ok(BanPage::new(bans, next.map(BanCursor::new))))
+        BanPage::new(bans, next.map(BanCursor::new))
     }
 }

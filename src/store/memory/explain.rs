@@ -1,14 +1,10 @@
 //! How a [`MemoryStore`](super::MemoryStore) explains a log.
 
 use super::{Inner, ban_record_key, shard};
-use crate::window::{BanRecord, Check, Explanation, LogId, MAX_LISTED};
+use crate::window::{BanRecord, Explanation, LogId, MAX_LISTED};
 
 impl Inner {
-    pub(super) fn explain(&self, check: &Check) -> Vec<Explanation> {
-        check.costs().map(|(log, cost)| self.explain_one(log, cost)).collect()
-    }
-
-    fn explain_one(&self, log: &LogId, cost: u32) -> Explanation {
+    pub(super) fn explain(&self, log: &LogId, cost: u32) -> Explanation {
         let (hash, shard) = self.lock_one(log);
         let now_us = self.now_us();
         let slot = shard.find(hash, log);

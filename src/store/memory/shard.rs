@@ -15,9 +15,10 @@ pub(super) struct StoredLog {
     pub(super) entries: Log,
     /// Short keys are inline: to follow a pointer costs as much as the rest of a look-up.
     key: SmallVec<[u8; 24]>,
-    /// The policy of the last decision, or one of the same name whose longer window was in use before. Its
-    /// longest window says how long entries are kept.
+    /// The policy that the log was made under. All that share it keep entries for the same time.
     policy: Arc<Policy>,
+    /// The number of losses of data in Redis after which Redis was last known to have the log.
+    pub(super) loss: u64,
 }
 
 impl StoredLog {
@@ -26,25 +27,21 @@ impl StoredLog {
     }
 
     pub(super) fn add(&mut self, entry: Entry, now_us: u64, cost: u32) {
-        self.entries.remove_expired(now_us, self.policy.longest_window_us());
+        self.entries.remove_expired(now_us, self.policy.retention_us());
         self.entries.add(entry, cost, highest_limit(&self.policy));
     }
 
-    pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: u32, raise: bool) -> u32 {
-        self.entries.remove_expired(now_us, self.policy.longest_window_us());
-        self.entries.restore(entry, cost, highest_limit(&self.policy), raise)
+    pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: u32) {
+        self.entries.remove_expired(now_us, self.policy.retention_us());
+        self.entries.restore(entry, cost, highest_limit(&self.policy));
     }
 
     pub(super) fn is_expired(&self, now_us: u64) -> bool {
         self.expires_us() <= now_us
     }
 
-    pub(super) fn policy(&self) -> &Arc<Policy> {
-        &self.policy
-    }
-
     fn expires_us(&self) -> u64 {
-        self.entries.newest_us().map_or(0, |newest| newest + self.policy.longest_window_us())
+        self.entries.newest_us().map_or(0, |newest| newest + self.policy.retention_us())
     }
 }
 
@@ -90,38 +87,21 @@ impl Shard {
         hash: u64,
         log: &LogId,
         at_us: u64,
+        loss: u64,
         hasher: &RandomState,
     ) -> u32 {
         let policy = log.policy.clone();
-        let due_us = at_us + policy.longest_window_us();
+        let due_us = at_us + policy.retention_us();
         let key = SmallVec::from_slice(log.key.as_bytes());
-        self.0.insert(hash, StoredLog { entries: Log::new(), key, policy }, due_us, hasher)
+        self.0.insert(hash, StoredLog { entries: Log::new(), key, policy, loss }, due_us, hasher)
     }
 
-    /// Sets the policy of a log, which says how long to keep the entries from now on.
-    ///
-    /// A longer window needs entries that the shorter one would drop. With a shorter window the log
-    /// expires earlier.
-    pub(super) fn set_policy(&mut self, slot: u32, policy: &Arc<Policy>) {
-        let stored = &mut self.0[slot];
-        stored.policy = policy.clone();
-        let expires_us = stored.expires_us();
+    /// Sets when a log comes due after it has changed. If its newest entry was removed, that is sooner.
+    pub(super) fn set_due(&mut self, slot: u32) {
+        let expires_us = self.0[slot].expires_us();
         if expires_us < self.0.due_us(slot) {
             self.0.set_due(slot, expires_us);
         }
-    }
-
-    /// Applies a policy to the logs whose policy is an earlier version of it with a longer window.
-    /// Another policy of the same name may be in use for other keys.
-    pub(super) fn shorten(&mut self, policy: &Arc<Policy>) {
-        let is_longer = |stored: &StoredLog| {
-            stored.policy.handle().is_same(policy.handle())
-                && stored.policy.shares_logs_with(policy)
-                && stored.policy.longest_window_us() > policy.longest_window_us()
-        };
-        let longer = self.0.iter().filter(|(_, stored)| is_longer(stored));
-        let slots: Vec<u32> = longer.map(|(slot, _)| slot).collect();
-        slots.into_iter().for_each(|slot| self.set_policy(slot, policy));
     }
 
     pub(super) fn len(&self) -> usize {
@@ -169,23 +149,18 @@ pub(super) fn hash(hasher: &RandomState, policy: &Policy, key: &[u8]) -> u64 {
     hasher.hash_one((policy.log_name_hash(), key))
 }
 
-pub(super) enum Locked<'a> {
-    /// Nearly every check has one log.
-    One(u64, MutexGuard<'a, Shard>),
-    /// The shards are in ascending order.
-    Many(Vec<u64>, Vec<(usize, MutexGuard<'a, Shard>)>),
+/// The locked shards of some logs, and the hash of each log.
+pub(super) struct Locked<'a> {
+    pub(super) hashes: SmallVec<[u64; 2]>,
+    /// In ascending order.
+    pub(super) shards: SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>,
 }
 
 impl Locked<'_> {
+    /// Returns the shard and the hash of the log of an index.
     pub(super) fn shard(&mut self, index: usize) -> (&mut Shard, u64) {
-        match self {
-            Self::One(hash, guard) => (guard, *hash),
-            Self::Many(hashes, guards) => {
-                let hash = hashes[index];
-                let wanted = shard_of(hash);
-                let at = guards.partition_point(|(shard, _)| *shard < wanted);
-                (&mut guards[at].1, hash)
-            }
-        }
+        let hash = self.hashes[index];
+        let at = self.shards.partition_point(|(shard, _)| *shard < shard_of(hash));
+        (&mut self.shards[at].1, hash)
     }
 }

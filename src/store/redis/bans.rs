@@ -1,31 +1,21 @@
-//! The bans of a [`RedisStore`].
+//! The bans of a [`RedisStore`](super::RedisStore).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Pipeline;
 
-use super::RedisStore;
-use super::direct::ban_command;
-use super::reply::{self, BanOutcome, BanReply};
+use super::Inner;
+use super::requests::{self, BanOutcome, BanReply};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::Policy;
 use crate::redis::{Client, Scan, read};
-use crate::store::{Ban, BanCursor, BanPage, BanStore, StoreFuture};
+use crate::store::{Ban, BanCursor, BanPage};
 use crate::window::LogId;
 
-/// Imposes a ban. If the duration is zero, reads the present one.
-async fn call_ban(
-    client: &Client,
-    log: &LogId,
-    duration: Duration,
-    reason: &str,
-) -> Result<BanReply, StoreError> {
-    let now = (Duration::ZERO, Duration::ZERO);
-    let command = ban_command(client, log, duration, reason, now);
-    reply::ban(&client.run(&client.scripts().ban, &command).await?)
-}
+/// When a ban was seen that is imposed now.
+const NOW: (Duration, Duration) = (Duration::ZERO, Duration::ZERO);
 
 impl From<BanReply> for Ban {
     fn from(reply: BanReply) -> Self {
@@ -34,56 +24,61 @@ impl From<BanReply> for Ban {
     }
 }
 
-impl BanStore for RedisStore {
-    fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
-        let (client, log) = (self.client.clone(), log.clone());
-        StoreFuture::later(async move {
-            let reply = call_ban(&client, &log, Duration::ZERO, "").await?;
-            Ok((!reply.remaining.is_zero()).then(|| reply.into()))
-        })
+impl Inner {
+    pub(super) async fn ban(&self, log: &LogId) -> Result<Option<Ban>, StoreError> {
+        let reply = requests::impose(&self.client, log, Duration::ZERO, "", NOW).await?;
+        Ok((!reply.remaining.is_zero()).then(|| reply.into()))
     }
 
-    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
-        let (client, log) = (self.client.clone(), log.clone());
-        let (local, reason) = (self.local.clone(), reason.to_owned());
-        StoreFuture::later(async move {
-            let ban = call_ban(&client, &log, duration, &reason).await?;
-            // The local ban holds in an outage.
-            let _ = local.restore_ban(&log, ban.remaining, &ban.reason, Some(ban.timestamp));
-            Ok(ban.into())
-        })
+    pub(super) async fn impose(
+        &self,
+        log: &LogId,
+        duration: Duration,
+        reason: &str,
+    ) -> Result<Ban, StoreError> {
+        let ban = requests::impose(&self.client, log, duration, reason, NOW).await?;
+        // An admission that is under way must not lift it.
+        self.denials.forget(std::slice::from_ref(log));
+        // The local ban holds in an outage.
+        self.local.restore_ban(log, ban.remaining, &ban.reason, Some(ban.timestamp));
+        Ok(ban.into())
     }
 
-    fn lift(&self, log: &LogId) -> StoreFuture<bool> {
-        let (client, log) = (self.client.clone(), log.clone());
-        let local = self.local.clone();
-        StoreFuture::later(async move {
-            let _ = local.lift(&log).await;
-            let (keys, script) = (client.keys(), &client.scripts().lift);
-            let mut command = script.command(3);
-            command.arg(keys.ban_record(&log)).arg(keys.strikes(&log)).arg(keys.lift_mark(&log));
-            let penalty = log.policy.get_penalty();
-            command.arg(penalty.map_or(0, |penalty| penalty.longest_us()));
-            let removed: u64 = read(&client.run(script, &command).await?)?;
-            Ok(removed > 0)
-        })
+    pub(super) async fn lift(&self, log: &LogId) -> Result<bool, StoreError> {
+        // Before the call and after it: a denial that is under way may still have the ban.
+        self.forget_ban(log);
+        let (keys, script) = (self.client.keys(), &self.client.scripts().lift);
+        let mut command = script.command(3);
+        command.arg(keys.ban_record(log)).arg(keys.strikes(log)).arg(keys.lift_mark(log));
+        let penalty = log.policy.get_penalty();
+        command.arg(penalty.map_or(0, |penalty| penalty.longest_us()));
+        let removed = self.client.run(script, &command).await.and_then(|it| read::<u64>(&it));
+        self.forget_ban(log);
+        Ok(removed? > 0)
     }
 
-    fn page(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage> {
-        let (client, policy) = (self.client.clone(), policy.clone());
-        StoreFuture::later(async move {
-            let name = format!("{}:ban", policy.log_name());
-            let what = "listing bans on a Cluster";
-            let mut scan = Scan::new(&client, &name, cursor.position(), count, what)?;
-            let mut bans = Vec::new();
-            loop {
-                let found = scan.step(bans.len()).await?;
-                bans.extend(read_bans(&client, found).await?);
-                if scan.is_over(bans.len()) {
-                    return Ok(BanPage::new(bans, scan.next_position().map(BanCursor::new)));
-                }
+    fn forget_ban(&self, log: &LogId) {
+        self.denials.forget(std::slice::from_ref(log));
+        self.local.lift_ban(log);
+    }
+
+    pub(super) async fn bans(
+        &self,
+        policy: &Arc<Policy>,
+        cursor: BanCursor,
+        count: usize,
+    ) -> Result<BanPage, StoreError> {
+        let name = format!("{}:ban", policy.base_name());
+        let what = "listing bans on a Cluster";
+        let mut scan = Scan::new(&self.client, &name, cursor.position(), count, what)?;
+        let mut bans = Vec::new();
+        loop {
+            let found = scan.step(bans.len()).await?;
+            bans.extend(read_bans(&self.client, found).await?);
+            if scan.is_over(bans.len()) {
+                return Ok(BanPage::new(bans, scan.next_position().map(BanCursor::new)));
             }
-        })
+        }
     }
 }
 

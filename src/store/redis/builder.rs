@@ -3,21 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::ConnectionManager;
-
-use super::RedisStore;
-#[cfg(feature = "cluster")]
-use super::cross_slot::CrossSlot;
-use super::direct::DirectStore;
+use super::clock::StoreClock;
+use super::denials::{DEFAULT_CAPACITY, DEFAULT_MAX_AGE, Denials};
+use super::journal::Journal;
+use super::{Inner, RedisStore};
+use crate::MemoryStore;
 use crate::error::StoreError;
-use crate::redis::{CircuitBreaker, Client, Connection, Connector, Keys, Outage, RedisServers};
-use crate::store::deny_cache::{DEFAULT_CAPACITY, DEFAULT_MAX_AGE};
-use crate::store::failover::Failover;
-use crate::store::underlying::Underlying;
-use crate::store::{DenyCache, MemoryStore, Store};
+use crate::redis::{Batch, CircuitBreaker, Client, Health, Keys, RedisServers, Scripts};
 
-/// How long a call is under way, as a write-back takes it: it restores no admission that is so little
-/// younger than a reset, because that may have come first. A write-back that takes longer cancels those.
+/// How long a call is under way, as a write takes it: it restores no request that is so little younger
+/// than a reset, because that may have come first. A write that takes longer cancels those.
 const USUAL_DELAY: Duration = Duration::from_millis(50);
 const DEFAULT_PREFIX: &str = "tsw";
 const DEFAULT_RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -95,18 +90,34 @@ impl RedisStoreBuilder {
     }
 
     /// Sets whether this process repeats denials from memory. Defaults to `true`.
+    ///
+    /// After a denial, a log has no room before a certain instant. Until then, and for at most a second, the
+    /// same request is denied from memory. The instant counts from before the check was sent, on the
+    /// monotonic clock, so the memory never denies a place that time has freed. A key that is denied again
+    /// and again costs Redis about one check a second, however many requests it sends.
+    ///
+    /// The wait of such a denial is never too short, unless policies of different limits share the log and
+    /// another one admits a request meanwhile. For a request under several policies the denial names the
+    /// full logs that are remembered, and their wait. The others are
+    /// [not read](crate::store::LogOutcome::is_read): one that is full for longer denies the request again
+    /// after that wait.
+    /// Requests of a cost other than 1 always go to Redis.
     pub fn deny_cache(mut self, deny_cache: bool) -> Self {
         self.deny_cache = deny_cache;
         self
     }
 
-    /// Sets [`DenyCache::capacity`]. Defaults to 65,536.
+    /// Sets how many denials are remembered. Defaults to 65,536. Beyond that the least used one is
+    /// forgotten, which costs Redis one check.
     pub fn deny_cache_capacity(mut self, capacity: usize) -> Self {
         self.deny_cache_capacity = capacity;
         self
     }
 
-    /// Sets [`DenyCache::max_age`]. Defaults to one second.
+    /// Sets how long a denial is remembered at most. Defaults to one second.
+    ///
+    /// A longer age costs Redis fewer checks. A reset, a cancellation or a lifted ban in another process
+    /// goes unnoticed for up to that long. With zero nothing is remembered.
     pub fn deny_cache_max_age(mut self, max_age: Duration) -> Self {
         self.deny_cache_max_age = max_age;
         self
@@ -157,45 +168,49 @@ impl RedisStoreBuilder {
         Ok(store)
     }
 
-    /// Uses an existing connection. Its own timeouts apply in addition to the one set here.
-    #[must_use]
-    pub fn connection(self, connection: ConnectionManager) -> RedisStore {
-        let outage = Outage::new();
-        outage.set_reconnects_silently();
-        let connector = Connector::Managed(connection.clone());
-        let breaker = CircuitBreaker::new(connector, self.response_timeout, outage.clone());
-        breaker.set_ready(Connection::Managed(connection));
-        let client = Client::new(breaker, Keys::new(self.prefix.clone()));
-        let direct = DirectStore::new(client.clone(), self.response_timeout.min(USUAL_DELAY));
-        self.store(direct, outage, client)
+    fn build(self, servers: RedisServers) -> Result<(RedisStore, CircuitBreaker), StoreError> {
+        self.build_with(servers, Scripts::shipped())
     }
 
-    fn build(self, servers: RedisServers) -> Result<(RedisStore, CircuitBreaker), StoreError> {
-        let outage = Outage::new();
-        #[cfg(feature = "cluster")]
-        let is_cluster = servers.is_cluster();
-        let connector = servers.connector(self.response_timeout, &outage);
+    fn build_with(
+        self,
+        servers: RedisServers,
+        scripts: &'static Scripts,
+    ) -> Result<(RedisStore, CircuitBreaker), StoreError> {
+        let health = Health::new();
+        let connector = servers.connector(self.response_timeout, &health);
         let connector =
             connector.map_err(|error| StoreError::Unreachable { message: error.to_string() })?;
-        let breaker = CircuitBreaker::new(connector, self.response_timeout, outage.clone());
-        let client = Client::new(breaker.clone(), Keys::new(self.prefix.clone()));
-        let direct = DirectStore::new(client.clone(), self.response_timeout.min(USUAL_DELAY));
-        #[cfg(feature = "cluster")]
-        if is_cluster {
-            let cross_slot = CrossSlot::new(direct.with_resends());
-            return Ok((self.store(cross_slot, outage, client), breaker));
-        }
-        Ok((self.store(direct, outage, client), breaker))
-    }
-
-    fn store(self, store: impl Underlying, outage: Outage, client: Client) -> RedisStore {
-        let local = MemoryStore::with_capacity(self.local_capacity);
-        let logs: Arc<dyn Store> = if self.deny_cache {
-            let cache = DenyCache::with(store, self.deny_cache_capacity, self.deny_cache_max_age);
-            Arc::new(Failover::new(cache, local.clone(), outage))
-        } else {
-            Arc::new(Failover::new(store, local.clone(), outage))
+        let keys = Keys::new(self.prefix.clone());
+        let breaker =
+            CircuitBreaker::new(connector, self.response_timeout, health.clone(), keys.mark());
+        let client = Client::new(breaker.clone(), keys, scripts);
+        let max_age = if self.deny_cache { self.deny_cache_max_age } else { Duration::ZERO };
+        let inner = Inner {
+            checks: Batch::new(client.clone()),
+            settlements: Batch::new(client.clone()),
+            reconciles: Batch::new(client.clone()),
+            client,
+            denials: Denials::new(self.deny_cache_capacity, max_age),
+            local: MemoryStore::with_capacity(self.local_capacity),
+            journal: Journal::new(self.local_capacity),
+            health,
+            clock: StoreClock::new(),
+            usual_delay: self.response_timeout.min(USUAL_DELAY),
         };
-        RedisStore { logs, local, client }
+        Ok((RedisStore(Arc::new(inner)), breaker))
+    }
+}
+
+#[cfg(test)]
+impl RedisStoreBuilder {
+    /// Connects a store whose scripts read the hash `clock` instead of `TIME`. `clock` is also the prefix
+    /// of its keys. It remembers no denials.
+    pub(crate) async fn connect_with_clock(self, url: &str, clock: &str) -> RedisStore {
+        let builder = self.prefix(clock).deny_cache(false);
+        let servers = RedisServers::one(url).unwrap();
+        let (store, breaker) = builder.build_with(servers, Scripts::with_clock(clock)).unwrap();
+        breaker.connect().await.unwrap();
+        store
     }
 }

@@ -1,62 +1,138 @@
-//! The requests to the scripts that take several in one call.
+//! The requests to the scripts for limits and bans, and their replies.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Cmd;
+use redis::{Cmd, Value};
+use smallvec::SmallVec;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::journal::{Origin, Request};
 use crate::error::StoreError;
-use crate::redis::{BatchedRequest, Keys, Replies, Script, Scripts};
-use crate::store::Admission;
+use crate::policy::Penalty;
+use crate::redis::{
+    BatchedRequest, Client, Keys, Numbers, Replies, Script, Scripts, malformed, read,
+};
 use crate::time::micros;
-use crate::window::{Check, LogId, QuotaState};
+use crate::window::{
+    BanRecord, BanState, Check, Entry, Explanation, LogId, LogOutcome, MAX_LISTED, Outcome,
+    QuotaReading, QuotaState, Strike,
+};
 
-/// A request to `admit.lua`.
-pub(super) struct AdmitRequest {
-    log: LogId,
-    id: Uuid,
-    group: Group,
+/// What `admit.lua` does with a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Mode {
+    New = 0,
+    /// Redis may have counted the request already.
+    Again = 1,
+    /// Nothing is recorded.
+    Peek = 2,
 }
 
-/// What the requests of one group in a call have in common.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Group {
-    limit: u32,
-    window_s: u64,
-    wants_reset: bool,
+/// A check for `admit.lua`.
+pub(super) struct CheckRequest {
+    pub(super) check: Arc<Check>,
+    pub(super) mode: Mode,
 }
 
-/// The reply of `admit.lua` to a request.
-pub(super) struct AdmitReply {
-    pub(super) is_admitted: bool,
-    pub(super) at_us: u64,
-    pub(super) state: QuotaState,
-}
+impl CheckRequest {
+    /// What the checks of one group in a call have in common.
+    fn shape(&self) -> impl Ord + use<'_> {
+        let costs = self.check.costs();
+        let logs: SmallVec<[(usize, u32); 4]> =
+            costs.map(|(log, cost)| (Arc::as_ptr(&log.policy).addr(), cost)).collect();
+        (self.mode, self.check.wants_reset, logs)
+    }
 
-impl AdmitRequest {
-    /// Returns the request if `admit.lua` can decide: a new request of cost 1, one log, one quota of
-    /// whole seconds, and neither candidates nor a penalty.
-    pub(super) fn of(check: &Check) -> Option<Self> {
-        let [log] = &check.logs[..] else { return None };
-        let ([quota], []) = (log.policy.quotas(), log.policy.candidates()) else { return None };
-        let is_plain = log.policy.get_penalty().is_none()
-            && check.cost == 1
-            && !check.repeated
-            && quota.window().subsec_micros() == 0;
-        let group = Group {
-            limit: quota.limit(),
-            window_s: quota.window().as_secs(),
-            wants_reset: check.wants_reset,
-        };
-        is_plain.then(|| Self { log: log.clone(), id: check.id, group })
+    fn penalties(&self) -> impl Iterator<Item = (&LogId, &Penalty)> {
+        self.check.logs.iter().filter_map(|log| Some((log, log.policy.get_penalty()?)))
+    }
+
+    fn add_keys(&self, keys: &Keys, name: &mut Vec<u8>, command: &mut Cmd) {
+        for log in &self.check.logs {
+            name.clear();
+            keys.write_log(log, name);
+            command.arg(&*name);
+        }
+        for (log, _) in self.penalties() {
+            command.arg(keys.ban_record(log)).arg(keys.strikes(log));
+        }
+    }
+
+    fn add_shape(&self, requests: usize, numbers: &mut Vec<u8>) {
+        let check = &self.check;
+        let mut add = |number: f64| numbers.extend_from_slice(&number.to_be_bytes());
+        add(requests as f64);
+        add(f64::from(self.mode as u8));
+        add(f64::from(u8::from(check.wants_reset)));
+        add(check.logs.len() as f64);
+        add(self.penalties().count() as f64);
+        for (log, cost) in check.costs() {
+            let policy = &log.policy;
+            add(f64::from(cost));
+            // Every length of time is an exact integer in a double.
+            add(policy.retention_us() as f64);
+            add(policy.quotas_and_candidates().len() as f64);
+            let strikes = policy.get_penalty().map(|penalty| penalty.strikes());
+            add(strikes.map_or(-1.0, |it| it.map_or(0.0, |it| f64::from(it.limit()))));
+            for quota in policy.quotas() {
+                add(f64::from(quota.limit()));
+                add(quota.window_us() as f64);
+            }
+            for quota in policy.candidates() {
+                add(-f64::from(quota.limit()));
+                add(quota.window_us() as f64);
+            }
+            if let Some(penalty) = policy.get_penalty() {
+                add(penalty.strikes().map_or(0, |it| it.window_us()) as f64);
+                add(penalty.decay_us() as f64);
+            }
+        }
+    }
+
+    fn read(
+        &self,
+        state: i64,
+        now_us: u64,
+        numbers: &mut Numbers<'_>,
+    ) -> Result<Outcome, StoreError> {
+        let mut logs = SmallVec::<[LogOutcome; 1]>::new();
+        for log in &self.check.logs {
+            let mut states = SmallVec::new();
+            for _ in log.policy.quotas_and_candidates() {
+                let remaining = u32::try_from(numbers.next_unsigned()?).unwrap_or(u32::MAX);
+                let wait_us = numbers.next_unsigned()?;
+                let wait_us = if state == 2 { 0 } else { wait_us };
+                let reset_us = if self.check.wants_reset { numbers.next_unsigned()? } else { 0 };
+                states.push(QuotaState { remaining, wait_us, reset_us });
+            }
+            logs.push(LogOutcome::with_states(&log.policy, states));
+        }
+        for outcome in self
+            .check
+            .logs
+            .iter()
+            .zip(&mut logs)
+            .filter_map(|(log, outcome)| log.policy.get_penalty().map(|_| outcome))
+        {
+            let remaining_us = numbers.next_unsigned()?;
+            let strike = match numbers.next()? {
+                0 => Strike::None,
+                1 => Strike::Counted,
+                _ => Strike::Banned,
+            };
+            let episode_us = numbers.next_unsigned()?;
+            outcome.set_ban(BanState { remaining_us, strike, episode_us });
+        }
+        let at_us = if state == 2 { numbers.next_unsigned()? } else { now_us };
+        Ok(Outcome::from_logs(state > 0, logs).with_timestamp(Duration::from_micros(at_us)))
     }
 }
 
-impl BatchedRequest for AdmitRequest {
-    /// `None` if `admit_all.lua` has to decide.
-    type Reply = Option<AdmitReply>;
+impl BatchedRequest for CheckRequest {
+    type Reply = Outcome;
 
     /// The caller that has gone gets no place.
     const OUTLIVES_CALLER: bool = false;
@@ -66,11 +142,11 @@ impl BatchedRequest for AdmitRequest {
     }
 
     fn places(&self) -> usize {
-        1
+        self.check.costs().map(|(_, cost)| cost.max(1) as usize).sum()
     }
 
     fn compare(&self, other: &Self) -> Ordering {
-        self.group.cmp(&other.group)
+        self.shape().cmp(&other.shape())
     }
 
     fn command<'a>(
@@ -78,21 +154,26 @@ impl BatchedRequest for AdmitRequest {
         script: &Script,
         keys: &Keys,
     ) -> Cmd {
-        let mut command = script.command(requests.clone().count());
+        let count = |request: &Self| request.check.logs.len() + 2 * request.penalties().count();
+        let mut command = script.command(requests.clone().map(count).sum());
         let mut name = Vec::with_capacity(64);
-        for request in requests.clone() {
-            name.clear();
-            keys.write_log(&request.log, &mut name);
-            command.arg(&name);
-        }
+        requests.clone().for_each(|request| request.add_keys(keys, &mut name, &mut command));
         let mut rest = requests;
-        while let Some(Self { group, .. }) = rest.clone().next() {
-            let members = rest.clone().take_while(|request| request.group == *group);
-            let count = members.clone().count();
-            command.arg(count).arg(group.limit).arg(group.window_s);
-            command.arg(u8::from(group.wants_reset));
-            for request in members {
-                command.arg(request.id.as_bytes());
+        while let Some(first) = rest.clone().next() {
+            let group = rest.clone().take_while(|it| it.compare(first) == Ordering::Equal);
+            let count = group.clone().count();
+            let mut numbers = Vec::with_capacity(128);
+            first.add_shape(count, &mut numbers);
+            command.arg(&numbers);
+            for request in group {
+                let id = request.check.id;
+                command.arg(id.as_bytes());
+                for (_, penalty) in request.penalties() {
+                    let lengths_us = penalty.ban_lengths_us(id).into_iter();
+                    let packed: Vec<u8> =
+                        lengths_us.flat_map(|length_us| (length_us as f64).to_be_bytes()).collect();
+                    command.arg(packed);
+                }
             }
             rest.nth(count - 1);
         }
@@ -102,29 +183,20 @@ impl BatchedRequest for AdmitRequest {
     fn replies<'a>(
         requests: impl Iterator<Item = &'a Self>,
         mut replies: Replies<'_>,
-    ) -> Result<Vec<Result<Self::Reply, StoreError>>, StoreError> {
-        let at_us = replies.numbers.next_unsigned()?;
-        replies.read_each(requests, |request, state, numbers| {
-            let rest = numbers.next_unsigned()?;
-            let reset_us = if request.group.wants_reset { numbers.next_unsigned()? } else { 0 };
-            let is_admitted = state == 1;
-            let (places, wait_us) = if is_admitted { (rest, 0) } else { (0, rest) };
-            let remaining = u32::try_from(places).unwrap_or(u32::MAX);
-            let is_decided = state != 2;
-            let state = QuotaState { remaining, wait_us, reset_us };
-            Ok(is_decided.then_some(AdmitReply { is_admitted, at_us, state }))
-        })
+    ) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
+        let now_us = replies.numbers.next_unsigned()?;
+        replies.read_each(requests, |request, state, numbers| request.read(state, now_us, numbers))
     }
 }
 
 /// A request to `settle.lua`.
 pub(super) struct SettleRequest {
-    pub(super) check: Check,
+    pub(super) check: Arc<Check>,
     pub(super) cost: u32,
 }
 
 impl BatchedRequest for SettleRequest {
-    /// How many logs had the request in their longest window.
+    /// How many logs had the request.
     type Reply = u64;
 
     /// Otherwise a request whose caller gives up would keep its places.
@@ -151,7 +223,7 @@ impl BatchedRequest for SettleRequest {
         for Self { check, cost } in requests {
             command.arg(check.id.as_bytes()).arg(cost).arg(check.logs.len());
             for log in &check.logs {
-                command.arg(log.policy.longest_window_us());
+                command.arg(log.policy.retention_us());
             }
         }
         command
@@ -165,43 +237,32 @@ impl BatchedRequest for SettleRequest {
     }
 }
 
-/// A request to `restore.lua`.
-pub(super) struct RestoreRequest {
-    log: LogId,
-    admissions: Vec<Admission>,
-    /// When the admissions had their ages.
-    taken: Instant,
+/// A request to `reconcile.lua`: what this process knows of a log.
+pub(super) struct ReconcileRequest {
+    pub(super) log: LogId,
+    pub(super) requests: Vec<(Uuid, Request)>,
     /// How long a call may be under way.
-    longest_delay: Duration,
+    pub(super) longest_delay: Duration,
 }
 
-impl RestoreRequest {
-    pub(super) fn new(log: &LogId, admissions: &[Admission], longest_delay: Duration) -> Self {
-        let (log, admissions) = (log.clone(), admissions.to_vec());
-        Self { log, admissions, taken: Instant::now(), longest_delay }
-    }
+/// The reply of `reconcile.lua`.
+pub(super) struct Reconciled {
+    /// How long ago the log was last reset, if a process may know of requests from before.
+    pub(super) reset: Option<Duration>,
 }
 
-impl BatchedRequest for RestoreRequest {
-    /// How many entries are new, and how long ago the log was reset, in microseconds; -1 if no
-    /// reset matters.
-    type Reply = (u32, i64);
+impl BatchedRequest for ReconcileRequest {
+    type Reply = Reconciled;
 
-    /// The write-back sends it again, with what has changed meanwhile.
+    /// It is sent again, with what has changed meanwhile.
     const OUTLIVES_CALLER: bool = false;
 
     fn script(scripts: &'static Scripts) -> &'static Script {
-        &scripts.restore
+        &scripts.reconcile
     }
 
     fn places(&self) -> usize {
-        self.admissions.iter().map(|admission| admission.cost as usize).sum()
-    }
-
-    /// Makes the ages those of the moment of sending.
-    fn end_wait(&mut self) {
-        let waited = self.taken.elapsed();
-        self.admissions.iter_mut().for_each(|admission| admission.age += waited);
+        self.requests.iter().map(|(_, request)| request.places.max(1) as usize).sum()
     }
 
     fn command<'a>(
@@ -215,11 +276,18 @@ impl BatchedRequest for RestoreRequest {
         }
         let delay = requests.clone().map(|request| request.longest_delay).max();
         command.arg(micros(delay.unwrap_or_default()));
+        // The ages are those of the moment of sending.
+        let now = Instant::now();
         for request in requests {
-            command.arg(request.log.policy.longest_window_us()).arg(request.admissions.len());
-            for Admission { id, cost, age, confirmed } in &request.admissions {
-                command.arg(id.as_bytes()).arg(cost).arg(micros(*age));
-                command.arg(if *confirmed { "NX" } else { "GT" });
+            command.arg(request.log.policy.retention_us()).arg(request.requests.len());
+            for (id, Request { places, at, origin }) in &request.requests {
+                let age_us = micros(now.saturating_duration_since(*at));
+                command.arg(id.as_bytes()).arg(places).arg(age_us);
+                command.arg(match origin {
+                    Origin::Here => "here",
+                    Origin::Redis => "redis",
+                    Origin::Kept => "kept",
+                });
             }
         }
         command
@@ -229,8 +297,141 @@ impl BatchedRequest for RestoreRequest {
         requests: impl Iterator<Item = &'a Self>,
         replies: Replies<'_>,
     ) -> Result<Vec<Result<Self::Reply, StoreError>>, StoreError> {
-        replies.read_each(requests, |_, added, numbers| {
-            Ok((u32::try_from(added).unwrap_or(u32::MAX), numbers.next()?))
+        replies.read_each(requests, |_, _added, numbers| {
+            let reset = u64::try_from(numbers.next()?).ok().map(Duration::from_micros);
+            Ok(Reconciled { reset })
         })
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BanOutcome {
+    Imposed,
+    /// The call imposes no ban, or a present ban ends at the same time or later.
+    NotImposed,
+    /// The ban was lifted after this process saw it.
+    LiftedSince,
+}
+
+/// The reply of `ban.lua`: the ban that stands.
+pub(super) struct BanReply {
+    pub(super) remaining: Duration,
+    pub(super) outcome: BanOutcome,
+    pub(super) reason: String,
+    pub(super) timestamp: Duration,
+}
+
+/// Imposes a ban with `ban.lua`. A length of zero only reads the present ban.
+///
+/// The last pair says when the ban was seen: the time on Redis's clock, and how long ago. Both are
+/// zero for a ban that is imposed now.
+pub(super) async fn impose(
+    client: &Client,
+    log: &LogId,
+    length: Duration,
+    reason: &str,
+    (store_timestamp, seen): (Duration, Duration),
+) -> Result<BanReply, StoreError> {
+    let (keys, script) = (client.keys(), &client.scripts().ban);
+    let decay_us = log.policy.get_penalty().map_or(0, |penalty| penalty.decay_us());
+    let mut command = script.command(2);
+    command.arg(keys.ban_record(log)).arg(keys.lift_mark(log));
+    command.arg(micros(length)).arg(reason).arg(decay_us);
+    command.arg(micros(store_timestamp)).arg(micros(seen));
+    let reply = client.run(script, &command).await?;
+    let (wait_us, outcome, reason, at_us): (u64, i64, Vec<u8>, u64) = read(&reply)?;
+    let outcome = match outcome {
+        1 => BanOutcome::Imposed,
+        -1 => BanOutcome::LiftedSince,
+        _ => BanOutcome::NotImposed,
+    };
+    let reason = String::from_utf8_lossy(&reason).into_owned();
+    let (remaining, timestamp) = (Duration::from_micros(wait_us), Duration::from_micros(at_us));
+    Ok(BanReply { remaining, outcome, reason, timestamp })
+}
+
+/// Empties logs with `reset.lua`.
+pub(super) async fn reset(client: &Client, logs: &[LogId]) -> Result<(), StoreError> {
+    let (keys, script) = (client.keys(), &client.scripts().reset);
+    let mut command = script.command(2 * logs.len());
+    for log in logs {
+        command.arg(keys.log(log)).arg(keys.reset_mark(log));
+    }
+    for log in logs {
+        command.arg(log.policy.retention_us());
+    }
+    client.run(script, &command).await.map(|_| ())
+}
+
+/// The number of slots before those of the quotas in a reply of `explain.lua`.
+const HEAD: usize = 3;
+const PER_QUOTA: usize = 3;
+const ID_BYTES: usize = 16;
+
+/// Until, level, reason and end of the episode.
+type BanFields = (Option<u64>, Option<u64>, Option<Vec<u8>>, Option<u64>);
+/// Entries of a ZSET, each with its score.
+type Scored = Vec<(Vec<u8>, u64)>;
+
+/// Explains a log with `explain.lua`.
+pub(super) async fn explain(
+    client: &Client,
+    log: &LogId,
+    cost: u32,
+) -> Result<Explanation, StoreError> {
+    let (keys, script) = (client.keys(), &client.scripts().explain);
+    let penalty = log.policy.get_penalty();
+    let within_us = penalty.and_then(|it| it.strikes()).map_or(0, |strikes| strikes.window_us());
+    let mut command = script.command(3);
+    command.arg(keys.log(log)).arg(keys.ban_record(log)).arg(keys.strikes(log));
+    command.arg(cost).arg(MAX_LISTED).arg(within_us);
+    for quota in log.policy.quotas_and_candidates() {
+        command.arg(quota.limit()).arg(quota.window_us());
+    }
+    explanation(&client.run(script, &command).await?, log, cost)
+}
+
+fn explanation(reply: &Value, log: &LogId, cost: u32) -> Result<Explanation, StoreError> {
+    let count = HEAD + PER_QUOTA * log.policy.quotas_and_candidates().len();
+    let Value::Array(slots) = reply else { return Err(malformed("expected an array")) };
+    if slots.len() != count {
+        return Err(malformed(format!("expected {count} slots from explain.lua")));
+    }
+    let (head, quotas) = slots.split_at(HEAD);
+    let now_us = read(&head[0])?;
+    let readings = quotas.chunks_exact(PER_QUOTA).map(reading);
+    let mut readings = readings.collect::<Result<Vec<_>, _>>()?.into_iter();
+    let none = || QuotaReading { taken: 0, must_leave: None, oldest: Vec::new() };
+    let next = |_| readings.next().unwrap_or_else(none);
+    let explanation = Explanation::of(log, cost, now_us, next).with_store("redis");
+    let Some(penalty) = log.policy.get_penalty() else { return Ok(explanation) };
+    let record = ban_record(&head[1], &head[2])?;
+    Ok(explanation.with_ban(record.explain(now_us, penalty)))
+}
+
+fn reading(slots: &[Value]) -> Result<QuotaReading, StoreError> {
+    let [taken, must_leave, oldest] = slots else { return Err(malformed("expected three slots")) };
+    Ok(QuotaReading {
+        taken: read(taken)?,
+        must_leave: entries(must_leave)?.pop(),
+        oldest: entries(oldest)?,
+    })
+}
+
+fn entries(value: &Value) -> Result<Vec<Entry>, StoreError> {
+    let entry = |(member, at_us): (Vec<u8>, u64)| {
+        // The further entries of a request have a number after its UUID.
+        let id = member.first_chunk::<ID_BYTES>().map(|id| Uuid::from_bytes(*id));
+        let id = id.ok_or_else(|| malformed("expected entries that begin with a UUID"))?;
+        Ok(Entry { at_us, id })
+    };
+    read::<Scored>(value)?.into_iter().map(entry).collect()
+}
+
+fn ban_record(ban: &Value, strikes: &Value) -> Result<BanRecord, StoreError> {
+    let (until_us, level, reason, episode_until_us): BanFields = read(ban)?;
+    let reason = String::from_utf8_lossy(&reason.unwrap_or_default()).into_owned();
+    let ban = (until_us.unwrap_or(0), level.unwrap_or(0), reason);
+    let strikes = entries(strikes)?.into_iter().map(|strike| (strike.at_us, strike.id));
+    Ok(BanRecord::from_redis(ban, episode_until_us.unwrap_or(0), strikes))
 }

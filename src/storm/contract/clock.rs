@@ -54,7 +54,7 @@ async fn end_is_detected_after_log_expired() {
     world.advance(3_600 * SECOND).await;
     // The test clock does not expire keys, so the log is deleted.
     let server = world.clock.server().unwrap();
-    server.run::<()>(&["DEL", "tsw:{=lobby}:default:5/10s:storm:log"]).await;
+    server.run::<()>(&["DEL", "clock:{=lobby}:default:5/10s:storm:log"]).await;
     let ended = Ended { ago: us(3_594 * SECOND), lasted: us(10 * SECOND), peak: 7 };
     assert_eq!(world.record().await.ended, Some(ended));
     let last = world.record_all(5).await;
@@ -72,7 +72,7 @@ async fn every_key_has_a_ttl_if_clock_steps_back() {
         world.advance(SECOND).await;
         let server = world.clock.server().unwrap();
         for (part, most) in [("log", 11_000), ("state", 24 * 3_600_000 + 11_000)] {
-            let key = format!("tsw:{{=lobby}}:default:5/10s:storm:{part}");
+            let key = format!("clock:{{=lobby}}:default:5/10s:storm:{part}");
             let ttl: i64 = server.run(&["PTTL", &key]).await;
             assert!(ttl == -2 || (1..=most).contains(&ttl), "{part}: {ttl}");
         }

@@ -85,8 +85,8 @@ async fn peek_records_nothing(mut world: World) {
     }
     assert_eq!(world.record().await.count, 1);
     if let Some(server) = world.clock.server() {
-        let keys: Vec<String> = server.run(&["KEYS", "tsw:*"]).await;
-        assert_eq!(keys, ["tsw:{=lobby}:default:5/10s:storm:log"], "no storm, so no state");
+        let keys: Vec<String> = server.run(&["KEYS", "clock:{*"]).await;
+        assert_eq!(keys, ["clock:{=lobby}:default:5/10s:storm:log"], "no storm, so no state");
     }
 }
 

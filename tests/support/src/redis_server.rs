@@ -120,6 +120,14 @@ impl Redis {
         self.ready().await;
     }
 
+    /// Returns the names of all keys but the marks of the stores.
+    pub async fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.run(&["KEYS", "*"]).await;
+        keys.retain(|key| !key.ends_with(":mark"));
+        keys.sort();
+        keys
+    }
+
     /// Returns how many entries a log has.
     pub async fn entries(&self, log: &str) -> usize {
         self.run(&["ZCARD", log]).await

@@ -10,12 +10,12 @@ use crate::{Cluster, MASTER, Redis, Sentinels};
 impl Redis {
     /// Makes a store with a connection of its own.
     pub async fn store(&self) -> RedisStore {
-        patient().connection(self.connection().await)
+        patient().connect(self.url()).await.unwrap()
     }
 
     /// Makes a store without the deny cache.
     pub async fn store_without_deny_cache(&self) -> RedisStore {
-        patient().deny_cache(false).connection(self.connection().await)
+        patient().deny_cache(false).connect(self.url()).await.unwrap()
     }
 }
 

@@ -1,9 +1,8 @@
 //! A store that answers as a test wants.
 
+use tower_sliding_window::Explanation;
 use tower_sliding_window::StoreError;
-use tower_sliding_window::store::{
-    Check, Explanation, LogId, LogSnapshot, Outcome, Restored, Store, StoreFuture,
-};
+use tower_sliding_window::store::{Check, LogId, Outcome, Store, StoreFuture};
 
 /// Responses each check by a function, and keeps nothing.
 #[derive(Clone)]
@@ -29,10 +28,6 @@ where
     fn settle(&self, _: &Check, _: u32) -> StoreFuture<bool> {
         (self.1)();
         StoreFuture::ready(Ok(true))
-    }
-
-    fn restore(&self, _: &LogId, _: &LogSnapshot) -> StoreFuture<Restored> {
-        StoreFuture::ready(Ok(Restored::default()))
     }
 
     fn reset(&self, _: &[LogId]) -> StoreFuture<()> {

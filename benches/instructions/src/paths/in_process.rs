@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tower_sliding_window::store::{Check, DenyCache, LogId, Store};
+use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{Limiter, MemoryStore, Policy, TopOffenders};
 
 use super::{LIMIT, five_a_minute, keys, now};
@@ -103,10 +103,4 @@ pub(super) fn offenders_new_key_denial(times: u32, _: &str) {
         (0..LIMIT).for_each(|_| assert!(is_admitted(key)));
     }
     keys.iter().take(times as usize).for_each(|key| assert!(!is_admitted(key)));
-}
-
-pub(super) fn deny_cache_denial(times: u32, _: &str) {
-    let cache = DenyCache::new(MemoryStore::new()).max_age(std::time::Duration::from_secs(60));
-    let checks = Checks::new(cache);
-    denial(times, |key| checks.is_admitted(key));
 }

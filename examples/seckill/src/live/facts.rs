@@ -1,6 +1,7 @@
 //! [`Facts`]: what is read now and then for the live page, and not counted.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ pub(crate) enum StoreKind {
 /// Where the facts are read.
 pub(crate) struct Source {
     pub(crate) store: StoreKind,
-    pub(crate) shop: Shop,
+    pub(crate) shop: Arc<Shop>,
     pub(crate) skus: Vec<Sku>,
     pub(crate) bans: Bans,
 }

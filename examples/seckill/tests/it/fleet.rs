@@ -24,7 +24,7 @@ async fn two_servers_admit_five_of_a_thousand() {
     let answers = rush(&servers, (0..1000).map(|_| "alice".to_owned())).await;
     let counts = [201, 409, 429].map(|status| count(&answers, status));
     assert_eq!(counts, [1, 4, 995]);
-    assert_eq!(redis.run::<usize>(&["ZCARD", "seckill:{=alice}:user"]).await, 5);
+    assert_eq!(redis.run::<usize>(&["ZCARD", "seckill:{=alice}:user:60s"]).await, 5);
 }
 
 #[tokio::test]
@@ -68,8 +68,11 @@ async fn a_restart_keeps_stock_and_orders() {
     let mut keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
     keys.sort();
     let records = ["shop:{iphone}:buyers", "shop:{iphone}:orders", "shop:{iphone}:stock"];
-    let logs = ["shop:{=alice}:user", "shop:{=bob}:user"];
-    assert_eq!(keys, [&["shop:policies:configured"], &logs[..], &records[..]].concat());
+    let logs = ["shop:{=alice}:user:60s", "shop:{=bob}:user:60s"];
+    assert_eq!(
+        keys,
+        [&["shop:mark", "shop:policies:configured"], &logs[..], &records[..]].concat()
+    );
     for key in records {
         assert_eq!(ttl(&redis, key.as_bytes()).await, -1, "{key} is a record");
     }

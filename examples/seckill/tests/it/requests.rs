@@ -58,8 +58,8 @@ fn cases() -> Vec<Case> {
         by("every script", "Lysistrata-Λυσιστράτη-利西翠姐-🕊", 201),
         by("a comma", "Lysistrata, Lampito", 201),
         by("braces", "{Lysistrata}{}", 201),
-        by("the name of another's log", "Lampito}:user", 201),
-        by("its escaped name", "Lampito%7D:user", 201),
+        by("the name of another's log", "Lampito}:user:60s", 201),
+        by("its escaped name", "Lampito%7D:user:60s", 201),
         by("commands", "Lysistrata; FLUSHALL *1 $8 $(id) `id` ../../ %s%n", 201),
         by("NUL", "Lysi\0strata", 400),
         by("a carriage return", "Lysi\rstrata", 400),
@@ -134,8 +134,9 @@ async fn hold(flags: &[&str], cases: &[Case]) {
         let shown = key.escape_ascii().to_string();
         if let Some(record) = shown.strip_prefix("seckill:{iphone}:") {
             assert!(["stock", "buyers", "orders"].contains(&record), "{shown}");
-        } else if shown != "seckill:policies:configured" {
-            assert!(shown.starts_with("seckill:{=") && shown.ends_with(['r', 'p']), "{shown}");
+        } else if !["seckill:policies:configured", "seckill:mark"].contains(&&*shown) {
+            let is_log = shown.ends_with("}:user:60s") || shown.ends_with("}:ip:60s");
+            assert!(shown.starts_with("seckill:{=") && is_log, "{shown}");
             assert!((1..=61).contains(&ttl(&redis, &key).await), "{shown}");
         }
     }

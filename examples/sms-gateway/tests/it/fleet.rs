@@ -12,10 +12,12 @@ use crate::{
 #[tokio::test]
 async fn two_servers_hold_a_receiver_to_one_policy() {
     let redis = Redis::start().await;
-    let flags = ["--redis", &redis.url(), "--receiver-limit", "7/1h"];
+    let hour = ["--institution-limit", "99/1h", "--channel-limit", "99/1h"];
+    let url = redis.url();
+    let flags = [&["--redis", &url, "--receiver-limit", "7/1h"][..], &hour].concat();
     let servers = [(); 2].map(|()| start(&flags));
     assert_eq!(sent_by_both(&servers, 60, ALICE).await, 7);
-    for log in ["{=+491701234567}:receiver", "{=bank}:institution", "{=otp}:channel"] {
+    for log in ["{=+491701234567}:receiver:1h", "{=bank}:institution:1h", "{=otp}:channel:1h"] {
         assert_eq!(redis.run::<usize>(&["ZCARD", &format!("sms:{log}")]).await, 7, "{log}");
     }
 }
@@ -36,8 +38,12 @@ async fn change_holds_on_every_server_and_restart() {
 
     for key in redis.run::<Vec<String>>(&["KEYS", "*"]).await {
         let ttl: i64 = redis.run(&["TTL", &key]).await;
-        let month = 30 * 24 * 3600;
-        let expected = if key == "gate:policies" { month - 600..=month } else { 1..=3601 };
+        let (day, month) = (24 * 3600, 30 * 24 * 3600);
+        let expected = match &*key {
+            "gate:policies" => month - 600..=month,
+            "gate:mark" => day - 600..=day,
+            _ => 1..=3601,
+        };
         assert!(expected.contains(&ttl), "{key} has {ttl}");
     }
     redis.run::<()>(&["EXPIRE", "gate:policies", "100"]).await;
@@ -89,7 +95,7 @@ async fn a_server_outlives_its_redis_and_takes_it_back() {
 async fn on_a_cluster_levels_and_policies_hold() {
     let cluster = Cluster::start().await;
     let urls: Vec<String> = cluster.nodes.iter().map(Redis::url).collect();
-    let mut flags = vec!["--receiver-limit", "7/1h"];
+    let mut flags = vec!["--receiver-limit", "7/1h", "--institution-limit", "99/1h"];
     urls.iter().for_each(|url| flags.extend(["--redis", url]));
     let servers = [(); 2].map(|()| start(&flags));
     assert_eq!(sent_by_both(&servers, 40, ALICE).await, 7);
@@ -115,7 +121,7 @@ async fn messages_and_policies_outlive_a_master() {
     let server = start(&flags);
     assert_eq!(put(&server, "/policies/receiver", "2/1h").await.status, 200);
     assert_eq!(sms(&server, "bank", ALICE).await.status, 202);
-    let log = format!("sms:{{={ALICE}}}:receiver");
+    let log = format!("sms:{{={ALICE}}}:receiver:1h");
     let replicated = async |key: &str| watched.replica.run::<u32>(&["EXISTS", key]).await == 1;
     eventually("it comes about", async || {
         replicated("sms:policies").await && replicated(&log).await

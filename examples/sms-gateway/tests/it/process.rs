@@ -80,7 +80,7 @@ async fn a_client_that_leaves_early_leaves_no_trace() {
         shown(&server, "/refusals").await["institutions"]["bank"]["total"]["global"] == 1
     })
     .await;
-    let bank = ["ZCARD", "sms:{=bank}:institution"];
+    let bank = ["ZCARD", "sms:{=bank}:institution:1h"];
     eventually("no trace is left", async || redis.run::<usize>(&bank).await == 1).await;
 }
 

@@ -1,34 +1,10 @@
-//! [`BanStore`]: where bans are kept.
+//! [`Ban`] and [`BanPage`]: what a store returns of the bans of a policy.
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::{LogId, StoreFuture};
 use crate::key::Key;
-use crate::policy::Policy;
-
-/// Gives [`Bans`](crate::Bans) access to the bans of a store.
-///
-/// Both stores of this crate implement it.
-pub trait BanStore: Send + Sync + 'static {
-    /// Returns the ban of a log's key, or `None` if the key is not banned.
-    fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>>;
-
-    /// Bans a log's key for `duration`, unless its present ban lasts longer. Returns the ban that is in
-    /// effect afterwards.
-    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban>;
-
-    /// Deletes the ban, the strikes and the level of a log's key. Returns whether there were any.
-    fn lift(&self, log: &LogId) -> StoreFuture<bool>;
-
-    /// Returns a page of about `count` keys that are banned under a policy.
-    ///
-    /// The first page begins at [`BanCursor::default`]. A key that is banned while all pages are read
-    /// is in one of them.
-    fn page(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage>;
-}
 
 /// A ban in effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,24 +70,6 @@ impl FromStr for BanCursor {
         let only_digits = text.bytes().all(|byte| byte.is_ascii_digit());
         let position = text.parse().ok().filter(|_| only_digits).map(Self);
         position.ok_or_else(|| ParseBanCursorError { text: text.to_owned() })
-    }
-}
-
-impl<S: BanStore + ?Sized> BanStore for Arc<S> {
-    fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
-        (**self).ban(log)
-    }
-
-    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
-        (**self).impose(log, duration, reason)
-    }
-
-    fn lift(&self, log: &LogId) -> StoreFuture<bool> {
-        (**self).lift(log)
-    }
-
-    fn page(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage> {
-        (**self).page(policy, cursor, count)
     }
 }
 

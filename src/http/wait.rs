@@ -11,7 +11,7 @@ use super::config::Config;
 use super::rejection::Rejection;
 use crate::store::{conclude, report};
 use crate::waiting::{Bounds, Ended, until_admitted};
-use crate::window::{Decision, Undecided};
+use crate::window::{Check, Decision};
 
 /// A wait, which ends with the head of its request.
 pub(super) type Wait = Pin<Box<dyn Future<Output = (Parts, Waited)> + Send>>;
@@ -31,14 +31,14 @@ enum Stop {
 }
 
 /// Waits until a request is admitted, or denies it. If the future is dropped, the request does not count.
-pub(super) fn wait(check: Undecided, head: Parts, config: Arc<Config>) -> Wait {
+pub(super) fn wait(check: Check, head: Parts, config: Arc<Config>) -> Wait {
     Box::pin(async move {
         let waited = decide(check, &head, &config).await;
         (head, waited)
     })
 }
 
-async fn decide(check: Undecided, head: &Parts, config: &Config) -> Waited {
+async fn decide(check: Check, head: &Parts, config: &Config) -> Waited {
     // Anew, because policies may have been replaced.
     let again = |_: &_| match config.check(head) {
         Ok(Some(check)) => Ok(check),
@@ -62,7 +62,7 @@ async fn decide(check: Undecided, head: &Parts, config: &Config) -> Waited {
 }
 
 /// Denies a request behind others that wait, without a check that would overtake them.
-async fn deny_behind_others(check: Undecided, config: &Config) -> Waited {
+async fn deny_behind_others(check: Check, config: &Config) -> Waited {
     if let Some(denied) = config.waiting.denial_behind(&check) {
         let decision = Decision::Denied(denied);
         report(&decision, false);

@@ -1,0 +1,145 @@
+//! A [`MemoryStore`] as the local logs of a [`RedisStore`](crate::RedisStore): records what Redis has
+//! decided, and tells what this process knows.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::{MemoryStore, ban_record_key};
+use crate::error::StoreError;
+use crate::time::micros;
+use crate::window::{Check, LogId, LogOutcome};
+
+/// A ban that this process has imposed or seen.
+pub(in crate::store) struct BanSnapshot {
+    pub(in crate::store) remaining: Duration,
+    pub(in crate::store) reason: String,
+    /// How long ago the process imposed the ban or last saw it in Redis.
+    pub(in crate::store) age: Duration,
+    /// The timestamp of Redis when the process last saw the ban there.
+    pub(in crate::store) store_timestamp: Option<Duration>,
+}
+
+impl MemoryStore {
+    /// Records a request in all of its logs, as admitted at an instant, whatever the quotas are. `loss` is
+    /// the number of losses of data before it was admitted.
+    pub(in crate::store) fn record(
+        &self,
+        check: &Check,
+        at: Instant,
+        loss: u64,
+    ) -> Result<(), StoreError> {
+        let at_us = micros(at.saturating_duration_since(self.0.epoch));
+        let recorded = self.0.with_room(|| self.0.try_record(check, at_us, loss));
+        self.report();
+        recorded
+    }
+
+    /// Returns whether a log holds more entries than a quota allows.
+    pub(in crate::store) fn holds_too_many(&self, check: &Check) -> bool {
+        let outcome = self.decide(&check.at_cost(0), false);
+        outcome.is_ok_and(|outcome| outcome.logs().iter().any(LogOutcome::denies))
+    }
+
+    /// Returns whether a request is recorded in all of its logs.
+    pub(in crate::store) fn holds(&self, check: &Check) -> bool {
+        check.logs.iter().all(|log| {
+            let (hash, shard) = self.0.lock_one(log);
+            let slot = shard.find(hash, log);
+            let retention_us = log.policy.retention_us();
+            slot.is_some_and(|slot| {
+                shard.log(slot).entries.find(check.id, self.0.now_us(), retention_us).is_some()
+            })
+        })
+    }
+
+    /// Returns whether Redis may have lost a log: the number of losses is higher than when Redis was last
+    /// known to have it.
+    pub(in crate::store) fn has_unseen_loss(&self, log: &LogId, losses: u64) -> bool {
+        let (hash, shard) = self.0.lock_one(log);
+        shard.find(hash, log).is_some_and(|slot| shard.log(slot).loss < losses)
+    }
+
+    /// Takes note that Redis may have lost a log.
+    pub(in crate::store) fn see_loss(&self, log: &LogId, losses: u64) {
+        let (hash, mut shard) = self.0.lock_one(log);
+        if let Some(slot) = shard.find(hash, log) {
+            let stored = shard.log_mut(slot);
+            stored.loss = stored.loss.max(losses);
+        }
+    }
+
+    /// Returns a part of a log: the requests after the timestamp `after_us` that take about `most` places,
+    /// oldest first, each with its places and when it was admitted. The second value is the `after_us` of
+    /// the next part, or `None` if this is the last one.
+    pub(in crate::store) fn entries_after(
+        &self,
+        log: &LogId,
+        after_us: Option<u64>,
+        most: usize,
+    ) -> (Vec<(Uuid, u32, Instant)>, Option<u64>) {
+        let (hash, shard) = self.0.lock_one(log);
+        let Some(slot) = shard.find(hash, log) else { return (Vec::new(), None) };
+        let now_us = self.0.now_us();
+        let mut entries = shard.log(slot).entries.live(now_us, log.policy.retention_us());
+        if let Some(after_us) = after_us {
+            entries = &entries[entries.partition_point(|entry| entry.at_us <= after_us)..];
+        }
+        let (mut requests, mut last_us) = (Vec::<(Uuid, u32, Instant)>::new(), None);
+        for (places, entry) in entries.iter().enumerate() {
+            // Entries of one timestamp must be in one part.
+            if places >= most && last_us != Some(entry.at_us) {
+                return (requests, last_us);
+            }
+            last_us = Some(entry.at_us);
+            match requests.last_mut() {
+                // The entries of one request have one timestamp.
+                Some((id, places, _)) if *id == entry.id => *places += 1,
+                _ => {
+                    let at = self.0.epoch + Duration::from_micros(entry.at_us);
+                    requests.push((entry.id, 1, at));
+                }
+            }
+        }
+        (requests, None)
+    }
+
+    /// Removes the requests of a log up to an instant, after another process has reset it.
+    pub(in crate::store) fn forget_until(&self, log: &LogId, instant: Instant) {
+        let (hash, mut shard) = self.0.lock_one(log);
+        let reset_us = micros(instant.saturating_duration_since(self.0.epoch));
+        if let Some(slot) = shard.find(hash, log) {
+            shard.log_mut(slot).entries.remove_until(reset_us);
+        }
+    }
+
+    pub(in crate::store) fn ban_snapshot(&self, log: &LogId) -> Option<BanSnapshot> {
+        log.policy.get_penalty()?;
+        let key = ban_record_key(&log.policy, log.key.as_bytes());
+        self.0.ban_records.read(&key, |record, now_us| {
+            let wait_us = record.wait_us(now_us);
+            (wait_us > 0).then(|| BanSnapshot {
+                remaining: Duration::from_micros(wait_us),
+                reason: record.reason.clone(),
+                age: Duration::from_micros(now_us.saturating_sub(record.last_seen_us)),
+                store_timestamp: record.store_timestamp_us.map(Duration::from_micros),
+            })
+        })?
+    }
+
+    /// Imposes a ban that was seen in Redis, at `store_timestamp` on its clock. If there is no room, it is
+    /// not kept: an outage then does not know of it.
+    pub(in crate::store) fn restore_ban(
+        &self,
+        log: &LogId,
+        length: Duration,
+        reason: &str,
+        store_timestamp: Option<Duration>,
+    ) {
+        let _ = self.with_ban_record(log, |record, now_us| {
+            record.impose(now_us, micros(length), reason, log.policy.get_penalty());
+            record.store_timestamp_us = store_timestamp.map(micros);
+        });
+    }
+}

@@ -1,0 +1,237 @@
+//! [`Denials`]: the denials of the last second, which this process repeats from memory.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use ahash::RandomState;
+use quick_cache::sync::Cache;
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use crate::policy::Policy;
+use crate::time::{micros, nanos};
+use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, Strike};
+
+pub(super) const DEFAULT_CAPACITY: usize = 65_536;
+/// Short, because a place can become free by more than time, also in other processes.
+pub(super) const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
+/// The part of its time after which a denial is renewed, so that the requests of a busy key do not
+/// all go to Redis when it expires.
+const RENEWED_AT: f64 = 0.75;
+/// Logs that share a generation only cost each other a denial.
+const GENERATIONS: usize = 1024;
+
+/// The denials of logs, each for one version of a policy.
+///
+/// - A denial holds until the instant before which time alone makes no room, and for at most a second: a
+///   reset, a cancelled request or a lifted ban in another process frees a place too. Under a policy with
+///   a penalty it ends with the episode, so that it hides no strike. The time counts from before the check
+///   was sent, so a denial never holds back a place that time has freed.
+/// - A key that is denied again and again costs Redis about one check a second, however many requests it
+///   sends: one of them renews the denial before it ends.
+/// - Of a request with several logs each full log is found by itself. The outcome has the others as not
+///   read.
+/// - Only a new check of cost 1 in each log is answered: the wait of a higher cost changes when a request
+///   of a lower cost is admitted.
+///
+/// # Interleavings
+///
+/// A denial must not be found after a place became free in this process. What frees one raises the
+/// generation of its log, before the call and after it, and a denial is found only in the generation in
+/// which its check was sent.
+///
+/// - Redis denies, then a reset runs, then the denial arrives. Its generation is an earlier one.
+///   Test: `denial_overtaken_by_a_reset_is_not_cached`.
+/// - A check is sent after a reset has begun, and Redis denies before it resets. The generation is raised
+///   again when the reset has ended.
+/// - Many requests find a denial that is due for renewal. One of them claims it and goes to Redis; the
+///   others are still denied. If that one fails, the denial ends as planned.
+///   Test: `busy_key_costs_one_check_at_a_time`.
+/// - The caller hangs up during a reset. Redis may free the place later than that. A denial then lasts
+///   for up to a second, as if another process had freed the place.
+pub(super) struct Denials {
+    /// Of each log the denials of the policies that share it.
+    cache: Cache<LogId, SmallVec<[Arc<Denial>; 1]>>,
+    hasher: RandomState,
+    generations: Box<[AtomicU64]>,
+    epoch: Instant,
+    max_age: Duration,
+    /// When the last denial ends, or 0 if none was kept since the others had ended. Most services deny
+    /// nothing for most of the time, and then no check looks for a denial.
+    last_ns: AtomicU64,
+}
+
+struct Denial {
+    policy: Arc<Policy>,
+    generation: u64,
+    timestamp: Option<Duration>,
+    outcome: LogOutcome,
+    /// When the denial arrived, in nanoseconds after the epoch, as are the other instants.
+    received_ns: u64,
+    ends_ns: u64,
+    /// When one request goes to Redis to renew the denial, if Redis will deny for longer.
+    renew_ns: Option<u64>,
+    is_renewed: AtomicBool,
+}
+
+impl Denial {
+    /// Returns whether the caller has to renew the denial. Returns `true` once.
+    fn claim_renewal(&self, now_ns: u64) -> bool {
+        self.renew_ns.is_some_and(|renew_ns| renew_ns <= now_ns)
+            && !self.is_renewed.swap(true, Ordering::Relaxed)
+    }
+
+    /// Returns what Redis said, as it is after an age.
+    fn outcome(&self, age: Duration) -> LogOutcome {
+        let elapsed_us = micros(age);
+        let mut outcome = self.outcome.after(elapsed_us);
+        let ban = outcome.ban();
+        let remaining_us = ban.remaining_us.saturating_sub(elapsed_us);
+        outcome.set_ban(BanState { remaining_us, strike: Strike::None, ..ban });
+        outcome
+    }
+}
+
+impl Denials {
+    /// Keeps up to `capacity` denials, each for at most `max_age`. With zero it keeps none.
+    pub(super) fn new(capacity: usize, max_age: Duration) -> Self {
+        Self {
+            cache: Cache::new(capacity),
+            hasher: RandomState::new(),
+            generations: (0..GENERATIONS).map(|_| AtomicU64::new(0)).collect(),
+            epoch: Instant::now(),
+            max_age,
+            last_ns: AtomicU64::new(0),
+        }
+    }
+
+    fn nanos_at(&self, instant: Instant) -> u64 {
+        nanos(instant.saturating_duration_since(self.epoch))
+    }
+
+    fn have_ended(&self, now_ns: u64) -> bool {
+        let last_ns = self.last_ns.load(Ordering::SeqCst);
+        // The exchange fails if a denial that ends later is being kept.
+        last_ns == 0
+            || (last_ns <= now_ns
+                && self
+                    .last_ns
+                    .compare_exchange(last_ns, 0, Ordering::SeqCst, Ordering::SeqCst)
+                    .is_ok())
+    }
+
+    fn generation(&self, log: &LogId) -> &AtomicU64 {
+        &self.generations[self.hasher.hash_one(log) as usize % GENERATIONS]
+    }
+
+    /// Returns the generation of each log, for [`Denials::note`].
+    pub(super) fn generations(&self, logs: &[LogId]) -> SmallVec<[u64; 2]> {
+        logs.iter().map(|log| self.generation(log).load(Ordering::SeqCst)).collect()
+    }
+
+    /// Returns the outcome of a check if a denial of one of its logs still holds, unless a denial has to
+    /// be renewed.
+    pub(super) fn find(&self, check: &Check, now: Instant) -> Option<Outcome> {
+        let now_ns = self.nanos_at(now);
+        if !check.takes_one_place() || check.repeated || self.have_ended(now_ns) {
+            return None;
+        }
+        let (mut outcomes, mut is_denied) = (SmallVec::<[LogOutcome; 1]>::new(), false);
+        let mut timestamp = None;
+        for log in &check.logs {
+            let Some(denial) = self.denial_of(log, now_ns) else {
+                outcomes.push(LogOutcome::unread(&log.policy));
+                continue;
+            };
+            if denial.claim_renewal(now_ns) {
+                return None;
+            }
+            let age = Duration::from_nanos(now_ns.saturating_sub(denial.received_ns));
+            (timestamp, is_denied) = (denial.timestamp.map(|it| it + age), true);
+            outcomes.push(denial.outcome(age));
+        }
+        let mut outcome = Outcome::from_logs(false, outcomes);
+        outcome.timestamp = timestamp;
+        is_denied.then_some(outcome)
+    }
+
+    /// Returns the denial of a log under its policy that still holds.
+    fn denial_of(&self, log: &LogId, now_ns: u64) -> Option<Arc<Denial>> {
+        let denials = self.cache.get(log)?;
+        let denial = denials.into_iter().find(|denial| denial.policy == log.policy)?;
+        let generation = self.generation(log).load(Ordering::SeqCst);
+        (denial.ends_ns > now_ns && denial.generation == generation).then_some(denial)
+    }
+
+    /// Takes note of the outcome of a check by Redis, with the generations of its logs from before it was
+    /// sent: keeps the denials, and drops those whose waits an admission has made longer.
+    pub(super) fn note(
+        &self,
+        check: &Check,
+        outcome: &Outcome,
+        sent: Instant,
+        generations: &[u64],
+    ) {
+        let sent_ns = self.nanos_at(sent);
+        if outcome.admitted {
+            if !self.have_ended(sent_ns) {
+                check.logs.iter().for_each(|log| {
+                    self.cache.remove(log);
+                });
+            }
+            return;
+        }
+        if !check.takes_one_place() || check.repeated {
+            return;
+        }
+        let received_ns = self.nanos_at(Instant::now());
+        for ((log, log_outcome), generation) in
+            check.logs.iter().zip(outcome.logs()).zip(generations)
+        {
+            let wait_us = log_outcome.wait_us();
+            let mut ends_us = wait_us.min(micros(self.max_age));
+            if log.policy.get_penalty().is_some() && !log_outcome.ban().is_banned() {
+                ends_us = ends_us.min(log_outcome.ban().episode_us);
+            }
+            if ends_us == 0 {
+                continue;
+            }
+            let after = |us: u64| sent_ns.saturating_add(us.saturating_mul(1_000));
+            let denial = Denial {
+                policy: log.policy.clone(),
+                generation: *generation,
+                timestamp: outcome.timestamp,
+                outcome: log_outcome.clone(),
+                received_ns,
+                ends_ns: after(ends_us),
+                renew_ns: (ends_us < wait_us).then(|| after((ends_us as f64 * RENEWED_AT) as u64)),
+                is_renewed: AtomicBool::new(false),
+            };
+            // First, so that there is nothing to find once it has passed.
+            self.last_ns.fetch_max(denial.ends_ns, Ordering::SeqCst);
+            let mut denials = self.cache.get(log).unwrap_or_default();
+            denials.retain(|other| {
+                other.policy != denial.policy
+                    && other.generation == denial.generation
+                    && other.ends_ns > received_ns
+            });
+            denials.push(Arc::new(denial));
+            self.cache.insert(log.clone(), denials);
+        }
+    }
+
+    /// Forgets the denials of logs in which a place becomes free, and those still under way.
+    pub(super) fn forget(&self, logs: &[LogId]) {
+        logs.iter().for_each(|log| {
+            self.generation(log).fetch_add(1, Ordering::SeqCst);
+        });
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.cache.len()
+    }
+}

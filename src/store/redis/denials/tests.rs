@@ -1,0 +1,420 @@
+//! Tests of [`Denials`] in front of a store in process, under paused time.
+
+use std::sync::atomic::AtomicUsize;
+
+use tokio::sync::Notify;
+use tokio::time::{advance, sleep};
+
+use super::*;
+use crate::MemoryStore;
+use crate::limiter::Limiter;
+use crate::policy::{Policy, PolicyHandle};
+use crate::quota::Quota;
+use crate::store::{Store, StoreFuture};
+use crate::window::{Decision, Explanation, Strike};
+
+const TICK: Duration = Duration::from_micros(1);
+const A_SECOND: Duration = Duration::from_secs(1);
+
+/// A store that counts its checks, and may take its time to reply.
+#[derive(Clone, Default)]
+struct Counting {
+    store: MemoryStore,
+    checks: Arc<AtomicUsize>,
+    before: Duration,
+    after: Duration,
+    /// If set, replies are held back until it is notified.
+    hold: Option<Arc<Notify>>,
+}
+
+impl Counting {
+    fn checks(&self) -> usize {
+        self.checks.load(Ordering::Relaxed)
+    }
+}
+
+/// Denials in front of a store, used as a [`RedisStore`](crate::RedisStore) uses them.
+#[derive(Clone)]
+struct Cached {
+    store: Counting,
+    denials: Arc<Denials>,
+}
+
+impl Cached {
+    fn new(store: &Counting) -> Self {
+        Self::with(store, DEFAULT_CAPACITY, DEFAULT_MAX_AGE)
+    }
+
+    fn with(store: &Counting, capacity: usize, max_age: Duration) -> Self {
+        Self { store: store.clone(), denials: Arc::new(Denials::new(capacity, max_age)) }
+    }
+}
+
+/// Denials that hold for as long as the store says.
+fn cached(store: &Counting) -> Cached {
+    Cached::with(store, DEFAULT_CAPACITY, Duration::MAX)
+}
+
+impl Store for Cached {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
+        if let Some(denial) = self.denials.find(check, Instant::now()) {
+            return StoreFuture::ready(Ok(denial));
+        }
+        let (this, check) = (self.clone(), check.clone());
+        StoreFuture::later(async move {
+            let (sent, generations) = (Instant::now(), this.denials.generations(&check.logs));
+            this.store.checks.fetch_add(1, Ordering::Relaxed);
+            sleep(this.store.before).await;
+            let outcome = this.store.store.admit(&check).await?;
+            if let Some(hold) = &this.store.hold {
+                hold.notified().await;
+            }
+            sleep(this.store.after).await;
+            this.denials.note(&check, &outcome, sent, &generations);
+            Ok(outcome)
+        })
+    }
+
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
+        self.store.store.peek(check)
+    }
+
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
+        self.store.store.explain(check)
+    }
+
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
+        self.denials.forget(&check.logs);
+        self.store.store.settle(check, cost)
+    }
+
+    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
+        self.denials.forget(logs);
+        self.store.store.reset(logs)
+    }
+}
+
+async fn admit(limiter: &Limiter, key: &str) -> bool {
+    limiter.check(key).await.unwrap().is_admitted()
+}
+
+async fn retry_after(limiter: &Limiter, key: &str) -> Duration {
+    match limiter.check(key).await.unwrap() {
+        Decision::Denied(denied) => denied.retry_after(),
+        Decision::Admitted(_) => panic!("it is admitted"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn denied_key_costs_one_check_until_free() {
+    let store = Counting::default();
+    let limiter = Limiter::new(Quota::per_minute(2), cached(&store));
+    assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
+    for second in 0..60 {
+        assert_eq!(retry_after(&limiter, "alice").await, Duration::from_secs(60 - second));
+        advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(store.checks(), 3, "two admissions and one denial");
+    assert!(admit(&limiter, "alice").await, "on the very tick");
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_reply_causes_no_false_denial() {
+    let slow = Duration::from_millis(300);
+    for (before, after) in [(slow, Duration::ZERO), (Duration::ZERO, slow), (slow, slow)] {
+        let store = Counting { before, after, ..Counting::default() };
+        let limiter = Limiter::new(Quota::per_second(1), cached(&store));
+        let truth = Limiter::new(Quota::per_second(1), store.store.clone());
+        assert!(admit(&limiter, "alice").await);
+        let told_wait = retry_after(&limiter, "alice").await;
+        // The cache denies for as long as that is certain, and names the rest of the wait each time.
+        let mut waited = Duration::ZERO;
+        loop {
+            let checks = store.checks();
+            let decision = limiter.check("alice").await.unwrap();
+            if store.checks() > checks {
+                break;
+            }
+            let left = decision.denied().expect("the cache only denies").retry_after();
+            let truly = truth.peek("alice").await.unwrap().retry_after();
+            assert!(!truly.is_zero(), "the store would have admitted it");
+            assert!(truly <= left, "told_wait {left:?}, which is too short: {truly:?}");
+            assert_eq!(left + waited, told_wait, "the wait counts from when the reply arrived");
+            advance(Duration::from_millis(1)).await;
+            waited += Duration::from_millis(1);
+        }
+        assert!(waited <= told_wait, "the cache denies for {waited:?} of {told_wait:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_is_cached_to_the_microsecond() {
+    let store = Counting::default();
+    let limiter = Limiter::new(Quota::per_second(1), cached(&store));
+    assert!(admit(&limiter, "alice").await);
+    assert_eq!(retry_after(&limiter, "alice").await, Duration::from_secs(1));
+    advance(Duration::from_secs(1) - TICK).await;
+    assert_eq!(retry_after(&limiter, "alice").await, TICK);
+    assert_eq!(store.checks(), 2);
+    advance(TICK).await;
+    assert!(admit(&limiter, "alice").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cache_knows_which_policy_denied() {
+    let store = Counting::default();
+    let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(1)));
+    let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_minute(9)));
+    let limiter = Limiter::new(&user, cached(&store));
+    let check = async |name: &str, address: &str| {
+        limiter.check_all([(&user, name), (&ip, address)]).await.unwrap()
+    };
+    assert!(check("alice", "here").await.is_admitted());
+    assert!(!check("alice", "here").await.is_admitted());
+    let checks = store.checks();
+    for address in ["here", "there", "elsewhere"] {
+        let decision = check("alice", address).await;
+        let names: Vec<_> = decision.denied().unwrap().violated().collect();
+        assert_eq!(names, ["user"], "the user's window follows the user");
+    }
+    assert_eq!(store.checks(), checks);
+    assert!(check("bob", "here").await.is_admitted(), "the address was never full");
+}
+
+/// A denial at a cost of 1 does not say how long a higher cost waits in another log.
+#[tokio::test(start_paused = true)]
+async fn different_costs_go_to_the_store() {
+    let store = Counting::default();
+    let user = PolicyHandle::new(Policy::new("user").quota(Quota::new(1, A_SECOND * 5)));
+    let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_minute(3)));
+    let limiter = Limiter::new(&user, cached(&store));
+    let check =
+        async |cost| limiter.check_all([(&user, "alice", 1), (&ip, "here", cost)]).await.unwrap();
+    assert!(check(1).await.is_admitted());
+    assert_eq!(check(1).await.usage().retry_after(), A_SECOND * 5, "this denial is cached");
+    for checks in 3..6 {
+        let decision = check(3).await;
+        assert_eq!(store.checks(), checks);
+        assert_eq!(decision.usage().retry_after(), A_SECOND * 60);
+        assert_eq!(decision.denied().unwrap().violated().collect::<Vec<_>>(), ["user", "ip"]);
+    }
+    advance(A_SECOND * 5).await;
+    assert!(check(2).await.is_admitted());
+    assert!(!check(1).await.is_admitted(), "the admission has dropped the denial");
+    assert_eq!(store.checks(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cache_follows_policy_reset_and_cancel() {
+    let store = Counting::default();
+    let policy = PolicyHandle::new(Quota::per_minute(1));
+    let limiter = Limiter::new(&policy, cached(&store));
+
+    let first = limiter.check("alice").await.unwrap();
+    assert!(!admit(&limiter, "alice").await);
+    policy.set(Quota::per_minute(2)).unwrap();
+    assert!(admit(&limiter, "alice").await);
+
+    assert!(!admit(&limiter, "alice").await);
+    limiter.cancel(first.admitted().unwrap()).await.unwrap();
+    assert!(admit(&limiter, "alice").await);
+
+    assert!(!admit(&limiter, "alice").await);
+    limiter.reset("alice").await.unwrap();
+    assert!(admit(&limiter, "alice").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_overtaken_by_a_reset_is_not_cached() {
+    let hold = Arc::new(Notify::new());
+    let mut store = Counting::default();
+    let direct = Limiter::new(Quota::per_minute(1), store.store.clone());
+    assert!(admit(&direct, "alice").await);
+
+    store.hold = Some(hold.clone());
+    let limiter = Limiter::new(Quota::per_minute(1), cached(&store));
+    let denied = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.check("alice").await.unwrap().is_admitted() }
+    });
+    sleep(TICK).await; // the store has denied, its reply is under way
+    limiter.reset("alice").await.unwrap();
+    hold.notify_one();
+    assert!(!denied.await.unwrap());
+
+    hold.notify_one();
+    assert!(admit(&limiter, "alice").await, "nothing but the overtaken reply denies it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lower_cost_is_not_denied_for_a_higher_one() {
+    let store = Counting::default();
+    let limiter = Limiter::new(Quota::per_minute(5), cached(&store));
+    assert!(limiter.check_cost("alice", 3).await.unwrap().is_admitted());
+    assert!(!limiter.check_cost("alice", 3).await.unwrap().is_admitted());
+    assert!(limiter.check_cost("alice", 2).await.unwrap().is_admitted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_is_cached_for_a_second_at_most() {
+    let store = Counting::default();
+    let here = Limiter::new(Quota::per_minute(1), Cached::new(&store));
+    let there = Limiter::new(Quota::per_minute(1), Cached::new(&store));
+    let admitted = there.check("alice").await.unwrap();
+    assert!(!admit(&here, "alice").await);
+    there.cancel(admitted.admitted().unwrap()).await.unwrap();
+    advance(Duration::from_millis(750) - TICK).await;
+    assert!(!admit(&here, "alice").await);
+    advance(Duration::from_millis(250) + TICK).await;
+    assert!(admit(&here, "alice").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_key_costs_one_check_at_a_time() {
+    let store = Counting { after: Duration::from_millis(20), ..Counting::default() };
+    let limiter = Limiter::new(Quota::per_hour(1), Cached::new(&store));
+    assert!(admit(&limiter, "alice").await);
+    assert!(!admit(&limiter, "alice").await);
+    let checks = store.checks();
+    let mut requests = tokio::task::JoinSet::new();
+    for _ in 0..1_000 {
+        for _ in 0..10 {
+            let limiter = limiter.clone();
+            requests.spawn(async move { admit(&limiter, "alice").await });
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(requests.join_all().await.iter().all(|admitted| !admitted));
+    let more = store.checks() - checks;
+    assert!((10..=14).contains(&more), "{more} checks in ten seconds, of 10,000 requests");
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_denial_stays_gone_with_its_policy() {
+    let store = Counting::default();
+    let policy = PolicyHandle::new("2/10s".parse::<Policy>().unwrap());
+    let limiter = Limiter::new(&policy, cached(&store));
+    assert!(admit(&limiter, "alice").await);
+    advance(Duration::from_millis(300)).await;
+    assert!(admit(&limiter, "alice").await);
+    assert!(!admit(&limiter, "alice").await);
+    policy.set("3/10s".parse::<Policy>().unwrap()).unwrap();
+    assert!(admit(&limiter, "alice").await);
+    policy.set("2/10s".parse::<Policy>().unwrap()).unwrap();
+    advance(Duration::from_millis(100)).await;
+    let decision = limiter.check("alice").await.unwrap();
+    let told_wait = decision.denied().unwrap().retry_after();
+    assert_eq!(told_wait, Duration::from_millis(9_900), "the second admission has to leave");
+}
+
+#[tokio::test(start_paused = true)]
+async fn admission_ends_the_cached_denial() {
+    let store = Counting::default();
+    let limiter = Limiter::new("2/10s".parse::<Policy>().unwrap(), cached(&store));
+    let elsewhere = Limiter::new("2/10s".parse::<Policy>().unwrap(), store.store);
+    for _ in 0..2 {
+        assert!(admit(&limiter, "alice").await);
+    }
+    assert!(!admit(&limiter, "alice").await);
+    elsewhere.reset("alice").await.unwrap();
+    advance(Duration::from_millis(500)).await;
+    assert!(limiter.check_cost("alice", 2).await.unwrap().is_admitted());
+    let decision = limiter.check("alice").await.unwrap();
+    assert_eq!(decision.denied().unwrap().retry_after(), Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn admitted_renewal_ends_the_denial() {
+    let store = Counting::default();
+    let policy: Policy = "2/10s".parse().unwrap();
+    let limiter = Limiter::new(policy.clone(), Cached::new(&store));
+    assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
+    assert!(!admit(&limiter, "alice").await);
+    Limiter::new(policy, store.store.clone()).reset("alice").await.unwrap();
+    assert!(!admit(&limiter, "alice").await, "another process has reset the log");
+    advance(Duration::from_millis(800)).await;
+    assert!(admit(&limiter, "alice").await, "the renewal");
+    assert!(admit(&limiter, "alice").await, "the other place");
+    assert_eq!(retry_after(&limiter, "alice").await, Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cache_keeps_to_its_capacity() {
+    let store = Counting::default();
+    let limiter = Limiter::new(Quota::per_minute(1), Cached::with(&store, 100, Duration::MAX));
+    for key in 0..1000 {
+        let key = key.to_string();
+        assert!(admit(&limiter, &key).await);
+        assert!(!admit(&limiter, &key).await);
+    }
+    let checks = store.checks();
+    for key in 0..1000 {
+        assert!(!admit(&limiter, &key.to_string()).await);
+    }
+    assert!(store.checks() - checks >= 850, "at most 100 and some were remembered");
+}
+
+/// Two routes have policies of one name with different limits.
+#[tokio::test(start_paused = true)]
+async fn each_policy_of_a_log_has_its_own_denial() {
+    let store = Counting::default();
+    let cache = cached(&store);
+    let limiter =
+        |limit| Limiter::new(Policy::new("user").quota(Quota::per_minute(limit)), cache.clone());
+    let (one, two) = (limiter(1), limiter(2));
+    assert!(admit(&one, "alice").await && admit(&two, "alice").await);
+    for _ in 0..100 {
+        assert!(!admit(&one, "alice").await && !admit(&two, "alice").await);
+    }
+    assert_eq!(store.checks(), 4, "two admissions and two denials");
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_from_memory_shows_only_what_it_knows() {
+    let store = Counting::default();
+    let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(1)));
+    let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_minute(9)));
+    let limiter = Limiter::new(&user, cached(&store));
+    let check = async || limiter.check_all([(&user, "alice"), (&ip, "here")]).await.unwrap();
+    assert!(check().await.is_admitted());
+    for is_read in [true, false] {
+        let denied = check().await;
+        let read: Vec<bool> = denied.usage().logs().map(|(_, outcome)| outcome.is_read()).collect();
+        assert_eq!(read, [true, is_read]);
+    }
+}
+
+/// A denial that is repeated from memory must not hide the strike after an episode.
+#[tokio::test(start_paused = true)]
+async fn memory_hides_no_strike() {
+    let policy = Policy::new("user").quota(Quota::new(1, A_SECOND * 60));
+    let policy = Arc::new(policy.penalty("100/24h:1m".parse().unwrap()));
+    let strikes = async |store: Arc<dyn Store>| {
+        let mut strikes = 0;
+        for _ in 0..3_000 {
+            let log = LogId::new(policy.clone(), "mallory");
+            let outcome = store.admit(&Check::new([log])).await.unwrap();
+            let counted = outcome.logs().iter().filter(|it| it.ban().strike() == Strike::Counted);
+            strikes += counted.count();
+            sleep(Duration::from_millis(100)).await;
+        }
+        strikes
+    };
+    let truth = strikes(Arc::new(MemoryStore::new())).await;
+    assert_eq!(truth, 5, "in five minutes");
+    let store = Counting::default();
+    assert_eq!(strikes(Arc::new(Cached::new(&store))).await, truth);
+    assert!(store.checks() < 500, "{} checks", store.checks());
+}
+
+#[tokio::test(start_paused = true)]
+async fn remembered_ban_gets_shorter() {
+    let policy = Policy::new("user").quota(Quota::per_minute(1));
+    let policy = policy.penalty("1/10m:5m".parse().unwrap());
+    let limiter = Limiter::new(policy, Cached::new(&Counting::default()));
+    assert!(admit(&limiter, "mallory").await);
+    let told = retry_after(&limiter, "mallory").await;
+    let half = Duration::from_millis(500);
+    sleep(half).await;
+    assert_eq!(retry_after(&limiter, "mallory").await, told - half);
+}

@@ -1,0 +1,171 @@
+//! Checks of logs in several Cluster slots, one slot after the other.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::Inner;
+use super::requests::Mode;
+use crate::error::StoreError;
+use crate::window::{Check, LogId, LogOutcome, Outcome};
+
+/// The part of a check whose logs share a slot, because they have one key.
+struct Part {
+    check: Arc<Check>,
+    indices: SmallVec<[usize; 2]>,
+}
+
+fn split(check: &Check) -> SmallVec<[Part; 2]> {
+    let logs = &check.logs;
+    let mut of_keys: SmallVec<[SmallVec<[usize; 2]>; 2]> = SmallVec::new();
+    for (index, log) in logs.iter().enumerate() {
+        match of_keys.iter_mut().find(|indices| logs[indices[0]].key == log.key) {
+            Some(indices) => indices.push(index),
+            None => of_keys.push(smallvec::smallvec![index]),
+        }
+    }
+    let part = |indices: SmallVec<[usize; 2]>| {
+        let check = Arc::new(check.part(|index| indices.contains(&index)));
+        Part { check, indices }
+    };
+    of_keys.into_iter().map(part).collect()
+}
+
+fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
+    let admitted = outcomes.iter().all(|outcome| outcome.admitted);
+    // The latest: the request is not admitted before all logs have recorded it.
+    let timestamp = outcomes.iter().filter_map(|outcome| outcome.timestamp).max();
+    let empty = |log: &LogId| LogOutcome::empty(&log.policy);
+    let mut logs: SmallVec<[LogOutcome; 1]> = check.logs.iter().map(empty).collect();
+    for (part, mut outcome) in parts.iter().zip(outcomes) {
+        if outcome.admitted && !admitted {
+            // The state after the cancellation.
+            for ((_, cost), log) in part.check.costs().zip(outcome.logs_mut()) {
+                for state in log.states_mut() {
+                    (state.remaining, state.wait_us) = (state.remaining + cost, 0);
+                }
+            }
+        }
+        for (index, log) in part.indices.iter().zip(outcome.logs()) {
+            logs[*index] = log.clone();
+        }
+    }
+    let mut merged = Outcome::from_logs(admitted, logs);
+    merged.timestamp = timestamp;
+    merged
+}
+
+/// Returns whether a check has logs in several slots.
+pub(super) fn is_split(check: &Check) -> bool {
+    check.logs.iter().any(|log| log.key != check.logs[0].key)
+}
+
+// If a later key denies, the request is cancelled in the logs of the earlier keys, so that it does not
+// stay in only some of its logs. Until then the earlier logs hold a request that will not pass.
+//
+// # Interleavings
+//
+// - Another check of an earlier log arrives before the cancellation. It may be denied because of a request
+//   that does not pass: too few are admitted for the length of a round trip, never too many. Then the
+//   denials of all logs of the check are forgotten. Test: `rolled_back_request_leaves_no_denial`.
+// - A client hangs up between two keys. The calls run in a task of their own, which finishes or cancels
+//   what it began. Test: `a_hang_up_leaves_no_trace_in_any_slot`.
+// - A node fails after a log has denied. The denial stands, and if a cancellation has failed, the request
+//   is cancelled later. Tests: `denial_stands_if_a_later_node_is_silent` and
+//   `denial_stands_if_its_rollback_fails`.
+// - A node fails after earlier logs have admitted. They are cancelled, and the failure policy decides.
+// - The runtime ends between two keys. The request may stay in the earlier logs for one window: too few
+//   are admitted, never too many.
+impl Inner {
+    /// Decides on a check whose logs are in several slots.
+    pub(super) async fn admit_in_turn(
+        self: Arc<Self>,
+        check: Arc<Check>,
+    ) -> Result<Outcome, StoreError> {
+        let task = tokio::spawn(async move { self.admit_parts(&check).await });
+        task.await.unwrap_or_else(|error| {
+            let source = StoreError::Protocol { message: error.to_string() };
+            Err(StoreError::Uncertain { source: Box::new(source) })
+        })
+    }
+
+    async fn admit_parts(&self, check: &Check) -> Result<Outcome, StoreError> {
+        let parts = split(check);
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
+        let mut denied = false;
+        for part in &parts {
+            // After a denial nothing more is recorded, but the outcome names every log that denies.
+            let result = match denied {
+                true => self.check_once(part.check.clone(), Mode::Peek).await,
+                false => self.check(part.check.clone()).await,
+            };
+            match result {
+                Ok(outcome) => {
+                    denied |= !outcome.admitted;
+                    outcomes.push(outcome);
+                }
+                // One denial decides. The outcome then has the logs of this node as unread.
+                Err(_) if denied => {
+                    let logs = part.check.logs.iter().map(|log| LogOutcome::unread(&log.policy));
+                    outcomes.push(Outcome::new(false, logs));
+                }
+                Err(error) if outcomes.is_empty() => return Err(error),
+                Err(error) => {
+                    // What decides instead begins with a request that no log has.
+                    let is_done = self.cancel_parts(parts.iter().take(outcomes.len())).await;
+                    return match is_done && !error.may_have_counted() {
+                        true => Err(error),
+                        false => Err(StoreError::Uncertain { source: Box::new(error) }),
+                    };
+                }
+            }
+        }
+        if denied {
+            let recorded = parts.iter().zip(&outcomes).take_while(|(_, outcome)| outcome.admitted);
+            let recorded: Vec<&Part> = recorded.map(|(part, _)| part).collect();
+            if !recorded.is_empty() {
+                if !self.cancel_parts(recorded.into_iter()).await {
+                    // If there is no room in the journal, the denial still stands: another log is full.
+                    let _ = self.journal_cancellation(check);
+                }
+                self.denials.forget(&check.logs);
+            }
+        }
+        Ok(merge(check, &parts, outcomes))
+    }
+
+    /// Cancels a request in some of its parts. Returns whether Redis has done so.
+    async fn cancel_parts(&self, parts: impl Iterator<Item = &Part>) -> bool {
+        let mut is_done = true;
+        for part in parts {
+            is_done &= self.settle_in_redis(part.check.clone(), 0).await.is_ok();
+        }
+        is_done
+    }
+
+    pub(super) async fn peek_in_turn(&self, check: &Check) -> Result<Outcome, StoreError> {
+        let parts = split(check);
+        let mut outcomes = Vec::with_capacity(parts.len());
+        for part in &parts {
+            let mut outcome = self.check_once(part.check.clone(), Mode::Peek).await?;
+            // Keeps `merge` from adding the cost of a cancelled request.
+            outcome.admitted = true;
+            outcomes.push(outcome);
+        }
+        let mut outcome = merge(check, &parts, outcomes);
+        outcome.admitted = outcome.fits();
+        Ok(outcome)
+    }
+
+    pub(super) async fn settle_in_turn(
+        &self,
+        check: &Check,
+        cost: u32,
+    ) -> Result<bool, StoreError> {
+        let mut was_there = false;
+        for part in &split(check) {
+            was_there |= self.settle_in_redis(part.check.clone(), cost).await?;
+        }
+        Ok(was_there)
+    }
+}

@@ -1,0 +1,406 @@
+//! [`Journal`]: what Redis does not know yet, log by log.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use ahash::RandomState;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::error::StoreError;
+use crate::store::fill::Fill;
+use crate::telemetry::{self, Filled};
+use crate::window::{Check, LogId};
+
+/// How long after a failed write no check waits for another one. The background task tries again sooner,
+/// unless there are very many logs. On a Cluster a single node may fail, and the requests of its logs must
+/// not each wait for a timeout.
+const RETRY_PAUSE: Duration = Duration::from_millis(750);
+
+/// What a process knows of a request in a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    /// How many places it takes. 0 if it was cancelled, or refused although Redis may have counted it.
+    pub(super) places: u32,
+    /// When it was admitted.
+    pub(super) at: Instant,
+    pub(super) origin: Origin,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// This process admitted it without Redis.
+    Here,
+    /// Redis admitted it, and may have lost it since.
+    Redis,
+    /// Redis has it if it was not removed there, with another number of places.
+    Kept,
+}
+
+/// The requests that Redis does not know as this process does, until they are written to it.
+///
+/// A request has one state here, whatever was done to it: so many places since an instant. To write it
+/// twice has the effect of writing it once.
+///
+/// It is nearly always empty, which can be read without the lock.
+pub(super) struct Journal {
+    state: Mutex<State>,
+    /// The number of logs, updated before the lock is released.
+    logs: AtomicUsize,
+    fill: Fill,
+}
+
+pub(super) struct State {
+    logs: HashMap<LogId, Unwritten, RandomState>,
+    /// The logs in the order of the background task, each with the number of its entry. Those whose entry
+    /// is gone are stale.
+    order: VecDeque<(u64, LogId)>,
+    next_number: u64,
+    requests: usize,
+    capacity: usize,
+    cleared_at: Option<Instant>,
+    /// Requests that have expired before they could be written and were not reported yet.
+    lost: u64,
+    /// The token of the background task. It is dangling when the task is gone.
+    task: Weak<()>,
+}
+
+type WriteResult = Option<Result<(), StoreError>>;
+
+/// What Redis does not know of a log.
+#[derive(Default)]
+struct Unwritten {
+    /// Differs from that of an earlier entry of the same log.
+    number: u64,
+    requests: HashMap<Uuid, Request, RandomState>,
+    /// Set if all that this process knows of the log is to be written, because Redis has lost data.
+    whole: Option<Whole>,
+    /// Whether the ban of the key is to be written.
+    has_ban: bool,
+    /// The result of the writer. Closed when the writer is gone, also if its task was dropped.
+    writing: Option<watch::Receiver<WriteResult>>,
+    failed: Option<Failed>,
+}
+
+#[derive(Clone, Copy)]
+struct Failed {
+    at: Instant,
+    /// The number of connections then.
+    connections: u64,
+}
+
+/// How much of a log was written since a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Whole {
+    /// The number of the loss.
+    pub(super) loss: u64,
+    /// The timestamp of the last entry that was written.
+    pub(super) after_us: Option<u64>,
+}
+
+/// What a caller has to do before it checks a log.
+pub(super) enum Claim {
+    /// Redis knows all.
+    Nothing,
+    Write(Writer),
+    /// Another caller writes. Its result is to be waited for.
+    Wait(watch::Receiver<WriteResult>),
+    /// The last write has just failed, and no check waits for the next one.
+    Failing,
+}
+
+/// The right to write to one log, and what to write.
+pub(super) struct Writer {
+    pub(super) log: LogId,
+    pub(super) requests: Vec<(Uuid, Request)>,
+    pub(super) whole: Option<Whole>,
+    pub(super) has_ban: bool,
+    result: watch::Sender<WriteResult>,
+}
+
+impl Journal {
+    pub(super) fn new(capacity: usize) -> Self {
+        let state = State {
+            logs: HashMap::default(),
+            order: VecDeque::new(),
+            next_number: 0,
+            requests: 0,
+            capacity,
+            cleared_at: None,
+            lost: 0,
+            task: Weak::new(),
+        };
+        let fill = Fill::new(Filled::Journal, capacity);
+        Self { state: Mutex::new(state), logs: AtomicUsize::new(0), fill }
+    }
+
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        self.with_and(f, || {})
+    }
+
+    /// Calls `f` under the lock, and `last` before the lock is released, when everybody can see what `f`
+    /// has done.
+    pub(super) fn with_and<T>(&self, f: impl FnOnce(&mut State) -> T, last: impl FnOnce()) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = f(&mut state);
+        self.logs.store(state.logs.len(), Ordering::SeqCst);
+        last();
+        let (requests, lost) = (state.requests, std::mem::take(&mut state.lost));
+        drop(state);
+        self.fill.report(requests);
+        if lost > 0 {
+            telemetry::write_back_lost(lost);
+        }
+        result
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.logs.load(Ordering::SeqCst) == 0
+    }
+
+    /// Returns whether there is anything about some logs.
+    pub(super) fn has(&self, logs: &[LogId]) -> bool {
+        !self.is_empty() && self.with(|state| logs.iter().any(|log| state.logs.contains_key(log)))
+    }
+}
+
+impl State {
+    /// Returns the token of the background task if there is no task.
+    pub(super) fn claim_task(&mut self) -> Option<Arc<()>> {
+        if self.logs.is_empty() || self.task.strong_count() > 0 {
+            return None;
+        }
+        let token = Arc::new(());
+        self.task = Arc::downgrade(&token);
+        Some(token)
+    }
+
+    /// Returns whether a request has to be settled here: it is about to be written, or its whole log is.
+    ///
+    /// Takes the lock in any case, to see a request that is being added.
+    pub(super) fn concerns(&self, check: &Check) -> bool {
+        let unwritten = check.logs.iter().filter_map(|log| self.logs.get(log));
+        unwritten.into_iter().any(|it| it.whole.is_some() || it.requests.contains_key(&check.id))
+    }
+
+    /// Returns an error if there is no room for a further request.
+    pub(super) fn ensure_room(&mut self, check: &Check, now: Instant) -> Result<(), StoreError> {
+        let is_new = |log: &&LogId| {
+            self.logs.get(*log).is_none_or(|it| !it.requests.contains_key(&check.id))
+        };
+        let more = check.logs.iter().filter(is_new).count();
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < Duration::from_secs(1);
+        if self.requests + more > self.capacity && !self.cleared_at.is_some_and(is_recent) {
+            self.cleared_at = Some(now);
+            let (requests, lost) = (&mut self.requests, &mut self.lost);
+            self.logs.retain(|log, unwritten| {
+                *requests -= unwritten.drop_expired(log, now, lost);
+                !unwritten.is_empty()
+            });
+        }
+        match self.requests + more <= self.capacity {
+            true => Ok(()),
+            false => Err(StoreError::Full { capacity: self.capacity }),
+        }
+    }
+
+    /// Takes note of a request that was admitted here, or by a Redis that may have lost it.
+    pub(super) fn admit(&mut self, check: &Check, at: Instant, origin: Origin) {
+        for (log, places) in check.costs().filter(|(_, places)| *places > 0) {
+            self.set(log, check.id, Request { places, at, origin });
+        }
+    }
+
+    /// Takes note of the number of places that a request takes from now on. With 0 it is cancelled.
+    pub(super) fn settle(
+        &mut self,
+        check: &Check,
+        places: u32,
+        now: Instant,
+    ) -> Result<(), StoreError> {
+        self.ensure_room(check, now)?;
+        for log in &check.logs {
+            let earlier = self.logs.get(log).and_then(|it| it.requests.get(&check.id));
+            let request = match earlier {
+                // A cancelled request has no place left to settle.
+                Some(earlier) if earlier.places == 0 => continue,
+                Some(earlier) => Request { places, ..*earlier },
+                None => Request { places, at: now, origin: Origin::Kept },
+            };
+            self.set(log, check.id, request);
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, log: &LogId, id: Uuid, request: Request) {
+        let is_new = self.unwritten(log).requests.insert(id, request).is_none();
+        self.requests += usize::from(is_new);
+    }
+
+    /// Takes note of a ban that this process has imposed.
+    pub(super) fn ban(&mut self, log: &LogId) {
+        self.unwritten(log).has_ban = true;
+    }
+
+    /// Takes note that Redis may lack anything of a log. What was written since that loss is not written
+    /// again.
+    pub(super) fn lose(&mut self, log: &LogId, loss: u64) {
+        let unwritten = self.unwritten(log);
+        if unwritten.whole.is_none_or(|whole| whole.loss < loss) {
+            unwritten.whole = Some(Whole { loss, after_us: None });
+        }
+        unwritten.has_ban = true;
+    }
+
+    fn unwritten(&mut self, log: &LogId) -> &mut Unwritten {
+        // Logs that are noted and reset again and again leave stale entries.
+        if self.order.len() > 2 * self.logs.len() + 64 {
+            let logs = &self.logs;
+            self.order.retain(|(number, log)| logs.get(log).is_some_and(|it| it.number == *number));
+        }
+        self.logs.entry(log.clone()).or_insert_with(|| {
+            self.next_number += 1;
+            self.order.push_back((self.next_number, log.clone()));
+            Unwritten { number: self.next_number, ..Unwritten::default() }
+        })
+    }
+
+    /// Drops what is to be written to logs, because they were reset.
+    pub(super) fn forget(&mut self, logs: &[LogId]) {
+        for log in logs {
+            if let Some(unwritten) = self.logs.get_mut(log) {
+                self.requests -= std::mem::take(&mut unwritten.requests).len();
+                unwritten.whole = None;
+            }
+            self.drop_if_empty(log);
+        }
+    }
+
+    /// Claims the write of a log, with requests that take up to `most` places.
+    pub(super) fn claim(
+        &mut self,
+        log: &LogId,
+        most: usize,
+        now: Instant,
+        connections: u64,
+    ) -> Claim {
+        let Some(unwritten) = self.logs.get_mut(log) else { return Claim::Nothing };
+        if let Some(failed) = unwritten.failed
+            && failed.connections == connections
+            && (now.saturating_duration_since(failed.at) < RETRY_PAUSE
+                || unwritten.is_being_written())
+        {
+            return Claim::Failing;
+        }
+        self.claim_again(log, most, now)
+    }
+
+    /// Claims the write of a log, also if the last one has just failed.
+    pub(super) fn claim_again(&mut self, log: &LogId, most: usize, now: Instant) -> Claim {
+        let Some(unwritten) = self.logs.get_mut(log) else { return Claim::Nothing };
+        if let Some(result) = unwritten.writing.as_ref().filter(|_| unwritten.is_being_written()) {
+            return Claim::Wait(result.clone());
+        }
+        unwritten.writing = None;
+        self.requests -= unwritten.drop_expired(log, now, &mut self.lost);
+        if unwritten.is_empty() {
+            self.logs.remove(log);
+            return Claim::Nothing;
+        }
+        let (mut requests, mut places) = (Vec::new(), 0);
+        for (id, request) in &unwritten.requests {
+            if places >= most {
+                break;
+            }
+            places += request.places.max(1) as usize;
+            requests.push((*id, *request));
+        }
+        let (result, writing) = watch::channel(None);
+        unwritten.writing = Some(writing);
+        let (whole, has_ban) = (unwritten.whole, unwritten.has_ban);
+        Claim::Write(Writer { log: log.clone(), requests, whole, has_ban, result })
+    }
+
+    /// Ends the work of a writer. If it has succeeded, drops what it has written, except what has changed
+    /// meanwhile. `next` is how much of the whole log is left to write.
+    pub(super) fn finish(
+        &mut self,
+        writer: &Writer,
+        result: &Result<(), StoreError>,
+        next: Option<Whole>,
+        connections: u64,
+    ) {
+        if let Some(unwritten) = self.logs.get_mut(&writer.log) {
+            unwritten.writing = None;
+            unwritten.failed = result.is_err().then(|| Failed { at: Instant::now(), connections });
+            if result.is_ok() {
+                for (id, request) in &writer.requests {
+                    if unwritten.requests.get(id) == Some(request) {
+                        unwritten.requests.remove(id);
+                        self.requests -= 1;
+                    }
+                }
+                if unwritten.whole == writer.whole {
+                    unwritten.whole = next;
+                    unwritten.has_ban &= !writer.has_ban;
+                }
+            }
+            self.drop_if_empty(&writer.log);
+        }
+        writer.result.send_replace(Some(result.clone()));
+    }
+
+    /// Returns the next logs to write, at most `most`. A log that can't be written comes last the next
+    /// time, so that it delays no other.
+    pub(super) fn next_logs(&mut self, most: usize) -> Vec<LogId> {
+        let mut logs = Vec::new();
+        for _ in 0..self.order.len() {
+            let Some((number, log)) = self.order.pop_front() else { break };
+            if self.logs.get(&log).is_some_and(|it| it.number == number) {
+                self.order.push_back((number, log.clone()));
+                logs.push(log);
+            }
+            if logs.len() == most {
+                break;
+            }
+        }
+        if self.logs.is_empty() {
+            // Under the lock: what is added from now on starts another task.
+            (self.order, self.task) = (VecDeque::new(), Weak::new());
+        }
+        logs
+    }
+
+    fn drop_if_empty(&mut self, log: &LogId) {
+        if self.logs.get(log).is_some_and(Unwritten::is_empty) {
+            self.logs.remove(log);
+        }
+    }
+}
+
+impl Unwritten {
+    fn is_empty(&self) -> bool {
+        let is_written = self.requests.is_empty() && self.whole.is_none() && !self.has_ban;
+        is_written && !self.is_being_written()
+    }
+
+    fn is_being_written(&self) -> bool {
+        // An error means that the writer is gone.
+        self.writing.as_ref().is_some_and(|result| result.has_changed().is_ok())
+    }
+
+    /// Drops the requests that no window needs any more, and returns their number. Adds those that were
+    /// admitted here to `lost`.
+    fn drop_expired(&mut self, log: &LogId, now: Instant, lost: &mut u64) -> usize {
+        let before = self.requests.len();
+        self.requests.retain(|_, it| {
+            let is_live = now.saturating_duration_since(it.at) < log.policy.retention();
+            *lost += u64::from(!is_live && it.origin == Origin::Here && it.places > 0);
+            is_live
+        });
+        before - self.requests.len()
+    }
+}

@@ -1,0 +1,215 @@
+//! How a [`RedisStore`] makes Redis agree with what this process knows, after an outage or a loss.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use uuid::Uuid;
+
+use super::journal::{Claim, Origin, Request, State, Whole, Writer};
+use super::requests::{self, BanOutcome, ReconcileRequest};
+use super::{Inner, RedisStore};
+use crate::error::StoreError;
+use crate::redis::Backoff;
+use crate::telemetry;
+use crate::window::LogId;
+
+/// How many logs the background task writes at once.
+const MOST_LOGS: usize = 128;
+/// How many places the requests of one call take. They keep Redis busy for about half a millisecond.
+const MOST_PLACES: usize = 512;
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How long a check waits for the write of its logs.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+// # Interleavings
+//
+// - A check arrives while its log is being written. It waits for the writer and then goes to Redis. If
+//   that takes longer than a second, or the last write has just failed, it is decided here instead.
+// - A request is cancelled or settled while its admission is being written. Its state in the journal
+//   changes, so it stays there, and is written again. Test: `admission_being_written_is_settled`.
+// - A request is cancelled while its whole log is being written. The journal has it too, and what it says
+//   is written after the part of the log with which it goes.
+// - Another process resets the log or lifts a ban during an outage. Redis leaves out what is older than
+//   the reset, and a ban that was seen before it was lifted, and says so. A request counts if it is not
+//   clear which was first. Tests: `reset_elsewhere_in_outage_stays_reset`,
+//   `ban_lifted_elsewhere_stays_lifted` and `admitted_after_a_reset_elsewhere_counts`.
+// - A reply from before a loss is read when its log is written already. The admission goes into the journal
+//   by itself. Test: `late_reply_from_before_a_loss_is_written_back`.
+// - Several checks of a log find the same loss. Whoever finds that it was seen finds the log in the journal.
+//   Test: `no_check_overtakes_the_reconciliation`.
+// - A runtime ends during a write. The tokens of its tasks are dropped, and the next check starts other
+//   tasks. What is written twice counts once. Test: `outage_ends_when_its_runtime_is_gone`.
+// - A future or a runtime is no longer polled, but not dropped either. A writer is a task of its own, and
+//   checks wait for it for at most a second. Tests: `unpolled_check_delays_no_other` and
+//   `unpolled_runtime_delays_no_other`.
+impl RedisStore {
+    /// Writes what Redis does not know of some logs, or waits for the caller that does.
+    pub(super) async fn reconcile(&self, logs: &[LogId]) -> Result<(), StoreError> {
+        if self.0.journal.is_empty() {
+            return Ok(());
+        }
+        self.ensure_task();
+        let end = Instant::now() + LONGEST_WAIT;
+        for log in logs {
+            loop {
+                let connections = self.0.health.connections();
+                let claim =
+                    |state: &mut State| state.claim(log, MOST_PLACES, Instant::now(), connections);
+                let mut result = match self.0.journal.with(claim) {
+                    Claim::Nothing => break,
+                    Claim::Failing => return Err(StoreError::Unavailable),
+                    Claim::Wait(result) => result,
+                    Claim::Write(writer) => {
+                        let this = self.clone();
+                        let write = async move { this.run(writer).await };
+                        match timeout(end - Instant::now(), tokio::spawn(write)).await {
+                            Ok(Ok(result)) => result?,
+                            Ok(Err(_)) | Err(_) => return Err(StoreError::Unavailable),
+                        }
+                        continue;
+                    }
+                };
+                let left = end.saturating_duration_since(Instant::now());
+                match timeout(left, result.wait_for(Option::is_some)).await {
+                    Ok(Ok(result)) => result.clone().unwrap_or(Ok(()))?,
+                    // The writer is gone.
+                    Ok(Err(_)) => {}
+                    Err(_) => return Err(StoreError::Unavailable),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the background task if there is something to write and no task.
+    pub(super) fn ensure_task(&self) {
+        if !self.0.journal.is_empty()
+            && let Ok(runtime) = Handle::try_current()
+            && let Some(token) = self.0.journal.with(State::claim_task)
+        {
+            runtime.spawn(self.clone().write_all(token));
+        }
+    }
+
+    /// Writes all logs until nothing is left. This is the background task.
+    async fn write_all(self, _token: Arc<()>) {
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        loop {
+            let logs = self.0.journal.with(|state| state.next_logs(MOST_LOGS));
+            if logs.is_empty() {
+                return;
+            }
+            let mut writes = JoinSet::new();
+            for log in logs {
+                let claim =
+                    |state: &mut State| state.claim_again(&log, MOST_PLACES, Instant::now());
+                match self.0.journal.with(claim) {
+                    Claim::Write(writer) => {
+                        let this = self.clone();
+                        writes.spawn(async move { this.run(writer).await });
+                    }
+                    Claim::Wait(mut result) => {
+                        writes.spawn(async move {
+                            let _ = result.wait_for(Option::is_some).await;
+                            Ok(())
+                        });
+                    }
+                    Claim::Nothing | Claim::Failing => {}
+                }
+            }
+            // Logs that Redis can't use delay no other.
+            let (mut was_written, mut has_failed) = (false, false);
+            while let Some(done) = writes.join_next().await {
+                let is_done = matches!(done, Ok(Ok(())));
+                (was_written, has_failed) = (was_written | is_done, has_failed | !is_done);
+            }
+            if was_written || !has_failed {
+                backoff.reset();
+            } else {
+                backoff.pause().await;
+            }
+        }
+    }
+
+    async fn run(self, writer: Writer) -> Result<(), StoreError> {
+        let (result, next) = match self.0.write(&writer).await {
+            Ok(next) => (Ok(()), next),
+            Err(error) => (Err(error), None),
+        };
+        let connections = self.0.health.connections();
+        self.0.journal.with(|state| state.finish(&writer, &result, next, connections));
+        result
+    }
+}
+
+impl Inner {
+    /// Writes what a writer has to write. Returns how much of the whole log is left.
+    async fn write(&self, writer: &Writer) -> Result<Option<Whole>, StoreError> {
+        let (log, mut next) = (&writer.log, None);
+        let mut known: Vec<(Uuid, Request)> = Vec::new();
+        if let Some(whole) = writer.whole {
+            let (part, after_us) = self.local.entries_after(log, whole.after_us, MOST_PLACES);
+            known.extend(
+                part.into_iter()
+                    .map(|(id, places, at)| (id, Request { places, at, origin: Origin::Redis })),
+            );
+            next = after_us.map(|after_us| Whole { after_us: Some(after_us), ..whole });
+        }
+        // What the journal says of a request is more exact than its entries, unless the journal expects that
+        // Redis has it.
+        let is_unwritten = |id: &Uuid| {
+            writer.requests.iter().any(|(other, it)| other == id && it.origin != Origin::Kept)
+        };
+        known.retain(|(id, _)| !is_unwritten(id));
+        let parts = known.len();
+        for (id, request) in &writer.requests {
+            if request.origin != Origin::Kept
+                || !known[..parts].iter().any(|(other, _)| other == id)
+            {
+                known.push((*id, *request));
+            }
+        }
+        if !known.is_empty() {
+            self.write_requests(log, known).await?;
+        }
+        if writer.has_ban
+            && let Some(ban) = self.local.ban_snapshot(log)
+        {
+            let seen = (ban.store_timestamp.unwrap_or_default(), ban.age);
+            let reply =
+                requests::impose(&self.client, log, ban.remaining, &ban.reason, seen).await?;
+            if reply.outcome == BanOutcome::LiftedSince {
+                self.local.lift_ban(log);
+            } else if !reply.remaining.is_zero() {
+                let seen = Some(reply.timestamp);
+                self.local.restore_ban(log, reply.remaining, &reply.reason, seen);
+            }
+        }
+        telemetry::written_back(writer.requests.len() as u64);
+        Ok(next)
+    }
+
+    async fn write_requests(
+        &self,
+        log: &LogId,
+        requests: Vec<(Uuid, Request)>,
+    ) -> Result<(), StoreError> {
+        let sent = Instant::now();
+        let request = ReconcileRequest {
+            log: log.clone(),
+            requests: requests.clone(),
+            longest_delay: self.usual_delay,
+        };
+        let reply = self.reconciles.send(request, sent).await?;
+        // What Redis did not know makes the waits longer.
+        self.denials.forget(std::slice::from_ref(log));
+        let Some(reset) = reply.reset else { return Ok(()) };
+        let Some(reset_at) = Instant::now().checked_sub(reset) else { return Ok(()) };
+        self.local.forget_until(log, reset_at);
+        Ok(())
+    }
+}

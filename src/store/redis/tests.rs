@@ -1,0 +1,391 @@
+//! Tests of the interleavings that `redis.rs` and `reconcile.rs` name, and of `reconcile.lua`.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::Barrier;
+use std::task::Poll;
+use std::thread;
+
+use fastrand::Rng;
+use redis::AsyncCommands;
+use redis::aio::ConnectionManager;
+use test_support::proxy::{Fault, Proxy};
+use test_support::{Redis, eventually};
+use tokio::runtime::Runtime;
+use tokio::time::{sleep, timeout};
+use uuid::Uuid;
+
+use super::journal::{Origin, Request};
+use super::*;
+use crate::quota::Quota;
+use crate::window::LogCost;
+
+const LIMIT: u32 = 5;
+
+fn log(key: impl ToString) -> LogId {
+    let policy = Policy::new("user").quota(Quota::per_hour(LIMIT));
+    LogId::new(Arc::new(policy), key.to_string())
+}
+
+fn check(key: impl ToString) -> Check {
+    Check::new([log(key)])
+}
+
+fn name(key: &str) -> String {
+    format!("tsw:{{={key}}}:user:1h")
+}
+
+async fn store(url: String) -> RedisStore {
+    RedisStore::builder().deny_cache(false).connect(url).await.unwrap()
+}
+
+impl RedisStore {
+    /// Decides as in an outage.
+    fn decide_as_in_an_outage(&self, check: &Check) -> bool {
+        self.decide_without_redis(check, StoreError::Unavailable).unwrap().admitted
+    }
+
+    async fn settled_journal(&self) {
+        eventually("all is written", async || self.0.journal.is_empty()).await;
+    }
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// Half of the requests go to Redis, and the others are decided here.
+#[test]
+fn last_place_is_taken_once() {
+    const THREADS: usize = 4;
+    let runtime = runtime();
+    let server = runtime.block_on(Redis::start());
+    let store = runtime.block_on(store(server.url()));
+    let together = Barrier::new(THREADS);
+    for round in 0..1_500 {
+        for _ in 1..LIMIT {
+            assert!(runtime.block_on(store.admit_one(&check(round))));
+        }
+        let one = |number: usize| {
+            let (store, check) = (store.clone(), check(round));
+            together.wait();
+            match number % 2 {
+                0 => runtime.block_on(async { store.decide_as_in_an_outage(&check) }),
+                _ => runtime.block_on(store.admit_one(&check)),
+            }
+        };
+        let passed = thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..THREADS).map(|number| scope.spawn(move || one(number))).collect();
+            threads.into_iter().map(|it| it.join().unwrap()).filter(|it| *it).count()
+        });
+        assert!(passed <= 1, "{passed} took the last place, in round {round}");
+    }
+}
+
+impl RedisStore {
+    async fn admit_one(&self, check: &Check) -> bool {
+        Store::admit(self, check).await.unwrap().admitted
+    }
+}
+
+#[test]
+fn cancelled_request_stays_cancelled() {
+    let runtime = runtime();
+    let server = runtime.block_on(Redis::start());
+    let store = runtime.block_on(store(server.url()));
+    for round in 0..500 {
+        let key = round.to_string();
+        let cancelled = check(&key);
+        runtime.block_on(async { assert!(store.decide_as_in_an_outage(&cancelled)) });
+        let together = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                together.wait();
+                runtime.block_on(Store::settle(&store, &cancelled, 0)).unwrap();
+            });
+            together.wait();
+            runtime.block_on(store.admit_one(&check(&key)));
+        });
+        runtime.block_on(store.settled_journal());
+        let entries = runtime.block_on(server.entries(&name(&key)));
+        assert_eq!(entries, 1, "only the other request is there, in round {round}");
+    }
+}
+
+/// Redis gets the admission while it is settled, so what is written has its earlier cost.
+#[tokio::test]
+async fn admission_being_written_is_settled() {
+    let server = Redis::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = store(proxy.url()).await;
+    for (key, actual) in [("alice", 5), ("bob", 1)] {
+        let reserved = check(key).at_cost(3);
+        proxy.set(Fault::Delay(Duration::from_millis(100)));
+        assert!(store.decide_as_in_an_outage(&reserved));
+        eventually("Redis has it", async || server.entries(&name(key)).await == 3).await;
+        assert!(Store::settle(&store, &reserved, actual).await.unwrap());
+        proxy.set(Fault::None);
+        store.settled_journal().await;
+        assert_eq!(server.entries(&name(key)).await, actual as usize);
+    }
+}
+
+/// The future of the first check is neither polled nor dropped, as after a `select!` on `&mut
+/// future`.
+#[tokio::test]
+async fn unpolled_check_delays_no_other() {
+    let server = Redis::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = store(proxy.url()).await;
+    proxy.set(Fault::Delay(Duration::from_millis(20)));
+    assert!(store.decide_as_in_an_outage(&check("alice")));
+    let mut first = Store::admit(&store, &check("alice"));
+    // Becomes the writer.
+    let begun = poll_fn(|cx| Poll::Ready(std::pin::Pin::new(&mut first).poll(cx).is_pending()));
+    assert!(begun.await);
+    let second = timeout(Duration::from_secs(10), Store::admit(&store, &check("alice"))).await;
+    let outcome = second.expect("in time").unwrap();
+    assert!(outcome.admitted && outcome.decided_by == DecidedBy::Store);
+    drop(first);
+}
+
+#[test]
+fn unpolled_runtime_delays_no_other() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (one, other) = (runtime(), self::runtime());
+    let server = other.block_on(Redis::start());
+    let proxy = other.block_on(Proxy::to(server.port()));
+    let store = other.block_on(store(proxy.url()));
+    proxy.set(Fault::Delay(Duration::from_millis(20)));
+    let admit = || Store::admit(&store, &check("alice"));
+    one.block_on(async { assert!(store.decide_as_in_an_outage(&check("alice"))) });
+    let first = one.block_on(async { timeout(Duration::from_millis(5), admit()).await });
+    assert!(first.is_err());
+    let result = other.block_on(async { timeout(Duration::from_secs(5), admit()).await });
+    assert!(result.expect("within five seconds").unwrap().admitted);
+}
+
+/// What comes to be written while a check waits does not concern it.
+#[tokio::test]
+async fn check_does_not_wait_for_later_changes() {
+    let server = Redis::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = store(proxy.url()).await;
+    let policy = Arc::new(Policy::new("user").quota(Quota::per_hour(100_000)));
+    let check = || Check::new([LogId::new(policy.clone(), "all")]);
+    let admitted: Vec<_> = (0..200).map(|_| check()).collect();
+    for check in &admitted {
+        assert!(store.admit_one(check).await);
+    }
+    proxy.set(Fault::Delay(Duration::from_millis(10)));
+    assert!(store.decide_as_in_an_outage(&check()));
+    let cancelling = store.clone();
+    let task = tokio::spawn(async move {
+        for check in admitted {
+            Store::settle(&cancelling, &check, 0).await.unwrap();
+        }
+    });
+    let outcome = timeout(Duration::from_secs(1), Store::admit(&store, &check())).await;
+    assert_eq!(outcome.expect("in a second").unwrap().decided_by, DecidedBy::Store);
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn different_costs_are_written_back() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    let log = |name: &str| {
+        let policy = Policy::new(name).quota(Quota::per_hour(10));
+        LogId::new(Arc::new(policy), "alice")
+    };
+    let costs = [("parts", 4), ("messages", 1), ("free", 0)];
+    let check = || Check::with_costs(costs.map(|(name, cost)| LogCost::new(log(name), cost)));
+    let entries = async || {
+        store.settled_journal().await;
+        let mut entries = Vec::new();
+        for (name, _) in costs {
+            entries.push(server.entries(&format!("tsw:{{=alice}}:{name}:1h")).await);
+        }
+        entries
+    };
+    assert!(store.decide_as_in_an_outage(&check()));
+    assert_eq!(entries().await, [4, 1, 0]);
+    let other = check();
+    assert!(store.decide_as_in_an_outage(&other));
+    assert!(Store::settle(&store, &other.part(|index| index != 1), 2).await.unwrap());
+    assert_eq!(entries().await, [6, 2, 0], "the log without the request stays without it");
+}
+
+/// A denial's reply is under way while the ban is lifted. It must not bring the ban back here.
+#[tokio::test]
+async fn late_denial_brings_no_lifted_ban_back() {
+    let server = Redis::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = store(proxy.url()).await;
+    let penalty = "1/1h:1h".parse().unwrap();
+    let policy = Arc::new(Policy::new("user").quota(Quota::per_hour(1)).penalty(penalty));
+    let log = LogId::new(policy, "mallory");
+    let check = || Check::new([log.clone()]);
+    assert!(store.admit_one(&check()).await);
+    assert!(!store.admit_one(&check()).await);
+    proxy.set(Fault::Delay(Duration::from_millis(200)));
+    let late = tokio::spawn(Store::admit(&store, &check()));
+    sleep(Duration::from_millis(100)).await;
+    let lifted = tokio::spawn(Store::lift(&store, &log));
+    assert!(!late.await.unwrap().unwrap().admitted);
+    assert!(lifted.await.unwrap().unwrap());
+    assert!(store.0.local.ban_snapshot(&log).is_none());
+}
+
+#[tokio::test]
+async fn flushed_data_is_restored_within_a_second() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    for _ in 0..LIMIT {
+        assert!(store.admit_one(&check("alice")).await);
+    }
+    server.run::<()>(&["FLUSHALL"]).await;
+    eventually("the loss is noticed", async || {
+        store.admit_one(&check("bob")).await;
+        store.0.health.losses() > 0
+    })
+    .await;
+    assert!(!store.admit_one(&check("alice")).await);
+    assert_eq!(server.entries(&name("alice")).await, LIMIT as usize);
+}
+
+#[tokio::test]
+async fn broken_connection_is_no_loss() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    assert!(store.admit_one(&check("alice")).await);
+    let connections = store.0.health.connections();
+    server.run::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    eventually("it is connected again", async || {
+        store.admit_one(&check("bob")).await;
+        store.0.health.connections() > connections
+    })
+    .await;
+    assert_eq!(store.0.health.losses(), 0, "the same process has the same mark");
+}
+
+/// A store with a test clock, and the Redis that it is on.
+struct Clocked {
+    store: RedisStore,
+    connection: ConnectionManager,
+    now_us: u64,
+    _server: Redis,
+}
+
+const START_US: u64 = 1_790_000_000_123_456;
+
+impl Clocked {
+    async fn start() -> Self {
+        let server = Redis::start().await;
+        let connection = server.connection().await;
+        let store = RedisStore::builder().connect_with_clock(&server.url(), "clock").await;
+        let mut clocked = Self { store, connection, now_us: 0, _server: server };
+        clocked.set(START_US).await;
+        clocked
+    }
+
+    async fn set(&mut self, now_us: u64) {
+        self.now_us = now_us;
+        let fields = [("s", now_us / 1_000_000), ("us", now_us % 1_000_000)];
+        self.connection.hset_multiple::<_, _, _, ()>("clock", &fields).await.unwrap();
+    }
+
+    /// Says that a request takes so many places since so long ago.
+    async fn reconcile(&self, id: Uuid, places: u32, age_us: u64, origin: Origin, delay_us: u64) {
+        let at = Instant::now() - Duration::from_micros(age_us);
+        let request = ReconcileRequest {
+            log: log("alice"),
+            requests: vec![(id, Request { places, at, origin })],
+            longest_delay: Duration::from_micros(delay_us),
+        };
+        self.store.0.reconciles.send(request, Instant::now()).await.unwrap();
+    }
+
+    /// Returns the places of each request.
+    async fn entries(&mut self) -> BTreeMap<Uuid, usize> {
+        let members: Vec<Vec<u8>> =
+            self.connection.zrange("clock:{=alice}:user:1h", 0, -1).await.unwrap();
+        let mut entries = BTreeMap::new();
+        for member in members {
+            *entries.entry(Uuid::from_slice(&member[..16]).unwrap()).or_insert(0) += 1;
+        }
+        entries
+    }
+}
+
+/// A process writes what it knows of a log. Meanwhile another process resets the log, and the call takes a
+/// while to arrive: the request looks newer than the reset.
+#[tokio::test]
+async fn late_write_leaves_a_log_reset() {
+    const DELAY_US: u64 = 50_000;
+    let mut clocked = Clocked::start().await;
+    let admitted = check("alice");
+    assert!(clocked.store.admit_one(&admitted).await);
+    clocked.set(START_US + 200_000).await;
+    Store::reset(&clocked.store, &admitted.logs).await.unwrap();
+    clocked.set(START_US + 1_200_000).await;
+    // It was sent a while before it ran, so it looks younger than the reset.
+    clocked.reconcile(admitted.id, 1, 980_000, Origin::Redis, DELAY_US).await;
+    assert_eq!(clocked.entries().await.len(), 0, "the reset may have removed it");
+    clocked.reconcile(admitted.id, 1, 980_000, Origin::Here, DELAY_US).await;
+    assert_eq!(clocked.entries().await.len(), 1, "Redis never had it");
+    Store::reset(&clocked.store, &admitted.logs).await.unwrap();
+    clocked.set(START_US + 9_000_000).await;
+    clocked.reconcile(admitted.id, 1, 1_000_000, Origin::Redis, DELAY_US).await;
+    assert_eq!(clocked.entries().await.len(), 1, "no call takes so long: Redis has lost it since");
+}
+
+/// Redis may have dropped an entry that was about to expire when the call was sent. If it has lost it instead,
+/// too many would be admitted without it.
+#[tokio::test]
+async fn late_write_restores_an_entry_about_to_expire() {
+    const DELAY_US: u64 = 2_000_000;
+    let mut clocked = Clocked::start().await;
+    let (expired, admitted) = (check("alice"), check("alice"));
+    let hour_us = 3_600_000_000;
+    clocked.reconcile(expired.id, 1, hour_us, Origin::Redis, DELAY_US).await;
+    assert_eq!(clocked.entries().await.len(), 0, "it has expired");
+    clocked.reconcile(admitted.id, 1, hour_us - DELAY_US / 2, Origin::Redis, DELAY_US).await;
+    assert_eq!(clocked.entries().await.len(), 1, "Redis may have lost it");
+}
+
+/// Random reconciliations and resets, compared with what they should leave.
+#[tokio::test]
+async fn reconciliation_leaves_what_is_known() {
+    let (mut clocked, mut random) = (Clocked::start().await, Rng::with_seed(7));
+    let hour_us = 3_600_000_000;
+    let ids: Vec<Uuid> = (1..9).map(Uuid::from_u128).collect();
+    let mut model: BTreeMap<Uuid, usize> = BTreeMap::new();
+    let mut reset_us = 0;
+    for step in 0..3_000 {
+        clocked.set(clocked.now_us + random.u64(1..20_000_000)).await;
+        if random.u8(0..20) == 0 {
+            Store::reset(&clocked.store, &[log("alice")]).await.unwrap();
+            model.clear();
+            reset_us = clocked.now_us;
+            continue;
+        }
+        let id = *random.choice(&ids).unwrap();
+        let (places, age_us) = (random.u32(0..5), random.u64(0..hour_us * 5 / 4));
+        let origin = *random.choice(&[Origin::Here, Origin::Redis, Origin::Kept]).unwrap();
+        // What is far from the boundaries, because the ages are those of the real clock.
+        let at_us = clocked.now_us - age_us;
+        if at_us.abs_diff(reset_us) < 5_000_000 || age_us.abs_diff(hour_us) < 5_000_000 {
+            continue;
+        }
+        clocked.reconcile(id, places, age_us, origin, 0).await;
+        let is_wanted = origin != Origin::Kept && age_us < hour_us && at_us > reset_us;
+        if places == 0 {
+            model.remove(&id);
+        } else if model.contains_key(&id) || is_wanted {
+            model.insert(id, places as usize);
+        }
+        assert_eq!(clocked.entries().await, model, "step {step}: {places} {age_us} {origin:?}");
+    }
+}
