@@ -184,13 +184,8 @@ impl RedisStore {
     async fn decide(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         let inner = &*self.0;
         inner.client.watch_data();
-        let sent = Sent {
-            at: Instant::now(),
-            failures: inner.health.failures(),
-            losses: inner.health.losses(),
-            generations: SmallVec::new(),
-        };
-        inner.find_losses(&check, sent.losses);
+        let (failures, losses) = (inner.health.failures(), inner.health.losses());
+        inner.find_losses(&check, losses);
         if let Err(error) = self.reconcile(&check.logs).await {
             // Redis has not seen this request.
             return match error.is_outage() {
@@ -200,7 +195,7 @@ impl RedisStore {
         }
         // Read now: the reconciliation has freed and taken places itself.
         let generations = inner.denials.generations(&check.logs);
-        let sent = Sent { at: Instant::now(), generations, ..sent };
+        let sent = Sent { at: Instant::now(), failures, losses, generations };
         match inner.call(&self, check.clone()).await {
             Ok(outcome) => self.accept(&check, &sent, outcome),
             Err(error) if error.is_outage() => self.decide_without_redis(&check, error),

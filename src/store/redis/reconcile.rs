@@ -1,5 +1,6 @@
 //! How a [`RedisStore`] makes Redis agree with what this process knows, after an outage or a loss.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -150,7 +151,7 @@ impl Inner {
     /// Writes what a writer has to write. Returns how much of the whole log is left.
     async fn write(&self, writer: &Writer) -> Result<Option<Whole>, StoreError> {
         let (log, mut next) = (&writer.log, None);
-        let mut known: Vec<(Uuid, Request)> = Vec::new();
+        let mut known: HashMap<Uuid, Request> = HashMap::new();
         if let Some(whole) = writer.whole {
             let (part, after_us) = self.local.entries_after(log, whole.after_us, MOST_PLACES);
             known.extend(
@@ -161,20 +162,15 @@ impl Inner {
         }
         // What the journal says of a request is more exact than its entries, unless the journal expects that
         // Redis has it.
-        let is_unwritten = |id: &Uuid| {
-            writer.requests.iter().any(|(other, it)| other == id && it.origin != Origin::Kept)
-        };
-        known.retain(|(id, _)| !is_unwritten(id));
-        let parts = known.len();
         for (id, request) in &writer.requests {
-            if request.origin != Origin::Kept
-                || !known[..parts].iter().any(|(other, _)| other == id)
-            {
-                known.push((*id, *request));
+            if request.origin == Origin::Kept {
+                known.entry(*id).or_insert(*request);
+            } else {
+                known.insert(*id, *request);
             }
         }
         if !known.is_empty() {
-            self.write_requests(log, known).await?;
+            self.write_requests(log, known.into_iter().collect()).await?;
         }
         if writer.has_ban
             && let Some(ban) = self.local.ban_snapshot(log)
@@ -198,13 +194,9 @@ impl Inner {
         log: &LogId,
         requests: Vec<(Uuid, Request)>,
     ) -> Result<(), StoreError> {
-        let sent = Instant::now();
-        let request = ReconcileRequest {
-            log: log.clone(),
-            requests: requests.clone(),
-            longest_delay: self.usual_delay,
-        };
-        let reply = self.reconciles.send(request, sent).await?;
+        let request =
+            ReconcileRequest { log: log.clone(), requests, longest_delay: self.usual_delay };
+        let reply = self.reconciles.send(request, Instant::now()).await?;
         // What Redis did not know makes the waits longer.
         self.denials.forget(std::slice::from_ref(log));
         let Some(reset) = reply.reset else { return Ok(()) };
