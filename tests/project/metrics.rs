@@ -90,6 +90,9 @@ async fn storms_and_shed_alerts_are_counted() {
     drop(let_go);
 }
 
+/// Held by each test that fills a store: the gauges are sums over all stores of the process.
+static FILLING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// Fills a store whose logs run out after a minute up to so many.
 async fn fill(store: &MemoryStore, logs: usize) {
     let limiter = Limiter::new(Quota::per_minute(1), store.clone());
@@ -102,6 +105,7 @@ const NEARLY_FULL: &str = "sliding_window_memory_nearly_full{}";
 
 #[tokio::test(start_paused = true)]
 async fn filling_store_warns_at_80_percent() {
+    let _alone = FILLING.lock().await;
     let (recorded, _recorder) = RecordedMetrics::listen();
     let (warnings, _subscriber) = Warnings::listen();
     let nearly_full = || f64::from_bits(recorded.count(NEARLY_FULL));
@@ -128,6 +132,7 @@ async fn filling_store_warns_at_80_percent() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_around_80_percent_warns_once() {
+    let _alone = FILLING.lock().await;
     let (warnings, _subscriber) = Warnings::listen();
     let store = MemoryStore::with_capacity(10);
     let limiter = Limiter::new(Quota::per_minute(1), store.clone());
@@ -141,6 +146,7 @@ async fn a_store_around_80_percent_warns_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_store_counts_its_refusals() {
+    let _alone = FILLING.lock().await;
     let (recorded, _recorder) = RecordedMetrics::listen();
     let full = || recorded.count("sliding_window_memory_full_total{}");
     let store = MemoryStore::with_capacity(10);
