@@ -1,4 +1,4 @@
-//! [`Waiting`]: the callers that wait for room in the same logs.
+//! [`Waiting`]: the callers that wait for room in a log.
 
 mod error;
 mod queue;
@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ahash::RandomState;
-use smallvec::SmallVec;
 
 pub use self::error::WaitError;
 use self::queue::{Queue, Turn, Waiter};
@@ -24,11 +23,12 @@ pub(crate) const DEFAULT_MAX_WAITERS: usize = 10_000;
 /// How many locks the queues share.
 const SHARDS: usize = 16;
 
-/// The logs of a caller. Those that wait for room in the same logs have one queue.
-type Logs = SmallVec<[LogId; 1]>;
+type Shard = HashMap<LogId, Queue, RandomState>;
 
-type Shard = HashMap<Logs, Queue, RandomState>;
-
+// A caller waits in the queue of one log: of the one that denied its check for longest, or of the first of its
+// logs that others wait for already. Once it is the first there, it checks all of its logs. If another log
+// denies it then, it goes to the queue of that one, to the place that its ticket gives it.
+//
 // # Interleavings
 //
 // A queue and the denials of its waiters change under the lock of its shard only.
@@ -42,8 +42,10 @@ type Shard = HashMap<Logs, Queue, RandomState>;
 //   next one.
 // - The last waiter leaves after a caller has found the queue, and before that caller joins. It finds no
 //   denial in the new queue, and checks at once.
-// - `count` is raised before a waiter is in its queue and lowered after it has left. A caller that reads
-//   0 has arrived at the same time as a waiter that joins, so neither is earlier.
+// - Two callers are the first ones of two queues and each finds the other log full. Only the later one
+//   goes behind the earlier one, so that they do not change places for ever.
+// - `count` is raised before a waiter is in its first queue and lowered after it has left the last. A
+//   caller that reads 0 has arrived at the same time as a waiter that joins, so neither is earlier.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     count: AtomicUsize,
@@ -64,78 +66,92 @@ impl Waiting {
         self.tickets.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns whether a caller waits for room in these logs.
-    fn has(&self, logs: &Logs) -> bool {
-        self.count.load(Ordering::Relaxed) > 0 && self.lock(logs).contains_key(logs)
+    /// Returns the index of the first of these logs that a caller with an earlier ticket waits for.
+    fn behind(&self, logs: &[LogId], ticket: u64) -> Option<usize> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        logs.iter().position(|log| self.lock(log).get(log).is_some_and(|it| it.is_before(ticket)))
     }
 
-    /// Returns the denial of a check behind those that wait for room in the same logs, if the first of them
+    /// Returns the denial of a check behind those that wait for room in one of its logs, if the first of them
     /// was denied.
     pub(crate) fn denial_behind(&self, check: &Check) -> Option<Denied> {
-        self.lock(&check.logs).get(&check.logs)?.behind_all(check.cost)
+        let mut costs = check.costs();
+        costs.find_map(|(log, cost)| self.lock(log).get(log)?.behind_all(cost))
     }
 
-    /// Makes a caller wait, with the denial of its first check if it was not behind others.
+    /// Counts a caller among those that wait, if fewer than `most` do.
+    fn count(&self, most: usize) -> Option<Counted<'_>> {
+        let raise = |count| (count < most).then_some(count + 1);
+        let counted = self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
+        counted.ok().map(|_| Counted(&self.count))
+    }
+
+    /// Makes a caller wait for room in a log, with the denial of its check if it was not behind others.
+    /// Returns a denial if the wait would be longer than it may be.
     fn join(
         &self,
-        logs: Logs,
+        log: LogId,
         ticket: u64,
         waiter: Waiter,
-        first: Option<Denied>,
-        most: usize,
-    ) -> Result<Place<'_>, Refused> {
+        denied: Option<Denied>,
+    ) -> Result<Place<'_>, Denied> {
         let waiter = Arc::new(waiter);
-        let mut shard = self.lock(&logs);
-        if let Some(denied) = shard.get(&logs).and_then(|queue| queue.too_long(ticket, &waiter)) {
-            return Err(Refused::TooLong(denied));
+        let mut shard = self.lock(&log);
+        if let Some(denied) = shard.get(&log).and_then(|queue| queue.too_long(ticket, &waiter)) {
+            return Err(denied);
         }
-        let raise = |count| (count < most).then_some(count + 1);
-        if self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise).is_err() {
-            return Err(Refused::TooMany(first));
-        }
-        let queue = shard.entry(logs.clone()).or_default();
+        let queue = shard.entry(log.clone()).or_default();
         queue.insert(ticket, waiter.clone());
-        if let Some(denied) = first {
+        if let Some(denied) = denied {
             queue.deny(ticket, denied);
         }
         drop(shard);
-        Ok(Place { waiting: self, logs, ticket, waiter, is_admitted: false })
+        Ok(Place { waiting: self, log, ticket, waiter, is_admitted: false })
     }
 
-    fn lock(&self, logs: &Logs) -> MutexGuard<'_, Shard> {
-        let shard = self.hasher.hash_one(logs) as usize % SHARDS;
+    fn lock(&self, log: &LogId) -> MutexGuard<'_, Shard> {
+        let shard = self.hasher.hash_one(log) as usize % SHARDS;
         // No user code runs under the lock, so a poisoned shard is consistent.
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Why a caller can't wait.
-enum Refused {
-    /// It would wait for longer than it may.
-    TooLong(Denied),
-    /// Too many callers wait. With the denial of its own check if it has sent one.
-    TooMany(Option<Denied>),
+/// Counts a caller among those that wait until it is dropped.
+#[derive(Debug)]
+struct Counted<'a>(&'a AtomicUsize);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The place of a waiter in its queue. Dropping it lets the next one go on.
 #[derive(Debug)]
 struct Place<'a> {
     waiting: &'a Waiting,
-    logs: Logs,
+    log: LogId,
     ticket: u64,
     waiter: Arc<Waiter>,
     is_admitted: bool,
 }
 
 impl Place<'_> {
+    /// Returns the log that the waiter waits for.
+    fn log(&self) -> &LogId {
+        &self.log
+    }
+
     /// Returns what the waiter has to do next.
     fn turn(&self) -> Turn {
-        let mut shard = self.waiting.lock(&self.logs);
+        let mut shard = self.waiting.lock(&self.log);
         // A wait that was ended is no longer in the queue, which may be gone.
         if let Some(denied) = self.waiter.denied() {
             return Turn::GiveUp(denied);
         }
-        shard.get_mut(&self.logs).map_or(Turn::Check, |queue| queue.turn(self.ticket))
+        shard.get_mut(&self.log).map_or(Turn::Check, |queue| queue.turn(self.ticket))
     }
 
     /// Returns when the waiter is woken.
@@ -143,9 +159,9 @@ impl Place<'_> {
         self.waiter.wake.notified().await;
     }
 
-    /// Takes note of the denial of a check.
+    /// Takes note of what a check has learned about the log.
     fn deny(&self, denied: Denied) {
-        if let Some(queue) = self.waiting.lock(&self.logs).get_mut(&self.logs) {
+        if let Some(queue) = self.waiting.lock(&self.log).get_mut(&self.log) {
             queue.deny(self.ticket, denied);
         }
     }
@@ -158,14 +174,12 @@ impl Place<'_> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut shard = self.waiting.lock(&self.logs);
-        if let Some(queue) = shard.get_mut(&self.logs) {
+        let mut shard = self.waiting.lock(&self.log);
+        if let Some(queue) = shard.get_mut(&self.log) {
             queue.remove(self.ticket, self.is_admitted);
             if queue.is_empty() {
-                shard.remove(&self.logs);
+                shard.remove(&self.log);
             }
         }
-        drop(shard);
-        self.waiting.count.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn wait(check: Check, head: Parts, config: Arc<Config>) -> Wait {
 
 async fn decide(check: Check, head: &Parts, config: &Config) -> Waited {
     // Anew, because policies may have been replaced.
-    let again = |_: &_| match config.check(head) {
+    let again = || match config.check(head) {
         Ok(Some(check)) => Ok(check),
         Ok(None) => Err(Stop::NotLimited),
         Err(rejection) => Err(Stop::Rejected(rejection)),

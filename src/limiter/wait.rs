@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::Limiter;
 use crate::key::Key;
 use crate::waiting::{Bounds, WaitError, until_admitted};
-use crate::window::{Admitted, LogId};
+use crate::window::{Admitted, Check, LogCost};
 
 impl Limiter {
     /// Waits until a request of `key` is admitted, and counts it.
@@ -144,6 +143,58 @@ impl Limiter {
         self.wait(key.into(), cost, Some(max_wait)).await
     }
 
+    /// Waits until a request is admitted under several policies, each with its own key, but not for longer
+    /// than `max_wait` if there is one. Either all logs record the request or none does, see
+    /// [`Limiter::check_all`].
+    ///
+    /// `logs` returns the logs of the request, each with a policy, a key and maybe a cost. It is called for each
+    /// check, so that a policy that was replaced meanwhile counts.
+    ///
+    /// A caller waits for the log that denies it for longest, in the order of arrival of all that wait for
+    /// that log, whatever their other logs are. Those that find room in all of their logs pass it. If another
+    /// log denies it once it is the first there, it waits for that one, where it is again before all that
+    /// arrived later.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota, WaitError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), WaitError> {
+    /// let sender = PolicyHandle::new(Policy::new("sender").quota(Quota::per_minute(100)));
+    /// let receiver = PolicyHandle::new(Policy::new("receiver").quota(Quota::per_minute(3)));
+    /// let limiter = Limiter::new(&sender, MemoryStore::new());
+    ///
+    /// // Two parts for a receiver who gets three a minute.
+    /// let logs = || [(&sender, "bank", 2), (&receiver, "receiver-17", 2)];
+    /// limiter.until_admitted_all(logs, None).await?;
+    /// # let start = tokio::time::Instant::now();
+    /// limiter.until_admitted_all(logs, Some(Duration::from_secs(60))).await?; // a minute later
+    /// # assert_eq!(start.elapsed(), Duration::from_secs(60));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Limiter::until_admitted_cost_within`]. A denial of a caller that has sent no check,
+    /// because others wait for one of its logs, is about that log alone.
+    pub async fn until_admitted_all<I>(
+        &self,
+        logs: impl Fn() -> I,
+        max_wait: Option<Duration>,
+    ) -> Result<Admitted, WaitError>
+    where
+        I: IntoIterator<Item: Into<LogCost>>,
+    {
+        let check = || {
+            let mut check = Check::with_costs(logs());
+            check.on_failure = self.on_failure;
+            check
+        };
+        self.wait_for(check, max_wait).await
+    }
+
     /// Sets how many callers may wait at once, for all keys together. Defaults to 10,000.
     ///
     /// A further caller that would have to wait gets [`WaitError::TooManyWaiters`] at once. Clones of a
@@ -166,11 +217,18 @@ impl Limiter {
         cost: u32,
         max_wait: Option<Duration>,
     ) -> Result<Admitted, WaitError> {
+        self.wait_for(|| self.new_check(key.clone(), cost), max_wait).await
+    }
+
+    async fn wait_for(
+        &self,
+        check: impl Fn() -> Check,
+        max_wait: Option<Duration>,
+    ) -> Result<Admitted, WaitError> {
         // Without a deadline if it is too far away to be an instant.
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
         let bounds = Bounds { deadline, max_waiters: self.max_waiters };
-        let check = self.new_check(key, cost);
-        let again = |logs: &SmallVec<[LogId; 1]>| Ok(self.new_check(logs[0].key.clone(), cost));
-        Ok(until_admitted(&self.waiting, &self.store, check, again, bounds).await?)
+        let again = || Ok(check());
+        Ok(until_admitted(&self.waiting, &self.store, check(), again, bounds).await?)
     }
 }

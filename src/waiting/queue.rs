@@ -1,4 +1,4 @@
-//! [`Queue`]: the callers that wait for room in the same logs.
+//! [`Queue`]: the callers that wait for room in a log.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -46,7 +46,7 @@ pub(super) enum Turn {
     GiveUp(Denied),
 }
 
-/// The waiters for the same logs by their tickets, which are in the order of arrival.
+/// The waiters for a log by their tickets, which are in the order of arrival.
 ///
 /// The first one checks. What it learns is kept here, because another waiter can become the first one.
 #[derive(Debug, Default)]
@@ -56,13 +56,19 @@ pub(super) struct Queue {
     places: u64,
     /// When the first waiter checks. At once if there is no instant.
     next_check: Option<Instant>,
-    /// The last denial of the first waiter, and when it arrived.
+    /// The last denial of the first waiter, about this log alone, and when it arrived. The waiters behind it
+    /// may have other logs besides this one.
     denial: Option<(Denied, Instant)>,
 }
 
 impl Queue {
     pub(super) fn is_empty(&self) -> bool {
         self.waiters.is_empty()
+    }
+
+    /// Returns whether a caller with an earlier ticket waits.
+    pub(super) fn is_before(&self, ticket: u64) -> bool {
+        self.first().is_some_and(|first| first < ticket)
     }
 
     pub(super) fn insert(&mut self, ticket: u64, waiter: Arc<Waiter>) {

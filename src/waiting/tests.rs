@@ -43,7 +43,7 @@ impl Callers {
         deadline: Option<Instant>,
     ) -> Result<Admitted, Ended<Infallible>> {
         let bounds = Bounds { deadline, max_waiters: DEFAULT_MAX_WAITERS };
-        let again = |_: &Logs| Ok(self.check(key, 1));
+        let again = || Ok(self.check(key, 1));
         until_admitted(&self.waiting, &self.store, self.check(key, 1), again, bounds).await
     }
 }
@@ -56,8 +56,8 @@ async fn earlier_caller_is_first_if_it_joins_later() {
     let waiting = Waiting::new();
     let [early, late] = [waiting.ticket(), waiting.ticket()];
     let join = |ticket| {
-        let (logs, waiter) = (denied.check().logs.clone(), Waiter::new(1, None));
-        waiting.join(logs, ticket, waiter, Some(denied.clone()), 9).ok().unwrap()
+        let (log, waiter) = (denied.check().logs[0].clone(), Waiter::new(1, None));
+        waiting.join(log, ticket, waiter, Some(denied.clone())).ok().unwrap()
     };
     let late = join(late);
     assert!(matches!(late.turn(), Turn::Wait(Some(_))), "it is alone");
@@ -76,13 +76,13 @@ async fn later_waiter_bounds_no_earlier_caller() {
     assert!(callers.denial(1).await.is_none());
     let (in_50_s, in_60_s) = (callers.denial(1).await, callers.denial(4).await);
     let waiting = Waiting::new();
-    let logs = || in_60_s.as_ref().unwrap().check().logs.clone();
+    let log = || in_60_s.as_ref().unwrap().check().logs[0].clone();
     let [early, late] = [waiting.ticket(), waiting.ticket()];
     let waiter = Waiter::new(4, None);
-    let late = waiting.join(logs(), late, waiter, in_60_s.clone(), 9).ok().unwrap();
+    let late = waiting.join(log(), late, waiter, in_60_s.clone()).ok().unwrap();
     let deadline = Instant::now() + Duration::from_secs(55);
     let waiter = Waiter::new(1, Some(deadline));
-    let early = waiting.join(logs(), early, waiter, in_50_s, 9).ok().expect("room in time");
+    let early = waiting.join(log(), early, waiter, in_50_s).ok().expect("room in time");
     assert!(matches!((early.turn(), late.turn()), (Turn::Wait(Some(_)), Turn::Wait(None))));
 }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 use super::queue::{Turn, Waiter};
-use super::{Logs, Refused, WaitError, Waiting};
+use super::{WaitError, Waiting};
 use crate::error::StoreError;
 use crate::store::{PendingCheck, Store, conclude, report};
 use crate::telemetry;
-use crate::window::{Admitted, Check, Decision, Denied};
+use crate::window::{Admitted, Check, Decision, Denied, LogOutcome, QuotaState};
 
 /// How long a caller may wait, and how many callers may wait at once.
 #[derive(Clone, Copy)]
@@ -58,72 +58,90 @@ impl From<Ended> for WaitError {
     }
 }
 
-/// Waits until a request is admitted, behind those that wait for room in the same logs.
+/// Waits until a request is admitted, behind those that wait for room in one of its logs.
 ///
-/// `check` is the first check, and `again` makes each further one from the logs of the first, or says why
-/// there is none. If the
-/// future is dropped, the request is not counted.
+/// `again` makes each check after the first, or says why there is none. If the future is dropped, the request
+/// is not counted.
 pub(crate) async fn until_admitted<S>(
     waiting: &Waiting,
     store: &Arc<dyn Store>,
     check: Check,
-    again: impl Fn(&Logs) -> Result<Check, S>,
+    again: impl Fn() -> Result<Check, S>,
     bounds: Bounds,
 ) -> Result<Admitted, Ended<S>> {
-    let (start, policy) = (Instant::now(), check.logs[0].policy.clone());
+    let (start, policy) = (Instant::now(), check.logs.first().map(|log| log.policy.clone()));
     let result = wait_in_order(waiting, store, check, again, bounds).await;
     let outcome = result.as_ref().err().map_or("admitted", Ended::kind);
-    telemetry::waited(policy.label(), outcome, start.elapsed());
+    if let Some(policy) = policy {
+        telemetry::waited(policy.label(), outcome, start.elapsed());
+    }
     result
 }
 
 async fn wait_in_order<S>(
     waiting: &Waiting,
     store: &Arc<dyn Store>,
-    check: Check,
-    again: impl Fn(&Logs) -> Result<Check, S>,
+    mut check: Check,
+    again: impl Fn() -> Result<Check, S>,
     Bounds { deadline, max_waiters }: Bounds,
 ) -> Result<Admitted, Ended<S>> {
-    let (ticket, cost) = (waiting.ticket(), check.cost);
-    let (logs, first) = if waiting.has(&check.logs) {
-        ensure_possible(&check)?;
-        (check.logs.clone(), None)
-    } else {
-        match decide_or_cancel(store, check).await? {
-            Decision::Admitted(admitted) => return Ok(admitted),
-            Decision::Denied(denied) => {
-                let denied = worth_a_wait(denied, deadline)?;
-                (denied.check().logs.clone(), Some(denied))
-            }
-        }
-    };
-    let waiter = Waiter::new(cost, deadline);
-    let place = match waiting.join(logs, ticket, waiter, first, max_waiters) {
-        Ok(place) => place,
-        Err(Refused::TooLong(denied)) => return Err(gives_up(denied)),
-        Err(Refused::TooMany(denied)) => {
-            return Err(Ended::TooManyWaiters(max_waiters, denied));
-        }
-    };
+    let ticket = waiting.ticket();
+    let (mut counted, mut denied) = (None, None);
     loop {
-        match place.turn() {
-            Turn::GiveUp(denied) => return Err(gives_up(denied)),
-            Turn::Wait(None) => place.woken().await,
-            Turn::Wait(Some(at)) => {
-                let _ = timeout_at(at, place.woken()).await;
-            }
-            Turn::Check => {
-                let check = again(&place.logs).map_err(Ended::Stopped)?;
-                match decide_or_cancel(store, check).await? {
-                    Decision::Admitted(admitted) => {
-                        place.leave_admitted();
-                        return Ok(admitted);
+        ensure_possible(&check)?;
+        let index = match (&denied, waiting.behind(&check.logs, ticket)) {
+            (Some(denied), _) => longest_full(denied),
+            (None, Some(behind)) => behind,
+            (None, None) => match decide_or_cancel(store, check.clone()).await? {
+                Decision::Admitted(admitted) => return Ok(admitted),
+                Decision::Denied(now) => longest_full(denied.insert(worth_a_wait(now, deadline)?)),
+            },
+        };
+        let (log, own) = (check.logs[index].clone(), denied.clone());
+        let waiter = Waiter::new(check.cost_in(index), deadline);
+        let known = denied.take().map(|denied| denied.in_log(index));
+        counted = counted.or_else(|| waiting.count(max_waiters));
+        let place = waiting.join(log, ticket, waiter, known).map_err(gives_up)?;
+        if counted.is_none() {
+            return Err(Ended::TooManyWaiters(max_waiters, own));
+        }
+        while denied.is_none() {
+            match place.turn() {
+                Turn::GiveUp(denied) => return Err(gives_up(denied)),
+                Turn::Wait(None) => place.woken().await,
+                Turn::Wait(Some(at)) => {
+                    let _ = timeout_at(at, place.woken()).await;
+                }
+                Turn::Check => {
+                    check = again().map_err(Ended::Stopped)?;
+                    if waiting.behind(&check.logs, ticket).is_some() {
+                        break;
                     }
-                    Decision::Denied(denied) => place.deny(worth_a_wait(denied, None)?),
+                    match decide_or_cancel(store, check.clone()).await? {
+                        Decision::Admitted(admitted) => {
+                            place.leave_admitted();
+                            return Ok(admitted);
+                        }
+                        Decision::Denied(now) => {
+                            let now = worth_a_wait(now, None)?;
+                            let index = longest_full(&now);
+                            match check.logs[index] == *place.log() {
+                                true => place.deny(now.in_log(index)),
+                                false => denied = Some(now),
+                            }
+                        }
+                    }
                 }
             }
         }
     }
+}
+
+/// Returns the index of the log that is full for longest.
+fn longest_full(denied: &Denied) -> usize {
+    let wait = |outcome: &LogOutcome| outcome.quotas().iter().map(QuotaState::wait).max();
+    let waits = denied.usage().logs().enumerate().map(|(index, (_, it))| (wait(it), index));
+    waits.max().map_or(0, |(_, index)| index)
 }
 
 /// Decides on a check. If the future is dropped, the request is cancelled.

@@ -196,6 +196,14 @@ impl Denied {
         self.usage.check()
     }
 
+    /// Returns the denial as it would be if the request had only the log of this index.
+    pub(crate) fn in_log(&self, index: usize) -> Self {
+        let Decided { check, outcome } = &*self.usage.decided;
+        let mut alone = Outcome::new(false, [outcome.logs()[index].clone()]);
+        (alone.timestamp, alone.decided_by) = (outcome.timestamp, outcome.decided_by);
+        Self { usage: Usage::new(check.part(|it| it == index), alone) }
+    }
+
     /// Returns the denial of a caller that waits behind this one, `elapsed_us` later. It has room
     /// under the quota of an index in [`Usage::quotas`] `wait_us` after this denial.
     pub(crate) fn behind(&self, elapsed_us: u64, quota: usize, wait_us: u64) -> Self {

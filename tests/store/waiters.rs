@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::store::{Check, LogOutcome, Outcome, QuotaState, StoreFuture};
 use tower_sliding_window::{
-    Admitted, Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError, WaitError,
+    Admitted, Key, Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError, WaitError,
 };
 
 use crate::counting::Counting;
@@ -197,4 +197,106 @@ async fn drop_during_a_check_lets_the_next_go_on() {
     }
     assert!(second.await.unwrap().is_ok());
     assert!(start.elapsed() > TEN);
+}
+
+/// A sender of four a minute and receivers of one in ten seconds.
+struct Messages {
+    limiter: Limiter,
+    store: Counting,
+    sender: PolicyHandle,
+    receiver: PolicyHandle,
+}
+
+impl Messages {
+    fn new() -> Self {
+        let store = Counting::default();
+        let policy = |name, quota| PolicyHandle::new(Policy::new(name).quota(quota));
+        let sender = policy("sender", Quota::new(4, TEN * 6));
+        let receiver = policy("receiver", Quota::new(1, TEN));
+        let limiter = Limiter::new(&sender, store.clone());
+        Self { limiter, store, sender, receiver }
+    }
+
+    /// Starts to send a message, and returns when that has begun.
+    async fn send(&self, from: &'static str, to: u64, max_wait: Option<Duration>) -> Waiter {
+        let (limiter, sender, receiver) =
+            (self.limiter.clone(), self.sender.clone(), self.receiver.clone());
+        let waiter = tokio::spawn(async move {
+            let logs = || [(&sender, Key::from(from)), (&receiver, Key::from(to))];
+            limiter.until_admitted_all(logs, max_wait).await
+        });
+        sleep(A_MOMENT).await;
+        waiter
+    }
+
+    /// Sends as many messages as the sender may, to receivers from 100 on.
+    async fn fill(&self, from: &'static str) {
+        for to in 100..104 {
+            assert!(self.send(from, to, None).await.await.unwrap().is_ok());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_for_one_of_their_logs_are_in_order() {
+    let messages = Messages::new();
+    assert!(messages.send("a", 1, None).await.await.unwrap().is_ok());
+    let [first, second] = [messages.send("b", 1, None).await, messages.send("a", 1, None).await];
+    let start = Instant::now();
+    let passes = messages.send("b", 2, None).await;
+    assert!(passes.await.unwrap().is_ok(), "nothing holds it up");
+    assert!(start.elapsed() < A_MOMENT * 2);
+    let first = first.await.unwrap().unwrap().timestamp().unwrap();
+    let second = second.await.unwrap().unwrap().timestamp().unwrap();
+    assert_eq!((first, second), (TEN, TEN * 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_that_wait_for_one_of_their_logs_send_one_check_a_second() {
+    let messages = Messages::new();
+    messages.fill("a").await;
+    let before = messages.store.checks();
+    let mut waiters = Vec::new();
+    for to in 0..20 {
+        waiters.push(messages.send("a", to, None).await);
+    }
+    sleep(Duration::from_millis(3_500) - 20 * A_MOMENT).await;
+    assert_eq!(messages.store.checks() - before, 4, "the first one's denial, and three more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_goes_to_the_log_that_denies_it_next() {
+    let messages = Messages::new();
+    messages.fill("a").await;
+    let waits_for_sender = messages.send("a", 1, None).await;
+    // Its receiver is full when the sender is free again, and one that came later waits for it.
+    sleep(TEN * 6 - Duration::from_secs(3)).await;
+    assert!(messages.send("b", 1, None).await.await.unwrap().is_ok());
+    let later = messages.send("c", 1, None).await;
+    let first = waits_for_sender.await.unwrap().unwrap().timestamp().unwrap();
+    let later = later.await.unwrap().unwrap().timestamp().unwrap();
+    assert!(first > TEN * 6, "{first:?}");
+    assert_eq!(later, first + TEN, "it keeps its place in the order of arrival");
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_behind_others_names_the_log_that_they_wait_for() {
+    let messages = Messages::new();
+    assert!(messages.send("a", 1, None).await.await.unwrap().is_ok());
+    let _waits = messages.send("b", 1, None).await;
+    let checks = messages.store.checks();
+    let error = messages.send("c", 1, Some(TEN)).await.await.unwrap().unwrap_err();
+    assert_eq!(messages.store.checks(), checks, "it has sent none");
+    let denied = error.denied().unwrap();
+    assert_eq!(denied.violated().collect::<Vec<_>>(), ["receiver"]);
+    let policies = denied.usage().quotas().map(|(policy, ..)| policy.name().to_owned());
+    assert_eq!(policies.collect::<Vec<_>>(), ["receiver"], "nothing of another sender's log");
+    assert!(denied.retry_after() > TEN && denied.retry_after() < TEN * 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_without_a_log_is_an_admission() {
+    let limiter = full().await;
+    let none: [(Quota, &str); 0] = [];
+    assert!(limiter.until_admitted_all(|| none, None).await.is_ok());
 }

@@ -20,10 +20,10 @@ impl SlidingWindowLayer {
     ///
     /// ## Behavior
     ///
-    /// - **Order.** The requests that have the same keys under all rules are admitted in the order of their
-    ///   arrival, in this process, as by [`Limiter::until_admitted`](crate::Limiter::until_admitted).
-    ///   Requests that share only some of their keys, and those of other processes, take a place when they
-    ///   find one.
+    /// - **Order.** The requests that wait for the same key of a rule are admitted in the order of their
+    ///   arrival, in this process, as by
+    ///   [`Limiter::until_admitted_all`](crate::Limiter::until_admitted_all). Those of other processes take a
+    ///   place when they find one.
     /// - **Denials.** A request is denied at once, with an honest `Retry-After`, if time alone frees its place
     ///   too late, behind those that wait before it, and if [`max_waiters`](Self::max_waiters) wait already.
     ///   A banned key, and a cost that can never pass, are denied at once too.
