@@ -83,7 +83,6 @@
 //! | `axum` | no | `key::path_param`, and axum's `ConnectInfo` in [`key::peer_ip`] |
 //! | `tonic` | no | tonic's `TcpConnectInfo` in [`key::peer_ip`] |
 //! | `storm` | no | `storm::StormDetector`, which reports groups with too many messages |
-//! | `moderation` | no | `moderation::SpeechMonitor`, which silently mutes spammers; enables `memory` |
 //! | `metrics` | no | the metrics below, through the `metrics` crate |
 //! | `tracing` | no | warnings of mistakes, events about denials and failures, and the fields of spans below, without keys, through the `tracing` crate |
 //! | `serde` | no | `Serialize` and `Deserialize` for [`Policies`], [`Policy`] and everything else that has a text form |
@@ -119,9 +118,6 @@
 //! | `sliding_window_storms_total` | `name`; `event`: `start`, `end` | starts and ends of storms, each counted in one process of the fleet |
 //! | `sliding_window_storm_alerts_shed_total` | | events of storms that were dropped because too many waited for the hook |
 //! | `sliding_window_storm_alert_panics_total` | | panics of the hook for storm events |
-//! | `sliding_window_mutes_total` | `rule` | mutes that were imposed or lengthened |
-//! | `sliding_window_mute_hook_panics_total` | | panics of the hook for mutes |
-//! | `sliding_window_mute_events_lost_total` | | lost replies to mute requests that are not queried again, because there are too many or there is no runtime |
 //!
 //! Where nothing else is said, a metric is a counter. The label `policy` tells the rules of a layer apart,
 //! so give each policy a name. Names, units and texts of help follow the conventions of Prometheus and
@@ -222,13 +218,11 @@ mod contract_tests;
 pub mod docs;
 mod error;
 mod failure;
-#[cfg(any(feature = "storm", feature = "moderation"))]
+#[cfg(feature = "storm")]
 mod hook;
 mod http;
 pub mod key;
 mod limiter;
-#[cfg(feature = "moderation")]
-pub mod moderation;
 mod offenders;
 mod overrides;
 mod policy;

@@ -28,9 +28,7 @@ use crate::policy::Policy;
 
 pub(crate) use self::bans::{Ban, BanCursor, BanPage};
 pub(crate) use self::conclude::{admit_if_open, conclude, report};
-#[cfg(all(feature = "memory", feature = "moderation"))]
-pub(crate) use self::expiring::{ExpiringMap, Room};
-#[cfg(all(feature = "memory", any(feature = "storm", feature = "moderation")))]
+#[cfg(all(feature = "memory", feature = "storm"))]
 pub(crate) use self::expiring::{ExpiringValue, Keep, heap_bytes_of};
 pub use self::future::StoreFuture;
 pub(crate) use self::pending_check::{CancelHandle, PendingCheck, may_have_counted};

@@ -287,22 +287,3 @@ pub(crate) fn storm_hook_panicked() {
     count!("sliding_window_storm_alert_panics_total");
     event!(error, "the hook for storms has panicked");
 }
-
-#[cfg(feature = "moderation")]
-pub(crate) fn muted(rule: impl Display) {
-    count!("sliding_window_mutes_total", "rule" => rule.to_string());
-    event!(info, %rule, "a sender is muted");
-}
-
-#[cfg(feature = "moderation")]
-pub(crate) fn mute_hook_panicked() {
-    count!("sliding_window_mute_hook_panics_total");
-    event!(error, "the hook for mutes has panicked");
-}
-
-/// Reports a lost reply that may have contained a mute, and that the monitor does not request again.
-#[cfg(feature = "moderation")]
-pub(crate) fn mute_event_lost() {
-    count!("sliding_window_mute_events_lost_total");
-    event!(warn, "a mute may be missing at the hook: the reply of the store was lost");
-}

@@ -39,10 +39,6 @@ scripts! {
     record: "storm/record.lua",
     #[cfg(feature = "storm")]
     profile: "storm/profile.lua",
-    #[cfg(feature = "moderation")]
-    say: "moderation/say.lua",
-    #[cfg(feature = "moderation")]
-    mute: "moderation/mute.lua",
 }
 
 /// How much later Redis keeps the expiries of scripts with a test clock, because its own clock is

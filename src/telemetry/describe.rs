@@ -73,12 +73,6 @@ const COUNTERS: &[(&str, &str)] = &[
         "Starts and ends of storms that were dropped because too many waited for the hook.",
     ),
     ("sliding_window_storm_alert_panics_total", "Panics of the hook for storm events."),
-    ("sliding_window_mutes_total", "Mutes that were imposed or lengthened."),
-    ("sliding_window_mute_hook_panics_total", "Panics of the hook for mutes."),
-    (
-        "sliding_window_mute_events_lost_total",
-        "Lost replies to mute requests that are not queried again.",
-    ),
 ];
 
 const GAUGES: &[(&str, Unit, &str)] = &[
