@@ -11,8 +11,8 @@
 //! | problem | use | feature | example |
 //! |---|---|---|---|
 //! | flash sale, API rate limit: a quota for each user of an HTTP route | [`SlidingWindowLayer`] | | [`examples/seckill`] |
-//! | message storm: an alert if a group gets too many messages | `StormDetector` | `storm` | [`examples/message_storm.rs`] |
-//! | chat spam: silent mutes for repeated messages and messages to many strangers | `moderation::SpeechMonitor` | `moderation` | [`examples/chat-guard`] |
+//! | message storm: an alert if a group gets too many messages | `StormDetector` of the crate `message-storm` | | its `examples/message_storm.rs` |
+//! | chat spam: silent mutes for repeated messages and messages to many strangers | `SpeechMonitor` of the crate `speech-monitor` | | [`examples/chat-guard`] |
 //! | per-receiver quota: not too many messages to one receiver | [`Limiter`] | | [`examples/message_quota.rs`] |
 //! | budget of tokens or bytes: a cost that is known only afterwards | [`Limiter::settle`] | | [`examples/token_budget.rs`] |
 //! | SMS gateway: quotas of institution, channel and receiver in one decision | [`Limiter::check_all`] | | [`examples/sms-gateway`] |

@@ -52,7 +52,8 @@ impl Slot {
 }
 
 fn scripts() -> Vec<Script> {
-    let paths = ["lua", "examples"].map(|folder| files(&root().join(folder), "lua")).concat();
+    let paths =
+        ["lua", "crates", "examples"].map(|folder| files(&root().join(folder), "lua")).concat();
     assert!(paths.len() >= 11, "the scripts are found");
     paths.into_iter().map(read).collect()
 }
