@@ -8,6 +8,7 @@ mod conclude;
 #[cfg(feature = "contract")]
 pub mod contract;
 #[cfg(feature = "memory")]
+#[cfg(feature = "storm")]
 mod expiring;
 #[cfg(feature = "memory")]
 mod fill;
