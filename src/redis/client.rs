@@ -91,13 +91,9 @@ impl Client {
     /// The command is one that [`Script::command`] has started.
     pub(crate) async fn run(&self, script: &Script, command: &Cmd) -> Result<Value, StoreError> {
         let start = Stopwatch::start();
-        let reply = match self.send(command).await {
-            // Nothing has run. The text loads the script, too.
-            Err(error) if is_refused(&error, "NOSCRIPT") => {
-                self.send(&script.with_text(command)).await
-            }
-            reply => reply,
-        };
+        let (own, command) = (script.clone(), command.clone());
+        let call = |mut connection| async move { own.run(&command, &mut connection).await };
+        let reply = self.call(call).await;
         report(script, start, &reply);
         reply
     }
@@ -195,9 +191,6 @@ fn report<T>(script: &Script, start: Stopwatch, result: &Result<T, StoreError>) 
 }
 
 fn read_only<T>(reply: &Result<T, StoreError>) -> Option<&StoreError> {
-    reply.as_ref().err().filter(|error| is_refused(error, "READONLY"))
-}
-
-fn is_refused(error: &StoreError, with: &str) -> bool {
-    matches!(error, StoreError::Refused { code, .. } if code == with)
+    let is_it = |error: &&StoreError| matches!(error, StoreError::Refused { code, .. } if code == "READONLY");
+    reply.as_ref().err().filter(is_it)
 }
