@@ -77,7 +77,7 @@ impl Client {
         self.scripts
     }
 
-    #[cfg(any(feature = "storm", feature = "moderation"))]
+    #[cfg(any(feature = "storm", feature = "moderation", feature = "redis-commands"))]
     pub(crate) fn name(&self, key: &crate::key::Key, name: &str) -> Vec<u8> {
         self.keys.name(key.as_bytes(), name)
     }

@@ -1,0 +1,538 @@
+//! [`StormDetector`]: records every message and reports when a group has too many.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tower_sliding_window::{Key, RedisStore, StoreError};
+use uuid::Uuid;
+
+use crate::alerts::Alerts;
+use crate::event::{Outcome, Profile, ProfileError, Reading, StormEvent};
+use crate::in_process::InProcess;
+use crate::on_redis::OnRedis;
+use crate::rule::{StormRule, StormRuleError, check_reminder, micros};
+
+/// The highest number of steps in a profile.
+const MAX_STEPS: u64 = 1_000;
+/// How many groups and how many messages are kept in process by default.
+const DEFAULT_CAPACITY: (usize, usize) = (100_000, 1_000_000);
+/// How many tasks may wait. The end of a storm beyond that is found by the next message of its group.
+const MOST_TASKS: usize = 100_000;
+/// The pause before a call is repeated. It doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A group in a storm is checked again after at most this time.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
+/// Detects message storms: records every message of every group, denies none, and reports when a group
+/// has too many. See [the crate](crate).
+///
+/// Cloning is cheap. Clones share everything.
+#[derive(Clone)]
+pub struct StormDetector(Arc<Shared>);
+
+impl StormDetector {
+    /// Creates a detector that keeps its groups in this process, from a rule, or from a threshold with
+    /// defaults for the rest.
+    ///
+    /// # Panics
+    ///
+    /// If [`StormDetector::try_in_process`] returns an error.
+    #[must_use]
+    #[track_caller]
+    pub fn in_process(rule: impl Into<StormRule>) -> Self {
+        valid(Self::try_in_process(rule))
+    }
+
+    /// Creates a detector that keeps its groups in this process, or returns an error if the rule is
+    /// invalid.
+    ///
+    /// # Errors
+    ///
+    /// A [`StormRuleError`] that names the invalid part.
+    pub fn try_in_process(rule: impl Into<StormRule>) -> Result<Self, StormRuleError> {
+        let (groups, messages) = DEFAULT_CAPACITY;
+        Self::with_store(rule.into(), Store::InProcess(InProcess::new(groups, messages)))
+    }
+
+    /// Creates a detector that shares its groups with others through Redis, on the connection of a
+    /// store, from a rule, or from a threshold with defaults for the rest.
+    ///
+    /// # Panics
+    ///
+    /// If [`StormDetector::try_on_redis`] returns an error.
+    #[must_use]
+    #[track_caller]
+    pub fn on_redis(rule: impl Into<StormRule>, store: &RedisStore) -> Self {
+        valid(Self::try_on_redis(rule, store))
+    }
+
+    /// Creates a detector that shares its groups through Redis, or returns an error if the rule is
+    /// invalid.
+    ///
+    /// # Errors
+    ///
+    /// A [`StormRuleError`] that names the invalid part.
+    pub fn try_on_redis(
+        rule: impl Into<StormRule>,
+        store: &RedisStore,
+    ) -> Result<Self, StormRuleError> {
+        Self::with_store(rule.into(), Store::OnRedis(OnRedis::new(store.commands(), str::to_owned)))
+    }
+
+    fn with_store(rule: StormRule, store: Store) -> Result<Self, StormRuleError> {
+        rule.validate()?;
+        Ok(Self(Arc::new(Shared::new(Arc::new(rule), Arc::new(store), None, Duration::ZERO))))
+    }
+
+    /// Sets how many groups and how many messages of all groups are kept in process. Defaults to 100,000
+    /// groups and 1,000,000 messages. It changes nothing on Redis.
+    ///
+    /// A group takes up to 1 kB, and each of its messages 115 to 400 bytes, or 650 if its id is longer
+    /// than 40 bytes. So the default is at most 500 MB, or 750 MB with long ids.
+    ///
+    /// If there is no room, groups that have expired are dropped, and so are messages that have left the
+    /// window, at most ten times a second. Groups in use never are. A message that does not fit then is
+    /// not counted, and the call returns [`StoreError::Full`]. Current storms end as usual.
+    #[must_use]
+    pub fn capacity(self, groups: usize, messages: usize) -> Self {
+        if let Store::InProcess(store) = &*self.0.store {
+            store.set_capacity(groups, messages);
+        }
+        self
+    }
+
+    /// Sets a hook to call at each start, each end and each reminder of a storm that a call of this
+    /// detector caused. Defaults to none.
+    ///
+    /// The hook runs on a thread of its own, for one event at a time. It may block: callers of
+    /// [`StormDetector::record`] do not wait for it. Up to 100,000 events wait for the hook. **A further
+    /// event is dropped**, and counted in [`StormDetector::shed`]. A panic of the hook is caught and
+    /// counted in [`StormDetector::panicked`].
+    ///
+    /// The returned detector shares only the rule and the groups with earlier clones.
+    #[must_use]
+    pub fn on_event(self, hook: impl Fn(&StormEvent) + Send + Sync + 'static) -> Self {
+        let alerts = Some(Arc::new(Alerts::new(hook)));
+        self.with(alerts, self.0.remind_every)
+    }
+
+    /// Sets how often a storm that continues is reported, by a [`StormEvent::Ongoing`]. Defaults to
+    /// never.
+    ///
+    /// One process of the fleet reports each reminder. All processes should set the same time.
+    ///
+    /// The returned detector shares only the rule, the groups and the hook with earlier clones.
+    ///
+    /// # Panics
+    ///
+    /// If [`StormDetector::try_remind_every`] returns an error.
+    #[must_use]
+    #[track_caller]
+    pub fn remind_every(self, time: Duration) -> Self {
+        valid(self.try_remind_every(time))
+    }
+
+    /// Sets the time between reminders as [`StormDetector::remind_every`] does, or returns an error.
+    ///
+    /// # Errors
+    ///
+    /// [`StormRuleError::Reminder`] if the time is shorter than a second or longer than a hundred years.
+    pub fn try_remind_every(self, time: Duration) -> Result<Self, StormRuleError> {
+        check_reminder(time)?;
+        Ok(self.with(self.0.alerts.clone(), time))
+    }
+
+    fn with(&self, alerts: Option<Arc<Alerts>>, remind_every: Duration) -> Self {
+        let (rule, store) = (self.0.rule.clone(), self.0.store.clone());
+        Self(Arc::new(Shared::new(rule, store, alerts, remind_every)))
+    }
+
+    /// Returns the rule.
+    #[must_use]
+    pub fn rule(&self) -> &StormRule {
+        &self.0.rule
+    }
+
+    /// Records a message and returns the state of its group. Takes one call of Redis.
+    ///
+    /// `message_id` is the same each time the message is delivered. While the message is in the
+    /// window, it counts once. An id is any bytes; an id of more than 128 bytes is hashed.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`] if Redis did not reply in time, or if there is no room in this process. The
+    /// message may have been recorded. It is safe to record it again. Most applications ignore the error
+    /// and deliver the message.
+    pub async fn record(
+        &self,
+        group: impl Into<Key>,
+        message_id: impl Into<Key>,
+    ) -> Result<Reading, StoreError> {
+        self.0.call(group.into(), Some(message_id.into())).await
+    }
+
+    /// Returns the state of a group and records nothing.
+    ///
+    /// If the storm of the group is over and no call has detected that yet, this call ends it.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`] if Redis did not reply in time.
+    pub async fn peek(&self, group: impl Into<Key>) -> Result<Reading, StoreError> {
+        self.0.call(group.into(), None).await
+    }
+
+    /// Counts the messages of a group in each step of the window, for a graph. Takes one call of Redis.
+    ///
+    /// The length of a step is rounded down to microseconds.
+    ///
+    /// # Errors
+    ///
+    /// A [`ProfileError`] if the window has more than 1,000 steps, the step is shorter than a
+    /// microsecond, or Redis did not reply.
+    pub async fn profile(
+        &self,
+        group: impl Into<Key>,
+        step: Duration,
+    ) -> Result<Profile, ProfileError> {
+        let (rule, step_us) = (&self.0.rule, micros(step));
+        if step_us == 0 {
+            return Err(ProfileError::ZeroStep);
+        }
+        let steps = rule.window_us().div_ceil(step_us);
+        if steps > MAX_STEPS {
+            return Err(ProfileError::TooManySteps { steps, most: MAX_STEPS });
+        }
+        let counts = self.0.store.profile(rule, &group.into(), step_us).await;
+        let (counts, step) = (counts.inspect_err(report)?, Duration::from_micros(step_us));
+        Ok(Profile { counts, step, cap: rule.cap_per_group() })
+    }
+
+    /// Waits until the hook has returned from all earlier events.
+    pub async fn flush(&self) {
+        if let Some(alerts) = &self.0.alerts {
+            alerts.flush().await;
+        }
+    }
+
+    /// Waits until this process watches no storm, and has repeated all calls whose reply was lost.
+    pub async fn settled(&self) {
+        loop {
+            let task_ended = self.0.task_ended.notified();
+            if self.0.tasks().are_none() {
+                return;
+            }
+            task_ended.await;
+        }
+    }
+
+    /// Returns how many groups this process checks again later because of a storm.
+    #[must_use]
+    pub fn watched(&self) -> usize {
+        self.0.tasks().watching.len()
+    }
+
+    /// Returns how many events were dropped because too many waited for the hook.
+    #[must_use]
+    pub fn shed(&self) -> u64 {
+        self.0.alerts.as_ref().map_or(0, |alerts| alerts.shed())
+    }
+
+    /// Returns how many times the hook has panicked.
+    #[must_use]
+    pub fn panicked(&self) -> u64 {
+        self.0.alerts.as_ref().map_or(0, |alerts| alerts.panicked())
+    }
+}
+
+impl fmt::Debug for StormDetector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StormDetector")
+            .field("rule", &self.0.rule)
+            .field("watched", &self.watched())
+            .finish_non_exhaustive()
+    }
+}
+
+#[track_caller]
+fn valid(detector: Result<StormDetector, StormRuleError>) -> StormDetector {
+    match detector {
+        Ok(detector) => detector,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Where the messages and storms of groups are.
+pub(crate) enum Store {
+    InProcess(InProcess),
+    OnRedis(OnRedis),
+}
+
+impl Store {
+    pub(crate) async fn check(&self, check: &Check) -> Result<Outcome, StoreError> {
+        match self {
+            Self::InProcess(store) => store.check(check),
+            Self::OnRedis(store) => store.check(check).await,
+        }
+    }
+
+    pub(crate) async fn profile(
+        &self,
+        rule: &StormRule,
+        group: &Key,
+        step_us: u64,
+    ) -> Result<Vec<u32>, StoreError> {
+        match self {
+            Self::InProcess(store) => Ok(store.profile(rule, group, step_us)),
+            Self::OnRedis(store) => store.profile(rule, group, step_us).await,
+        }
+    }
+}
+
+/// A check of a group, with the message to record if there is one.
+#[derive(Clone)]
+pub(crate) struct Check {
+    /// The id of the call. It stays the same if the call is repeated because its reply was lost.
+    pub(crate) call: Uuid,
+    /// A call of this detector with a higher number was begun later.
+    pub(crate) number: u64,
+    pub(crate) rule: Arc<StormRule>,
+    pub(crate) group: Key,
+    pub(crate) message: Option<Key>,
+    /// The time between reminders of a storm, zero for none.
+    pub(crate) remind_us: u64,
+}
+
+/// The state that the handles of a detector share with its tasks.
+///
+/// Each group in a storm has a task that checks it again when something may have changed without a
+/// message. So does each call whose reply was lost: it is repeated with its id, because nobody else gets
+/// its events. The lock of `tasks` is held neither during a call of the store nor while a task waits.
+/// These interleavings are possible:
+///
+/// - Two calls about a group, in this process or others: the store runs them one after the other, and
+///   one of them gets the event.
+/// - Their outcomes come to [`Shared::report`] in the other order. If the older one has a storm that is
+///   over, the group is watched, and the task finds no storm and ends. If the older one has no storm yet,
+///   the task of the storm is left alone: only a call that was begun after it ends a task.
+/// - A message finds the storm over while the task of its group sleeps: the task is ended. While the task
+///   calls, or pauses before it repeats a call, it is left alone: it may have the event of its call.
+/// - The task wakes at that very moment: it looks for itself under the lock, and either it calls, or it
+///   has been ended before.
+/// - A storm ends and another starts while the task of the first sleeps: it wakes no later than at the
+///   end of the first, finds the second, and is followed by a task for that.
+/// - The caller drops a call: [`LostCall`] has it repeated by a task.
+/// - The last handle is dropped: a task that sleeps is ended, since it has only a weak reference, and one
+///   that calls delivers its event first.
+/// - The runtime ends, and its tasks with it: the next call of a group finds its task finished, and
+///   starts another.
+struct Shared {
+    rule: Arc<StormRule>,
+    store: Arc<Store>,
+    alerts: Option<Arc<Alerts>>,
+    /// Zero for never.
+    remind_every: Duration,
+    calls: AtomicU64,
+    tasks: Mutex<Tasks>,
+    /// Notifies that a task has ended without another in its place.
+    task_ended: Notify,
+}
+
+#[derive(Default)]
+struct Tasks {
+    /// The tasks of groups in a storm.
+    watching: HashMap<Key, Watch>,
+    /// The tasks that repeat a call whose reply was lost.
+    repeating: HashMap<Uuid, JoinHandle<()>>,
+}
+
+struct Watch {
+    /// The id and the number of the call that the task makes.
+    call: Uuid,
+    number: u64,
+    /// Whether the call may have been sent.
+    is_calling: bool,
+    task: JoinHandle<()>,
+}
+
+impl Tasks {
+    fn has_room(&self) -> bool {
+        self.watching.len() + self.repeating.len() < MOST_TASKS
+    }
+
+    /// Returns whether none is left, but for those that have ended with their runtime.
+    fn are_none(&self) -> bool {
+        let mut all = self.watching.values().map(|it| &it.task).chain(self.repeating.values());
+        all.all(JoinHandle::is_finished)
+    }
+}
+
+impl Shared {
+    fn new(
+        rule: Arc<StormRule>,
+        store: Arc<Store>,
+        alerts: Option<Arc<Alerts>>,
+        remind_every: Duration,
+    ) -> Self {
+        let (calls, tasks, task_ended) = (AtomicU64::new(0), Mutex::default(), Notify::new());
+        Self { rule, store, alerts, remind_every, calls, tasks, task_ended }
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, Tasks> {
+        // No code under the lock panics halfway through a change, so a poisoned value is consistent.
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_of(&self, group: Key, message: Option<Key>) -> Check {
+        let (call, number) = (Uuid::new_v4(), self.calls.fetch_add(1, Ordering::SeqCst));
+        let (rule, remind_us) = (self.rule.clone(), micros(self.remind_every));
+        Check { call, number, rule, group, message, remind_us }
+    }
+
+    /// Records a message, or only checks the group if there is none, and reports the outcome.
+    async fn call(
+        self: &Arc<Self>,
+        group: Key,
+        message: Option<Key>,
+    ) -> Result<Reading, StoreError> {
+        let check = self.check_of(group, message);
+        let mut lost = LostCall { shared: self, check: &check, is_lost: true };
+        let outcome = self.store.check(&check).await;
+        lost.is_lost = outcome.as_ref().is_err_and(StoreError::may_have_counted);
+        drop(lost);
+        Ok(self.report(&check, &outcome.inspect_err(report)?))
+    }
+
+    /// Delivers the events of an outcome, and has the group watched for as long as it may change.
+    fn report(self: &Arc<Self>, check: &Check, outcome: &Outcome) -> Reading {
+        let reading = Reading::new(outcome, &self.rule, &check.group);
+        for event in reading.events() {
+            event.report();
+            if let Some(alerts) = &self.alerts {
+                alerts.send(event);
+            }
+        }
+        let mut tasks = self.tasks();
+        let mut has_ended = tasks.repeating.remove(&check.call).is_some();
+        if let Some(watch) = tasks.watching.get(&check.group) {
+            let is_newer = check.number > watch.number;
+            let is_over = outcome.recheck_us == 0 && is_newer && !watch.is_calling;
+            if watch.call == check.call || is_over || watch.task.is_finished() {
+                // Of no effect on the task that this is.
+                watch.task.abort();
+                tasks.watching.remove(&check.group);
+                has_ended = true;
+            }
+        }
+        let after = Duration::from_micros(outcome.recheck_us).min(LONGEST_WAIT);
+        if !after.is_zero()
+            && !tasks.watching.contains_key(&check.group)
+            && tasks.has_room()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let next = self.check_of(check.group.clone(), None);
+            let (call, number) = (next.call, next.number);
+            let task = runtime.spawn(check_later(Arc::downgrade(self), next, after));
+            let watch = Watch { call, number, is_calling: false, task };
+            tasks.watching.insert(check.group.clone(), watch);
+        }
+        drop(tasks);
+        if has_ended {
+            self.task_ended.notify_waiters();
+        }
+        reading
+    }
+
+    /// Returns whether a task shall make its call, or has been ended.
+    fn begins(&self, check: &Check) -> bool {
+        let mut tasks = self.tasks();
+        let watch = tasks.watching.get_mut(&check.group).filter(|it| it.call == check.call);
+        match watch {
+            Some(watch) => watch.is_calling = true,
+            None => return tasks.repeating.contains_key(&check.call),
+        }
+        true
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let tasks = self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let watching = tasks.watching.values().map(|it| &it.task);
+        watching.chain(tasks.repeating.values()).for_each(JoinHandle::abort);
+    }
+}
+
+/// Checks a group after a pause, and again with the same id until the store answers.
+async fn check_later(shared: Weak<Shared>, check: Check, mut after: Duration) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        sleep(after).await;
+        let Some(shared) = shared.upgrade().filter(|it| it.begins(&check)) else { return };
+        match shared.store.check(&check).await {
+            Ok(outcome) => return drop(shared.report(&check, &outcome)),
+            Err(error) => report(&error),
+        }
+        after = pause;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Has a call repeated that ends without a reply: it may have started or ended a storm, and no other
+/// call gets that event.
+struct LostCall<'a> {
+    shared: &'a Arc<Shared>,
+    check: &'a Check,
+    is_lost: bool,
+}
+
+impl Drop for LostCall<'_> {
+    fn drop(&mut self) {
+        if !self.is_lost {
+            return;
+        }
+        let mut tasks = self.shared.tasks();
+        if tasks.has_room()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            // The message is not recorded again, if it was not: its caller knows nothing of it.
+            let check = Check { message: None, ..self.check.clone() };
+            let call = check.call;
+            let repeat = check_later(Arc::downgrade(self.shared), check, FIRST_PAUSE);
+            tasks.repeating.insert(call, runtime.spawn(repeat));
+        }
+    }
+}
+
+/// Reports that a call failed.
+fn report(error: &StoreError) {
+    metrics::counter!("sliding_window_store_errors_total", "kind" => error.kind()).increment(1);
+    tracing::debug!(%error, "the store could not decide");
+}
+
+impl StormEvent {
+    /// Reports a start or an end.
+    fn report(&self) {
+        let (name, event) = match self {
+            Self::Started { name, count, threshold, .. } => {
+                tracing::info!(name, count, %threshold, "a storm has started");
+                (name.clone(), "start")
+            }
+            Self::Ended { name, peak, lasted, .. } => {
+                tracing::info!(name, peak, ?lasted, "a storm has ended");
+                (name.clone(), "end")
+            }
+            Self::Ongoing { .. } => return,
+        };
+        metrics::counter!("sliding_window_storms_total", "name" => name, "event" => event)
+            .increment(1);
+    }
+}
