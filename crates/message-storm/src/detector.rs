@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
-use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{sleep, timeout};
 use tower_sliding_window::{Key, RedisStore, StoreError};
 use uuid::Uuid;
 
@@ -17,12 +16,14 @@ use crate::alerts::Alerts;
 use crate::event::{Outcome, Profile, ProfileError, Reading, StormEvent};
 use crate::in_process::InProcess;
 use crate::on_redis::OnRedis;
-use crate::rule::{StormRule, StormRuleError, check_reminder, micros};
+use crate::rule::{LONGEST, StormRule, StormRuleError, micros};
 
 /// The highest number of steps in a profile.
 const MAX_STEPS: u64 = 1_000;
 /// How many groups and how many messages are kept in process by default.
 const DEFAULT_CAPACITY: (usize, usize) = (100_000, 1_000_000);
+/// Storms are not reported again more often than this.
+const SHORTEST_REMINDER: Duration = Duration::from_secs(1);
 /// How many tasks may wait. The end of a storm beyond that is found by the next message of its group.
 const MOST_TASKS: usize = 100_000;
 /// The pause before a call is repeated. It doubles up to the longest.
@@ -35,6 +36,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// has too many. See [the crate](crate).
 ///
 /// Cloning is cheap. Clones share everything.
+#[must_use]
 #[derive(Clone)]
 pub struct StormDetector(Arc<Shared>);
 
@@ -45,7 +47,6 @@ impl StormDetector {
     /// # Panics
     ///
     /// If [`StormDetector::try_in_process`] returns an error.
-    #[must_use]
     #[track_caller]
     pub fn in_process(rule: impl Into<StormRule>) -> Self {
         valid(Self::try_in_process(rule))
@@ -68,7 +69,6 @@ impl StormDetector {
     /// # Panics
     ///
     /// If [`StormDetector::try_on_redis`] returns an error.
-    #[must_use]
     #[track_caller]
     pub fn on_redis(rule: impl Into<StormRule>, store: &RedisStore) -> Self {
         valid(Self::try_on_redis(rule, store))
@@ -89,7 +89,7 @@ impl StormDetector {
 
     fn with_store(rule: StormRule, store: Store) -> Result<Self, StormRuleError> {
         rule.validate()?;
-        Ok(Self(Arc::new(Shared::new(Arc::new(rule), Arc::new(store), None, Duration::ZERO))))
+        Ok(Self::with(Arc::new(rule), Arc::new(store), None, Duration::ZERO))
     }
 
     /// Sets how many groups and how many messages of all groups are kept in process. Defaults to 100,000
@@ -101,7 +101,6 @@ impl StormDetector {
     /// If there is no room, groups that have expired are dropped, and so are messages that have left the
     /// window, at most ten times a second. Groups in use never are. A message that does not fit then is
     /// not counted, and the call returns [`StoreError::Full`]. Current storms end as usual.
-    #[must_use]
     pub fn capacity(self, groups: usize, messages: usize) -> Self {
         if let Store::InProcess(store) = &*self.0.store {
             store.set_capacity(groups, messages);
@@ -118,10 +117,9 @@ impl StormDetector {
     /// counted in [`StormDetector::panicked`].
     ///
     /// The returned detector shares only the rule and the groups with earlier clones.
-    #[must_use]
     pub fn on_event(self, hook: impl Fn(&StormEvent) + Send + Sync + 'static) -> Self {
-        let alerts = Some(Arc::new(Alerts::new(hook)));
-        self.with(alerts, self.0.remind_every)
+        let (rule, store) = (self.0.rule.clone(), self.0.store.clone());
+        Self::with(rule, store, Some(Arc::new(Alerts::new(hook))), self.0.remind_every)
     }
 
     /// Sets how often a storm that continues is reported, by a [`StormEvent::Ongoing`]. Defaults to
@@ -134,7 +132,6 @@ impl StormDetector {
     /// # Panics
     ///
     /// If [`StormDetector::try_remind_every`] returns an error.
-    #[must_use]
     #[track_caller]
     pub fn remind_every(self, time: Duration) -> Self {
         valid(self.try_remind_every(time))
@@ -146,17 +143,24 @@ impl StormDetector {
     ///
     /// [`StormRuleError::Reminder`] if the time is shorter than a second or longer than a hundred years.
     pub fn try_remind_every(self, time: Duration) -> Result<Self, StormRuleError> {
-        check_reminder(time)?;
-        Ok(self.with(self.0.alerts.clone(), time))
+        if !(SHORTEST_REMINDER..=LONGEST).contains(&time) {
+            return Err(StormRuleError::Reminder);
+        }
+        Ok(Self::with(self.0.rule.clone(), self.0.store.clone(), self.0.alerts.clone(), time))
     }
 
-    fn with(&self, alerts: Option<Arc<Alerts>>, remind_every: Duration) -> Self {
-        let (rule, store) = (self.0.rule.clone(), self.0.store.clone());
-        Self(Arc::new(Shared::new(rule, store, alerts, remind_every)))
+    fn with(
+        rule: Arc<StormRule>,
+        store: Arc<Store>,
+        alerts: Option<Arc<Alerts>>,
+        remind_every: Duration,
+    ) -> Self {
+        let (calls, alive, watching) = Default::default();
+        let shared = Shared { rule, store, alerts, remind_every, calls, alive, watching };
+        Self(Arc::new(shared))
     }
 
     /// Returns the rule.
-    #[must_use]
     pub fn rule(&self) -> &StormRule {
         &self.0.rule
     }
@@ -225,29 +229,20 @@ impl StormDetector {
 
     /// Waits until this process watches no storm, and has repeated all calls whose reply was lost.
     pub async fn settled(&self) {
-        loop {
-            let task_ended = self.0.task_ended.notified();
-            if self.0.tasks().are_none() {
-                return;
-            }
-            task_ended.await;
-        }
+        self.0.alive.closed().await;
     }
 
     /// Returns how many groups this process checks again later because of a storm.
-    #[must_use]
     pub fn watched(&self) -> usize {
-        self.0.tasks().watching.len()
+        self.0.watching().len()
     }
 
     /// Returns how many events were dropped because too many waited for the hook.
-    #[must_use]
     pub fn shed(&self) -> u64 {
         self.0.alerts.as_ref().map_or(0, |alerts| alerts.shed())
     }
 
     /// Returns how many times the hook has panicked.
-    #[must_use]
     pub fn panicked(&self) -> u64 {
         self.0.alerts.as_ref().map_or(0, |alerts| alerts.panicked())
     }
@@ -255,10 +250,7 @@ impl StormDetector {
 
 impl fmt::Debug for StormDetector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StormDetector")
-            .field("rule", &self.0.rule)
-            .field("watched", &self.watched())
-            .finish_non_exhaustive()
+        f.debug_struct("StormDetector").field("rule", &self.0.rule).finish_non_exhaustive()
     }
 }
 
@@ -313,27 +305,27 @@ pub(crate) struct Check {
 
 /// The state that the handles of a detector share with its tasks.
 ///
-/// Each group in a storm has a task that checks it again when something may have changed without a
-/// message. So does each call whose reply was lost: it is repeated with its id, because nobody else gets
-/// its events. The lock of `tasks` is held neither during a call of the store nor while a task waits.
-/// These interleavings are possible:
+/// A group in a storm has a task that sleeps until something may have changed without a message, and
+/// checks the group then. A call whose reply was lost has a task that repeats it with its id, because
+/// nobody else gets its events. These interleavings are possible:
 ///
 /// - Two calls about a group, in this process or others: the store runs them one after the other, and
 ///   one of them gets the event.
 /// - Their outcomes come to [`Shared::report`] in the other order. If the older one has a storm that is
-///   over, the group is watched, and the task finds no storm and ends. If the older one has no storm yet,
-///   the task of the storm is left alone: only a call that was begun after it ends a task.
-/// - A message finds the storm over while the task of its group sleeps: the task is ended. While the task
-///   calls, or pauses before it repeats a call, it is left alone: it may have the event of its call.
-/// - The task wakes at that very moment: it looks for itself under the lock, and either it calls, or it
-///   has been ended before.
+///   over, a task finds no storm and ends. If the older one has no storm yet, the task of the storm goes
+///   on: only a call that was begun after a task ends it.
+/// - A message finds the storm over: the task of the group is ended if it sleeps. A task that has begun
+///   its call is not in `watching` any more and goes on until it is answered, because the event may be in
+///   its reply. It leaves the table under the lock, so it is either ended or begins.
+/// - A message finds the storm while the task of the group has begun its call: the group gets another
+///   task. One of the two has the event.
 /// - A storm ends and another starts while the task of the first sleeps: it wakes no later than at the
-///   end of the first, finds the second, and is followed by a task for that.
-/// - The caller drops a call: [`LostCall`] has it repeated by a task.
-/// - The last handle is dropped: a task that sleeps is ended, since it has only a weak reference, and one
-///   that calls delivers its event first.
-/// - The runtime ends, and its tasks with it: the next call of a group finds its task finished, and
-///   starts another.
+///   end of the first, and finds the second.
+/// - The caller drops a call: [`LostCall`] has it repeated.
+/// - The last handle is dropped: the tasks have weak references only. A task that sleeps ends with its
+///   entry in `watching`, one that pauses before it repeats a call finds nothing, and one that calls
+///   delivers its event first.
+/// - The runtime ends, and the tasks with it: the next call of a group finds that, and starts another.
 struct Shared {
     rule: Arc<StormRule>,
     store: Arc<Store>,
@@ -341,54 +333,17 @@ struct Shared {
     /// Zero for never.
     remind_every: Duration,
     calls: AtomicU64,
-    tasks: Mutex<Tasks>,
-    /// Notifies that a task has ended without another in its place.
-    task_ended: Notify,
-}
-
-#[derive(Default)]
-struct Tasks {
-    /// The tasks of groups in a storm.
-    watching: HashMap<Key, Watch>,
-    /// The tasks that repeat a call whose reply was lost.
-    repeating: HashMap<Uuid, JoinHandle<()>>,
-}
-
-struct Watch {
-    /// The id and the number of the call that the task makes.
-    call: Uuid,
-    number: u64,
-    /// Whether the call may have been sent.
-    is_calling: bool,
-    task: JoinHandle<()>,
-}
-
-impl Tasks {
-    fn has_room(&self) -> bool {
-        self.watching.len() + self.repeating.len() < MOST_TASKS
-    }
-
-    /// Returns whether none is left, but for those that have ended with their runtime.
-    fn are_none(&self) -> bool {
-        let mut all = self.watching.values().map(|it| &it.task).chain(self.repeating.values());
-        all.all(JoinHandle::is_finished)
-    }
+    /// Each task has a receiver.
+    alive: watch::Sender<()>,
+    /// The tasks that sleep, by their groups: the number of the call that each will make, and what ends it
+    /// when it is dropped.
+    watching: Mutex<HashMap<Key, (u64, oneshot::Sender<()>)>>,
 }
 
 impl Shared {
-    fn new(
-        rule: Arc<StormRule>,
-        store: Arc<Store>,
-        alerts: Option<Arc<Alerts>>,
-        remind_every: Duration,
-    ) -> Self {
-        let (calls, tasks, task_ended) = (AtomicU64::new(0), Mutex::default(), Notify::new());
-        Self { rule, store, alerts, remind_every, calls, tasks, task_ended }
-    }
-
-    fn tasks(&self) -> MutexGuard<'_, Tasks> {
+    fn watching(&self) -> MutexGuard<'_, HashMap<Key, (u64, oneshot::Sender<()>)>> {
         // No code under the lock panics halfway through a change, so a poisoned value is consistent.
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watching.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn check_of(&self, group: Key, message: Option<Key>) -> Check {
@@ -398,12 +353,8 @@ impl Shared {
     }
 
     /// Records a message, or only checks the group if there is none, and reports the outcome.
-    async fn call(
-        self: &Arc<Self>,
-        group: Key,
-        message: Option<Key>,
-    ) -> Result<Reading, StoreError> {
-        let check = self.check_of(group, message);
+    async fn call(self: &Arc<Self>, group: Key, id: Option<Key>) -> Result<Reading, StoreError> {
+        let check = self.check_of(group, id);
         let mut lost = LostCall { shared: self, check: &check, is_lost: true };
         let outcome = self.store.check(&check).await;
         lost.is_lost = outcome.as_ref().is_err_and(StoreError::may_have_counted);
@@ -414,74 +365,69 @@ impl Shared {
     /// Delivers the events of an outcome, and has the group watched for as long as it may change.
     fn report(self: &Arc<Self>, check: &Check, outcome: &Outcome) -> Reading {
         let reading = Reading::new(outcome, &self.rule, &check.group);
-        for event in reading.events() {
+        for event in &reading.events {
             event.report();
             if let Some(alerts) = &self.alerts {
                 alerts.send(event);
             }
         }
-        let mut tasks = self.tasks();
-        let mut has_ended = tasks.repeating.remove(&check.call).is_some();
-        if let Some(watch) = tasks.watching.get(&check.group) {
-            let is_newer = check.number > watch.number;
-            let is_over = outcome.recheck_us == 0 && is_newer && !watch.is_calling;
-            if watch.call == check.call || is_over || watch.task.is_finished() {
-                // Of no effect on the task that this is.
-                watch.task.abort();
-                tasks.watching.remove(&check.group);
-                has_ended = true;
-            }
-        }
-        let after = Duration::from_micros(outcome.recheck_us).min(LONGEST_WAIT);
-        if !after.is_zero()
-            && !tasks.watching.contains_key(&check.group)
-            && tasks.has_room()
-            && let Ok(runtime) = Handle::try_current()
+        let mut watching = self.watching();
+        let may_change = outcome.recheck_us > 0;
+        if watching
+            .get(&check.group)
+            .is_some_and(|(number, end)| end.is_closed() || !may_change && check.number > *number)
         {
-            let next = self.check_of(check.group.clone(), None);
-            let (call, number) = (next.call, next.number);
-            let task = runtime.spawn(check_later(Arc::downgrade(self), next, after));
-            let watch = Watch { call, number, is_calling: false, task };
-            tasks.watching.insert(check.group.clone(), watch);
+            watching.remove(&check.group);
         }
-        drop(tasks);
-        if has_ended {
-            self.task_ended.notify_waiters();
+        if may_change && !watching.contains_key(&check.group) {
+            let (shared, next) = (Arc::downgrade(self), self.check_of(check.group.clone(), None));
+            let after = Duration::from_micros(outcome.recheck_us).min(LONGEST_WAIT);
+            let (number, (end, ended)) = (next.number, oneshot::channel());
+            self.spawn(watch(shared, next, after, ended));
+            if !end.is_closed() {
+                watching.insert(check.group.clone(), (number, end));
+            }
         }
         reading
     }
 
-    /// Returns whether a task shall make its call, or has been ended.
-    fn begins(&self, check: &Check) -> bool {
-        let mut tasks = self.tasks();
-        let watch = tasks.watching.get_mut(&check.group).filter(|it| it.call == check.call);
-        match watch {
-            Some(watch) => watch.is_calling = true,
-            None => return tasks.repeating.contains_key(&check.call),
+    /// Spawns a task, unless there are too many, or no runtime.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if self.alive.receiver_count() < MOST_TASKS
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let alive = self.alive.subscribe();
+            runtime.spawn(async move {
+                task.await;
+                drop(alive);
+            });
         }
-        true
     }
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let tasks = self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let watching = tasks.watching.values().map(|it| &it.task);
-        watching.chain(tasks.repeating.values()).for_each(JoinHandle::abort);
+/// Checks a group after some time, unless it is ended before.
+async fn watch(shared: Weak<Shared>, check: Check, after: Duration, ended: oneshot::Receiver<()>) {
+    let is_ended = timeout(after, ended).await.is_ok();
+    let begins = |shared: Arc<Shared>| {
+        let mut watching = shared.watching();
+        let is_own = watching.get(&check.group).is_some_and(|(number, _)| *number == check.number);
+        is_own && watching.remove(&check.group).is_some()
+    };
+    if !is_ended && shared.upgrade().is_some_and(begins) {
+        check_until_answered(shared, check).await;
     }
 }
 
-/// Checks a group after a pause, and again with the same id until the store answers.
-async fn check_later(shared: Weak<Shared>, check: Check, mut after: Duration) {
+/// Checks a group, and again with the same id until the store answers.
+async fn check_until_answered(shared: Weak<Shared>, check: Check) {
     let mut pause = FIRST_PAUSE;
-    loop {
-        sleep(after).await;
-        let Some(shared) = shared.upgrade().filter(|it| it.begins(&check)) else { return };
+    while let Some(shared) = shared.upgrade() {
         match shared.store.check(&check).await {
             Ok(outcome) => return drop(shared.report(&check, &outcome)),
             Err(error) => report(&error),
         }
-        after = pause;
+        drop(shared);
+        sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
@@ -496,18 +442,14 @@ struct LostCall<'a> {
 
 impl Drop for LostCall<'_> {
     fn drop(&mut self) {
-        if !self.is_lost {
-            return;
-        }
-        let mut tasks = self.shared.tasks();
-        if tasks.has_room()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            // The message is not recorded again, if it was not: its caller knows nothing of it.
+        if self.is_lost {
+            // Whether the message is recorded is for the caller to see to.
             let check = Check { message: None, ..self.check.clone() };
-            let call = check.call;
-            let repeat = check_later(Arc::downgrade(self.shared), check, FIRST_PAUSE);
-            tasks.repeating.insert(call, runtime.spawn(repeat));
+            let shared = Arc::downgrade(self.shared);
+            self.shared.spawn(async move {
+                sleep(FIRST_PAUSE).await;
+                check_until_answered(shared, check).await;
+            });
         }
     }
 }
@@ -521,18 +463,20 @@ fn report(error: &StoreError) {
 impl StormEvent {
     /// Reports a start or an end.
     fn report(&self) {
-        let (name, event) = match self {
+        let counter = |name: &str, event: &'static str| {
+            let name = name.to_owned();
+            metrics::counter!("sliding_window_storms_total", "name" => name, "event" => event)
+        };
+        match self {
             Self::Started { name, count, threshold, .. } => {
                 tracing::info!(name, count, %threshold, "a storm has started");
-                (name.clone(), "start")
+                counter(name, "start").increment(1);
             }
             Self::Ended { name, peak, lasted, .. } => {
                 tracing::info!(name, peak, ?lasted, "a storm has ended");
-                (name.clone(), "end")
+                counter(name, "end").increment(1);
             }
-            Self::Ongoing { .. } => return,
-        };
-        metrics::counter!("sliding_window_storms_total", "name" => name, "event" => event)
-            .increment(1);
+            Self::Ongoing { .. } => {}
+        }
     }
 }

@@ -37,54 +37,44 @@ pub struct Reading {
     is_saturated: bool,
     is_repeated: bool,
     storm: Option<Storm>,
-    events: Vec<StormEvent>,
+    pub(crate) events: Vec<StormEvent>,
 }
 
 impl Reading {
     pub(crate) fn new(outcome: &Outcome, rule: &StormRule, group: &Key) -> Self {
+        let &Outcome { count, is_repeated, storm, .. } = outcome;
         let cap = rule.cap_per_group();
-        let storm = outcome.storm.map(|(lasted_us, peak)| Storm {
-            lasted: Duration::from_micros(lasted_us),
-            peak,
-            is_saturated: peak >= cap,
+        let storm = storm.map(|(lasted_us, peak)| {
+            let lasted = Duration::from_micros(lasted_us);
+            Storm { lasted, peak, is_saturated: peak >= cap }
         });
-        Self {
-            count: outcome.count,
-            is_saturated: outcome.count >= cap,
-            is_repeated: outcome.is_repeated,
-            storm,
-            events: events(outcome, rule, group),
-        }
+        let events = events(outcome, rule, group);
+        Self { count, is_saturated: count >= cap, is_repeated, storm, events }
     }
 
     /// Returns how many messages of the group are in the window, at most the rule's
     /// [`cap`](StormRule::cap).
-    #[must_use]
     pub const fn count(&self) -> u32 {
         self.count
     }
 
     /// Returns whether the count has reached the cap, so that there may have been more messages.
-    #[must_use]
     pub const fn is_saturated(&self) -> bool {
         self.is_saturated
     }
 
     /// Returns whether the message was already in the window and was not counted again.
-    #[must_use]
     pub const fn is_repeated(&self) -> bool {
         self.is_repeated
     }
 
     /// Returns the current storm.
-    #[must_use]
     pub const fn storm(&self) -> Option<Storm> {
         self.storm
     }
 
     /// Returns the events that this call caused, the earliest first. No other call returns them. The
     /// hook of [`StormDetector::on_event`](crate::StormDetector::on_event) gets them too.
-    #[must_use]
     pub fn events(&self) -> &[StormEvent] {
         &self.events
     }
@@ -100,19 +90,16 @@ pub struct Storm {
 
 impl Storm {
     /// Returns how long ago it started.
-    #[must_use]
     pub const fn lasted(&self) -> Duration {
         self.lasted
     }
 
     /// Returns the highest count so far, at most the rule's [`cap`](StormRule::cap).
-    #[must_use]
     pub const fn peak(&self) -> u32 {
         self.peak
     }
 
     /// Returns whether the highest count has reached the cap, so that it may have been higher.
-    #[must_use]
     pub const fn is_saturated(&self) -> bool {
         self.is_saturated
     }
@@ -182,7 +169,6 @@ pub enum StormEvent {
 
 impl StormEvent {
     /// Returns the group of the storm.
-    #[must_use]
     pub const fn group(&self) -> &Key {
         let (Self::Started { group, .. } | Self::Ended { group, .. } | Self::Ongoing { group, .. }) =
             self;
@@ -190,7 +176,6 @@ impl StormEvent {
     }
 
     /// Returns whether this is the start of a storm.
-    #[must_use]
     pub const fn is_start(&self) -> bool {
         matches!(self, Self::Started { .. })
     }
@@ -234,20 +219,17 @@ impl Profile {
     ///
     /// The last step ends now. The first is shorter than the others if the window is not a whole number
     /// of steps.
-    #[must_use]
     pub fn counts(&self) -> &[u32] {
         &self.counts
     }
 
     /// Returns the length of a step.
-    #[must_use]
     pub const fn step(&self) -> Duration {
         self.step
     }
 
     /// Returns whether the messages have reached the rule's cap. Then only the newest are counted, and
     /// the counts of the oldest steps may be too low.
-    #[must_use]
     pub fn is_saturated(&self) -> bool {
         self.counts.iter().map(|it| u64::from(*it)).sum::<u64>() >= u64::from(self.cap)
     }

@@ -6,20 +6,19 @@ use std::time::SystemTime;
 
 use tokio::time::Instant;
 use tower_sliding_window::{Key, StoreError};
-use uuid::Uuid;
 
 use crate::detector::Check;
 use crate::event::Outcome;
 use crate::rule::{StormRule, micros};
 
-/// How long the state of a storm is kept after its last message has left the window.
+/// How long a storm is kept after its last message has left the window.
 const KEPT_AFTER_QUIET_US: u64 = 24 * 3600 * 1_000_000;
 /// The shortest time between two sweeps of full groups, which go through all of them.
 const BETWEEN_SWEEPS_US: u64 = 100_000;
-/// A group gives no memory back while it has room for fewer messages than three times this.
-const FEW_ENTRIES: usize = 16;
 /// The table is not swept for its growth while it has fewer groups.
 const FEW_GROUPS: usize = 1_024;
+/// A group keeps the memory for three times as many messages.
+const FEW_MESSAGES: usize = 16;
 
 /// The messages and storms of groups in this process.
 pub(crate) struct InProcess {
@@ -34,7 +33,7 @@ struct Groups {
     messages: usize,
     most_groups: usize,
     most_messages: usize,
-    /// The number of groups at which the table is swept.
+    /// The number of groups above which the table is swept.
     sweep_at: usize,
     swept_us: u64,
 }
@@ -62,8 +61,9 @@ impl InProcess {
         // Under the lock, so that the timestamps of a group never step back.
         let now_us = micros(self.start.elapsed());
         groups.make_room(check, now_us)?;
-        let mut group = groups.by_id.remove(&check.group).unwrap_or_default();
+        let group = groups.by_id.remove(&check.group).unwrap_or_default();
         groups.messages -= group.entries.len();
+        let mut group = if group.expires_us > now_us { group } else { Group::default() };
         let outcome = group.check(check, now_us);
         group.expires_us = group.needed_until_us(&check.rule);
         if group.expires_us > now_us {
@@ -84,25 +84,25 @@ impl InProcess {
 impl Groups {
     /// Makes sure that the message of a check fits, if there is one. Drops only what has expired.
     fn make_room(&mut self, check: &Check, now_us: u64) -> Result<(), StoreError> {
-        if self.by_id.get(&check.group).is_some_and(|group| group.expires_us <= now_us) {
-            self.remove(&check.group);
-        }
         let Some(id) = &check.message else { return Ok(()) };
         let group = self.by_id.get(&check.group);
-        let new_groups = usize::from(group.is_none());
-        let drops_one = |it: &Group| it.ids.contains(id) || it.len() >= check.rule.cap_per_group();
-        let new_messages = usize::from(!group.is_some_and(drops_one));
-        let full = |it: &Self| {
-            if it.by_id.len() + new_groups > it.most_groups {
-                return Some(it.most_groups);
-            }
-            Some(it.most_messages).filter(|most| it.messages + new_messages > *most)
+        // A message that is known, or that displaces another one of its group, needs no room.
+        let fits = |it: &Group| {
+            it.ids.contains(id) || it.entries.len() >= check.rule.cap_per_group() as usize
         };
+        let (new_group, new_message) =
+            (group.is_none() as usize, !group.is_some_and(fits) as usize);
+        let lacks_group = |it: &Self| it.by_id.len() + new_group > it.most_groups;
+        let is_full = |it: &Self| lacks_group(it) || it.messages + new_message > it.most_messages;
         let is_overdue = now_us - self.swept_us >= BETWEEN_SWEEPS_US;
-        if self.by_id.len() + new_groups > self.sweep_at || full(self).is_some() && is_overdue {
+        if is_overdue && is_full(self) || self.by_id.len() + new_group > self.sweep_at {
             self.sweep(check.rule.window_us(), now_us);
         }
-        full(self).map_or(Ok(()), |capacity| Err(StoreError::Full { capacity }))
+        match is_full(self) {
+            true if lacks_group(self) => Err(StoreError::Full { capacity: self.most_groups }),
+            true => Err(StoreError::Full { capacity: self.most_messages }),
+            false => Ok(()),
+        }
     }
 
     fn sweep(&mut self, window_us: u64, now_us: u64) {
@@ -115,134 +115,92 @@ impl Groups {
         self.by_id.shrink_to(self.sweep_at);
         self.swept_us = now_us;
     }
-
-    fn remove(&mut self, group: &Key) {
-        if let Some(group) = self.by_id.remove(group) {
-            self.messages -= group.entries.len();
-        }
-    }
 }
 
-/// The messages and the storms of one group.
+/// The messages and the storm of one group.
 #[derive(Default)]
 pub(crate) struct Group {
     /// Timestamps and ids, the oldest first; those with equal timestamps are sorted by id.
-    entries: VecDeque<(u64, Key)>,
+    pub(crate) entries: VecDeque<(u64, Key)>,
     ids: HashSet<Key>,
-    /// The storm that started last.
-    current: Option<Current>,
-    /// The storm that ended last.
-    last: Option<Last>,
+    storm: Option<Storm>,
+    /// When the last storm ended.
+    ended_us: Option<u64>,
     expires_us: u64,
 }
 
 #[derive(Default)]
-struct Current {
-    is_active: bool,
+struct Storm {
     since_us: u64,
-    /// The count at its start.
-    began: u32,
-    call: Uuid,
     peak: u32,
     /// When the count falls below `ends_below` without further messages.
     below_us: u64,
     /// When the last message leaves the window.
     quiet_us: u64,
-    reminded: Option<Reminded>,
-}
-
-/// The last reminder of a storm.
-struct Reminded {
-    /// When it was due.
-    due_us: u64,
-    count: u32,
-    peak: u32,
-    call: Uuid,
-}
-
-struct Last {
-    since_us: u64,
-    until_us: u64,
-    peak: u32,
-    call: Uuid,
+    /// When the last reminder was due, or else the start.
+    reminded_us: u64,
 }
 
 impl Group {
-    /// Does the same as `record.lua`, with a clock that never steps back.
+    /// Decides as `record.lua` does, with a clock that never steps back. No reply is lost here, so no call
+    /// is repeated.
     pub(crate) fn check(&mut self, check: &Check, now_us: u64) -> Outcome {
-        let Check { call, rule, message, remind_us, .. } = check;
-        let (window_us, threshold) = (rule.window_us(), rule.threshold().limit());
-
+        let Check { rule, message, remind_us, .. } = check;
+        let threshold = rule.threshold().limit();
         // A storm may have ended since the last call because time has passed. This is detected before
         // the message is added.
-        let below_us = self.below_us(rule);
-        if let Some(storm) = self.current.as_mut().filter(|it| it.is_active) {
-            let over_us = below_us.unwrap_or(storm.below_us.min(now_us));
+        let mut ended = None;
+        if let Some(storm) = &self.storm {
+            let over_us = self.below_us(rule).unwrap_or(storm.below_us.min(now_us));
             if over_us <= now_us {
-                storm.is_active = false;
-                let (since_us, peak, call) = (storm.since_us, storm.peak, *call);
-                self.last = Some(Last { since_us, until_us: over_us.max(since_us), peak, call });
+                let over_us = over_us.max(storm.since_us);
+                ended = Some((now_us - over_us, over_us - storm.since_us, storm.peak));
+                (self.storm, self.ended_us) = (None, Some(over_us));
             }
         }
-        self.expire(now_us, window_us);
+        self.expire(now_us, rule.window_us());
         let is_added =
             message.as_ref().is_some_and(|id| self.add(now_us, id, rule.cap_per_group()));
-        let count = self.len();
+        let count = self.entries.len() as u32;
 
         let cool_us = self.cool_until_us(rule).saturating_sub(now_us);
-        let is_active = self.current.as_ref().is_some_and(|it| it.is_active);
-        let starts = !is_active && count > threshold && cool_us == 0;
+        let starts = self.storm.is_none() && count > threshold && cool_us == 0;
         if starts {
-            let (is_active, since_us, began, call) = (true, now_us, count, *call);
-            let rest = Current::default();
-            self.current = Some(Current { is_active, since_us, began, call, ..rest });
+            let (since_us, reminded_us) = (now_us, now_us);
+            self.storm = Some(Storm { since_us, reminded_us, ..Storm::default() });
         }
-        let (at, is_repeated) = (SystemTime::now(), message.is_some() && !is_added);
-        let (mut recheck_us, mut storm) = (if count > threshold { cool_us } else { 0 }, None);
         let (below_us, quiet_us) = (self.below_us(rule), self.quiet_us(rule));
-        if let Some(current) = self.current.as_mut().filter(|it| it.is_active) {
+        let (mut recheck_us, mut ongoing) = (if count > threshold { cool_us } else { 0 }, None);
+        if let Some(storm) = &mut self.storm {
             if is_added || starts {
-                current.below_us = below_us.unwrap_or(now_us);
-                current.peak = current.peak.max(count);
-                current.quiet_us = quiet_us;
+                storm.below_us = below_us.unwrap_or(now_us);
+                (storm.peak, storm.quiet_us) = (storm.peak.max(count), quiet_us);
             }
-            let remind_after_us = current.remind(*call, *remind_us, count, now_us);
-            recheck_us = below_us.map_or(1, |at_us| at_us - now_us).min(remind_after_us);
-            storm = Some((now_us - current.since_us, current.peak));
+            recheck_us = below_us.map_or(1, |at_us| at_us - now_us);
+            if *remind_us > 0 {
+                let lasted_us = (now_us - storm.since_us) / remind_us * remind_us;
+                if now_us - storm.reminded_us >= *remind_us {
+                    // Only the latest of those that are due.
+                    storm.reminded_us = storm.since_us + lasted_us;
+                    ongoing = Some((now_us - storm.reminded_us, lasted_us, count, storm.peak));
+                }
+                recheck_us = recheck_us.min(storm.reminded_us.saturating_add(*remind_us) - now_us);
+            }
         }
-        let current = self.current.as_ref();
-        let started = current.filter(|it| it.call == *call);
-        let ended = self.last.as_ref().filter(|it| it.call == *call);
-        let ongoing = current.and_then(|it| Some((it.since_us, it.reminded.as_ref()?)));
-        let ongoing = ongoing.filter(|(_, it)| it.call == *call);
-        Outcome {
-            at,
-            count,
-            is_repeated,
-            recheck_us,
-            storm,
-            started: started.map(|it| (now_us - it.since_us, it.began)),
-            ended: ended.map(|it| (now_us - it.until_us, it.until_us - it.since_us, it.peak)),
-            ongoing: ongoing.map(|(since_us, it)| {
-                (now_us - it.due_us, it.due_us - since_us, it.count, it.peak)
-            }),
-        }
+        let storm = self.storm.as_ref().map(|it| (now_us - it.since_us, it.peak));
+        let (is_repeated, started) = (message.is_some() && !is_added, starts.then_some((0, count)));
+        let at = SystemTime::now();
+        Outcome { at, count, is_repeated, recheck_us, storm, started, ended, ongoing }
     }
 
     pub(crate) fn profile(&self, window_us: u64, step_us: u64, now_us: u64) -> Vec<u32> {
-        let mut counts = vec![0; usize::try_from(window_us.div_ceil(step_us)).unwrap_or(0)];
-        for (at_us, _) in &self.entries {
-            let steps_ago = usize::try_from((now_us - at_us) / step_us).unwrap_or(usize::MAX);
-            if now_us - at_us < window_us {
-                let steps = counts.len();
-                counts[steps - 1 - steps_ago] += 1;
-            }
+        let mut counts = vec![0; window_us.div_ceil(step_us) as usize];
+        let ages = self.entries.iter().map(|(at_us, _)| now_us - at_us);
+        for age_us in ages.filter(|age_us| *age_us < window_us) {
+            let last = counts.len() - 1;
+            counts[last - (age_us / step_us) as usize] += 1;
         }
         counts
-    }
-
-    fn len(&self) -> u32 {
-        u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
     }
 
     /// Adds a message unless it is present, and drops the oldest above the cap. Returns whether it was
@@ -254,7 +212,7 @@ impl Group {
         let entry = (now_us, id.clone());
         let later = self.entries.iter().rev().take_while(|it| **it > entry).count();
         self.entries.insert(self.entries.len() - later, entry);
-        while self.len() > cap {
+        while self.entries.len() > cap as usize {
             self.drop_oldest();
         }
         true
@@ -265,7 +223,7 @@ impl Group {
             self.drop_oldest();
         }
         // What a storm has taken is given back after it.
-        if self.entries.capacity() > 3 * self.entries.len().max(FEW_ENTRIES) {
+        if self.entries.capacity() > 3 * self.entries.len().max(FEW_MESSAGES) {
             self.entries.shrink_to(2 * self.entries.len());
             self.ids.shrink_to(2 * self.entries.len());
         }
@@ -289,42 +247,11 @@ impl Group {
     }
 
     fn cool_until_us(&self, rule: &StormRule) -> u64 {
-        self.last.as_ref().map_or(0, |it| it.until_us.saturating_add(rule.cool_down_us()))
+        self.ended_us.map_or(0, |ended_us| ended_us.saturating_add(micros(rule.cool_down_length())))
     }
 
     fn needed_until_us(&self, rule: &StormRule) -> u64 {
-        let storm = self.current.as_ref().filter(|it| it.is_active);
-        let storm_us = storm.map_or(0, |it| it.quiet_us + KEPT_AFTER_QUIET_US);
+        let storm_us = self.storm.as_ref().map_or(0, |it| it.quiet_us + KEPT_AFTER_QUIET_US);
         self.quiet_us(rule).max(storm_us).max(self.cool_until_us(rule))
-    }
-}
-
-impl Current {
-    /// Notes a reminder if it is due, and returns after how many microseconds the next is.
-    fn remind(&mut self, call: Uuid, every_us: u64, count: u32, now_us: u64) -> u64 {
-        if every_us == 0 {
-            return u64::MAX;
-        }
-        let mut last_us = self.reminded.as_ref().map_or(self.since_us, |it| it.due_us);
-        if now_us - last_us >= every_us {
-            // Only the latest of those that are due.
-            last_us = now_us - (now_us - self.since_us) % every_us;
-            self.reminded = Some(Reminded { due_us: last_us, count, peak: self.peak, call });
-        }
-        last_us.saturating_add(every_us) - now_us
-    }
-}
-
-#[cfg(test)]
-impl Group {
-    pub(crate) fn newest_us(&self) -> u64 {
-        self.entries.back().map_or(0, |(at_us, _)| *at_us)
-    }
-
-    /// Returns the latest timestamp of the messages and storms.
-    pub(crate) fn latest_us(&self) -> u64 {
-        let since_us = self.current.as_ref().map_or(0, |it| it.since_us);
-        let until_us = self.last.as_ref().map_or(0, |it| it.until_us);
-        self.newest_us().max(since_us).max(until_us)
     }
 }

@@ -7,7 +7,7 @@ use tower_sliding_window::{Key, StoreError};
 
 use crate::detector::Check;
 use crate::event::Outcome;
-use crate::rule::StormRule;
+use crate::rule::{StormRule, micros};
 
 /// The messages and storms of groups in Redis.
 pub(crate) struct OnRedis {
@@ -18,54 +18,48 @@ pub(crate) struct OnRedis {
 
 /// No numbers, or one row of them.
 type Row<T> = Vec<T>;
+type Pair = (u64, u32);
 /// The reply of `record.lua`.
-type Reply = (
-    u64,
-    u32,
-    bool,
-    u64,
-    Row<(u64, u32)>,
-    Row<(u64, u32)>,
-    Row<(u64, u64, u32)>,
-    Row<(u64, u64, u32, u32)>,
-);
+type Reply =
+    (u64, u32, bool, u64, Row<Pair>, Row<Pair>, Row<(u64, u64, u32)>, Row<(u64, u64, u32, u32)>);
 
 impl OnRedis {
-    /// Takes the connection of a store. `edited` changes the text of a script, for tests.
-    pub(crate) fn new(commands: RedisCommands, edited: impl Fn(&str) -> String) -> Self {
-        let record = RedisScript::new(&edited(include_str!("../lua/record.lua")));
-        let profile = RedisScript::new(&edited(include_str!("../lua/profile.lua")));
+    /// Takes the connection of a store. `edit` changes the text of a script, for tests.
+    pub(crate) fn new(commands: RedisCommands, edit: impl Fn(&str) -> String) -> Self {
+        let record = RedisScript::new(&edit(include_str!("../lua/record.lua")));
+        let profile = RedisScript::new(&edit(include_str!("../lua/profile.lua")));
         Self { commands, record, profile }
     }
 
     /// Does what the check says in one atomic step. A call that is repeated gets the same events again.
     pub(crate) async fn check(&self, check: &Check) -> Result<Outcome, StoreError> {
-        let Check { call, rule, group, message, remind_us, .. } = check;
-        let keys = self.keys(rule, group);
-        let arguments = (
-            &call.as_bytes()[..],
-            if message.is_some() { "record" } else { "look" },
-            message.as_ref().map_or(&[][..], Key::as_bytes),
-            rule.window_us(),
-            rule.threshold().limit(),
+        let Check { call, rule, message, .. } = check;
+        let keys = self.keys(rule, &check.group);
+        let mode = if message.is_some() { "record" } else { "look" };
+        let message = message.as_ref().map_or(&[][..], Key::as_bytes);
+        let threshold = (rule.window_us(), rule.threshold().limit());
+        let rest = (
             rule.end_threshold(),
             rule.cap_per_group(),
-            rule.cool_down_us(),
-            *remind_us,
+            micros(rule.cool_down_length()),
+            check.remind_us,
         );
+        let arguments = (&call.as_bytes()[..], mode, message, threshold, rest);
         let send = || self.commands.script::<Reply>(&self.record, &keys[..], arguments);
-        let (now_us, count, is_repeated, recheck_us, storm, started, ended, ongoing) =
-            repeated_once(send).await?;
-        Ok(Outcome {
-            at: SystemTime::UNIX_EPOCH + Duration::from_micros(now_us),
+        let (
+            now_us,
             count,
             is_repeated,
             recheck_us,
-            storm: storm.first().copied(),
-            started: started.first().copied(),
-            ended: ended.first().copied(),
-            ongoing: ongoing.first().copied(),
-        })
+            mut storm,
+            mut started,
+            mut ended,
+            mut ongoing,
+        ) = repeated_once(send).await?;
+        let at = SystemTime::UNIX_EPOCH + Duration::from_micros(now_us);
+        let (storm, started, ended) = (storm.pop(), started.pop(), ended.pop());
+        let ongoing = ongoing.pop();
+        Ok(Outcome { at, count, is_repeated, recheck_us, storm, started, ended, ongoing })
     }
 
     /// Counts the messages of a group in each step of the window, the oldest first.

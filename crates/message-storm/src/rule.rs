@@ -1,6 +1,5 @@
 //! [`StormRule`]: when a storm starts and when it ends.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sliding_window::Quota;
@@ -10,7 +9,7 @@ const MAX_CAP: u32 = 1_000_000;
 /// The lowest default cap.
 const MIN_DEFAULT_CAP: u32 = 1_000;
 /// A hundred years. Every sum of timestamps is an exact integer in a double, the type of a Redis score.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+pub(crate) const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// When a storm starts and when it ends.
 ///
@@ -32,26 +31,28 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 ///
 /// With the feature `serde`, a configuration has a rule as a table of `threshold`, which must be there,
 /// `name`, `ends_below`, `cap` and `cool_down`, such as `"5m"`.
+#[must_use]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(try_from = "document::Document", into = "document::Document"))]
+#[cfg_attr(feature = "serde", serde(try_from = "document::Document"))]
 pub struct StormRule {
-    name: Option<Arc<str>>,
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    name: Option<String>,
     threshold: Quota,
-    ends_below: u32,
-    cap: u32,
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    ends_below: Option<u32>,
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    cap: Option<u32>,
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Duration::is_zero"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "document::write"))]
     cool_down: Duration,
 }
 
 impl StormRule {
     /// Creates a rule. A storm starts with more than `threshold.limit()` messages within
     /// `threshold.window()`.
-    #[must_use]
     pub fn new(threshold: Quota) -> Self {
-        let limit = threshold.limit();
-        let cap = limit.saturating_mul(10).clamp(MIN_DEFAULT_CAP, MAX_CAP);
-        let ends_below = limit.div_ceil(2);
-        Self { name: None, threshold, ends_below, cap, cool_down: Duration::ZERO }
+        Self { name: None, threshold, ends_below: None, cap: None, cool_down: Duration::ZERO }
     }
 
     /// Sets the name, which is part of the groups' names in Redis: 1 to 64 characters of
@@ -60,33 +61,29 @@ impl StormRule {
     /// Defaults to `default`. Detectors on one Redis whose rules have the same name share groups and
     /// storms, and should have equal rules. Detectors without a name share them if they have the same
     /// threshold.
-    #[must_use]
-    pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
+    pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
     /// Sets the count below which a storm ends, from 1 to the threshold's limit. Defaults to half of
     /// the limit, rounded up.
-    #[must_use]
     pub fn ends_below(mut self, count: u32) -> Self {
-        self.ends_below = count;
+        self.ends_below = Some(count);
         self
     }
 
     /// Sets how many messages of a group are kept, the newest. The count stops there. The cap must be
     /// above the threshold's limit and at most a million. Defaults to ten times the limit, but at least
     /// 1,000 and at most a million.
-    #[must_use]
     pub fn cap(mut self, messages: u32) -> Self {
-        self.cap = messages;
+        self.cap = Some(messages);
         self
     }
 
     /// Sets how long after the end of a storm no other starts. Defaults to zero.
     ///
     /// If the count is above the threshold when the cool-down is over, a storm starts then.
-    #[must_use]
     pub fn cool_down(mut self, pause: Duration) -> Self {
         self.cool_down = pause;
         self
@@ -98,15 +95,17 @@ impl StormRule {
     ///
     /// A [`StormRuleError`] that names the invalid part.
     pub fn validate(&self) -> Result<(), StormRuleError> {
-        let limit = self.threshold.limit();
-        if let Some(name) = self.name.as_ref().filter(|name| !is_name(name)) {
-            return Err(StormRuleError::Name { name: name.to_string() });
+        let (name, limit) = (self.name(), self.threshold.limit());
+        let (ends_below, cap) = (self.end_threshold(), self.cap_per_group());
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+        if !(1..=64).contains(&name.len()) || !name.bytes().all(is_allowed) {
+            return Err(StormRuleError::Name { name: name.to_owned() });
         }
-        if !(1..=limit).contains(&self.ends_below) {
-            return Err(StormRuleError::EndsBelow { ends_below: self.ends_below, limit });
+        if !(1..=limit).contains(&ends_below) {
+            return Err(StormRuleError::EndsBelow { ends_below, limit });
         }
-        if self.cap > MAX_CAP || self.cap <= limit {
-            return Err(StormRuleError::Cap { cap: self.cap, limit, highest: MAX_CAP });
+        if cap > MAX_CAP || cap <= limit {
+            return Err(StormRuleError::Cap { cap, limit, highest: MAX_CAP });
         }
         if self.cool_down > LONGEST {
             return Err(StormRuleError::CoolDown);
@@ -115,31 +114,27 @@ impl StormRule {
     }
 
     /// Returns the name, or `default` if the rule has none.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or("default")
     }
 
     /// Returns the count above which a storm starts, and its window.
-    #[must_use]
     pub const fn threshold(&self) -> Quota {
         self.threshold
     }
 
     /// Returns the count below which a storm ends.
-    #[must_use]
-    pub const fn end_threshold(&self) -> u32 {
-        self.ends_below
+    pub fn end_threshold(&self) -> u32 {
+        self.ends_below.unwrap_or(self.threshold.limit().div_ceil(2))
     }
 
     /// Returns how many messages of a group are kept.
-    #[must_use]
-    pub const fn cap_per_group(&self) -> u32 {
-        self.cap
+    pub fn cap_per_group(&self) -> u32 {
+        let ten_times = self.threshold.limit().saturating_mul(10);
+        self.cap.unwrap_or(ten_times.clamp(MIN_DEFAULT_CAP, MAX_CAP))
     }
 
     /// Returns the length of the cool-down.
-    #[must_use]
     pub const fn cool_down_length(&self) -> Duration {
         self.cool_down
     }
@@ -147,17 +142,11 @@ impl StormRule {
     /// Returns the name of the rule's groups in Redis.
     pub(crate) fn log_name(&self) -> String {
         // `:` and `/` are not allowed in names, so the second can't collide with one.
-        self.name
-            .as_ref()
-            .map_or_else(|| format!("default:{}", self.threshold), |it| it.to_string())
+        self.name.clone().unwrap_or_else(|| format!("default:{}", self.threshold))
     }
 
     pub(crate) fn window_us(&self) -> u64 {
         micros(self.threshold.window())
-    }
-
-    pub(crate) fn cool_down_us(&self) -> u64 {
-        micros(self.cool_down)
     }
 }
 
@@ -165,17 +154,6 @@ impl From<Quota> for StormRule {
     fn from(threshold: Quota) -> Self {
         Self::new(threshold)
     }
-}
-
-fn is_name(text: &str) -> bool {
-    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-    (1..=64).contains(&text.len()) && text.bytes().all(is_allowed)
-}
-
-/// Checks the time between reminders: a storm is not reported again more often than once a second.
-pub(crate) fn check_reminder(time: Duration) -> Result<(), StormRuleError> {
-    let is_sensible = (Duration::from_secs(1)..=LONGEST).contains(&time);
-    is_sensible.then_some(()).ok_or(StormRuleError::Reminder)
 }
 
 /// Returns a length of time in whole microseconds, capped at [`u64::MAX`].
@@ -219,70 +197,51 @@ pub enum StormRuleError {
     CoolDown,
 }
 
-/// A rule in a configuration, as serde reads and writes it.
+/// A rule as a configuration has it. Nothing but the threshold must be there.
 #[cfg(feature = "serde")]
 mod document {
+    use serde::{Deserialize, Deserializer, Serializer, de, ser};
     use tower_sliding_window::{ParseQuotaError, QuotaError};
 
     use super::*;
 
-    /// The fields of a rule, of which only the threshold must be there.
-    #[derive(serde::Serialize, serde::Deserialize)]
+    #[derive(Deserialize)]
     #[serde(deny_unknown_fields, expecting = "a table with `threshold`, such as \"100/60s\"")]
     pub(super) struct Document {
-        #[serde(skip_serializing_if = "Option::is_none")]
         name: Option<String>,
         threshold: Quota,
-        #[serde(skip_serializing_if = "Option::is_none")]
         ends_below: Option<u32>,
-        #[serde(skip_serializing_if = "Option::is_none")]
         cap: Option<u32>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        cool_down: Option<String>,
-    }
-
-    impl From<StormRule> for Document {
-        fn from(rule: StormRule) -> Self {
-            let default = StormRule::new(rule.threshold);
-            Self {
-                name: rule.name.map(|name| name.to_string()),
-                threshold: rule.threshold,
-                ends_below: Some(rule.ends_below).filter(|it| *it != default.ends_below),
-                cap: Some(rule.cap).filter(|it| *it != default.cap),
-                cool_down: Some(rule.cool_down).filter(|it| !it.is_zero()).map(written),
-            }
-        }
+        #[serde(default, deserialize_with = "read")]
+        cool_down: Duration,
     }
 
     impl TryFrom<Document> for StormRule {
-        type Error = String;
+        type Error = StormRuleError;
 
-        fn try_from(document: Document) -> Result<Self, String> {
-            let mut rule = Self::new(document.threshold);
-            rule.name = document.name.map(Into::into);
-            rule.ends_below = document.ends_below.unwrap_or(rule.ends_below);
-            rule.cap = document.cap.unwrap_or(rule.cap);
-            rule.cool_down = document.cool_down.map_or(Ok(Duration::ZERO), |it| read(&it))?;
-            rule.validate().map_err(|error| error.to_string())?;
-            Ok(rule)
+        fn try_from(document: Document) -> Result<Self, StormRuleError> {
+            let Document { name, threshold, ends_below, cap, cool_down } = document;
+            let rule = Self { name, threshold, ends_below, cap, cool_down };
+            rule.validate().map(|()| rule)
         }
     }
 
     /// Reads a length of time as the window of a quota.
-    fn read(text: &str) -> Result<Duration, String> {
+    fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let text = String::deserialize(deserializer)?;
         match format!("1/{text}").parse::<Quota>() {
             Ok(quota) => Ok(quota.window()),
             Err(ParseQuotaError::Quota(QuotaError::ZeroWindow)) => Ok(Duration::ZERO),
-            Err(ParseQuotaError::Quota(_)) => Err(StormRuleError::CoolDown.to_string()),
-            Err(_) => Err(format!(
+            // Too long, which is not valid in a rule either.
+            Err(ParseQuotaError::Quota(_)) => Ok(Duration::MAX),
+            Err(_) => Err(de::Error::custom(format_args!(
                 "the cool-down {text:?} is not a whole number of us, ms, s, m, h or d, such as 5m"
-            )),
+            ))),
         }
     }
 
-    fn written(time: Duration) -> String {
-        let us = micros(time);
-        let quota = Quota::try_new(1, Duration::from_micros(us));
-        quota.map_or_else(|_| format!("{us}us"), |quota| quota.to_string()[2..].to_owned())
+    pub(super) fn write<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        let quota = Quota::try_new(1, Duration::from_micros(micros(*time)));
+        to.serialize_str(&quota.map_err(ser::Error::custom)?.to_string()[2..])
     }
 }

@@ -55,25 +55,46 @@ fn rule(limit: u32) -> StormRule {
     StormRule::new(format!("{limit}/10s").parse().unwrap()).named("same")
 }
 
-/// An in-process group with the clock of the test.
+/// An in-process group with the clock of the test, and with the events that a repeated call gets again.
 #[derive(Default)]
 struct Model {
     group: Group,
     /// By how much the group's timestamps are ahead of the clock after it has stepped back.
     offset_us: u64,
+    /// The call that has started the last storm, when, and the count then.
+    started: Option<(Uuid, u64, u32)>,
+    /// The call that has ended the last storm, when, how long it lasted, and its peak.
+    ended: Option<(Uuid, u64, u64, u32)>,
 }
 
 impl Model {
-    fn now_us(&mut self, clock_us: u64) -> u64 {
-        let latest_us = self.group.latest_us();
-        self.offset_us = self.offset_us.max(latest_us.saturating_sub(clock_us));
-        clock_us + self.offset_us
+    fn newest_us(&self) -> u64 {
+        self.group.entries.back().map_or(0, |(at_us, _)| *at_us)
     }
-}
 
-/// Returns the outcome without the store's time.
-fn comparable(outcome: &Outcome) -> Outcome {
-    Outcome { at: std::time::UNIX_EPOCH, ..outcome.clone() }
+    fn check(&mut self, check: &Check, clock_us: u64) -> Outcome {
+        let since_us = self.started.map_or(0, |(_, at_us, _)| at_us);
+        let until_us = self.ended.map_or(0, |(_, at_us, ..)| at_us);
+        let latest_us = self.newest_us().max(since_us).max(until_us);
+        self.offset_us = self.offset_us.max(latest_us.saturating_sub(clock_us));
+        let now_us = clock_us + self.offset_us;
+        let outcome = self.group.check(check, now_us);
+        if let Some((ago_us, lasted_us, peak)) = outcome.ended {
+            self.ended = Some((check.call, now_us - ago_us, lasted_us, peak));
+        }
+        if let Some((ago_us, count)) = outcome.started {
+            self.started = Some((check.call, now_us - ago_us, count));
+        }
+        let started = self.started.filter(|(call, ..)| *call == check.call);
+        let ended = self.ended.filter(|(call, ..)| *call == check.call);
+        let at = std::time::UNIX_EPOCH;
+        Outcome {
+            at,
+            started: started.map(|(_, at_us, count)| (now_us - at_us, count)),
+            ended: ended.map(|(_, at_us, lasted_us, peak)| (now_us - at_us, lasted_us, peak)),
+            ..outcome
+        }
+    }
 }
 
 async fn assert_equal(world: &mut World, steps: &[Step], run: u32) {
@@ -100,7 +121,7 @@ async fn assert_equal(world: &mut World, steps: &[Step], run: u32) {
                 let group = group(*at);
                 let counts = world.store.profile(&world.rule, &group, *step_us).await.unwrap();
                 let model = models.entry(group).or_default();
-                let now_us = (clock_us + model.offset_us).max(model.group.newest_us());
+                let now_us = (clock_us + model.offset_us).max(model.newest_us());
                 let expected = model.group.profile(world.rule.window_us(), *step_us, now_us);
                 assert_eq!(counts, expected, "{step:?} in {steps:?}");
                 continue;
@@ -111,11 +132,9 @@ async fn assert_equal(world: &mut World, steps: &[Step], run: u32) {
             Step::Repeat(_) if sent.is_empty() => continue,
             Step::Repeat(at) => sent[at.index(sent.len())].clone(),
         };
-        let model = models.entry(check.group.clone()).or_default();
-        let now_us = model.now_us(clock_us);
-        let expected = model.group.check(&check, now_us);
-        let outcome = world.check(&check).await;
-        assert_eq!(comparable(&outcome), comparable(&expected), "{step:?} in {steps:?}");
+        let expected = models.entry(check.group.clone()).or_default().check(&check, clock_us);
+        let outcome = Outcome { at: expected.at, ..world.check(&check).await };
+        assert_eq!(outcome, expected, "{step:?} in {steps:?}");
         sent.push(check);
     }
 }

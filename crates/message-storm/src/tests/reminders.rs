@@ -6,7 +6,6 @@ on_both!(
     reminder_is_due_at_each_multiple,
     missed_reminders_are_one,
     no_reminder_unless_it_is_requested,
-    only_a_repeated_call_gets_the_reminder_again,
     next_storm_has_reminders_of_its_own,
     message_can_carry_the_reminder,
 );
@@ -61,8 +60,9 @@ async fn no_reminder_unless_it_is_requested(mut world: World) {
     assert_eq!((peeked.ongoing, peeked.recheck_us), (None, SECOND));
 }
 
-async fn only_a_repeated_call_gets_the_reminder_again(world: World) {
-    let mut world = world.reminds_every(4);
+#[tokio::test]
+async fn only_a_repeated_call_gets_the_reminder_again() {
+    let mut world = World::on_redis().await.reminds_every(4);
     world.record_all(6).await;
     world.advance(4 * SECOND).await;
     let seventh = world.message("seventh");
