@@ -18,8 +18,8 @@ const CAPACITY: usize = 100_000;
 pub(crate) struct Alerts {
     /// None if the system has no thread left.
     jobs: Option<mpsc::Sender<Job>>,
-    shed: AtomicU64,
-    panics: Arc<AtomicU64>,
+    pub(crate) shed: AtomicU64,
+    pub(crate) panics: Arc<AtomicU64>,
 }
 
 enum Job {
@@ -74,13 +74,5 @@ impl Alerts {
         {
             let _ = until_flushed.await;
         }
-    }
-
-    pub(crate) fn shed(&self) -> u64 {
-        self.shed.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn panicked(&self) -> u64 {
-        self.panics.load(Ordering::Relaxed)
     }
 }

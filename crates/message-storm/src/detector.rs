@@ -60,7 +60,7 @@ impl StormDetector {
     /// A [`StormRuleError`] that names the invalid part.
     pub fn try_in_process(rule: impl Into<StormRule>) -> Result<Self, StormRuleError> {
         let (groups, messages) = DEFAULT_CAPACITY;
-        Self::with_store(rule.into(), Store::InProcess(InProcess::new(groups, messages)))
+        Self::try_with(rule.into(), Store::InProcess(InProcess::new(groups, messages)))
     }
 
     /// Creates a detector that shares its groups with others through Redis, on the connection of a
@@ -84,12 +84,22 @@ impl StormDetector {
         rule: impl Into<StormRule>,
         store: &RedisStore,
     ) -> Result<Self, StormRuleError> {
-        Self::with_store(rule.into(), Store::OnRedis(OnRedis::new(store.commands(), str::to_owned)))
+        Self::try_with(rule.into(), Store::OnRedis(OnRedis::new(store.commands(), str::to_owned)))
     }
 
-    fn with_store(rule: StormRule, store: Store) -> Result<Self, StormRuleError> {
+    fn try_with(rule: StormRule, store: Store) -> Result<Self, StormRuleError> {
         rule.validate()?;
-        Ok(Self::with(Arc::new(rule), Arc::new(store), None, Duration::ZERO))
+        Ok(Self::with(&Arc::new(rule), &Arc::new(store), None, 0))
+    }
+
+    fn with(
+        rule: &Arc<StormRule>,
+        store: &Arc<Store>,
+        alerts: Option<Arc<Alerts>>,
+        remind_us: u64,
+    ) -> Self {
+        let (rule, store, (calls, alive, watching)) = (rule.clone(), store.clone(), <_>::default());
+        Self(Arc::new(Shared { rule, store, alerts, remind_us, calls, alive, watching }))
     }
 
     /// Sets how many groups and how many messages of all groups are kept in process. Defaults to 100,000
@@ -118,8 +128,8 @@ impl StormDetector {
     ///
     /// The returned detector shares only the rule and the groups with earlier clones.
     pub fn on_event(self, hook: impl Fn(&StormEvent) + Send + Sync + 'static) -> Self {
-        let (rule, store) = (self.0.rule.clone(), self.0.store.clone());
-        Self::with(rule, store, Some(Arc::new(Alerts::new(hook))), self.0.remind_every)
+        let alerts = Some(Arc::new(Alerts::new(hook)));
+        Self::with(&self.0.rule, &self.0.store, alerts, self.0.remind_us)
     }
 
     /// Sets how often a storm that continues is reported, by a [`StormEvent::Ongoing`]. Defaults to
@@ -146,18 +156,7 @@ impl StormDetector {
         if !(SHORTEST_REMINDER..=LONGEST).contains(&time) {
             return Err(StormRuleError::Reminder);
         }
-        Ok(Self::with(self.0.rule.clone(), self.0.store.clone(), self.0.alerts.clone(), time))
-    }
-
-    fn with(
-        rule: Arc<StormRule>,
-        store: Arc<Store>,
-        alerts: Option<Arc<Alerts>>,
-        remind_every: Duration,
-    ) -> Self {
-        let (calls, alive, watching) = Default::default();
-        let shared = Shared { rule, store, alerts, remind_every, calls, alive, watching };
-        Self(Arc::new(shared))
+        Ok(Self::with(&self.0.rule, &self.0.store, self.0.alerts.clone(), micros(time)))
     }
 
     /// Returns the rule.
@@ -217,7 +216,8 @@ impl StormDetector {
         }
         let counts = self.0.store.profile(rule, &group.into(), step_us).await;
         let (counts, step) = (counts.inspect_err(report)?, Duration::from_micros(step_us));
-        Ok(Profile { counts, step, cap: rule.cap_per_group() })
+        let is_saturated = counts.iter().sum::<u32>() >= rule.cap;
+        Ok(Profile { counts, step, is_saturated })
     }
 
     /// Waits until the hook has returned from all earlier events.
@@ -239,12 +239,12 @@ impl StormDetector {
 
     /// Returns how many events were dropped because too many waited for the hook.
     pub fn shed(&self) -> u64 {
-        self.0.alerts.as_ref().map_or(0, |alerts| alerts.shed())
+        self.0.alerts.as_ref().map_or(0, |alerts| alerts.shed.load(Ordering::Relaxed))
     }
 
     /// Returns how many times the hook has panicked.
     pub fn panicked(&self) -> u64 {
-        self.0.alerts.as_ref().map_or(0, |alerts| alerts.panicked())
+        self.0.alerts.as_ref().map_or(0, |alerts| alerts.panics.load(Ordering::Relaxed))
     }
 }
 
@@ -331,7 +331,7 @@ struct Shared {
     store: Arc<Store>,
     alerts: Option<Arc<Alerts>>,
     /// Zero for never.
-    remind_every: Duration,
+    remind_us: u64,
     calls: AtomicU64,
     /// Each task has a receiver.
     alive: watch::Sender<()>,
@@ -348,7 +348,7 @@ impl Shared {
 
     fn check_of(&self, group: Key, message: Option<Key>) -> Check {
         let (call, number) = (Uuid::new_v4(), self.calls.fetch_add(1, Ordering::SeqCst));
-        let (rule, remind_us) = (self.rule.clone(), micros(self.remind_every));
+        let (rule, remind_us) = (self.rule.clone(), self.remind_us);
         Check { call, number, rule, group, message, remind_us }
     }
 
@@ -366,7 +366,7 @@ impl Shared {
     fn report(self: &Arc<Self>, check: &Check, outcome: &Outcome) -> Reading {
         let reading = Reading::new(outcome, &self.rule, &check.group);
         for event in &reading.events {
-            event.report();
+            report_event(event);
             if let Some(alerts) = &self.alerts {
                 alerts.send(event);
             }
@@ -460,23 +460,14 @@ fn report(error: &StoreError) {
     tracing::debug!(%error, "the store could not decide");
 }
 
-impl StormEvent {
-    /// Reports a start or an end.
-    fn report(&self) {
-        let counter = |name: &str, event: &'static str| {
-            let name = name.to_owned();
-            metrics::counter!("sliding_window_storms_total", "name" => name, "event" => event)
-        };
-        match self {
-            Self::Started { name, count, threshold, .. } => {
-                tracing::info!(name, count, %threshold, "a storm has started");
-                counter(name, "start").increment(1);
-            }
-            Self::Ended { name, peak, lasted, .. } => {
-                tracing::info!(name, peak, ?lasted, "a storm has ended");
-                counter(name, "end").increment(1);
-            }
-            Self::Ongoing { .. } => {}
-        }
-    }
+/// Reports the start or the end of a storm.
+fn report_event(event: &StormEvent) {
+    let (name, kind) = match event {
+        StormEvent::Started { name, .. } => (name.clone(), "start"),
+        StormEvent::Ended { name, .. } => (name.clone(), "end"),
+        StormEvent::Ongoing { .. } => return,
+    };
+    // A group is printed as its length.
+    tracing::info!(?event, "a storm has {kind}ed");
+    metrics::counter!("sliding_window_storms_total", "name" => name, "event" => kind).increment(1);
 }

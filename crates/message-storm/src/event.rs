@@ -32,77 +32,44 @@ pub(crate) struct Outcome {
 /// The state of a group after a message was recorded, or after a
 /// [`peek`](crate::StormDetector::peek).
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Reading {
-    count: u32,
-    is_saturated: bool,
-    is_repeated: bool,
-    storm: Option<Storm>,
-    pub(crate) events: Vec<StormEvent>,
+    /// How many messages of the group are in the window, at most the rule's [`cap`](StormRule::cap).
+    pub count: u32,
+    /// Whether the count has reached the cap, so that there may have been more messages.
+    pub is_saturated: bool,
+    /// Whether the message was already in the window and was not counted again.
+    pub is_repeated: bool,
+    /// The current storm.
+    pub storm: Option<Storm>,
+    /// The events that this call caused, the earliest first. No other call returns them. The hook of
+    /// [`StormDetector::on_event`](crate::StormDetector::on_event) gets them too.
+    pub events: Vec<StormEvent>,
 }
 
 impl Reading {
     pub(crate) fn new(outcome: &Outcome, rule: &StormRule, group: &Key) -> Self {
         let &Outcome { count, is_repeated, storm, .. } = outcome;
-        let cap = rule.cap_per_group();
-        let storm = storm.map(|(lasted_us, peak)| {
-            let lasted = Duration::from_micros(lasted_us);
-            Storm { lasted, peak, is_saturated: peak >= cap }
+        let storm = storm.map(|(lasted_us, peak)| Storm {
+            lasted: Duration::from_micros(lasted_us),
+            peak,
+            is_saturated: peak >= rule.cap,
         });
         let events = events(outcome, rule, group);
-        Self { count, is_saturated: count >= cap, is_repeated, storm, events }
-    }
-
-    /// Returns how many messages of the group are in the window, at most the rule's
-    /// [`cap`](StormRule::cap).
-    pub const fn count(&self) -> u32 {
-        self.count
-    }
-
-    /// Returns whether the count has reached the cap, so that there may have been more messages.
-    pub const fn is_saturated(&self) -> bool {
-        self.is_saturated
-    }
-
-    /// Returns whether the message was already in the window and was not counted again.
-    pub const fn is_repeated(&self) -> bool {
-        self.is_repeated
-    }
-
-    /// Returns the current storm.
-    pub const fn storm(&self) -> Option<Storm> {
-        self.storm
-    }
-
-    /// Returns the events that this call caused, the earliest first. No other call returns them. The
-    /// hook of [`StormDetector::on_event`](crate::StormDetector::on_event) gets them too.
-    pub fn events(&self) -> &[StormEvent] {
-        &self.events
+        Self { count, is_saturated: count >= rule.cap, is_repeated, storm, events }
     }
 }
 
 /// A storm that is not over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Storm {
-    lasted: Duration,
-    peak: u32,
-    is_saturated: bool,
-}
-
-impl Storm {
-    /// Returns how long ago it started.
-    pub const fn lasted(&self) -> Duration {
-        self.lasted
-    }
-
-    /// Returns the highest count so far, at most the rule's [`cap`](StormRule::cap).
-    pub const fn peak(&self) -> u32 {
-        self.peak
-    }
-
-    /// Returns whether the highest count has reached the cap, so that it may have been higher.
-    pub const fn is_saturated(&self) -> bool {
-        self.is_saturated
-    }
+    /// How long ago it started.
+    pub lasted: Duration,
+    /// The highest count so far, at most the rule's [`cap`](StormRule::cap).
+    pub peak: u32,
+    /// Whether the highest count has reached the cap, so that it may have been higher.
+    pub is_saturated: bool,
 }
 
 /// The start, the end or a reminder of a storm, each delivered once in the whole fleet.
@@ -174,16 +141,11 @@ impl StormEvent {
             self;
         group
     }
-
-    /// Returns whether this is the start of a storm.
-    pub const fn is_start(&self) -> bool {
-        matches!(self, Self::Started { .. })
-    }
 }
 
 /// Returns the events of an outcome, the earliest first.
 fn events(outcome: &Outcome, rule: &StormRule, group: &Key) -> Vec<StormEvent> {
-    let (threshold, cap) = (rule.threshold(), rule.cap_per_group());
+    let (threshold, cap) = (rule.threshold(), rule.cap);
     let common = |ago_us| {
         let at = outcome.at.checked_sub(Duration::from_micros(ago_us)).unwrap_or(outcome.at);
         (rule.name().to_owned(), group.clone(), at)
@@ -208,31 +170,18 @@ fn events(outcome: &Outcome, rule: &StormRule, group: &Key) -> Vec<StormEvent> {
 
 /// How many messages a group had in each step of the window, for a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Profile {
-    pub(crate) counts: Vec<u32>,
-    pub(crate) step: Duration,
-    pub(crate) cap: u32,
-}
-
-impl Profile {
-    /// Returns the counts, the oldest step first.
+    /// The counts, the oldest step first.
     ///
     /// The last step ends now. The first is shorter than the others if the window is not a whole number
     /// of steps.
-    pub fn counts(&self) -> &[u32] {
-        &self.counts
-    }
-
-    /// Returns the length of a step.
-    pub const fn step(&self) -> Duration {
-        self.step
-    }
-
-    /// Returns whether the messages have reached the rule's cap. Then only the newest are counted, and
-    /// the counts of the oldest steps may be too low.
-    pub fn is_saturated(&self) -> bool {
-        self.counts.iter().map(|it| u64::from(*it)).sum::<u64>() >= u64::from(self.cap)
-    }
+    pub counts: Vec<u32>,
+    /// The length of a step.
+    pub step: Duration,
+    /// Whether the messages have reached the rule's cap. Then only the newest are counted, and the counts
+    /// of the oldest steps may be too low.
+    pub is_saturated: bool,
 }
 
 /// Why a [`Profile`] could not be made.

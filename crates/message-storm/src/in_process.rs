@@ -87,9 +87,7 @@ impl Groups {
         let Some(id) = &check.message else { return Ok(()) };
         let group = self.by_id.get(&check.group);
         // A message that is known, or that displaces another one of its group, needs no room.
-        let fits = |it: &Group| {
-            it.ids.contains(id) || it.entries.len() >= check.rule.cap_per_group() as usize
-        };
+        let fits = |it: &Group| it.ids.contains(id) || it.entries.len() >= check.rule.cap as usize;
         let (new_group, new_message) =
             (group.is_none() as usize, !group.is_some_and(fits) as usize);
         let lacks_group = |it: &Self| it.by_id.len() + new_group > it.most_groups;
@@ -159,8 +157,7 @@ impl Group {
             }
         }
         self.expire(now_us, rule.window_us());
-        let is_added =
-            message.as_ref().is_some_and(|id| self.add(now_us, id, rule.cap_per_group()));
+        let is_added = message.as_ref().is_some_and(|id| self.add(now_us, id, rule.cap));
         let count = self.entries.len() as u32;
 
         let cool_us = self.cool_until_us(rule).saturating_sub(now_us);
@@ -237,7 +234,7 @@ impl Group {
 
     /// Returns when fewer than `ends_below` messages are in the window, if there are as many now.
     fn below_us(&self, rule: &StormRule) -> Option<u64> {
-        let place = self.entries.len().checked_sub(rule.end_threshold() as usize)?;
+        let place = self.entries.len().checked_sub(rule.ends_below as usize)?;
         self.entries.get(place).map(|(at_us, _)| at_us + rule.window_us())
     }
 
@@ -247,7 +244,7 @@ impl Group {
     }
 
     fn cool_until_us(&self, rule: &StormRule) -> u64 {
-        self.ended_us.map_or(0, |ended_us| ended_us.saturating_add(micros(rule.cool_down_length())))
+        self.ended_us.map_or(0, |ended_us| ended_us.saturating_add(micros(rule.cool_down)))
     }
 
     fn needed_until_us(&self, rule: &StormRule) -> u64 {

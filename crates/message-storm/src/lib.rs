@@ -18,10 +18,10 @@
 //!
 //! for number in 0..150 {
 //!     let reading = detector.record("group-7", format!("message-{number}")).await?;
-//!     assert_eq!(reading.storm().is_some(), number >= 100);
+//!     assert_eq!(reading.storm.is_some(), number >= 100);
 //! }
 //! let profile = detector.profile("group-7", Duration::from_secs(1)).await?;
-//! assert_eq!(profile.counts().len(), 60);
+//! assert_eq!(profile.counts.len(), 60);
 //! # Ok(())
 //! # }
 //! ```

@@ -38,27 +38,14 @@ impl OnRedis {
         let mode = if message.is_some() { "record" } else { "look" };
         let message = message.as_ref().map_or(&[][..], Key::as_bytes);
         let threshold = (rule.window_us(), rule.threshold().limit());
-        let rest = (
-            rule.end_threshold(),
-            rule.cap_per_group(),
-            micros(rule.cool_down_length()),
-            check.remind_us,
-        );
+        let rest = (rule.ends_below, rule.cap, micros(rule.cool_down), check.remind_us);
         let arguments = (&call.as_bytes()[..], mode, message, threshold, rest);
         let send = || self.commands.script::<Reply>(&self.record, &keys[..], arguments);
-        let (
-            now_us,
-            count,
-            is_repeated,
-            recheck_us,
-            mut storm,
-            mut started,
-            mut ended,
-            mut ongoing,
-        ) = repeated_once(send).await?;
+        let (now_us, count, is_repeated, recheck_us, storm, started, ended, ongoing) =
+            repeated_once(send).await?;
         let at = SystemTime::UNIX_EPOCH + Duration::from_micros(now_us);
-        let (storm, started, ended) = (storm.pop(), started.pop(), ended.pop());
-        let ongoing = ongoing.pop();
+        let (storm, started) = (storm.first().copied(), started.first().copied());
+        let (ended, ongoing) = (ended.first().copied(), ongoing.first().copied());
         Ok(Outcome { at, count, is_repeated, recheck_us, storm, started, ended, ongoing })
     }
 

@@ -39,20 +39,21 @@ pub struct StormRule {
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     name: Option<String>,
     threshold: Quota,
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
-    ends_below: Option<u32>,
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
-    cap: Option<u32>,
+    pub(crate) ends_below: u32,
+    pub(crate) cap: u32,
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Duration::is_zero"))]
     #[cfg_attr(feature = "serde", serde(serialize_with = "document::write"))]
-    cool_down: Duration,
+    pub(crate) cool_down: Duration,
 }
 
 impl StormRule {
     /// Creates a rule. A storm starts with more than `threshold.limit()` messages within
     /// `threshold.window()`.
     pub fn new(threshold: Quota) -> Self {
-        Self { name: None, threshold, ends_below: None, cap: None, cool_down: Duration::ZERO }
+        let limit = threshold.limit();
+        let cap = limit.saturating_mul(10).clamp(MIN_DEFAULT_CAP, MAX_CAP);
+        let ends_below = limit.div_ceil(2);
+        Self { name: None, threshold, ends_below, cap, cool_down: Duration::ZERO }
     }
 
     /// Sets the name, which is part of the groups' names in Redis: 1 to 64 characters of
@@ -69,7 +70,7 @@ impl StormRule {
     /// Sets the count below which a storm ends, from 1 to the threshold's limit. Defaults to half of
     /// the limit, rounded up.
     pub fn ends_below(mut self, count: u32) -> Self {
-        self.ends_below = Some(count);
+        self.ends_below = count;
         self
     }
 
@@ -77,7 +78,7 @@ impl StormRule {
     /// above the threshold's limit and at most a million. Defaults to ten times the limit, but at least
     /// 1,000 and at most a million.
     pub fn cap(mut self, messages: u32) -> Self {
-        self.cap = Some(messages);
+        self.cap = messages;
         self
     }
 
@@ -96,7 +97,7 @@ impl StormRule {
     /// A [`StormRuleError`] that names the invalid part.
     pub fn validate(&self) -> Result<(), StormRuleError> {
         let (name, limit) = (self.name(), self.threshold.limit());
-        let (ends_below, cap) = (self.end_threshold(), self.cap_per_group());
+        let (ends_below, cap) = (self.ends_below, self.cap);
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
         if !(1..=64).contains(&name.len()) || !name.bytes().all(is_allowed) {
             return Err(StormRuleError::Name { name: name.to_owned() });
@@ -121,22 +122,6 @@ impl StormRule {
     /// Returns the count above which a storm starts, and its window.
     pub const fn threshold(&self) -> Quota {
         self.threshold
-    }
-
-    /// Returns the count below which a storm ends.
-    pub fn end_threshold(&self) -> u32 {
-        self.ends_below.unwrap_or(self.threshold.limit().div_ceil(2))
-    }
-
-    /// Returns how many messages of a group are kept.
-    pub fn cap_per_group(&self) -> u32 {
-        let ten_times = self.threshold.limit().saturating_mul(10);
-        self.cap.unwrap_or(ten_times.clamp(MIN_DEFAULT_CAP, MAX_CAP))
-    }
-
-    /// Returns the length of the cool-down.
-    pub const fn cool_down_length(&self) -> Duration {
-        self.cool_down
     }
 
     /// Returns the name of the rule's groups in Redis.
@@ -221,6 +206,8 @@ mod document {
 
         fn try_from(document: Document) -> Result<Self, StormRuleError> {
             let Document { name, threshold, ends_below, cap, cool_down } = document;
+            let Self { ends_below: default_end, cap: default_cap, .. } = Self::new(threshold);
+            let (ends_below, cap) = (ends_below.unwrap_or(default_end), cap.unwrap_or(default_cap));
             let rule = Self { name, threshold, ends_below, cap, cool_down };
             rule.validate().map(|()| rule)
         }

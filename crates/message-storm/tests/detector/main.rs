@@ -50,7 +50,8 @@ impl Watched {
     /// Returns for each event so far whether it is a start.
     async fn starts(&self) -> Vec<bool> {
         self.detector.flush().await;
-        self.events.lock().unwrap().iter().map(StormEvent::is_start).collect()
+        let is_start = |event: &StormEvent| matches!(event, StormEvent::Started { .. });
+        self.events.lock().unwrap().iter().map(is_start).collect()
     }
 
     /// Returns for each event whether it is a start, after the last storm has ended.

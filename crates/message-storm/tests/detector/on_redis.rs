@@ -24,10 +24,10 @@ async fn worker_process() {
     // Each process has a number, and waits until all are there.
     let processes = StormDetector::on_redis(rule("1000/1h"), &store);
     let this = processes.record("processes", std::process::id()).await.unwrap();
-    while processes.peek("processes").await.unwrap().count() < PROCESSES as u32 {
+    while processes.peek("processes").await.unwrap().count < PROCESSES as u32 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let number = this.count() as usize - 1;
+    let number = this.count as usize - 1;
     let detector = StormDetector::on_redis(rule("50/5s"), &store).on_event(|event| {
         let group = std::str::from_utf8(event.group().as_bytes()).unwrap();
         match event {
@@ -127,14 +127,14 @@ async fn every_key_expires_and_keeps_to_the_cap() {
     let detector = StormDetector::on_redis(rule, &redis.store().await);
     for id in 0..30 {
         let reading = detector.record("a}b", id.to_string()).await.unwrap();
-        assert_eq!(reading.count(), (id + 1).min(20));
-        assert_eq!(reading.is_saturated(), id >= 19);
-        assert_eq!(reading.storm().is_some(), id >= 10);
+        assert_eq!(reading.count, (id + 1).min(20));
+        assert_eq!(reading.is_saturated, id >= 19);
+        assert_eq!(reading.storm.is_some(), id >= 10);
     }
-    let storm = detector.peek("a}b").await.unwrap().storm().unwrap();
-    assert_eq!((storm.peak(), storm.is_saturated()), (20, true));
+    let storm = detector.peek("a}b").await.unwrap().storm.unwrap();
+    assert_eq!((storm.peak, storm.is_saturated), (20, true));
     let profile = detector.profile("a}b", Duration::from_secs(20)).await.unwrap();
-    assert_eq!((profile.counts().iter().sum::<u32>(), profile.is_saturated()), (20, true));
+    assert_eq!((profile.counts.iter().sum::<u32>(), profile.is_saturated), (20, true));
     let of_group = ["log", "state"].map(|part| format!("tsw:{{=a%7Db}}:chat:storm:{part}"));
     assert_eq!(redis.keys().await, of_group);
     assert_eq!(redis.run::<u32>(&["ZCARD", &of_group[0]]).await, 20);
@@ -152,7 +152,7 @@ async fn cluster_keeps_each_group_on_one_server() {
         watched.record(&format!("group-{group}"), 0..11).await;
     }
     let steps = watched.detector.profile("group-0", Duration::from_millis(10)).await.unwrap();
-    assert_eq!((steps.counts().len(), steps.counts().iter().sum::<u32>()), (200, 11));
+    assert_eq!((steps.counts.len(), steps.counts.iter().sum::<u32>()), (200, 11));
     let reported = watched.all_starts().await;
     let starts = reported.iter().filter(|is_start| **is_start).count();
     assert_eq!((starts, reported.len() - starts), (20, 20));
@@ -187,9 +187,9 @@ async fn refusal_by_redis_names_no_group() {
     assert!(matches!(error, StoreError::Refused { .. }), "{error}");
     assert!(!error.to_string().contains("lobby"), "{error}");
     redis.run::<()>(&["SCRIPT", "FLUSH"]).await;
-    assert_eq!(detector.record("other", "1").await.unwrap().count(), 1);
+    assert_eq!(detector.record("other", "1").await.unwrap().count, 1);
     redis.run::<()>(&["SCRIPT", "FLUSH"]).await;
-    assert_eq!(detector.profile("other", Duration::from_secs(60)).await.unwrap().counts(), [1]);
+    assert_eq!(detector.profile("other", Duration::from_secs(60)).await.unwrap().counts, [1]);
 }
 
 /// The Redis user of SECURITY.md.
@@ -202,7 +202,7 @@ async fn user_with_the_documented_rights_may_do_all() {
     for id in ["1", "2", "3"] {
         detector.record("lobby", id).await.unwrap();
     }
-    assert!(detector.peek("lobby").await.unwrap().storm().is_some());
+    assert!(detector.peek("lobby").await.unwrap().storm.is_some());
     detector.profile("lobby", Duration::from_secs(60)).await.unwrap();
 }
 
@@ -230,7 +230,7 @@ async fn a_group_takes_what_the_documentation_says() {
     ];
     let mut ids = std::iter::repeat_with(uuid::Uuid::new_v4);
     for (messages, figure) in figures {
-        while detector.peek("group-7").await.unwrap().count() < messages {
+        while detector.peek("group-7").await.unwrap().count < messages {
             detector.record("group-7", ids.next().unwrap()).await.unwrap();
         }
         is_about("log", figure[server]).await;

@@ -44,9 +44,8 @@ fn defaults_are_valid_at_every_threshold() {
         assert_eq!(extreme.validate(), Ok(()), "{limit}");
     }
     let rule = per_minute(100);
-    let lengths = (rule.threshold().window(), rule.cool_down_length());
-    assert_eq!(lengths, (Duration::from_secs(60), Duration::ZERO));
-    assert_eq!((rule.name(), rule.end_threshold(), rule.cap_per_group()), ("default", 50, 1_000));
+    assert_eq!((rule.name(), rule.threshold()), ("default", Quota::per_minute(100)));
+    assert_eq!(rule, per_minute(100).ends_below(50).cap(1_000).cool_down(Duration::ZERO));
 }
 
 proptest! {
@@ -82,7 +81,10 @@ fn a_document_is_a_table_with_a_threshold() {
     assert!(written.contains("\"cool_down\":\"300s\""), "{written}");
     let none: StormRule = toml::from_str("threshold = '100/60s'\ncool_down = '0s'").unwrap();
     assert_eq!(none, per_minute(100));
-    assert_eq!(serde_json::to_string(&none).unwrap(), "{\"threshold\":\"100/60s\"}");
+    assert_eq!(
+        serde_json::to_string(&none).unwrap(),
+        "{\"threshold\":\"100/60s\",\"ends_below\":50,\"cap\":1000}"
+    );
     for (text, part) in [
         ("threshold = '100/60s'\nends_below = 101", "can't end below 101"),
         ("threshold = '100/60s'\nname = 'a:b'", "\"a:b\" is not a name"),
