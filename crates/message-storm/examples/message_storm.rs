@@ -1,8 +1,9 @@
 //! Counts the messages of groups, refuses none, and prints when a storm starts, lasts and ends.
 //!
 //! ```text
-//! cargo run --example message_storm -- --simulate
-//! printf 'lobby\t1\nlobby\t2\nlobby\t3\n' | cargo run --example message_storm -- --threshold 2/3s
+//! cargo run -p message-storm --example message_storm -- --simulate
+//! printf 'lobby\t1\nlobby\t2\nlobby\t3\n' |
+//!   cargo run -p message-storm --example message_storm -- --threshold 2/3s
 //! ```
 
 use std::hash::{BuildHasher, RandomState};
@@ -12,10 +13,10 @@ use std::time::Duration;
 use clap::Parser;
 use example_support::webhook::{Webhook, WebhookFlags, plain};
 use example_support::{flags::span, lines::Lines, logs::Throttle};
+use message_storm::{StormDetector, StormEvent};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::{sync::mpsc, task::JoinSet, time};
-use tower_sliding_window::storm::{StormDetector, StormEvent};
-use tower_sliding_window::{MemoryStore, Quota, RedisStore};
+use tower_sliding_window::{Quota, RedisStore};
 
 /// Reads lines GROUP<TAB>MESSAGE-ID and prints when a storm starts, lasts and ends. A message id that
 /// comes twice counts once. At the end of the input it waits for the end of the storms.
@@ -48,8 +49,8 @@ async fn main() {
 async fn run(args: Args) -> Result<(), Error> {
     let webhook = Webhook::new(&args.webhook)?;
     let detector = match args.redis {
-        Some(url) => StormDetector::new(args.threshold, RedisStore::connect(url).await?),
-        None => StormDetector::new(args.threshold, MemoryStore::new()),
+        Some(url) => StormDetector::try_on_redis(args.threshold, &RedisStore::connect(url).await?)?,
+        None => StormDetector::try_in_process(args.threshold)?,
     };
     let alerts = webhook.clone();
     let detector = detector.try_remind_every(args.remind)?.on_event(move |it| tell(it, &alerts));

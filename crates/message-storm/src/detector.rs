@@ -20,8 +20,6 @@ use crate::rule::{LONGEST, StormRule, StormRuleError, micros};
 
 /// The highest number of steps in a profile.
 const MAX_STEPS: u64 = 1_000;
-/// How many groups and how many messages are kept in process by default.
-const DEFAULT_CAPACITY: (usize, usize) = (100_000, 1_000_000);
 /// Storms are not reported again more often than this.
 const SHORTEST_REMINDER: Duration = Duration::from_secs(1);
 /// How many tasks may wait. The end of a storm beyond that is found by the next message of its group.
@@ -59,8 +57,7 @@ impl StormDetector {
     ///
     /// A [`StormRuleError`] that names the invalid part.
     pub fn try_in_process(rule: impl Into<StormRule>) -> Result<Self, StormRuleError> {
-        let (groups, messages) = DEFAULT_CAPACITY;
-        Self::try_with(rule.into(), Store::InProcess(InProcess::new(groups, messages)))
+        Self::try_with(rule.into(), Store::InProcess(InProcess::new(100_000, 1_000_000)))
     }
 
     /// Creates a detector that shares its groups with others through Redis, on the connection of a
@@ -214,8 +211,13 @@ impl StormDetector {
         if steps > MAX_STEPS {
             return Err(ProfileError::TooManySteps { steps, most: MAX_STEPS });
         }
-        let counts = self.0.store.profile(rule, &group.into(), step_us).await;
-        let (counts, step) = (counts.inspect_err(report)?, Duration::from_micros(step_us));
+        let counts = match &*self.0.store {
+            Store::InProcess(store) => store.profile(rule, &group.into(), step_us),
+            Store::OnRedis(store) => {
+                store.profile(rule, &group.into(), step_us).await.inspect_err(report)?
+            }
+        };
+        let step = Duration::from_micros(step_us);
         let is_saturated = counts.iter().sum::<u32>() >= rule.cap;
         Ok(Profile { counts, step, is_saturated })
     }
@@ -273,18 +275,6 @@ impl Store {
         match self {
             Self::InProcess(store) => store.check(check),
             Self::OnRedis(store) => store.check(check).await,
-        }
-    }
-
-    pub(crate) async fn profile(
-        &self,
-        rule: &StormRule,
-        group: &Key,
-        step_us: u64,
-    ) -> Result<Vec<u32>, StoreError> {
-        match self {
-            Self::InProcess(store) => Ok(store.profile(rule, group, step_us)),
-            Self::OnRedis(store) => store.profile(rule, group, step_us).await,
         }
     }
 }

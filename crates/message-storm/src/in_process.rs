@@ -105,7 +105,10 @@ impl Groups {
 
     fn sweep(&mut self, window_us: u64, now_us: u64) {
         self.by_id.retain(|_, group| {
-            group.expire(now_us, window_us);
+            // A storm ends by a check only, which asks when its messages have left the window.
+            if group.storm.is_none() {
+                group.expire(now_us, window_us);
+            }
             group.expires_us > now_us
         });
         self.messages = self.by_id.values().map(|group| group.entries.len()).sum();
@@ -133,8 +136,6 @@ struct Storm {
     peak: u32,
     /// When the count falls below `ends_below` without further messages.
     below_us: u64,
-    /// When the last message leaves the window.
-    quiet_us: u64,
     /// When the last reminder was due, or else the start.
     reminded_us: u64,
 }
@@ -166,12 +167,12 @@ impl Group {
             let (since_us, reminded_us) = (now_us, now_us);
             self.storm = Some(Storm { since_us, reminded_us, ..Storm::default() });
         }
-        let (below_us, quiet_us) = (self.below_us(rule), self.quiet_us(rule));
+        let below_us = self.below_us(rule);
         let (mut recheck_us, mut ongoing) = (if count > threshold { cool_us } else { 0 }, None);
         if let Some(storm) = &mut self.storm {
             if is_added || starts {
                 storm.below_us = below_us.unwrap_or(now_us);
-                (storm.peak, storm.quiet_us) = (storm.peak.max(count), quiet_us);
+                storm.peak = storm.peak.max(count);
             }
             recheck_us = below_us.map_or(1, |at_us| at_us - now_us);
             if *remind_us > 0 {
@@ -248,7 +249,7 @@ impl Group {
     }
 
     fn needed_until_us(&self, rule: &StormRule) -> u64 {
-        let storm_us = self.storm.as_ref().map_or(0, |it| it.quiet_us + KEPT_AFTER_QUIET_US);
-        self.quiet_us(rule).max(storm_us).max(self.cool_until_us(rule))
+        let kept_us = if self.storm.is_some() { KEPT_AFTER_QUIET_US } else { 0 };
+        (self.quiet_us(rule) + kept_us).max(self.cool_until_us(rule))
     }
 }

@@ -142,6 +142,13 @@ impl World {
     }
 
     async fn profile(&self, step_us: u64) -> Vec<u32> {
-        self.store.profile(&self.rule, &Key::from("lobby"), step_us).await.unwrap()
+        self.profile_of(&Key::from("lobby"), step_us).await
+    }
+
+    async fn profile_of(&self, group: &Key, step_us: u64) -> Vec<u32> {
+        match &self.store {
+            Store::InProcess(store) => store.profile(&self.rule, group, step_us),
+            Store::OnRedis(store) => store.profile(&self.rule, group, step_us).await.unwrap(),
+        }
     }
 }

@@ -119,7 +119,7 @@ async fn assert_equal(world: &mut World, steps: &[Step], run: u32) {
             }
             Step::Profile { group: at, step_us } => {
                 let group = group(*at);
-                let counts = world.store.profile(&world.rule, &group, *step_us).await.unwrap();
+                let counts = world.profile_of(&group, *step_us).await;
                 let model = models.entry(group).or_default();
                 let now_us = (clock_us + model.offset_us).max(model.newest_us());
                 let expected = model.group.profile(world.rule.window_us(), *step_us, now_us);
