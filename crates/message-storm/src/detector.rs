@@ -36,7 +36,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// Cloning is cheap. Clones share everything.
 #[must_use]
 #[derive(Clone)]
-pub struct StormDetector(Arc<Shared>);
+pub struct StormDetector(pub(crate) Arc<Shared>);
 
 impl StormDetector {
     /// Creates a detector that keeps its groups in this process, from a rule, or from a threshold with
@@ -316,9 +316,9 @@ pub(crate) struct Check {
 ///   entry in `watching`, one that pauses before it repeats a call finds nothing, and one that calls
 ///   delivers its event first.
 /// - The runtime ends, and the tasks with it: the next call of a group finds that, and starts another.
-struct Shared {
+pub(crate) struct Shared {
     rule: Arc<StormRule>,
-    store: Arc<Store>,
+    pub(crate) store: Arc<Store>,
     alerts: Option<Arc<Alerts>>,
     /// Zero for never.
     remind_us: u64,
@@ -336,7 +336,7 @@ impl Shared {
         self.watching.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn check_of(&self, group: Key, message: Option<Key>) -> Check {
+    pub(crate) fn check_of(&self, group: Key, message: Option<Key>) -> Check {
         let (call, number) = (Uuid::new_v4(), self.calls.fetch_add(1, Ordering::SeqCst));
         let (rule, remind_us) = (self.rule.clone(), self.remind_us);
         Check { call, number, rule, group, message, remind_us }
@@ -353,7 +353,7 @@ impl Shared {
     }
 
     /// Delivers the events of an outcome, and has the group watched for as long as it may change.
-    fn report(self: &Arc<Self>, check: &Check, outcome: &Outcome) -> Reading {
+    pub(crate) fn report(self: &Arc<Self>, check: &Check, outcome: &Outcome) -> Reading {
         let reading = Reading::new(outcome, &self.rule, &check.group);
         for event in &reading.events {
             report_event(event);
@@ -409,7 +409,7 @@ async fn watch(shared: Weak<Shared>, check: Check, after: Duration, ended: onesh
 }
 
 /// Checks a group, and again with the same id until the store answers.
-async fn check_until_answered(shared: Weak<Shared>, check: Check) {
+pub(crate) async fn check_until_answered(shared: Weak<Shared>, check: Check) {
     let mut pause = FIRST_PAUSE;
     while let Some(shared) = shared.upgrade() {
         match shared.store.check(&check).await {

@@ -5,6 +5,7 @@ mod counts;
 mod events;
 mod histories;
 mod reminders;
+mod tasks;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -167,6 +167,16 @@ async fn message_that_finds_the_end_stops_the_recheck() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn at_most_100_000_storms_are_watched() {
+    let detector = detector("1/10s").capacity(200_000, 1_000_000);
+    storms(&detector, 0..100_010).await;
+    assert_eq!(detector.watched(), 100_000);
+    detector.settled().await;
+    let last = detector.record("100009", "3").await.unwrap();
+    assert!(matches!(last.events[..], [StormEvent::Ended { .. }]), "{last:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn dropped_detector_stops_looking() {
     let watched = Watched::in_process("1/10s");
     watched.record("lobby", 0..2).await;
