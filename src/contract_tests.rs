@@ -51,22 +51,11 @@ impl Clock {
         (clock, store)
     }
 
-    /// Returns the Redis server, if the store is on one.
-    pub(crate) fn server(&self) -> Option<&Redis> {
-        self.redis.as_ref().map(|(_, server)| server)
-    }
-
     pub(crate) async fn advance(&mut self, time: Duration) {
         self.now_us += crate::time::micros(time);
         if self.redis.is_none() {
             return tokio::time::advance(time).await;
         }
-        self.set().await;
-    }
-
-    /// Sets the clock of Redis back. An in-process clock never steps back.
-    pub(crate) async fn step_back(&mut self, time: Duration) {
-        self.now_us -= crate::time::micros(time);
         self.set().await;
     }
 

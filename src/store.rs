@@ -29,9 +29,7 @@ use crate::policy::Policy;
 pub(crate) use self::bans::{Ban, BanCursor, BanPage};
 pub(crate) use self::conclude::{admit_if_open, conclude, report};
 #[cfg(all(feature = "memory", feature = "moderation"))]
-pub(crate) use self::expiring::{ExpiringMap, Room};
-#[cfg(all(feature = "memory", any(feature = "storm", feature = "moderation")))]
-pub(crate) use self::expiring::{ExpiringValue, Keep, heap_bytes_of};
+pub(crate) use self::expiring::{ExpiringMap, ExpiringValue, Keep, Room, heap_bytes_of};
 pub use self::future::StoreFuture;
 pub(crate) use self::pending_check::{CancelHandle, PendingCheck, may_have_counted};
 #[cfg(feature = "redis")]

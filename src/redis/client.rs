@@ -77,7 +77,7 @@ impl Client {
         self.scripts
     }
 
-    #[cfg(any(feature = "storm", feature = "moderation", feature = "redis-commands"))]
+    #[cfg(any(feature = "moderation", feature = "redis-commands"))]
     pub(crate) fn name(&self, key: &crate::key::Key, name: &str) -> Vec<u8> {
         self.keys.name(key.as_bytes(), name)
     }
@@ -129,7 +129,7 @@ impl Client {
 
     /// Runs a script, and runs it again if the reply is lost. The script must be idempotent: it
     /// gives a repeated call the same reply.
-    #[cfg(any(feature = "storm", feature = "moderation"))]
+    #[cfg(feature = "moderation")]
     pub(crate) async fn run_idempotent(
         &self,
         script: &Script,

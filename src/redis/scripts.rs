@@ -35,10 +35,6 @@ scripts! {
     reset: "limit/reset.lua",
     ban: "ban/ban.lua",
     lift: "ban/lift.lua",
-    #[cfg(feature = "storm")]
-    record: "storm/record.lua",
-    #[cfg(feature = "storm")]
-    profile: "storm/profile.lua",
     #[cfg(feature = "moderation")]
     say: "moderation/say.lua",
     #[cfg(feature = "moderation")]

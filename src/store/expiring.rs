@@ -12,9 +12,9 @@ use ahash::RandomState;
 use tokio::time::Instant;
 
 use self::room::Lack;
-#[cfg(any(feature = "storm", feature = "moderation"))]
+#[cfg(feature = "moderation")]
 pub(crate) use self::room::Room;
-#[cfg(not(any(feature = "storm", feature = "moderation")))]
+#[cfg(not(feature = "moderation"))]
 use self::room::Room;
 use self::shards::{Locked, Shards};
 use self::values::Stored;

@@ -8,7 +8,7 @@ mod explain;
 mod local;
 mod room;
 mod shard;
-#[cfg(any(feature = "storm", feature = "moderation"))]
+#[cfg(feature = "moderation")]
 mod tables;
 
 use std::fmt;
@@ -22,10 +22,10 @@ use tokio::time::Instant;
 
 use self::bytes::ReportedBytes;
 use self::shard::{Locked, Shard};
-#[cfg(any(feature = "storm", feature = "moderation"))]
+#[cfg(feature = "moderation")]
 use self::tables::Tables;
 use super::expiring::ExpiringMap;
-#[cfg(any(feature = "storm", feature = "moderation"))]
+#[cfg(feature = "moderation")]
 use super::expiring::ExpiringValue;
 use super::fill::Fill;
 use super::slots::{SHARDS, shard_of};
@@ -87,7 +87,7 @@ struct Inner {
     refused: AtomicUsize,
     strikes_lost: AtomicUsize,
     ban_records: ExpiringMap<BanRecord>,
-    #[cfg(any(feature = "storm", feature = "moderation"))]
+    #[cfg(feature = "moderation")]
     tables: Tables,
     /// No log comes due before this instant. Raised only under the lock of `sweep`.
     due_us: AtomicU64,
@@ -148,7 +148,7 @@ impl MemoryStore {
             refused: AtomicUsize::new(0),
             strikes_lost: AtomicUsize::new(0),
             ban_records: ExpiringMap::new(capacity),
-            #[cfg(any(feature = "storm", feature = "moderation"))]
+            #[cfg(feature = "moderation")]
             tables: Tables::default(),
             due_us: AtomicU64::new(u64::MAX),
             sweep: Mutex::default(),
@@ -157,7 +157,7 @@ impl MemoryStore {
 
     /// Returns the table of a type of value, which all clones of this store share. Its capacity is that
     /// of the store, and its budget defaults to 256 MiB.
-    #[cfg(any(feature = "storm", feature = "moderation"))]
+    #[cfg(feature = "moderation")]
     pub(crate) fn table<V: ExpiringValue + Send + 'static>(&self) -> Arc<ExpiringMap<V>> {
         self.0.tables.get(self.0.capacity)
     }

@@ -140,7 +140,7 @@ impl RedisStore {
     }
 
     /// Returns the client, with which other parts of the crate keep their data in Redis.
-    #[cfg(any(feature = "storm", feature = "moderation"))]
+    #[cfg(feature = "moderation")]
     pub(crate) fn client(&self) -> &Client {
         &self.0.client
     }

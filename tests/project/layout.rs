@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["redis"],
     &["store", "offenders"],
     &["waiting"],
-    &["limiter", "bans", "http", "overrides", "storm", "moderation"],
+    &["limiter", "bans", "http", "overrides", "moderation"],
     &["text_form"],
 ];
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use message_storm::StormDetector;
 use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor};
-use tower_sliding_window::storm::StormDetector;
 use tower_sliding_window::{Quota, RedisStore};
 
 use super::share;
@@ -73,8 +73,7 @@ async fn send(
 ) -> Result<()> {
     // A storm starts with the third message of a group, or never.
     let threshold = if matches!(kind, Kind::Storm) { 2 } else { 1_000 };
-    let detector =
-        StormDetector::new(Quota::new(threshold, Duration::from_secs(60)), store.clone());
+    let detector = StormDetector::on_redis(Quota::new(threshold, Duration::from_secs(60)), store);
     let monitor = SpeechMonitor::new(Rule::recommended(), store.clone());
     match kind {
         Kind::Calm | Kind::Storm => {
