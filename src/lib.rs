@@ -82,7 +82,6 @@
 //! | `tls` | no | `rediss://` URLs, with rustls |
 //! | `axum` | no | `key::path_param`, and axum's `ConnectInfo` in [`key::peer_ip`] |
 //! | `tonic` | no | tonic's `TcpConnectInfo` in [`key::peer_ip`] |
-//! | `storm` | no | `storm::StormDetector`, which reports groups with too many messages |
 //! | `metrics` | no | the metrics below, through the `metrics` crate |
 //! | `tracing` | no | warnings of mistakes, events about denials and failures, and the fields of spans below, without keys, through the `tracing` crate |
 //! | `serde` | no | `Serialize` and `Deserialize` for [`Policies`], [`Policy`] and everything else that has a text form |
@@ -115,9 +114,6 @@
 //! | `sliding_window_journal_nearly_full` | | gauge: journals that have reached 80 % of their capacity and not fallen below 70 % since |
 //! | `sliding_window_written_back_total` | | requests that were written back to Redis after an outage |
 //! | `sliding_window_write_back_lost_total` | | requests of an outage that have expired before they could be written back to Redis |
-//! | `sliding_window_storms_total` | `name`; `event`: `start`, `end` | starts and ends of storms, each counted in one process of the fleet |
-//! | `sliding_window_storm_alerts_shed_total` | | events of storms that were dropped because too many waited for the hook |
-//! | `sliding_window_storm_alert_panics_total` | | panics of the hook for storm events |
 //!
 //! Where nothing else is said, a metric is a counter. The label `policy` tells the rules of a layer apart,
 //! so give each policy a name. Names, units and texts of help follow the conventions of Prometheus and
@@ -199,7 +195,6 @@
 //! ```
 //!
 //! [`examples/seckill`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/seckill
-//! [`examples/message_storm.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/message_storm.rs
 //! [`examples/chat-guard`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/chat-guard
 //! [`examples/message_quota.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/message_quota.rs
 //! [`examples/token_budget.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/token_budget.rs
@@ -212,14 +207,10 @@
 )]
 
 mod bans;
-#[cfg(all(test, feature = "redis"))]
-mod contract_tests;
 #[cfg(doc)]
 pub mod docs;
 mod error;
 mod failure;
-#[cfg(feature = "storm")]
-mod hook;
 mod http;
 pub mod key;
 mod limiter;
@@ -230,8 +221,6 @@ mod quota;
 #[cfg(feature = "redis")]
 mod redis;
 pub mod store;
-#[cfg(feature = "storm")]
-pub mod storm;
 mod telemetry;
 #[cfg(feature = "serde")]
 mod text_form;

@@ -8,8 +8,6 @@ mod conclude;
 #[cfg(feature = "contract")]
 pub mod contract;
 #[cfg(feature = "memory")]
-#[cfg(feature = "storm")]
-mod expiring;
 #[cfg(feature = "memory")]
 mod fill;
 mod future;
@@ -29,8 +27,6 @@ use crate::policy::Policy;
 
 pub(crate) use self::bans::{Ban, BanCursor, BanPage};
 pub(crate) use self::conclude::{admit_if_open, conclude, report};
-#[cfg(all(feature = "memory", feature = "storm"))]
-pub(crate) use self::expiring::{ExpiringValue, Keep, heap_bytes_of};
 pub use self::future::StoreFuture;
 pub(crate) use self::pending_check::{CancelHandle, PendingCheck, may_have_counted};
 #[cfg(feature = "redis")]

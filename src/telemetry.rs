@@ -259,31 +259,3 @@ pub(crate) fn counted_twice(policy: &str, is_first: bool) {
         );
     }
 }
-
-#[cfg(feature = "storm")]
-pub(crate) fn storm_started(name: &str, count: u32, threshold: impl Display) {
-    count!("sliding_window_storms_total", "name" => name.to_owned(), "event" => "start");
-    event!(info, name, count, %threshold, "a storm has started");
-}
-
-#[cfg(feature = "storm")]
-pub(crate) fn storm_ended(name: &str, peak: u32, lasted: Duration) {
-    count!("sliding_window_storms_total", "name" => name.to_owned(), "event" => "end");
-    event!(info, name, peak, ?lasted, "a storm has ended");
-}
-
-/// Reports an event of a storm that is not passed to the hook, because too many events wait.
-#[cfg(feature = "storm")]
-pub(crate) fn storm_event_shed(times: u64) {
-    count!("sliding_window_storm_alerts_shed_total");
-    // So that a flood of them is a few lines.
-    if times.is_power_of_two() {
-        event!(warn, times, "events of storms are not passed to the hook: too many wait");
-    }
-}
-
-#[cfg(feature = "storm")]
-pub(crate) fn storm_hook_panicked() {
-    count!("sliding_window_storm_alert_panics_total");
-    event!(error, "the hook for storms has panicked");
-}

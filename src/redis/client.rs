@@ -77,7 +77,7 @@ impl Client {
         self.scripts
     }
 
-    #[cfg(any(feature = "storm", feature = "redis-commands"))]
+    #[cfg(feature = "redis-commands")]
     pub(crate) fn name(&self, key: &crate::key::Key, name: &str) -> Vec<u8> {
         self.keys.name(key.as_bytes(), name)
     }
@@ -121,22 +121,6 @@ impl Client {
         let replies = self.breaker.call(requests, call).await;
         report(script, start, &replies);
         replies
-    }
-
-    /// Runs a script, and runs it again if the reply is lost. The script must be idempotent: it
-    /// gives a repeated call the same reply.
-    #[cfg(feature = "storm")]
-    pub(crate) async fn run_idempotent(
-        &self,
-        script: &Script,
-        command: &Cmd,
-    ) -> Result<Value, StoreError> {
-        match self.run(script, command).await {
-            Err(error) if error.may_have_counted() => {
-                self.run(script, command).await.map_err(|_| error)
-            }
-            reply => reply,
-        }
     }
 
     pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {

@@ -33,10 +33,6 @@ scripts! {
     reset: "limit/reset.lua",
     ban: "ban/ban.lua",
     lift: "ban/lift.lua",
-    #[cfg(feature = "storm")]
-    record: "storm/record.lua",
-    #[cfg(feature = "storm")]
-    profile: "storm/profile.lua",
 }
 
 /// How much later Redis keeps the expiries of scripts with a test clock, because its own clock is

@@ -8,8 +8,6 @@ mod explain;
 mod local;
 mod room;
 mod shard;
-#[cfg(feature = "storm")]
-mod tables;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,10 +20,6 @@ use tokio::time::Instant;
 
 use self::bytes::ReportedBytes;
 use self::shard::{Locked, Shard};
-#[cfg(feature = "storm")]
-use self::tables::Tables;
-#[cfg(feature = "storm")]
-use super::expiring::{ExpiringMap, ExpiringValue};
 use super::fill::Fill;
 use super::slots::{SHARDS, shard_of};
 use super::{Ban, BanCursor, BanPage, Store, StoreFuture};
@@ -87,8 +81,6 @@ struct Inner {
     strikes_lost: AtomicUsize,
     /// How many ban records there are.
     bans: AtomicUsize,
-    #[cfg(feature = "storm")]
-    tables: Tables,
     /// No log and no ban record comes due before this instant. Raised only under the lock of `sweep`.
     due_us: AtomicU64,
     /// Locked while all shards are swept.
@@ -148,18 +140,9 @@ impl MemoryStore {
             refused: AtomicUsize::new(0),
             strikes_lost: AtomicUsize::new(0),
             bans: AtomicUsize::new(0),
-            #[cfg(feature = "storm")]
-            tables: Tables::default(),
             due_us: AtomicU64::new(u64::MAX),
             sweep: Mutex::default(),
         }))
-    }
-
-    /// Returns the table of a type of value, which all clones of this store share. Its capacity is that
-    /// of the store, and its budget defaults to 256 MiB.
-    #[cfg(feature = "storm")]
-    pub(crate) fn table<V: ExpiringValue + Send + 'static>(&self) -> Arc<ExpiringMap<V>> {
-        self.0.tables.get(self.0.capacity)
     }
 
     /// Returns how many logs the store can hold.

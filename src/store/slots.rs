@@ -137,11 +137,6 @@ impl<T: Hashed> Slots<T> {
             + self.by_hash.allocation_size()
             + self.due.capacity() * size_of::<Due>()
     }
-
-    #[cfg(test)]
-    pub(super) fn due_entries(&self) -> usize {
-        self.due.len()
-    }
 }
 
 impl<T> Index<u32> for Slots<T> {

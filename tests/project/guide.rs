@@ -3,18 +3,12 @@
 use std::time::Duration;
 
 use test_support::Redis;
-use tower_sliding_window::storm::StormDetector;
 use tower_sliding_window::{Bans, Limiter, Policy, Quota};
-use uuid::Uuid;
 
 /// A figure on Redis 6.2 to 8.0, which is the guide's, on Valkey 8 and on Valkey 9: in bytes where
 /// nothing else is said.
 type Figure = [f64; 3];
 
-/// Logs of 1, 100 and 1,000 messages.
-const STORM_LOGS: [Figure; 3] =
-    [[168.0, 80.0, 144.0], [5_224.0, 5_140.0, 5_200.0], [134_000.0, 119_000.0, 104_000.0]];
-const STORM_STATE: Figure = [220.0, 128.0, 192.0];
 const BAN: Figure = [120.0, 64.0, 96.0];
 /// How many times as much an entry takes above 128 entries.
 const DEARER: Figure = [4.0, 3.3, 2.8];
@@ -78,31 +72,6 @@ fn guide_says(texts: &[&str]) {
     let after = |rest: String, text: &&str| rest.split_once(*text).map(|(_, it)| it.to_owned());
     let holds = |it: &str| texts.iter().try_fold(it.replace('\n', " "), after).is_some();
     assert!(guide.split("\n\n").any(holds), "the guide does not say {texts:?}");
-}
-
-#[tokio::test]
-async fn what_storms_take() {
-    let redis = Redis::start().await;
-    let server = server(&redis).await;
-    let detector = StormDetector::new(Quota::per_minute(100), redis.store().await);
-    let mut recorded = 0;
-    let rows = [
-        (1, ["| 1 message |", "168"]),
-        (100, ["| 100 messages |", "5,224"]),
-        (1000, ["| 1,000 messages, the default cap", "134,000"]),
-    ];
-    for ((count, row), figure) in rows.into_iter().zip(STORM_LOGS) {
-        while recorded < count {
-            detector.record("group-7", Uuid::new_v4().to_string()).await.unwrap();
-            recorded += 1;
-        }
-        let bytes = memory(&redis, "storm:log").await;
-        assert!(about(bytes, figure[server]), "{count} messages take {bytes} bytes");
-        guide_says(&row);
-    }
-    let state = memory(&redis, "storm:state").await;
-    assert!(about(state, STORM_STATE[server]), "{state}");
-    guide_says(&["storm takes 220 bytes more"]);
 }
 
 #[tokio::test]
