@@ -15,7 +15,7 @@ use ahash::RandomState;
 
 pub use self::error::WaitError;
 use self::queue::{Queue, Turn, Waiter};
-pub(crate) use self::until_admitted::{Bounds, Ended, until_admitted};
+pub(crate) use self::until_admitted::{Bounds, Ended, denied_behind, until_admitted};
 use crate::window::{Check, Denied, LogId};
 
 pub(crate) const DEFAULT_MAX_WAITERS: usize = 10_000;
@@ -66,19 +66,28 @@ impl Waiting {
         self.tickets.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns the index of the first of these logs that a caller with an earlier ticket waits for.
-    fn behind(&self, logs: &[LogId], ticket: u64) -> Option<usize> {
+    /// Returns the index of the first log in which a request takes a place and that a caller with an earlier
+    /// ticket waits for.
+    fn behind(&self, check: &Check, ticket: u64) -> Option<usize> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        logs.iter().position(|log| self.lock(log).get(log).is_some_and(|it| it.is_before(ticket)))
+        let is_before = |log| self.lock(log).get(log).is_some_and(|it| it.is_before(ticket));
+        check.costs().position(|(log, cost)| cost > 0 && is_before(log))
     }
 
     /// Returns the denial of a check behind those that wait for room in one of its logs, if the first of them
-    /// was denied.
-    pub(crate) fn denial_behind(&self, check: &Check) -> Option<Denied> {
-        let mut costs = check.costs();
-        costs.find_map(|(log, cost)| self.lock(log).get(log)?.behind_all(cost))
+    /// was denied, and the index of that log.
+    pub(crate) fn denial_behind(&self, check: &Check) -> Option<(usize, Denied)> {
+        let mut costs = check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0);
+        costs.find_map(|(index, (log, cost))| {
+            Some((index, self.lock(log).get(log)?.behind_all(cost)?))
+        })
+    }
+
+    /// Returns the denial of a caller that has not joined and would wait for longer than it may.
+    fn too_long(&self, log: &LogId, ticket: u64, waiter: &Waiter) -> Option<Denied> {
+        self.lock(log).get(log)?.too_long(ticket, waiter)
     }
 
     /// Counts a caller among those that wait, if fewer than `most` do.
@@ -89,26 +98,16 @@ impl Waiting {
     }
 
     /// Makes a caller wait for room in a log, with the denial of its check if it was not behind others.
-    /// Returns a denial if the wait would be longer than it may be.
-    fn join(
-        &self,
-        log: LogId,
-        ticket: u64,
-        waiter: Waiter,
-        denied: Option<Denied>,
-    ) -> Result<Place<'_>, Denied> {
+    fn join(&self, log: LogId, ticket: u64, waiter: Waiter, denied: Option<Denied>) -> Place<'_> {
         let waiter = Arc::new(waiter);
         let mut shard = self.lock(&log);
-        if let Some(denied) = shard.get(&log).and_then(|queue| queue.too_long(ticket, &waiter)) {
-            return Err(denied);
-        }
         let queue = shard.entry(log.clone()).or_default();
         queue.insert(ticket, waiter.clone());
         if let Some(denied) = denied {
             queue.deny(ticket, denied);
         }
         drop(shard);
-        Ok(Place { waiting: self, log, ticket, waiter, is_admitted: false })
+        Place { waiting: self, log, ticket, waiter, is_admitted: false }
     }
 
     fn lock(&self, log: &LogId) -> MutexGuard<'_, Shard> {

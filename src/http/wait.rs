@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::config::Config;
 use super::rejection::Rejection;
-use crate::store::{conclude, report};
-use crate::waiting::{Bounds, Ended, until_admitted};
+use crate::store::conclude;
+use crate::waiting::{Bounds, Ended, denied_behind, until_admitted};
 use crate::window::{Check, Decision};
 
 /// A wait, which ends with the head of its request.
@@ -63,10 +63,11 @@ async fn decide(check: Check, head: &Parts, config: &Config) -> Waited {
 
 /// Denies a request behind others that wait, without a check that would overtake them.
 async fn deny_behind_others(check: Check, config: &Config) -> Waited {
-    if let Some(denied) = config.waiting.denial_behind(&check) {
-        let decision = Decision::Denied(denied);
-        report(&decision, false);
-        return Waited::Decided(decision);
+    if let Some((index, behind)) = config.waiting.denial_behind(&check) {
+        return match denied_behind(&config.store, check, index, behind).await {
+            Ok(denied) => Waited::Decided(Decision::Denied(denied)),
+            Err(error) => Waited::Rejected(Rejection::StoreFailed(error)),
+        };
     }
     let outcome = config.store.peek(&check).await.map(|mut outcome| {
         if outcome.admitted {

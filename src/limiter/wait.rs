@@ -153,7 +153,8 @@ impl Limiter {
     /// A caller waits for the log that denies it for longest, in the order of arrival of all that wait for
     /// that log, whatever their other logs are. Those that find room in all of their logs pass it. If another
     /// log denies it once it is the first there, it waits for that one, where it is again before all that
-    /// arrived later.
+    /// arrived later. Meanwhile others may take the places of the first one, so a caller of several busy
+    /// logs that come free at different instants can wait for long: give it a bound.
     ///
     /// ```
     /// use std::time::Duration;
@@ -177,8 +178,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// The errors of [`Limiter::until_admitted_cost_within`]. A denial of a caller that has sent no check,
-    /// because others wait for one of its logs, is about that log alone.
+    /// The errors of [`Limiter::until_admitted_cost_within`].
     pub async fn until_admitted_all<I>(
         &self,
         logs: impl Fn() -> I,

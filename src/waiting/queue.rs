@@ -101,7 +101,7 @@ impl Queue {
     /// Returns what the waiter with a ticket has to do.
     pub(super) fn turn(&mut self, ticket: u64) -> Turn {
         if self.first() != Some(ticket) {
-            return Turn::Wait(None);
+            return self.turn_of_later(ticket);
         }
         match self.next_check {
             Some(at) if at > Instant::now() => Turn::Wait(Some(at)),
@@ -111,6 +111,25 @@ impl Queue {
                 Turn::Check
             }
         }
+    }
+
+    /// Returns what a waiter behind the first one has to do: it waits until it is woken, or until its
+    /// deadline, which a check of the first one that takes long may let pass.
+    fn turn_of_later(&self, ticket: u64) -> Turn {
+        let waiter = self.waiters.get(&ticket);
+        let Some(deadline) = waiter.and_then(|waiter| waiter.deadline) else {
+            return Turn::Wait(None);
+        };
+        let now = Instant::now();
+        if deadline > now {
+            return Turn::Wait(Some(deadline));
+        }
+        let before = self.waiters.range(..ticket).map(|(_, it)| u64::from(it.cost)).sum();
+        let cost = waiter.map_or(0, |waiter| waiter.cost);
+        let denial = self.denial.as_ref();
+        let behind =
+            denial.and_then(|it| Some(denied_behind(it, wait_behind(it, before, cost)?, now)));
+        behind.map_or(Turn::Wait(None), Turn::GiveUp)
     }
 
     /// Keeps a denial of the first waiter, and ends the waits that are too long because of it. A denial

@@ -8,7 +8,7 @@ use super::*;
 use crate::MemoryStore;
 use crate::quota::Quota;
 use crate::store::{Store, conclude};
-use crate::window::{Admitted, Decision};
+use crate::window::{Admitted, Decision, LogCost};
 
 /// Callers of one policy.
 #[derive(Clone)]
@@ -57,7 +57,7 @@ async fn earlier_caller_is_first_if_it_joins_later() {
     let [early, late] = [waiting.ticket(), waiting.ticket()];
     let join = |ticket| {
         let (log, waiter) = (denied.check().logs[0].clone(), Waiter::new(1, None));
-        waiting.join(log, ticket, waiter, Some(denied.clone())).unwrap()
+        waiting.join(log, ticket, waiter, Some(denied.clone()))
     };
     let late = join(late);
     assert!(matches!(late.turn(), Turn::Wait(Some(_))), "it is alone");
@@ -79,10 +79,11 @@ async fn later_waiter_bounds_no_earlier_caller() {
     let log = || in_60_s.as_ref().unwrap().check().logs[0].clone();
     let [early, late] = [waiting.ticket(), waiting.ticket()];
     let waiter = Waiter::new(4, None);
-    let late = waiting.join(log(), late, waiter, in_60_s.clone()).unwrap();
+    let late = waiting.join(log(), late, waiter, in_60_s.clone());
     let deadline = Instant::now() + Duration::from_secs(55);
     let waiter = Waiter::new(1, Some(deadline));
-    let early = waiting.join(log(), early, waiter, in_50_s).expect("room in time");
+    assert!(waiting.too_long(&log(), early, &waiter).is_none(), "room in time");
+    let early = waiting.join(log(), early, waiter, in_50_s);
     assert!(matches!((early.turn(), late.turn()), (Turn::Wait(Some(_)), Turn::Wait(None))));
 }
 
@@ -105,4 +106,48 @@ async fn nothing_stays_when_all_waits_have_ended() {
     tasks.join_all().await;
     assert_eq!(callers.waiting.count.load(Ordering::Relaxed), 0);
     assert!(callers.waiting.shards.iter().all(|it| it.lock().unwrap().is_empty()));
+}
+
+/// As above, and each caller has two or three logs of one key each, some given twice and some at no cost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nothing_stays_when_all_waits_for_several_logs_have_ended() {
+    for round in 0..10_u64 {
+        let callers = Callers::new(Quota::new(3, Duration::from_millis(20)));
+        let mut tasks = JoinSet::new();
+        for number in 0..300_u64 {
+            let callers = callers.clone();
+            tasks.spawn(async move {
+                let mut seed = (round * 1_000 + number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                let mut draw = |most: u64| {
+                    seed ^= seed << 13;
+                    seed ^= seed >> 7;
+                    seed ^= seed << 17;
+                    seed % most
+                };
+                let policy = Arc::new(callers.quota.into());
+                let logs: Vec<_> = (0..2 + draw(2))
+                    .map(|_| LogCost::new(LogId::new(Arc::clone(&policy), draw(6)), draw(4) as u32))
+                    .collect();
+                let check = || Check::with_costs(logs.clone());
+                let most = Duration::from_millis(draw(97));
+                let wait = async |deadline| {
+                    let bounds = Bounds { deadline, max_waiters: DEFAULT_MAX_WAITERS };
+                    let again = || Ok::<_, Infallible>(check());
+                    until_admitted(&callers.waiting, &callers.store, check(), again, bounds).await
+                };
+                match number % 3 {
+                    0 => drop(timeout(most, wait(None)).await),
+                    1 => {
+                        let start = Instant::now();
+                        drop(wait(Some(start + most)).await);
+                        assert!(start.elapsed() < most + Duration::from_secs(1));
+                    }
+                    _ => drop(wait(None).await.ok().unwrap()),
+                }
+            });
+        }
+        timeout(Duration::from_secs(60), tasks.join_all()).await.expect("a wait does not end");
+        assert_eq!(callers.waiting.count.load(Ordering::Relaxed), 0);
+        assert!(callers.waiting.shards.iter().all(|it| it.lock().unwrap().is_empty()));
+    }
 }

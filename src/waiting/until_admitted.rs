@@ -89,32 +89,38 @@ async fn wait_in_order<S>(
     let (mut counted, mut denied) = (None, None);
     loop {
         ensure_possible(&check)?;
-        let index = match (&denied, waiting.behind(&check.logs, ticket)) {
+        let index = match (&denied, waiting.behind(&check, ticket)) {
             (Some(denied), _) => longest_full(denied),
-            (None, Some(behind)) => behind,
+            (None, Some(behind)) => {
+                look(store, &check, deadline).await?;
+                behind
+            }
             (None, None) => match decide_or_cancel(store, check.clone()).await? {
                 Decision::Admitted(admitted) => return Ok(admitted),
                 Decision::Denied(now) => longest_full(denied.insert(worth_a_wait(now, deadline)?)),
             },
         };
-        let (log, own) = (check.logs[index].clone(), denied.clone());
+        let log = check.logs[index].clone();
         let waiter = Waiter::new(check.cost_in(index), deadline);
-        let known = denied.take().map(|denied| denied.in_log(index));
-        counted = counted.or_else(|| waiting.count(max_waiters));
-        let place = waiting.join(log, ticket, waiter, known).map_err(gives_up)?;
-        if counted.is_none() {
-            return Err(Ended::TooManyWaiters(max_waiters, own));
+        if let Some(behind) = waiting.too_long(&log, ticket, &waiter) {
+            return Err(gives_up(store, check, index, behind).await);
         }
+        counted = counted.or_else(|| waiting.count(max_waiters));
+        if counted.is_none() {
+            return Err(Ended::TooManyWaiters(max_waiters, denied));
+        }
+        let known = denied.take().map(|denied| denied.in_log(index));
+        let place = waiting.join(log, ticket, waiter, known);
         while denied.is_none() {
             match place.turn() {
-                Turn::GiveUp(denied) => return Err(gives_up(denied)),
+                Turn::GiveUp(behind) => return Err(gives_up(store, check, index, behind).await),
                 Turn::Wait(None) => place.woken().await,
                 Turn::Wait(Some(at)) => {
                     let _ = timeout_at(at, place.woken()).await;
                 }
                 Turn::Check => {
                     check = again().map_err(Ended::Stopped)?;
-                    if waiting.behind(&check.logs, ticket).is_some() {
+                    if waiting.behind(&check, ticket).is_some() {
                         break;
                     }
                     match decide_or_cancel(store, check.clone()).await? {
@@ -123,12 +129,15 @@ async fn wait_in_order<S>(
                             return Ok(admitted);
                         }
                         Decision::Denied(now) => {
-                            let now = worth_a_wait(now, None)?;
                             let index = longest_full(&now);
-                            match check.logs[index] == *place.log() {
-                                true => place.deny(now.in_log(index)),
-                                false => denied = Some(now),
+                            let now = worth_a_wait(now, None)?;
+                            let is_here = check.logs[index] == *place.log();
+                            if is_here {
+                                place.deny(now.in_log(index));
                             }
+                            // Its own denial, which is reported already.
+                            let now = worth_a_wait(now, deadline)?;
+                            denied = (!is_here).then_some(now);
                         }
                     }
                 }
@@ -156,10 +165,63 @@ fn ensure_possible<S>(check: &Check) -> Result<(), Ended<S>> {
     Ok(check.ensure_possible().inspect_err(StoreError::report)?)
 }
 
-/// Reports the denial of a caller that has sent no check.
-fn gives_up<S>(denied: Denied) -> Ended<S> {
-    report(&Decision::Denied(denied.clone()), false);
-    Ended::Denied(denied)
+/// Looks at the logs of a request that would wait behind others for one of them. It is denied at once if a key
+/// is banned, or if a log is full for longer than it may wait.
+async fn look<S>(
+    store: &Arc<dyn Store>,
+    check: &Check,
+    deadline: Option<Instant>,
+) -> Result<(), Ended<S>> {
+    // The first in the queue of a single log looks for all.
+    if check.logs.len() > 1
+        && let Decision::Denied(denied) = Decision::new(check.clone(), store.peek(check).await?)
+    {
+        let denial = denied.clone();
+        worth_a_wait(denied, deadline)
+            .inspect_err(|_: &Ended<S>| report(&Decision::Denied(denial), false))?;
+    }
+    Ok(())
+}
+
+/// Denies and reports a request behind others that wait for one of its logs.
+async fn gives_up<S>(
+    store: &Arc<dyn Store>,
+    check: Check,
+    index: usize,
+    behind: Denied,
+) -> Ended<S> {
+    match denied_behind(store, check, index, behind).await {
+        Ok(denied) => Ended::Denied(denied),
+        Err(error) => Ended::Store(error),
+    }
+}
+
+/// Denies and reports a request behind others that wait for the log of an index. Its other logs may be full
+/// for longer, which only the store knows.
+pub(crate) async fn denied_behind(
+    store: &Arc<dyn Store>,
+    check: Check,
+    index: usize,
+    behind: Denied,
+) -> Result<Denied, StoreError> {
+    if check.logs.len() == 1 {
+        report(&Decision::Denied(behind.clone()), false);
+        return Ok(behind);
+    }
+    let outcome = store.peek(&check).await.map(|mut outcome| {
+        outcome.admitted = false;
+        let waits = behind.usage().quotas().map(|(_, _, state)| state.wait_us);
+        let states = outcome.logs_mut().get_mut(index).map(LogOutcome::states_mut);
+        for (state, wait_us) in states.into_iter().flatten().zip(waits) {
+            state.wait_us = state.wait_us.max(wait_us);
+        }
+        outcome
+    });
+    match conclude(check, outcome, false)? {
+        Decision::Denied(denied) => Ok(denied),
+        // In an outage `Open` admits what can't be decided: the denial of the one log stays.
+        Decision::Admitted(_) => Ok(behind),
+    }
 }
 
 /// Returns a denial after which the caller can wait, or an error.

@@ -13,8 +13,8 @@ use tower::service_fn;
 use tower_layer::Layer;
 use tower_sliding_window::store::{Check, LogOutcome, Outcome, QuotaState, Store, StoreFuture};
 use tower_sliding_window::{
-    Limiter, MemoryStore, OnBan, Overrides, Policy, PolicyHandle, Quota, SlidingWindowLayer,
-    StoreError, key,
+    Bans, Limiter, MemoryStore, OnBan, Overrides, Penalty, Policy, PolicyHandle, Quota,
+    SlidingWindowLayer, StoreError, key,
 };
 
 const OK: StatusCode = StatusCode::OK;
@@ -287,4 +287,99 @@ async fn failed_store_ends_the_wait() {
     let (response, took) = start(&layer.layer(service_fn(ok)), "alice").await.await.unwrap();
     assert_eq!(response.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!((response.retry_after(), took), (Some(1), Duration::from_secs(1)));
+}
+
+/// Law 3: wait that long, alone, and the request is admitted.
+#[tokio::test(start_paused = true)]
+async fn denial_behind_others_knows_the_waits_of_its_other_logs() {
+    let policy = |name: &str, quota| Policy::new(name).quota(quota);
+    let layer = by_user(policy("user", Quota::new(1, TEN)), MemoryStore::new())
+        .rule(policy("tenant", Quota::new(1, HOUR)), key::header("x-tenant"));
+    let service = layer.max_wait(TEN + TEN / 2).layer(service_fn(ok));
+    let sent = |user, tenant| {
+        let service = service.clone();
+        async move { send(&service, request(&[("x-user-id", user), ("x-tenant", tenant)])).await }
+    };
+    assert_eq!(sent("alice", "one").await.status, OK);
+    let waits = tokio::spawn(sent("alice", "two"));
+    sleep(A_MOMENT).await;
+    assert_eq!(sent("bob", "full").await.status, OK);
+    // Behind the request that waits for Alice's log. The log of the tenant is full for an hour.
+    let denied = sent("alice", "full").await;
+    assert_eq!(denied.status, TOO_MANY);
+    let retry_after = Duration::from_secs(denied.retry_after().unwrap());
+    sleep(retry_after).await;
+    assert_eq!(waits.await.unwrap().status, OK);
+    let again = sent("alice", "full").await;
+    assert_eq!(again.status, OK, "it was told {retry_after:?}, now {:?} s", again.retry_after());
+}
+
+#[tokio::test(start_paused = true)]
+async fn banned_request_waits_behind_others() {
+    let (user, network) = (
+        Policy::new("user").quota(Quota::new(1, TEN)),
+        Policy::new("network").quota(Quota::new(9, HOUR)).penalty(Penalty::manual()),
+    );
+    let store = MemoryStore::new();
+    let bans = Bans::new(network.clone(), store.clone());
+    bans.impose("banned", HOUR, "").await.unwrap();
+    let layer = by_user(user, store).rule(network, key::header("x-network")).max_wait(HOUR * 2);
+    let service = layer.layer(service_fn(ok));
+    let sent = |network| {
+        let service = service.clone();
+        async move { send(&service, request(&[("x-user-id", "alice"), ("x-network", network)])).await }
+    };
+    assert_eq!(sent("good").await.status, OK);
+    assert_eq!(sent("banned").await.status, StatusCode::FORBIDDEN);
+    let _waits = tokio::spawn(sent("good"));
+    sleep(A_MOMENT).await;
+    let began = Instant::now();
+    assert_eq!(sent("banned").await.status, StatusCode::FORBIDDEN);
+    assert_eq!(began.elapsed(), Duration::ZERO, "a banned key is denied at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_waits_behind_others_although_its_own_log_is_full_for_an_hour() {
+    let policy = |name: &str, quota| Policy::new(name).quota(quota);
+    let layer = by_user(policy("user", Quota::new(1, TEN)), MemoryStore::new())
+        .rule(policy("tenant", Quota::new(1, HOUR)), key::header("x-tenant"));
+    let service = layer.max_wait(TEN * 3).layer(service_fn(ok));
+    let sent = |user, tenant| {
+        let service = service.clone();
+        async move { send(&service, request(&[("x-user-id", user), ("x-tenant", tenant)])).await }
+    };
+    assert_eq!(sent("alice", "one").await.status, OK);
+    assert_eq!(sent("bob", "full").await.status, OK);
+    let _waits = tokio::spawn(sent("alice", "two"));
+    sleep(A_MOMENT).await;
+    let began = Instant::now();
+    assert_eq!(sent("alice", "full").await.status, TOO_MANY);
+    assert_eq!(began.elapsed(), Duration::ZERO, "time alone frees its place too late");
+}
+
+/// A request that is banned takes no place, but those behind it are denied because of the place.
+#[tokio::test(start_paused = true)]
+async fn request_is_denied_because_of_a_banned_one_before_it() {
+    let (user, network) = (
+        Policy::new("user").quota(Quota::new(1, TEN)),
+        Policy::new("network").quota(Quota::new(9, HOUR)).penalty(Penalty::manual()),
+    );
+    let store = MemoryStore::new();
+    let bans = Bans::new(network.clone(), store.clone());
+    bans.impose("banned", HOUR, "").await.unwrap();
+    let layer = by_user(user, store).rule(network, key::header("x-network"));
+    let service = layer.max_wait(TEN * 2 + TEN / 2).layer(service_fn(ok));
+    let start = |network| {
+        let service = service.clone();
+        tokio::spawn(async move {
+            send(&service, request(&[("x-user-id", "alice"), ("x-network", network)])).await.status
+        })
+    };
+    let mut sent = Vec::new();
+    for network in ["good", "good", "banned", "good"] {
+        sent.push(start(network));
+        sleep(A_MOMENT).await;
+    }
+    let last = sent.pop().unwrap().await.unwrap();
+    assert_eq!(last, OK, "there is room for it in 20 s, because the banned one takes no place");
 }

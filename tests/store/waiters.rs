@@ -286,11 +286,13 @@ async fn denial_behind_others_names_the_log_that_they_wait_for() {
     let _waits = messages.send("b", 1, None).await;
     let checks = messages.store.checks();
     let error = messages.send("c", 1, Some(TEN)).await.await.unwrap().unwrap_err();
-    assert_eq!(messages.store.checks(), checks, "it has sent none");
+    assert_eq!(messages.store.checks(), checks, "it only looks at its logs");
     let denied = error.denied().unwrap();
     assert_eq!(denied.violated().collect::<Vec<_>>(), ["receiver"]);
     let policies = denied.usage().quotas().map(|(policy, ..)| policy.name().to_owned());
-    assert_eq!(policies.collect::<Vec<_>>(), ["receiver"], "nothing of another sender's log");
+    assert_eq!(policies.collect::<Vec<_>>(), ["sender", "receiver"]);
+    let remaining = denied.usage().quotas().map(|(_, _, state)| state.remaining());
+    assert_eq!(remaining.collect::<Vec<_>>(), [4, 0], "of its own sender, not of another");
     assert!(denied.retry_after() > TEN && denied.retry_after() < TEN * 2);
 }
 
@@ -299,4 +301,86 @@ async fn waiting_without_a_log_is_an_admission() {
     let limiter = full().await;
     let none: [(Quota, &str); 0] = [];
     assert!(limiter.until_admitted_all(|| none, None).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn caller_that_may_not_wait_ends_no_wait_of_another() {
+    let checks = AtomicUsize::new(0);
+    let reply = move |_: &Check| {
+        let full =
+            |wait| Ok(Outcome::new(false, [LogOutcome::new([QuotaState::new(0, wait, wait)])]));
+        match checks.fetch_add(1, Ordering::Relaxed) {
+            // The reply to the first caller comes late.
+            0 => StoreFuture::later(async move {
+                sleep(Duration::from_millis(100)).await;
+                full(TEN)
+            }),
+            1 => StoreFuture::ready(full(TEN)),
+            _ => StoreFuture::ready(Ok(Outcome::new(
+                true,
+                [LogOutcome::new([QuotaState::default()])],
+            ))),
+        }
+    };
+    let limiter = Limiter::new(Quota::new(1, TEN), StubStore(reply, || ())).max_waiters(1);
+    let early = waiter(&limiter, None).await;
+    let late = waiter(&limiter, Some(TEN + TEN / 2)).await;
+    let early = early.await.unwrap().unwrap_err();
+    assert!(matches!(early, WaitError::TooManyWaiters { .. }), "{early}");
+    let late = late.await.unwrap();
+    assert!(late.is_ok(), "nobody is before it, and there is room in time: {}", late.unwrap_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bound_holds_behind_slow_checks() {
+    let checks = AtomicUsize::new(0);
+    let reply = move |_: &Check| {
+        let full = LogOutcome::new([QuotaState::new(0, TEN / 10, TEN)]);
+        match checks.fetch_add(1, Ordering::Relaxed) {
+            0 => StoreFuture::ready(Ok(Outcome::new(false, [full]))),
+            // A store that is silent until its time limit.
+            _ => StoreFuture::later(async {
+                sleep(Duration::from_millis(500)).await;
+                Err(StoreError::Timeout)
+            }),
+        }
+    };
+    let limiter = Limiter::new(Quota::new(100, TEN), StubStore(reply, || ()));
+    let start = Instant::now();
+    let mut waiters = vec![waiter(&limiter, None).await];
+    for _ in 0..20 {
+        waiters.push(waiter(&limiter, Some(TEN / 5)).await);
+    }
+    let last = waiters.pop().unwrap().await.unwrap();
+    let took = start.elapsed();
+    assert!(took < TEN / 5 + Duration::from_millis(600), "its bound is 2 s: {took:?}, {last:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bound_holds_behind_a_check_without_a_reply() {
+    let hold = Arc::new(Notify::new());
+    let store = Counting { hold: Some(hold.clone()), ..Counting::default() };
+    let limiter = Limiter::new(Quota::new(1, TEN), store.clone());
+    hold.notify_one();
+    assert!(admit(&limiter, "bob").await);
+    hold.notify_one();
+    let _first = waiter(&limiter, None).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(store.checks(), 3, "the second check of the first is under way");
+    let second = waiter(&limiter, Some(TEN * 2)).await;
+    sleep(TEN * 6).await;
+    assert!(second.is_finished(), "its bound was 20 s, and a minute is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_waits_for_a_log_in_which_it_takes_no_place() {
+    let messages = Messages::new();
+    assert!(messages.send("a", 1, None).await.await.unwrap().is_ok());
+    let _waits = messages.send("b", 1, None).await;
+    let logs =
+        || [(&messages.sender, Key::from("c"), 1), (&messages.receiver, Key::from(1_u64), 0)];
+    assert!(messages.limiter.check_all(logs()).await.unwrap().is_admitted(), "there is room");
+    let start = Instant::now();
+    messages.limiter.until_admitted_all(logs, None).await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO, "it takes no place of the receiver");
 }
