@@ -29,9 +29,9 @@ use crate::telemetry::Filled;
 use crate::window::{Check, Explanation, LogId, Outcome};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
-/// How many expired logs an admission drops at most in each of its shards. Most admissions create at
-/// most one log, so two are enough to keep up, and no admission pays for a whole sweep.
-const DROPPED_PER_ADMISSION: usize = 2;
+/// How many expired logs, and how many expired ban records, an admission drops at most in each of its shards.
+/// Most admissions create at most one log, so two are enough to keep up, and none pays for a whole sweep.
+const DROPPED_AT_ONCE: usize = 2;
 
 /// A store in the memory of this process.
 ///

@@ -262,7 +262,9 @@ impl RedisStore {
         let share = share(check, error)?;
         let decide = |state: &mut journal::State| {
             let now = Instant::now();
-            state.ensure_room(check, now)?;
+            if check.cost > 0 {
+                state.ensure_room(check, now)?;
+            }
             let is_known = check.repeated && inner.local.holds(check);
             let outcome = inner.local.decide(&share, true)?;
             if outcome.admitted && !is_known {

@@ -8,7 +8,7 @@ use ahash::RandomState;
 use smallvec::SmallVec;
 
 use super::shard::Shard;
-use super::{Inner, MemoryStore};
+use super::{DROPPED_AT_ONCE, Inner, MemoryStore};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Penalty, Policy};
@@ -118,7 +118,10 @@ impl MemoryStore {
         let try_change = || {
             let (hash, mut shard) = self.0.lock_one(log);
             let now_us = self.0.now_us();
-            self.0.change_ban(&mut shard, hash, log, now_us, |record| change(record, now_us))
+            let changed =
+                self.0.change_ban(&mut shard, hash, log, now_us, |record| change(record, now_us));
+            self.0.drop_expired(&mut shard, now_us, DROPPED_AT_ONCE);
+            changed
         };
         match try_change() {
             Err(StoreError::Full { .. }) if self.0.make_room() => try_change(),
@@ -265,6 +268,83 @@ mod tests {
         let times = |key: &Key| read.iter().filter(|it| *it == key).count();
         assert!(lasting.iter().all(|key| times(key) <= 1));
         assert!(lasting.iter().filter(|key| distinct.contains(key)).count() >= 75);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn expired_records_are_dropped_without_an_admission() {
+        let store = MemoryStore::new();
+        let bans = Bans::new(
+            Policy::new("user").quota(Quota::per_hour(1)).penalty(Penalty::manual()),
+            store.clone(),
+        );
+        for number in 0..20_000_u32 {
+            bans.impose(number, SECOND, "a reason").await.unwrap();
+            tokio::time::advance(SECOND).await;
+        }
+        let held = store.0.bans.load(Ordering::Relaxed);
+        assert!(held < 1_000, "one ban stands, {held} records are held");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn expired_records_make_room_for_a_strike() {
+        for _ in 0..20 {
+            let store = MemoryStore::with_capacity(4);
+            let limiter = Limiter::new(policy(), store.clone());
+            let bans = Bans::new(
+                Policy::new("other").quota(Quota::per_hour(1)).penalty(Penalty::manual()),
+                store,
+            );
+            for key in ["a", "b", "c", "d"] {
+                bans.impose(key, SECOND, "").await.unwrap();
+            }
+            tokio::time::advance(2 * SECOND).await;
+            assert!(limiter.check("e").await.unwrap().is_admitted());
+            let denied = limiter.check("e").await.unwrap();
+            assert!(denied.usage().banned_for().is_some(), "all four records have expired");
+        }
+    }
+
+    #[test]
+    fn numbers_of_logs_and_bans_are_right_after_a_storm() {
+        let policy: Arc<Policy> = Arc::new(
+            Policy::new("user")
+                .quota(Quota::new(1, Duration::from_millis(2)))
+                .penalty("1/1s:1s".parse().unwrap()),
+        );
+        let manual =
+            Arc::new(Policy::new("manual").quota(Quota::per_hour(1)).penalty(Penalty::manual()));
+        for capacity in [3, 50, 1_000] {
+            let store = MemoryStore::with_capacity(capacity);
+            let act = |mut seed: u64| {
+                for _ in 0..20_000 {
+                    seed ^= seed << 13;
+                    seed ^= seed >> 7;
+                    seed ^= seed << 17;
+                    let log = |key: u64| LogId::new(policy.clone(), key % 100);
+                    let [one, two] = [log(seed >> 8), log(seed >> 24)];
+                    match seed % 6 {
+                        0 => {
+                            let log = LogId { policy: manual.clone(), ..one };
+                            drop(store.impose_ban(&log, Duration::from_millis(1), ""));
+                        }
+                        1 => drop(store.lift_ban(&one)),
+                        2 => drop(store.page_of_bans(&policy, BanCursor::default(), 10)),
+                        3 => store.reset_here(&[one, two]),
+                        _ => {
+                            let _ = store.decide(&crate::window::Check::new([one, two]), true);
+                            store.report();
+                        }
+                    }
+                    assert!(store.len() <= capacity);
+                    assert!(store.0.bans.load(Ordering::Relaxed) <= capacity);
+                }
+            };
+            std::thread::scope(|scope| (1..5).for_each(|it| drop(scope.spawn(move || act(it)))));
+            let shards = || (0..SHARDS).map(|shard| store.0.lock(shard));
+            let held: usize = shards().map(|shard| shard.len()).sum();
+            let bans: usize = shards().map(|shard| shard.bans.len()).sum();
+            assert_eq!((store.len(), store.0.bans.load(Ordering::Relaxed)), (held, bans));
+        }
     }
 
     #[test]

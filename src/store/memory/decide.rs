@@ -1,23 +1,32 @@
 //! How a [`MemoryStore`](super::MemoryStore) decides and records. It holds the locks of all logs
 //! meanwhile.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::shard::{self, Locked, Shard};
-use super::{DROPPED_PER_ADMISSION, Inner};
+use super::shard::{self, Locked};
+use super::{DROPPED_AT_ONCE, Inner};
 use crate::error::StoreError;
 use crate::window::{BanState, Check, Entry, LogId, LogOutcome, Outcome};
 
 impl Inner {
     /// Decides without reporting anything, so that the caller may hold a lock.
     pub(super) fn decide(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
-        self.with_room(|| self.try_decide(check, record))
+        let is_first = Cell::new(true);
+        self.with_room(|| self.try_decide(check, record, is_first.replace(false)))
     }
 
-    fn try_decide(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
+    /// Decides, or returns [`StoreError::Full`]. At the first time also if there is no room for a strike
+    /// although something has expired.
+    fn try_decide(
+        &self,
+        check: &Check,
+        record: bool,
+        is_first: bool,
+    ) -> Result<Outcome, StoreError> {
         let id = check.id;
         let mut locked = self.lock_all(&check.logs);
         // Read under the lock, so that the timestamps of one log never step back.
@@ -47,38 +56,32 @@ impl Inner {
             }
             return Ok(outcome);
         }
-        self.apply_penalties(&mut locked, check, now_us, &mut outcome, record);
+        let strikes_lost = self.apply_penalties(&mut locked, check, now_us, &mut outcome, record);
+        if strikes_lost > 0 && is_first && self.due_us.load(Ordering::Relaxed) <= now_us {
+            // A strike counts once under the identity of its request.
+            return Err(StoreError::Full { capacity: self.capacity });
+        }
+        self.strikes_lost.fetch_add(strikes_lost, Ordering::Relaxed);
         outcome.admitted = outcome.fits();
         if !outcome.admitted || !record || check.cost == 0 {
             return Ok(outcome);
         }
-        let is_absent =
-            |(index, slot): &(usize, &Option<u32>)| slot.is_none() && check.cost_in(*index) > 0;
-        let absent = slots.iter().enumerate().filter(is_absent).count();
-        if absent > 0 && !self.reserve(absent) {
-            return Err(StoreError::Full { capacity: self.capacity });
-        }
-        for (index, ((log, cost), slot)) in check.costs().zip(slots).enumerate() {
-            if cost == 0 {
-                continue;
-            }
-            let (shard, hash) = locked.shard(index);
-            let slot = slot.unwrap_or_else(|| self.insert(shard, hash, log, now_us, 0));
-            shard.log_mut(slot).add(Entry { at_us: now_us, id }, now_us, cost);
+        self.add_to(&mut locked, check, &slots, now_us, 0)?;
+        for (index, (log, cost)) in check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0) {
             outcome.logs_mut()[index].count(&log.policy, cost);
         }
         // Only after all logs have recorded the request: an expired log of the check must not be
         // dropped before.
         for index in 0..check.logs.len() {
-            self.drop_expired(locked.shard(index).0, now_us, DROPPED_PER_ADMISSION);
+            self.drop_expired(locked.shard(index).0, now_us, DROPPED_AT_ONCE);
         }
         Ok(outcome)
     }
 
     /// Sets the ban of each log, and counts a denial by a full quota as a strike if `record` is set.
     ///
-    /// If there are as many ban records as there may be, the strike is lost and the denial stays. Expired
-    /// records make room for the next one.
+    /// If there are as many ban records as there may be, the strike is lost and the denial stays. Returns how
+    /// many strikes are lost.
     fn apply_penalties(
         &self,
         locked: &mut Locked<'_>,
@@ -86,7 +89,8 @@ impl Inner {
         now_us: u64,
         outcome: &mut Outcome,
         record: bool,
-    ) {
+    ) -> usize {
+        let mut strikes_lost = 0;
         for (index, log) in check.logs.iter().enumerate() {
             let Some(penalty) = log.policy.get_penalty() else { continue };
             let log_outcome = &mut outcome.logs_mut()[index];
@@ -97,51 +101,66 @@ impl Inner {
             });
             match ban {
                 Ok(ban) => log_outcome.set_ban(ban),
-                Err(_) => {
-                    self.strikes_lost.fetch_add(1, Ordering::Relaxed);
-                }
+                Err(_) => strikes_lost += 1,
             }
         }
+        strikes_lost
     }
 
     /// Records a request in all of its logs, at an instant that is not later than now.
     ///
     /// It does not read the clock: entries that have expired since that instant can stay for a while.
-    /// It searches for the identity only if the check is repeated, because the search takes time
-    /// proportional to the length of the log.
     pub(super) fn try_record(
         &self,
         check: &Check,
         at_us: u64,
         loss: u64,
     ) -> Result<(), StoreError> {
-        let entry = Entry { at_us, id: check.id };
         let mut locked = self.lock_all(&check.logs);
-        for (index, (log, cost)) in check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0) {
+        let slot = |(index, log): (usize, &LogId)| {
             let (shard, hash) = locked.shard(index);
-            let slot = self.find_or_insert(shard, hash, log, at_us, loss)?;
+            shard.find(hash, log)
+        };
+        let slots: SmallVec<[_; 1]> = check.logs.iter().enumerate().map(slot).collect();
+        self.add_to(&mut locked, check, &slots, at_us, loss)?;
+        for index in 0..check.logs.len() {
+            self.drop_expired(locked.shard(index).0, at_us, DROPPED_AT_ONCE);
+        }
+        Ok(())
+    }
+
+    /// Adds a request to the logs in which it takes a place, and makes those that are absent. Without room for
+    /// all of them nothing changes.
+    ///
+    /// It searches for the identity only if the check is repeated, because the search takes time
+    /// proportional to the length of the log.
+    fn add_to(
+        &self,
+        locked: &mut Locked<'_>,
+        check: &Check,
+        slots: &[Option<u32>],
+        at_us: u64,
+        loss: u64,
+    ) -> Result<(), StoreError> {
+        let is_absent =
+            |(index, slot): &(usize, &Option<u32>)| slot.is_none() && check.cost_in(*index) > 0;
+        let absent = slots.iter().enumerate().filter(is_absent).count();
+        if absent > 0 && !self.reserve(absent) {
+            return Err(StoreError::Full { capacity: self.capacity });
+        }
+        let entry = Entry { at_us, id: check.id };
+        for (index, ((log, cost), slot)) in check.costs().zip(slots).enumerate() {
+            if cost == 0 {
+                continue;
+            }
+            let (shard, hash) = locked.shard(index);
+            let slot = slot.unwrap_or_else(|| self.insert(shard, hash, log, at_us, loss));
             if check.repeated {
                 shard.log_mut(slot).restore(entry, at_us, cost);
             } else {
                 shard.log_mut(slot).add(entry, at_us, cost);
             }
-            self.drop_expired(shard, at_us, DROPPED_PER_ADMISSION);
         }
         Ok(())
-    }
-
-    fn find_or_insert(
-        &self,
-        shard: &mut Shard,
-        hash: u64,
-        log: &LogId,
-        at_us: u64,
-        loss: u64,
-    ) -> Result<u32, StoreError> {
-        match shard.find(hash, log) {
-            Some(slot) => Ok(slot),
-            None if self.reserve(1) => Ok(self.insert(shard, hash, log, at_us, loss)),
-            None => Err(StoreError::Full { capacity: self.capacity }),
-        }
     }
 }

@@ -143,3 +143,23 @@ impl MemoryStore {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limiter, Policy, Quota};
+
+    #[tokio::test(start_paused = true)]
+    async fn request_is_recorded_once_if_its_second_log_needs_room() {
+        let store = MemoryStore::with_capacity(2);
+        let limiter = Limiter::new(Quota::new(5, Duration::from_secs(10)), store.clone());
+        assert!(limiter.check("old").await.unwrap().is_admitted());
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert!(limiter.check("a").await.unwrap().is_admitted());
+        tokio::time::advance(Duration::from_secs(5)).await;
+        let policy = limiter.policy();
+        let logs = ["a", "b"].map(|key| LogId::new(std::sync::Arc::<Policy>::clone(&policy), key));
+        store.record(&Check::new(logs), Instant::now(), 0).unwrap();
+        assert_eq!(limiter.peek("a").await.unwrap().remaining(), 3);
+    }
+}

@@ -40,12 +40,8 @@ impl Inner {
         for _ in 0..take(&self.refused) {
             telemetry::memory_full();
         }
-        let strikes_lost = take(&self.strikes_lost);
-        for _ in 0..strikes_lost {
+        for _ in 0..take(&self.strikes_lost) {
             telemetry::strike_lost(&StoreError::Full { capacity: self.capacity });
-        }
-        if strikes_lost > 0 {
-            self.make_room();
         }
     }
 
@@ -65,7 +61,8 @@ impl Inner {
         let _sweep = self.sweep.lock().unwrap_or_else(PoisonError::into_inner);
         if self.now_us() < self.due_us.load(Ordering::Relaxed) {
             // Another thread may have made room while this one waited for the lock.
-            return self.held.load(Ordering::Relaxed) < self.capacity;
+            let has_room = |number: &AtomicUsize| number.load(Ordering::Relaxed) < self.capacity;
+            return has_room(&self.held) || has_room(&self.bans);
         }
         // A log that is inserted meanwhile lowers it again.
         self.due_us.store(u64::MAX, Ordering::Relaxed);
