@@ -1,57 +1,70 @@
 //! [`Gateway`]: what becomes of a message.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::Instant;
-use tower_sliding_window::{
-    Admitted, DecidedBy, Decision, Denied, Limiter, PolicyHandle, StoreError,
-};
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use example_support::lock;
+use example_support::logs::Throttle;
+use example_support::policies::SharedPolicies;
+use example_support::problem::{Problem, insert_retry_after};
+use tokio::sync::watch;
+use tower_sliding_window::{Admitted, Denied, Limiter, Rejection, StoreError, WaitError};
 use uuid::Uuid;
 
+use crate::alerts::Refusals;
+use crate::args::Hold;
 use crate::bucket::Bucket;
-use crate::controller::Results;
 use crate::downstream::Downstream;
-use crate::hold::{Ended, Gate, Hold};
-use crate::levels::{Levels, Limit, Limits};
+use crate::levels::{Levels, Limit, Unknown};
 use crate::message::Message;
-use crate::refusals::{Refusals, Refuser};
-use crate::thresholds::{Level, List};
-use example_support::logs::Throttle;
+
+/// When to try again what the downstream, or Redis, did not take.
+const SOON: Duration = Duration::from_secs(1);
+/// When to try again what does not fit while thresholds are lowered, which takes a while to pass.
+const A_WHILE: Duration = Duration::from_secs(10);
 
 /// The way of a message: all levels in one decision, then the bucket, then the downstream.
 ///
 /// The token is taken when the levels have admitted the message, so that one that they refuse takes none:
-/// an institution that sends more than its quota empties no bucket for the others.
+/// an institution that sends more than its limit empties no bucket for the others.
 pub(crate) struct Gateway {
     /// Its own policy is not used: each check names the policies of the levels.
     pub(crate) limiter: Limiter,
+    pub(crate) policies: SharedPolicies<Levels>,
     pub(crate) bucket: Bucket,
-    pub(crate) levels: Arc<Levels>,
-    pub(crate) hold: Hold,
-    pub(crate) refusals: Refusals,
     pub(crate) downstream: Downstream,
-    pub(crate) results: Results,
+    pub(crate) refusals: Refusals,
+    pub(crate) hold: Hold,
+    /// Of each institution, a clone for each message that waits or is being decided on.
+    pub(crate) places: Mutex<BTreeMap<String, Arc<()>>>,
+    /// Becomes true when the server is asked to stop. Then no message waits any longer.
+    pub(crate) stopping: watch::Receiver<bool>,
 }
 
 /// Why a message is not sent.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The list does not have the name.
-    Unknown(List),
+    Unknown(Unknown),
     /// No more than so many parts fit, whenever the message is sent.
-    TooLong { refuser: Refuser, most: u32 },
+    TooLong {
+        level: &'static str,
+        most: u32,
+        parts: u32,
+    },
     /// No more parts fit as long as the controller lowers the thresholds.
     Lowered,
-    /// The bucket is empty, for so long.
-    Global(Duration),
     /// Windows of these levels are full.
     Levels(Denied),
-    /// Too many messages wait for this receiver, or of this institution.
-    Hold(Duration),
+    /// The bucket is empty, for so long.
+    Global(Duration),
+    /// As many messages wait as may wait.
+    TooManyWait,
     /// The message has waited, and the server stops.
     Stopping,
-    /// The store does not answer.
     Store(StoreError),
     /// The downstream had the message and failed. It is counted.
     Downstream,
@@ -60,169 +73,133 @@ pub(crate) enum Refusal {
 impl Gateway {
     /// Sends a message, or refuses it. One that the downstream never had leaves no trace in any window.
     ///
-    /// A message that has begun its way goes it to the end, even if the caller no longer waits: one
-    /// that waits for room is sent when there is some, and one that is admitted is handed over.
+    /// A message goes its way to the end even if the caller no longer waits.
     pub(crate) async fn send(self: &Arc<Self>, message: Message) -> Result<Uuid, Refusal> {
         let gateway = self.clone();
-        let sent = tokio::spawn(async move { gateway.decide_and_send(message).await });
+        let sent = tokio::spawn(async move {
+            let admitted = gateway.admit(&message).await;
+            let (refusals, institution) = (&gateway.refusals, &message.institution);
+            match &admitted {
+                Ok(_) => refusals.count(institution, &[]),
+                Err(Refusal::Levels(denied)) => {
+                    refusals.count(institution, &denied.violated().collect::<Vec<_>>());
+                }
+                Err(Refusal::Global(_)) => refusals.count(institution, &["global"]),
+                Err(_) => {}
+            }
+            let id = admitted?.id();
+            // It stays counted if that fails: it may have reached the receiver, and it was work for who
+            // suffers already.
+            if gateway.downstream.send(&message).await { Ok(id) } else { Err(Refusal::Downstream) }
+        });
         // Only a panic, or the end of the program, ends the task early.
         sent.await.unwrap_or(Err(Refusal::Downstream))
     }
 
-    async fn decide_and_send(&self, message: Message) -> Result<Uuid, Refusal> {
-        let admitted = self.admit_or_hold(&message).await;
-        self.refusals.count(&message.institution, &refused_by(&admitted), |name| {
-            self.levels.has(List::Institutions, name)
-        });
-        self.hand_over(&message, &admitted?).await
-    }
-
-    /// Admits a message, or lets it wait until it can be admitted.
-    async fn admit_or_hold(&self, message: &Message) -> Result<Admitted, Refusal> {
-        let bound = self.hold.bound();
-        if bound.is_zero() {
-            return self.admit(message).await;
-        }
-        // What can never be sent does not wait.
-        self.limits(message)?;
-        let until = Instant::now() + bound;
-        let join = || {
-            let institutions = self.levels.count(List::Institutions);
-            let longest = self.levels.most_for_a_receiver(bound);
-            self.hold.join(message, institutions, longest)
-        };
-        let mut turn = None;
-        if self.hold.holds_up(message) {
-            let turn = turn.insert(join().ok_or(Refusal::Hold(bound))?);
-            turn.wait(None, Instant::now(), until).await.map_err(|ended| match ended {
-                Ended::Late => Refusal::Hold(bound),
-                Ended::Stopping => Refusal::Stopping,
-            })?;
-        }
-        loop {
-            let denied = match self.admit(message).await {
-                Err(Refusal::Levels(denied)) => denied,
-                decided => return decided,
-            };
-            let again = Instant::now() + denied.retry_after();
-            if again > until {
-                return Err(Refusal::Levels(denied));
-            }
-            if turn.is_none() {
-                turn = join();
-            }
-            let Some(turn) = &mut turn else { return Err(Refusal::Levels(denied)) };
-            match turn.wait(self.gate(message, &denied), again, until).await {
-                Ok(()) => {}
-                Err(Ended::Late) => return Err(Refusal::Levels(denied)),
-                Err(Ended::Stopping) => return Err(Refusal::Stopping),
-            }
-        }
-    }
-
-    /// Returns what a message is held to, unless it can't be sent at all.
-    fn limits(&self, message: &Message) -> Result<Limits, Refusal> {
-        let limits = self.levels.limits(message).map_err(Refusal::Unknown)?;
-        let has_room = |(limit, _): &(Limit, String)| {
-            limit.policy.get().quotas().iter().all(|quota| message.parts <= quota.limit())
-        };
-        if !limits.iter().all(has_room) {
-            return Err(too_long(&limits, message.parts));
+    /// Decides on a message: its levels, for which it may wait, and then the bucket.
+    async fn admit(&self, message: &Message) -> Result<Admitted, Refusal> {
+        let (levels, parts) = (self.policies.set(), message.parts);
+        let logs = levels.logs(message).map_err(Refusal::Unknown)?;
+        if let Some((Limit { name, most, .. }, _)) = logs.iter().find(|(it, _)| parts > it.most) {
+            return Err(Refusal::TooLong { level: name, most: *most, parts });
         }
         let most = self.bucket.quota().limit();
-        let fits = message.parts <= most;
-        if fits { Ok(limits) } else { Err(Refusal::TooLong { refuser: Refuser::Global, most }) }
-    }
-
-    /// Returns what holds a message up, if its receiver does not: rather a limit of its institution alone
-    /// than one that others wait for too.
-    fn gate(&self, message: &Message, denied: &Denied) -> Option<Gate> {
-        let mut limits = self.levels.limits(message).ok()?;
-        limits.retain(|(limit, _)| denied.violated().any(|name| name == limit.name));
-        let is_receiver = |(limit, _): &(Limit, String)| limit.name == Level::Receiver.name();
-        let is_common = |(limit, _): &(Limit, String)| {
-            limit.level != Level::Institution && limit.name == limit.level.name()
-        };
-        if limits.iter().any(is_receiver) {
-            return None;
+        if parts > most {
+            return Err(Refusal::TooLong { level: "global", most, parts });
         }
-        limits.into_iter().min_by_key(is_common).map(|(limit, key)| (limit.name, key))
-    }
-
-    /// Decides on a message: its levels, and then the bucket.
-    async fn admit(&self, message: &Message) -> Result<Admitted, Refusal> {
-        let limits = self.limits(message)?;
-        let logs: Vec<(&PolicyHandle, &str)> =
-            limits.iter().map(|(limit, key)| (&limit.policy, key.as_str())).collect();
-        let decision = self.limiter.check_all_cost(logs, message.parts).await;
-        if is_without_store(&decision) {
-            self.hold.store_failed();
-        }
-        let admitted = match decision {
-            Ok(Decision::Admitted(admitted)) => admitted,
-            Ok(Decision::Denied(denied)) => return Err(Refusal::Levels(denied)),
-            // A threshold was lowered meanwhile.
-            Err(StoreError::CostAboveLimit { .. }) => return Err(too_long(&limits, message.parts)),
-            Err(error) => return Err(Refusal::Store(error)),
+        // A message of a member that is removed meanwhile waits on for the limits that it had.
+        let logs = || {
+            let logs = levels.logs(message).unwrap_or_else(|_| logs.clone());
+            logs.into_iter().map(|(limit, key)| (limit.policy, key, parts))
         };
-        // An institution that was removed meanwhile still sends this message.
-        let Some(portion) = self.levels.portion(&message.institution) else { return Ok(admitted) };
-        let token = self.bucket.take(&message.institution, portion, message.parts);
-        let Err(wait) = token else { return Ok(admitted) };
-        self.give_back(&admitted).await;
-        Err(Refusal::Global(wait))
-    }
-
-    /// Hands an admitted message to the downstream. It stays counted even if that fails: the downstream
-    /// had it, so it may have reached the receiver, and it was work for who suffers already.
-    async fn hand_over(&self, message: &Message, admitted: &Admitted) -> Result<Uuid, Refusal> {
-        let begun = Instant::now();
-        let taken = self.downstream.send(message).await;
-        self.results.add(begun.elapsed(), !taken);
-        if taken { Ok(admitted.id()) } else { Err(Refusal::Downstream) }
-    }
-
-    /// Gives the places of a message back that the downstream never had.
-    async fn give_back(&self, admitted: &Admitted) {
-        static STAYS: Throttle = Throttle::new();
-        if let Err(error) = self.limiter.cancel(admitted).await {
+        // No institution takes the places of the others. Without one a message is refused at once, but
+        // overtakes none that waits.
+        let share = (self.hold.hold_messages as usize / levels.institutions()).max(1);
+        let place = lock(&self.places).entry(message.institution.clone()).or_default().clone();
+        let has_place = Arc::strong_count(&place) - 1 <= share;
+        let wait = if has_place { self.hold.hold } else { Duration::ZERO };
+        let admitted = self.limiter.until_admitted_all(logs, Some(wait));
+        let admitted = if wait.is_zero() {
+            admitted.await
+        } else {
+            let mut stopping = self.stopping.clone();
+            tokio::select! {
+                admitted = admitted => admitted,
+                _ = stopping.wait_for(|stopping| *stopping) => return Err(Refusal::Stopping),
+            }
+        };
+        let admitted = admitted.map_err(|error| match error {
+            WaitError::Denied(denied) => Refusal::Levels(denied),
+            WaitError::Store(StoreError::CostAboveLimit { .. }) => Refusal::Lowered,
+            WaitError::Store(error) => Refusal::Store(error),
+            _ => Refusal::TooManyWait,
+        })?;
+        let token = self.bucket.take(&message.institution, levels.institutions(), parts);
+        if token.is_err()
+            && let Err(error) = self.limiter.cancel(&admitted).await
+        {
+            static STAYS: Throttle = Throttle::new();
             STAYS.log(move |times| {
                 tracing::warn!(%error, times, "a message that was not sent stays counted");
             });
         }
+        token.map(|()| admitted).map_err(Refusal::Global)
+    }
+
+    /// Returns how many messages of each institution wait or are being decided on.
+    pub(crate) fn waiting(&self) -> BTreeMap<String, usize> {
+        let count =
+            |(name, place): (&String, &Arc<()>)| (name.clone(), Arc::strong_count(place) - 1);
+        lock(&self.places).iter().map(count).filter(|(_, count)| *count > 0).collect()
     }
 }
 
-/// Tells whether the failure policy has let a message pass or refused it.
-fn is_without_store(decision: &Result<Decision, StoreError>) -> bool {
-    match decision {
-        Ok(decision) => decision.is_admitted() && decision.decided_by() != DecidedBy::Store,
-        Err(error) => !matches!(error, StoreError::CostAboveLimit { .. }),
-    }
-}
-
-/// Says which limit has fewer places than a message has parts.
-fn too_long(limits: &Limits, parts: u32) -> Refusal {
-    match limits.iter().find(|(limit, _)| parts > limit.most) {
-        Some((Limit { level, most, .. }, _)) => {
-            Refusal::TooLong { refuser: Refuser::Level(*level), most: *most }
-        }
-        None => Refusal::Lowered,
-    }
-}
-
-/// Returns what has decided on a message, each with whether it has refused it.
-fn refused_by(admitted: &Result<Admitted, Refusal>) -> Vec<(Refuser, bool)> {
-    let levels = |denied: Option<&Denied>| {
-        let has_denied = |level: Level| denied.is_some_and(|denied| level.has_denied(denied));
-        Level::ALL.map(|level| (Refuser::Level(level), has_denied(level))).to_vec()
-    };
-    let with = |refuser, refused| [levels(None), vec![(refuser, refused)]].concat();
-    match admitted {
-        Ok(_) => with(Refuser::Global, false),
-        Err(Refusal::Levels(denied)) => levels(Some(denied)),
-        Err(Refusal::Global(_)) => with(Refuser::Global, true),
-        Err(Refusal::Hold(_)) => vec![(Refuser::Hold, true)],
-        Err(_) => Vec::new(),
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let reduced = |wait: Duration, detail: &str| {
+            Problem::reduced_capacity(wait).detail(detail).into_response()
+        };
+        let (response, wait) = match self {
+            Self::Unknown(Unknown(level)) => {
+                let title = "The gateway's policies do not have this name";
+                // The name is not repeated.
+                return Problem::new(StatusCode::FORBIDDEN, &format!("unknown-{level}"), title)
+                    .detail(format!("Messages are for a {level} of the gateway's policies only."))
+                    .into_response();
+            }
+            Self::TooLong { level, most, parts } => {
+                let title = "The text has more parts than can ever be sent at once";
+                return Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "text-too-long", title)
+                    .member("level", level)
+                    .member("parts", parts)
+                    .member("most", most)
+                    .detail(format!("It has {parts} parts, and {level} admits {most} in a window."))
+                    .into_response();
+            }
+            Self::Lowered => {
+                return reduced(A_WHILE, "So many parts do not fit while limits are lowered.");
+            }
+            // Not 429: the sender may well keep to all of its limits. It is the gateway that is full.
+            Self::Global(wait) => return reduced(wait, "This server takes no more altogether."),
+            Self::TooManyWait => return reduced(SOON, "Too many messages wait for room."),
+            Self::Stopping => return reduced(SOON, "The server stops. Send the message again."),
+            Self::Downstream => {
+                return reduced(
+                    SOON,
+                    "The downstream failed. The attempt counts: it may have been sent.",
+                );
+            }
+            Self::Levels(denied) => {
+                let wait = denied.retry_after();
+                (Rejection::Denied(denied).to_response(), wait)
+            }
+            Self::Store(error) => {
+                let wait = error.retry_after().unwrap_or(SOON);
+                (Rejection::StoreFailed(error).to_response(), wait)
+            }
+        };
+        let mut response = response.map(Body::from);
+        insert_retry_after(response.headers_mut(), wait);
+        response
     }
 }
