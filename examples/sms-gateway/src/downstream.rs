@@ -173,30 +173,3 @@ impl Controller {
         true
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_controller_lowers_fast_and_raises_slowly() {
-        let second = Duration::from_secs(1);
-        let (target_latency, adapt_every) = (second / 2, 2 * second);
-        let targets = Targets { target_latency, target_errors: 5, adapt_every, adapt_floor: 10 };
-        let mut controller = Controller { targets, left: 100, settles: false };
-        let mut look = |results, failed, slow| {
-            let used = controller.look(Results { results, failed, slow });
-            (controller.left, used)
-        };
-        assert_eq!(look(4, 4, 4), (100, false), "too few");
-        assert_eq!(look(100, 5, 5), (100, true), "neither is above the target");
-        assert_eq!(look(100, 6, 0), (70, true));
-        assert_eq!(look(100, 100, 0), (70, true), "these may be from before");
-        assert_eq!(look(100, 0, 6), (49, true));
-        let lowered: Vec<u32> = (0..12).map(|_| look(5, 5, 5).0).collect();
-        assert_eq!(lowered, [49, 34, 34, 23, 23, 16, 16, 11, 11, 10, 10, 10]);
-        assert_eq!(look(0, 0, 0), (10, false), "nothing is known");
-        let raised: Vec<u32> = (0..19).map(|_| look(5, 0, 0).0).collect();
-        assert_eq!((raised[0], raised[16], raised[17], raised[18]), (15, 95, 100, 100));
-    }
-}
