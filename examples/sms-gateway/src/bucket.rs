@@ -90,5 +90,7 @@ impl Bucket {
 
 /// A rate is higher than a clock of nanoseconds can tell.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("more than a token a nanosecond: lower the limit or lengthen the window")]
+#[error(
+    "--global is more than a token a nanosecond\nhint: lower its limit, or lengthen its window"
+)]
 pub(crate) struct TooFast;

@@ -20,18 +20,6 @@ const SLOW: u64 = 5;
 /// What an increase adds to what is left of the thresholds, in percent.
 const INCREASE: u32 = 5;
 
-/// How the simulated downstream behaves.
-#[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct Conduct {
-    /// How long the simulated downstream takes over a message.
-    #[arg(long, value_name = "DURATION", default_value = "20ms", value_parser = span)]
-    pub(crate) downstream_latency: Duration,
-
-    /// How many of a hundred messages the simulated downstream fails to take.
-    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = percent())]
-    pub(crate) downstream_errors: u32,
-}
-
 /// What the downstream is to keep to, and how far thresholds are lowered if it does not.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Targets {
@@ -69,24 +57,26 @@ pub(crate) struct Downstream {
 }
 
 struct State {
-    conduct: Conduct,
+    latency: Duration,
+    /// How many of a hundred messages it fails to take.
+    errors: u64,
     received: u64,
     /// Since the last look of the controller.
     recent: Results,
 }
 
 impl Downstream {
-    pub(crate) fn new(conduct: Conduct, targets: Targets) -> Self {
-        let state = State { conduct, received: 0, recent: Results::default() };
+    pub(crate) fn new(targets: Targets) -> Self {
+        let latency = Duration::from_millis(20);
+        let state = State { latency, errors: 0, received: 0, recent: Results::default() };
         Self { targets, state: Mutex::new(state) }
     }
 
-    pub(crate) fn conduct(&self) -> Conduct {
-        lock(&self.state).conduct
-    }
-
-    pub(crate) fn set(&self, conduct: Conduct) {
-        lock(&self.state).conduct = conduct;
+    /// Changes how it behaves, where something is said.
+    pub(crate) fn set(&self, latency: Option<Duration>, errors: Option<u64>) {
+        let state = &mut *lock(&self.state);
+        state.latency = latency.unwrap_or(state.latency);
+        state.errors = errors.unwrap_or(state.errors);
     }
 
     /// Hands a message over, and returns whether it will be sent.
@@ -94,10 +84,10 @@ impl Downstream {
         let (latency, fails) = {
             let mut state = lock(&self.state);
             // Failures are evenly spread over the messages.
-            let failures = |count: u64| count * u64::from(state.conduct.downstream_errors) / 100;
+            let failures = |count: u64| count * state.errors / 100;
             let fails = failures(state.received + 1) > failures(state.received);
             state.received += 1;
-            (state.conduct.downstream_latency, fails)
+            (state.latency, fails)
         };
         let Message { institution, channel, to, text, parts } = message;
         let characters = text.chars().count();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use example_support::policies::PolicySet;
 use serde::{Deserialize, Serialize};
-use tower_sliding_window::{Policy, PolicyError, PolicyHandle, Quota};
+use tower_sliding_window::{Policy, PolicyHandle, Quota};
 
 use crate::message::Message;
 
@@ -33,48 +33,42 @@ pub(crate) struct Document {
     pub(crate) receiver: String,
 }
 
-/// Why a document can't be used.
+/// What is wrong with a document.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DocumentError {
-    #[error("institution_share: it must be from 1 to 100 percent")]
-    Share,
-    #[error("{0}: there must be one, or no message could be sent")]
-    Empty(&'static str),
-    #[error("{0}: there are more than {MOST_MEMBERS}")]
-    TooMany(&'static str),
-    #[error("{list}: {name:?} is not 1 to 64 characters of a-z 0-9 _ . -")]
-    Name { list: &'static str, name: String },
-    #[error(
-        "destinations: {0:?} is not + and what its numbers begin with, such as +49, or + for all"
-    )]
-    Destination(String),
-    #[error("{place}: {source}")]
-    Limit { place: String, source: PolicyError },
+#[error("{place}: {why}")]
+pub(crate) struct DocumentError {
+    place: String,
+    why: String,
 }
 
 /// The limits of the members of a level, by name.
 type Members = BTreeMap<String, Policy>;
 
 impl Document {
-    /// Reads the limits of each level. Those of the receivers have the name "".
+    /// Reads the limits of each level. That of the receivers has the name "".
     fn read(&self) -> Result<[Members; 4], DocumentError> {
         if !(1..=100).contains(&self.institution_share) {
-            return Err(DocumentError::Share);
+            return wrong("institution_share", "it must be from 1 to 100 percent");
         }
         let lists = [&self.institutions, &self.channels, &self.destinations];
         let mut levels = [const { Members::new() }; 4];
         for ((list, limits), members) in LISTS.into_iter().zip(lists).zip(&mut levels) {
-            match limits.len() {
-                0 => return Err(DocumentError::Empty(list)),
-                1..=MOST_MEMBERS => {}
-                _ => return Err(DocumentError::TooMany(list)),
+            if !(1..=MOST_MEMBERS).contains(&limits.len()) {
+                return wrong(list, format_args!("there must be 1 to {MOST_MEMBERS}"));
             }
             for (name, limit) in limits {
-                check_name(list, name)?;
-                members.insert(name.clone(), parse(format_args!("{list}.{name}"), limit)?);
+                let place = format!("{list}.{name}");
+                // A name that could be spelt in two ways would have two logs, so there are no capitals.
+                if list == "destinations" && !is_prefix(name) {
+                    return wrong(place, "write + and what its numbers begin with, such as +49");
+                } else if list != "destinations" && !is_name(name) {
+                    return wrong(place, "a name is 1 to 64 characters of a-z 0-9 _ . -");
+                }
+                members.insert(name.clone(), limit.parse().or_else(|it| wrong(place, it))?);
             }
         }
-        levels[3].insert(String::new(), parse(format_args!("receiver"), &self.receiver)?);
+        let receiver = self.receiver.parse().or_else(|error| wrong("receiver", error))?;
+        levels[3].insert(String::new(), receiver);
         Ok(levels)
     }
 
@@ -82,40 +76,35 @@ impl Document {
     /// is no limit. Returns false if there is no such limit.
     pub(crate) fn change(&mut self, target: &str, limit: Option<String>) -> bool {
         let (list, name) = target.split_once('/').unwrap_or((target, ""));
-        let members = match (list, limit.is_some()) {
-            ("receiver", true) if name.is_empty() => {
-                self.receiver = limit.unwrap_or_default();
-                return true;
+        let members = match (list, &limit) {
+            ("receiver", Some(limit)) => {
+                self.receiver.clone_from(limit);
+                return name.is_empty();
             }
             ("institutions", _) => &mut self.institutions,
             ("channels", _) => &mut self.channels,
             ("destinations", _) => &mut self.destinations,
             _ => return false,
         };
-        match limit {
-            Some(limit) => {
-                members.insert(name.to_owned(), limit);
-                true
-            }
-            None => members.remove(name).is_some(),
-        }
+        let Some(limit) = limit else { return members.remove(name).is_some() };
+        members.insert(name.to_owned(), limit);
+        true
     }
 }
 
-fn parse(place: std::fmt::Arguments<'_>, limit: &str) -> Result<Policy, DocumentError> {
-    limit.parse().map_err(|source| DocumentError::Limit { place: place.to_string(), source })
+fn wrong<T>(place: impl Into<String>, why: impl ToString) -> Result<T, DocumentError> {
+    Err(DocumentError { place: place.into(), why: why.to_string() })
 }
 
-/// A name that could be spelt in two ways would have two logs, so there are no capitals.
-fn check_name(list: &'static str, name: &str) -> Result<(), DocumentError> {
-    if list == "destinations" {
-        let digits = name.strip_prefix('+').filter(|it| !it.starts_with('0') && it.len() <= 15);
-        let fits = digits.is_some_and(|it| it.bytes().all(|byte| byte.is_ascii_digit()));
-        return if fits { Ok(()) } else { Err(DocumentError::Destination(name.to_owned())) };
-    }
+fn is_name(name: &str) -> bool {
     let allowed = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"_.-".contains(&it);
-    let fits = (1..=64).contains(&name.len()) && name.bytes().all(allowed);
-    if fits { Ok(()) } else { Err(DocumentError::Name { list, name: name.to_owned() }) }
+    (1..=64).contains(&name.len()) && name.bytes().all(allowed)
+}
+
+/// Tells whether telephone numbers may begin so. `+` is for all.
+fn is_prefix(name: &str) -> bool {
+    let digits = name.strip_prefix('+').filter(|it| !it.starts_with('0') && it.len() <= 15);
+    digits.is_some_and(|it| it.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// What a message is held to by one log.

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
+use clap::Parser;
 use example_support::admin::Admin;
 use example_support::policies::SharedPolicies;
 use example_support::program::exit_code;
@@ -47,10 +48,14 @@ const LAST_ALERTS: Duration = Duration::from_secs(5);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    exit_code(run(Args::read())).await
+    exit_code(run(Args::parse())).await
 }
 
 async fn run(args: Args) -> Result<(), Box<dyn Error>> {
+    if args.hold_messages >= args.listen.max_connections.get() {
+        let hint = "hint: raise --max-connections, or lower --hold-messages";
+        return Err(format!("--hold-messages must be below --max-connections\n{hint}").into());
+    }
     let server = Server::bind(&args.listen).await?;
     let admin = Admin::bind(&args.admin, &server).await?;
     let webhook = Webhook::new(&args.webhook)?;
@@ -102,15 +107,15 @@ async fn apps(
             (limiter, SharedPolicies::here(levels))
         }
     };
+    let hold_messages = args.hold_messages as usize;
     let gateway = Arc::new(Gateway {
-        limiter: limiter
-            .failure_policy(args.on_failure)
-            .max_waiters(args.hold.hold_messages as usize),
+        limiter: limiter.failure_policy(args.on_failure).max_waiters(hold_messages),
         policies,
         bucket: Bucket::new(args.global)?,
-        downstream: Downstream::new(args.conduct, args.targets),
+        downstream: Downstream::new(args.targets),
         refusals: Refusals::new(args.bound),
         hold: args.hold,
+        hold_messages,
         places: Mutex::default(),
         stopping,
     });

@@ -9,7 +9,7 @@ use serde_json::error::Category;
 const LONGEST_TEXT: usize = 1600;
 
 /// A message on its way to a receiver.
-#[derive(Debug)]
+#[derive(Deserialize)]
 pub(crate) struct Message {
     pub(crate) institution: String,
     pub(crate) channel: String,
@@ -17,20 +17,13 @@ pub(crate) struct Message {
     pub(crate) to: String,
     pub(crate) text: String,
     /// How many short messages the text is sent as, each of which takes a place at every level.
+    #[serde(skip)]
     pub(crate) parts: u32,
-}
-
-#[derive(Deserialize)]
-struct Body {
-    institution: String,
-    channel: String,
-    to: String,
-    text: String,
 }
 
 impl Message {
     pub(crate) fn read(body: &[u8]) -> Result<Self, Problem> {
-        let body: Body = serde_json::from_slice(body).map_err(|error| {
+        let mut message: Self = serde_json::from_slice(body).map_err(|error| {
             if error.classify() != Category::Data {
                 return unreadable(format!("The body is not JSON: {error}."));
             }
@@ -39,16 +32,15 @@ impl Message {
                  each once: {error}."
             ))
         })?;
-        let Body { institution, channel, to, text } = body;
-        let to = e164(&to).ok_or_else(|| {
+        message.to = e164(&message.to).ok_or_else(|| {
             bad("\"to\" is no telephone number: write + or 00, the country code and the number, 7 to \
                  15 digits, such as +491701234567.")
         })?;
-        if !(1..=LONGEST_TEXT).contains(&text.chars().count()) {
+        if !(1..=LONGEST_TEXT).contains(&message.text.chars().count()) {
             return Err(bad(format!("\"text\" must be 1 to {LONGEST_TEXT} characters long.")));
         }
-        let parts = parts(&text);
-        Ok(Self { institution, channel, to, text, parts })
+        message.parts = parts(&message.text);
+        Ok(message)
     }
 }
 

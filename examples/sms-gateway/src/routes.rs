@@ -1,22 +1,20 @@
 //! The routes of the clients, and those of the admin listener.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use example_support::body::WholeBody;
-use example_support::flags::span;
 use example_support::policies::PutError;
 use example_support::problem::{Problem, with_fallbacks};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::downstream::Conduct;
-use crate::gateway::{Gateway, Refusal};
+use crate::gateway::Gateway;
 use crate::levels::Document;
 use crate::message::{Message, unreadable};
 
@@ -39,7 +37,7 @@ async fn send(State(gateway): Shared, WholeBody(body): WholeBody) -> Result<Resp
     let sent = gateway.send(message).await.map(|id| {
         (StatusCode::ACCEPTED, Json(json!({ "message_id": id.to_string(), "parts": parts })))
     });
-    Ok(sent.map_err(Refusal::into_response).into_response())
+    Ok(sent.into_response())
 }
 
 /// Returns the routes of the admin listener.
@@ -54,36 +52,27 @@ pub(crate) fn operator(gateway: Arc<Gateway>) -> Router {
 }
 
 async fn policies(State(gateway): Shared) -> Json<Value> {
-    shown(&gateway)
+    let (version, stale) = (gateway.policies.present().0, gateway.policies.is_stale());
+    let policies = gateway.policies.set().document();
+    Json(json!({ "version": version, "stale": stale, "policies": policies }))
 }
 
-fn shown(gateway: &Gateway) -> Json<Value> {
-    let (policies, (version, _)) = (gateway.policies.set(), gateway.policies.present());
-    Json(json!({
-        "version": version,
-        "stale": gateway.policies.is_stale(),
-        "policies": policies.document(),
-    }))
-}
-
-/// The version that a document is to replace.
+/// What replaces the document, as GET shows it.
 #[derive(Deserialize)]
-struct Replaces {
+struct Replacement {
+    /// The version that it replaces.
     version: u64,
+    policies: Document,
 }
 
 async fn replace_policies(
     State(gateway): Shared,
-    replaces: Result<Query<Replaces>, QueryRejection>,
     WholeBody(body): WholeBody,
 ) -> Result<Json<Value>, Problem> {
-    let Query(Replaces { version }) = replaces.map_err(|_| {
-        bad("Say which version the policies replace, which GET /policies shows: ?version=0.".into())
-    })?;
-    let document = serde_json::from_slice(&body).map_err(|error| {
+    let Replacement { version, policies } = serde_json::from_slice(&body).map_err(|error| {
         unreadable(format!("The body is not JSON as GET /policies shows it: {error}."))
     })?;
-    put_document(&gateway, document, version).await
+    put_document(&gateway, policies, version).await
 }
 
 /// Sets one limit, or adds a member of a list: the body is the limit.
@@ -128,7 +117,7 @@ async fn put_document(
     version: u64,
 ) -> Result<Json<Value>, Problem> {
     match gateway.policies.put(document, version).await {
-        Ok(_) => Ok(shown(gateway)),
+        Ok(version) => Ok(Json(json!({ "version": version }))),
         Err(PutError::Unusable(error)) => Err(bad(format!("Nothing was changed: {error}."))),
         Err(PutError::Changed { present }) => {
             let title = "The policies have changed meanwhile";
@@ -148,15 +137,12 @@ fn bad(detail: String) -> Problem {
 }
 
 async fn state(State(gateway): Shared) -> Json<Value> {
-    let Conduct { downstream_latency: latency, downstream_errors: errors } =
-        gateway.downstream.conduct();
     let (refused, alerts) = gateway.refusals.shown();
     Json(json!({
         "refused": refused,
         "alerts": alerts,
         "waiting": gateway.waiting(),
         "institution_limits_left": gateway.policies.set().left(),
-        "downstream": { "latency": format!("{latency:?}"), "errors": errors },
     }))
 }
 
@@ -164,27 +150,19 @@ async fn state(State(gateway): Shared) -> Json<Value> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Knobs {
-    latency: Option<String>,
-    errors: Option<u32>,
+    latency_ms: Option<u64>,
+    errors: Option<u64>,
 }
 
 async fn set_downstream(
     State(gateway): Shared,
     WholeBody(body): WholeBody,
-) -> Result<Json<Value>, Problem> {
-    let knobs: Knobs =
+) -> Result<StatusCode, Problem> {
+    let Knobs { latency_ms, errors } =
         serde_json::from_slice(&body).map_err(|error| unreadable(format!("{error}.")))?;
-    let mut conduct = gateway.downstream.conduct();
-    if let Some(latency) = knobs.latency {
-        conduct.downstream_latency =
-            span(&latency).map_err(|error| bad(format!("latency: {error}.")))?;
+    if errors.is_some_and(|errors| errors > 100) {
+        return Err(bad("errors: it must be from 0 to 100 percent.".to_owned()));
     }
-    if let Some(errors) = knobs.errors {
-        if errors > 100 {
-            return Err(bad("errors: it must be from 0 to 100 percent.".into()));
-        }
-        conduct.downstream_errors = errors;
-    }
-    gateway.downstream.set(conduct);
-    Ok(state(State(gateway)).await)
+    gateway.downstream.set(latency_ms.map(Duration::from_millis), errors);
+    Ok(StatusCode::NO_CONTENT)
 }

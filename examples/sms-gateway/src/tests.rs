@@ -42,16 +42,16 @@ impl App {
         for (part, value) in policies.as_object().unwrap() {
             document[part] = value.clone();
         }
-        let roomy = ["sms-gateway", "--downstream-latency", "0ms"];
         let global = if flags.contains(&"--global") { &[][..] } else { &["--global", "9999/1s"] };
-        let args = Args::try_parse_from([&roomy[..], global, flags].concat());
-        let args = args.unwrap_or_else(|error| panic!("{error}"));
+        let args = Args::try_parse_from([&["sms-gateway"], global, flags].concat()).unwrap();
         let webhook = Webhook::new(&args.webhook).unwrap();
         let (stop, stopping) = watch::channel(false);
         let document = serde_json::from_value(document).unwrap();
         let apps = crate::apps(args, document, stopping, &webhook).await;
-        let (clients, operator) = apps.unwrap_or_else(|error| panic!("{error}"));
-        Self { clients, operator, stop: Arc::new(stop) }
+        let (clients, operator) = apps.unwrap();
+        let app = Self { clients, operator, stop: Arc::new(stop) };
+        app.downstream(json!({ "latency_ms": 0 })).await;
+        app
     }
 
     /// Sends a request to the admin listener.
@@ -67,7 +67,7 @@ impl App {
 
     async fn downstream(&self, knobs: Value) {
         let answer = self.operator("PUT", "/downstream", &knobs.to_string()).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(answer.status, 204, "{answer:?}");
     }
 
     async fn shown(&self, path: &str) -> Value {
@@ -279,7 +279,7 @@ async fn an_attempt_counts_even_if_it_fails() {
     }
     app.refused_by("bank", ALICE, &["receiver"]).await;
     // Also when the client no longer waits.
-    app.downstream(json!({ "latency": "5s" })).await;
+    app.downstream(json!({ "latency_ms": 5000 })).await;
     for _ in 0..2 {
         assert!(timeout(SECOND, app.sms("bank", &to(0))).await.is_err());
     }
@@ -308,11 +308,11 @@ async fn limits_follow_the_downstream() {
     }
     sleep(60 * SECOND).await;
     assert_eq!(left().await, 100, "four results are too few to lower anything");
-    for knobs in [json!({ "errors": 50 }), json!({ "errors": 0, "latency": "501ms" })] {
+    for knobs in [json!({ "errors": 50 }), json!({ "errors": 0, "latency_ms": 501 })] {
         app.downstream(knobs.clone()).await;
         assert_eq!(run(3).await, 70, "{knobs}");
         assert_eq!(run(30).await, 20, "{knobs}");
-        app.downstream(json!({ "errors": 4, "latency": "499ms" })).await;
+        app.downstream(json!({ "errors": 4, "latency_ms": 499 })).await;
         assert_eq!(run(6).await, 30, "slowly: {knobs}");
         assert_eq!(run(50).await, 100, "{knobs}");
     }
@@ -366,21 +366,6 @@ async fn messages_wait_in_order_and_within_the_bound() {
     assert_eq!(seen[..3], [(202, 0, None), (202, 2, None), (202, 4, None)]);
     assert_eq!(seen[3..], [(429, 0, Some(6)), (429, 0, Some(6))]);
     assert_eq!(app.shown("/state").await["waiting"], json!({}));
-}
-
-#[tokio::test(start_paused = true)]
-async fn messages_that_wait_are_sent_as_room_comes() {
-    let app = App::start(&["--hold", "9s"], json!({ "institutions": { "bank": "10/1s" } })).await;
-    let begun = Instant::now();
-    let mut sent = Vec::new();
-    for number in 0..60 {
-        sent.push(app.spawn("bank", &to(number)).await);
-    }
-    for message in sent {
-        assert_eq!(message.await.unwrap(), 202);
-    }
-    let took = begun.elapsed();
-    assert!((5 * SECOND..6 * SECOND).contains(&took), "ten a second, and ten at once: {took:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -494,12 +479,12 @@ async fn policies_are_replaced_whole_and_by_version() {
     let app = App::start(&[], json!({})).await;
     let shown = app.shown("/policies").await;
     assert_eq!((&shown["version"], &shown["stale"]), (&0.into(), &false.into()));
-    let mut policies = shown["policies"].clone();
-    policies["receiver"] = "1/60s".into();
-    policies["institutions"] = json!({ "post": "5/60s" });
     let put = async |version: &Value| {
-        let path = format!("/policies?version={version}");
-        app.operator("PUT", &path, &policies.to_string()).await
+        let mut next = shown.clone();
+        next["version"] = version.clone();
+        next["policies"]["receiver"] = "1/60s".into();
+        next["policies"]["institutions"] = json!({ "post": "5/60s" });
+        app.operator("PUT", "/policies", &next.to_string()).await
     };
     assert_eq!(put(&shown["version"]).await.status, 200);
     app.is_sent("post", ALICE).await;
@@ -520,23 +505,22 @@ async fn wrong_policies_change_nothing_and_say_why() {
         ("receiver", json!("5/minute"), 422, "receiver: "),
         ("receiver", json!(5), 400, "line 1"),
         ("institution_share", json!(0), 422, "1 to 100"),
-        ("institutions", json!({}), 422, "institutions: there must be one"),
-        ("institutions", json!({ "Bank": "1/1s" }), 422, "institutions: \"Bank\" is not"),
+        ("institutions", json!({}), 422, "institutions: there must be 1"),
+        ("institutions", json!({ "Bank": "1/1s" }), 422, "institutions.Bank: a name"),
         ("institutions", json!({ "bank": "1" }), 422, "institutions.bank: "),
-        ("channels", json!(many), 422, "more than 1000"),
+        ("channels", json!(many), 422, "channels: there must be 1 to 1000"),
         ("destinations", json!({ "49": "1/1s" }), 422, "such as +49"),
         ("destination", json!({}), 400, "unknown field `destination`"),
     ] {
-        let mut policies = before["policies"].clone();
-        policies[part] = value.clone();
-        let refused = app.operator("PUT", "/policies?version=0", &policies.to_string()).await;
+        let mut next = before.clone();
+        next["policies"][part] = value.clone();
+        let refused = app.operator("PUT", "/policies", &next.to_string()).await;
         assert_eq!(refused.status, status, "{part} {value}: {refused:?}");
         let detail = refused.problem()["detail"].as_str().unwrap().to_owned();
         assert!(detail.contains(says), "{says}: {detail}");
     }
     for (method, path, limit, status) in [
-        ("PUT", "/policies", "{}", 422),
-        ("PUT", "/policies?version=0", "{", 400),
+        ("PUT", "/policies", "{}", 400),
         ("PUT", "/policies/receiver", "5/", 422),
         ("PUT", "/policies/sender", "5/60s", 404),
         ("PUT", "/policies/receiver/x", "5/60s", 404),
@@ -545,7 +529,7 @@ async fn wrong_policies_change_nothing_and_say_why() {
         ("DELETE", "/policies/channels/news", "", 404),
         ("DELETE", "/policies/channels/otp", "", 422),
         ("PUT", "/downstream", r#"{"errors":101}"#, 422),
-        ("PUT", "/downstream", r#"{"latency":"fast"}"#, 422),
+        ("PUT", "/downstream", r#"{"latency":"fast"}"#, 400),
     ] {
         let refused = app.operator(method, path, limit).await;
         assert_eq!(refused.status, status, "{method} {path}: {refused:?}");
