@@ -109,14 +109,16 @@ async fn a_fleet_holds_a_receiver_to_one_limit_also_after_a_change() {
     two.signal("STOP");
     assert_eq!(put(&one, "/policies/institutions/post", "1/1h").await, 200);
     two.signal("CONT");
-    let old = json!({ "version": 0, "policies": policies("5/1h") });
-    assert_eq!(put(&two, "/policies", &old.to_string()).await, 409);
-    assert_eq!(put(&two, "/policies/receiver", "5/10m").await, 200);
-    receiver_is(&one, "5/10m").await;
-    eventually("the new institution is everywhere", async || {
-        sms(&late, "post", BOB).await.status != 403
-    })
-    .await;
+    let mut next = json!({ "version": 0, "policies": policies("5/1h") });
+    let conflict = operator(&two, "PUT", "/policies", &next.to_string()).await;
+    conflict.problem(409);
+    let is_known = async || sms(&two, "post", BOB).await.status == 202;
+    eventually("it knows the new institution", is_known).await;
+    // With the present version it replaces all.
+    next["version"] = conflict.json()["version"].clone();
+    assert_eq!(put(&two, "/policies", &next.to_string()).await, 200);
+    receiver_is(&late, "5/1h").await;
+    assert_eq!(sms(&late, "post", BOB).await.status, 403);
     for key in redis.run::<Vec<String>>(&["KEYS", "*"]).await {
         let ttl: i64 = redis.run(&["TTL", &key]).await;
         assert!((1..=30 * 24 * 3600).contains(&ttl), "{key} has {ttl}");
@@ -165,11 +167,8 @@ async fn messages_wait_on_redis_and_an_outage_ends_the_wait() {
         let flags = ["--redis", &url, "--hold", "60s", "--on-failure", on_failure];
         let server = start("2/1s,4/50s", &flags);
         for _ in 0..4 {
-            assert_eq!(
-                sms(&server, "bank", ALICE).await.status,
-                202,
-                "two at once, two after a second"
-            );
+            // Two at once, and two after a second.
+            assert_eq!(sms(&server, "bank", ALICE).await.status, 202);
         }
         let waiting = [(); 3].map(|()| spawn_sms(&server, "bank", ALICE));
         eventually("they wait", async || state(&server).await["waiting"]["bank"] == 3).await;
@@ -207,10 +206,7 @@ async fn an_alert_begins_once_and_is_over_once() {
     let logs = stop(server);
     let lines: Vec<&str> = logs.lines().filter(|line| line.contains("refuses too much")).collect();
     assert_eq!(lines.len(), 2, "{logs}");
-    assert!(
-        lines[0].contains("alert begun") && lines[0].contains(r#"institution="shop""#),
-        "{logs}"
-    );
+    assert!(lines[0].contains("alert begun") && lines[0].contains("shop"), "{logs}");
     assert!(lines[1].contains("alert over") && !logs.contains("secret-path"), "{logs}");
     let taken = taken.lock().unwrap();
     assert_eq!((&taken[0]["alert"], &taken[1]["alert"]), (&"begun".into(), &"over".into()));
@@ -223,14 +219,13 @@ async fn logs_name_receivers_at_debug_only_and_no_caller_forges_a_line() {
     for (level, named) in [("info", false), ("info,sms_gateway=debug", true)] {
         let server = Server::start_logging(GATEWAY, level, &ADMIN);
         sms(&server, "bank", ALICE).await;
-        put(&server, "/policies/channels/x%0a2026-01-01T00:00:00Z%20forged%1b", "1/1s\nforged")
-            .await;
+        put(&server, "/policies/channels/x%0a2026-01-01%20forged%1b", "1/1s\nforged").await;
         sms(&server, "a\nforged\u{1b}", ALICE).await;
         let logs = stop(server);
         for key in ["4917", "bank", "otp"] {
             assert_eq!(logs.contains(key), named, "{level} {key}: {logs}");
         }
-        let forged = |line: &str| line.starts_with("forged") || line.starts_with("2026-01-01T");
+        let forged = |line: &str| line.starts_with("forged") || line.starts_with("2026-01-01 f");
         assert!(!logs.lines().any(forged) && !logs.contains('\u{1b}'), "{logs}");
         assert!(!logs.contains("Hello"), "{logs}");
     }
