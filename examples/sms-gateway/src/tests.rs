@@ -349,6 +349,23 @@ async fn a_failing_downstream_gets_no_more_than_the_lowered_limit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_alert_begins_above_its_bound_and_is_over_at_half() {
+    let app = App::start(&["--alert-least", "10"], json!({ "receiver": "6/10s" })).await;
+    sleep(SECOND).await;
+    // In each window: messages to a receiver who gets six of them, and to others.
+    for (to_alice, others, is_on) in
+        [(9, 0, false), (8, 2, false), (9, 1, true), (7, 2, true), (7, 3, false)]
+    {
+        for number in 0..to_alice + others {
+            app.status("bank", &if number < to_alice { ALICE.into() } else { to(number) }).await;
+        }
+        sleep(10 * SECOND).await;
+        let expected = if is_on { json!(["receiver"]) } else { json!([]) };
+        assert_eq!(app.shown("/state").await["alerts"], expected, "{to_alice} {others}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn messages_wait_in_order_and_within_the_bound() {
     let app = App::start(&HOLD, json!({ "receiver": "1/2s" })).await;
     let begun = Instant::now();
@@ -431,7 +448,8 @@ async fn a_higher_limit_or_the_end_of_the_server_ends_the_wait() {
     app.is_sent("bank", ALICE).await;
     let waiting = app.spawn("bank", ALICE).await;
     let begun = Instant::now();
-    app.set("receiver", "2/50s").await;
+    // A longer window begins with an empty log.
+    app.set("receiver", "1/100s").await;
     assert_eq!(waiting.await.unwrap(), 202);
     assert!(begun.elapsed() <= SECOND);
     let waiting = [app.spawn("bank", ALICE).await, app.spawn("shop", ALICE).await];
