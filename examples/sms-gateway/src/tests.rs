@@ -444,7 +444,7 @@ async fn a_caller_that_leaves_is_sent_in_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn a_higher_limit_or_the_end_of_the_server_ends_the_wait() {
-    let app = App::start(&["--hold", "60s"], json!({ "receiver": "1/50s" })).await;
+    let app = App::start(&["--hold", "300s"], json!({ "receiver": "1/50s" })).await;
     app.is_sent("bank", ALICE).await;
     let waiting = app.spawn("bank", ALICE).await;
     let begun = Instant::now();
