@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::args::percent;
-use crate::levels::{LEVELS, Levels};
+use crate::levels::LEVELS;
 
 /// What refuses messages: the levels, and the bucket.
 const REFUSERS: [&str; 5] = [LEVELS[0], LEVELS[1], LEVELS[2], LEVELS[3], "global"];
@@ -85,12 +85,10 @@ impl Refusals {
     }
 
     /// Looks at the end of each window, and says what changes: in the log, and to the webhook.
-    pub(crate) async fn watch(&self, levels: &Levels, webhook: &Webhook) {
+    pub(crate) async fn watch(&self, webhook: &Webhook) {
         loop {
             sleep(self.bound.alert_window).await;
-            let Counts { total, recent, alerts } = &mut *lock(&self.counts);
-            // Those of institutions that were removed would never go.
-            total.retain(|name, _| levels.has_institution(name));
+            let Counts { recent, alerts, .. } = &mut *lock(&self.counts);
             for (level, recent) in REFUSERS.into_iter().zip(std::mem::take(recent)) {
                 let was_on = alerts.remove(level);
                 if self.bound.look(level, was_on, recent, webhook) {

@@ -16,7 +16,7 @@ const MOST: usize = 2000;
 /// An equal portion of the tokens belongs to each institution. One that needs more uses those of the others
 /// as long as the bucket is at least half full, so that none can empty it for the others.
 pub(crate) struct Bucket {
-    quota: Quota,
+    pub(crate) quota: Quota,
     /// How long a token takes to come.
     period: Duration,
     epoch: Instant,
@@ -81,10 +81,6 @@ impl Bucket {
         levels.all =
             levels.all.take(cost, (whole / 2).max(cost), now).map_err(|it| it.min(wait))?;
         Ok(())
-    }
-
-    pub(crate) fn quota(&self) -> Quota {
-        self.quota
     }
 }
 

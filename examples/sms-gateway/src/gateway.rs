@@ -68,16 +68,13 @@ impl Gateway {
         let (levels, parts, institution) =
             (self.policies.set(), message.parts, &message.institution);
         let logs = levels.logs(message).map_err(unknown)?;
-        let most = self.bucket.quota().limit();
+        let most = self.bucket.quota.limit();
         let limits = logs.iter().map(|(Limit { name, most, .. }, _)| (*name, *most));
         if let Some(limit) = limits.chain([("global", most)]).find(|(_, most)| parts > *most) {
             return Err(too_long(parts, limit));
         }
-        // A message of a member that is removed meanwhile waits on for the limits that it had.
-        let logs = || {
-            let logs = levels.logs(message).unwrap_or_else(|_| logs.clone());
-            logs.into_iter().map(|(limit, key)| (limit.policy, key, parts))
-        };
+        // A limit that changes meanwhile counts. A member that is removed has the limit that it had.
+        let logs = || logs.iter().map(|(limit, key)| (&limit.policy, key.as_str(), parts));
         // No institution takes the places of the others. Without one a message is refused at once, but
         // overtakes none that waits.
         let share = (self.hold_messages / levels.institutions()).max(1);

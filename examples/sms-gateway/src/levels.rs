@@ -173,11 +173,6 @@ impl Levels {
         self.live().all[0].len()
     }
 
-    /// Tells whether there is an institution of this name.
-    pub(crate) fn has_institution(&self, name: &str) -> bool {
-        self.live().all[0].contains_key(name)
-    }
-
     pub(crate) fn document(&self) -> Document {
         self.live().document.clone()
     }
@@ -235,19 +230,19 @@ impl Live {
 
 /// Returns a share of these limits, of which the controller leaves a part.
 ///
-/// A handle stays, and with it what is known of its denials, as long as the name of its logs is the one that
+/// A handle stays. As the policies say how long they keep their entries, the name of the logs is the one that
 /// every other server makes of the same document.
 fn limits(name: &'static str, members: &Members, share: u32, left: u32, before: &Limits) -> Limits {
     let limit = |(member, configured): (&String, &Policy)| {
         let configured = scaled(name, configured, share);
         let most = configured.quotas().iter().map(Quota::limit).min().unwrap_or(u32::MAX);
         let policy = scaled(name, &configured, left);
-        let handle = before.get(member).map(|limit| &limit.policy).filter(|handle| {
-            let held = handle.get();
-            *held == policy
-                || held.retention() == policy.retention() && handle.set(policy.clone()).is_ok()
-        });
-        let policy = handle.cloned().unwrap_or_else(|| PolicyHandle::new(policy));
+        // What is known of denials stays if nothing changes.
+        let handle = before
+            .get(member)
+            .map(|limit| limit.policy.clone())
+            .filter(|handle| *handle.get() == policy || handle.set(policy.clone()).is_ok());
+        let policy = handle.unwrap_or_else(|| PolicyHandle::new(policy));
         (member.clone(), Limit { name, policy, most })
     };
     members.iter().map(limit).collect()

@@ -122,7 +122,7 @@ async fn apps(
     let controlled = gateway.clone();
     tokio::spawn(async move { controlled.downstream.control(controlled.policies.set()).await });
     let (watched, webhook) = (gateway.clone(), webhook.clone());
-    tokio::spawn(async move { watched.refusals.watch(watched.policies.set(), &webhook).await });
+    tokio::spawn(async move { watched.refusals.watch(&webhook).await });
     let followed = gateway.clone();
     tokio::spawn(async move { followed.policies.follow().await });
     Ok((routes::clients(gateway.clone()), routes::operator(gateway)))

@@ -222,6 +222,8 @@ async fn an_empty_bucket_is_a_503_with_a_true_wait_and_counts_nowhere() {
         assert_eq!(refused.problem()["violated-policies"], json!(["receiver"]));
     }
     assert_eq!(app.message("bank", ALICE, "你你").await.status, 202, "two of eight are left");
+    let refused = json!({ "bank": { "global": 2, "receiver": 5 } });
+    assert_eq!(app.shown("/state").await["refused"], refused);
 }
 
 #[tokio::test(start_paused = true)]
@@ -315,7 +317,7 @@ async fn limits_follow_the_downstream() {
     assert_eq!(left().await, 100, "four results are too few to lower anything");
     for knobs in [json!({ "errors": 50 }), json!({ "errors": 0, "latency_ms": 501 })] {
         app.downstream(knobs.clone()).await;
-        assert_eq!(run(3).await, 70, "{knobs}");
+        assert_eq!(run(7).await, 49, "by every other look: {knobs}");
         assert_eq!(run(30).await, 20, "{knobs}");
         app.downstream(json!({ "errors": 4, "latency_ms": 499 })).await;
         assert_eq!(run(6).await, 30, "slowly: {knobs}");
