@@ -60,14 +60,16 @@ async fn look_up(server: &Server, user: &str) -> HttpResponse {
 
 #[tokio::test]
 async fn looking_up_orders_is_limited_by_user_and_address() {
-    let redis = Redis::start().await;
+    let (redis, begun) = (Redis::start().await, Instant::now());
     let server = on_redis(&redis, &[]);
     let mut answers = Vec::new();
     for _ in 0..100 {
         answers.push(look_up(&server, "mallory").await);
     }
     assert_eq!((count(&answers, 404), count(&answers, 429)), (60, 40));
-    assert_eq!(redis.call_count("hget").await, 60, "a refused read costs Redis nothing");
+    // A look at the policies is one call a second too.
+    let (reads, looks) = (redis.call_count("hget").await, begun.elapsed().as_secs() + 2);
+    assert!((60..=60 + looks).contains(&reads), "a refused read costs Redis nothing: {reads}");
     assert_eq!(server.order("iphone", "mallory").await.status, 201, "orders have their own quota");
     on_both(&["--read-quota", "2/60s", "--read-ip-quota", "5/60s"], async |server| {
         for user in ["a", "a", "b", "b", "c"] {
