@@ -10,10 +10,9 @@ use clap::{CommandFactory, Parser};
 use tower_sliding_window::key::{TrustedProxies, TrustedProxiesError};
 use tower_sliding_window::{FailurePolicy, Penalty, Policy, PolicyError};
 
+use crate::names::{Sku, UserFrom};
 use crate::opening::{WantedOpening, date};
-use crate::order::Sku;
 use crate::stock::Replicas;
-use crate::user::UserFrom;
 use example_support::admin::AdminFlags;
 use example_support::flags::{ListenFlags, RedisFlags, span};
 use example_support::policies::PolicyFile;

@@ -8,8 +8,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use serde_json::json;
 
-use crate::order::Sku;
-use crate::user::UserFrom;
+use crate::names::{Sku, UserFrom};
 
 /// What a page may load: its own files. No other page may show it in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -56,10 +55,10 @@ impl IntoResponse for Asset {
 }
 
 /// Returns the page of the customers with the SKUs, and where a request carries the user id.
-pub(crate) fn shop<'a>(skus: impl Iterator<Item = &'a Sku>, user_from: &UserFrom) -> Asset {
+pub(crate) fn shop(skus: &[Sku], user_from: &UserFrom) -> Asset {
     // Neither a SKU nor a name holds a character that could end the script element.
     let sale = json!({
-        "skus": skus.collect::<Vec<_>>(),
+        "skus": skus,
         "userFrom": { "place": user_from.place, "name": user_from.name },
     });
     let page = include_str!("pages/shop.html").replace(">SALE<", &format!(">{sale}<"));

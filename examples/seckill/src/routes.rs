@@ -21,17 +21,15 @@ use tower_sliding_window::{
 use uuid::Uuid;
 
 use crate::live::{Meter, count, mark_passed};
+use crate::names::{OrderId, Sku, UserFrom, UserId};
 use crate::opening::Opening;
-use crate::order::{OrderId, Sku};
 use crate::pages::Asset;
-use crate::stock::{Outcome, StockError};
-use crate::stock_cache::StockCache;
-use crate::user::{UserFrom, UserId};
+use crate::stock::{Outcome, Stock, StockError};
 use example_support::problem::{Problem, with_fallbacks};
 
 /// What the handlers share.
 pub(crate) struct Shop {
-    pub(crate) stock: StockCache,
+    pub(crate) stock: Stock,
     pub(crate) opening: Opening,
     pub(crate) page: Asset,
     pub(crate) user_from: UserFrom,
@@ -47,7 +45,7 @@ pub(crate) struct Rules {
     pub(crate) proxies: Option<TrustedProxies>,
     pub(crate) on_failure: FailurePolicy,
     /// What counts the requests, if an operator can see the counts.
-    pub(crate) meter: Option<Meter>,
+    pub(crate) meter: Option<Arc<Meter>>,
 }
 
 /// Puts the shop together.
@@ -148,7 +146,7 @@ async fn enter(
     let user = shop.user_from.identify(&parts)?;
     if shop.opening.check().is_ok()
         && let Ok(sku) = sku(path)
-        && shop.stock.is_sold_out_to(&sku, &user).await
+        && shop.stock.is_sold_out_to(&sku, &user)
     {
         return Err(sold_out(&sku));
     }

@@ -108,28 +108,19 @@ impl<S: PolicySet> SharedPolicies<S> {
         self.is_stale.load(Ordering::Relaxed)
     }
 
-    /// Looks for a new version once a second, for ever. Logs when Redis can't be read, and when it can
-    /// again. Returns at once without Redis.
+    /// Looks for a new version once a second, for ever. Returns at once without Redis.
     pub async fn follow(&self) {
-        if self.redis.is_none() {
-            return;
-        }
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
+        while self.redis.is_some() {
             looks.tick().await;
-            let was_stale = self.is_stale();
-            match self.look().await {
-                Ok(()) if was_stale => tracing::info!("policies are read from Redis again"),
-                Err(error) if !was_stale => {
-                    tracing::warn!(%error, "policies can't be read from Redis: those known hold");
-                }
-                Ok(()) | Err(_) => {}
-            }
+            // That it fails is logged.
+            let _ = self.look().await;
         }
     }
 
-    /// Looks for a new version, and puts its policies in force.
+    /// Looks for a new version, and puts its policies in force. Logs when Redis can't be read, and when
+    /// it can again.
     ///
     /// # Errors
     ///
@@ -138,7 +129,13 @@ impl<S: PolicySet> SharedPolicies<S> {
         let Some(redis) = &self.redis else { return Ok(()) };
         let _turn = self.turn.lock().await;
         let looked = self.look_at(redis).await;
-        self.is_stale.store(looked.is_err(), Ordering::Relaxed);
+        match (&looked, self.is_stale.swap(looked.is_err(), Ordering::Relaxed)) {
+            (Ok(()), true) => tracing::info!("policies are read from Redis again"),
+            (Err(error), false) => {
+                tracing::warn!(%error, "policies can't be read from Redis: those known hold");
+            }
+            _ => {}
+        }
         looked
     }
 
@@ -199,16 +196,6 @@ impl<S: PolicySet> SharedPolicies<S> {
         lock(&self.state).seen = version;
         self.apply(version, document);
         Ok(version)
-    }
-
-    /// Puts the document in force once more, because what it is combined with has changed.
-    pub async fn apply_again(&self) {
-        let _turn = self.turn.lock().await;
-        if let (version, Some(document)) = self.present()
-            && let Err(error) = self.set.apply(&document)
-        {
-            not_usable(version, &error);
-        }
     }
 
     fn apply(&self, version: u64, document: S::Document) {
