@@ -1,9 +1,7 @@
 //! [`SharedPolicies`]: policies that an operator changes on every server. [`PolicyFile`]: policies from
 //! a file, which a server reads again on SIGHUP.
 
-mod changes;
 mod file;
-mod shared;
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,9 +14,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
 
-pub use self::changes::{Changes, Versioned};
 pub use self::file::{FormatError, PolicyFile, PolicyFileError, Reloads, report};
-pub use self::shared::{LOOK_EVERY, Shared};
 
 use crate::lock;
 
