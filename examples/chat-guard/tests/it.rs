@@ -306,10 +306,12 @@ async fn only_the_two_of_a_pair_read_what_is_private() {
     let server = start(&[]);
     say(&server, "/private/bob", "alice", "hello").await;
     say(&server, "/private/alice", "bob", "hi").await;
+    say(&server, "/private/bob", "carol", "psst").await;
     let both = ["alice: hello", "bob: hi"];
     assert_eq!(seen(&server, "/private/bob", "alice").await, both);
     assert_eq!(seen(&server, "/private/alice", "bob").await, both);
-    assert_eq!(seen(&server, "/private/bob", "bob").await, ["alice: hello"]);
+    let to_bob = ["alice: hello", "carol: psst"];
+    assert_eq!(seen(&server, "/private/bob", "bob").await, to_bob);
     for path in ["/private/alice", "/private/bob", "/private/eve"] {
         assert!(seen(&server, path, "eve").await.is_empty(), "{path}");
         server.get(path).await.problem(401);
