@@ -20,11 +20,11 @@ pub(crate) struct Bucket {
     /// How long a token takes to come.
     period: Duration,
     epoch: Instant,
-    levels: Mutex<Levels>,
+    filled: Mutex<Filled>,
 }
 
 #[derive(Default)]
-struct Levels {
+struct Filled {
     all: FullAt,
     /// Of what belongs to each institution.
     own: HashMap<String, FullAt>,
@@ -48,8 +48,8 @@ impl Bucket {
     /// Creates a bucket that is full.
     pub(crate) fn new(quota: Quota) -> Result<Self, TooFast> {
         let period = quota.window().checked_div(quota.limit()).filter(|it| !it.is_zero());
-        let (epoch, levels) = (Instant::now(), Mutex::default());
-        Ok(Self { quota, period: period.ok_or(TooFast)?, epoch, levels })
+        let (epoch, filled) = (Instant::now(), Mutex::default());
+        Ok(Self { quota, period: period.ok_or(TooFast)?, epoch, filled })
     }
 
     /// Takes a token for each part of a message of one of so many institutions, or none. Returns how long
@@ -64,22 +64,22 @@ impl Bucket {
         let whole = self.period * self.quota.limit();
         // A portion holds as many times fewer tokens as they take longer to come.
         let own_cost = cost.saturating_mul(u32::try_from(institutions).unwrap_or(u32::MAX));
-        let mut levels = lock(&self.levels);
-        let own = levels.own.get(institution).copied().unwrap_or_default();
+        let mut filled = lock(&self.filled);
+        let own = filled.own.get(institution).copied().unwrap_or_default();
         let own = own.take(own_cost, whole.max(own_cost), now);
-        let wait = match (own, levels.all.take(cost, whole, now)) {
+        let wait = match (own, filled.all.take(cost, whole, now)) {
             (Ok(own), Ok(all)) => {
-                if levels.own.len() >= MOST {
-                    levels.own.retain(|_, full_at| full_at.0 > now);
+                if filled.own.len() >= MOST {
+                    filled.own.retain(|_, full_at| full_at.0 > now);
                 }
-                levels.own.insert(institution.to_owned(), own);
-                levels.all = all;
+                filled.own.insert(institution.to_owned(), own);
+                filled.all = all;
                 return Ok(());
             }
             (own, all) => own.err().max(all.err()).unwrap_or_default(),
         };
-        levels.all =
-            levels.all.take(cost, (whole / 2).max(cost), now).map_err(|it| it.min(wait))?;
+        filled.all =
+            filled.all.take(cost, (whole / 2).max(cost), now).map_err(|it| it.min(wait))?;
         Ok(())
     }
 }

@@ -154,7 +154,7 @@ impl Controller {
         }
         let errors = u64::from(self.targets.target_errors);
         if failed * 100 > errors * results || slow * 100 > SLOW * results {
-            let left = (self.left * 7 / 10).max(floor).max(1).min(self.left);
+            let left = (self.left * 7 / 10).max(floor).min(self.left);
             self.settles = left < self.left;
             self.left = left;
         } else {
