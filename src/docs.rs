@@ -1,7 +1,7 @@
 //! The guide. These modules contain only documentation.
 //!
-//! - [Which tool for which problem](which_tool): compares sliding windows, token buckets, storm
-//!   detectors, counts of distinct members, and bans; the memory that each takes per key; and where a
+//! - [Which tool for which problem](which_tool): compares sliding windows, token buckets, counts
+//!   of distinct members, and bans; the memory that each takes per key; and where a
 //!   sliding log is the wrong choice.
 //! - [Limiting messages and jobs](not_a_request): per-receiver quotas for queues and workers, where the
 //!   receiver is known only when a message is sent, waits until there is room, the order of sending, and

@@ -11,8 +11,8 @@
 //! | problem | use | feature | example |
 //! |---|---|---|---|
 //! | flash sale, API rate limit: a quota for each user of an HTTP route | [`SlidingWindowLayer`] | | [`examples/seckill`] |
-//! | message storm: an alert if a group gets too many messages | `StormDetector` | `storm` | [`examples/message_storm.rs`] |
-//! | chat spam: silent mutes for repeated messages and messages to many strangers | `moderation::SpeechMonitor` | `moderation` | [`examples/chat-guard`] |
+//! | message storm: an alert if a group gets too many messages | `StormDetector` of the crate `message-storm` | | its `examples/message_storm.rs` |
+//! | chat spam: silent mutes for repeated messages and messages to many strangers | `SpeechMonitor` of the crate `speech-monitor` | | [`examples/chat-guard`] |
 //! | per-receiver quota: not too many messages to one receiver | [`Limiter`] | | [`examples/message_quota.rs`] |
 //! | budget of tokens or bytes: a cost that is known only afterwards | [`Limiter::settle`] | | [`examples/token_budget.rs`] |
 //! | SMS gateway: quotas of institution, channel and receiver in one decision | [`Limiter::check_all`] | | [`examples/sms-gateway`] |
@@ -82,8 +82,6 @@
 //! | `tls` | no | `rediss://` URLs, with rustls |
 //! | `axum` | no | `key::path_param`, and axum's `ConnectInfo` in [`key::peer_ip`] |
 //! | `tonic` | no | tonic's `TcpConnectInfo` in [`key::peer_ip`] |
-//! | `storm` | no | `storm::StormDetector`, which reports groups with too many messages |
-//! | `moderation` | no | `moderation::SpeechMonitor`, which silently mutes spammers; enables `memory` |
 //! | `metrics` | no | the metrics below, through the `metrics` crate |
 //! | `tracing` | no | warnings of mistakes, events about denials and failures, and the fields of spans below, without keys, through the `tracing` crate |
 //! | `serde` | no | `Serialize` and `Deserialize` for [`Policies`], [`Policy`] and everything else that has a text form |
@@ -116,12 +114,6 @@
 //! | `sliding_window_journal_nearly_full` | | gauge: journals that have reached 80 % of their capacity and not fallen below 70 % since |
 //! | `sliding_window_written_back_total` | | requests that were written back to Redis after an outage |
 //! | `sliding_window_write_back_lost_total` | | requests of an outage that have expired before they could be written back to Redis |
-//! | `sliding_window_storms_total` | `name`; `event`: `start`, `end` | starts and ends of storms, each counted in one process of the fleet |
-//! | `sliding_window_storm_alerts_shed_total` | | events of storms that were dropped because too many waited for the hook |
-//! | `sliding_window_storm_alert_panics_total` | | panics of the hook for storm events |
-//! | `sliding_window_mutes_total` | `rule` | mutes that were imposed or lengthened |
-//! | `sliding_window_mute_hook_panics_total` | | panics of the hook for mutes |
-//! | `sliding_window_mute_events_lost_total` | | lost replies to mute requests that are not queried again, because there are too many or there is no runtime |
 //!
 //! Where nothing else is said, a metric is a counter. The label `policy` tells the rules of a layer apart,
 //! so give each policy a name. Names, units and texts of help follow the conventions of Prometheus and
@@ -203,7 +195,6 @@
 //! ```
 //!
 //! [`examples/seckill`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/seckill
-//! [`examples/message_storm.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/message_storm.rs
 //! [`examples/chat-guard`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/chat-guard
 //! [`examples/message_quota.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/message_quota.rs
 //! [`examples/token_budget.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/token_budget.rs
@@ -216,19 +207,13 @@
 )]
 
 mod bans;
-#[cfg(all(test, feature = "redis"))]
-mod contract_tests;
 #[cfg(doc)]
 pub mod docs;
 mod error;
 mod failure;
-#[cfg(any(feature = "storm", feature = "moderation"))]
-mod hook;
 mod http;
 pub mod key;
 mod limiter;
-#[cfg(feature = "moderation")]
-pub mod moderation;
 mod offenders;
 mod overrides;
 mod policy;
@@ -236,8 +221,6 @@ mod quota;
 #[cfg(feature = "redis")]
 mod redis;
 pub mod store;
-#[cfg(feature = "storm")]
-pub mod storm;
 mod telemetry;
 #[cfg(feature = "serde")]
 mod text_form;

@@ -1,4 +1,4 @@
-//! The way to Redis, which the stores, the storm detector and the speech monitor share.
+//! The way to Redis, which the stores and the speech monitor share.
 //!
 //! A [`Client`] calls the [`Scripts`] and sends other commands through the [`CircuitBreaker`], which
 //! holds the one [`Connection`](connection::Connection) of a store.

@@ -8,7 +8,6 @@ mod conclude;
 #[cfg(feature = "contract")]
 pub mod contract;
 #[cfg(feature = "memory")]
-mod expiring;
 #[cfg(feature = "memory")]
 mod fill;
 mod future;
@@ -28,10 +27,6 @@ use crate::policy::Policy;
 
 pub(crate) use self::bans::{Ban, BanCursor, BanPage};
 pub(crate) use self::conclude::{admit_if_open, conclude, report};
-#[cfg(all(feature = "memory", feature = "moderation"))]
-pub(crate) use self::expiring::{ExpiringMap, Room};
-#[cfg(all(feature = "memory", any(feature = "storm", feature = "moderation")))]
-pub(crate) use self::expiring::{ExpiringValue, Keep, heap_bytes_of};
 pub use self::future::StoreFuture;
 pub(crate) use self::pending_check::{CancelHandle, PendingCheck, may_have_counted};
 #[cfg(feature = "redis")]

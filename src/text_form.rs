@@ -9,8 +9,6 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::failure::FailurePolicy;
 use crate::key::TrustedProxies;
-#[cfg(feature = "moderation")]
-use crate::moderation::{MuteCursor, Rule};
 use crate::policy::Penalty;
 use crate::quota::Quota;
 use crate::store::BanCursor;
@@ -34,15 +32,13 @@ impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for TextVisitor<T> {
 }
 
 macro_rules! through_text {
-    ($($(#[$cfg:meta])? $type:ty, $expected:literal;)*) => {$(
-        $(#[$cfg])?
+    ($($type:ty, $expected:literal;)*) => {$(
         impl Serialize for $type {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
             }
         }
 
-        $(#[$cfg])?
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 deserializer.deserialize_str(TextVisitor {
@@ -60,8 +56,4 @@ through_text! {
     FailurePolicy, "a failure policy in quotation marks: \"local\", \"local:3\", \"open\" or \"closed\"";
     TrustedProxies, "networks in quotation marks, such as \"10.0.0.0/8, ::1\"";
     BanCursor, "the cursor of a page of bans, in quotation marks";
-    #[cfg(feature = "moderation")]
-    MuteCursor, "the cursor of a page of mutes, in quotation marks";
-    #[cfg(feature = "moderation")]
-    Rule, "a rule in quotation marks, such as \"peers 5/3m mute 24h\"";
 }

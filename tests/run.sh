@@ -14,8 +14,8 @@ tests of the flash sale, and the load generator oha with cargo.
 
   tests/run.sh                    everything
   tests/run.sh --keep-going       everything, also after a test has failed
-  tests/run.sh --test laws        one of laws, store, failover, http, input, bans, storm, moderation
-                                  and project: the folders beside this script
+  tests/run.sh --test laws        one of laws, store, failover, http, input, bans and project: the
+                                  folders beside this script
   tests/run.sh -p seckill         one crate of the workspace
 HELP
   exit 0

@@ -2,7 +2,6 @@
 
 mod cluster;
 mod decisions;
-mod messages;
 
 use std::future::Future;
 use std::ops::Range;
@@ -17,13 +16,12 @@ use crate::table::Table;
 
 /// Measures everything on each program; the cluster on the first.
 pub(crate) async fn run(programs: &[Program], rounds: usize) -> Result<Vec<Table>> {
-    let (mut decisions, mut messages) = (decisions::table(), messages::table());
+    let mut decisions = decisions::table();
     for program in programs {
         eprintln!("scripts: {}", program.name);
         decisions::run(program, rounds, &mut decisions).await?;
-        messages::run(program, &mut messages).await?;
     }
-    let mut tables = vec![decisions, messages];
+    let mut tables = vec![decisions];
     if let Some(program) = programs.first() {
         tables.push(cluster::run(program).await?);
     }

@@ -77,7 +77,7 @@ impl Client {
         self.scripts
     }
 
-    #[cfg(any(feature = "storm", feature = "moderation"))]
+    #[cfg(feature = "redis-commands")]
     pub(crate) fn name(&self, key: &crate::key::Key, name: &str) -> Vec<u8> {
         self.keys.name(key.as_bytes(), name)
     }
@@ -91,13 +91,9 @@ impl Client {
     /// The command is one that [`Script::command`] has started.
     pub(crate) async fn run(&self, script: &Script, command: &Cmd) -> Result<Value, StoreError> {
         let start = Stopwatch::start();
-        let reply = match self.send(command).await {
-            // Nothing has run. The text loads the script, too.
-            Err(error) if is_refused(&error, "NOSCRIPT") => {
-                self.send(&script.with_text(command)).await
-            }
-            reply => reply,
-        };
+        let (own, command) = (script.clone(), command.clone());
+        let call = |mut connection| async move { own.run(&command, &mut connection).await };
+        let reply = self.call(call).await;
         report(script, start, &reply);
         reply
     }
@@ -125,22 +121,6 @@ impl Client {
         let replies = self.breaker.call(requests, call).await;
         report(script, start, &replies);
         replies
-    }
-
-    /// Runs a script, and runs it again if the reply is lost. The script must be idempotent: it
-    /// gives a repeated call the same reply.
-    #[cfg(any(feature = "storm", feature = "moderation"))]
-    pub(crate) async fn run_idempotent(
-        &self,
-        script: &Script,
-        command: &Cmd,
-    ) -> Result<Value, StoreError> {
-        match self.run(script, command).await {
-            Err(error) if error.may_have_counted() => {
-                self.run(script, command).await.map_err(|_| error)
-            }
-            reply => reply,
-        }
     }
 
     pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
@@ -195,9 +175,6 @@ fn report<T>(script: &Script, start: Stopwatch, result: &Result<T, StoreError>) 
 }
 
 fn read_only<T>(reply: &Result<T, StoreError>) -> Option<&StoreError> {
-    reply.as_ref().err().filter(|error| is_refused(error, "READONLY"))
-}
-
-fn is_refused(error: &StoreError, with: &str) -> bool {
-    matches!(error, StoreError::Refused { code, .. } if code == with)
+    let is_it = |error: &&StoreError| matches!(error, StoreError::Refused { code, .. } if code == "READONLY");
+    reply.as_ref().err().filter(is_it)
 }

@@ -6,6 +6,7 @@ use super::client::Client;
 use super::reply::read;
 use super::scripts::Script;
 use crate::error::StoreError;
+use crate::key::Key;
 
 /// Sends the application's own commands over the connection of a [`RedisStore`](crate::RedisStore).
 ///
@@ -18,7 +19,7 @@ use crate::error::StoreError;
 /// executed it.
 ///
 /// Keys are sent as they are: the prefix of the store is not added to them. A key that does not
-/// contain `{=` is not one of the store's.
+/// contain `{=` is not one of the store's. [`RedisCommands::key_name`] makes names as the store does.
 ///
 /// ```no_run
 /// use tower_sliding_window::RedisStore;
@@ -44,6 +45,27 @@ pub struct RedisCommands {
 impl RedisCommands {
     pub(crate) fn new(client: Client) -> Self {
         Self { client }
+    }
+
+    /// Returns the name of the Redis key for what an application keeps about a key: `PREFIX:{=KEY}:NAME`.
+    ///
+    /// Any bytes of the key are safe there, and a key of more than 128 bytes is hashed. On a Cluster all names
+    /// of a key are in one slot, together with its logs. A `name` with two colons, such as
+    /// `chat:storm:log`, is none of the store's.
+    ///
+    /// ```no_run
+    /// # async fn name() -> Result<(), tower_sliding_window::StoreError> {
+    /// use tower_sliding_window::{Key, RedisStore};
+    ///
+    /// let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
+    /// let name = store.commands().key_name(&Key::from("a}b"), "chat:storm:log");
+    /// assert_eq!(name, b"tsw:{=a%7Db}:chat:storm:log");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn key_name(&self, key: &Key, name: &str) -> Vec<u8> {
+        self.client.name(key, name)
     }
 
     /// Sends one command.

@@ -9,6 +9,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisFuture, RedisResult, Value,
 };
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -91,7 +92,7 @@ impl Connector {
             }
         };
         within(STEP_TIMEOUT, async {
-            let loads = Scripts::shipped().load(&connection);
+            let loads = load_scripts(&connection);
             redis::cmd("PING").exec_async(&mut connection).await?;
             loads.join_all().await;
             Ok(())
@@ -143,6 +144,22 @@ impl Connector {
             _ => false,
         }
     }
+}
+
+/// Loads the scripts that limit requests, so that the first of many concurrent requests do not all find
+/// them missing.
+///
+/// The tasks send all of them at once. Errors are ignored: a call whose script is missing sends the script
+/// along.
+fn load_scripts(connection: &Connection) -> JoinSet<()> {
+    let (mut loads, scripts) = (JoinSet::new(), Scripts::shipped());
+    for script in [&scripts.admit, &scripts.settle, &scripts.reconcile] {
+        let (load, mut connection) = (script.load(), connection.clone());
+        loads.spawn(async move {
+            let _ = load.exec_async(&mut connection).await;
+        });
+    }
+    loads
 }
 
 /// Returns the mark that is lost when the data is, and makes one if there is none.

@@ -1,12 +1,10 @@
 //! [`Scripts`]: the Lua scripts, which are called by hash.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use redis::aio::ConnectionLike;
 use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
-use tokio::task::JoinSet;
 
-use super::connection::Connection;
 use crate::telemetry::ScriptLabel;
 
 macro_rules! scripts {
@@ -35,14 +33,6 @@ scripts! {
     reset: "limit/reset.lua",
     ban: "ban/ban.lua",
     lift: "ban/lift.lua",
-    #[cfg(feature = "storm")]
-    record: "storm/record.lua",
-    #[cfg(feature = "storm")]
-    profile: "storm/profile.lua",
-    #[cfg(feature = "moderation")]
-    say: "moderation/say.lua",
-    #[cfg(feature = "moderation")]
-    mute: "moderation/mute.lua",
 }
 
 /// How much later Redis keeps the expiries of scripts with a test clock, because its own clock is
@@ -83,26 +73,13 @@ impl Scripts {
             functions.clone() + &code
         })))
     }
-
-    /// Loads the scripts that limit requests, so that the first of many concurrent requests do not
-    /// all find them missing.
-    ///
-    /// The tasks send all of them at once. Errors are ignored: a call whose script is missing sends
-    /// the script along.
-    pub(super) fn load(&self, connection: &Connection) -> JoinSet<()> {
-        let mut loads = JoinSet::new();
-        for script in [&self.admit, &self.settle, &self.reconcile] {
-            let (mut load, mut connection) = (redis::cmd("SCRIPT"), connection.clone());
-            load.arg("LOAD").arg(&script.code);
-            loads.spawn(async move {
-                let _ = load.exec_async(&mut connection).await;
-            });
-        }
-        loads
-    }
 }
 
-pub(crate) struct Script {
+/// A script. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Script(Arc<Inner>);
+
+struct Inner {
     code: String,
     hash: String,
     label: ScriptLabel,
@@ -111,11 +88,18 @@ pub(crate) struct Script {
 impl Script {
     pub(crate) fn new(name: &'static str, code: String) -> Self {
         let hash = redis::Script::new(&code).get_hash().to_owned();
-        Self { code, hash, label: ScriptLabel::new(name) }
+        Self(Arc::new(Inner { code, hash, label: ScriptLabel::new(name) }))
     }
 
     pub(super) fn label(&self) -> &ScriptLabel {
-        &self.label
+        &self.0.label
+    }
+
+    /// Returns the command that loads the script.
+    pub(super) fn load(&self) -> Cmd {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(&self.0.code);
+        load
     }
 
     /// Starts the command of a call. The caller adds `keys` keys, and then the arguments.
@@ -123,7 +107,7 @@ impl Script {
         // Keeps all arguments in one buffer, unlike `redis::ScriptInvocation`.
         // A key takes about 45 bytes, and its request an identity of 16.
         let mut command = Cmd::with_capacity(16 + 2 * keys, 256 + 64 * keys);
-        command.arg("EVALSHA").arg(&self.hash).arg(keys);
+        command.arg("EVALSHA").arg(&self.0.hash).arg(keys);
         command
     }
 
@@ -147,9 +131,9 @@ impl Script {
 
     /// Returns the command with the text of the script in place of its hash, which also loads it.
     // EVAL, not SCRIPT LOAD and EVALSHA: the scripts may be flushed between the two.
-    pub(super) fn with_text(&self, command: &Cmd) -> Cmd {
+    fn with_text(&self, command: &Cmd) -> Cmd {
         let named = with_argument(command, 0, b"EVAL");
-        with_argument(&named, 1, self.code.as_bytes())
+        with_argument(&named, 1, self.0.code.as_bytes())
     }
 }
 

@@ -4,8 +4,6 @@ use redis::io::tcp::TcpSettings;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
 
-use super::servers::without_delay;
-
 #[derive(Clone)]
 pub(crate) struct Sentinel {
     pub(super) sentinels: Vec<ConnectionInfo>,
@@ -30,10 +28,11 @@ impl Sentinel {
         let settings = self.sentinels[0].redis_settings();
         let uses_tls = matches!(addresses[0], ConnectionAddr::TcpTls { .. });
 
+        let tcp = TcpSettings::default().set_nodelay(true);
         let mut builder =
             SentinelClientBuilder::new(addresses, &self.master, SentinelServerType::Master)?
-                .set_client_to_redis_tcp_settings(without_delay(&TcpSettings::default()))
-                .set_client_to_sentinel_tcp_settings(without_delay(&TcpSettings::default()));
+                .set_client_to_redis_tcp_settings(tcp.clone())
+                .set_client_to_sentinel_tcp_settings(tcp);
         if let Some(username) = settings.username() {
             builder = builder.set_client_to_sentinel_username(username);
         }

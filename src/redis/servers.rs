@@ -160,7 +160,9 @@ impl RedisServers {
         }
         match self.kind {
             Kind::One(info) => {
-                let settings = without_delay(info.tcp_settings());
+                // Without it a call waits for the acknowledgement of the one before, so that a Redis one
+                // round trip away takes two or three.
+                let settings = info.tcp_settings().clone().set_nodelay(true);
                 let info = info.set_tcp_settings(settings);
                 #[cfg(feature = "tls")]
                 if let Some(certificates) = certificates {
@@ -193,7 +195,7 @@ impl RedisServers {
                     .response_timeout(response_timeout.saturating_mul(4))
                     .overall_response_timeout(None)
                     .connection_timeout(response_timeout.saturating_mul(4).min(STEP_TIMEOUT))
-                    .tcp_settings(without_delay(&TcpSettings::default()))
+                    .tcp_settings(TcpSettings::default().set_nodelay(true))
                     // The client reconnects to a node without an error, and the node may have lost
                     // its data. Only RESP3 reports the disconnection.
                     .use_protocol(redis::ProtocolVersion::RESP3)
@@ -215,12 +217,6 @@ impl RedisServers {
             }
         }
     }
-}
-
-/// Sets `TCP_NODELAY`: without it a call waits for the acknowledgement of the one before, so that a
-/// Redis one round trip away takes two or three.
-pub(super) fn without_delay(settings: &TcpSettings) -> TcpSettings {
-    settings.clone().set_nodelay(true)
 }
 
 impl fmt::Debug for RedisServers {

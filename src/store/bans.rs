@@ -21,6 +21,13 @@ impl Ban {
         self.remaining
     }
 
+    /// Returns whether the call of [`Bans::impose`](crate::Bans::impose) that returned it has imposed the ban
+    /// or made it longer.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
     /// Returns the reason: `strikes`, or the reason passed to [`Bans::impose`](crate::Bans::impose).
     #[must_use]
     pub fn reason(&self) -> &str {

@@ -8,8 +8,6 @@ mod explain;
 mod local;
 mod room;
 mod shard;
-#[cfg(any(feature = "storm", feature = "moderation"))]
-mod tables;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,18 +20,13 @@ use tokio::time::Instant;
 
 use self::bytes::ReportedBytes;
 use self::shard::{Locked, Shard};
-#[cfg(any(feature = "storm", feature = "moderation"))]
-use self::tables::Tables;
-use super::expiring::ExpiringMap;
-#[cfg(any(feature = "storm", feature = "moderation"))]
-use super::expiring::ExpiringValue;
 use super::fill::Fill;
 use super::slots::{SHARDS, shard_of};
 use super::{Ban, BanCursor, BanPage, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::policy::Policy;
 use crate::telemetry::Filled;
-use crate::window::{BanRecord, Check, Explanation, LogId, Outcome};
+use crate::window::{Check, Explanation, LogId, Outcome};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
 /// How many expired logs an admission drops at most in each of its shards. Most admissions create at
@@ -63,15 +56,15 @@ const DROPPED_PER_ADMISSION: usize = 2;
 #[derive(Clone)]
 pub struct MemoryStore(Arc<Inner>);
 
-// Concurrency. Locks are taken in this order: `sweep`, then shards in ascending order, then the map of
-// `ban_records`. A check locks the shards of all its logs before it reads the clock, so it is atomic,
-// and the timestamps of a log never step back.
+// Concurrency. Locks are taken in this order: `sweep`, then shards in ascending order. A check locks the
+// shards of all its logs before it reads the clock, so it is atomic, and the timestamps of a log never
+// step back.
 //
-// `held` is raised before logs are inserted and lowered after they are removed, so the store never has
-// more logs than its capacity.
+// `held` and `bans` are raised before logs and ban records are inserted and lowered after they are removed,
+// so the store never has more of either than its capacity.
 //
-// `due_us` must not be later than the instant at which any log comes due, or a sweep that would make
-// room is skipped. Each insertion and each cancellation lowers it under the lock of the log's shard.
+// `due_us` must not be later than the instant at which any log or ban record comes due, or a sweep that
+// would make room is skipped. Each insertion and each cancellation lowers it under the lock of the shard.
 // Only a sweep raises it: first to the maximum, then it visits the shards and lowers it to the
 // earliest instant of each. A visit includes the logs that were inserted into its shard before it. A
 // later insertion sees the raised value, because both hold the shard's lock, and lowers it itself.
@@ -86,10 +79,9 @@ struct Inner {
     /// Requests without room and strikes without room that were not reported yet.
     refused: AtomicUsize,
     strikes_lost: AtomicUsize,
-    ban_records: ExpiringMap<BanRecord>,
-    #[cfg(any(feature = "storm", feature = "moderation"))]
-    tables: Tables,
-    /// No log comes due before this instant. Raised only under the lock of `sweep`.
+    /// How many ban records there are.
+    bans: AtomicUsize,
+    /// No log and no ban record comes due before this instant. Raised only under the lock of `sweep`.
     due_us: AtomicU64,
     /// Locked while all shards are swept.
     sweep: Mutex<()>,
@@ -147,19 +139,10 @@ impl MemoryStore {
             reported: ReportedBytes::default(),
             refused: AtomicUsize::new(0),
             strikes_lost: AtomicUsize::new(0),
-            ban_records: ExpiringMap::new(capacity),
-            #[cfg(any(feature = "storm", feature = "moderation"))]
-            tables: Tables::default(),
+            bans: AtomicUsize::new(0),
             due_us: AtomicU64::new(u64::MAX),
             sweep: Mutex::default(),
         }))
-    }
-
-    /// Returns the table of a type of value, which all clones of this store share. Its capacity is that
-    /// of the store, and its budget defaults to 256 MiB.
-    #[cfg(any(feature = "storm", feature = "moderation"))]
-    pub(crate) fn table<V: ExpiringValue + Send + 'static>(&self) -> Arc<ExpiringMap<V>> {
-        self.0.tables.get(self.0.capacity)
     }
 
     /// Returns how many logs the store can hold.
@@ -187,8 +170,10 @@ impl Inner {
         elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
     }
 
+    /// Returns the hash of a log's key, by which its shard is chosen. So all logs and ban records of a key are
+    /// in one shard.
     fn hash(&self, log: &LogId) -> u64 {
-        shard::hash(&self.hasher, &log.policy, log.key.as_bytes())
+        self.hasher.hash_one(log.key.as_bytes())
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
@@ -211,11 +196,6 @@ impl Inner {
         let shards = shards.into_iter().map(|shard| (shard, self.lock(shard))).collect();
         Locked { hashes, shards }
     }
-}
-
-/// Returns the map key of a ban record. The zero byte separates its parts: no log name has one.
-fn ban_record_key(policy: &Policy, key: &[u8]) -> Vec<u8> {
-    [policy.base_name().as_bytes(), b"\0", key].concat()
 }
 
 impl MemoryStore {

@@ -139,12 +139,6 @@ impl RedisStore {
         Self::builder().connect_lazy(servers)
     }
 
-    /// Returns the client, with which other parts of the crate keep their data in Redis.
-    #[cfg(any(feature = "storm", feature = "moderation"))]
-    pub(crate) fn client(&self) -> &Client {
-        &self.0.client
-    }
-
     /// Returns a handle for the application's own commands on the connection of this store.
     #[cfg(feature = "redis-commands")]
     #[must_use]

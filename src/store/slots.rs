@@ -137,11 +137,6 @@ impl<T: Hashed> Slots<T> {
             + self.by_hash.allocation_size()
             + self.due.capacity() * size_of::<Due>()
     }
-
-    #[cfg(test)]
-    pub(super) fn due_entries(&self) -> usize {
-        self.due.len()
-    }
 }
 
 impl<T> Index<u32> for Slots<T> {
@@ -155,5 +150,32 @@ impl<T> Index<u32> for Slots<T> {
 impl<T> IndexMut<u32> for Slots<T> {
     fn index_mut(&mut self, slot: u32) -> &mut T {
         &mut self.slots[slot as usize].value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Value(u64);
+
+    impl Hashed for Value {
+        fn hash(&self, hasher: &RandomState) -> u64 {
+            hasher.hash_one(self.0)
+        }
+    }
+
+    #[test]
+    fn stale_due_entries_are_removed() {
+        let (mut slots, hasher) = (Slots::<Value>::default(), RandomState::new());
+        for at_us in 0..10_000 {
+            let hash = hasher.hash_one(1_u64);
+            let slot = slots.insert(hash, Value(1), 1_000_000 + at_us, &hasher);
+            slots.set_due(slot, 2_000_000 + at_us);
+            assert_eq!(slots.find(hash, |it| it.0 == 1), Some(slot));
+            slots.remove(hash, slot);
+        }
+        assert!(slots.due.len() < 200, "{} entries are left", slots.due.len());
+        assert_eq!(slots.take_due(u64::MAX), None);
     }
 }

@@ -67,18 +67,6 @@ const COUNTERS: &[(&str, &str)] = &[
         "sliding_window_write_back_lost_total",
         "Requests of an outage that expired before they could be written back to Redis.",
     ),
-    ("sliding_window_storms_total", "Starts and ends of storms."),
-    (
-        "sliding_window_storm_alerts_shed_total",
-        "Starts and ends of storms that were dropped because too many waited for the hook.",
-    ),
-    ("sliding_window_storm_alert_panics_total", "Panics of the hook for storm events."),
-    ("sliding_window_mutes_total", "Mutes that were imposed or lengthened."),
-    ("sliding_window_mute_hook_panics_total", "Panics of the hook for mutes."),
-    (
-        "sliding_window_mute_events_lost_total",
-        "Lost replies to mute requests that are not queried again.",
-    ),
 ];
 
 const GAUGES: &[(&str, Unit, &str)] = &[

@@ -57,7 +57,7 @@ async fn earlier_caller_is_first_if_it_joins_later() {
     let [early, late] = [waiting.ticket(), waiting.ticket()];
     let join = |ticket| {
         let (log, waiter) = (denied.check().logs[0].clone(), Waiter::new(1, None));
-        waiting.join(log, ticket, waiter, Some(denied.clone())).ok().unwrap()
+        waiting.join(log, ticket, waiter, Some(denied.clone())).unwrap()
     };
     let late = join(late);
     assert!(matches!(late.turn(), Turn::Wait(Some(_))), "it is alone");
@@ -79,10 +79,10 @@ async fn later_waiter_bounds_no_earlier_caller() {
     let log = || in_60_s.as_ref().unwrap().check().logs[0].clone();
     let [early, late] = [waiting.ticket(), waiting.ticket()];
     let waiter = Waiter::new(4, None);
-    let late = waiting.join(log(), late, waiter, in_60_s.clone()).ok().unwrap();
+    let late = waiting.join(log(), late, waiter, in_60_s.clone()).unwrap();
     let deadline = Instant::now() + Duration::from_secs(55);
     let waiter = Waiter::new(1, Some(deadline));
-    let early = waiting.join(log(), early, waiter, in_50_s).ok().expect("room in time");
+    let early = waiting.join(log(), early, waiter, in_50_s).expect("room in time");
     assert!(matches!((early.turn(), late.turn()), (Turn::Wait(Some(_)), Turn::Wait(None))));
 }
 

@@ -21,9 +21,10 @@ fn fed(program: &str, arguments: &[&str], input: &str) -> (Option<i32>, Vec<Stri
 
 #[test]
 fn every_example_is_short_and_has_help() {
-    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+    let directories = ["/examples", "/crates/message-storm/examples"]
+        .map(|it| std::fs::read_dir(env!("CARGO_MANIFEST_DIR").to_owned() + it).unwrap());
     let mut count = 0;
-    for entry in std::fs::read_dir(directory).unwrap() {
+    for entry in directories.into_iter().flatten() {
         let path = entry.unwrap().path();
         let Some(name) = path.file_name().unwrap().to_str().unwrap().strip_suffix(".rs") else {
             continue;

@@ -15,7 +15,7 @@ use test_support::warnings::Warnings;
 use tower::{Layer, ServiceBuilder, service_fn};
 use tower_sliding_window::{
     Bans, FailurePolicy, Limiter, MemoryStore, MissingKey, Policies, Policy, PolicyHandle, Quota,
-    RedisStore, SlidingWindowLayer, StoreError, key, moderation,
+    RedisStore, SlidingWindowLayer, StoreError, key,
 };
 
 fn policy(name: &str) -> Policy {
@@ -203,7 +203,6 @@ fn a_constructor_panics_at_its_caller() {
         "empty" in SlidingWindowLayer::new(empty(), by(), store());
         "empty" in SlidingWindowLayer::new(ONE, by(), store()).rule(empty(), by());
         "`prefix` has a brace" in RedisStore::builder().prefix("a{b}");
-        "count" in moderation::Rule::new(moderation::Counted::Events, ONE, SECOND);
     };
     for (name, part, act) in cases {
         let (file, message) = panic_of(act);

@@ -3,20 +3,12 @@
 use std::time::Duration;
 
 use test_support::Redis;
-use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor};
-use tower_sliding_window::storm::StormDetector;
 use tower_sliding_window::{Bans, Limiter, Policy, Quota};
-use uuid::Uuid;
 
 /// A figure on Redis 6.2 to 8.0, which is the guide's, on Valkey 8 and on Valkey 9: in bytes where
 /// nothing else is said.
 type Figure = [f64; 3];
 
-/// Logs of 1, 100 and 1,000 messages.
-const STORM_LOGS: [Figure; 3] =
-    [[168.0, 80.0, 144.0], [5_224.0, 5_140.0, 5_200.0], [134_000.0, 119_000.0, 104_000.0]];
-const STORM_STATE: Figure = [220.0, 128.0, 192.0];
-const FIVE_PEERS: Figure = [200.0, 144.0, 192.0];
 const BAN: Figure = [120.0, 64.0, 96.0];
 /// How many times as much an entry takes above 128 entries.
 const DEARER: Figure = [4.0, 3.3, 2.8];
@@ -83,45 +75,10 @@ fn guide_says(texts: &[&str]) {
 }
 
 #[tokio::test]
-async fn what_storms_take() {
-    let redis = Redis::start().await;
-    let server = server(&redis).await;
-    let detector = StormDetector::new(Quota::per_minute(100), redis.store().await);
-    let mut recorded = 0;
-    let rows = [
-        (1, ["| 1 message |", "168"]),
-        (100, ["| 100 messages |", "5,224"]),
-        (1000, ["| 1,000 messages, the default cap", "134,000"]),
-    ];
-    for ((count, row), figure) in rows.into_iter().zip(STORM_LOGS) {
-        while recorded < count {
-            detector.record("group-7", Uuid::new_v4().to_string()).await.unwrap();
-            recorded += 1;
-        }
-        let bytes = memory(&redis, "storm:log").await;
-        assert!(about(bytes, figure[server]), "{count} messages take {bytes} bytes");
-        guide_says(&row);
-    }
-    let state = memory(&redis, "storm:state").await;
-    assert!(about(state, STORM_STATE[server]), "{state}");
-    guide_says(&["storm takes 220 bytes more"]);
-}
-
-#[tokio::test]
-async fn what_senders_and_bans_take() {
+async fn what_bans_take() {
     let redis = Redis::start().await;
     let server = server(&redis).await;
     let store = redis.store().await;
-    let rule: Rule = "peers 9/5m mute 48h".parse().unwrap();
-    let monitor = SpeechMonitor::new([rule], store.clone());
-    for peer in 0..5 {
-        let message = Message::from("alice").to(format!("stranger-{peer}")).text("hello");
-        assert!(monitor.check(&message).await.unwrap().is_delivered());
-    }
-    let peers = memory(&redis, "speech:peers").await;
-    assert!(about(peers, FIVE_PEERS[server]), "{peers}");
-    guide_says(&["Five peers take 200 bytes"]);
-
     let penalty = "3/10m:1m,1h,24h".parse().unwrap();
     let policy = Policy::new("user").quota(Quota::per_minute(5)).penalty(penalty);
     Bans::new(policy, store).impose("bob", Duration::from_secs(60), "spam").await.unwrap();

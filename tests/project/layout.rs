@@ -10,14 +10,14 @@ use crate::root;
 
 /// The folders and files of `src`, each of which may use those of an earlier row.
 const LAYERS: &[&[&str]] = &[
-    &["time", "telemetry", "quota", "failure", "hook", "contract_tests"],
+    &["time", "telemetry", "quota", "failure"],
     &["error"],
     &["key", "policy"],
     &["window"],
     &["redis"],
     &["store", "offenders"],
     &["waiting"],
-    &["limiter", "bans", "http", "overrides", "storm", "moderation"],
+    &["limiter", "bans", "http", "overrides"],
     &["text_form"],
 ];
 

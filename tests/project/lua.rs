@@ -52,7 +52,7 @@ impl Slot {
 }
 
 fn scripts() -> Vec<Script> {
-    let paths = ["lua", "examples"].map(|folder| files(&root().join(folder), "lua")).concat();
+    let paths = ["lua", "crates", "examples"].map(|it| files(&root().join(it), "lua")).concat();
     assert!(paths.len() >= 11, "the scripts are found");
     paths.into_iter().map(read).collect()
 }
@@ -292,12 +292,12 @@ fn code_keeps_to_the_conventions() {
 
 #[test]
 fn every_script_is_included_by_the_code() {
-    for folder in ["lua", "examples"] {
+    for folder in ["lua", "crates", "examples"] {
         let code = if folder == "lua" { "src" } else { folder };
         let code = files(&root().join(code), "rs");
         let code = code.iter().map(|path| fs::read_to_string(path).unwrap()).collect::<String>();
         for path in files(&root().join(folder), "lua") {
-            // `src/redis/scripts.rs` names a file below `lua/`, an example the file beside it.
+            // `src/redis/scripts.rs` names a file below `lua/`, other code the file by its own name.
             let from =
                 if folder == "lua" { root().join(folder) } else { path.parent().unwrap().into() };
             let name = path.strip_prefix(&from).unwrap().display().to_string();

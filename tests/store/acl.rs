@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use test_support::acl::{May, make_user};
 use test_support::{Cluster, Redis};
-use tower_sliding_window::moderation::{Message, Rule, SpeechMonitor};
 use tower_sliding_window::store::RedisServers;
-use tower_sliding_window::storm::{StormDetector, StormRule};
 use tower_sliding_window::{Bans, FailurePolicy, Limiter, Policy, Quota, RedisStore};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -33,20 +31,6 @@ async fn all_but_the_list(store: &RedisStore) {
     assert!(bans.get("alice").await.unwrap().is_some(), "the one strike was a ban");
     assert!(bans.lift("alice").await.unwrap());
     bans.impose("bob", MINUTE, "spam").await.unwrap();
-
-    let storms = StormDetector::new(StormRule::new(Quota::per_minute(1)), store.clone());
-    storms.record("lobby", "1").await.unwrap();
-    assert!(storms.record("lobby", "2").await.unwrap().storm().is_some());
-    assert!(storms.peek("lobby").await.unwrap().storm().is_some());
-    storms.profile("lobby", MINUTE).await.unwrap();
-
-    let rule: Rule = "similar 2/1m 90% mute 1h".parse().unwrap();
-    let monitor = SpeechMonitor::new([rule], store.clone());
-    for _ in 0..2 {
-        let _ = monitor.check(&Message::from("mallory").text("cheap gold")).await.unwrap();
-    }
-    assert!(monitor.mute_of("mallory").await.unwrap().is_some());
-    monitor.unmute("mallory").await.unwrap();
 }
 
 #[tokio::test]

@@ -11,10 +11,10 @@ use example_support::admin::{PageQuery, no_page, page};
 use example_support::body::WholeBody;
 use example_support::flags::penalty_length;
 use example_support::problem::{Problem, whole_seconds};
-use humantime::format_rfc3339_seconds;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tower_sliding_window::moderation::{Mute, SpeechMonitor};
+use speech_monitor::{Mute, SpeechMonitor};
+use tower_sliding_window::Key;
 
 use crate::chat::Chat;
 use crate::routes::Named;
@@ -39,18 +39,15 @@ async fn list(
 ) -> Result<Json<Value>, Problem> {
     let (cursor, limit) = PageQuery::read(query, LARGEST_PAGE)?;
     let mutes = monitor.mutes(cursor, limit).await;
-    let found = mutes.map_err(|error| no_page(error, "/admin/mutes/{user}"))?;
-    let rows = found.mutes.iter();
-    let rows = rows.map(|(user, mute)| shown(&String::from_utf8_lossy(user.as_bytes()), mute));
-    Ok(page("mutes", rows.collect(), found.next))
+    let (mutes, next) = mutes.map_err(|error| no_page(error, "/admin/mutes/{user}"))?;
+    let row = |(user, mute): &(Key, Mute)| shown(&String::from_utf8_lossy(user.as_bytes()), mute);
+    Ok(page("mutes", mutes.iter().map(row).collect(), next))
 }
 
 fn shown(user: &str, mute: &Mute) -> Value {
     json!({
         "user": user,
-        "rule": mute.rule().to_string(),
-        "reason": mute.reason().to_string(),
-        "until": format_rfc3339_seconds(mute.until()).to_string(),
+        "reason": mute.reason(),
         "remaining_seconds": whole_seconds(mute.remaining()),
     })
 }

@@ -2,32 +2,30 @@
 //! level debug only; the webhook gets them.
 
 use example_support::logs::Throttle;
+use example_support::problem::whole_seconds;
 use example_support::webhook::{Webhook, plain};
-use humantime::format_rfc3339_seconds;
+use message_storm::StormEvent;
 use serde_json::json;
-use tower_sliding_window::moderation::MuteEvent;
-use tower_sliding_window::storm::StormEvent;
+use speech_monitor::MuteEvent;
 
 /// Returns a hook for mutes.
 pub(crate) fn of_mutes(webhook: Webhook) -> impl Fn(&MuteEvent) + Send + Sync {
     static MUTED: Throttle = Throttle::new();
     move |event| {
-        let (mute, lengthened) = (event.mute.clone(), event.lengthened);
         let user = String::from_utf8_lossy(event.sender.as_bytes()).into_owned();
-        let (rule, reason) = (mute.rule().to_string(), mute.reason().to_string());
-        let until = format_rfc3339_seconds(mute.until()).to_string();
+        let (reason, lengthened) = (event.mute.reason().to_owned(), event.lengthened);
+        let seconds = whole_seconds(event.mute.remaining());
         webhook.send(&json!({
-            "text": plain(&format!("{user:?} is muted until {until}: {reason}")),
+            "text": plain(&format!("{user:?} is muted for {seconds} s: {reason}")),
             "alert": "mute",
             "user": user,
-            "rule": rule,
             "reason": reason,
-            "until": until,
+            "remaining_seconds": seconds,
             "lengthened": lengthened,
         }));
         MUTED.log(move |times| {
-            tracing::info!(rule, reason, lengthened, times, "audit: muted");
-            tracing::debug!(?user, rule, "audit: muted");
+            tracing::info!(reason, lengthened, times, "audit: muted");
+            tracing::debug!(?user, reason, "audit: muted");
         });
     }
 }
@@ -36,6 +34,7 @@ pub(crate) fn of_mutes(webhook: Webhook) -> impl Fn(&MuteEvent) + Send + Sync {
 pub(crate) fn of_storms(webhook: Webhook) -> impl Fn(&StormEvent) + Send + Sync {
     move |event| {
         let room = String::from_utf8_lossy(event.group().as_bytes());
+        let is_start = matches!(event, StormEvent::Started { .. });
         let what = match event {
             StormEvent::Started { count, threshold, .. } => {
                 format!("has a storm: {count} messages, more than {threshold}")
@@ -48,7 +47,7 @@ pub(crate) fn of_storms(webhook: Webhook) -> impl Fn(&StormEvent) + Send + Sync 
         tracing::warn!(?room, "audit: the room {what}");
         webhook.send(&json!({
             "text": plain(&format!("the room {room:?} {what}")),
-            "alert": if event.is_start() { "storm" } else { "storm over" },
+            "alert": if is_start { "storm" } else { "storm over" },
             "room": room,
         }));
     }

@@ -6,7 +6,7 @@ use clap::Parser;
 use example_support::admin::AdminFlags;
 use example_support::flags::{ListenFlags, RedisFlags, span};
 use example_support::webhook::WebhookFlags;
-use tower_sliding_window::moderation::Rule;
+use speech_monitor::Rule;
 use tower_sliding_window::{Policy, Quota};
 
 use crate::routes::name;

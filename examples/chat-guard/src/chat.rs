@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use example_support::lock;
 use example_support::logs::Throttle;
+use message_storm::StormDetector;
 use serde::Serialize;
 use serde_json::{Value, json};
+use speech_monitor::{Message, SpeechMonitor};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tower_sliding_window::moderation::{Message, SpeechMonitor};
-use tower_sliding_window::storm::StormDetector;
 
 /// How many messages are checked at the same time.
 const LANES: usize = 16;

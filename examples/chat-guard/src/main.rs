@@ -25,10 +25,9 @@ use example_support::admin::Admin;
 use example_support::program::exit_code;
 use example_support::server::Server;
 use example_support::webhook::Webhook;
+use message_storm::StormDetector;
+use speech_monitor::SpeechMonitor;
 use tokio::time::timeout;
-use tower_sliding_window::MemoryStore;
-use tower_sliding_window::moderation::SpeechMonitor;
-use tower_sliding_window::storm::StormDetector;
 
 use crate::args::Args;
 use crate::chat::Chat;
@@ -49,13 +48,12 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let (monitor, storms) = match args.redis.connect().await? {
         Some(redis) => {
             tracing::info!(addresses = %redis.addresses, "mutes are kept in Redis");
-            let monitor = SpeechMonitor::new(rules, redis.store.clone());
-            (monitor, StormDetector::try_new(storm, redis.store)?)
+            let storms = StormDetector::try_on_redis(storm, &redis.store)?;
+            (SpeechMonitor::on_redis(rules, &redis.store), storms)
         }
         None => {
             tracing::info!("mutes are kept in this process");
-            let store = MemoryStore::new();
-            (SpeechMonitor::new(rules, store.clone()), StormDetector::try_new(storm, store)?)
+            (SpeechMonitor::in_process(rules), StormDetector::try_in_process(storm)?)
         }
     };
     let monitor = monitor.exempt(&args.exempt).first_mutes(args.first_mutes);

@@ -78,6 +78,10 @@ async fn mute(server: &Server, user: &str) -> Option<Value> {
     (answer.status == 200).then(|| answer.json())
 }
 
+fn has_reason(muted: &Value, start: &str) -> bool {
+    muted["reason"].as_str().unwrap().starts_with(start)
+}
+
 /// Takes alerts on a port of its own. Returns the URL, and what it has taken.
 async fn webhook() -> (String, Arc<Mutex<Vec<Value>>>) {
     let alerts = Arc::<Mutex<Vec<Value>>>::default();
@@ -109,7 +113,7 @@ async fn a_mute_is_silent() {
 
         // The third message has muted her for six hours, the fifth for twelve.
         let muted = mute(server, "mallory").await.unwrap();
-        assert_eq!(muted["rule"], "similar 5/300s 90% mute 12h");
+        assert!(has_reason(&muted, "similar 5/300s 90% mute 12h: 5 messages"), "{muted}");
         let left = muted["remaining_seconds"].as_u64().unwrap();
         assert!((12 * 3600 - 60..=12 * 3600).contains(&left), "{muted}");
         assert_eq!(mute(server, "bob").await, None);
@@ -126,7 +130,8 @@ async fn writing_to_many_strangers_mutes() {
             say(server, &format!("/private/peer-{number}"), "mallory", hello).await;
         }
         assert_eq!(mute(server, "alice").await, None, "two friends, however many messages");
-        assert_eq!(mute(server, "mallory").await.unwrap()["rule"], "peers 5/180s mute 24h");
+        let muted = mute(server, "mallory").await.unwrap();
+        assert!(has_reason(&muted, "peers 5/180s mute 24h: "), "{muted}");
         assert_eq!(seen(server, "/private/peer-3", "peer-3").await, ["mallory: o hai there"]);
         assert!(seen(server, "/private/peer-4", "peer-4").await.is_empty());
     })
@@ -143,7 +148,7 @@ async fn an_operator_mutes_lists_and_lifts() {
         }
         assert_eq!(mute(server, "user-0").await, None, "no rule mutes it");
         let muted = admin(server, "PUT", "mutes/user-0", r#"{"for": "1h"}"#).await.json();
-        assert_eq!((&muted["rule"], &muted["user"]), (&"manual mute 1h".into(), &"user-0".into()));
+        assert_eq!((&muted["reason"], &muted["user"]), (&"a manual mute".into(), &"user-0".into()));
         let shorter = admin(server, "PUT", "mutes/user-0", r#"{"for": "1m"}"#).await.json();
         assert!(shorter["remaining_seconds"].as_u64().unwrap() > 3_000, "{shorter}");
         say(server, ROOM, "user-0", "three").await;
@@ -214,8 +219,8 @@ async fn servers_on_one_redis_share_mutes_and_alerts_arrive() {
     }
     for server in &servers {
         assert_eq!(seen(server, ROOM, "bob").await, ["mal\\lory: cheap gold"]);
-        let reason = "3 messages within 60s at 100% similarity";
-        assert_eq!(mute(server, "mal%22lory").await.unwrap()["reason"], reason);
+        let muted = mute(server, "mal%22lory").await.unwrap();
+        assert!(has_reason(&muted, "similar 3/60s 90% mute 6h: "), "{muted}");
     }
     eventually("the alert arrives", async || alerts.lock().unwrap().len() == 1).await;
     let alert = alerts.lock().unwrap()[0].clone();
@@ -238,8 +243,7 @@ async fn a_chat_without_its_redis_goes_on_and_known_mutes_hold() {
         say(&server, ROOM, "bob", "hello").await;
     }
     assert_eq!(seen(&server, ROOM, "carol").await.len(), 2 + 4, "two of mallory, all of bob");
-    assert!(mute(&server, "mallory").await.is_some());
-    let answer = admin(&server, "GET", "mutes/bob", "").await;
+    let answer = admin(&server, "GET", "mutes/mallory", "").await;
     assert!(answer.problem(503).ends_with("#temporary-reduced-capacity"));
     assert!(stop(server).contains("without a check"));
 }

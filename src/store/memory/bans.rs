@@ -1,18 +1,52 @@
-//! The bans of a [`MemoryStore`].
+//! The ban records of a [`MemoryStore`]. Those of a key are in the shard of its logs.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{MemoryStore, ban_record_key};
+use ahash::RandomState;
+use smallvec::SmallVec;
+
+use super::shard::Shard;
+use super::{Inner, MemoryStore};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Penalty, Policy};
-use crate::store::expiring::{ExpiringValue, Keep};
+use crate::store::slots::{Hashed, SHARDS};
 use crate::store::{Ban, BanCursor, BanPage};
 use crate::time::micros;
 use crate::window::{BanRecord, LogId};
 
-impl ExpiringValue for BanRecord {}
+/// How many slots a page of bans reads at most.
+const SLOTS_PER_PAGE: usize = 100_000;
+
+/// The ban record of a key under the policies of one name.
+pub(super) struct StoredBan {
+    policy: Arc<Policy>,
+    key: SmallVec<[u8; 24]>,
+    record: BanRecord,
+    pub(super) expires_us: u64,
+}
+
+impl StoredBan {
+    fn is(&self, log: &LogId) -> bool {
+        self.key[..] == *log.key.as_bytes() && self.policy.base_name() == log.policy.base_name()
+    }
+}
+
+impl Hashed for StoredBan {
+    fn hash(&self, hasher: &RandomState) -> u64 {
+        hasher.hash_one(&self.key[..])
+    }
+}
+
+impl Shard {
+    /// Returns the ban record of a key, unless it has expired. `hash` is that of the key.
+    pub(super) fn ban(&self, hash: u64, log: &LogId, now_us: u64) -> Option<&BanRecord> {
+        let stored = &self.bans[self.bans.find(hash, |stored| stored.is(log))?];
+        (stored.expires_us > now_us).then_some(&stored.record)
+    }
+}
 
 fn ban(record: &BanRecord, now_us: u64, is_new: bool) -> Option<Ban> {
     let wait_us = record.wait_us(now_us);
@@ -20,33 +54,82 @@ fn ban(record: &BanRecord, now_us: u64, is_new: bool) -> Option<Ban> {
     (wait_us > 0).then(|| Ban { remaining, reason: record.reason.clone(), is_new })
 }
 
-/// Returns how long to keep a record: never shorter than before, because another penalty may count its
-/// strikes for longer.
-pub(super) fn keep(record: &BanRecord, now_us: u64, penalty: Option<&Penalty>) -> Keep {
-    let expires_us = penalty.map_or(record.until_us, |penalty| record.expires_us(penalty));
+/// Returns until when to keep a record.
+fn expires_us(record: &BanRecord, penalty: Option<&Penalty>) -> u64 {
     match *record == BanRecord::default() {
-        true => Keep::Not,
-        false => Keep::AtLeastUntil(expires_us.max(now_us)),
+        true => 0,
+        false => penalty.map_or(record.until_us, |penalty| record.expires_us(penalty)),
+    }
+}
+
+impl Inner {
+    /// Changes the ban record of a key, which is a default one if there is none. `hash` is that of the key.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Full`] if there is no room for the record. Nothing is kept then.
+    pub(super) fn change_ban<T>(
+        &self,
+        shard: &mut Shard,
+        hash: u64,
+        log: &LogId,
+        now_us: u64,
+        change: impl FnOnce(&mut BanRecord) -> T,
+    ) -> Result<T, StoreError> {
+        let penalty = log.policy.get_penalty();
+        if let Some(slot) = shard.bans.find(hash, |stored| stored.is(log)) {
+            let stored = &mut shard.bans[slot];
+            if stored.expires_us <= now_us {
+                stored.record = BanRecord::default();
+            }
+            let result = change(&mut stored.record);
+            // Never sooner than before, because another penalty may count its strikes for longer.
+            stored.expires_us = stored.expires_us.max(expires_us(&stored.record, penalty));
+            if stored.record == BanRecord::default() {
+                shard.bans.remove(hash, slot);
+                self.bans.fetch_sub(1, Ordering::Relaxed);
+            }
+            return Ok(result);
+        }
+        let mut record = BanRecord::default();
+        let result = change(&mut record);
+        let expires_us = expires_us(&record, penalty);
+        if expires_us > now_us {
+            let grown = |bans: usize| (bans < self.capacity).then_some(bans + 1);
+            if self.bans.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_err() {
+                return Err(StoreError::Full { capacity: self.capacity });
+            }
+            let (policy, key) = (log.policy.clone(), SmallVec::from_slice(log.key.as_bytes()));
+            let stored = StoredBan { policy, key, record, expires_us };
+            shard.bans.insert(hash, stored, expires_us, &self.hasher);
+            self.note_due(expires_us);
+        }
+        Ok(result)
     }
 }
 
 impl MemoryStore {
+    /// Changes the ban record of a log's key. If there is no room, expired records make some.
     pub(super) fn with_ban_record<T>(
         &self,
         log: &LogId,
         change: impl Fn(&mut BanRecord, u64) -> T,
     ) -> Result<T, StoreError> {
-        let key = ban_record_key(&log.policy, log.key.as_bytes());
-        self.0.ban_records.update(&key, |record, now_us| {
-            let result = change(record, now_us);
-            (result, keep(record, now_us, log.policy.get_penalty()))
-        })
+        let try_change = || {
+            let (hash, mut shard) = self.0.lock_one(log);
+            let now_us = self.0.now_us();
+            self.0.change_ban(&mut shard, hash, log, now_us, |record| change(record, now_us))
+        };
+        match try_change() {
+            Err(StoreError::Full { .. }) if self.0.make_room() => try_change(),
+            result => result,
+        }
     }
 
     pub(super) fn ban_of(&self, log: &LogId) -> Option<Ban> {
-        let key = ban_record_key(&log.policy, log.key.as_bytes());
-        let read = |record: &BanRecord, now_us: u64| ban(record, now_us, false);
-        self.0.ban_records.read(&key, read).flatten()
+        let (hash, shard) = self.0.lock_one(log);
+        let now_us = self.0.now_us();
+        ban(shard.ban(hash, log, now_us)?, now_us, false)
     }
 
     pub(super) fn impose_ban(
@@ -65,7 +148,7 @@ impl MemoryStore {
 
     /// Deletes the ban record of a log's key. Returns whether there was any.
     pub(in crate::store) fn lift_ban(&self, log: &LogId) -> bool {
-        if self.0.ban_records.is_empty() {
+        if self.0.bans.load(Ordering::Relaxed) == 0 {
             return false;
         }
         let lift = |record: &mut BanRecord, _: u64| std::mem::take(record) != BanRecord::default();
@@ -79,12 +162,128 @@ impl MemoryStore {
         cursor: BanCursor,
         count: usize,
     ) -> BanPage {
-        let prefix = ban_record_key(policy, b"");
-        let read = |key: &[u8], record: &BanRecord, now_us: u64| {
-            let key = key.strip_prefix(&prefix[..])?;
-            Some((Key::from_stored(key), ban(record, now_us, false)?))
+        // A position is the number of the shard, and in the low half that of the slot, which a record keeps.
+        let first_shard = usize::try_from(cursor.position() >> 32).unwrap_or(SHARDS);
+        let mut first_slot = cursor.position() as u32;
+        let (mut found, mut visited) = (Vec::new(), 0);
+        for number in first_shard..SHARDS {
+            let shard = self.0.lock(number);
+            let now_us = self.0.now_us();
+            for slot in first_slot..shard.bans.end() {
+                if found.len() >= count.max(1) || visited >= SLOTS_PER_PAGE {
+                    let position = (number as u64) << 32 | u64::from(slot);
+                    return BanPage::new(found, Some(BanCursor::new(position)));
+                }
+                visited += 1;
+                let is_it = |stored: &&StoredBan| stored.policy.base_name() == policy.base_name();
+                let Some(stored) = shard.bans.get(slot).filter(is_it) else { continue };
+                let live = ban(&stored.record, now_us, false);
+                found.extend(live.map(|ban| (Key::from_stored(&stored.key), ban)));
+            }
+            first_slot = 0;
+        }
+        BanPage::new(found, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{Bans, Limiter, Quota};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn policy() -> Policy {
+        Policy::new("user").quota(Quota::per_hour(1)).penalty("1/10m:1m".parse().unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_expired_records_make_room() {
+        let store = MemoryStore::with_capacity(2);
+        let bans = Bans::new(
+            Policy::new("user").quota(Quota::per_hour(1)).penalty(Penalty::manual()),
+            store.clone(),
+        );
+        bans.impose("a", SECOND, "").await.unwrap();
+        bans.impose("b", 2 * SECOND, "").await.unwrap();
+        let full = bans.impose("c", SECOND, "").await.unwrap_err();
+        assert!(matches!(full, StoreError::Full { capacity: 2 }), "{full}");
+        bans.impose("b", 3 * SECOND, "").await.unwrap();
+        tokio::time::advance(SECOND).await;
+        bans.impose("c", SECOND, "").await.unwrap();
+        assert!(bans.get("b").await.unwrap().is_some(), "a live record is not dropped");
+        assert_eq!(
+            (store.0.bans.load(Ordering::Relaxed), bans.list().await.unwrap().len()),
+            (2, 2)
+        );
+        assert!(bans.lift("b").await.unwrap() && bans.lift("c").await.unwrap());
+        assert_eq!(store.0.bans.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn strike_without_room_is_lost_and_expired_records_make_room() {
+        let store = MemoryStore::with_capacity(4);
+        let limiter = Limiter::new(policy(), store.clone());
+        let is_banned = async |key: &str| {
+            assert!(limiter.check(key).await.unwrap().is_admitted());
+            let denied = limiter.check(key).await.unwrap();
+            denied.usage().banned_for().is_some()
         };
-        let (bans, next) = self.0.ban_records.page(cursor.position(), count, read);
-        BanPage::new(bans, next.map(BanCursor::new))
+        for key in ["a", "b", "c"] {
+            assert!(is_banned(key).await);
+        }
+        // The fourth record of four.
+        Bans::new(policy(), store.clone()).impose("z", 2000 * SECOND, "").await.unwrap();
+        assert!(!is_banned("d").await, "it is denied, and its strike is lost");
+        tokio::time::advance(60 * 24 * 3600 * SECOND).await;
+        assert!(is_banned("d").await);
+        assert!(store.0.bans.load(Ordering::Relaxed) <= 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn page_returns_lasting_records_once() {
+        let store = MemoryStore::new();
+        let bans = Bans::new(policy(), store);
+        for number in 0..100_u32 {
+            bans.impose(number, SECOND, "").await.unwrap();
+        }
+        let (mut next, mut read) = (Some(BanCursor::default()), Vec::new());
+        while let Some(cursor) = next {
+            assert!(read.len() < 1_000, "the last page is never read");
+            let page = bans.page(cursor, 7).await.unwrap();
+            read.extend(page.bans.into_iter().map(|(key, _)| key));
+            next = page.next;
+            // Some keys are removed and others inserted between the pages.
+            let gone = read.len() as u32;
+            bans.lift(gone).await.unwrap();
+            bans.impose(1_000 + gone, SECOND, "").await.unwrap();
+        }
+        let lasting: Vec<Key> = (0..100_u32).filter(|it| it % 7 != 0).map(Key::from).collect();
+        let distinct: BTreeSet<&Key> = read.iter().collect();
+        let times = |key: &Key| read.iter().filter(|it| *it == key).count();
+        assert!(lasting.iter().all(|key| times(key) <= 1));
+        assert!(lasting.iter().filter(|key| distinct.contains(key)).count() >= 75);
+    }
+
+    #[test]
+    fn capacity_holds_while_threads_impose_and_read() {
+        for capacity in [1, 5, 10] {
+            let store = MemoryStore::with_capacity(capacity);
+            let impose = |thread: u32, number: u32| {
+                let log = LogId::new(Arc::new(policy()), 1_000 * thread + number);
+                store.impose_ban(&log, 3600 * SECOND, "").is_ok()
+            };
+            let imposed: usize = std::thread::scope(|scope| {
+                let threads = [0, 1, 2, 3].map(|thread| {
+                    scope.spawn(move || (0..10).filter(|it| impose(thread, *it)).count())
+                });
+                let page = store.page_of_bans(&Arc::new(policy()), BanCursor::default(), 100);
+                assert!(page.bans.len() <= capacity);
+                threads.into_iter().map(|it| it.join().unwrap()).sum()
+            });
+            assert_eq!((imposed, store.0.bans.load(Ordering::Relaxed)), (capacity, capacity));
+        }
     }
 }

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::bans::keep;
-use super::shard::{self, Shard};
-use super::{DROPPED_PER_ADMISSION, Inner, ban_record_key};
+use super::shard::{self, Locked, Shard};
+use super::{DROPPED_PER_ADMISSION, Inner};
 use crate::error::StoreError;
-use crate::window::{BanRecord, BanState, Check, Entry, LogId, LogOutcome, Outcome};
+use crate::window::{BanState, Check, Entry, LogId, LogOutcome, Outcome};
 
 impl Inner {
     /// Decides without reporting anything, so that the caller may hold a lock.
@@ -48,7 +47,7 @@ impl Inner {
             }
             return Ok(outcome);
         }
-        self.apply_penalties(check, &mut outcome, record);
+        self.apply_penalties(&mut locked, check, now_us, &mut outcome, record);
         outcome.admitted = outcome.fits();
         if !outcome.admitted || !record || check.cost == 0 {
             return Ok(outcome);
@@ -78,18 +77,25 @@ impl Inner {
 
     /// Sets the ban of each log, and counts a denial by a full quota as a strike if `record` is set.
     ///
-    /// If the map of ban records is full, the strike is lost and the denial stays.
-    fn apply_penalties(&self, check: &Check, outcome: &mut Outcome, record: bool) {
-        for (log, log_outcome) in check.logs.iter().zip(outcome.logs_mut()) {
+    /// If there are as many ban records as there may be, the strike is lost and the denial stays. Expired
+    /// records make room for the next one.
+    fn apply_penalties(
+        &self,
+        locked: &mut Locked<'_>,
+        check: &Check,
+        now_us: u64,
+        outcome: &mut Outcome,
+        record: bool,
+    ) {
+        for (index, log) in check.logs.iter().enumerate() {
             let Some(penalty) = log.policy.get_penalty() else { continue };
-            let full_us = log_outcome.longest_full_window_us(&log.policy);
-            let update = |ban_record: &mut BanRecord, now_us: u64| {
-                let full = (full_us, penalty);
-                let ban = BanState::of(ban_record, now_us, check.id, full, record);
-                (ban, keep(ban_record, now_us, Some(penalty)))
-            };
-            let key = ban_record_key(&log.policy, log.key.as_bytes());
-            match self.ban_records.update(&key, update) {
+            let log_outcome = &mut outcome.logs_mut()[index];
+            let full = (log_outcome.longest_full_window_us(&log.policy), penalty);
+            let (shard, hash) = locked.shard(index);
+            let ban = self.change_ban(shard, hash, log, now_us, |ban_record| {
+                BanState::of(ban_record, now_us, check.id, full, record)
+            });
+            match ban {
                 Ok(ban) => log_outcome.set_ban(ban),
                 Err(_) => {
                     self.strikes_lost.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! How a [`MemoryStore`](super::MemoryStore) explains a log.
 
-use super::{Inner, ban_record_key, shard};
+use super::{Inner, shard};
 use crate::window::{BanRecord, Explanation, LogId, MAX_LISTED};
 
 impl Inner {
@@ -11,11 +11,10 @@ impl Inner {
         let entries = slot.map_or(&shard::EMPTY, |slot| &shard.log(slot).entries);
         let read = |quota| entries.read(now_us, quota, cost, MAX_LISTED);
         let explanation = Explanation::of(log, cost, now_us, read).with_store("memory");
-        drop(shard);
         let Some(penalty) = log.policy.get_penalty() else { return explanation };
-        let key = ban_record_key(&log.policy, log.key.as_bytes());
-        let read = |record: &BanRecord, now_us: u64| record.explain(now_us, penalty);
-        let none = || BanRecord::default().explain(0, penalty);
-        explanation.with_ban(self.ban_records.read(&key, read).unwrap_or_else(none))
+        explanation.with_ban(match shard.ban(hash, log, now_us) {
+            Some(record) => record.explain(now_us, penalty),
+            None => BanRecord::default().explain(0, penalty),
+        })
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{MemoryStore, ban_record_key};
+use super::MemoryStore;
 use crate::error::StoreError;
 use crate::time::micros;
 use crate::window::{Check, LogId, LogOutcome};
@@ -116,16 +116,16 @@ impl MemoryStore {
 
     pub(in crate::store) fn ban_snapshot(&self, log: &LogId) -> Option<BanSnapshot> {
         log.policy.get_penalty()?;
-        let key = ban_record_key(&log.policy, log.key.as_bytes());
-        self.0.ban_records.read(&key, |record, now_us| {
-            let wait_us = record.wait_us(now_us);
-            (wait_us > 0).then(|| BanSnapshot {
-                remaining: Duration::from_micros(wait_us),
-                reason: record.reason.clone(),
-                age: Duration::from_micros(now_us.saturating_sub(record.last_seen_us)),
-                store_timestamp: record.store_timestamp_us.map(Duration::from_micros),
-            })
-        })?
+        let (hash, shard) = self.0.lock_one(log);
+        let now_us = self.0.now_us();
+        let record = shard.ban(hash, log, now_us)?;
+        let wait_us = record.wait_us(now_us);
+        (wait_us > 0).then(|| BanSnapshot {
+            remaining: Duration::from_micros(wait_us),
+            reason: record.reason.clone(),
+            age: Duration::from_micros(now_us.saturating_sub(record.last_seen_us)),
+            store_timestamp: record.store_timestamp_us.map(Duration::from_micros),
+        })
     }
 
     /// Imposes a ban that was seen in Redis, at `store_timestamp` on its clock. If there is no room, it is

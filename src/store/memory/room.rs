@@ -40,8 +40,12 @@ impl Inner {
         for _ in 0..take(&self.refused) {
             telemetry::memory_full();
         }
-        for _ in 0..take(&self.strikes_lost) {
+        let strikes_lost = take(&self.strikes_lost);
+        for _ in 0..strikes_lost {
             telemetry::strike_lost(&StoreError::Full { capacity: self.capacity });
+        }
+        if strikes_lost > 0 {
+            self.make_room();
         }
     }
 
@@ -49,15 +53,15 @@ impl Inner {
     fn report_bytes(&self, held: usize) {
         if self.reported.is_far_from(held) {
             let logs: usize = (0..SHARDS).map(|shard| self.lock(shard).bytes()).sum();
-            self.reported.report(held, logs + self.ban_records.bytes());
+            self.reported.report(held, logs);
         }
     }
 
-    /// Drops all expired logs, and returns whether there may be room now.
+    /// Drops all expired logs and ban records, and returns whether there may be room now.
     ///
     /// In a flood of new keys each request comes here. So it visits the shards, whose locks the other
     /// requests need, only if a log has come due.
-    fn make_room(&self) -> bool {
+    pub(super) fn make_room(&self) -> bool {
         let _sweep = self.sweep.lock().unwrap_or_else(PoisonError::into_inner);
         if self.now_us() < self.due_us.load(Ordering::Relaxed) {
             // Another thread may have made room while this one waited for the lock.
@@ -99,9 +103,12 @@ impl Inner {
     }
 
     pub(super) fn drop_expired(&self, shard: &mut Shard, now_us: u64, most: usize) {
-        let dropped = shard.drop_expired(now_us, most, &self.hasher);
-        if dropped > 0 {
-            self.held.fetch_sub(dropped, Ordering::Relaxed);
+        let (logs, bans) = shard.drop_expired(now_us, most, &self.hasher);
+        if logs > 0 {
+            self.held.fetch_sub(logs, Ordering::Relaxed);
+        }
+        if bans > 0 {
+            self.bans.fetch_sub(bans, Ordering::Relaxed);
         }
     }
 }

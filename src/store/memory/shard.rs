@@ -1,10 +1,11 @@
-//! [`Shard`]: a part of a store's logs.
+//! [`Shard`]: a part of a store's logs and ban records.
 
 use std::sync::{Arc, MutexGuard};
 
 use ahash::RandomState;
 use smallvec::SmallVec;
 
+use super::bans::StoredBan;
 use crate::policy::Policy;
 use crate::store::slots::{Hashed, Slots, shard_of};
 use crate::window::{Entry, Log, LogId};
@@ -51,34 +52,38 @@ fn highest_limit(policy: &Policy) -> u32 {
 
 impl Hashed for StoredLog {
     fn hash(&self, hasher: &RandomState) -> u64 {
-        hash(hasher, &self.policy, &self.key)
+        hash_of_log(hasher.hash_one(&self.key[..]), &self.policy)
     }
 }
 
-/// A part of the logs. A log comes due when it may have expired.
+/// The logs and the ban records of some keys. Each comes due when it may have expired.
 #[derive(Default)]
-pub(super) struct Shard(Slots<StoredLog>);
+pub(super) struct Shard {
+    logs: Slots<StoredLog>,
+    pub(super) bans: Slots<StoredBan>,
+}
 
 impl Shard {
+    /// Returns the slot of a log. `hash` is that of its key.
     pub(super) fn find(&self, hash: u64, log: &LogId) -> Option<u32> {
-        self.0.find(hash, |stored| stored.is(log))
+        self.logs.find(hash_of_log(hash, &log.policy), |stored| stored.is(log))
     }
 
     pub(super) fn log(&self, slot: u32) -> &StoredLog {
-        &self.0[slot]
+        &self.logs[slot]
     }
 
     pub(super) fn log_mut(&mut self, slot: u32) -> &mut StoredLog {
-        &mut self.0[slot]
+        &mut self.logs[slot]
     }
 
     pub(super) fn next_due_us(&self) -> u64 {
-        self.0.next_due_us()
+        self.logs.next_due_us().min(self.bans.next_due_us())
     }
 
     /// Returns when a log comes due. It is not later than the expiry, unless the newest entry was cancelled.
     pub(super) fn due_us(&self, slot: u32) -> u64 {
-        self.0.due_us(slot)
+        self.logs.due_us(slot)
     }
 
     /// Inserts a log whose first entry will be at `at_us`, and returns its slot.
@@ -93,30 +98,31 @@ impl Shard {
         let policy = log.policy.clone();
         let due_us = at_us + policy.retention_us();
         let key = SmallVec::from_slice(log.key.as_bytes());
-        self.0.insert(hash, StoredLog { entries: Log::new(), key, policy, loss }, due_us, hasher)
+        let hash = hash_of_log(hash, &policy);
+        self.logs.insert(hash, StoredLog { entries: Log::new(), key, policy, loss }, due_us, hasher)
     }
 
     /// Sets when a log comes due after it has changed. If its newest entry was removed, that is sooner.
     pub(super) fn set_due(&mut self, slot: u32) {
-        let expires_us = self.0[slot].expires_us();
-        if expires_us < self.0.due_us(slot) {
-            self.0.set_due(slot, expires_us);
+        let expires_us = self.logs[slot].expires_us();
+        if expires_us < self.logs.due_us(slot) {
+            self.logs.set_due(slot, expires_us);
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.logs.len()
     }
 
     /// Returns the size of the tables, without what the logs have on the heap.
     pub(super) fn table_bytes(&self) -> usize {
-        self.0.table_bytes()
+        self.logs.table_bytes() + self.bans.table_bytes()
     }
 
     /// Returns how many of the first logs there are, and how many bytes they have on the heap.
     pub(super) fn sample_heap(&self, most: usize) -> (usize, usize) {
         let key = |stored: &StoredLog| if stored.key.spilled() { stored.key.capacity() } else { 0 };
-        let sample = self.0.iter().take(most);
+        let sample = self.logs.iter().take(most);
         sample.fold((0, 0), |(logs, bytes), (_, stored)| {
             (logs + 1, bytes + key(stored) + stored.entries.heap_bytes())
         })
@@ -124,32 +130,51 @@ impl Shard {
 
     pub(super) fn remove(&mut self, hash: u64, log: &LogId) -> bool {
         let slot = self.find(hash, log);
-        slot.map(|slot| self.0.remove(hash, slot)).is_some()
+        slot.map(|slot| self.logs.remove(hash_of_log(hash, &log.policy), slot)).is_some()
     }
 
-    pub(super) fn drop_expired(&mut self, now_us: u64, most: usize, hasher: &RandomState) -> usize {
-        let mut dropped = 0;
-        while dropped < most
-            && let Some(slot) = self.0.take_due(now_us)
-        {
-            let stored = &self.0[slot];
-            let expires_us = stored.expires_us();
-            if expires_us > now_us {
-                self.0.set_due(slot, expires_us);
-            } else {
-                self.0.remove(stored.hash(hasher), slot);
-                dropped += 1;
-            }
+    /// Drops up to `most` expired logs and as many ban records, and returns how many of each it has dropped.
+    pub(super) fn drop_expired(
+        &mut self,
+        now_us: u64,
+        most: usize,
+        hasher: &RandomState,
+    ) -> (usize, usize) {
+        let Self { logs, bans } = self;
+        let logs = drop_expired(logs, StoredLog::expires_us, now_us, most, hasher);
+        (logs, drop_expired(bans, |ban| ban.expires_us, now_us, most, hasher))
+    }
+}
+
+fn drop_expired<T: Hashed>(
+    slots: &mut Slots<T>,
+    expires_us: impl Fn(&T) -> u64,
+    now_us: u64,
+    most: usize,
+    hasher: &RandomState,
+) -> usize {
+    let mut dropped = 0;
+    while dropped < most
+        && let Some(slot) = slots.take_due(now_us)
+    {
+        let at_us = expires_us(&slots[slot]);
+        if at_us > now_us {
+            slots.set_due(slot, at_us);
+        } else {
+            let hash = slots[slot].hash(hasher);
+            slots.remove(hash, slot);
+            dropped += 1;
         }
-        dropped
     }
+    dropped
 }
 
-pub(super) fn hash(hasher: &RandomState, policy: &Policy, key: &[u8]) -> u64 {
-    hasher.hash_one((policy.log_name_hash(), key))
+/// Returns the hash of a log from that of its key.
+fn hash_of_log(hash: u64, policy: &Policy) -> u64 {
+    hash ^ policy.log_name_hash()
 }
 
-/// The locked shards of some logs, and the hash of each log.
+/// The locked shards of some logs, and the hash of the key of each.
 pub(super) struct Locked<'a> {
     pub(super) hashes: SmallVec<[u64; 2]>,
     /// In ascending order.
@@ -157,7 +182,7 @@ pub(super) struct Locked<'a> {
 }
 
 impl Locked<'_> {
-    /// Returns the shard and the hash of the log of an index.
+    /// Returns the shard of the log of an index, and the hash of its key.
     pub(super) fn shard(&mut self, index: usize) -> (&mut Shard, u64) {
         let hash = self.hashes[index];
         let at = self.shards.partition_point(|(shard, _)| *shard < shard_of(hash));

@@ -1,6 +1,7 @@
 //! A program as a user runs it: a process with flags, input, output, logs and an exit code.
 
 use std::collections::HashMap;
+use std::fs::DirEntry;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
@@ -176,6 +177,15 @@ pub fn target_directory() -> PathBuf {
     test.ancestors().nth(3).expect("target/PROFILE/deps/TEST").to_owned()
 }
 
+/// Returns the crate that has this example.
+fn package_of(example: &str) -> String {
+    let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates");
+    let mut crates = std::fs::read_dir(crates).unwrap().map(|entry| entry.unwrap());
+    let with_example = |it: &DirEntry| it.path().join(format!("examples/{example}.rs")).exists();
+    let name = |it: DirEntry| it.file_name().into_string().unwrap();
+    crates.find(with_example).map_or_else(|| "tower-sliding-window".to_owned(), name)
+}
+
 /// Builds an example now: `cargo test --all-targets` and `--test NAME` do not build it, and one
 /// from an earlier build would be tested in place of the present code.
 fn build(example: &str) -> PathBuf {
@@ -194,7 +204,7 @@ fn build(example: &str) -> PathBuf {
         .args(["build", "--example", example, "--message-format", "json-render-diagnostics"])
         .arg("--profile")
         .arg(profile)
-        .args(["--package", "tower-sliding-window"])
+        .args(["--package", &package_of(example)])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stderr(Stdio::inherit())
         .output()

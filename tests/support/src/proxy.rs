@@ -1,7 +1,7 @@
 //! A TCP proxy that fails on demand in the ways networks do.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -26,8 +26,35 @@ pub enum Fault {
 pub struct Proxy {
     port: u16,
     fault: watch::Sender<Fault>,
-    replies_to_drop: Arc<AtomicUsize>,
-    dropped: Arc<AtomicUsize>,
+    drops: Arc<Drops>,
+}
+
+/// The replies that the proxy drops.
+#[derive(Default)]
+struct Drops {
+    to_drop: AtomicUsize,
+    dropped: AtomicUsize,
+    /// A text in requests whose replies are dropped, and of how many.
+    marked: Mutex<(Vec<u8>, usize)>,
+}
+
+impl Drops {
+    fn see_request(&self, request: &[u8]) {
+        let mut marked = self.marked.lock().unwrap();
+        let (marker, count) = &mut *marked;
+        if *count > 0 && request.windows(marker.len()).any(|it| it == marker) {
+            *count -= 1;
+            self.to_drop.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn drops_reply(&self) -> bool {
+        let one_fewer = |count: usize| count.checked_sub(1);
+        let drops =
+            self.to_drop.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_fewer).is_ok();
+        self.dropped.fetch_add(usize::from(drops), Ordering::SeqCst);
+        drops
+    }
 }
 
 impl Proxy {
@@ -36,9 +63,8 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (fault, faults) = watch::channel(Fault::None);
-        let replies_to_drop = Arc::new(AtomicUsize::new(0));
-        let dropped = Arc::new(AtomicUsize::new(0));
-        let counters = (replies_to_drop.clone(), dropped.clone());
+        let drops = Arc::<Drops>::default();
+        let counters = drops.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", server_port)).await else {
@@ -47,7 +73,7 @@ impl Proxy {
                 tokio::spawn(connection(client, server, faults.clone(), counters.clone()));
             }
         });
-        Self { port, fault, replies_to_drop, dropped }
+        Self { port, fault, drops }
     }
 
     /// Returns the port it listens on.
@@ -68,12 +94,17 @@ impl Proxy {
     /// Lets the server execute the next request, and breaks the connection instead of
     /// passing the reply on; so many times.
     pub fn drop_replies(&self, count: usize) {
-        self.replies_to_drop.fetch_add(count, Ordering::SeqCst);
+        self.drops.to_drop.fetch_add(count, Ordering::SeqCst);
+    }
+
+    /// Does the same with the next requests in which a text occurs.
+    pub fn drop_replies_to(&self, text: &str, count: usize) {
+        *self.drops.marked.lock().unwrap() = (text.as_bytes().to_vec(), count);
     }
 
     /// Returns how many replies were dropped so far.
     pub fn dropped(&self) -> usize {
-        self.dropped.load(Ordering::SeqCst)
+        self.drops.dropped.load(Ordering::SeqCst)
     }
 }
 
@@ -81,7 +112,7 @@ async fn connection(
     client: TcpStream,
     server: TcpStream,
     mut faults: watch::Receiver<Fault>,
-    (to_drop, dropped): (Arc<AtomicUsize>, Arc<AtomicUsize>),
+    drops: Arc<Drops>,
 ) {
     // The network between has no delays of its own.
     client.set_nodelay(true).unwrap();
@@ -89,9 +120,11 @@ async fn connection(
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let mut requests_fault = faults.clone();
+    let seen = drops.clone();
     let requests = async move {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(length @ 1..) = from_client.read(&mut buffer).await {
+            seen.see_request(&buffer[..length]);
             if requests_fault.wait_for(|fault| *fault != Fault::Stall).await.is_err()
                 || to_server.write_all(&buffer[..length]).await.is_err()
             {
@@ -104,9 +137,7 @@ async fn connection(
     let replies = async move {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(length @ 1..) = from_server.read(&mut buffer).await {
-            let one_fewer = |count: usize| count.checked_sub(1);
-            if to_drop.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_fewer).is_ok() {
-                dropped.fetch_add(1, Ordering::SeqCst);
+            if drops.drops_reply() {
                 break;
             }
             if replies_fault.wait_for(|fault| *fault != Fault::Stall).await.is_err() {

@@ -1,0 +1,126 @@
+//! Counts the messages of groups, refuses none, and prints when a storm starts, lasts and ends.
+//!
+//! ```text
+//! cargo run -p message-storm --example message_storm -- --simulate
+//! printf 'lobby\t1\nlobby\t2\nlobby\t3\n' |
+//!   cargo run -p message-storm --example message_storm -- --threshold 2/3s
+//! ```
+
+use std::hash::{BuildHasher, RandomState};
+use std::io::{Write, stderr, stdout};
+use std::time::Duration;
+
+use clap::Parser;
+use example_support::webhook::{Webhook, WebhookFlags, plain};
+use example_support::{flags::span, lines::Lines, logs::Throttle};
+use message_storm::{StormDetector, StormEvent};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::{sync::mpsc, task::JoinSet, time};
+use tower_sliding_window::{Quota, RedisStore};
+
+/// Reads lines GROUP<TAB>MESSAGE-ID and prints when a storm starts, lasts and ends. A message id that
+/// comes twice counts once. At the end of the input it waits for the end of the storms.
+#[derive(Parser)]
+struct Args {
+    #[arg(long, default_value = "100/60s", help = "A storm starts above LIMIT/WINDOW")]
+    threshold: Quota,
+    #[arg(long, default_value = "1h", value_parser = span, help = "Prints this often that it lasts")]
+    remind: Duration,
+    #[arg(long, help = "Needs no input: 50 messages of one group, 150 of another")]
+    simulate: bool,
+    #[arg(long, help = "URL to count with other processes, as redis://127.0.0.1:6379")]
+    redis: Option<String>,
+    #[command(flatten)]
+    webhook: WebhookFlags,
+}
+
+const LINE: &str = "GROUP<TAB>MESSAGE-ID";
+static UNCOUNTED: Throttle = Throttle::new();
+type Error = Box<dyn std::error::Error>;
+
+#[tokio::main]
+async fn main() {
+    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(stderr).init();
+    let result = run(Args::parse()).await.inspect_err(|error| eprintln!("error: {error}"));
+    // A return from here would wait for the next line of the input.
+    std::process::exit(result.is_err().into());
+}
+
+async fn run(args: Args) -> Result<(), Error> {
+    let webhook = Webhook::new(&args.webhook)?;
+    let detector = match args.redis {
+        Some(url) => StormDetector::try_on_redis(args.threshold, &RedisStore::connect(url).await?)?,
+        None => StormDetector::try_in_process(args.threshold)?,
+    };
+    let alerts = webhook.clone();
+    let detector = detector.try_remind_every(args.remind)?.on_event(move |it| tell(it, &alerts));
+    let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let result = tokio::select! {
+        result = record_all(&detector, args.simulate) => result,
+        _ = int.recv() => Ok(()),
+        _ = term.recv() => Ok(()),
+    };
+    detector.flush().await;
+    let _ = time::timeout(Duration::from_secs(10), webhook.flush()).await;
+    result
+}
+
+/// Records up to 64 messages at a time, those of one group in their order.
+async fn record_all(detector: &StormDetector, simulated: bool) -> Result<(), Error> {
+    let (mut lanes, mut tasks, hasher) = (Vec::new(), JoinSet::new(), RandomState::new());
+    for _ in 0..64 {
+        let (lane, mut messages) = mpsc::channel::<(Vec<u8>, Vec<u8>)>(16);
+        lanes.push(lane);
+        let (detector, mut failed) = (detector.clone(), false);
+        tasks.spawn(async move {
+            while let Some((group, id)) = messages.recv().await {
+                // While the store does not answer, the group goes on: nothing is refused.
+                let Err(error) = detector.record(group, id).await else { continue };
+                UNCOUNTED.log(move |n| eprintln!("{n} messages may not be counted: {error}"));
+                failed = true;
+            }
+            failed
+        });
+    }
+    let (mut input, mut numbers) = ((!simulated).then(|| Lines::of_stdin(LINE)), 0..200);
+    while let Some((number, line)) = match &mut input {
+        None => simulate(numbers.next()).await,
+        Some(input) => input.next().await?,
+    } {
+        let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
+            eprintln!("line {number} is skipped: write {LINE}");
+            continue;
+        };
+        let (group, id) = (line[..tab].to_vec(), line[tab + 1..].trim_ascii_end().to_vec());
+        lanes[hasher.hash_one(&group) as usize % 64].send((group, id)).await?;
+    }
+    drop(lanes);
+    let failed = tasks.join_all().await.contains(&true);
+    let (left, window) = (detector.watched(), detector.rule().threshold().window());
+    eprintln!("waiting for the end of {left} storms, up to {window:?} (Ctrl-C stops)");
+    detector.settled().await;
+    if failed { Err("some messages may not be counted".into()) } else { Ok(()) }
+}
+
+async fn simulate(number: Option<u64>) -> Option<(u64, Vec<u8>)> {
+    time::sleep(Duration::from_millis(5)).await;
+    let group = if number? % 4 == 0 { "calm" } else { "stormy" };
+    Some((number?, format!("{group}\t{}-{}", std::process::id(), number?).into_bytes()))
+}
+
+fn tell(event: &StormEvent, webhook: &Webhook) {
+    // Quotes keep the name of a group from forging a line.
+    let group = format!("{:?}", String::from_utf8_lossy(event.group().as_bytes()));
+    let line = match event {
+        StormEvent::Started { count, .. } => format!("start group={group} count={count}"),
+        StormEvent::Ongoing { lasted, .. } => format!("ongoing group={group} lasted={lasted:?}"),
+        StormEvent::Ended { peak, lasted, .. } => {
+            format!("end group={group} peak={peak} lasted={lasted:.1?}")
+        }
+        _ => return,
+    };
+    webhook.send(&serde_json::json!({ "text": plain(&format!("storm {line}")) }));
+    if writeln!(stdout(), "storm {line}").is_err() {
+        std::process::exit(1);
+    }
+}

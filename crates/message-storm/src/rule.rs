@@ -1,0 +1,234 @@
+//! [`StormRule`]: when a storm starts and when it ends.
+
+use std::time::Duration;
+
+use tower_sliding_window::Quota;
+
+/// The highest cap. So many messages of one group take about 100 MB in Redis.
+const MAX_CAP: u32 = 1_000_000;
+/// The lowest default cap.
+const MIN_DEFAULT_CAP: u32 = 1_000;
+/// A hundred years. Every sum of timestamps is an exact integer in a double, the type of a Redis score.
+pub(crate) const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// When a storm starts and when it ends.
+///
+/// A storm starts when the window holds more messages than the threshold's limit, and ends when it
+/// holds fewer than [`ends_below`](Self::ends_below). The distance between the two prevents one storm
+/// after another if the count stays close to one of them.
+///
+/// ```
+/// use std::time::Duration;
+/// use message_storm::StormRule;
+///
+/// let rule = StormRule::new("100/60s".parse()?)
+///     .ends_below(20)
+///     .cool_down(Duration::from_secs(300))
+///     .cap(5_000);
+/// assert_eq!(rule.validate(), Ok(()));
+/// # Ok::<(), tower_sliding_window::ParseQuotaError>(())
+/// ```
+///
+/// With the feature `serde`, a configuration has a rule as a table of `threshold`, which must be there,
+/// `name`, `ends_below`, `cap` and `cool_down`, such as `"5m"`.
+#[must_use]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "document::Document"))]
+pub struct StormRule {
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    name: Option<String>,
+    threshold: Quota,
+    pub(crate) ends_below: u32,
+    pub(crate) cap: u32,
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Duration::is_zero"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "document::write"))]
+    pub(crate) cool_down: Duration,
+}
+
+impl StormRule {
+    /// Creates a rule. A storm starts with more than `threshold.limit()` messages within
+    /// `threshold.window()`.
+    pub fn new(threshold: Quota) -> Self {
+        let limit = threshold.limit();
+        let cap = limit.saturating_mul(10).clamp(MIN_DEFAULT_CAP, MAX_CAP);
+        let ends_below = limit.div_ceil(2);
+        Self { name: None, threshold, ends_below, cap, cool_down: Duration::ZERO }
+    }
+
+    /// Sets the name, which is part of the groups' names in Redis: 1 to 64 characters of
+    /// `A-Z a-z 0-9 _ . -`.
+    ///
+    /// Defaults to `default`. Detectors on one Redis whose rules have the same name share groups and
+    /// storms, and should have equal rules. Detectors without a name share them if they have the same
+    /// threshold.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Sets the count below which a storm ends, from 1 to the threshold's limit. Defaults to half of
+    /// the limit, rounded up.
+    pub fn ends_below(mut self, count: u32) -> Self {
+        self.ends_below = count;
+        self
+    }
+
+    /// Sets how many messages of a group are kept, the newest. The count stops there. The cap must be
+    /// above the threshold's limit and at most a million. Defaults to ten times the limit, but at least
+    /// 1,000 and at most a million.
+    pub fn cap(mut self, messages: u32) -> Self {
+        self.cap = messages;
+        self
+    }
+
+    /// Sets how long after the end of a storm no other starts. Defaults to zero.
+    ///
+    /// If the count is above the threshold when the cool-down is over, a storm starts then.
+    pub fn cool_down(mut self, pause: Duration) -> Self {
+        self.cool_down = pause;
+        self
+    }
+
+    /// Checks whether the rule is valid.
+    ///
+    /// # Errors
+    ///
+    /// A [`StormRuleError`] that names the invalid part.
+    pub fn validate(&self) -> Result<(), StormRuleError> {
+        let (name, limit) = (self.name(), self.threshold.limit());
+        let (ends_below, cap) = (self.ends_below, self.cap);
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+        if !(1..=64).contains(&name.len()) || !name.bytes().all(is_allowed) {
+            return Err(StormRuleError::Name { name: name.to_owned() });
+        }
+        if !(1..=limit).contains(&ends_below) {
+            return Err(StormRuleError::EndsBelow { ends_below, limit });
+        }
+        if cap > MAX_CAP || cap <= limit {
+            return Err(StormRuleError::Cap { cap, limit, highest: MAX_CAP });
+        }
+        if self.cool_down > LONGEST {
+            return Err(StormRuleError::CoolDown);
+        }
+        Ok(())
+    }
+
+    /// Returns the name, or `default` if the rule has none.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or("default")
+    }
+
+    /// Returns the count above which a storm starts, and its window.
+    pub const fn threshold(&self) -> Quota {
+        self.threshold
+    }
+
+    /// Returns the name of the rule's groups in Redis.
+    pub(crate) fn log_name(&self) -> String {
+        // `:` and `/` are not allowed in names, so the second can't collide with one.
+        self.name.clone().unwrap_or_else(|| format!("default:{}", self.threshold))
+    }
+
+    pub(crate) fn window_us(&self) -> u64 {
+        micros(self.threshold.window())
+    }
+}
+
+impl From<Quota> for StormRule {
+    fn from(threshold: Quota) -> Self {
+        Self::new(threshold)
+    }
+}
+
+/// Returns a length of time in whole microseconds, capped at [`u64::MAX`].
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// What is wrong with a [`StormRule`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StormRuleError {
+    /// The name is empty, too long, or has characters that are not allowed.
+    #[error("{name:?} is not a name: it must be 1 to 64 characters of A-Z a-z 0-9 _ . -")]
+    Name {
+        /// The given name.
+        name: String,
+    },
+    /// A storm would never end, or end as soon as it starts.
+    #[error("a storm can't end below {ends_below}: it must be from 1 to the threshold of {limit}")]
+    EndsBelow {
+        /// The given count.
+        ends_below: u32,
+        /// The threshold.
+        limit: u32,
+    },
+    /// A storm could never start, or its messages would take too much memory.
+    #[error("the cap of {cap} must be above the threshold of {limit} and at most {highest}")]
+    Cap {
+        /// The given cap.
+        cap: u32,
+        /// The threshold.
+        limit: u32,
+        /// The highest allowed cap.
+        highest: u32,
+    },
+    /// Storms would be reported again too often, or never.
+    #[error("the time between reminders must be at least a second and at most a hundred years")]
+    Reminder,
+    /// The cool-down is longer than a hundred years.
+    #[error("the cool-down is longer than a hundred years")]
+    CoolDown,
+}
+
+/// A rule as a configuration has it. Nothing but the threshold must be there.
+#[cfg(feature = "serde")]
+mod document {
+    use serde::{Deserialize, Deserializer, Serializer, de, ser};
+    use tower_sliding_window::{ParseQuotaError, QuotaError};
+
+    use super::*;
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields, expecting = "a table with `threshold`, such as \"100/60s\"")]
+    pub(super) struct Document {
+        name: Option<String>,
+        threshold: Quota,
+        ends_below: Option<u32>,
+        cap: Option<u32>,
+        #[serde(default, deserialize_with = "read")]
+        cool_down: Duration,
+    }
+
+    impl TryFrom<Document> for StormRule {
+        type Error = StormRuleError;
+
+        fn try_from(document: Document) -> Result<Self, StormRuleError> {
+            let Document { name, threshold, ends_below, cap, cool_down } = document;
+            let Self { ends_below: default_end, cap: default_cap, .. } = Self::new(threshold);
+            let (ends_below, cap) = (ends_below.unwrap_or(default_end), cap.unwrap_or(default_cap));
+            let rule = Self { name, threshold, ends_below, cap, cool_down };
+            rule.validate().map(|()| rule)
+        }
+    }
+
+    /// Reads a length of time as the window of a quota.
+    fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match format!("1/{text}").parse::<Quota>() {
+            Ok(quota) => Ok(quota.window()),
+            Err(ParseQuotaError::Quota(QuotaError::ZeroWindow)) => Ok(Duration::ZERO),
+            // Too long, which is not valid in a rule either.
+            Err(ParseQuotaError::Quota(_)) => Ok(Duration::MAX),
+            Err(_) => Err(de::Error::custom(format_args!(
+                "the cool-down {text:?} is not a whole number of us, ms, s, m, h or d, such as 5m"
+            ))),
+        }
+    }
+
+    pub(super) fn write<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        let quota = Quota::try_new(1, Duration::from_micros(micros(*time)));
+        to.serialize_str(&quota.map_err(ser::Error::custom)?.to_string()[2..])
+    }
+}

@@ -1,0 +1,107 @@
+//! A storm is reported once, also if its reply is lost or its caller has hung up.
+
+use std::time::Duration;
+
+use test_support::proxy::{Fault, Proxy};
+use test_support::{Redis, eventually, patient_store};
+
+use super::Watched;
+
+/// A detector behind a proxy, with five messages in the group.
+struct Behind {
+    redis: Redis,
+    proxy: Proxy,
+    watched: Watched,
+}
+
+impl Behind {
+    async fn start(threshold: &str) -> Self {
+        let redis = Redis::start().await;
+        let proxy = Proxy::to(redis.port()).await;
+        let watched = Watched::on_redis(threshold, &patient_store(proxy.url()).await);
+        // Loads the script, so that a call is one request.
+        watched.detector.peek("other").await.unwrap();
+        watched.record("lobby", 0..5).await;
+        Self { redis, proxy, watched }
+    }
+
+    async fn record(&self, ids: std::ops::Range<u32>) {
+        self.watched.record("lobby", ids).await;
+    }
+
+    /// Waits for this many events, and returns for each whether it is a start.
+    async fn starts(&self, count: usize) -> Vec<bool> {
+        eventually("the events come", async || self.watched.starts().await.len() >= count).await;
+        self.watched.starts().await
+    }
+}
+
+#[tokio::test]
+async fn lost_start_reply_is_reported_once() {
+    let behind = Behind::start("5/1h").await;
+    behind.proxy.drop_replies(1);
+    let sixth = behind.watched.detector.record("lobby", "5").await.unwrap();
+    assert_eq!((behind.proxy.dropped(), sixth.count, sixth.events.len()), (1, 6, 1));
+    behind.record(5..9).await;
+    assert_eq!(behind.starts(1).await, [true]);
+    let counted = behind.redis.run::<u32>(&["ZCARD", "tsw:{=lobby}:default:5/1h:storm:log"]).await;
+    assert_eq!(counted, 9);
+}
+
+#[tokio::test]
+async fn start_is_reported_after_two_lost_replies() {
+    let behind = Behind::start("5/1h").await;
+    behind.proxy.drop_replies(2);
+    let error = behind.watched.detector.record("lobby", "5").await.unwrap_err();
+    assert!(error.may_have_counted(), "{error}");
+    assert_eq!(behind.starts(1).await, [true]);
+    // Delivered again, as a queue would: it is not reported again.
+    let again = behind.watched.detector.record("lobby", "5").await.unwrap();
+    assert_eq!((again.count, again.is_repeated, again.events.len()), (6, true, 0));
+    assert_eq!(behind.starts(1).await, [true]);
+}
+
+#[tokio::test]
+async fn start_is_reported_after_a_hang_up() {
+    let behind = Behind::start("5/1h").await;
+    behind.proxy.set(Fault::Delay(Duration::from_millis(300)));
+    let patience = Duration::from_millis(50);
+    let left = tokio::time::timeout(patience, behind.watched.detector.record("lobby", "5")).await;
+    assert!(left.is_err(), "it was not answered yet");
+    behind.proxy.set(Fault::None);
+    assert_eq!(behind.starts(1).await, [true]);
+    behind.record(5..9).await;
+    assert_eq!(behind.starts(1).await, [true]);
+}
+
+#[tokio::test]
+async fn lost_end_reply_is_reported_once() {
+    let behind = Behind::start("5/500ms").await;
+    behind.record(5..6).await;
+    assert_eq!(behind.starts(1).await, [true]);
+    behind.proxy.drop_replies(3);
+    assert_eq!(behind.starts(2).await, [true, false]);
+    assert_eq!(behind.proxy.dropped(), 3, "of a recheck, its repetition, and the next recheck");
+    behind.watched.detector.settled().await;
+    assert_eq!(behind.starts(2).await, [true, false]);
+}
+
+/// A message that finds the storm over leaves a task alone that may have the event of its call.
+#[tokio::test]
+async fn end_is_not_lost_to_a_message_while_it_is_asked_for() {
+    let behind = Behind::start("5/500ms").await;
+    behind.record(5..6).await;
+    assert_eq!(behind.starts(1).await, [true]);
+    // The recheck and its repetition end the storm, and nobody hears of it.
+    behind.proxy.drop_replies(2);
+    eventually("the end is lost", async || behind.proxy.dropped() == 2).await;
+    let is_over = async || match behind.watched.detector.peek("lobby").await {
+        Ok(reading) => {
+            assert!(reading.events.is_empty(), "{reading:?}");
+            reading.storm.is_none()
+        }
+        Err(_) => false,
+    };
+    eventually("another call finds it over", is_over).await;
+    assert_eq!(behind.watched.all_starts().await, [true, false]);
+}

@@ -1,0 +1,62 @@
+//! The detector as an application uses it. What a check decides is tested in `src/tests.rs`.
+
+mod in_process;
+mod lost_replies;
+mod on_redis;
+mod rule;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use message_storm::{StormDetector, StormEvent, StormRule};
+use tower_sliding_window::RedisStore;
+
+fn rule(threshold: &str) -> StormRule {
+    StormRule::new(threshold.parse().unwrap())
+}
+
+/// A detector, and the events that its hook got.
+struct Watched {
+    detector: StormDetector,
+    events: Arc<Mutex<Vec<StormEvent>>>,
+}
+
+impl Watched {
+    fn in_process(threshold: &str) -> Self {
+        Self::new(StormDetector::in_process(rule(threshold)))
+    }
+
+    fn on_redis(threshold: &str, store: &RedisStore) -> Self {
+        Self::new(StormDetector::on_redis(rule(threshold), store))
+    }
+
+    fn new(detector: StormDetector) -> Self {
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let sink = events.clone();
+        let detector = detector.on_event(move |event| sink.lock().unwrap().push(event.clone()));
+        Self { detector, events }
+    }
+
+    fn remind_every(self, time: Duration) -> Self {
+        Self { detector: self.detector.remind_every(time), events: self.events }
+    }
+
+    async fn record(&self, group: &str, ids: std::ops::Range<u32>) {
+        for id in ids {
+            self.detector.record(group, id.to_string()).await.unwrap();
+        }
+    }
+
+    /// Returns for each event so far whether it is a start.
+    async fn starts(&self) -> Vec<bool> {
+        self.detector.flush().await;
+        let is_start = |event: &StormEvent| matches!(event, StormEvent::Started { .. });
+        self.events.lock().unwrap().iter().map(is_start).collect()
+    }
+
+    /// Returns for each event whether it is a start, after the last storm has ended.
+    async fn all_starts(&self) -> Vec<bool> {
+        self.detector.settled().await;
+        self.starts().await
+    }
+}

@@ -1,0 +1,62 @@
+//! Mutes spammers silently. A muted sender sees a success, and no other user sees the message.
+//!
+//! ```text
+//! printf 'bob\tlunch?\nmal\tcheap gold\nmal\tCHEAP GOLD!\nmal\tc h e a p gold\nmal\thello\n' \
+//!   | cargo run -p speech-monitor --example speech_monitor
+//! ```
+
+use std::io::BufRead;
+
+use speech_monitor::{Message, Rule, SpeechDecision, SpeechMonitor};
+
+const HELP: &str = r"Reads lines SENDER<TAB>TEXT or SENDER<TAB>TEXT<TAB>PEER, and prints what the chat shows.
+These rules mute, or the rules given as arguments:
+  similar 5/5m 90% mute 12h    five messages that are alike within five minutes
+  similar 3/1m 90% mute 6h
+  peers 5/3m mute 24h          private messages to five users within three minutes
+  peers 9/5m mute 48h
+Messages of fewer than nine letters are not compared, and numbers are words that differ. A rule can set
+another length, such as `similar 3/1m 90% min 4 mute 6h`. One text of many senders is a campaign:
+  campaign 20/10m mute 1h      the twentieth sender of one text within ten minutes, and those after it
+";
+
+type Error = Box<dyn std::error::Error>;
+
+#[tokio::main]
+async fn main() {
+    if let Err(error) = run().await {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}
+
+async fn run() -> Result<(), Error> {
+    let mut rules = Rule::recommended().to_vec();
+    let given: Vec<String> = std::env::args().skip(1).collect();
+    if given.iter().any(|arg| arg == "-h" || arg == "--help") {
+        print!("{HELP}");
+        return Ok(());
+    }
+    if !given.is_empty() {
+        rules = given.iter().map(|rule| rule.parse()).collect::<Result<_, _>>()?;
+    }
+    // For several servers: SpeechMonitor::on_redis(rules, &store)
+    let monitor = SpeechMonitor::in_process(rules)
+        .on_mute(|event| eprintln!("audit: {}", event.mute.reason()));
+
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let Some((sender, text)) = line.split_once('\t') else {
+            eprintln!("a line is skipped: write SENDER<TAB>TEXT");
+            continue;
+        };
+        let (text, peer) = text.split_once('\t').map_or((text, None), |(a, b)| (a, Some(b)));
+        let message = Message::from(sender).text(text);
+        let message = if let Some(peer) = peer { message.to(peer) } else { message };
+        match monitor.check(&message).await? {
+            SpeechDecision::Delivered => println!("all see       {sender:?}: {text:?}"),
+            SpeechDecision::Muted { .. } => println!("sender sees   {sender:?}: {text:?}"),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! The speech monitor: what is spam, and the monitor on a real Redis.
+
+mod lost_replies;
+mod monitor;
+mod outage;
+mod spam;
+mod wrong_designs;

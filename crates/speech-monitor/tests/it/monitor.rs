@@ -1,0 +1,213 @@
+//! The speech monitor on a real Redis: between processes, in what it keeps there, and when that
+//! fails. What it decides is tested in `src/tests`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use speech_monitor::{Counted, Message, Rule, SpeechMonitor};
+use test_support::acl::{May, make_user};
+use test_support::{Redis, Worker, patient_store};
+use tokio::task::JoinSet;
+use tower_sliding_window::{Quota, RedisStore, StoreError};
+
+const SENDERS: usize = 100;
+const PROCESSES: usize = 3;
+const MESSAGES: usize = 8;
+
+/// One process of the test below; run by it alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "run as a process of its own by the test below"]
+async fn worker_process() {
+    let url = std::env::var("WORKER_REDIS_URL").expect("the test below sets it");
+    let rules: [Rule; 1] = ["similar 5/5m 90% mute 12h".parse().unwrap()];
+    let monitor = SpeechMonitor::on_redis(rules, &patient_store(url.as_str()).await)
+        .on_mute(|event| println!("\nlog muted {}", name(event.sender.as_bytes())));
+    let mut messages = JoinSet::new();
+    for number in 0..SENDERS * MESSAGES {
+        let monitor = monitor.clone();
+        messages.spawn(async move {
+            let sender = format!("sender-{}", number % SENDERS);
+            let message = Message::from(&sender).text("Cheap gold at example.com");
+            let delivered = monitor.check(&message).await.unwrap().is_delivered();
+            format!("log {} {sender}\n", if delivered { "delivered" } else { "withheld" })
+        });
+    }
+    print!("\n{}", messages.join_all().await.concat());
+}
+
+fn name(key: &[u8]) -> &str {
+    std::str::from_utf8(key).unwrap()
+}
+
+#[tokio::test]
+async fn processes_share_one_mute_and_one_event() {
+    let redis = Redis::start().await;
+    let workers: Vec<_> =
+        (0..PROCESSES).map(|_| Worker::start("monitor::worker_process", &redis)).collect();
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for line in workers.into_iter().flat_map(Worker::lines) {
+        *counts.entry(line).or_default() += 1;
+    }
+    for sender in 0..SENDERS {
+        let count = |what: &str| counts.get(&format!("log {what} sender-{sender}")).copied();
+        let all = PROCESSES * MESSAGES;
+        let outcomes = ["muted", "delivered", "withheld"].map(count);
+        assert_eq!(outcomes, [Some(1), Some(4), Some(all - 4)]);
+    }
+    let monitor = monitor(&redis).await;
+    let mute = monitor.mute_of("sender-0").await.unwrap().unwrap();
+    assert_eq!(mute.rule(), Some(Rule::recommended()[0]));
+    let left = mute.remaining().as_secs();
+    assert!((12 * 3600 - 60..=12 * 3600).contains(&left), "{left:?}");
+    let hello = Message::from("sender-0").text("hello");
+    assert!(!monitor.check(&hello).await.unwrap().is_delivered());
+    monitor.unmute("sender-0").await.unwrap();
+    assert!(monitor.check(&hello).await.unwrap().is_delivered());
+    assert_eq!(monitor.mute_of("sender-0").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn redis_user_of_the_readme_is_enough() {
+    let redis = Redis::start().await;
+    let url = make_user(&redis, May::DoAll).await;
+    let store = RedisStore::builder().prefix("limiter").connect(url).await.unwrap();
+    let monitor = SpeechMonitor::on_redis(Rule::recommended(), &store);
+    for _ in 0..3 {
+        let message = Message::from("mallory").to("bob").text("cheap gold");
+        let _ = monitor.check(&message).await.unwrap();
+    }
+    assert!(monitor.mute_of("mallory").await.unwrap().is_some());
+    monitor.unmute("mallory").await.unwrap();
+}
+
+async fn monitor(redis: &Redis) -> SpeechMonitor {
+    let mut rules = Rule::recommended().to_vec();
+    rules.push("events 100/1m mute 1h".parse().unwrap());
+    SpeechMonitor::on_redis(rules, &redis.store().await)
+}
+
+#[tokio::test]
+async fn every_key_expires_and_keeps_little() {
+    let redis = Redis::start().await;
+    let monitor = monitor(&redis).await;
+    for number in 0..300 {
+        if number < 10 {
+            // The mute is imposed at the fifth peer, so each script is loaded again.
+            redis.run::<()>(&["SCRIPT", "FLUSH"]).await;
+        }
+        let message = Message::from("a}lice").to(number.to_string()).text(long(number));
+        let _ = monitor.check(&message).await.unwrap();
+    }
+    let name = |part: &str| format!("tsw:{{=a%7Dlice}}:speech:{part}");
+    let mut keys = redis.keys().await;
+    keys.sort();
+    let parts = ["ban", "log:messages", "log:mutes", "log:peers", "log:prints"];
+    assert_eq!(keys, parts.map(name));
+    // The longest window of the rules that count in it, and a second; the longest mute, and a day.
+    let (two_days, three_days) = (48 * 3600, 72 * 3600);
+    for (part, held, seconds) in [
+        ("ban", 0, two_days),
+        ("log:messages", 100, 60),
+        ("log:mutes", 0, three_days),
+        ("log:peers", 9, 300),
+        ("log:prints", 64, 300),
+    ] {
+        if held > 0 {
+            assert_eq!(redis.run::<usize>(&["ZCARD", &name(part)]).await, held, "{part}");
+        }
+        let ttl: i64 = redis.run(&["PTTL", &name(part)]).await;
+        assert!((1..=(seconds + 1) * 1000).contains(&ttl), "{part}: {ttl}");
+        assert!(ttl > seconds * 1000 - 30_000, "{part}: {ttl}");
+    }
+}
+
+#[tokio::test]
+async fn a_long_text_is_short_in_redis() {
+    let redis = Redis::start().await;
+    let monitor = monitor(&redis).await;
+    for number in 0..70 {
+        let text = long(number).repeat(10);
+        assert!(monitor.check(&Message::from("alice").text(text)).await.unwrap().is_delivered());
+    }
+    let prints = ["ZRANGE", "tsw:{=alice}:speech:log:prints", "0", "-1"];
+    let prints: Vec<Vec<u8>> = redis.run(&prints).await;
+    // An id, and a fingerprint instead of 1,500 bytes.
+    assert!(prints.len() == 64 && prints.iter().all(|it| it.len() <= 16 + 258));
+}
+
+#[tokio::test]
+async fn a_rule_that_is_not_there_costs_no_key() {
+    let redis = Redis::start().await;
+    let rule: Rule = "peers 5/3m mute 24h".parse().unwrap();
+    let monitor = SpeechMonitor::on_redis([rule], &redis.store().await);
+    let _ = monitor.check(&Message::from("alice").text("hello, all")).await.unwrap();
+    assert_eq!(redis.keys().await, Vec::<String>::new());
+    let _ = monitor.check(&Message::from("alice").to("bob").text("hello")).await.unwrap();
+    assert_eq!(redis.keys().await, ["tsw:{=alice}:speech:log:peers"]);
+}
+
+#[tokio::test]
+async fn failing_store_is_an_error() {
+    let redis = Redis::start().await;
+    let monitor = SpeechMonitor::on_redis(Rule::recommended(), &redis.store().await);
+    redis.run::<()>(&["SET", "tsw:{=alice}:speech:log:prints", "not a log"]).await;
+    let error = monitor.check(&Message::from("alice").text("hello, everybody")).await.unwrap_err();
+    assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+    assert!(!error.to_string().contains("alice"), "{error}");
+    let store = RedisStore::connect_lazy("redis://127.0.0.1:1").unwrap();
+    let monitor = SpeechMonitor::on_redis(Rule::recommended(), &store);
+    let message = Message::from("alice").text("hello");
+    assert!(matches!(monitor.check(&message).await, Err(StoreError::Unavailable)));
+}
+
+#[tokio::test]
+async fn debug_shows_no_sender_or_text() {
+    let message = Message::from("alice").to("bob").text("a secret of hers");
+    let monitor = SpeechMonitor::in_process(Rule::recommended())
+        .on_mute(|event| assert!(!format!("{event:?}").contains("alice"), "{event:?}"));
+    for _ in 0..3 {
+        let decision = monitor.check(&message).await.unwrap();
+        let printed = format!("{message:?} {monitor:?} {decision:?}");
+        for secret in ["alice", "bob", "secret"] {
+            assert!(!printed.contains(secret), "{printed}");
+        }
+    }
+    assert!(monitor.mute_of("alice").await.unwrap().is_some());
+    assert_eq!(monitor.panicked(), 0, "the hook has seen the mute");
+}
+
+#[tokio::test]
+async fn a_panic_of_the_hook_leaves_the_mute() {
+    let monitor = SpeechMonitor::in_process(Rule::recommended())
+        .on_mute(|_| panic!("a panic of the test's own"));
+    for sender in ["alice", "bob"] {
+        for _ in 0..3 {
+            let _ = monitor.check(&Message::from(sender).text("buy cheap gold")).await.unwrap();
+        }
+        assert!(monitor.mute_of(sender).await.unwrap().is_some());
+    }
+    assert_eq!(monitor.panicked(), 2);
+}
+
+#[test]
+fn panics_name_the_callers_line() {
+    let (tell, reported) = std::sync::mpsc::channel();
+    let (this, other) = (std::thread::current().id(), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().id() == this {
+            let _ = tell.send(panic.location().unwrap().file().to_owned());
+        } else {
+            other(panic);
+        }
+    }));
+    let minute = Duration::from_secs(60);
+    let rule = || Rule::new(Counted::Events, Quota::per_minute(1), minute);
+    assert!(std::panic::catch_unwind(rule).is_err(), "a count of one mutes everybody");
+    assert_eq!(reported.recv().unwrap(), file!());
+}
+
+/// A text of 500 characters, 1,500 bytes, that is like no other.
+fn long(number: u32) -> String {
+    let character = |at: u32| char::from_u32(0x4e00 + (number * 499 + at * (number + 7)) % 20_000);
+    (0..500).filter_map(character).collect()
+}

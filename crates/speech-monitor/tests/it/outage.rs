@@ -1,0 +1,91 @@
+//! Mutes that a process knows of hold while Redis does not answer.
+
+use std::time::Duration;
+
+use speech_monitor::{Message, Rule, SpeechMonitor};
+use test_support::{Redis, eventually};
+use tower_sliding_window::{RedisStore, StoreError};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn monitor(redis: &Redis, rule: &str) -> SpeechMonitor {
+    let rule: Rule = rule.parse().unwrap();
+    SpeechMonitor::on_redis([rule], &RedisStore::connect(redis.url()).await.unwrap())
+}
+
+/// Returns whether a message is delivered, or the error that leaves it to the chat.
+async fn says(monitor: &SpeechMonitor, sender: &str) -> Result<bool, StoreError> {
+    monitor.check(&Message::from(sender).text("buy cheap gold")).await.map(|it| it.is_delivered())
+}
+
+#[tokio::test]
+async fn known_mute_holds_in_an_outage() {
+    let mut redis = Redis::start_with(&["--appendonly", "yes"]).await;
+    let one = monitor(&redis, "similar 2/1m 90% mute 1h").await;
+    let other = monitor(&redis, "similar 2/1m 90% mute 1h").await;
+    for sender in ["alice", "bob", "carol", "dora"] {
+        assert!(says(&one, sender).await.unwrap());
+        assert!(!says(&one, sender).await.unwrap());
+    }
+    // Known from a check, and from a manual mute.
+    assert!(!says(&other, "bob").await.unwrap());
+    other.mute("erin", HOUR).await.unwrap();
+    redis.kill();
+
+    for sender in ["alice", "bob", "carol", "dora"] {
+        assert!(!says(&one, sender).await.unwrap(), "{sender}");
+    }
+    for sender in ["bob", "erin"] {
+        assert!(!says(&other, sender).await.unwrap(), "{sender}");
+    }
+    for sender in ["alice", "frank"] {
+        assert!(says(&other, sender).await.is_err(), "it does not know of {sender}'s mute");
+        assert!(other.mute_of(sender).await.is_err());
+    }
+    // A lift by this process holds too, although Redis has not heard of it.
+    assert!(one.unmute("dora").await.is_err());
+    assert!(says(&one, "dora").await.is_err());
+
+    redis.start_again();
+    let again = async || other.mute_of("frank").await.is_ok_and(|mute| mute.is_none());
+    eventually("redis answers", again).await;
+    assert!(!says(&other, "alice").await.unwrap());
+}
+
+#[tokio::test]
+async fn known_mute_is_forgotten_when_lifted() {
+    let mut redis = Redis::start().await;
+    let one = monitor(&redis, "similar 2/1m 90% mute 1h").await;
+    let other = monitor(&redis, "similar 2/1m 90% mute 1h").await;
+    for sender in ["alice", "bob"] {
+        one.mute(sender, HOUR).await.unwrap();
+        assert!(!says(&other, sender).await.unwrap());
+    }
+    one.unmute("alice").await.unwrap();
+    one.unmute("bob").await.unwrap();
+    assert!(says(&other, "alice").await.unwrap(), "it hears of the lift");
+    redis.kill();
+    assert!(says(&other, "alice").await.is_err());
+    assert!(says(&one, "bob").await.is_err());
+    assert!(!says(&other, "bob").await.unwrap(), "it has not heard of this lift");
+}
+
+#[tokio::test]
+async fn known_mute_ends_in_an_outage() {
+    let mut redis = Redis::start().await;
+    let monitor = monitor(&redis, "similar 2/1m 90% mute 1h").await;
+    monitor.mute("alice", Duration::from_secs(2)).await.unwrap();
+    redis.kill();
+    assert!(!says(&monitor, "alice").await.unwrap());
+    eventually("the mute ends", async || says(&monitor, "alice").await.is_err()).await;
+}
+
+#[tokio::test]
+async fn exempt_sender_is_delivered_in_an_outage() {
+    let mut redis = Redis::start().await;
+    let rules = monitor(&redis, "similar 2/1m 90% mute 1h").await;
+    let monitor = rules.clone().exempt(["support"]);
+    redis.kill();
+    assert!(says(&monitor, "support").await.unwrap(), "nothing has to be recorded");
+    assert!(says(&rules, "support").await.is_err());
+}
