@@ -156,35 +156,3 @@ pub(crate) enum NameError {
     #[error("the name {name:?} after {place:?} is not a name: use letters, digits, - and _")]
     Name { place: String, name: String },
 }
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-        #[test]
-        fn a_name_is_read_back_or_refused(
-            text in prop_oneof!["\\PC{0,80}", "[A-Za-z0-9_.-]{1,70}", "[a-z.{}]{0,20}\\.[0-9a-f-]{36}",
-                "(header|query|cookie|HEADER):\\PC{0,20}"],
-            uuid in any::<u128>().prop_map(Uuid::from_u128),
-        ) {
-            if let Ok(sku) = text.parse::<Sku>() {
-                prop_assert_eq!(sku.to_string(), &text[..]);
-                let id = OrderId { sku, uuid };
-                prop_assert_eq!(OrderId::parse(&id.to_string()), Some(id));
-            }
-            if let Some(id) = OrderId::parse(&text) {
-                prop_assert_eq!(OrderId::parse(&id.to_string()), Some(id));
-            }
-            let from = text.parse::<UserFrom>();
-            prop_assert!(from.is_err() || text.starts_with(from.unwrap().place));
-            let is_odd = text.contains(char::REPLACEMENT_CHARACTER) || text.starts_with("sha256:");
-            let is_user = (1..=128).contains(&text.len()) && !is_odd;
-            prop_assert_eq!(UserId::new(text).is_some(), is_user);
-        }
-    }
-}

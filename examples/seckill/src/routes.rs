@@ -23,7 +23,7 @@ use uuid::Uuid;
 use crate::live::{Meter, count, mark_passed};
 use crate::names::{OrderId, Sku, UserFrom, UserId};
 use crate::opening::Opening;
-use crate::pages::Asset;
+use crate::pages;
 use crate::stock::{Outcome, Stock, StockError};
 use example_support::problem::{Problem, with_fallbacks};
 
@@ -31,7 +31,7 @@ use example_support::problem::{Problem, with_fallbacks};
 pub(crate) struct Shop {
     pub(crate) stock: Stock,
     pub(crate) opening: Opening,
-    pub(crate) page: Asset,
+    pub(crate) skus: Vec<Sku>,
     pub(crate) user_from: UserFrom,
 }
 
@@ -89,10 +89,8 @@ pub(crate) fn routes(shop: Arc<Shop>, rules: Rules, windows: impl Store) -> Rout
         .route("/seckill/{sku}", get(level))
         .route("/orders/{order_id}", get(order).route_layer(read_limit).route_layer(identify))
         .route("/healthz", get(|| async { "ok" }))
-        .route("/", shop.page.clone().route())
-        .route("/shop.css", Asset::css(include_str!("pages/shop.css")).route())
-        .route("/shop.js", Asset::script(include_str!("pages/shop.js")).route());
-    with_fallbacks(routes).with_state(shop)
+        .with_state(Arc::clone(&shop));
+    with_fallbacks(routes.merge(pages::shop(&shop.skus, &shop.user_from)))
 }
 
 /// Runs behind the layer, so the request counts whatever the response is. A client that hammers the

@@ -6,7 +6,7 @@ use test_support::policy_file::{BROKEN, PolicyFile, READ_AGAIN};
 use test_support::server_process::{HttpResponse, Server, refuses, run};
 use test_support::{Redis, eventually};
 
-use crate::{ADMIN, SECKILL, alone, ask, on_both, on_redis, stop};
+use crate::{ADMIN, SECKILL, alone, ask, on_redis, stop};
 
 /// Sends orders until one is denied, and returns how many were admitted.
 async fn admitted(server: &Server, user: &str) -> usize {
@@ -176,25 +176,23 @@ async fn threshold_stays_when_the_file_is_read() {
 
 #[tokio::test]
 async fn malformed_threshold_changes_nothing() {
-    on_both(&[&ADMIN[..], &["--ip-quota", "off"]].concat(), async |server| {
-        let before = policy(server, "user").await;
-        for body in [
-            "",
-            "{}",
-            r#"{"quotas": 5}"#,
-            r#"{"quotas": ""}"#,
-            r#"{"quotas": "5/soon"}"#,
-            r#"{"quotas": "5/60s", "candidates": "x"}"#,
-            r#"{"quotas": "5/60s", "penalty": "manual"}"#,
-        ] {
-            let refused = put(server, "user", body).await;
-            assert_eq!(refused.problem(400), "/problems/bad-policy", "{body}");
-        }
-        for name in ["ip", "none", "%ff"] {
-            let refused = put(server, name, r#"{"quotas": "5/60s"}"#).await;
-            assert_eq!(refused.problem(404), "/problems/unknown-policy", "{name}");
-        }
-        assert_eq!(policy(server, "user").await, before);
-    })
-    .await;
+    let server = &alone(&[&ADMIN[..], &["--ip-quota", "off"]].concat());
+    let before = policy(server, "user").await;
+    for body in [
+        "",
+        "{}",
+        r#"{"quotas": 5}"#,
+        r#"{"quotas": ""}"#,
+        r#"{"quotas": "5/soon"}"#,
+        r#"{"quotas": "5/60s", "candidates": "x"}"#,
+        r#"{"quotas": "5/60s", "penalty": "manual"}"#,
+    ] {
+        let refused = put(server, "user", body).await;
+        assert_eq!(refused.problem(400), "/problems/bad-policy", "{body}");
+    }
+    for name in ["ip", "none", "%ff"] {
+        let refused = put(server, name, r#"{"quotas": "5/60s"}"#).await;
+        assert_eq!(refused.problem(404), "/problems/unknown-policy", "{name}");
+    }
+    assert_eq!(policy(server, "user").await, before);
 }

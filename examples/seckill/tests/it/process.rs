@@ -8,9 +8,7 @@ use test_support::server_process::{Server, cannot_start, refuses, run};
 use test_support::{Redis, eventually};
 use tokio::time::timeout;
 
-use crate::{
-    ADMIN, SECKILL, TOKEN, admin_request, alone, ask, on_redis, one_is_blocked, stop, ttl,
-};
+use crate::{ADMIN, SECKILL, TOKEN, admin_request, alone, ask, on_redis, one_is_blocked, stop};
 
 #[test]
 fn a_wrong_flag_is_named() {
@@ -164,43 +162,4 @@ async fn an_endless_order_is_cut_off_at_a_stop() {
     client.write(&order("alice")).await;
     one_is_blocked(&redis).await;
     assert!(stop(server).contains("cut off"));
-}
-
-#[tokio::test]
-async fn clients_that_stall_or_break_off_do_no_harm() {
-    let redis = Redis::start().await;
-    for server in [alone(&[]), on_redis(&redis, &[])] {
-        let (request, mut stalled) = (order("rude"), Vec::new());
-        for length in 0..=request.len() {
-            let mut rude = RawClient::connect(&server).await;
-            rude.write(&request[..length]).await;
-            rude.reset();
-            let mut slow = RawClient::connect(&server).await;
-            slow.write(&request[..length.min(request.len() - 1)]).await;
-            stalled.push(slow);
-        }
-        let alice = timeout(Duration::from_secs(30), server.order("iphone", "alice")).await;
-        assert_eq!(alice.expect("served beside those that stall").status, 201);
-        // Of all those requests one was whole, and may have come through before the break.
-        let sold = async || server.get("/seckill/iphone").await.json()["sold"].as_u64().unwrap();
-        eventually("one or two are sold", async || (1..=2).contains(&sold().await)).await;
-        drop(stalled);
-        stop(server);
-    }
-    for key in redis.run::<Vec<String>>(&["KEYS", "seckill:{=*"]).await {
-        assert!((1..=61).contains(&ttl(&redis, key.as_bytes()).await), "{key}");
-    }
-}
-
-#[tokio::test]
-async fn a_thousand_pipelined_orders_are_counted() {
-    let server = alone(&[]);
-    let last = order("hasty");
-    let request = String::from_utf8(last.clone()).unwrap().replace("connection: close\r\n", "");
-    let mut client = RawClient::connect(&server).await;
-    client.write(&[request.repeat(999).as_bytes(), &last].concat()).await;
-    let statuses: Vec<u16> =
-        client.responses().await.iter().map(|answer| answer.status.as_u16()).collect();
-    assert_eq!(statuses[..5], [201, 409, 409, 409, 409]);
-    assert_eq!(statuses[5..], [429; 995]);
 }

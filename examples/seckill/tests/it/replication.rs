@@ -82,13 +82,6 @@ async fn order_answered_with_201_outlives_its_master() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn order_without_replicas_dies_with_its_master() {
-    // What the wait is for: the same shop without it.
-    let mut shop = Shop::open("0").await;
-    assert!(!shop.sell_and_kill("alice").await, "the replica lags");
-}
-
 #[tokio::test]
 async fn order_that_no_replica_confirms_is_a_503() {
     let redis = Redis::start().await;
