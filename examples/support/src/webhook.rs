@@ -49,20 +49,18 @@ pub struct WebhookFlags {
 
 /// Why alerts can't be sent. No message shows the URL.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum WebhookError {
-    /// Not such a URL.
     #[error(
         "the value of --alert-webhook is not a URL for alerts\n\
          hint: write http://HOST[:PORT]/PATH or https://HOST[:PORT]/PATH, without a user"
     )]
     Url,
-    /// The server can't do TLS.
     #[error(
         "the URL of --alert-webhook needs TLS\n\
          hint: build the server with `--features tls`, or write http://"
     )]
     NoTls,
-    /// The system trusts no certificate.
     #[error(
         "can't read the certificates that the system trusts: {0}\n\
          hint: install the package ca-certificates, or write http:// in --alert-webhook"
