@@ -29,7 +29,7 @@ use crate::args::Args;
 use crate::live::{Live, Meter};
 use crate::opening::Opening;
 use crate::policies::{Fleet, Limits, follow_file};
-use crate::routes::{Rules, Shop, routes};
+use crate::routes::{Shop, routes};
 use crate::stock::{MemoryStock, RedisStock, Replicas, Stock, StockError};
 use example_support::admin::Admin;
 use example_support::flags::RedisFlags;
@@ -79,7 +79,7 @@ async fn apps(args: Args) -> Result<Apps, Box<dyn Error>> {
     let Some(redis) = args.redis.connect().await? else {
         tracing::info!("windows, stock and orders are kept in this process");
         let stock = Stock::Memory(MemoryStock::new(args.stock.clone()));
-        let opening = Opening::here(args.opening());
+        let opening = Opening::here(&args);
         let user_from = args.user_from.clone();
         let shop = Shop { stock, opening, skus, user_from };
         let parts = Parts { fleet: SharedPolicies::here(limits), shop, redis: None };
@@ -87,8 +87,7 @@ async fn apps(args: Args) -> Result<Apps, Box<dyn Error>> {
     };
     let unusable = |source| redis.unusable(source);
     let (prefix, replicas) = (&args.redis.prefix, args.replicas());
-    let opening = Opening::agreed(args.opening(), redis.store.commands(), prefix).await;
-    let opening = opening.map_err(unusable)?;
+    let opening = Opening::agreed(&args, redis.store.commands()).await.map_err(unusable)?;
     // Its own connection, on which nothing else waits for replicas.
     let orders = match replicas.wanted {
         0 => None,
@@ -137,25 +136,15 @@ where
     let Parts { fleet, shop, redis } = parts;
     let (fleet, shop) = (Arc::new(fleet), Arc::new(shop));
     let limits = fleet.set();
-    let has_admin = args.admin.admin.is_some();
-    let rules = Rules {
-        user: limits.user()?,
-        ip: limits.ip(),
-        read_user: args.read_quota.clone().named("read"),
-        read_ip: args.read_ip_quota.clone().map(|quota| quota.named("read-ip")),
-        proxies: args.proxies()?,
-        on_failure: args.on_failure,
-        // Nothing shows the counts otherwise.
-        meter: has_admin.then(|| Meter::new(limits.all())),
-    };
+    // Nothing shows the counts otherwise.
+    let meter = args.admin.admin.map(|_| Meter::new(limits.all()));
+    let clients = routes(args, Arc::clone(&shop), limits, meter.clone(), windows.clone())?;
     let mut operator = Router::new();
-    if let Some(meter) = rules.meter.clone() {
-        let bans = Bans::new(rules.user.clone(), windows.clone());
-        let limiter = Limiter::new(rules.user.clone(), windows.clone());
-        let limiter = limiter.failure_policy(rules.on_failure);
-        operator = admin::routes(bans.clone(), limiter, Arc::clone(&fleet));
-        let (fleet, shop) = (Arc::clone(&fleet), Arc::clone(&shop));
-        operator = operator.merge(live::routes(Live { meter, fleet, shop, bans, redis }));
+    if let Some(meter) = meter {
+        let bans = Bans::new(limits.user()?, windows.clone());
+        let limiter = Limiter::new(limits.user()?, windows).failure_policy(args.on_failure);
+        operator = admin::routes(bans.clone(), limiter, Arc::clone(&fleet))
+            .merge(live::routes(Live { meter, fleet: Arc::clone(&fleet), shop, bans, redis }));
     }
-    Ok(Apps { clients: routes(shop, rules, windows), operator, fleet })
+    Ok(Apps { clients, operator, fleet })
 }
