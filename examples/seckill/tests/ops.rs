@@ -269,25 +269,18 @@ async fn prometheus_has_what_is_shown_and_alerted() {
     let servers = SERVERS.map(|service| server(service, &redis.url(), token));
     let prometheus = Prometheus::start(&servers, files.path(), token).await;
 
-    let has = |expression: &str, parts: &[&str]| parts.iter().any(|part| expression.contains(part));
-    let written_back = ["written_back", "batch_size"];
-    let of_an_outage =
-        [&written_back[..], &["fallback", "store_errors", "memory", "journal"]].concat();
-    let needed = shown().into_iter().flat_map(|it| metrics(&it).into_iter().chain([it]));
     // An expression such as `x or vector(0)` has a number also if there is no `x`.
     let alerted = rules("alert").into_iter().chain(rules("record"));
     let alerted = alerted.flat_map(|rule| metrics(text(&rule["expr"])));
-    let needed: BTreeSet<_> = needed.chain(alerted).filter(|it| !has(it, &RARE)).collect();
-    let (outage, usual): (BTreeSet<_>, _) =
-        needed.into_iter().partition(|it| has(it, &of_an_outage));
-    let (after, during): (BTreeSet<_>, _) =
-        outage.into_iter().partition(|it| has(it, &written_back));
+    let needed = shown().into_iter().flat_map(|it| metrics(&it).into_iter().chain([it]));
+    let is_rare = |it: &String| RARE.iter().any(|rare| it.contains(rare));
+    let needed = needed.chain(alerted).filter(|it| !is_rare(it)).collect();
     let look = async {
-        prometheus.has_data(usual).await;
+        sleep(Duration::from_secs(2)).await;
         redis.signal("STOP");
-        prometheus.has_data(during).await;
+        sleep(Duration::from_secs(4)).await;
         redis.signal("CONT");
-        prometheus.has_data(after).await;
+        prometheus.has_data(needed).await;
     };
     tokio::select! {
         () = look => {}
