@@ -103,7 +103,9 @@ fn compose_starts_servers_alike_with_known_flags() {
     assert_ne!(first, second);
     assert_eq!(first, command(SERVERS[1], &replaced));
     let help = |program| printed(Command::new(program).arg("--help"));
-    for port in read("compose.yaml").lines().filter(|line| line.contains("ports: [")) {
+    let compose = read("compose.yaml");
+    assert_eq!(compose.matches("${").count(), compose.matches(":?").count(), "no default password");
+    for port in compose.lines().filter(|line| line.contains("ports: [")) {
         assert_eq!(port.matches("\"127.0.0.1:").count(), port.matches('"').count() / 2, "{port}");
     }
     for (command, help) in

@@ -181,6 +181,16 @@ async fn what_the_server_decides_is_shown_and_explained() {
     .await;
 }
 
+#[tokio::test]
+async fn an_early_order_is_no_ban() {
+    let server = alone(&[&ADMIN[..], &["--opens-in", "1h"]].concat());
+    server.order("iphone", "alice").await.problem(403);
+    impose(&server, "mallory", "1h", "").await;
+    server.order("iphone", "mallory").await.problem(403);
+    let live = ask(&server, "GET", "/admin/live", "").await.json();
+    assert_eq!(live["counts"], json!([0, 0, 0, 0, 1, 0, 1]));
+}
+
 #[cfg(feature = "metrics")]
 #[tokio::test]
 async fn prometheus_reads_the_metrics_and_nothing_else() {

@@ -131,3 +131,15 @@ async fn order_under_way_finishes_before_the_stop() {
     assert_eq!(half_closed.responses().await[0].status, 201);
     assert_eq!(server.stopped().0.code(), Some(0));
 }
+
+#[tokio::test]
+async fn an_endless_order_is_cut_off_at_a_stop() {
+    let redis = Redis::start().await;
+    let server = alone(&["--redis", &redis.url(), "--response-timeout", "10m"]);
+    redis.run::<()>(&["CLIENT", "PAUSE", "600000", "WRITE"]).await;
+    server.spawn(server.order_request("iphone", "alice"));
+    let is_blocked =
+        async || redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1");
+    eventually("the order is held back", is_blocked).await;
+    assert!(stop(server).contains("cut off"));
+}
