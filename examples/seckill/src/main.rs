@@ -27,10 +27,9 @@ use tower_sliding_window::{Bans, Limiter, MemoryStore};
 
 use crate::args::Args;
 use crate::live::{Live, Meter};
-use crate::names::Sku;
 use crate::opening::Opening;
 use crate::policies::{Fleet, Limits, follow_file};
-use crate::routes::{Rules, Shop, routes};
+use crate::routes::{Shop, routes};
 use crate::stock::{MemoryStock, RedisStock, Replicas, Stock, StockError};
 use example_support::admin::Admin;
 use example_support::flags::RedisFlags;
@@ -59,7 +58,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     }
     let serve_admin = async {
         if let Some(admin) = admin {
-            admin.serve_with_pages(apps.operator, live::pages()).await;
+            admin.serve_with_pages(apps.operator, pages::live()).await;
         }
     };
     tokio::join!(server.serve(apps.clients), serve_admin);
@@ -76,21 +75,19 @@ struct Apps {
 /// Opens the stores and puts the apps together.
 async fn apps(args: Args) -> Result<Apps, Box<dyn Error>> {
     let limits = Limits::new(&args)?;
-    let skus: Vec<Sku> = args.stock.iter().map(|(sku, _)| sku.clone()).collect();
-    let page = pages::shop(&skus, &args.user_from);
+    let skus = args.stock.iter().map(|(sku, _)| sku.clone()).collect();
     let Some(redis) = args.redis.connect().await? else {
         tracing::info!("windows, stock and orders are kept in this process");
         let stock = Stock::Memory(MemoryStock::new(args.stock.clone()));
-        let opening = Opening::here(args.opening());
+        let opening = Opening::here(&args);
         let user_from = args.user_from.clone();
-        let shop = Shop { stock, opening, page, user_from };
-        let parts = Parts { fleet: SharedPolicies::here(limits), shop, skus, redis: None };
+        let shop = Shop { stock, opening, skus, user_from };
+        let parts = Parts { fleet: SharedPolicies::here(limits), shop, redis: None };
         return together(&args, parts, MemoryStore::new());
     };
     let unusable = |source| redis.unusable(source);
     let (prefix, replicas) = (&args.redis.prefix, args.replicas());
-    let opening = Opening::agreed(args.opening(), redis.store.commands(), prefix).await;
-    let opening = opening.map_err(unusable)?;
+    let opening = Opening::agreed(&args, redis.store.commands()).await.map_err(unusable)?;
     // Its own connection, on which nothing else waits for replicas.
     let orders = match replicas.wanted {
         0 => None,
@@ -119,8 +116,8 @@ async fn apps(args: Args) -> Result<Apps, Box<dyn Error>> {
     fleet.look().await.map_err(unusable)?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
     let user_from = args.user_from.clone();
-    let shop = Shop { stock: Stock::Redis(stock), opening, page, user_from };
-    let parts = Parts { fleet, shop, skus, redis: Some(redis.store.commands()) };
+    let shop = Shop { stock: Stock::Redis(stock), opening, skus, user_from };
+    let parts = Parts { fleet, shop, redis: Some(redis.store.commands()) };
     together(&args, parts, redis.store)
 }
 
@@ -128,7 +125,6 @@ async fn apps(args: Args) -> Result<Apps, Box<dyn Error>> {
 struct Parts {
     fleet: Fleet,
     shop: Shop,
-    skus: Vec<Sku>,
     redis: Option<RedisCommands>,
 }
 
@@ -137,30 +133,18 @@ fn together<S>(args: &Args, parts: Parts, windows: S) -> Result<Apps, Box<dyn Er
 where
     S: Store + Clone,
 {
-    let Parts { fleet, shop, skus, redis } = parts;
+    let Parts { fleet, shop, redis } = parts;
     let (fleet, shop) = (Arc::new(fleet), Arc::new(shop));
     let limits = fleet.set();
-    let has_admin = args.admin.admin.is_some();
-    let rules = Rules {
-        user: limits.user()?,
-        ip: limits.ip(),
-        read_user: args.read_quota.clone().named("read"),
-        read_ip: args.read_ip_quota.clone().map(|quota| quota.named("read-ip")),
-        proxies: args.proxies()?,
-        on_failure: args.on_failure,
-        // Nothing shows the counts otherwise.
-        meter: has_admin.then(|| Meter::new(limits.all())),
-    };
+    // Nothing shows the counts otherwise.
+    let meter = args.admin.admin.map(|_| Meter::new(limits.all()));
+    let clients = routes(args, Arc::clone(&shop), limits, meter.clone(), windows.clone())?;
     let mut operator = Router::new();
-    if let Some(meter) = rules.meter.clone() {
-        let bans = Bans::new(rules.user.clone(), windows.clone());
-        let limiter = Limiter::new(rules.user.clone(), windows.clone());
-        let limiter = limiter.failure_policy(rules.on_failure);
-        operator = admin::routes(bans.clone(), limiter, Arc::clone(&fleet));
-        let (counts, policies) = (Arc::clone(&meter), Arc::clone(&fleet));
-        tokio::spawn(async move { counts.follow(&policies).await });
-        let (fleet, shop) = (Arc::clone(&fleet), Arc::clone(&shop));
-        operator = operator.merge(live::routes(Live { meter, fleet, shop, skus, bans, redis }));
+    if let Some(meter) = meter {
+        let bans = Bans::new(limits.user()?, windows.clone());
+        let limiter = Limiter::new(limits.user()?, windows).failure_policy(args.on_failure);
+        operator = admin::routes(bans.clone(), limiter, Arc::clone(&fleet))
+            .merge(live::routes(Live { meter, fleet: Arc::clone(&fleet), shop, bans, redis }));
     }
-    Ok(Apps { clients: routes(shop, rules, windows), operator, fleet })
+    Ok(Apps { clients, operator, fleet })
 }

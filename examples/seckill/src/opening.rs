@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
 
+use crate::args::Args;
 use example_support::problem::Problem;
 
 /// The longest time between two reads of the clock of Redis, after which a server knows of a later
@@ -23,14 +24,6 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The end of the year 9999, in seconds since 1970. No date is later.
 const LAST_SECOND: u64 = 253_402_300_799;
-
-/// When the sale is to open, as the flags say it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum WantedOpening {
-    AtOnce,
-    In(Duration),
-    At(SystemTime),
-}
 
 /// When orders are taken from.
 #[derive(Clone, Debug)]
@@ -57,11 +50,11 @@ pub(crate) enum Gate {
 
 impl Opening {
     /// Opens a sale that a single server holds, on its own clock.
-    pub(crate) fn here(wanted: WantedOpening) -> Self {
-        match wanted {
-            WantedOpening::AtOnce => Self::AtOnce,
-            WantedOpening::In(delay) => Self::Instant(Instant::now() + delay),
-            WantedOpening::At(date) => Self::Date(date),
+    pub(crate) fn here(args: &Args) -> Self {
+        match (args.opens_in, args.opens_at) {
+            (Some(delay), _) => Self::Instant(Instant::now() + delay),
+            (None, Some(date)) => Self::Date(date),
+            (None, None) => Self::AtOnce,
         }
     }
 
@@ -100,27 +93,17 @@ impl Opening {
     ///
     /// A delay is added to the time of Redis once, by the first server, so that a restart does not move
     /// the opening.
-    pub(crate) async fn agreed(
-        wanted: WantedOpening,
-        commands: RedisCommands,
-        prefix: &str,
-    ) -> Result<Self, StoreError> {
+    pub(crate) async fn agreed(args: &Args, commands: RedisCommands) -> Result<Self, StoreError> {
         let script = RedisScript::new(include_str!("opening.lua"));
-        let key = format!("{prefix}:opening");
+        let key = format!("{}:opening", args.redis.prefix);
         let mut fleet = Fleet { commands, key, script, opening: None };
         let (now, held) = fleet.read(None).await?;
         let held = held.as_deref().map(parse).transpose()?;
-        let asked = match wanted {
-            WantedOpening::AtOnce => None,
-            WantedOpening::In(delay) => Some(now + delay),
-            WantedOpening::At(date) => Some(date.duration_since(UNIX_EPOCH).unwrap_or_default()),
-        };
+        let date = args.opens_at.map(|date| date.duration_since(UNIX_EPOCH).unwrap_or_default());
+        let asked = args.opens_in.map(|delay| now + delay).or(date);
         // As Redis keeps it.
         let asked = asked.map(|it| Duration::from_micros(micros(it)));
-        fleet.opening = match (wanted, held) {
-            (WantedOpening::In(_), Some(held)) => Some(held),
-            _ => asked.max(held),
-        };
+        fleet.opening = held.filter(|_| args.opens_in.is_some()).or(asked.max(held));
         if let Some(held) = held
             && asked != Some(held)
             && (asked.is_some() || held > now)
@@ -242,29 +225,23 @@ fn shown(since_1970: Duration) -> String {
 }
 
 /// Reads a date and time of RFC 3339, with any offset from UTC.
-pub(crate) fn date(text: &str) -> Result<SystemTime, DateError> {
-    let utc = |text: &str| parse_rfc3339(text).map_err(|_| DateError);
+pub(crate) fn date(text: &str) -> Result<SystemTime, &'static str> {
+    let error = "it is not a date and time of RFC 3339, such as 2030-11-11T12:00:00Z or \
+                 2030-11-11T12:00:00+08:00";
+    let utc = |text: &str| parse_rfc3339(text).map_err(|_| error);
     if text.ends_with('Z') {
         return utc(text);
     }
-    let (local, offset) = text.split_at_checked(text.len().wrapping_sub(6)).ok_or(DateError)?;
+    let (local, offset) = text.split_at_checked(text.len().wrapping_sub(6)).ok_or(error)?;
     let local = utc(&format!("{local}Z"))?;
     // The offset is written like a time of day, and is as long as that is after midnight.
-    let time = offset.strip_prefix(['+', '-']).ok_or(DateError)?;
+    let time = offset.strip_prefix(['+', '-']).ok_or(error)?;
     let time = utc(&format!("1970-01-01T{time}:00Z"))?;
-    let length = time.duration_since(UNIX_EPOCH).map_err(|_| DateError)?;
+    let length = time.duration_since(UNIX_EPOCH).map_err(|_| error)?;
     let is_ahead = offset.starts_with('+');
     let date = if is_ahead { local.checked_sub(length) } else { local.checked_add(length) };
-    date.ok_or(DateError)
+    date.ok_or(error)
 }
-
-/// A text is not a date and time.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error(
-    "it is not a date and time of RFC 3339, such as 2030-11-11T12:00:00Z or \
-     2030-11-11T12:00:00+08:00"
-)]
-pub(crate) struct DateError;
 
 #[cfg(test)]
 mod tests {

@@ -62,7 +62,9 @@ impl Limits {
             None => {
                 let user = args.quota.clone().named(USER);
                 let user = args.ban.iter().cloned().fold(user, Policy::penalty);
-                Policies::try_new([user].into_iter().chain(args.ip_quota().map(|it| it.named(IP))))?
+                Policies::try_new(
+                    [user].into_iter().chain(args.ip_quota.clone().map(|it| it.named(IP))),
+                )?
             }
         };
         let configured = with_penalty(&configured, by_hand)?;

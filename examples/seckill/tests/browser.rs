@@ -256,7 +256,6 @@ async fn outcomes_and_the_state_are_shown() {
     })
     .await;
     tab.sees("#stock", |text| text == "iphone: sold out\nipad: 4 of 5 left").await;
-    tab.sees("#latency", |text| text.starts_with("p50 up to ") && text.contains("p99 ")).await;
     tab.sees("#store", |text| text.starts_with("Redis replies in ")).await;
     tab.works().await;
     redis.signal("STOP");

@@ -74,11 +74,10 @@ pub fn loopback(text: &str) -> Result<SocketAddr, LoopbackError> {
 
 /// What is wrong with the text of `--admin`.
 #[derive(Clone, Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum LoopbackError {
-    /// Not an address with a port.
     #[error("{0}: write IP:PORT, such as 127.0.0.1:3001 or [::1]:3001")]
     Address(#[from] AddrParseError),
-    /// Not an address of this machine alone.
     #[error("other machines could reach it: the IP must be of 127.0.0.0/8 or ::1")]
     Reachable,
 }
@@ -246,36 +245,27 @@ impl Token {
 
 /// Why there is no admin listener, and what to do about it. No message shows a token.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum AdminError {
-    /// Neither the variable nor a file is set.
     #[error(
         "--admin needs a token\n\
          hint: set the variable that --help shows for --admin-token, to what `openssl rand -hex 32` \
          prints for instance, or name a file that holds it with --admin-token-file"
     )]
     NoToken,
-    /// The file can't be read.
     #[error(
         "can't read the token in {}: {source}\n\
          hint: let the flag name a file of text that this user may read",
         path.display()
     )]
-    TokenFile {
-        /// The file.
-        path: PathBuf,
-        /// What went wrong.
-        source: std::io::Error,
-    },
-    /// The text is no token.
+    TokenFile { path: PathBuf, source: std::io::Error },
     #[error(
         "the token is not 16 to 256 characters of A-Z a-z 0-9 - . _ ~ + / =\n\
          hint: take what `openssl rand -hex 32` prints"
     )]
     Token,
-    /// The address can't be had.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// The metrics can't be recorded.
     #[cfg(feature = "metrics")]
     #[error(transparent)]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),

@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
 
-pub use self::file::{FormatError, PolicyFile, PolicyFileError, Reloads, report};
+pub use self::file::{PolicyFile, Reloads, report};
 
 use crate::lock;
 
@@ -258,17 +258,12 @@ impl Hash {
 
 /// Why a document was not replaced.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum PutError<E> {
-    /// The document can't be used.
     #[error("{0}")]
     Unusable(E),
-    /// The document has another version than the expected one.
     #[error("the policies have the version {present} by now")]
-    Changed {
-        /// The version that it has.
-        present: u64,
-    },
-    /// Redis does not answer.
+    Changed { present: u64 },
     #[error(transparent)]
     Store(#[from] StoreError),
 }

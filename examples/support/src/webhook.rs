@@ -49,20 +49,18 @@ pub struct WebhookFlags {
 
 /// Why alerts can't be sent. No message shows the URL.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum WebhookError {
-    /// Not such a URL.
     #[error(
         "the value of --alert-webhook is not a URL for alerts\n\
          hint: write http://HOST[:PORT]/PATH or https://HOST[:PORT]/PATH, without a user"
     )]
     Url,
-    /// The server can't do TLS.
     #[error(
         "the URL of --alert-webhook needs TLS\n\
          hint: build the server with `--features tls`, or write http://"
     )]
     NoTls,
-    /// The system trusts no certificate.
     #[error(
         "can't read the certificates that the system trusts: {0}\n\
          hint: install the package ca-certificates, or write http:// in --alert-webhook"
@@ -218,10 +216,9 @@ mod tests {
     type Taken = Arc<Mutex<Vec<Value>>>;
 
     /// Begins to send to a server that responds with these statuses, and then with 200.
-    async fn receiver(statuses: &[u16]) -> (Webhook, Taken) {
-        let statuses = Mutex::new(statuses.to_vec().into_iter());
-        let (taken, statuses) = (Taken::default(), Arc::new(statuses));
-        let seen = Arc::clone(&taken);
+    async fn receiver(statuses: Vec<u16>) -> (Webhook, Taken) {
+        let (taken, statuses) = (Taken::default(), Mutex::new(statuses.into_iter()));
+        let (seen, statuses) = (Arc::clone(&taken), Arc::new(statuses));
         let take = async move |Json(alert): Json<Value>| {
             lock(&seen).push(alert);
             StatusCode::from_u16(lock(&statuses).next().unwrap_or(200)).unwrap()
@@ -235,7 +232,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_alert_is_sent_until_it_is_taken_or_refused() {
-        let (webhook, taken) = receiver(&[500, 429, 200, 404, 200, 500, 500, 500, 500, 500]).await;
+        let (webhook, taken) =
+            receiver(vec![500, 429, 200, 404, 200, 500, 500, 500, 500, 500]).await;
         (1..=4).for_each(|alert| webhook.send(&json!(alert)));
         webhook.flush().await;
         assert_eq!(*lock(&taken), [1, 1, 1, 2, 3, 4, 4, 4, 4, 4]);
@@ -243,7 +241,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_last_alerts_of_a_flood_are_sent_and_the_others_counted() {
-        let (webhook, taken) = receiver(&[]).await;
+        let (webhook, taken) = receiver(vec![]).await;
         (0..1000).for_each(|number| webhook.send(&json!(number)));
         webhook.flush().await;
         let taken = lock(&taken);

@@ -61,7 +61,7 @@ function showOrders(counts) {
 
 let decided = { local: 0, policy: 0 };
 
-function showState({ store, decided_by, latency, opens_in_ms, stock }) {
+function showState({ store, decided_by, opens_in_ms, stock }) {
   show("opening", opens_in_ms === null ? "open" : `opens in ${Math.ceil(opens_in_ms / 1000)} s`);
   const level = ({ sku, stock, sold }) => `${sku}: ${sold < stock ? `${stock - sold} of ${stock} left` : "sold out"}`;
   show("stock", stock.map(level).join("\n"));
@@ -73,8 +73,6 @@ function showState({ store, decided_by, latency, opens_in_ms, stock }) {
   const isHere = decided_by.local > decided.local || decided_by.policy > decided.policy;
   show("decided", isHere ? "this server alone" : store.kind === "redis" ? "Redis" : "this server", isHere);
   decided = decided_by;
-  const times = latency && ["p50", "p90", "p99", "max"].map((name) => `${name} up to ${number(latency[name])} ms`);
-  show("latency", times ? times.join(", ") : "no order");
 }
 
 const banPath = (user) => "/admin/bans/" + encodeURIComponent(user);

@@ -11,7 +11,6 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quick_cache::sync::Cache;
 use redis::{FromRedisValue, Pipeline, pipe};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tower_sliding_window::store::{RedisCommands, RedisScript};
@@ -28,12 +27,8 @@ const LOST: &str = "lost";
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How old a level may be that is shown, or by which orders are refused.
 const STALE: Duration = Duration::from_secs(2);
-/// How old the level of a SKU of another server may be.
-const OTHER_AGE: Duration = Duration::from_secs(1);
 /// The reads a second for SKUs of other servers, of which a client can invent any number.
 const OTHER_READS: u32 = 10;
-/// The most SKUs of other servers that are kept.
-const OTHERS: usize = 1_000;
 /// The most buyers of a sale that are kept, in about 20 MB. After a larger one Redis decides on every
 /// order.
 const MOST_BUYERS: u32 = 1_000_000;
@@ -50,8 +45,6 @@ pub(crate) struct Inner {
     place_order: RedisScript,
     /// What this server was started with. It was in Redis then.
     own: HashMap<Sku, Mutex<Seen>>,
-    /// The SKUs that clients have named, and when they were read.
-    others: Cache<Sku, (Instant, Option<Level>)>,
     other_reads: Limiter,
 }
 
@@ -109,7 +102,6 @@ impl RedisStock {
             replicas,
             place_order: RedisScript::new(PLACE_ORDER),
             own: on_sale.iter().map(|(sku, _)| (sku.clone(), Mutex::new(unseen()))).collect(),
-            others: Cache::new(OTHERS),
             other_reads: Limiter::new(Quota::per_second(OTHER_READS), MemoryStore::new()),
         };
         let stock = Self(Arc::new(inner));
@@ -258,17 +250,10 @@ impl RedisStock {
             let is_stale = seen.at.elapsed() > STALE;
             return if is_stale { Err(UNSEEN.into()) } else { seen.level.clone().map(Some) };
         }
-        if let Some((at, level)) = self.others.get(sku)
-            && at.elapsed() < OTHER_AGE
-        {
-            return Ok(level);
-        }
         if let Decision::Denied(denied) = self.other_reads.check("others").await? {
             return Err(StockError::TooManyUnknown { retry_after: denied.retry_after() });
         }
-        let level = self.read(sku).await?;
-        self.others.insert(sku.clone(), (Instant::now(), level));
-        Ok(level)
+        Ok(self.read(sku).await?)
     }
 
     async fn read(&self, sku: &Sku) -> Result<Option<Level>, StoreError> {

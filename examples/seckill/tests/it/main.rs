@@ -12,8 +12,8 @@ mod requests;
 mod stock;
 
 use http::request::Builder;
+use test_support::Redis;
 use test_support::server_process::{HttpResponse, Server};
-use test_support::{Redis, eventually};
 use tokio::task::JoinHandle;
 
 const SECKILL: &str = env!("CARGO_BIN_EXE_seckill");
@@ -60,13 +60,6 @@ async fn responses(
 
 fn count(answers: &[HttpResponse], status: u16) -> usize {
     answers.iter().filter(|answer| answer.status == status).count()
-}
-
-/// Waits until Redis holds back a command.
-async fn one_is_blocked(redis: &Redis) {
-    let is_blocked =
-        async || redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1");
-    eventually("a command is held back", is_blocked).await;
 }
 
 /// Returns the time to live of a key in seconds, or -1 if the key has none.

@@ -38,16 +38,6 @@ async fn opens_in_is_agreed_on_once() {
 }
 
 #[tokio::test]
-async fn a_restart_does_not_move_the_opening() {
-    let redis = Redis::start().await;
-    let first = on_redis(&redis, &[&FREE[..], &["--opens-in", "1s"]].concat());
-    eventually("it opens", async || is_open(&first).await).await;
-    stop(first);
-    let again = on_redis(&redis, &[&FREE[..], &["--opens-in", "1h"]].concat());
-    assert!(is_open(&again).await, "the sale was open before the restart");
-}
-
-#[tokio::test]
 async fn no_order_is_taken_before_the_opening() {
     let redis = Redis::start().await;
     let time = async || {
@@ -61,22 +51,6 @@ async fn no_order_is_taken_before_the_opening() {
         eventually("it opens", async || is_open(&server).await).await;
         assert!(time().await >= opening, "early by {} us", opening - time().await);
     }
-}
-
-#[tokio::test]
-async fn a_sale_opens_by_no_other_clock_than_that_of_redis() {
-    let redis = Redis::start().await;
-    let server = on_redis(&redis, &[&FREE[..], &["--opens-in", "2s"]].concat());
-    // Redis does not tell the time when it comes.
-    redis.signal("STOP");
-    tokio::time::sleep(Duration::from_millis(2500)).await;
-    let left = server.get("/seckill/iphone").await;
-    assert!(
-        left.status == 503 || left.json()["opens_in_ms"] != serde_json::Value::Null,
-        "{left:?}"
-    );
-    redis.signal("CONT");
-    eventually("it opens", async || is_open(&server).await).await;
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use test_support::policy_file::{BROKEN, PolicyFile, READ_AGAIN};
 use test_support::server_process::{HttpResponse, Server, refuses, run};
 use test_support::{Redis, eventually};
 
-use crate::{ADMIN, SECKILL, alone, ask, on_both, on_redis, stop};
+use crate::{ADMIN, SECKILL, alone, ask, on_redis, stop};
 
 /// Sends orders until one is denied, and returns how many were admitted.
 async fn admitted(server: &Server, user: &str) -> usize {
@@ -85,36 +85,21 @@ fn a_wrong_file_prevents_the_start() {
     for (name, text, part) in [
         ("p.toml", "[policies]\nuser = '5/sixty'", "line 2, column 8: policy \"user\""),
         ("p.json", "{\"policies\":\n{\"user\": 5}}", "line 2 column 10"),
-        ("p.toml", "[policies]\nip = '5/60s'", "no policy \"user\""),
-        ("p.toml", "[policies]\nuser = '5/60s'\nusr = '5/60s'", "the policy \"usr\" is unknown"),
     ] {
         let file = PolicyFile::new(name, text);
         let output = run(SECKILL, &[&["--listen", "127.0.0.1:0"], &file.flags()[..]].concat());
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");
-        assert!(stderr.contains(part) && stderr.contains("hint: "), "{part}: {stderr}");
-        assert!(stderr.contains(name), "{stderr}");
+        let all = [part, name, "hint: "];
+        assert!(all.iter().all(|part| stderr.contains(part)), "{part}: {stderr}");
     }
     refuses(
         SECKILL,
         &[
             (&["--policies", "p.yaml"], ".toml or .json"),
             (&["--quota", "5/60s", "--policies", "p.toml"], "--policies"),
-            (&["--ban", "3/10m:1m", "--policies", "p.toml"], "--policies"),
         ],
     );
-}
-
-#[tokio::test]
-async fn bans_by_hand_need_no_penalty_in_the_file() {
-    let file = PolicyFile::new("policies.toml", "[policies]\nuser = '9/1h'\n");
-    let server = alone(&[&file.flags()[..], &ADMIN].concat());
-    let ban = r#"{"for": "1h", "reason": "a script"}"#;
-    assert_eq!(ask(&server, "PUT", "/admin/bans/mallory", ban).await.status, 200);
-    server.order("none-such", "mallory").await.problem(403);
-    file.replace("[policies]\nuser = '1/1h'\n", &server);
-    server.logs_until(READ_AGAIN, 1).await;
-    server.order("none-such", "mallory").await.problem(403);
 }
 
 #[tokio::test]
@@ -150,17 +135,6 @@ async fn threshold_changes_on_every_server() {
 }
 
 #[tokio::test]
-async fn thresholds_stay_while_redis_is_away() {
-    let mut redis = Redis::start().await;
-    let server = alone(&[&ADMIN[..], &["--quota", "3/1h", "--redis", &redis.url()]].concat());
-    put(&server, "user", r#"{"quotas": "5/1h"}"#).await;
-    redis.kill();
-    put(&server, "user", r#"{"quotas": "6/1h"}"#).await.problem(503);
-    assert_eq!(policy(&server, "user").await["quotas"], "5/1h");
-    server.logs_until("policies can't be read from Redis", 1).await;
-}
-
-#[tokio::test]
 async fn threshold_stays_when_the_file_is_read() {
     let file = PolicyFile::new("policies.toml", "[policies]\nuser = '3/1h'\nip = '900/1h'\n");
     let server = alone(&[&ADMIN[..], &file.flags()].concat());
@@ -176,25 +150,23 @@ async fn threshold_stays_when_the_file_is_read() {
 
 #[tokio::test]
 async fn malformed_threshold_changes_nothing() {
-    on_both(&[&ADMIN[..], &["--ip-quota", "off"]].concat(), async |server| {
-        let before = policy(server, "user").await;
-        for body in [
-            "",
-            "{}",
-            r#"{"quotas": 5}"#,
-            r#"{"quotas": ""}"#,
-            r#"{"quotas": "5/soon"}"#,
-            r#"{"quotas": "5/60s", "candidates": "x"}"#,
-            r#"{"quotas": "5/60s", "penalty": "manual"}"#,
-        ] {
-            let refused = put(server, "user", body).await;
-            assert_eq!(refused.problem(400), "/problems/bad-policy", "{body}");
-        }
-        for name in ["ip", "none", "%ff"] {
-            let refused = put(server, name, r#"{"quotas": "5/60s"}"#).await;
-            assert_eq!(refused.problem(404), "/problems/unknown-policy", "{name}");
-        }
-        assert_eq!(policy(server, "user").await, before);
-    })
-    .await;
+    let server = &alone(&[&ADMIN[..], &["--ip-quota", "off"]].concat());
+    let before = policy(server, "user").await;
+    for body in [
+        "",
+        "{}",
+        r#"{"quotas": 5}"#,
+        r#"{"quotas": ""}"#,
+        r#"{"quotas": "5/soon"}"#,
+        r#"{"quotas": "5/60s", "candidates": "x"}"#,
+        r#"{"quotas": "5/60s", "penalty": "manual"}"#,
+    ] {
+        let refused = put(server, "user", body).await;
+        assert_eq!(refused.problem(400), "/problems/bad-policy", "{body}");
+    }
+    for name in ["ip", "none", "%ff"] {
+        let refused = put(server, name, r#"{"quotas": "5/60s"}"#).await;
+        assert_eq!(refused.problem(404), "/problems/unknown-policy", "{name}");
+    }
+    assert_eq!(policy(server, "user").await, before);
 }

@@ -7,7 +7,7 @@ use test_support::proxy::{Fault, Proxy};
 use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 
-use crate::{alone, one_is_blocked, stop};
+use crate::{alone, stop};
 
 /// How far a replica is behind its master: far enough to lose an order that is not waited for.
 const LAG: Duration = Duration::from_millis(20);
@@ -82,13 +82,6 @@ async fn order_answered_with_201_outlives_its_master() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn order_without_replicas_dies_with_its_master() {
-    // What the wait is for: the same shop without it.
-    let mut shop = Shop::open("0").await;
-    assert!(!shop.sell_and_kill("alice").await, "the replica lags");
-}
-
 #[tokio::test]
 async fn order_that_no_replica_confirms_is_a_503() {
     let redis = Redis::start().await;
@@ -119,16 +112,4 @@ async fn order_of_another_connection_is_waited_for() {
     let answer = shop.server.order("iphone", "alice").await;
     assert_eq!(answer.problem(409), "/problems/already-ordered");
     assert!(shop.replica.run::<bool>(&["HEXISTS", orders, uuid]).await, "a 409 holds too");
-}
-
-#[tokio::test]
-async fn reads_do_not_wait_for_replicas() {
-    let redis = Redis::start().await;
-    let flags = ["--redis", &redis.url(), "--min-replicas", "1", "--response-timeout", "6s"];
-    let server = alone(&flags);
-    let order = server.spawn(server.order_request("iphone", "alice"));
-    one_is_blocked(&redis).await;
-    assert_eq!(server.get("/seckill/iphone").await.status, 200);
-    assert!(!order.is_finished(), "the order waits for replicas that are not there");
-    assert_eq!(order.await.unwrap().problem(503), "/problems/not-replicated");
 }

@@ -73,16 +73,12 @@ async fn hold(flags: &[&str], cases: &[Case]) {
 async fn every_request_is_handled() {
     let (nil, long) = ("00000000-0000-0000-0000-000000000000", USER.repeat(100_000));
     let one = format!("x-user-id: {USER}\r\n");
-    let headers = format!("x-user-id: {USER}-2\r\n{}", "a: b\r\n".repeat(101));
-    let forged = format!("x-user-id: {USER}-3\r\nx-forwarded-for: 6.6.6.6\r\n");
-    let endless = format!("x-user-id: {USER}-4\r\ncontent-length: 1000000000000\r\n");
+    let forged = format!("x-user-id: {USER}-2\r\nx-forwarded-for: 6.6.6.6\r\n");
+    let endless = format!("x-user-id: {USER}-3\r\ncontent-length: 1000000000000\r\n");
     let mut cases = vec![
         request(ORDER, "", 401),
-        by("", 401),
         by(" \t ", 401),
         request(ORDER, format!("{one}X-USER-ID: {USER}\r\n"), 400),
-        request(ORDER, format!("x-user-id:\r\n{one}"), 400),
-        by(b"Lysistrat\xeb", 400),
         by(b"Lysistrata\xc0\xaf", 400),
         by("Lysistrata\u{fffd}", 400),
         by("sha256:Lysistrata", 400),
@@ -90,58 +86,34 @@ async fn every_request_is_handled() {
         by(&long[..128], 201),
         by(&long, 431),
         by("Lysistrata-Λυσιστράτη-利西翠姐-🕊", 201),
-        by("{Lysistrata}{}", 201),
         by("Lampito}:user:60s", 201),
         by("Lysistrata; FLUSHALL *1 $8 $(id) `id` ../../ %s%n", 201),
         by("Lysi\0strata", 400),
-        by("Lysi\rstrata", 400),
-        request("GET /seckill/../../etc/passwd", "", 404),
         request(&format!("GET /seckill/{}", "x".repeat(70_000)), "", 431),
         request(&format!("GET /orders/iphone.{nil}"), "", 401),
-        (b"".to_vec(), 0),
         (b"POST /seckill/iphone/orders HTTP/1.1\r\nx-user".to_vec(), 0),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), 0),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(), 400),
-        (b"*1\r\n$8\r\nFLUSHALL\r\n".to_vec(), 400),
-        request("CONNECT evil:443", "", 404),
         request("BUY /seckill/iphone/orders", "", 405),
-        request(ORDER, headers, 431),
-        request(ORDER, format!("{one}content-length: 1\r\ncontent-length: 2\r\n"), 400),
+        request(ORDER, "a: b\r\n".repeat(101), 431),
         // The server does not read the body of an order, so it does not wait for one either.
         request(ORDER, endless, 201),
         // The limit by address believes the peer's, and no header.
         request(ORDER, forged, 201),
     ];
-    for order in [&format!("iphone.{nil}"), &format!("iphone.urn:uuid:{nil}"), "*", "%ff", "a%2Fb"]
-    {
+    for order in [&format!("iphone.{nil}"), "*", "%ff", "a%2Fb"] {
         cases.push(request(&format!("GET /orders/{order}"), &one, 404));
     }
-    for sku in ["android", "IPHONE", "iphone%00", "%7Biphone%7D", "=Lampito", "%ff", "a/b"] {
+    for sku in ["android", "iphone%00", "%7Biphone%7D", "=Lampito", "%ff", "a/b"] {
         let user = format!("x-user-id: {USER}-{}\r\n", cases.len());
         cases.push(request(&format!("POST /seckill/{sku}/orders"), user, 404));
     }
     hold(&[], &cases).await;
-}
-
-#[tokio::test]
-async fn every_query_and_cookie_is_handled() {
     let query = |query: &str, status| request(&format!("{ORDER}?{query}"), "", status);
-    let cases = [
-        query("&&=&user=&", 401),
-        query("user=Lysistrata&us%65r=Lysistrata", 400),
-        query("user=Lysistrata%C0%80", 400),
-        query("user=%00", 201),
-        query("user=%0D%0AINFO+Lysistrata", 201),
-        query("user=Lysistrata%2", 201),
-        query(&format!("user={}x", "%4C".repeat(128)), 400),
-    ];
+    let twice = query("user=Lysistrata&us%65r=Lysistrata", 400);
+    let cases = [query("user=", 401), twice, query("user=%0D%0AINFO+Lysistrata", 201)];
     hold(&["--user-from", "query:user"], &cases).await;
     let cookie = |cookie: &str, status| request(ORDER, format!("cookie: {cookie}\r\n"), status);
-    let cases = [
-        cookie("xsid=Lysistrata; SID=Lysistrata", 401),
-        cookie("sid=Lysistrata; sid=Lysistrata", 400),
-        cookie("sid=\"Lysistrata\"", 201),
-        cookie(&format!("{}sid=Lysistrata-2", "a=b; ".repeat(5_000)), 201),
-    ];
+    let twice = cookie("sid=Lysistrata; sid=Lysistrata", 400);
+    let cases = [cookie("SID=Lysistrata", 401), twice, cookie("sid=\"Lysistrata\"", 201)];
     hold(&["--user-from", "cookie:sid"], &cases).await;
 }
