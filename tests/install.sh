@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs programs if they are missing: redis-server, valgrind, prometheus and chromium with the system's package
-# manager, the load generator oha with cargo.
+# Installs programs with the system's package manager if they are missing: redis-server, valgrind, prometheus and
+# chromium.
 set -euo pipefail
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
@@ -31,9 +31,7 @@ apt_install() {
 
 install() {
   echo "$1 is missing: installing it" >&2
-  if [ "$1" = oha ]; then
-    cargo install --quiet --locked oha
-  elif command -v apt-get >/dev/null; then
+  if command -v apt-get >/dev/null; then
     apt_install "$1"
   elif command -v dnf >/dev/null; then
     as_root dnf install -y -q "$(package "$1")"

@@ -10,7 +10,7 @@ Usage: tests/run.sh [--keep-going | CARGO TEST ARGUMENTS]
 Runs every test of the workspace against real redis-server processes, which the tests start
 themselves on free ports. bench-peers, the comparison with other crates, is not built. If redis-server
 is not on PATH, it is installed with the system's package manager. So are prometheus and chromium for the
-tests of the flash sale, and the load generator oha with cargo.
+tests of the flash sale.
 
   tests/run.sh                    everything
   tests/run.sh --keep-going       everything, also after a test has failed
@@ -25,7 +25,7 @@ tests/install.sh redis-server
 # Only the flash sale needs a browser, and what watches it under load.
 case " ${*:---keep-going} " in
   *' --keep-going '* | *' --workspace '* | *' seckill '*)
-    tests/install.sh prometheus oha
+    tests/install.sh prometheus
     browsers=(chromium chromium-browser google-chrome)
     command -v "${browsers[@]}" >/dev/null || tests/install.sh chromium ;;
 esac

@@ -1,32 +1,30 @@
 //! The routes of the admin listener: an operator looks at mutes, imposes and lifts them.
 
 use std::fmt::Display;
-use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
-use humantime::format_rfc3339_seconds;
-use serde::Deserialize;
-use serde_json::{Value, json};
-use tower_sliding_window::Key;
-use tower_sliding_window::moderation::{Mute, MutePage, SpeechMonitor};
-
-use crate::checks::Checks;
-use crate::names::Named;
 use example_support::admin::{PageQuery, no_page, page};
 use example_support::body::WholeBody;
 use example_support::flags::penalty_length;
 use example_support::problem::{Problem, whole_seconds};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use speech_monitor::{Mute, SpeechMonitor};
+use tower_sliding_window::Key;
+
+use crate::chat::Chat;
+use crate::routes::Named;
 
 /// The most mutes in a page. Each costs a call of the store.
 const LARGEST_PAGE: usize = 1_000;
 
 /// Returns the routes for an operator.
-pub(crate) fn routes(monitor: SpeechMonitor, checks: Checks) -> Router {
-    let waiting = async move || Json(json!({ "messages": checks.waiting() }));
+pub(crate) fn routes(monitor: SpeechMonitor, chat: Chat) -> Router {
+    let waiting = async move || Json(json!({ "messages": chat.waiting() }));
     Router::new()
         .route("/admin/waiting", get(waiting))
         .route("/admin/mutes", get(list))
@@ -40,21 +38,16 @@ async fn list(
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
     let (cursor, limit) = PageQuery::read(query, LARGEST_PAGE)?;
-    let MutePage { mutes, next, .. } = monitor
-        .mutes(cursor, limit)
-        .await
-        .map_err(|error| no_page(error, "/admin/mutes/{user}"))?;
+    let mutes = monitor.mutes(cursor, limit).await;
+    let (mutes, next) = mutes.map_err(|error| no_page(error, "/admin/mutes/{user}"))?;
     let row = |(user, mute): &(Key, Mute)| shown(&String::from_utf8_lossy(user.as_bytes()), mute);
     Ok(page("mutes", mutes.iter().map(row).collect(), next))
 }
 
-/// Shows a mute in a response.
 fn shown(user: &str, mute: &Mute) -> Value {
     json!({
         "user": user,
-        "rule": mute.rule().to_string(),
-        "reason": mute.reason().to_string(),
-        "until": format_rfc3339_seconds(mute.until()).to_string(),
+        "reason": mute.reason(),
         "remaining_seconds": whole_seconds(mute.remaining()),
     })
 }
@@ -63,26 +56,18 @@ async fn show(
     State(monitor): State<SpeechMonitor>,
     Named(user): Named,
 ) -> Result<Json<Value>, Problem> {
-    let mute = monitor
-        .mute_of(&user)
-        .await?
-        .ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "not-muted", "The user is not muted"))?;
-    Ok(Json(shown(user.as_str(), &mute)))
+    let title = "The user is not muted";
+    let mute = monitor.mute_of(&*user).await?;
+    let mute = mute.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "not-muted", title))?;
+    Ok(Json(shown(&user, &mute)))
 }
 
 /// The body of a PUT. The content type does not matter.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an object")]
+#[serde(deny_unknown_fields)]
 struct Wanted {
     #[serde(rename = "for")]
     length: String,
-}
-
-impl Wanted {
-    fn read(body: &[u8]) -> Result<Duration, Problem> {
-        let Self { length } = serde_json::from_slice(body).map_err(bad_mute)?;
-        penalty_length(&length).map_err(|why| bad_mute(format!("`for`: {why}")))
-    }
 }
 
 /// Responds with the mute that is active afterwards, which may be a longer one from before.
@@ -91,21 +76,22 @@ async fn impose(
     Named(user): Named,
     WholeBody(body): WholeBody,
 ) -> Result<Json<Value>, Problem> {
-    let mute = monitor.mute(&user, Wanted::read(&body)?).await?;
-    Ok(Json(shown(user.as_str(), &mute)))
+    let Wanted { length } = serde_json::from_slice(&body).map_err(|why| bad_mute(&why))?;
+    let length = penalty_length(&length).map_err(|why| bad_mute(&why))?;
+    Ok(Json(shown(&user, &monitor.mute(&*user, length).await?)))
 }
 
 async fn lift(
     State(monitor): State<SpeechMonitor>,
     Named(user): Named,
 ) -> Result<StatusCode, Problem> {
-    monitor.unmute(&user).await?;
+    monitor.unmute(&*user).await?;
     tracing::info!("audit: a mute was lifted");
-    tracing::debug!(user = ?user.as_str(), "audit: a mute was lifted");
+    tracing::debug!(?user, "audit: a mute was lifted");
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn bad_mute(why: impl Display) -> Problem {
+fn bad_mute(why: &dyn Display) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "bad-mute", "The mute is malformed")
         .detail(format!("The body must be {{\"for\": \"1h\"}}, in UTF-8: {why}."))
 }

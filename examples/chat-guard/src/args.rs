@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use clap::Parser;
-use tower_sliding_window::Policy;
-use tower_sliding_window::moderation::{Counted, Rule, RuleError};
-
-use crate::names::Name;
 use example_support::admin::AdminFlags;
 use example_support::flags::{ListenFlags, RedisFlags, span};
 use example_support::webhook::WebhookFlags;
+use speech_monitor::Rule;
+use tower_sliding_window::{Policy, Quota};
+
+use crate::routes::name;
 
 /// A chat that mutes spammers silently: they see a success, and no other user sees their messages.
 #[derive(Parser)]
@@ -30,10 +30,10 @@ Try it. The third message within a minute gets the same response, but bob does n
 Routes:
   POST   /rooms/{room}/messages, /private/{peer}   {\"text\": \"...\"} from the user in x-user-id. The 202
                                                    comes before the check, and the same for all
-  GET    /rooms/{room}/messages                    to the user in x-user-id: the newest 100 messages,
-                                                   within 256 kB, that were delivered, and their own
+  GET    /rooms/{room}/messages                    to the user in x-user-id: the newest 100 messages
+                                                   that were delivered, and their own
   GET    /private/{peer}                           the same between the two; /private/{own name}: of all
-                                                   to the user, the newest of each sender first
+                                                   to the user
 
 Mutes, with --admin 127.0.0.1:3001 and a token in CHAT_GUARD_ADMIN_TOKEN:
   mutes() { curl -i -H \"authorization: Bearer $CHAT_GUARD_ADMIN_TOKEN\" \"$@\"; }
@@ -68,17 +68,7 @@ pub(crate) struct Args {
             "peers 9/5m mute 48h",
         ]
     )]
-    rule: Vec<Rule>,
-
-    /// Compares only messages of so many letters and digits or more; repeated letters count once, and
-    /// Chinese characters twice. It is for the `similar` rules that have no `min` of their own.
-    #[arg(
-        long,
-        value_name = "LENGTH",
-        default_value_t = 9,
-        value_parser = clap::value_parser!(u16).range(0..=300)
-    )]
-    min_length: u16,
+    pub(crate) rule: Vec<Rule>,
 
     /// How long the first mutes of a user last at most, such as `10m,1h`: the first one ten minutes, the
     /// next one an hour, and further ones as long as their rules say. A day after a mute, the next one
@@ -87,8 +77,12 @@ pub(crate) struct Args {
     pub(crate) first_mutes: Vec<Duration>,
 
     /// A user that no rule mutes, such as support staff; repeat it for more. A manual mute holds.
-    #[arg(long, value_name = "USER")]
-    pub(crate) exempt: Vec<Name>,
+    #[arg(long, value_name = "USER", value_parser = name)]
+    pub(crate) exempt: Vec<String>,
+
+    /// A room has a storm when it gets more messages than this. None is refused; an alert says so once.
+    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/60s")]
+    pub(crate) storm: Quota,
 
     /// How many messages a user may post; one more is a 429 with Retry-After, muted or not. Several
     /// quotas as `30/10s,300/10m`.
@@ -100,17 +94,4 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(crate) webhook: WebhookFlags,
-}
-
-impl Args {
-    /// Returns the rules, with the minimum length.
-    pub(crate) fn rules(&self) -> Result<Vec<Rule>, RuleError> {
-        let with_length = |rule: &Rule| match rule.counted() {
-            Counted::Similar { .. } if rule.get_min_length() == rule.default_min_length() => {
-                rule.try_min_length(self.min_length)
-            }
-            _ => Ok(*rule),
-        };
-        self.rule.iter().map(with_length).collect()
-    }
 }

@@ -7,16 +7,13 @@
 //! cargo run --release -p chat-guard -- --help
 //! ```
 //!
-//! All servers with one Redis share the mutes. The messages themselves stay in the process that
+//! All servers with one Redis share the mutes and the storms. The messages themselves stay in the process that
 //! received them: a real chat stores them elsewhere already.
 
 mod admin;
+mod alerts;
 mod args;
-mod audit;
-mod board;
-mod checks;
-mod history;
-mod names;
+mod chat;
 mod routes;
 
 use std::error::Error;
@@ -24,16 +21,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use tower_sliding_window::MemoryStore;
-use tower_sliding_window::moderation::SpeechMonitor;
-
-use crate::args::Args;
-use crate::checks::Checks;
-use crate::routes::routes;
 use example_support::admin::Admin;
 use example_support::program::exit_code;
 use example_support::server::Server;
 use example_support::webhook::Webhook;
+use message_storm::StormDetector;
+use speech_monitor::SpeechMonitor;
+use tokio::time::timeout;
+
+use crate::args::Args;
+use crate::chat::Chat;
 
 /// How long the alerts that wait at the end may take.
 const LAST_ALERTS: Duration = Duration::from_secs(10);
@@ -47,35 +44,41 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?;
     let admin = Admin::bind(&args.admin, &server).await?;
     let webhook = Webhook::new(&args.webhook)?;
-    let monitor = monitor(&args).await?.exempt(&args.exempt).first_mutes(args.first_mutes.clone());
-    let monitor = monitor.on_mute(audit::hook(webhook.clone()));
-    let checks = Checks::new(monitor.clone());
+    let (rules, storm) = (args.rule.clone(), args.storm);
+    let (monitor, storms) = match args.redis.connect().await? {
+        Some(redis) => {
+            tracing::info!(addresses = %redis.addresses, "mutes are kept in Redis");
+            let storms = StormDetector::try_on_redis(storm, &redis.store)?;
+            (SpeechMonitor::on_redis(rules, &redis.store), storms)
+        }
+        None => {
+            tracing::info!("mutes are kept in this process");
+            (SpeechMonitor::in_process(rules), StormDetector::try_in_process(storm)?)
+        }
+    };
+    let monitor = monitor.exempt(&args.exempt).first_mutes(args.first_mutes);
+    let monitor = monitor.on_mute(alerts::of_mutes(webhook.clone()));
+    let storms = storms.on_event(alerts::of_storms(webhook.clone()));
+    let (chat, checks) = Chat::start(monitor.clone(), storms.clone());
 
     server.announce("listening on")?;
     if let Some(admin) = &admin {
         admin.announce()?;
     }
+    let operator = admin::routes(monitor, chat.clone());
     let serve_admin = async {
-        if let Some(admin) = admin {
-            admin.serve(admin::routes(monitor, checks.clone())).await;
+        match admin {
+            Some(admin) => admin.serve(operator).await,
+            None => drop(operator),
         }
     };
-    tokio::join!(server.serve(routes(checks.clone(), args.quota)), serve_admin);
-    checks.finish().await;
-    // What is left then is lost.
-    let _ = tokio::time::timeout(LAST_ALERTS, webhook.flush()).await;
-    Ok(())
-}
-
-async fn monitor(args: &Args) -> Result<SpeechMonitor, Box<dyn Error>> {
-    let rules = args.rules()?;
-    for rule in &rules {
-        tracing::info!(%rule, "watching");
-    }
-    let Some(redis) = args.redis.connect().await? else {
-        tracing::info!("mutes are kept in this process");
-        return Ok(SpeechMonitor::new(rules, MemoryStore::new()));
+    tokio::join!(server.serve(routes::routes(chat.clone(), args.quota)), serve_admin);
+    chat.finish(checks).await;
+    let last_alerts = async {
+        storms.flush().await;
+        webhook.flush().await;
     };
-    tracing::info!(addresses = %redis.addresses, "mutes are kept in Redis");
-    Ok(SpeechMonitor::new(rules, redis.store))
+    // What is left then is lost.
+    let _ = timeout(LAST_ALERTS, last_alerts).await;
+    Ok(())
 }

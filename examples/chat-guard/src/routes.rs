@@ -1,27 +1,51 @@
-//! The server's routes, and what each of them does.
+//! The routes of the users.
 
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, State};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::middleware::from_extractor;
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use example_support::body::WholeBody;
+use example_support::problem::{Problem, with_fallbacks};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tower_sliding_window::{MemoryStore, Policy, SlidingWindowLayer, key};
 use uuid::Uuid;
 
-use crate::board::Place;
-use crate::checks::Checks;
-use crate::names::{Named, USER, User};
-use example_support::body::WholeBody;
-use example_support::problem::{Problem, with_fallbacks};
+use crate::chat::{Chat, Place, Post};
 
+/// The header that names the user. The authentication in front of this server sets it.
+const USER: &str = "x-user-id";
 /// The longest body of a message, in bytes.
-const LONGEST_BODY: usize = 64 * 1024;
+const LONGEST_BODY: usize = 8 * 1024;
 
-type Accepted = (StatusCode, Json<Value>);
+/// Puts the routes together. `quota` is that of a user's messages to this server.
+pub(crate) fn routes(chat: Chat, quota: Policy) -> Router {
+    let quota =
+        SlidingWindowLayer::new(quota.named("posts"), key::header(USER), MemoryStore::new());
+    let messages = |place: fn(String) -> Place| {
+        let view = move |State(chat): State<Chat>, User(viewer): User, Named(name): Named| async move {
+            Json(chat.view(&place(name), &viewer))
+        };
+        let say = move |State(chat): State<Chat>,
+                        User(from): User,
+                        Named(name): Named,
+                        WholeBody(body): WholeBody| async move {
+            say(&chat, from, place(name), &body)
+        };
+        // The layer added last runs first, and none is for reading.
+        post(say).route_layer(quota.clone()).route_layer(from_extractor::<User>()).get(view)
+    };
+    let routes = Router::new()
+        .route("/rooms/{room}/messages", messages(Place::Room))
+        .route("/private/{peer}", messages(Place::Private))
+        .route("/healthz", get(|| async { "ok" }))
+        .layer(DefaultBodyLimit::max(LONGEST_BODY));
+    with_fallbacks(routes).with_state(chat)
+}
 
 /// The body of a message. The content type does not matter.
 #[derive(Deserialize)]
@@ -29,41 +53,57 @@ struct Said {
     text: String,
 }
 
-fn said(body: &[u8]) -> Result<String, Problem> {
-    serde_json::from_slice(body).map(|Said { text }| text).map_err(|why| {
+fn say(
+    chat: &Chat,
+    from: String,
+    place: Place,
+    body: &[u8],
+) -> Result<(StatusCode, Json<Value>), Problem> {
+    let Said { text } = serde_json::from_slice(body).map_err(|why| {
         Problem::new(StatusCode::BAD_REQUEST, "bad-message", "The message is malformed")
             .detail(format!("The body must be {{\"text\": \"...\"}}, in UTF-8: {why}."))
-    })
+    })?;
+    let id = Uuid::new_v4().to_string();
+    let post = Post { id: id.clone(), from, text, place, is_delivered: false.into() };
+    if !chat.accept(post) {
+        return Err(Problem::reduced_capacity(Duration::from_secs(1)));
+    }
+    Ok((StatusCode::ACCEPTED, Json(json!({ "id": id }))))
 }
 
-/// Puts the chat together. `quota` is that of a user's messages.
-///
-/// It is of this process, as the board is that it protects. A quota in Redis would answer later while
-/// Redis is busy with the texts of a sender that is not muted.
-pub(crate) fn routes(checks: Checks, quota: Policy) -> Router {
-    let quota =
-        SlidingWindowLayer::new(quota.named("posts"), key::header(USER), MemoryStore::new());
-    let messages = |place: fn(Named) -> Place| {
-        let view = move |State(checks): State<Checks>, User(viewer): User, name: Named| async move {
-            checks.view(&place(name), &viewer)
-        };
-        let say = move |State(checks): State<Checks>,
-                        User(from): User,
-                        name: Named,
-                        WholeBody(body): WholeBody| async move {
-            let id = Uuid::new_v4().to_string();
-            if !checks.accept(place(name), &id, from, said(&body)?) {
-                return Err(Problem::reduced_capacity(Duration::from_secs(1)));
-            }
-            Ok::<Accepted, _>((StatusCode::ACCEPTED, Json(json!({ "id": id }))))
-        };
-        // The layer added last runs first, and none is for reading.
-        post(say).route_layer(quota.clone()).route_layer(from_extractor::<User>()).get(view)
-    };
-    let routes = Router::new()
-        .route("/rooms/{room}/messages", messages(|Named(name)| Place::Room(name)))
-        .route("/private/{peer}", messages(|Named(name)| Place::Private(name)))
-        .route("/healthz", get(|| async { "ok" }))
-        .layer(DefaultBodyLimit::max(LONGEST_BODY));
-    with_fallbacks(routes).with_state(checks)
+/// Reads the name of a user or a room.
+pub(crate) fn name(text: &str) -> Result<String, &'static str> {
+    let fits = (1..=128).contains(&text.len());
+    if fits { Ok(text.to_owned()) } else { Err("a name is 1 to 128 bytes of UTF-8") }
+}
+
+/// The user that sends a request.
+struct User(String);
+
+impl<S: Sync> FromRequestParts<S> for User {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let place = format_args!("header {USER}");
+        let mut values = parts.headers.get_all(USER).iter();
+        let value = values.next().filter(|value| !value.is_empty());
+        let value = value.ok_or_else(|| Problem::no_user(place))?;
+        let user = std::str::from_utf8(value.as_bytes()).ok().and_then(|text| name(text).ok());
+        user.filter(|_| values.next().is_none()).map(Self).ok_or_else(|| Problem::bad_user(place))
+    }
+}
+
+/// The name in the path.
+pub(crate) struct Named(pub(crate) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = <Path<String> as FromRequestParts<S>>::from_request_parts(parts, state).await;
+        path.ok().and_then(|Path(text)| name(&text).ok()).map(Self).ok_or_else(|| {
+            Problem::new(StatusCode::BAD_REQUEST, "bad-name", "The path has no proper name")
+                .detail("The name of a room or a user is 1 to 128 bytes of UTF-8.")
+        })
+    }
 }

@@ -1,37 +1,48 @@
-//! The admin listener: an operator looks at bans, imposes and lifts them.
-
-pub(crate) mod explain;
-pub(crate) mod policies;
+//! The admin listener: an operator looks at bans, imposes and lifts them, has a user's log explained, and
+//! changes policies on every server.
 
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use axum::routing::get;
+use axum::routing::{get, put};
 use axum::{Json, Router};
 use humantime::format_rfc3339_seconds;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tower_sliding_window::{Ban, BanEvent, BanPage, Bans, Key};
+use tower_sliding_window::{Ban, BanEvent, BanPage, Bans, Explanation, Key, Limiter};
 
-use crate::user::UserId;
+use crate::names::UserId;
+use crate::policies::{Changes, Fleet, Thresholds, shown};
 use example_support::admin::{PageQuery, no_page, page};
 use example_support::body::WholeBody;
 use example_support::flags::penalty_length;
+use example_support::policies::PutError;
 use example_support::problem::{Problem, whole_seconds};
 
 /// The most bans in a page.
 const LARGEST_PAGE: usize = 10_000;
 
-/// Returns the routes of the admin listener.
-pub(crate) fn routes(bans: Bans) -> Router {
-    let bans = bans.on_event(audit);
+/// What the routes share.
+#[derive(Clone)]
+struct Operator {
+    bans: Bans,
+    limiter: Limiter,
+    fleet: Arc<Fleet>,
+}
+
+/// Returns the routes of the admin listener. The limiter has the policy and the store of the users.
+pub(crate) fn routes(bans: Bans, limiter: Limiter, fleet: Arc<Fleet>) -> Router {
     Router::new()
         .route("/admin/bans", get(list))
         .route("/admin/bans/{user}", get(show).put(impose).delete(lift))
-        .with_state(bans)
+        .route("/admin/explain/{user}", get(explain))
+        .route("/admin/policies", get(policies))
+        .route("/admin/policies/{name}", put(set_policy).delete(reset_policy))
+        .with_state(Operator { bans: bans.on_event(audit), limiter, fleet })
 }
 
 /// Where a real shop writes its audit log. User ids, and reasons that may contain one, appear at the
@@ -51,10 +62,10 @@ fn audit(event: &BanEvent) {
     }
 }
 
-type UserPath = Result<Path<String>, PathRejection>;
+type PathText = Result<Path<String>, PathRejection>;
 
 /// Reads a user id by the same rules as the order route.
-fn user(path: UserPath) -> Result<UserId, Problem> {
+fn user(path: PathText) -> Result<UserId, Problem> {
     path.ok().and_then(|Path(text)| UserId::new(text)).ok_or_else(|| {
         Problem::new(StatusCode::BAD_REQUEST, "bad-user", "The path names no user")
             .detail("A user id is 1 to 128 bytes of UTF-8, percent-encoded in the path.")
@@ -62,7 +73,7 @@ fn user(path: UserPath) -> Result<UserId, Problem> {
 }
 
 /// Shows a ban in a response.
-fn shown(user: &str, ban: &Ban) -> Value {
+fn shown_ban(user: &str, ban: &Ban) -> Value {
     let until = SystemTime::now().checked_add(ban.remaining());
     json!({
         "user": user,
@@ -75,7 +86,7 @@ fn shown(user: &str, ban: &Ban) -> Value {
 /// Responds with a page of the bans, the longest of the page first, and with the cursor of the next
 /// page, if there is one.
 async fn list(
-    State(bans): State<Bans>,
+    State(Operator { bans, .. }): State<Operator>,
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
     let (cursor, limit) = PageQuery::read(query, LARGEST_PAGE)?;
@@ -83,26 +94,29 @@ async fn list(
         bans.page(cursor, limit).await.map_err(|error| no_page(error, "/admin/bans/{user}"))?;
     bans.sort_by_key(|(_, ban)| std::cmp::Reverse(ban.remaining()));
     let user = |key: &Key| String::from_utf8_lossy(key.as_bytes()).into_owned();
-    let listed = bans.iter().map(|(key, ban)| shown(&user(key), ban)).collect();
+    let listed = bans.iter().map(|(key, ban)| shown_ban(&user(key), ban)).collect();
     Ok(page("bans", listed, next))
 }
 
-async fn show(State(bans): State<Bans>, path: UserPath) -> Result<Json<Value>, Problem> {
+async fn show(
+    State(Operator { bans, .. }): State<Operator>,
+    path: PathText,
+) -> Result<Json<Value>, Problem> {
     let user = user(path)?;
     let ban = bans.get(&user).await?.ok_or_else(not_banned)?;
-    Ok(Json(shown(user.as_str(), &ban)))
+    Ok(Json(shown_ban(user.as_str(), &ban)))
 }
 
-/// The body of a PUT. The content type does not matter.
+/// The body of the PUT of a ban. The content type does not matter.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object")]
-struct Wanted {
+struct WantedBan {
     #[serde(rename = "for")]
     length: String,
     reason: String,
 }
 
-impl Wanted {
+impl WantedBan {
     fn read(body: &[u8]) -> Result<(Duration, String), Problem> {
         let Self { length, reason } = serde_json::from_slice(body).map_err(bad_ban)?;
         let length = penalty_length(&length).map_err(|why| bad_ban(format!("`for`: {why}")))?;
@@ -115,17 +129,20 @@ impl Wanted {
 
 /// Responds with the ban that stands, which may be a longer one from before.
 async fn impose(
-    State(bans): State<Bans>,
-    path: UserPath,
+    State(Operator { bans, .. }): State<Operator>,
+    path: PathText,
     WholeBody(body): WholeBody,
 ) -> Result<Json<Value>, Problem> {
     let user = user(path)?;
-    let (length, reason) = Wanted::read(&body)?;
+    let (length, reason) = WantedBan::read(&body)?;
     let ban = bans.impose(&user, length, &reason).await?;
-    Ok(Json(shown(user.as_str(), &ban)))
+    Ok(Json(shown_ban(user.as_str(), &ban)))
 }
 
-async fn lift(State(bans): State<Bans>, path: UserPath) -> Result<StatusCode, Problem> {
+async fn lift(
+    State(Operator { bans, .. }): State<Operator>,
+    path: PathText,
+) -> Result<StatusCode, Problem> {
     match bans.lift(&user(path)?).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(not_banned()),
@@ -140,5 +157,90 @@ fn bad_ban(why: impl Display) -> Problem {
     let title = "The ban is malformed";
     Problem::new(StatusCode::BAD_REQUEST, "bad-ban", title).detail(format!(
         "The body must be {{\"for\": \"1h\", \"reason\": \"...\"}}, in UTF-8: {why}."
+    ))
+}
+
+/// Reads the log of a user. It is not changed, and nothing is counted.
+async fn explain(
+    State(Operator { limiter, .. }): State<Operator>,
+    path: PathText,
+) -> Result<Json<Explanation>, Problem> {
+    let user = user(path)?;
+    Ok(Json(limiter.explain(&user).await?))
+}
+
+async fn policies(State(Operator { fleet, .. }): State<Operator>) -> Json<Value> {
+    Json(shown(&fleet))
+}
+
+/// The body of the PUT of a policy.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object")]
+struct WantedPolicy {
+    quotas: String,
+    #[serde(default)]
+    candidates: String,
+    /// The version that the policies must have, if the operator has seen one.
+    version: Option<u64>,
+}
+
+async fn set_policy(
+    State(Operator { fleet, .. }): State<Operator>,
+    name: PathText,
+    WholeBody(body): WholeBody,
+) -> Result<Json<Value>, Problem> {
+    let WantedPolicy { quotas, candidates, version } =
+        serde_json::from_slice(&body).map_err(bad_policy)?;
+    change(&fleet, name, version, |changes, name| {
+        changes.insert(name, Thresholds { quotas, candidates });
+    })
+    .await
+}
+
+/// Follows the flags or the file again.
+async fn reset_policy(
+    State(Operator { fleet, .. }): State<Operator>,
+    name: PathText,
+) -> Result<Json<Value>, Problem> {
+    change(&fleet, name, None, |changes, name| {
+        changes.remove(&name);
+    })
+    .await
+}
+
+async fn change(
+    fleet: &Fleet,
+    name: PathText,
+    version: Option<u64>,
+    change: impl FnOnce(&mut Changes, String),
+) -> Result<Json<Value>, Problem> {
+    let known = |name: &String| fleet.set().all().iter().any(|policy| policy.name() == name);
+    let name = name.ok().map(|Path(name)| name).filter(known).ok_or_else(|| {
+        let title = "There is no such policy";
+        Problem::new(StatusCode::NOT_FOUND, "unknown-policy", title)
+            .detail("There are `user` and, unless addresses have no limit, `ip`.")
+    })?;
+    fleet.look().await?;
+    let (present, document) = fleet.present();
+    let mut changes = document.map(|it| Changes::clone(&it)).unwrap_or_default();
+    change(&mut changes, name);
+    match fleet.put(changes, version.unwrap_or(present)).await {
+        Ok(_) => Ok(Json(shown(fleet))),
+        Err(PutError::Unusable(why)) => Err(bad_policy(why)),
+        Err(PutError::Store(error)) => Err(error.into()),
+        Err(changed @ PutError::Changed { present }) => {
+            let title = "Another operator was faster";
+            Err(Problem::new(StatusCode::CONFLICT, "not-changed", title)
+                .detail(format!("Look at the policies, and try again: {changed}."))
+                .member("version", present))
+        }
+    }
+}
+
+fn bad_policy(why: impl Display) -> Problem {
+    let title = "The policy is malformed";
+    Problem::new(StatusCode::BAD_REQUEST, "bad-policy", title).detail(format!(
+        "The body must be {{\"quotas\": \"2/1s,5/60s\", \"candidates\": \"4/60s\"}}, where \
+         `candidates` may be left out: {why}."
     ))
 }

@@ -10,10 +10,9 @@ use clap::{CommandFactory, Parser};
 use tower_sliding_window::key::{TrustedProxies, TrustedProxiesError};
 use tower_sliding_window::{FailurePolicy, Penalty, Policy, PolicyError};
 
-use crate::opening::{WantedOpening, date};
-use crate::order::Sku;
+use crate::names::{Sku, UserFrom};
+use crate::opening::date;
 use crate::stock::Replicas;
-use crate::user::UserFrom;
 use example_support::admin::AdminFlags;
 use example_support::flags::{ListenFlags, RedisFlags, span};
 use example_support::policies::PolicyFile;
@@ -84,7 +83,7 @@ pub(crate) struct Args {
     /// client can invent. Behind a proxy that --trust-proxy does not name, all clients share one
     /// quota, that of the proxy's address.
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/60s", value_parser = ip_quota)]
-    ip_quota: IpQuota,
+    pub(crate) ip_quota: IpQuota,
 
     /// Times a user may look up orders in any window. Each server counts for itself, without Redis.
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "60/60s")]
@@ -141,13 +140,13 @@ pub(crate) struct Args {
     /// Requests before the opening count in the windows, so with --ban they can lead to bans before
     /// the opening.
     #[arg(long, value_name = "DURATION", value_parser = span, conflicts_with = "opens_at")]
-    opens_in: Option<Duration>,
+    pub(crate) opens_in: Option<Duration>,
 
     /// Opens the sale at this date and time of RFC 3339, such as 2030-11-11T12:00:00+08:00: with
     /// Redis by its clock, and otherwise by the clock of this machine. If servers of a prefix name
     /// different dates, the later one holds for all of them, also for those without a date.
     #[arg(long, value_name = "DATETIME", value_parser = date)]
-    opens_at: Option<SystemTime>,
+    pub(crate) opens_at: Option<SystemTime>,
 
     #[command(flatten)]
     pub(crate) admin: AdminFlags,
@@ -176,26 +175,12 @@ impl Args {
         Replicas { wanted: self.min_replicas.unwrap_or(default), timeout }
     }
 
-    /// Returns the quota of an address, if there is one.
-    pub(crate) fn ip_quota(&self) -> IpQuota {
-        self.ip_quota.clone()
-    }
-
     /// Returns the networks of `--trust-proxy`, if there are any.
     pub(crate) fn proxies(&self) -> Result<Option<TrustedProxies>, TrustedProxiesError> {
         if self.trust_proxy.is_empty() {
             return Ok(None);
         }
         self.trust_proxy.join(",").parse().map(Some)
-    }
-
-    /// Returns when the sale is to open.
-    pub(crate) fn opening(&self) -> WantedOpening {
-        match (self.opens_in, self.opens_at) {
-            (Some(delay), _) => WantedOpening::In(delay),
-            (None, Some(date)) => WantedOpening::At(date),
-            (None, None) => WantedOpening::AtOnce,
-        }
     }
 }
 

@@ -10,37 +10,30 @@
 mod admin;
 mod args;
 mod live;
+mod names;
 mod opening;
-mod order;
 mod pages;
-#[cfg(test)]
-mod parsers_tests;
 mod policies;
 mod routes;
 mod stock;
-mod stock_cache;
-mod user;
 
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use axum::Router;
-use tokio::sync::watch;
-use tower_sliding_window::store::Store;
+use tower_sliding_window::store::{RedisCommands, Store};
 use tower_sliding_window::{Bans, Limiter, MemoryStore};
 
 use crate::args::Args;
-use crate::live::{Meter, Sampler, Source, StoreKind};
-use crate::opening::{Opening, RedisClock, agree};
-use crate::order::Sku;
-use crate::policies::{Fleet, Limits};
-use crate::routes::{Rules, Shop, routes};
+use crate::live::{Live, Meter};
+use crate::opening::Opening;
+use crate::policies::{Fleet, Limits, follow_file};
+use crate::routes::{Shop, routes};
 use crate::stock::{MemoryStock, RedisStock, Replicas, Stock, StockError};
-use crate::stock_cache::StockCache;
 use example_support::admin::Admin;
 use example_support::flags::RedisFlags;
-use example_support::policies::{PolicyFile, Shared};
+use example_support::policies::{PolicyFile, SharedPolicies};
 use example_support::program::exit_code;
 use example_support::server::Server;
 
@@ -53,13 +46,11 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?;
     let admin = Admin::bind(&args.admin, &server).await?;
     let reloads = args.policies.as_ref().map(PolicyFile::reloads).transpose()?;
-    let apps = apps(args, server.stopping()).await?;
-    let fleet = apps.fleet;
+    let apps = apps(args).await?;
     if let Some(reloads) = reloads {
-        let fleet = Arc::clone(&fleet);
-        tokio::spawn(async move { fleet.follow(reloads).await });
+        tokio::spawn(follow_file(Arc::clone(&apps.fleet), reloads));
     }
-    tokio::spawn(async move { fleet.run().await });
+    tokio::spawn(async move { apps.fleet.follow().await });
 
     server.announce("listening on")?;
     if let Some(admin) = &admin {
@@ -67,7 +58,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     }
     let serve_admin = async {
         if let Some(admin) = admin {
-            admin.serve_with_pages(apps.operator, live::pages()).await;
+            admin.serve_with_pages(apps.operator, pages::live()).await;
         }
     };
     tokio::join!(server.serve(apps.clients), serve_admin);
@@ -82,37 +73,21 @@ struct Apps {
 }
 
 /// Opens the stores and puts the apps together.
-async fn apps(args: Args, stopping: watch::Receiver<bool>) -> Result<Apps, Box<dyn Error>> {
+async fn apps(args: Args) -> Result<Apps, Box<dyn Error>> {
     let limits = Limits::new(&args)?;
-    let (opening, replicas, proxies) = (args.opening(), args.replicas(), args.proxies()?);
-    let has_admin = args.admin.admin.is_some();
-    let rules = Rules {
-        user: limits.user()?,
-        ip: limits.ip(),
-        read_user: args.read_quota.named("read"),
-        read_ip: args.read_ip_quota.map(|quota| quota.named("read-ip")),
-        proxies,
-        on_failure: args.on_failure,
-        // Nothing shows the counts otherwise.
-        meter: if has_admin { Meter::new(limits.names()) } else { None },
-    };
-    let (skus, new_sale) = (args.stock, args.new_sale);
-    let own: Vec<Sku> = skus.iter().map(|(sku, _)| sku.clone()).collect();
-    let user_from = args.user_from;
-    let page = pages::shop(own.iter(), &user_from);
-
+    let skus = args.stock.iter().map(|(sku, _)| sku.clone()).collect();
     let Some(redis) = args.redis.connect().await? else {
         tracing::info!("windows, stock and orders are kept in this process");
-        let stock = StockCache::new(Stock::Memory(MemoryStock::new(skus)), []);
-        let opening = Opening::here(opening);
-        let fleet = Arc::new(Fleet::new(limits, None).await?);
-        let parts = Parts { fleet, store: StoreKind::Memory, own, stopping };
-        let shop = Shop { stock, opening, page, user_from };
-        return Ok(together(Arc::new(shop), rules, MemoryStore::new(), parts));
+        let stock = Stock::Memory(MemoryStock::new(args.stock.clone()));
+        let opening = Opening::here(&args);
+        let user_from = args.user_from.clone();
+        let shop = Shop { stock, opening, skus, user_from };
+        let parts = Parts { fleet: SharedPolicies::here(limits), shop, redis: None };
+        return together(&args, parts, MemoryStore::new());
     };
-    let prefix = &args.redis.prefix;
-    let clock = RedisClock::new(redis.store.commands(), prefix);
-    let opening = agree(opening, clock).await.map_err(|source| redis.unusable(source))?;
+    let unusable = |source| redis.unusable(source);
+    let (prefix, replicas) = (&args.redis.prefix, args.replicas());
+    let opening = Opening::agreed(&args, redis.store.commands()).await.map_err(unusable)?;
     // Its own connection, on which nothing else waits for replicas.
     let orders = match replicas.wanted {
         0 => None,
@@ -125,8 +100,9 @@ async fn apps(args: Args, stopping: watch::Receiver<bool>) -> Result<Apps, Box<d
     // And one for what clients only read: neither a check nor an order waits behind that.
     let reads = args.redis.connect().await?;
     let reads = reads.as_ref().unwrap_or(&redis).store.commands();
-    let stock = RedisStock::open(orders, reads, prefix, skus, replicas, new_sale);
-    let stock = stock.await.map_err(|error| -> Box<dyn Error> {
+    let on_sale = args.stock.clone();
+    let stock = RedisStock::open(orders, reads, prefix, on_sale, replicas, args.new_sale).await;
+    let stock = stock.map_err(|error| -> Box<dyn Error> {
         match error {
             StockError::Store(source) => redis.unusable(source).into(),
             lost => format!(
@@ -136,44 +112,39 @@ async fn apps(args: Args, stopping: watch::Receiver<bool>) -> Result<Apps, Box<d
             .into(),
         }
     })?;
-    let opening = opening.start().await.map_err(|source| redis.unusable(source))?;
-    let stock = StockCache::new(Stock::Redis(stock), own.clone());
-    let shared = Shared::new(redis.store.commands(), prefix);
-    let fleet = Fleet::new(limits, Some(shared)).await.map_err(|source| redis.unusable(source))?;
+    let fleet = SharedPolicies::in_redis(limits, redis.store.commands(), prefix);
+    fleet.look().await.map_err(unusable)?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
-    let store = StoreKind::Redis(redis.store.commands());
-    let parts = Parts { fleet: Arc::new(fleet), store, own, stopping };
-    let shop = Shop { stock, opening, page, user_from };
-    Ok(together(Arc::new(shop), rules, redis.store, parts))
+    let user_from = args.user_from.clone();
+    let shop = Shop { stock: Stock::Redis(stock), opening, skus, user_from };
+    let parts = Parts { fleet, shop, redis: Some(redis.store.commands()) };
+    together(&args, parts, redis.store)
 }
 
-/// What the routes of the operator need besides the shop.
+/// What differs between a server with Redis and one without, besides the store of the windows.
 struct Parts {
-    fleet: Arc<Fleet>,
-    store: StoreKind,
-    own: Vec<Sku>,
-    stopping: watch::Receiver<bool>,
+    fleet: Fleet,
+    shop: Shop,
+    redis: Option<RedisCommands>,
 }
 
-/// Puts the routes of both listeners together, and takes samples for the live page if there is an
-/// admin listener.
-fn together<S>(shop: Arc<Shop>, rules: Rules, windows: S, parts: Parts) -> Apps
+/// Puts the routes of both listeners together.
+fn together<S>(args: &Args, parts: Parts, windows: S) -> Result<Apps, Box<dyn Error>>
 where
     S: Store + Clone,
 {
-    let Parts { fleet, store, own, stopping } = parts;
+    let Parts { fleet, shop, redis } = parts;
+    let (fleet, shop) = (Arc::new(fleet), Arc::new(shop));
+    let limits = fleet.set();
+    // Nothing shows the counts otherwise.
+    let meter = args.admin.admin.map(|_| Meter::new(limits.all()));
+    let clients = routes(args, Arc::clone(&shop), limits, meter.clone(), windows.clone())?;
     let mut operator = Router::new();
-    if let Some(meter) = rules.meter.clone() {
-        let bans = Bans::new(rules.user.clone(), windows.clone());
-        let limiter = Limiter::new(rules.user.clone(), windows.clone());
-        let limiter = limiter.failure_policy(rules.on_failure);
-        let source = Source { store, shop: Arc::clone(&shop), skus: own, bans: bans.clone() };
-        let sampler = Arc::new(Sampler::new(meter, Arc::clone(&fleet), source));
-        operator = admin::routes(bans)
-            .merge(admin::explain::routes(limiter))
-            .merge(admin::policies::routes(Arc::clone(&fleet)))
-            .merge(live::routes(Arc::clone(&sampler), stopping));
-        tokio::spawn(async move { sampler.run().await });
+    if let Some(meter) = meter {
+        let bans = Bans::new(limits.user()?, windows.clone());
+        let limiter = Limiter::new(limits.user()?, windows).failure_policy(args.on_failure);
+        operator = admin::routes(bans.clone(), limiter, Arc::clone(&fleet))
+            .merge(live::routes(Live { meter, fleet: Arc::clone(&fleet), shop, bans, redis }));
     }
-    Apps { clients: routes(shop, rules, windows), operator, fleet }
+    Ok(Apps { clients, operator, fleet })
 }

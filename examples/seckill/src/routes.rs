@@ -1,5 +1,6 @@
 //! The server's routes, and what each of them does.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,70 +14,61 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tower_http::csrf::{CsrfLayer, ProtectionError};
-use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    FailurePolicy, MemoryStore, Policy, PolicyHandle, SlidingWindowLayer, key,
-};
+use tower_sliding_window::{MemoryStore, SlidingWindowLayer, key};
 use uuid::Uuid;
 
+use crate::args::Args;
 use crate::live::{Meter, count, mark_passed};
+use crate::names::{OrderId, Sku, UserFrom, UserId};
 use crate::opening::Opening;
-use crate::order::{OrderId, Sku};
-use crate::pages::Asset;
-use crate::stock::{Outcome, StockError};
-use crate::stock_cache::StockCache;
-use crate::user::{UserFrom, UserId};
+use crate::pages;
+use crate::policies::Limits;
+use crate::stock::{Outcome, Stock, StockError};
 use example_support::problem::{Problem, with_fallbacks};
 
 /// What the handlers share.
 pub(crate) struct Shop {
-    pub(crate) stock: StockCache,
+    pub(crate) stock: Stock,
     pub(crate) opening: Opening,
-    pub(crate) page: Asset,
+    pub(crate) skus: Vec<Sku>,
     pub(crate) user_from: UserFrom,
 }
 
-/// The rules in front of the order route and of the route that shows orders.
-pub(crate) struct Rules {
-    pub(crate) user: PolicyHandle,
-    pub(crate) ip: Option<PolicyHandle>,
-    pub(crate) read_user: Policy,
-    pub(crate) read_ip: Option<Policy>,
-    /// The proxies that name the client's address.
-    pub(crate) proxies: Option<TrustedProxies>,
-    pub(crate) on_failure: FailurePolicy,
-    /// What counts the requests, if an operator can see the counts.
-    pub(crate) meter: Option<Meter>,
-}
-
-/// Puts the shop together.
-pub(crate) fn routes(shop: Arc<Shop>, rules: Rules, windows: impl Store) -> Router {
-    let address = rules.proxies.map_or_else(key::peer_ip, key::client_ip);
-    let mut limit = SlidingWindowLayer::new(rules.user, key::extension::<UserId>(), windows)
-        .failure_policy(rules.on_failure);
-    if let Some(ip) = rules.ip {
+/// Puts the shop together. The meter counts the requests, if an operator can see the counts.
+pub(crate) fn routes(
+    args: &Args,
+    shop: Arc<Shop>,
+    limits: &Limits,
+    meter: Option<Arc<Meter>>,
+    windows: impl Store,
+) -> Result<Router, Box<dyn Error>> {
+    let address = args.proxies()?.map_or_else(key::peer_ip, key::client_ip);
+    let user = key::extension::<UserId>;
+    let mut limit = SlidingWindowLayer::new(limits.user()?, user(), windows);
+    limit = limit.failure_policy(args.on_failure);
+    if let Some(ip) = limits.ip() {
         limit = limit.rule(ip, address.clone());
     }
     // Kept in this process: a read that is refused costs Redis nothing, and one that is not costs it no
     // check.
-    let mut read_limit =
-        SlidingWindowLayer::new(rules.read_user, key::extension::<UserId>(), MemoryStore::new());
-    if let Some(ip) = rules.read_ip {
-        read_limit = read_limit.rule(ip, address);
+    let reads = args.read_quota.clone().named("read");
+    let mut read_limit = SlidingWindowLayer::new(reads, user(), MemoryStore::new());
+    if let Some(ip) = args.read_ip_quota.clone() {
+        read_limit = read_limit.rule(ip.named("read-ip"), address);
     }
-    if let Some(meter) = rules.meter.clone() {
+    if let Some(meter) = meter.clone() {
         limit = limit.top_offenders(meter.offenders());
         limit = limit.on_decision(move |decision| meter.decided(decision));
     }
     // `route_layer` guards this route's own method only: neither other routes nor a 405 are
     // counted. The layer added last runs first.
     let mut orders = post(place_order);
-    if rules.meter.is_some() {
+    if meter.is_some() {
         orders = orders.route_layer(from_fn(mark_passed));
     }
     orders = orders.route_layer(limit).route_layer(from_fn_with_state(Arc::clone(&shop), enter));
-    if let Some(meter) = rules.meter {
+    if let Some(meter) = meter {
         orders = orders.route_layer(from_fn_with_state(meter, count));
     }
     // A browser adds a cookie, and a page any query, to what it sends to another site. A header it
@@ -91,10 +83,8 @@ pub(crate) fn routes(shop: Arc<Shop>, rules: Rules, windows: impl Store) -> Rout
         .route("/seckill/{sku}", get(level))
         .route("/orders/{order_id}", get(order).route_layer(read_limit).route_layer(identify))
         .route("/healthz", get(|| async { "ok" }))
-        .route("/", shop.page.clone().route())
-        .route("/shop.css", Asset::css(include_str!("pages/shop.css")).route())
-        .route("/shop.js", Asset::script(include_str!("pages/shop.js")).route());
-    with_fallbacks(routes).with_state(shop)
+        .with_state(Arc::clone(&shop));
+    Ok(with_fallbacks(routes.merge(pages::shop(&shop.skus, &shop.user_from))))
 }
 
 /// Runs behind the layer, so the request counts whatever the response is. A client that hammers the
@@ -148,7 +138,7 @@ async fn enter(
     let user = shop.user_from.identify(&parts)?;
     if shop.opening.check().is_ok()
         && let Ok(sku) = sku(path)
-        && shop.stock.is_sold_out_to(&sku, &user).await
+        && shop.stock.is_sold_out_to(&sku, &user)
     {
         return Err(sold_out(&sku));
     }

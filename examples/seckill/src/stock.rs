@@ -1,17 +1,20 @@
 //! [`Stock`]: what is for sale, and its orders.
 
-mod error;
-mod memory;
 mod redis;
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use tower_sliding_window::StoreError;
 use uuid::Uuid;
 
-pub(crate) use self::error::StockError;
-
-pub(crate) use self::memory::MemoryStock;
 pub(crate) use self::redis::{RedisStock, Replicas};
-use crate::order::{OrderId, Sku};
-use crate::user::UserId;
+use crate::names::{OrderId, Sku, UserId};
+use example_support::lock;
+use example_support::logs::Throttle;
+use example_support::problem::Problem;
 
 /// The stock and the orders of a sale, in this process or in Redis.
 ///
@@ -58,11 +61,159 @@ impl Stock {
         }
     }
 
+    /// Tells whether a SKU is sold out, and this user has no order of it, as far as that is known without
+    /// a question to Redis. If not, the stock decides.
+    pub(crate) fn is_sold_out_to(&self, sku: &Sku, user: &UserId) -> bool {
+        match self {
+            Self::Memory(stock) => stock.is_sold_out_to(sku, user),
+            Self::Redis(stock) => stock.is_sold_out_to(sku, user),
+        }
+    }
+
     /// Returns the user with the order of that id, if there is one.
     pub(crate) async fn buyer(&self, id: &OrderId) -> Result<Option<UserId>, StockError> {
         match self {
             Self::Memory(stock) => Ok(stock.buyer(id)),
             Self::Redis(stock) => stock.buyer(id).await,
+        }
+    }
+}
+
+/// Keeps stock and orders in the memory of this process. Clones share them.
+#[derive(Clone)]
+pub(crate) struct MemoryStock(Arc<Mutex<HashMap<Sku, Shelf>>>);
+
+/// One SKU. Bounded by its stock: only users with an order are kept.
+struct Shelf {
+    stock: u32,
+    buyers: HashMap<UserId, Uuid>,
+    orders: HashMap<Uuid, UserId>,
+}
+
+impl MemoryStock {
+    pub(crate) fn new(skus: impl IntoIterator<Item = (Sku, u32)>) -> Self {
+        let shelf = |stock| Shelf { stock, buyers: HashMap::new(), orders: HashMap::new() };
+        let shelves = skus.into_iter().map(|(sku, stock)| (sku, shelf(stock))).collect();
+        Self(Arc::new(Mutex::new(shelves)))
+    }
+
+    /// The lock is held for all of the looking and the selling, so that nothing comes between.
+    fn place(&self, id: &OrderId, user: &UserId) -> Outcome {
+        let mut shelves = lock(&self.0);
+        let Some(shelf) = shelves.get_mut(&id.sku) else { return Outcome::UnknownSku };
+        if let Some(held) = shelf.buyers.get(user) {
+            return if *held == id.uuid { Outcome::Placed } else { Outcome::AlreadyOrdered(*held) };
+        }
+        if shelf.orders.len() >= shelf.stock as usize {
+            return Outcome::SoldOut;
+        }
+        shelf.buyers.insert(user.clone(), id.uuid);
+        shelf.orders.insert(id.uuid, user.clone());
+        Outcome::Placed
+    }
+
+    fn is_sold_out_to(&self, sku: &Sku, user: &UserId) -> bool {
+        let is_sold_out = |shelf: &Shelf| {
+            shelf.orders.len() >= shelf.stock as usize && !shelf.buyers.contains_key(user)
+        };
+        lock(&self.0).get(sku).is_some_and(is_sold_out)
+    }
+
+    fn level(&self, sku: &Sku) -> Option<Level> {
+        let shelves = lock(&self.0);
+        let shelf = shelves.get(sku)?;
+        let sold = u32::try_from(shelf.orders.len()).unwrap_or(u32::MAX);
+        Some(Level { stock: shelf.stock, sold })
+    }
+
+    fn buyer(&self, id: &OrderId) -> Option<UserId> {
+        lock(&self.0).get(&id.sku)?.orders.get(&id.uuid).cloned()
+    }
+}
+
+/// Why the stock has no answer, or none that is safe.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum StockError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The order stands on the master only, and would be lost with it.
+    #[error("{confirmed} of {wanted} replicas have the order")]
+    NotReplicated { confirmed: u32, wanted: u32 },
+    /// Redis has lost a SKU that this server was started with.
+    #[error("Redis has lost the stock of {0}")]
+    Lost(Sku),
+    /// Clients have named too many SKUs that this server does not know.
+    #[error("clients name too many SKUs that are not known here")]
+    TooManyUnknown { retry_after: Duration },
+}
+
+const MAY_STAND: &str =
+    "It may stand. Send the same request again to find out: it never orders twice.";
+
+impl StockError {
+    /// Returns the problem of a request to order, which says whether the order may stand.
+    pub(crate) fn of_an_order(self) -> Problem {
+        match self {
+            Self::Store(error) if error.may_have_counted() => {
+                Problem::from(error).detail(MAY_STAND)
+            }
+            Self::Store(error) => Problem::from(error).detail("No order was placed."),
+            other => other.into(),
+        }
+    }
+}
+
+impl From<StockError> for Problem {
+    fn from(error: StockError) -> Self {
+        static NOT_REPLICATED: Throttle = Throttle::new();
+        static LOST: Throttle = Throttle::new();
+        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+        match error {
+            StockError::Store(error) => error.into(),
+            StockError::TooManyUnknown { retry_after } => Self::reduced_capacity(retry_after),
+            StockError::NotReplicated { .. } => {
+                NOT_REPLICATED.log(move |times| {
+                    tracing::warn!(%error, times, "orders are answered with 503: too few replicas");
+                });
+                Self::new(unavailable, "not-replicated", "The order is not safe yet")
+                    .detail(MAY_STAND)
+                    .retry_after(Duration::from_secs(1))
+            }
+            StockError::Lost(sku) => {
+                LOST.log(move |times| {
+                    tracing::error!(
+                        %sku,
+                        times,
+                        "REDIS HAS LOST THE STOCK OF A SKU ON SALE, and maybe orders: nothing is sold \
+                         until an operator has restored SKU and orders, or set the stock anew"
+                    );
+                });
+                Self::new(unavailable, "stock-lost", "The stock of this SKU is not known")
+                    .retry_after(Duration::from_secs(10))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::to_bytes;
+    use axum::response::IntoResponse;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_503_says_whether_the_order_may_stand() {
+        for (error, detail) in [
+            (StoreError::Timeout, MAY_STAND),
+            (StoreError::Unavailable, "No order was placed."),
+            (StoreError::Overloaded, "No order was placed."),
+        ] {
+            let response = StockError::from(error).of_an_order().into_response();
+            assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+            let body = to_bytes(response.into_body(), 10_000).await.unwrap();
+            let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(problem["detail"], detail);
         }
     }
 }

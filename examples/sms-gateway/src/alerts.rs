@@ -1,167 +1,140 @@
-//! [`Alerts`]: says once that a level refuses too much, because of which institution, and once that it
-//! no longer does.
+//! [`Refusals`]: what refuses how many messages of each institution, and an alert when one level refuses too
+//! much.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
-use tokio::time::{MissedTickBehavior, interval};
-
-use crate::name::Name;
-use crate::refusals::{Decided, Recent, Refusals, Refuser};
-use crate::share::Share;
-use crate::tally::window;
+use example_support::flags::timeout;
 use example_support::lock;
 use example_support::webhook::Webhook;
+use serde_json::{Value, json};
+use tokio::time::sleep;
 
-/// How often the shares are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+use crate::args::percent;
+use crate::levels::LEVELS;
+
+/// What refuses messages: the levels, and the bucket.
+const REFUSERS: [&str; 5] = [LEVELS[0], LEVELS[1], LEVELS[2], LEVELS[3], "global"];
 
 /// When an alert begins.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Bound {
-    /// Logs an alert when a level refuses more than this share of its messages, and again when it
-    /// refuses no more than half of it.
-    #[arg(long, value_name = "PERCENT", default_value = "20%")]
-    pub(crate) alert_above: Share,
+    /// An alert begins when a level has refused more than this share of its messages in a window, and is
+    /// over when it has refused no more than half of it in a later one.
+    #[arg(long, value_name = "PERCENT", default_value = "20", value_parser = percent())]
+    alert_above: u32,
 
-    /// How far back refusals count.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = window)]
-    pub(crate) alert_window: Duration,
+    /// The windows, one after the other, over which refusals are counted.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = timeout)]
+    alert_window: Duration,
 
-    /// How many messages there must be for an alert.
+    /// How many messages there must be in a window for an alert.
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
-    pub(crate) alert_least: u64,
+    alert_least: u64,
 }
 
-/// Watches the share that one refuser refuses of the messages that it decides on.
-struct Alert {
+/// Counts what was decided on the messages.
+pub(crate) struct Refusals {
     bound: Bound,
-    is_on: bool,
-    /// The institution of most refusals when the alert began.
-    cause: Option<Name>,
+    counts: Mutex<Counts>,
 }
 
-impl Alert {
-    /// Looks at the share, and returns whether the alert has just been turned on or off.
-    ///
-    /// A share about the bound does not turn the alert on and off again: once on, it is over when
-    /// the share is at most half of the bound.
-    fn look(&mut self, Decided { messages, refused }: Decided) -> bool {
-        let Bound { alert_above: above, alert_least: least, .. } = self.bound;
-        let turned = match self.is_on {
-            false => messages >= least && above.is_below(refused, messages),
-            true => !above.is_below(refused.saturating_mul(2), messages),
-        };
-        self.is_on ^= turned;
-        turned
-    }
+#[derive(Default)]
+struct Counts {
+    /// Of each institution, since the start, by refuser.
+    total: BTreeMap<String, BTreeMap<&'static str, u64>>,
+    /// Of each of [`REFUSERS`], in this window.
+    recent: [Recent; REFUSERS.len()],
+    alerts: BTreeSet<&'static str>,
 }
 
-/// An alert for each of [`Refuser::ALL`].
-pub(crate) struct Alerts(Mutex<[Alert; Refuser::ALL.len()]>);
-
-/// An alert as the webhook gets it.
-#[derive(Serialize)]
-struct Notice<'a> {
-    /// `begun` or `over`.
-    alert: &'a str,
-    /// What refuses: a level, `global` or `hold`.
-    level: &'a str,
-    /// The institution of most refusals when the alert began.
-    institution: Option<&'a str>,
-    /// The share of all messages that is refused, and of those of the institution.
-    refused: String,
-    refused_of_institution: Option<String>,
-    above: String,
-    window_seconds: f64,
+/// What a refuser has decided on in a window.
+#[derive(Default)]
+struct Recent {
+    messages: u64,
+    refused: BTreeMap<String, u64>,
 }
 
-impl Alerts {
+impl Refusals {
     pub(crate) fn new(bound: Bound) -> Self {
-        Self(Mutex::new(Refuser::ALL.map(|_| Alert { bound, is_on: false, cause: None })))
+        Self { bound, counts: Mutex::default() }
     }
 
-    /// Tells whether there is an alert about a refuser.
-    pub(crate) fn is_on(&self, refuser: Refuser) -> bool {
-        lock(&self.0).iter().zip(Refuser::ALL).any(|(alert, it)| it == refuser && alert.is_on)
+    /// Counts a message, which the policies of these names have refused, or only the bucket, or nothing.
+    pub(crate) fn count(&self, institution: &str, refusers: &[&str]) {
+        // The policies of shares are named LEVEL-share.
+        let refuses = |it: &str| refusers.iter().any(|name| name.trim_end_matches("-share") == it);
+        let reaches_bucket = refusers.is_empty() || refuses("global");
+        let Counts { total, recent, .. } = &mut *lock(&self.counts);
+        for (refuser, recent) in REFUSERS.into_iter().zip(recent) {
+            recent.messages += u64::from(refuser != "global" || reaches_bucket);
+            if refuses(refuser) {
+                *recent.refused.entry(institution.to_owned()).or_default() += 1;
+                let total = total.entry(institution.to_owned()).or_default();
+                *total.entry(refuser).or_default() += 1;
+            }
+        }
     }
 
-    /// Looks again and again, and says what changes: in the log, and to the webhook.
-    pub(crate) async fn run(&self, refusals: &Refusals, webhook: &Webhook) {
-        let mut looks = interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    /// Returns the refusals since the start by institution and refuser, and what there is an alert about.
+    pub(crate) fn shown(&self) -> (Value, Value) {
+        let counts = lock(&self.counts);
+        (json!(counts.total), json!(counts.alerts))
+    }
+
+    /// Looks at the end of each window, and says what changes: in the log, and to the webhook.
+    pub(crate) async fn watch(&self, webhook: &Webhook) {
         loop {
-            looks.tick().await;
-            let recent = refusals.recently().into_iter().zip(Refuser::ALL);
-            for (alert, (recent, refuser)) in lock(&self.0).iter_mut().zip(recent) {
-                if alert.look(recent.all) {
-                    notify(alert, refuser, recent, webhook);
+            sleep(self.bound.alert_window).await;
+            let Counts { recent, alerts, .. } = &mut *lock(&self.counts);
+            for (level, recent) in REFUSERS.into_iter().zip(std::mem::take(recent)) {
+                let was_on = alerts.remove(level);
+                if self.bound.look(level, was_on, recent, webhook) {
+                    alerts.insert(level);
                 }
             }
         }
     }
 }
 
-fn notify(alert: &mut Alert, refuser: Refuser, recent: Recent, webhook: &Webhook) {
-    let Recent { all, most } = recent;
-    let share = |of: Decided| Share::ratio(of.refused, of.messages);
-    let mut of_institution = None;
-    if alert.is_on {
-        of_institution = most.as_ref().map(|(_, own)| share(*own));
-        alert.cause = most.map(|(name, _)| name);
-    }
-    let Bound { alert_above: above, alert_window: window, .. } = alert.bound;
-    let institution = alert.cause.as_ref().map(Name::as_str);
-    let (level, refused) = (refuser.name(), share(all));
-    if alert.is_on {
-        let of_institution = of_institution.map(tracing::field::display);
+impl Bound {
+    /// Returns whether there is an alert about a level after a window, and says so if that is new. A share
+    /// about the bound does not turn an alert on and off again.
+    fn look(&self, level: &str, was_on: bool, recent: Recent, webhook: &Webhook) -> bool {
+        let Recent { messages, refused: by_institution } = recent;
+        let (refused, above) = (by_institution.values().sum::<u64>(), self.alert_above);
+        let bound = u64::from(above) * messages;
+        let is_on = match was_on {
+            true => refused * 200 > bound,
+            false => messages >= self.alert_least && refused * 100 > bound,
+        };
+        if is_on == was_on {
+            return is_on;
+        }
+        let most = by_institution.into_iter().max_by_key(|(_, refused)| *refused);
+        let (institution, of_institution) = most.unzip();
+        let alert = if is_on { "begun" } else { "over" };
+        let what = "a level refuses too much";
         tracing::warn!(
             level,
             institution,
-            %refused,
             of_institution,
-            %above,
-            ?window,
-            "alert: a level refuses too much"
+            refused,
+            messages,
+            above,
+            "alert {alert}: {what}"
         );
-    } else {
-        tracing::warn!(level, institution, %refused, %above, ?window, "the alert is over");
-    }
-    webhook.send(&Notice {
-        alert: if alert.is_on { "begun" } else { "over" },
-        level,
-        institution,
-        refused: refused.to_string(),
-        refused_of_institution: of_institution.map(|share| share.to_string()),
-        above: above.to_string(),
-        window_seconds: window.as_secs_f64(),
-    });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_alert_begins_once_and_is_over_once() {
-        let (alert_above, alert_window) = (Share::thousandths(200), Duration::from_secs(60));
-        let bound = Bound { alert_above, alert_window, alert_least: 10 };
-        let mut alert = Alert { bound, is_on: false, cause: None };
-        for (refused, messages, turned, why) in [
-            (9, 9, false, "nine messages are too few"),
-            (10, 10, true, "ten are enough"),
-            (0, 0, true, "no more messages"),
-            (2, 10, false, "a fifth is not more than a fifth"),
-            (3, 11, true, "it begins"),
-            (103, 411, false, "it has begun already"),
-            (2, 19, false, "that is more than half"),
-            (2, 20, true, "it is over at half of the bound"),
-            (0, 0, false, "it was over already"),
-            (11, 29, true, "it begins again"),
-        ] {
-            assert_eq!(alert.look(Decided { messages, refused }), turned, "{why}");
-        }
+        webhook.send(&json!({
+            "alert": alert,
+            "level": level,
+            "messages": messages,
+            "refused": refused,
+            "institution": institution,
+            "refused_of_institution": of_institution,
+            "above_percent": above,
+        }));
+        is_on
     }
 }

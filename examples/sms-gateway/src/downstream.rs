@@ -1,76 +1,165 @@
-//! [`Downstream`]: the supplier that sends the messages. This one is simulated, with knobs.
+//! [`Downstream`]: the supplier that sends the messages, here a simulated one, and the controller that lowers
+//! thresholds while it suffers.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
-
-use crate::message::Message;
-use crate::share::Share;
-use example_support::flags::span;
+use example_support::flags::{span, timeout};
 use example_support::lock;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How the simulated downstream behaves.
-#[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Conduct {
-    /// How long the simulated downstream takes over a message.
-    #[arg(long, value_name = "DURATION", default_value = "20ms", value_parser = span)]
-    pub(crate) downstream_latency: Duration,
+use crate::args::percent;
+use crate::levels::Levels;
+use crate::message::Message;
 
-    /// What share of the messages the simulated downstream fails to take.
-    #[arg(long, value_name = "PERCENT", default_value = "0%")]
-    pub(crate) downstream_errors: Share,
+/// How many results it takes for a decision of the controller.
+const LEAST_RESULTS: u64 = 5;
+/// How many of a hundred results may be slower than the target: it is that of the 95th percentile.
+const SLOW: u64 = 5;
+/// What an increase adds to what is left of the thresholds, in percent.
+const INCREASE: u32 = 5;
+
+/// What the downstream is to keep to, and how far thresholds are lowered if it does not.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Targets {
+    /// The downstream suffers if more than 5 % of its results take longer than this.
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = span)]
+    target_latency: Duration,
+
+    /// The downstream suffers if it fails to take more than this share of the messages.
+    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent())]
+    target_errors: u32,
+
+    /// How often the controller looks at the results. While the downstream suffers, it lowers the
+    /// limits of all institutions by three tenths at every other look; else it raises them by a
+    /// twentieth of the configured ones at each. Each server follows what it sees itself.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = timeout)]
+    adapt_every: Duration,
+
+    /// The share of a configured limit below which it is not lowered; 100 never lowers any.
+    #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = percent())]
+    adapt_floor: u32,
+}
+
+/// How the downstream did.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Results {
+    results: u64,
+    failed: u64,
+    slow: u64,
 }
 
 /// A downstream that sends nothing anywhere.
-pub(crate) struct Downstream(Mutex<State>);
+pub(crate) struct Downstream {
+    targets: Targets,
+    state: Mutex<State>,
+}
 
 struct State {
-    conduct: Conduct,
-    /// Messages received and failed since the conduct was set.
+    latency: Duration,
+    /// How many of a hundred messages it fails to take.
+    errors: u64,
     received: u64,
-    failed: u64,
-    under_way: u64,
+    /// Since the last look of the controller.
+    recent: Results,
 }
 
 impl Downstream {
-    pub(crate) fn new(conduct: Conduct) -> Self {
-        Self(Mutex::new(State { conduct, received: 0, failed: 0, under_way: 0 }))
+    pub(crate) fn new(targets: Targets) -> Self {
+        let latency = Duration::from_millis(20);
+        let state = State { latency, errors: 0, received: 0, recent: Results::default() };
+        Self { targets, state: Mutex::new(state) }
     }
 
-    pub(crate) fn conduct(&self) -> Conduct {
-        lock(&self.0).conduct
-    }
-
-    pub(crate) fn set(&self, conduct: Conduct) {
-        let mut state = lock(&self.0);
-        *state = State { conduct, received: 0, failed: 0, under_way: state.under_way };
-    }
-
-    /// Returns how many messages it is busy with.
-    pub(crate) fn under_way(&self) -> u64 {
-        lock(&self.0).under_way
+    /// Changes how it behaves, where something is said.
+    pub(crate) fn set(&self, latency: Option<Duration>, errors: Option<u64>) {
+        let state = &mut *lock(&self.state);
+        state.latency = latency.unwrap_or(state.latency);
+        state.errors = errors.unwrap_or(state.errors);
     }
 
     /// Hands a message over, and returns whether it will be sent.
-    ///
-    /// The future must not be dropped early: the message would be under way for ever.
     pub(crate) async fn send(&self, message: &Message) -> bool {
         let (latency, fails) = {
-            let mut state = lock(&self.0);
-            state.received += 1;
-            state.under_way += 1;
+            let mut state = lock(&self.state);
             // Failures are evenly spread over the messages.
-            let fails = state.failed < state.conduct.downstream_errors.of(state.received);
-            state.failed += u64::from(fails);
-            (state.conduct.downstream_latency, fails)
+            let failures = |count: u64| count * state.errors / 100;
+            let fails = failures(state.received + 1) > failures(state.received);
+            state.received += 1;
+            (state.latency, fails)
         };
-        let (characters, parts) = (message.text.chars().count(), message.parts);
-        let (institution, channel) = (message.institution.as_str(), message.channel.as_str());
-        let to = &message.to;
+        let Message { institution, channel, to, text, parts } = message;
+        let characters = text.chars().count();
         tracing::debug!(?institution, ?channel, ?to, characters, parts, "handed to the downstream");
+        let begun = Instant::now();
         tokio::time::sleep(latency).await;
-        lock(&self.0).under_way -= 1;
+        let slow = begun.elapsed() > self.targets.target_latency;
+        let recent = &mut lock(&self.state).recent;
+        recent.results += 1;
+        recent.failed += u64::from(fails);
+        recent.slow += u64::from(slow);
         !fails
+    }
+
+    /// Looks at the results again and again, and leaves the institutions what the controller decides.
+    ///
+    /// Additive increase, multiplicative decrease, as TCP does (RFC 5681): quick to make room, slow to
+    /// take it back, so that servers that share a downstream settle beside each other.
+    pub(crate) async fn control(&self, levels: &Levels) {
+        let mut controller = Controller { targets: self.targets, left: 100, settles: false };
+        let mut looks = interval(self.targets.adapt_every);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let before = controller.left;
+            let results = lock(&self.state).recent;
+            if !controller.look(results) {
+                continue;
+            }
+            lock(&self.state).recent = Results::default();
+            let left = controller.left;
+            if left < before {
+                let Results { results, failed, slow } = results;
+                let what = "the downstream suffers: thresholds are lowered";
+                tracing::warn!(left, results, failed, slow, "{what}");
+            } else if left > before && left == 100 {
+                tracing::info!("the downstream keeps to its targets: thresholds are as configured");
+            }
+            if left != before {
+                levels.leave(left);
+            }
+        }
+    }
+}
+
+struct Controller {
+    targets: Targets,
+    /// What is left of the configured limits, in percent.
+    left: u32,
+    /// The next results may be of messages from before the last decrease.
+    settles: bool,
+}
+
+impl Controller {
+    /// Decides what is left. Returns whether the results are used up: without enough of them it waits for
+    /// more.
+    fn look(&mut self, Results { results, failed, slow }: Results) -> bool {
+        let floor = self.targets.adapt_floor;
+        if std::mem::take(&mut self.settles) {
+            return true;
+        }
+        if results < LEAST_RESULTS {
+            return false;
+        }
+        let errors = u64::from(self.targets.target_errors);
+        if failed * 100 > errors * results || slow * 100 > SLOW * results {
+            let left = (self.left * 7 / 10).max(floor).min(self.left);
+            self.settles = left < self.left;
+            self.left = left;
+        } else {
+            self.left = (self.left + INCREASE).min(100);
+        }
+        true
     }
 }

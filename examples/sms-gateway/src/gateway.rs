@@ -1,228 +1,156 @@
 //! [`Gateway`]: what becomes of a message.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::Instant;
-use tower_sliding_window::{
-    Admitted, DecidedBy, Decision, Denied, Limiter, PolicyHandle, StoreError,
-};
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use example_support::lock;
+use example_support::logs::Throttle;
+use example_support::policies::SharedPolicies;
+use example_support::problem::{Problem, insert_retry_after};
+use tokio::sync::watch;
+use tower_sliding_window::{Admitted, Limiter, Rejection, StoreError, WaitError};
 use uuid::Uuid;
 
+use crate::alerts::Refusals;
 use crate::bucket::Bucket;
-use crate::controller::Results;
 use crate::downstream::Downstream;
-use crate::hold::{Ended, Gate, Hold};
-use crate::levels::{Levels, Limit, Limits};
+use crate::levels::{Levels, Limit, Unknown};
 use crate::message::Message;
-use crate::refusals::{Refusals, Refuser};
-use crate::thresholds::{Level, List};
-use example_support::logs::Throttle;
+
+/// When to try again what the downstream, or Redis, did not take.
+const SOON: Duration = Duration::from_secs(1);
+/// When to try again what does not fit while limits are lowered, which takes a while to pass.
+const A_WHILE: Duration = Duration::from_secs(10);
 
 /// The way of a message: all levels in one decision, then the bucket, then the downstream.
 ///
 /// The token is taken when the levels have admitted the message, so that one that they refuse takes none:
-/// an institution that sends more than its quota empties no bucket for the others.
+/// an institution that sends more than its limit empties no bucket for the others.
 pub(crate) struct Gateway {
     /// Its own policy is not used: each check names the policies of the levels.
     pub(crate) limiter: Limiter,
+    pub(crate) policies: SharedPolicies<Levels>,
     pub(crate) bucket: Bucket,
-    pub(crate) levels: Arc<Levels>,
-    pub(crate) hold: Hold,
-    pub(crate) refusals: Refusals,
     pub(crate) downstream: Downstream,
-    pub(crate) results: Results,
-}
-
-/// Why a message is not sent.
-#[derive(Debug)]
-pub(crate) enum Refusal {
-    /// The list does not have the name.
-    Unknown(List),
-    /// No more than so many parts fit, whenever the message is sent.
-    TooLong { refuser: Refuser, most: u32 },
-    /// No more parts fit as long as the controller lowers the thresholds.
-    Lowered,
-    /// The bucket is empty, for so long.
-    Global(Duration),
-    /// Windows of these levels are full.
-    Levels(Denied),
-    /// Too many messages wait for this receiver, or of this institution.
-    Hold(Duration),
-    /// The message has waited, and the server stops.
-    Stopping,
-    /// The store does not answer.
-    Store(StoreError),
-    /// The downstream had the message and failed. It is counted.
-    Downstream,
+    pub(crate) refusals: Refusals,
+    /// How long a message may wait, and how many may.
+    pub(crate) hold: Duration,
+    pub(crate) hold_messages: usize,
+    /// Of each institution, with a clone for each message that waits or is being decided on.
+    pub(crate) places: Mutex<BTreeMap<String, Arc<()>>>,
+    /// Becomes true when the server is asked to stop. Then no message waits any longer.
+    pub(crate) stopping: watch::Receiver<bool>,
 }
 
 impl Gateway {
-    /// Sends a message, or refuses it. One that the downstream never had leaves no trace in any window.
+    /// Sends a message, or returns why it is refused. One that the downstream never had leaves no trace in any
+    /// window.
     ///
-    /// A message that has begun its way goes it to the end, even if the caller no longer waits: one
-    /// that waits for room is sent when there is some, and one that is admitted is handed over.
-    pub(crate) async fn send(self: &Arc<Self>, message: Message) -> Result<Uuid, Refusal> {
+    /// A message goes its way to the end even if the caller no longer waits. One that the downstream
+    /// fails to send stays counted: it may have reached the receiver.
+    pub(crate) async fn send(self: &Arc<Self>, message: Message) -> Result<Uuid, Response> {
         let gateway = self.clone();
-        let sent = tokio::spawn(async move { gateway.decide_and_send(message).await });
-        // Only a panic, or the end of the program, ends the task early.
-        sent.await.unwrap_or(Err(Refusal::Downstream))
-    }
-
-    async fn decide_and_send(&self, message: Message) -> Result<Uuid, Refusal> {
-        let admitted = self.admit_or_hold(&message).await;
-        self.refusals.count(&message.institution, &refused_by(&admitted), |name| {
-            self.levels.has(List::Institutions, name)
+        let sent = tokio::spawn(async move {
+            let id = gateway.admit(&message).await?.id();
+            Ok(gateway.downstream.send(&message).await.then_some(id))
         });
-        self.hand_over(&message, &admitted?).await
+        // Only a panic, or the end of the program, ends the task early.
+        let id = sent.await.unwrap_or(Ok(None))?;
+        id.ok_or_else(|| unavailable(SOON, "The downstream failed. The attempt counts."))
     }
 
-    /// Admits a message, or lets it wait until it can be admitted.
-    async fn admit_or_hold(&self, message: &Message) -> Result<Admitted, Refusal> {
-        let bound = self.hold.bound();
-        if bound.is_zero() {
-            return self.admit(message).await;
+    /// Decides on a message: its levels, for which it may wait, and then the bucket.
+    async fn admit(&self, message: &Message) -> Result<Admitted, Response> {
+        let (levels, parts, institution) =
+            (self.policies.set(), message.parts, &message.institution);
+        let logs = levels.logs(message).map_err(unknown)?;
+        let most = self.bucket.quota.limit();
+        let limits = logs.iter().map(|(Limit { name, most, .. }, _)| (*name, *most));
+        if let Some(limit) = limits.chain([("global", most)]).find(|(_, most)| parts > *most) {
+            return Err(too_long(parts, limit));
         }
-        // What can never be sent does not wait.
-        self.limits(message)?;
-        let until = Instant::now() + bound;
-        let join = || {
-            let institutions = self.levels.count(List::Institutions);
-            let longest = self.levels.most_for_a_receiver(bound);
-            self.hold.join(message, institutions, longest)
-        };
-        let mut turn = None;
-        if self.hold.holds_up(message) {
-            let turn = turn.insert(join().ok_or(Refusal::Hold(bound))?);
-            turn.wait(None, Instant::now(), until).await.map_err(|ended| match ended {
-                Ended::Late => Refusal::Hold(bound),
-                Ended::Stopping => Refusal::Stopping,
-            })?;
-        }
-        loop {
-            let denied = match self.admit(message).await {
-                Err(Refusal::Levels(denied)) => denied,
-                decided => return decided,
-            };
-            let again = Instant::now() + denied.retry_after();
-            if again > until {
-                return Err(Refusal::Levels(denied));
+        // A limit that changes meanwhile counts. A member that is removed has the limit that it had.
+        let logs = || logs.iter().map(|(limit, key)| (&limit.policy, key.as_str(), parts));
+        // No institution takes the places of the others. Without one a message is refused at once, but
+        // overtakes none that waits.
+        let share = (self.hold_messages / levels.institutions()).max(1);
+        let place = lock(&self.places).entry(institution.clone()).or_default().clone();
+        let has_place = Arc::strong_count(&place) - 1 <= share;
+        let wait = if has_place { self.hold } else { Duration::ZERO };
+        let mut stopping = self.stopping.clone();
+        let admitted = tokio::select! {
+            admitted = self.limiter.until_admitted_all(logs, Some(wait)) => admitted,
+            _ = stopping.wait_for(|stopping| *stopping), if !wait.is_zero() => {
+                return Err(unavailable(SOON, "The server stops. Send the message again."));
             }
-            if turn.is_none() {
-                turn = join();
+        };
+        let admitted = admitted.map_err(|error| {
+            if let WaitError::Denied(denied) = &error {
+                self.refusals.count(institution, &denied.violated().collect::<Vec<_>>());
             }
-            let Some(turn) = &mut turn else { return Err(Refusal::Levels(denied)) };
-            match turn.wait(self.gate(message, &denied), again, until).await {
-                Ok(()) => {}
-                Err(Ended::Late) => return Err(Refusal::Levels(denied)),
-                Err(Ended::Stopping) => return Err(Refusal::Stopping),
-            }
-        }
-    }
-
-    /// Returns what a message is held to, unless it can't be sent at all.
-    fn limits(&self, message: &Message) -> Result<Limits, Refusal> {
-        let limits = self.levels.limits(message).map_err(Refusal::Unknown)?;
-        let has_room = |(limit, _): &(Limit, String)| {
-            limit.policy.get().quotas().iter().all(|quota| message.parts <= quota.limit())
+            refused(error)
+        })?;
+        let Err(wait) = self.bucket.take(institution, levels.institutions(), parts) else {
+            self.refusals.count(institution, &[]);
+            return Ok(admitted);
         };
-        if !limits.iter().all(has_room) {
-            return Err(too_long(&limits, message.parts));
-        }
-        let most = self.bucket.quota().limit();
-        let fits = message.parts <= most;
-        if fits { Ok(limits) } else { Err(Refusal::TooLong { refuser: Refuser::Global, most }) }
-    }
-
-    /// Returns what holds a message up, if its receiver does not: rather a limit of its institution alone
-    /// than one that others wait for too.
-    fn gate(&self, message: &Message, denied: &Denied) -> Option<Gate> {
-        let mut limits = self.levels.limits(message).ok()?;
-        limits.retain(|(limit, _)| denied.violated().any(|name| name == limit.name));
-        let is_receiver = |(limit, _): &(Limit, String)| limit.name == Level::Receiver.name();
-        let is_common = |(limit, _): &(Limit, String)| {
-            limit.level != Level::Institution && limit.name == limit.level.name()
-        };
-        if limits.iter().any(is_receiver) {
-            return None;
-        }
-        limits.into_iter().min_by_key(is_common).map(|(limit, key)| (limit.name, key))
-    }
-
-    /// Decides on a message: its levels, and then the bucket.
-    async fn admit(&self, message: &Message) -> Result<Admitted, Refusal> {
-        let limits = self.limits(message)?;
-        let logs: Vec<(&PolicyHandle, &str)> =
-            limits.iter().map(|(limit, key)| (&limit.policy, key.as_str())).collect();
-        let decision = self.limiter.check_all_cost(logs, message.parts).await;
-        if is_without_store(&decision) {
-            self.hold.store_failed();
-        }
-        let admitted = match decision {
-            Ok(Decision::Admitted(admitted)) => admitted,
-            Ok(Decision::Denied(denied)) => return Err(Refusal::Levels(denied)),
-            // A threshold was lowered meanwhile.
-            Err(StoreError::CostAboveLimit { .. }) => return Err(too_long(&limits, message.parts)),
-            Err(error) => return Err(Refusal::Store(error)),
-        };
-        // An institution that was removed meanwhile still sends this message.
-        let Some(portion) = self.levels.portion(&message.institution) else { return Ok(admitted) };
-        let token = self.bucket.take(&message.institution, portion, message.parts);
-        let Err(wait) = token else { return Ok(admitted) };
-        self.give_back(&admitted).await;
-        Err(Refusal::Global(wait))
-    }
-
-    /// Hands an admitted message to the downstream. It stays counted even if that fails: the downstream
-    /// had it, so it may have reached the receiver, and it was work for who suffers already.
-    async fn hand_over(&self, message: &Message, admitted: &Admitted) -> Result<Uuid, Refusal> {
-        let begun = Instant::now();
-        let taken = self.downstream.send(message).await;
-        self.results.add(begun.elapsed(), !taken);
-        if taken { Ok(admitted.id()) } else { Err(Refusal::Downstream) }
-    }
-
-    /// Gives the places of a message back that the downstream never had.
-    async fn give_back(&self, admitted: &Admitted) {
-        static STAYS: Throttle = Throttle::new();
-        if let Err(error) = self.limiter.cancel(admitted).await {
+        self.refusals.count(institution, &["global"]);
+        if let Err(error) = self.limiter.cancel(&admitted).await {
+            static STAYS: Throttle = Throttle::new();
             STAYS.log(move |times| {
                 tracing::warn!(%error, times, "a message that was not sent stays counted");
             });
         }
+        // Not 429: the sender may well keep to all of its limits. It is the gateway that is full.
+        Err(unavailable(wait, "This server takes no more altogether."))
+    }
+
+    /// Returns how many messages of each institution wait or are being decided on.
+    pub(crate) fn waiting(&self) -> BTreeMap<String, usize> {
+        let count =
+            |(name, place): (&String, &Arc<()>)| (name.clone(), Arc::strong_count(place) - 1);
+        lock(&self.places).iter().map(count).filter(|(_, count)| *count > 0).collect()
     }
 }
 
-/// Tells whether the failure policy has let a message pass or refused it.
-fn is_without_store(decision: &Result<Decision, StoreError>) -> bool {
-    match decision {
-        Ok(decision) => decision.is_admitted() && decision.decided_by() != DecidedBy::Store,
-        Err(error) => !matches!(error, StoreError::CostAboveLimit { .. }),
-    }
+fn unavailable(wait: Duration, detail: &str) -> Response {
+    Problem::reduced_capacity(wait).detail(detail).into_response()
 }
 
-/// Says which limit has fewer places than a message has parts.
-fn too_long(limits: &Limits, parts: u32) -> Refusal {
-    match limits.iter().find(|(limit, _)| parts > limit.most) {
-        Some((Limit { level, most, .. }, _)) => {
-            Refusal::TooLong { refuser: Refuser::Level(*level), most: *most }
+/// Of a name that no level has. It is not repeated.
+fn unknown(Unknown(level): Unknown) -> Response {
+    let title = "The gateway's policies do not have this name";
+    Problem::new(StatusCode::FORBIDDEN, &format!("unknown-{level}"), title)
+        .detail(format!("Messages are for a {level} of the gateway's policies only."))
+        .into_response()
+}
+
+/// Of a text that no wait makes fit.
+fn too_long(parts: u32, (level, most): (&str, u32)) -> Response {
+    let title = "The text has more parts than can ever be sent at once";
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "text-too-long", title)
+        .member("level", level)
+        .member("parts", parts)
+        .member("most", most)
+        .detail(format!("It has {parts} parts, and {level} admits {most} in a window."))
+        .into_response()
+}
+
+fn refused(error: WaitError) -> Response {
+    let wait = error.retry_after().unwrap_or(SOON);
+    let rejection = match error {
+        WaitError::Denied(denied) => Rejection::Denied(denied),
+        WaitError::Store(StoreError::CostAboveLimit { .. }) => {
+            return unavailable(A_WHILE, "So many parts do not fit while limits are lowered.");
         }
-        None => Refusal::Lowered,
-    }
-}
-
-/// Returns what has decided on a message, each with whether it has refused it.
-fn refused_by(admitted: &Result<Admitted, Refusal>) -> Vec<(Refuser, bool)> {
-    let levels = |denied: Option<&Denied>| {
-        let has_denied = |level: Level| denied.is_some_and(|denied| level.has_denied(denied));
-        Level::ALL.map(|level| (Refuser::Level(level), has_denied(level))).to_vec()
+        WaitError::Store(error) => Rejection::StoreFailed(error),
+        _ => return unavailable(wait, "Too many messages wait for room."),
     };
-    let with = |refuser, refused| [levels(None), vec![(refuser, refused)]].concat();
-    match admitted {
-        Ok(_) => with(Refuser::Global, false),
-        Err(Refusal::Levels(denied)) => levels(Some(denied)),
-        Err(Refusal::Global(_)) => with(Refuser::Global, true),
-        Err(Refusal::Hold(_)) => vec![(Refuser::Hold, true)],
-        Err(_) => Vec::new(),
-    }
+    let mut response = rejection.to_response().map(Body::from);
+    insert_retry_after(response.headers_mut(), wait);
+    response
 }

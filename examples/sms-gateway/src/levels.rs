@@ -1,199 +1,258 @@
-//! [`Levels`]: the policies in use, which follow the configured thresholds and the controller.
+//! [`Levels`]: the policies that messages are held to, made from a [`Document`] and lowered by the controller.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
+use example_support::policies::PolicySet;
+use serde::{Deserialize, Serialize};
 use tower_sliding_window::{Policy, PolicyHandle, Quota};
 
-use crate::bucket::Portion;
 use crate::message::Message;
-use crate::name::Name;
-use crate::share::Share;
-use crate::thresholds::{Level, List, Target, Thresholds, UnknownTarget};
-use example_support::lock;
 
-/// The policies that messages are held to: the configured ones, each limit times the share that the
-/// controller leaves of its level.
-pub(crate) struct Levels {
-    handles: RwLock<Arc<Handles>>,
-    settings: Mutex<Settings>,
+/// The levels, whose names their policies have.
+pub(crate) const LEVELS: [&str; 4] = ["institution", "channel", "destination", "receiver"];
+/// The policies that hold one institution to its share of a level.
+const SHARES: [&str; 4] = ["", "channel-share", "destination-share", "receiver-share"];
+/// The lists, each with the members of a level. The receivers are not listed: one policy is for all.
+const LISTS: [&str; 3] = ["institutions", "channels", "destinations"];
+/// The most members of a list.
+const MOST_MEMBERS: usize = 1000;
+/// How long each log keeps its entries at least. Up to here a change of a window keeps the log.
+const KEPT: Duration = Duration::from_secs(60);
+
+/// All that an operator can change: the lists, and the limits in the form `5/1s,20/1h`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Document {
+    /// What one institution may take of each limit that institutions share, in percent.
+    pub(crate) institution_share: u32,
+    pub(crate) institutions: BTreeMap<String, String>,
+    pub(crate) channels: BTreeMap<String, String>,
+    pub(crate) destinations: BTreeMap<String, String>,
+    pub(crate) receiver: String,
 }
 
-struct Handles {
-    /// In the order of [`List::ALL`].
-    lists: [BTreeMap<Name, Held>; List::ALL.len()],
-    receiver: Held,
-    /// What belongs to each institution of the bucket.
-    portions: BTreeMap<Name, Portion>,
+/// What is wrong with a document.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {why}")]
+pub(crate) struct DocumentError {
+    place: String,
+    why: String,
 }
 
-/// What all institutions together are held to, and what each of them is.
-struct Held {
-    all: Limit,
-    /// None if one institution may take all.
-    each: Option<Limit>,
+/// The limits of the members of a level, by name.
+type Members = BTreeMap<String, Policy>;
+
+impl Document {
+    /// Reads the limits of each level. That of the receivers has the name "".
+    fn read(&self) -> Result<[Members; 4], DocumentError> {
+        if !(1..=100).contains(&self.institution_share) {
+            return wrong("institution_share", "it must be from 1 to 100 percent");
+        }
+        let lists = [&self.institutions, &self.channels, &self.destinations];
+        let mut levels = [const { Members::new() }; 4];
+        for ((list, limits), members) in LISTS.into_iter().zip(lists).zip(&mut levels) {
+            if !(1..=MOST_MEMBERS).contains(&limits.len()) {
+                return wrong(list, format_args!("there must be 1 to {MOST_MEMBERS}"));
+            }
+            for (name, limit) in limits {
+                let place = format!("{list}.{name}");
+                // A name that could be spelt in two ways would have two logs, so there are no capitals.
+                if list == "destinations" && !is_prefix(name) {
+                    return wrong(place, "write + and what its numbers begin with, such as +49");
+                } else if list != "destinations" && !is_name(name) {
+                    return wrong(place, "a name is 1 to 64 characters of a-z 0-9 _ . -");
+                }
+                members.insert(name.clone(), limit.parse().or_else(|it| wrong(place, it))?);
+            }
+        }
+        let receiver = self.receiver.parse().or_else(|error| wrong("receiver", error))?;
+        levels[3].insert(String::new(), receiver);
+        Ok(levels)
+    }
+
+    /// Changes one limit, which `receiver` or `LIST/NAME` names, or removes a member of a list if there
+    /// is no limit. Returns false if there is no such limit.
+    pub(crate) fn change(&mut self, target: &str, limit: Option<String>) -> bool {
+        let (list, name) = target.split_once('/').unwrap_or((target, ""));
+        let members = match (list, &limit) {
+            ("receiver", Some(limit)) => {
+                self.receiver.clone_from(limit);
+                return name.is_empty();
+            }
+            ("institutions", _) => &mut self.institutions,
+            ("channels", _) => &mut self.channels,
+            ("destinations", _) => &mut self.destinations,
+            _ => return false,
+        };
+        let Some(limit) = limit else { return members.remove(name).is_some() };
+        members.insert(name.to_owned(), limit);
+        true
+    }
 }
 
-/// A policy that a message is held to.
+fn wrong<T>(place: impl Into<String>, why: impl ToString) -> Result<T, DocumentError> {
+    Err(DocumentError { place: place.into(), why: why.to_string() })
+}
+
+fn is_name(name: &str) -> bool {
+    let allowed = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"_.-".contains(&it);
+    (1..=64).contains(&name.len()) && name.bytes().all(allowed)
+}
+
+/// Tells whether telephone numbers may begin so. `+` is for all.
+fn is_prefix(name: &str) -> bool {
+    let digits = name.strip_prefix('+').filter(|it| !it.starts_with('0') && it.len() <= 15);
+    digits.is_some_and(|it| it.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// What a message is held to by one log.
 #[derive(Clone)]
 pub(crate) struct Limit {
-    pub(crate) level: Level,
-    /// The name of the policy: that of the level, or of the shares in it.
+    /// The name of the policy.
     pub(crate) name: &'static str,
     pub(crate) policy: PolicyHandle,
     /// How many parts fit if nothing lowers it.
     pub(crate) most: u32,
 }
 
-/// The policies of a message, each with the key that it counts by.
-pub(crate) type Limits = Vec<(Limit, String)>;
+type Limits = BTreeMap<String, Limit>;
 
-struct Settings {
-    configured: Thresholds,
-    /// What the controller leaves of each level.
-    shares: [Share; Level::ALL.len()],
-    /// What one institution may take of the levels that institutions share.
-    institution_share: Share,
-    bucket: Quota,
+/// The policies in force. An institution's limit is the configured one times what the controller leaves of it.
+pub(crate) struct Levels(RwLock<Live>);
+
+struct Live {
+    document: Document,
+    levels: [Members; 4],
+    /// What the controller leaves of the institutions' limits, in percent.
+    left: u32,
+    /// For all institutions together, by level.
+    all: [Limits; 4],
+    /// For each institution, by level. That of the institutions is empty.
+    shares: [Limits; 4],
 }
+
+/// No member of this level fits a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unknown(pub(crate) &'static str);
 
 impl Levels {
-    /// Creates the levels in front of a bucket.
-    pub(crate) fn new(configured: Thresholds, institution_share: Share, bucket: Quota) -> Self {
-        let shares = [Share::ALL; Level::ALL.len()];
-        let settings = Settings { configured, shares, institution_share, bucket };
-        let handles = RwLock::new(Arc::new(settings.handles(None)));
-        Self { handles, settings: Mutex::new(settings) }
+    /// Puts a document in force.
+    pub(crate) fn new(document: Document) -> Result<Self, DocumentError> {
+        let levels = document.read()?;
+        let [all, shares] = [(); 2].map(|()| [const { Limits::new() }; 4]);
+        let mut live = Live { document, levels, left: 100, all, shares };
+        live.make();
+        Ok(Self(RwLock::new(live)))
     }
 
-    /// Returns what a message is held to, or the list that does not have its member.
-    pub(crate) fn limits(&self, message: &Message) -> Result<Limits, List> {
-        let handles = self.handles();
-        let of = |list: List, name| handles.lists[list as usize].get_key_value(name).ok_or(list);
-        let (institution, own) = of(List::Institutions, &message.institution)?;
-        let (channel, by) = of(List::Channels, &message.channel)?;
+    /// Returns the logs of a message: of each the limit, and the key.
+    pub(crate) fn logs(&self, message: &Message) -> Result<Vec<(Limit, String)>, Unknown> {
+        let Live { all, shares, .. } = &*self.live();
+        let institution = &message.institution;
+        let own = all[0].get(institution).ok_or(Unknown(LEVELS[0]))?;
+        all[1].get(&message.channel).ok_or(Unknown(LEVELS[1]))?;
         // Of two prefixes the longer comes later in the order of texts.
-        let mut destinations = handles.lists[List::Destinations as usize].iter().rev();
-        let (destination, to) = destinations
-            .find(|(prefix, _)| message.to.starts_with(prefix.as_str()))
-            .ok_or(List::Destinations)?;
-        let mut limits = vec![(own.all.clone(), institution.to_string())];
-        let shared =
-            [(by, channel.as_str()), (to, destination.as_str()), (&handles.receiver, &message.to)];
-        for (held, key) in shared {
-            limits.extend(held.each.clone().map(|each| (each, format!("{key}/{institution}"))));
-            limits.push((held.all.clone(), key.to_owned()));
+        let mut prefixes = all[2].keys().rev();
+        let prefix = prefixes.find(|prefix| message.to.starts_with(prefix.as_str()));
+        let prefix = prefix.ok_or(Unknown(LEVELS[2]))?.as_str();
+        let mut logs = vec![(own.clone(), institution.clone())];
+        let channel = message.channel.as_str();
+        let shared = [(1, channel, channel), (2, prefix, prefix), (3, "", &message.to)];
+        for (level, name, key) in shared {
+            let share = shares[level].get(name);
+            logs.extend(share.map(|share| (share.clone(), format!("{key}/{institution}"))));
+            logs.extend(all[level].get(name).map(|limit| (limit.clone(), key.to_owned())));
         }
-        Ok(limits)
+        Ok(logs)
     }
 
-    /// Returns what belongs to an institution of the bucket.
-    pub(crate) fn portion(&self, institution: &Name) -> Option<Portion> {
-        self.handles().portions.get(institution).copied()
+    /// Returns how many institutions there are.
+    pub(crate) fn institutions(&self) -> usize {
+        self.live().all[0].len()
     }
 
-    fn handles(&self) -> Arc<Handles> {
-        self.handles.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn document(&self) -> Document {
+        self.live().document.clone()
     }
 
-    /// Tells whether a list has a member of this name.
-    pub(crate) fn has(&self, list: List, name: &Name) -> bool {
-        self.handles().lists[list as usize].contains_key(name)
+    /// Returns what the controller leaves of the institutions' limits, in percent.
+    pub(crate) fn left(&self) -> u32 {
+        self.live().left
     }
 
-    /// Returns how many members a list has.
-    pub(crate) fn count(&self, list: List) -> usize {
-        self.handles().lists[list as usize].len()
+    /// Leaves this much of the institutions' limits. Takes effect at once.
+    pub(crate) fn leave(&self, percent: u32) {
+        self.change(|live| live.left = percent);
     }
 
-    /// Returns how many messages one receiver can get at most within a length of time.
-    pub(crate) fn most_for_a_receiver(&self, span: Duration) -> usize {
-        let most = |quota: &Quota| {
-            let windows = span.as_nanos() / quota.window().as_nanos() + 1;
-            usize::try_from(windows.saturating_mul(quota.limit().into())).unwrap_or(usize::MAX)
-        };
-        self.handles().receiver.all.policy.get().quotas().iter().map(most).min().unwrap_or(0)
+    fn live(&self) -> RwLockReadGuard<'_, Live> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the configured thresholds.
-    pub(crate) fn configured(&self) -> Thresholds {
-        lock(&self.settings).configured.clone()
-    }
-
-    /// Returns the policy that is configured for a target, and the one that is in use.
-    pub(crate) fn both(&self, target: &Target) -> Result<(Policy, Policy), UnknownTarget> {
-        let (level, settings) = (target.level(), lock(&self.settings));
-        let configured = settings.configured.get(target)?;
-        Ok((configured.clone(), scaled(level.name(), configured, settings.shares[level as usize])))
-    }
-
-    /// Puts thresholds in place of those there are. Takes effect at once.
-    pub(crate) fn configure(&self, thresholds: Thresholds) {
-        let mut settings = lock(&self.settings);
-        settings.configured = thresholds;
-        self.apply(&settings);
-    }
-
-    /// Leaves a level a share of its thresholds. Takes effect at once.
-    pub(crate) fn leave(&self, level: Level, share: Share) {
-        let mut settings = lock(&self.settings);
-        settings.shares[level as usize] = share;
-        self.apply(&settings);
-    }
-
-    /// Called under the lock, so that the policies in use are those of one change and no other.
-    fn apply(&self, settings: &Settings) {
-        let handles = Arc::new(settings.handles(Some(&self.handles())));
-        *self.handles.write().unwrap_or_else(PoisonError::into_inner) = handles;
+    fn change(&self, change: impl FnOnce(&mut Live)) {
+        let mut live = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        change(&mut live);
+        live.make();
     }
 }
 
-impl Settings {
-    /// Returns a handle for each policy: the one there was before, with the policy of now.
-    fn handles(&self, before: Option<&Handles>) -> Handles {
-        let limit = |level: Level, configured: &Policy, name, share, before: Option<&Limit>| {
-            let configured = scaled(name, configured, share);
-            let policy = scaled(name, &configured, self.shares[level as usize]);
-            let most = configured.quotas().iter().map(Quota::limit).min().unwrap_or(u32::MAX);
-            let Some(before) = before else {
-                return Limit { level, name, policy: PolicyHandle::new(policy), most };
-            };
-            // What is cached about denials stays good as long as nothing changes.
-            if *before.policy.get() != policy
-                && let Err(error) = before.policy.set(policy)
-            {
-                tracing::error!(name, %error, "a policy can't be used");
-            }
-            Limit { most, ..before.clone() }
-        };
-        let held = |level: Level, policy: &Policy, before: Option<&Held>| {
-            let is_shared = level != Level::Institution && self.institution_share < Share::ALL;
-            let each = before.and_then(|before| before.each.as_ref());
-            let each = || limit(level, policy, level.share_name(), self.institution_share, each);
-            let all = before.map(|before| &before.all);
-            let all = limit(level, policy, level.name(), Share::ALL, all);
-            Held { all, each: is_shared.then(each) }
-        };
-        let lists = List::ALL.map(|list| {
-            let before = before.map(|before| &before.lists[list as usize]);
-            let member = |(name, policy): (&Name, &Policy)| {
-                let before = before.and_then(|before| before.get(name));
-                (name.clone(), held(list.level(), policy, before))
-            };
-            self.configured.members(list).map(member).collect()
-        });
-        let receiver = self.configured.of(Level::Receiver);
-        let receiver = held(Level::Receiver, receiver, before.map(|before| &before.receiver));
-        Handles { lists, receiver, portions: self.configured.sum().portions(self.bucket) }
+impl PolicySet for Levels {
+    type Document = Document;
+    type Error = DocumentError;
+
+    fn check(&self, document: &Document) -> Result<(), DocumentError> {
+        document.read().map(drop)
     }
+
+    fn apply(&self, document: &Document) -> Result<(), DocumentError> {
+        let levels = document.read()?;
+        self.change(|live| (live.document, live.levels) = (document.clone(), levels));
+        Ok(())
+    }
+}
+
+impl Live {
+    /// Makes the policies of the document.
+    fn make(&mut self) {
+        let share = self.document.institution_share;
+        for (level, members) in self.levels.iter().enumerate() {
+            let left = if level == 0 { self.left } else { 100 };
+            self.all[level] = limits(LEVELS[level], members, 100, left, &self.all[level]);
+            self.shares[level] = match level > 0 && share < 100 {
+                true => limits(SHARES[level], members, share, 100, &self.shares[level]),
+                false => Limits::new(),
+            };
+        }
+    }
+}
+
+/// Returns a share of these limits, of which the controller leaves a part.
+///
+/// A handle stays. As the policies say how long they keep their entries, the name of the logs is the one that
+/// every other server makes of the same document.
+fn limits(name: &'static str, members: &Members, share: u32, left: u32, before: &Limits) -> Limits {
+    let limit = |(member, configured): (&String, &Policy)| {
+        let configured = scaled(name, configured, share);
+        let most = configured.quotas().iter().map(Quota::limit).min().unwrap_or(u32::MAX);
+        let policy = scaled(name, &configured, left);
+        // What is known of denials stays if nothing changes.
+        let handle = before
+            .get(member)
+            .map(|limit| limit.policy.clone())
+            .filter(|handle| *handle.get() == policy || handle.set(policy.clone()).is_ok());
+        let policy = handle.unwrap_or_else(|| PolicyHandle::new(policy));
+        (member.clone(), Limit { name, policy, most })
+    };
+    members.iter().map(limit).collect()
 }
 
 /// Returns a policy of this name with a share of each limit, but at least 1.
-fn scaled(name: &str, policy: &Policy, share: Share) -> Policy {
-    let quotas = policy.quotas().iter().map(|quota| {
-        let limit = share.of(quota.limit().into()).max(1);
-        Quota::new(u32::try_from(limit).unwrap_or(u32::MAX), quota.window())
-    });
-    quotas.fold(Policy::new(name), Policy::quota)
+fn scaled(name: &str, policy: &Policy, percent: u32) -> Policy {
+    let policy_of = Policy::new(name).keep_for(KEPT);
+    policy.quotas().iter().fold(policy_of, |scaled, quota| {
+        let limit = u64::from(quota.limit()) * u64::from(percent) / 100;
+        scaled.quota(Quota::new(u32::try_from(limit).unwrap_or(u32::MAX).max(1), quota.window()))
+    })
 }

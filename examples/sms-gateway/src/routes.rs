@@ -1,41 +1,168 @@
-//! The routes of the clients.
+//! The routes of the clients, and those of the admin listener.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use serde_json::json;
+use example_support::body::WholeBody;
+use example_support::policies::PutError;
+use example_support::problem::{Problem, with_fallbacks};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::gateway::Gateway;
-use crate::message::Message;
-use crate::problem;
-use example_support::body::WholeBody;
-use example_support::problem::{Problem, with_fallbacks};
+use crate::levels::Document;
+use crate::message::{Message, unreadable};
 
-/// The longest body, in bytes.
-const LONGEST_BODY: usize = 16 * 1024;
+/// The longest message, in bytes.
+const LONGEST_MESSAGE: usize = 16 * 1024;
+/// The longest document: three lists of a thousand members.
+const LONGEST_DOCUMENT: usize = 512 * 1024;
+
+type Shared = State<Arc<Gateway>>;
 
 /// Returns the routes of the clients.
-pub(crate) fn routes(gateway: Arc<Gateway>) -> Router {
+pub(crate) fn clients(gateway: Arc<Gateway>) -> Router {
     let routes = Router::new().route("/sms", post(send)).route("/healthz", get(|| async { "ok" }));
-    with_fallbacks(routes).layer(DefaultBodyLimit::max(LONGEST_BODY)).with_state(gateway)
+    with_fallbacks(routes).layer(DefaultBodyLimit::max(LONGEST_MESSAGE)).with_state(gateway)
 }
 
-async fn send(
-    State(gateway): State<Arc<Gateway>>,
-    WholeBody(body): WholeBody,
-) -> Result<Response, Problem> {
-    let message: Message =
-        serde_json::from_slice(&body).map_err(|error| problem::bad_message(&error))?;
+async fn send(State(gateway): Shared, WholeBody(body): WholeBody) -> Result<Response, Problem> {
+    let message = Message::read(&body)?;
     let parts = message.parts;
-    Ok(match gateway.send(message).await {
-        Ok(id) => {
-            let sent = json!({ "message_id": id.to_string(), "parts": parts });
-            (StatusCode::ACCEPTED, Json(sent)).into_response()
+    let sent = gateway.send(message).await.map(|id| {
+        (StatusCode::ACCEPTED, Json(json!({ "message_id": id.to_string(), "parts": parts })))
+    });
+    Ok(sent.into_response())
+}
+
+/// Returns the routes of the admin listener.
+pub(crate) fn operator(gateway: Arc<Gateway>) -> Router {
+    Router::new()
+        .route("/policies", get(policies).put(replace_policies))
+        .route("/policies/{*target}", put(set).delete(remove))
+        .route("/state", get(state))
+        .route("/downstream", put(set_downstream))
+        .layer(DefaultBodyLimit::max(LONGEST_DOCUMENT))
+        .with_state(gateway)
+}
+
+async fn policies(State(gateway): Shared) -> Json<Value> {
+    let (version, stale) = (gateway.policies.present().0, gateway.policies.is_stale());
+    let policies = gateway.policies.set().document();
+    Json(json!({ "version": version, "stale": stale, "policies": policies }))
+}
+
+/// What replaces the document, as GET shows it.
+#[derive(Deserialize)]
+struct Replacement {
+    /// The version that it replaces.
+    version: u64,
+    policies: Document,
+}
+
+async fn replace_policies(
+    State(gateway): Shared,
+    WholeBody(body): WholeBody,
+) -> Result<Json<Value>, Problem> {
+    let Replacement { version, policies } = serde_json::from_slice(&body).map_err(|error| {
+        unreadable(format!("The body is not JSON as GET /policies shows it: {error}."))
+    })?;
+    put_document(&gateway, policies, version).await
+}
+
+/// Sets one limit, or adds a member of a list: the body is the limit.
+async fn set(
+    State(gateway): Shared,
+    Path(target): Path<String>,
+    WholeBody(body): WholeBody,
+) -> Result<Json<Value>, Problem> {
+    let limit = std::str::from_utf8(&body).map_err(|error| unreadable(format!("{error}.")))?;
+    change(&gateway, &target, Some(limit.trim().to_owned())).await
+}
+
+/// Removes a member of a list.
+async fn remove(
+    State(gateway): Shared,
+    Path(target): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    change(&gateway, &target, None).await
+}
+
+async fn change(
+    gateway: &Gateway,
+    target: &str,
+    limit: Option<String>,
+) -> Result<Json<Value>, Problem> {
+    gateway.policies.look().await?;
+    let (version, _) = gateway.policies.present();
+    let mut document = gateway.policies.set().document();
+    if !document.change(target, limit) {
+        let title = "There is no such limit";
+        return Err(Problem::new(StatusCode::NOT_FOUND, "unknown-limit", title).detail(
+            "There are receiver, which can't be deleted, institutions/NAME, channels/NAME and \
+             destinations/+49.",
+        ));
+    }
+    put_document(gateway, document, version).await
+}
+
+async fn put_document(
+    gateway: &Gateway,
+    document: Document,
+    version: u64,
+) -> Result<Json<Value>, Problem> {
+    match gateway.policies.put(document, version).await {
+        Ok(version) => Ok(Json(json!({ "version": version }))),
+        Err(PutError::Unusable(error)) => Err(bad(format!("Nothing was changed: {error}."))),
+        Err(PutError::Changed { present }) => {
+            let title = "The policies have changed meanwhile";
+            Err(Problem::new(StatusCode::CONFLICT, "changed", title)
+                .member("version", present)
+                .detail("Nothing was changed. GET them again, and then send the change again."))
         }
-        Err(refusal) => problem::refused(refusal, parts, gateway.bucket.quota()),
-    })
+        Err(PutError::Store(error)) => Err(Problem::from(error).detail(
+            "Redis did not answer. If it received the change, it applies when Redis answers again.",
+        )),
+    }
+}
+
+fn bad(detail: String) -> Problem {
+    let title = "The request can be read, but its value can't be used";
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "bad-value", title).detail(detail)
+}
+
+async fn state(State(gateway): Shared) -> Json<Value> {
+    let (refused, alerts) = gateway.refusals.shown();
+    Json(json!({
+        "refused": refused,
+        "alerts": alerts,
+        "waiting": gateway.waiting(),
+        "institution_limits_left": gateway.policies.set().left(),
+    }))
+}
+
+/// The knobs of the simulated downstream, each of which may be left as it is.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Knobs {
+    latency_ms: Option<u64>,
+    errors: Option<u64>,
+}
+
+async fn set_downstream(
+    State(gateway): Shared,
+    WholeBody(body): WholeBody,
+) -> Result<StatusCode, Problem> {
+    let Knobs { latency_ms, errors } =
+        serde_json::from_slice(&body).map_err(|error| unreadable(format!("{error}.")))?;
+    if errors.is_some_and(|errors| errors > 100) {
+        return Err(bad("errors: it must be from 0 to 100 percent.".to_owned()));
+    }
+    gateway.downstream.set(latency_ms.map(Duration::from_millis), errors);
+    Ok(StatusCode::NO_CONTENT)
 }

@@ -1,5 +1,6 @@
 //! [`ListenFlags`] and [`RedisFlags`]: the flags that all servers have, and the texts they accept.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -8,6 +9,8 @@ use clap::Args;
 
 /// The longest length of time that a flag takes: a year.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Where a server listens, and for how long it waits for a client.
 ///
@@ -28,10 +31,9 @@ pub struct ListenFlags {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = timeout)]
     pub io_timeout: Duration,
 
-    /// Connections that may be open at one time. For one more, the client address with the most of
-    /// them gives up the one that is idle longest, which may be one that waits for the rest of a body
-    /// or for the client to read; if none is idle, the new one waits. The system's limit of open files
-    /// (`ulimit -Hn`) may allow fewer.
+    /// Connections that may be open at one time. For one more, all of them end after their response,
+    /// and those that wait for a request at once. The system's limit of open files (`ulimit -Hn`) may
+    /// allow fewer.
     #[arg(long, value_name = "COUNT", default_value = "8192")]
     pub max_connections: NonZeroU32,
 }
@@ -69,63 +71,48 @@ impl RedisFlags {
     }
 }
 
+/// What is wrong with the text of a flag.
+pub type FlagError = Cow<'static, str>;
+
 /// Reads what the Redis keys begin with.
 ///
 /// # Errors
 ///
-/// [`FlagError::Prefix`] if it has other characters, or too many.
+/// A text if it has other characters, or too many.
 pub fn prefix(text: &str) -> Result<String, FlagError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
     let fits = (1..=64).contains(&text.len()) && text.bytes().all(allowed);
-    if fits { Ok(text.to_owned()) } else { Err(FlagError::Prefix) }
+    let error = "a prefix is 1 to 64 characters of A-Z a-z 0-9 _ . : -";
+    if fits { Ok(text.to_owned()) } else { Err(error.into()) }
 }
 
 /// Reads a length of time of up to a year, written `200ms`, `30s` or `5m`.
 ///
 /// # Errors
 ///
-/// [`FlagError`] if the text has another form, or the time is too long.
+/// A text if the text has another form, or the time is too long.
 pub fn span(text: &str) -> Result<Duration, FlagError> {
-    let span = humantime::parse_duration(text)?;
-    if span > LONGEST { Err(FlagError::TooLong) } else { Ok(span) }
+    let span = humantime::parse_duration(text)
+        .map_err(|error| format!("it is not a length of time such as 30s or 5m: {error}"))?;
+    if span > LONGEST { Err("it is longer than a year".into()) } else { Ok(span) }
 }
 
 /// Reads how long a server waits for a client: a [`span`] that is not zero.
 ///
 /// # Errors
 ///
-/// [`FlagError`] if it is no such time.
+/// A text if it is no such time.
 pub fn timeout(text: &str) -> Result<Duration, FlagError> {
-    let timeout = span(text)?;
-    if timeout.is_zero() { Err(FlagError::Zero) } else { Ok(timeout) }
+    let is_zero = "it is zero, in which no request could be read";
+    span(text).and_then(|it| if it.is_zero() { Err(is_zero.into()) } else { Ok(it) })
 }
 
 /// Reads how long a ban or a mute lasts: a [`span`] of at least a second.
 ///
 /// # Errors
 ///
-/// [`FlagError`] if it is no such time.
+/// A text if it is no such time.
 pub fn penalty_length(text: &str) -> Result<Duration, FlagError> {
-    let length = span(text)?;
-    if length < Duration::from_secs(1) { Err(FlagError::TooShort) } else { Ok(length) }
-}
-
-/// What is wrong with the text of a flag.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum FlagError {
-    /// Not a prefix.
-    #[error("a prefix is 1 to 64 characters of A-Z a-z 0-9 _ . : -")]
-    Prefix,
-    /// Not a length of time.
-    #[error("it is not a length of time such as 30s or 5m: {0}")]
-    Span(#[from] humantime::DurationError),
-    /// More than a year.
-    #[error("it is longer than a year")]
-    TooLong,
-    /// Less than a second.
-    #[error("it is shorter than a second")]
-    TooShort,
-    /// No time at all.
-    #[error("it is zero, in which no request could be read")]
-    Zero,
+    let is_short = "it is shorter than a second";
+    span(text).and_then(|it| if it < SECOND { Err(is_short.into()) } else { Ok(it) })
 }

@@ -60,23 +60,3 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn lines_are_any_bytes_of_bounded_length() {
-        let longest = vec![b'x'; LONGEST];
-        let input = [&b"a\n\n\xff\n"[..], &longest, b"\n", &longest, b"x\nb\n", &longest, b"x"];
-        let input = input.concat();
-        // In parts of a few bytes, as from a pipe.
-        let mut lines = Lines::new(BufReader::with_capacity(7, &input[..]));
-        let expected = [(1, b"a".to_vec()), (2, vec![]), (3, b"\xff".to_vec()), (4, longest)];
-        for line in expected.into_iter().chain([(6, b"b".to_vec())]) {
-            assert!(lines.next().await.unwrap() == Some(line));
-            assert!(lines.line.capacity() <= 2 * LONGEST);
-        }
-        assert!(lines.next().await.unwrap().is_none());
-    }
-}

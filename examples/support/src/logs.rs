@@ -1,10 +1,11 @@
 //! Logs on stderr: one line an event, whatever text a client has sent, and no wait for whoever reads them.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
 use std::mem;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, SyncSender};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
@@ -17,8 +18,8 @@ use crate::lock;
 
 /// How often a [`Throttle`] lets a line pass.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The bytes of the lines that wait to be written.
-const ROOM: usize = 1 << 20;
+/// The lines that wait to be written.
+const ROOM: usize = 8192;
 /// How long the last lines may take.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
@@ -30,77 +31,68 @@ pub(crate) fn to_stderr() -> io::Result<Logs> {
     let wanted = std::env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
     let targets: Targets = wanted.unwrap_or_else(|| Targets::new().with_default(Level::INFO));
     let writer = logs.clone();
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(move || Escaped(writer.clone()))
-        .with_ansi(false);
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(move || writer.clone()).with_ansi(false);
     tracing_subscriber::registry().with(lines).with(targets).init();
     Ok(logs)
 }
 
-/// What a thread writes. If no one reads it and too much waits, the rest is dropped and counted.
+/// What a thread writes. If no one reads it and too many lines wait, the rest is dropped and counted.
 #[derive(Clone)]
-pub(crate) struct Logs(Arc<(Mutex<Unwritten>, Condvar)>);
+pub(crate) struct Logs {
+    lines: SyncSender<Job>,
+    dropped: Arc<AtomicU64>,
+}
 
-#[derive(Default)]
-struct Unwritten {
-    text: Vec<u8>,
-    dropped: u64,
-    /// What was here before is being written.
-    is_writing: bool,
+enum Job {
+    Write(String),
+    /// Is dropped when everything before it has been written.
+    Flush(#[expect(dead_code, reason = "only dropped")] mpsc::Sender<()>),
 }
 
 impl Logs {
     fn new(mut to: impl Write + Send + 'static) -> io::Result<Self> {
-        let logs = Self(Arc::default());
-        let unwritten = logs.0.clone();
+        let (lines, jobs) = mpsc::sync_channel(ROOM);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&dropped);
         std::thread::Builder::new().name("logs".to_owned()).spawn(move || {
-            let (unwritten, changed) = &*unwritten;
-            let mut waiting = lock(unwritten);
-            loop {
-                let mut text = mem::take(&mut waiting.text);
-                let dropped = mem::take(&mut waiting.dropped);
-                waiting.is_writing = !text.is_empty();
-                changed.notify_all();
-                if text.is_empty() {
-                    waiting = changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-                    continue;
-                }
-                drop(waiting);
-                if dropped > 0 {
-                    let note =
-                        format!("{dropped} log lines were dropped here: stderr was not read\n");
-                    text.extend_from_slice(note.as_bytes());
-                }
+            for job in jobs {
                 // An error means that there is no reader, as in `2>&1 | head`.
-                let _ = to.write_all(&text);
-                waiting = lock(unwritten);
+                if let Job::Write(line) = job {
+                    let _ = to.write_all(line.as_bytes());
+                }
+                match count.swap(0, Ordering::Relaxed) {
+                    0 => {}
+                    lines => {
+                        let _ = writeln!(to, "{lines} log lines were dropped: stderr was not read");
+                    }
+                }
             }
         })?;
-        Ok(logs)
+        Ok(Self { lines, dropped })
     }
 
-    /// Waits until all is written, or it takes too long.
-    pub(crate) fn flush(&self) {
-        let (unwritten, changed) = &*self.0;
-        let waiting = lock(unwritten);
-        let is_left = |it: &mut Unwritten| it.is_writing || !it.text.is_empty();
-        // What is left then is lost.
-        drop(changed.wait_timeout_while(waiting, LAST_LINES, is_left));
+    pub(crate) fn push(&mut self, line: String) {
+        if self.lines.try_send(Job::Write(line)).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until all is written, or it takes too long. What is left then is lost.
+    pub(crate) fn flush_all(&self) {
+        let (done, wait) = mpsc::channel();
+        if self.lines.try_send(Job::Flush(done)).is_ok() {
+            let _ = wait.recv_timeout(LAST_LINES);
+        }
     }
 }
 
 impl Write for Logs {
-    /// Takes a line, or drops it.
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let (unwritten, changed) = &*self.0;
-        let mut waiting = lock(unwritten);
-        if waiting.text.len() + line.len() > ROOM {
-            waiting.dropped += 1;
-        } else {
-            waiting.text.extend_from_slice(line);
-            changed.notify_all();
-        }
-        Ok(line.len())
+    /// Takes one event, whole, as the subscriber writes it.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        self.push(escaped(text.strip_suffix('\n').unwrap_or(&text)));
+        Ok(event.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -108,34 +100,18 @@ impl Write for Logs {
     }
 }
 
-/// Writes each event as one line that a terminal shows as it is.
-struct Escaped<W>(W);
-
-impl<W: Write> Write for Escaped<W> {
-    /// Takes one event, whole, as the subscriber writes it.
-    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        let text = String::from_utf8_lossy(event);
-        let line = text.strip_suffix('\n').unwrap_or(&text);
-        self.0.write_all(format!("{}\n", escaped(line)).as_bytes())?;
-        Ok(event.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
-/// Escapes the characters that end a line, move the cursor, or turn the direction of the text.
-fn escaped(line: &str) -> Cow<'_, str> {
-    let is_plain = |it: char| matches!(it, '\'' | '"' | '\\') || it.escape_debug().len() == 1;
-    if line.chars().all(is_plain) {
-        return Cow::Borrowed(line);
-    }
+/// Returns a line that a terminal shows as it is: without characters that end it, move the cursor, or
+/// turn the direction of the text.
+fn escaped(line: &str) -> String {
     let mut text = String::with_capacity(line.len() + 16);
     for it in line.chars() {
-        if is_plain(it) { text.push(it) } else { text.extend(it.escape_debug()) }
+        match it {
+            '\'' | '"' | '\\' => text.push(it),
+            it => text.extend(it.escape_debug()),
+        }
     }
-    Cow::Owned(text)
+    text.push('\n');
+    text
 }
 
 /// Lets one log line pass in a second, so that a flood of requests is not a flood of lines. Each
@@ -201,26 +177,23 @@ mod tests {
 
     #[test]
     fn an_event_is_one_harmless_line() {
-        let cases = [
-            ("a\u{1b}[31mb\u{9b}2Jc\n", "a\\u{1b}[31mb\\u{9b}2Jc\n"),
-            ("one\ntwo\u{2028}three\r\n", "one\\ntwo\\u{2028}three\\r\n"),
-            ("\u{202e}gnp.exe\u{2066}\n", "\\u{202e}gnp.exe\\u{2066}\n"),
+        for (event, line) in [
+            ("a\u{1b}[31mb\u{9b}2Jc", "a\\u{1b}[31mb\\u{9b}2Jc\n"),
+            ("one\ntwo\u{2028}three\r", "one\\ntwo\\u{2028}three\\r\n"),
+            ("\u{202e}gnp.exe\u{2066}", "\\u{202e}gnp.exe\\u{2066}\n"),
             (
-                "user=\"it's\" C:\\ Gr\u{fc}\u{df}e \u{4f60}\n",
+                "user=\"it's\" C:\\ Gr\u{fc}\u{df}e \u{4f60}",
                 "user=\"it's\" C:\\ Gr\u{fc}\u{df}e \u{4f60}\n",
             ),
-        ];
-        for (event, line) in cases {
-            let mut written = Vec::new();
-            Escaped(&mut written).write_all(event.as_bytes()).unwrap();
-            assert_eq!(String::from_utf8(written).unwrap(), line);
+        ] {
+            assert_eq!(escaped(event), line);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_throttle_passes_one_line_a_second() {
         static THROTTLE: Throttle = Throttle::new();
-        let (sender, lines) = std::sync::mpsc::channel();
+        let (sender, lines) = mpsc::channel();
         let occur = || {
             let lines = sender.clone();
             THROTTLE.log(move |times| lines.send(times).unwrap());
@@ -229,59 +202,28 @@ mod tests {
             sleep(PERIOD / 2).await;
             lines.try_iter().collect::<Vec<_>>()
         };
-        for _ in 0..1000 {
-            occur();
-        }
+        (0..1000).for_each(|_| occur());
         assert_eq!(lines().await, [1]);
         occur();
         assert_eq!(lines().await, [] as [u64; 0]);
-        // Without another occurrence.
-        assert_eq!(lines().await, [1000]);
-        occur();
-        sleep(5 * PERIOD).await;
-        occur();
-        assert_eq!(lines().await, [1, 1]);
-    }
-
-    /// Takes what is written once it may.
-    struct Reader {
-        may_read: std::sync::mpsc::Receiver<()>,
-        read: std::sync::mpsc::Sender<Vec<u8>>,
-    }
-
-    impl Write for Reader {
-        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-            // An error means that it always may.
-            let _ = self.may_read.recv();
-            self.read.send(text.to_vec()).unwrap();
-            Ok(text.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
+        assert_eq!(lines().await, [1000], "without another occurrence");
     }
 
     #[test]
     fn lines_that_no_one_reads_are_dropped_and_counted() {
-        let (go_on, may_read) = std::sync::mpsc::channel();
-        let (read, text) = std::sync::mpsc::channel();
-        let mut logs = Logs::new(Reader { may_read, read }).unwrap();
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut logs = Logs::new(writer).unwrap();
         let line = [&[b'a'; 1023][..], b"\n"].concat();
-        logs.write_all(b"first\n").unwrap();
-        while !lock(&logs.0.0).is_writing {
-            std::thread::yield_now();
-        }
-        for _ in 0..ROOM / line.len() + 7 {
+        let most = ROOM + 100;
+        for _ in 0..most {
             logs.write_all(&line).unwrap();
         }
-        drop(go_on);
-        Logs::flush(&logs);
-        let text: Vec<u8> = text.try_iter().flatten().collect();
-        let text = String::from_utf8(text).unwrap();
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 1 + ROOM / line.len() + 1);
-        assert_eq!(lines[0], "first");
-        assert!(lines[lines.len() - 1].starts_with("7 log lines were dropped"), "{text}");
+        drop(logs);
+        let mut text = String::new();
+        io::Read::read_to_string(&mut reader, &mut text).unwrap();
+        let (lost, written): (Vec<_>, Vec<_>) = text.lines().partition(|it| it.contains("dropped"));
+        let lost = lost.iter().map(|it| it.split(' ').next().unwrap().parse::<usize>().unwrap());
+        let lost = lost.sum::<usize>();
+        assert!(lost > 0 && lost + written.len() == most, "{lost} are lost");
     }
 }

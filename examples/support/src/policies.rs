@@ -1,189 +1,373 @@
-//! [`PolicyFile`]: policies from a file, which a server reads again on SIGHUP. [`Shared`]: what
-//! operators have changed, kept in Redis for every server.
+//! [`SharedPolicies`]: policies that an operator changes on every server. [`PolicyFile`]: policies from
+//! a file, which a server reads again on SIGHUP.
 
-mod changes;
-mod shared;
+mod file;
 
-use std::error::Error;
 use std::fmt::Display;
-use std::io;
-use std::ops::Range;
-use std::path::PathBuf;
-use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
+use tower_sliding_window::StoreError;
+use tower_sliding_window::store::{RedisCommands, RedisScript};
 
-pub use self::changes::{Changes, Versioned};
-pub use self::shared::{LOOK_EVERY, Shared};
+pub use self::file::{PolicyFile, Reloads, report};
 
-/// The file of `--policies`, in TOML or JSON by its extension.
-#[derive(Clone, Debug)]
-pub struct PolicyFile {
-    path: PathBuf,
-    format: Format,
-}
+use crate::lock;
 
-#[derive(Clone, Copy, Debug)]
-enum Format {
-    Toml,
-    Json,
-}
+/// How often a server looks for a new version.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long the policies outlive the last server.
+const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
-impl FromStr for PolicyFile {
-    type Err = FormatError;
+/// The policies of one program.
+pub trait PolicySet: Send + Sync + 'static {
+    /// What an operator can change, all of it, as Redis keeps it in JSON.
+    type Document: Serialize + DeserializeOwned + Send + Sync + 'static;
+    /// Why a document can't be used.
+    type Error: Display + Send;
 
-    fn from_str(text: &str) -> Result<Self, FormatError> {
-        let path = PathBuf::from(text);
-        let format = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("toml") => Format::Toml,
-            Some("json") => Format::Json,
-            _ => return Err(FormatError),
-        };
-        Ok(Self { path, format })
-    }
-}
-
-/// The extension of a file names no format.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the name of the file must end in .toml or .json, which is its format")]
-pub struct FormatError;
-
-impl PolicyFile {
-    /// Reads the file.
+    /// Tells whether [`PolicySet::apply`] would take a document. Changes nothing.
     ///
     /// # Errors
     ///
-    /// [`PolicyFileError`] if it can't be read, or is not such a document.
-    pub fn read<T: DeserializeOwned>(&self) -> Result<T, PolicyFileError> {
-        let file = self.path.display().to_string();
-        let text = match std::fs::read_to_string(&self.path) {
-            Ok(text) => text,
-            Err(source) => return Err(PolicyFileError::Unreadable { file, source }),
-        };
-        let wrong = match self.format {
-            Format::Toml => match toml::from_str(&text) {
-                Ok(document) => return Ok(document),
-                Err(error) => {
-                    let message = error.message().replace('\n', ", ");
-                    error.span().map_or(String::new(), |span| place(&text, span)) + &message
-                }
-            },
-            Format::Json => match serde_json::from_str(&text) {
-                Ok(document) => return Ok(document),
-                Err(error) => error.to_string(),
-            },
-        };
-        Err(PolicyFileError::Wrong { file, wrong })
-    }
+    /// What is wrong with it.
+    fn check(&self, document: &Self::Document) -> Result<(), Self::Error>;
 
-    /// Says why a server can't start with this file, and what to do about it.
-    pub fn unusable(&self, error: impl Display) -> Box<dyn Error> {
-        format!(
-            "can't use the policies of --policies: {error}\n\
-             hint: correct {}, or leave --policies out; --help shows such a file",
-            self.path.display()
-        )
-        .into()
-    }
-
-    /// Begins to listen for SIGHUP, which otherwise ends a program.
+    /// Puts all policies of a document in force.
     ///
     /// # Errors
     ///
-    /// If the system refuses.
-    pub fn reloads(&self) -> io::Result<Reloads> {
-        Ok(Reloads { file: self.clone(), hangups: signal(SignalKind::hangup())? })
+    /// What is wrong with it. Then nothing has changed.
+    fn apply(&self, document: &Self::Document) -> Result<(), Self::Error>;
+}
+
+/// A document of policies that all servers with a prefix share: the one in the Redis HASH
+/// `PREFIX:policies`, which has a version. A server without Redis keeps its own.
+///
+/// Each server looks at the version once a second. While Redis does not answer, and if a document can't
+/// be used, the policies stay as they are. A Redis that has lost the document gets it back.
+pub struct SharedPolicies<S: PolicySet> {
+    set: S,
+    redis: Option<Hash>,
+    /// Held by the look or the change that is under way.
+    turn: tokio::sync::Mutex<()>,
+    state: Mutex<State<S::Document>>,
+    is_stale: AtomicBool,
+}
+
+struct State<D> {
+    /// The version of the policies in force.
+    version: u64,
+    document: Option<Arc<D>>,
+    /// The version that was last seen in Redis. Its document may be one that can't be used.
+    seen: u64,
+}
+
+impl<S: PolicySet> SharedPolicies<S> {
+    /// Shares the policies of the servers with this Redis and this prefix. Call
+    /// [`SharedPolicies::look`] before the first request, and spawn [`SharedPolicies::follow`].
+    pub fn in_redis(set: S, commands: RedisCommands, prefix: &str) -> Self {
+        let put = RedisScript::new(include_str!("put_document.lua"));
+        // No log has this name: the names of logs have braces.
+        Self::new(set, Some(Hash { commands, key: format!("{prefix}:policies"), put }))
     }
-}
 
-/// Returns the line and the column of a part of a text, both counted from 1.
-fn place(text: &str, part: Range<usize>) -> String {
-    let before = text.get(..part.start).unwrap_or(text);
-    let line = before.matches('\n').count() + 1;
-    let column = before.rsplit('\n').next().unwrap_or(before).chars().count() + 1;
-    format!("line {line}, column {column}: ")
-}
+    /// Keeps the policies of a single server. They last as long as it runs.
+    pub fn here(set: S) -> Self {
+        Self::new(set, None)
+    }
 
-/// Why a file of policies can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum PolicyFileError {
-    /// The system can't read it.
-    #[error("{file}: {source}")]
-    Unreadable {
-        /// The file.
-        file: String,
-        /// What went wrong.
-        source: io::Error,
-    },
-    /// It is not a document of policies.
-    #[error("{file}: {wrong}")]
-    Wrong {
-        /// The file.
-        file: String,
-        /// Where it is wrong, and what is wrong there.
-        wrong: String,
-    },
-}
+    fn new(set: S, redis: Option<Hash>) -> Self {
+        let state = Mutex::new(State { version: 0, document: None, seen: 0 });
+        Self { set, redis, turn: Default::default(), state, is_stale: AtomicBool::new(false) }
+    }
 
-/// The signals that have a server read its policies again.
-pub struct Reloads {
-    file: PolicyFile,
-    hangups: Signal,
-}
+    /// Returns the policies of the program.
+    pub fn set(&self) -> &S {
+        &self.set
+    }
 
-impl Reloads {
-    /// Waits for the next SIGHUP, and reads the file again. Logs why, if it can't be read, and waits on.
+    /// Returns the document in force with its version, or `(0, None)` if no operator has changed
+    /// anything.
+    pub fn present(&self) -> (u64, Option<Arc<S::Document>>) {
+        let state = lock(&self.state);
+        (state.version, state.document.clone())
+    }
+
+    /// Tells whether Redis could not be read at the last look, so that an operator may have changed
+    /// something since.
+    pub fn is_stale(&self) -> bool {
+        self.is_stale.load(Ordering::Relaxed)
+    }
+
+    /// Looks for a new version once a second, for ever. Returns at once without Redis.
+    pub async fn follow(&self) {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while self.redis.is_some() {
+            looks.tick().await;
+            // That it fails is logged.
+            let _ = self.look().await;
+        }
+    }
+
+    /// Looks for a new version, and puts its policies in force. Logs when Redis can't be read, and when
+    /// it can again.
     ///
-    /// Several signals that come meanwhile are one.
-    pub async fn next<T: DeserializeOwned + Send + 'static>(&mut self) -> Option<T> {
-        while self.hangups.recv().await.is_some() {
-            let file = self.file.clone();
-            // A file system may be slow.
-            match spawn_blocking(move || file.read()).await {
-                Ok(Ok(document)) => return Some(document),
-                Ok(Err(error)) => report(Err(error)),
-                Err(panic) => report(Err(panic)),
+    /// # Errors
+    ///
+    /// [`StoreError`] if Redis can't be read. That a document can't be used is no error: it is logged.
+    pub async fn look(&self) -> Result<(), StoreError> {
+        let Some(redis) = &self.redis else { return Ok(()) };
+        let _turn = self.turn.lock().await;
+        let looked = self.look_at(redis).await;
+        match (&looked, self.is_stale.swap(looked.is_err(), Ordering::Relaxed)) {
+            (Ok(()), true) => tracing::info!("policies are read from Redis again"),
+            (Err(error), false) => {
+                tracing::warn!(%error, "policies can't be read from Redis: those known hold");
             }
+            _ => {}
         }
-        None
+        looked
+    }
+
+    async fn look_at(&self, redis: &Hash) -> Result<(), StoreError> {
+        let found = redis.version().await?;
+        let (version, document, seen) = {
+            let state = lock(&self.state);
+            (state.version, state.document.clone(), state.seen)
+        };
+        if found == seen {
+            return Ok(());
+        }
+        if found == 0
+            && let Some(document) = document
+        {
+            if redis.put(0, version, &json(&*document)?).await?.0 {
+                lock(&self.state).seen = version;
+                tracing::warn!(version, "Redis had lost the policies: it has them again");
+            }
+            // Another server was faster: the next look shows what it has put there.
+            return Ok(());
+        }
+        let (version, text) = redis.document().await?;
+        lock(&self.state).seen = version;
+        match serde_json::from_slice(&text) {
+            Ok(document) => self.apply(version, document),
+            Err(_) if version == 0 => {}
+            Err(error) => not_usable(version, &error),
+        }
+        Ok(())
+    }
+
+    /// Replaces the document, whose version must be the `expected` one: here at once, and on the other
+    /// servers within about a second. Returns the new version.
+    ///
+    /// # Errors
+    ///
+    /// [`PutError`]. Nothing has changed then, but after a [`StoreError::may_have_counted`] it may have.
+    pub async fn put(
+        &self,
+        document: S::Document,
+        expected: u64,
+    ) -> Result<u64, PutError<S::Error>> {
+        self.set.check(&document).map_err(PutError::Unusable)?;
+        let text = json(&document)?;
+        let _turn = self.turn.lock().await;
+        let version = version_after(expected);
+        let (is_replaced, present) = match &self.redis {
+            Some(redis) => redis.put(expected, version, &text).await?,
+            None => {
+                let present = lock(&self.state).version;
+                (present == expected, present)
+            }
+        };
+        if !is_replaced {
+            return Err(PutError::Changed { present });
+        }
+        lock(&self.state).seen = version;
+        self.apply(version, document);
+        Ok(version)
+    }
+
+    fn apply(&self, version: u64, document: S::Document) {
+        if let Err(error) = self.set.apply(&document) {
+            return not_usable(version, &error);
+        }
+        tracing::info!(version, "audit: the policies of an operator are in force");
+        let mut state = lock(&self.state);
+        (state.version, state.document) = (version, Some(Arc::new(document)));
     }
 }
 
-/// Logs what a reload has changed, or why it has changed nothing.
-pub fn report(changed: Result<String, impl Display>) {
-    match changed {
-        Ok(changes) if changes.is_empty() => {
-            tracing::info!("the policies were read again: nothing has changed");
-        }
-        Ok(changes) => tracing::info!(?changes, "the policies were read again"),
-        Err(error) => {
-            let error = error.to_string();
-            tracing::error!(?error, "the policies stay as they were: correct the file");
-        }
+fn not_usable(version: u64, error: &dyn Display) {
+    tracing::error!(version, %error, "policies in Redis can't be used: the old ones stay");
+}
+
+/// Returns a version that no other document has had: after a failover Redis may forget some.
+fn version_after(expected: u64) -> u64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(time.as_millis()).unwrap_or(0).max(expected.saturating_add(1))
+}
+
+fn json(document: &impl Serialize) -> Result<String, StoreError> {
+    let wrong = |error: serde_json::Error| StoreError::Protocol { message: error.to_string() };
+    serde_json::to_string(document).map_err(wrong)
+}
+
+/// The HASH with the document.
+struct Hash {
+    commands: RedisCommands,
+    key: String,
+    put: RedisScript,
+}
+
+impl Hash {
+    /// Returns the version, which is 0 if there is no document.
+    async fn version(&self) -> Result<u64, StoreError> {
+        let mut look = ::redis::pipe();
+        look.pexpire(&self.key, TTL.as_millis() as i64).ignore().hget(&self.key, "version");
+        let (version,): (Option<u64>,) = self.commands.pipeline(&look).await?;
+        Ok(version.unwrap_or(0))
     }
+
+    async fn document(&self) -> Result<(u64, Vec<u8>), StoreError> {
+        let mut read = ::redis::cmd("HMGET");
+        let (version, text): (Option<u64>, Option<Vec<u8>>) =
+            self.commands.query(read.arg(&self.key).arg("version").arg("document")).await?;
+        Ok((version.unwrap_or(0), text.unwrap_or_default()))
+    }
+
+    /// Returns whether the document was replaced, and the version that it has now.
+    async fn put(
+        &self,
+        expected: u64,
+        version: u64,
+        text: &str,
+    ) -> Result<(bool, u64), StoreError> {
+        let arguments = [expected, version].map(|version| version.to_string());
+        let ttl_ms = TTL.as_millis().to_string();
+        let arguments = [&arguments[0], &arguments[1], text, &ttl_ms];
+        self.commands.script(&self.put, &self.key, &arguments).await
+    }
+}
+
+/// Why a document was not replaced.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum PutError<E> {
+    #[error("{0}")]
+    Unusable(E),
+    #[error("the policies have the version {present} by now")]
+    Changed { present: u64 },
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 #[cfg(test)]
 mod tests {
+    use test_support::{Redis, eventually};
+    use tower_sliding_window::RedisStore;
+
     use super::*;
 
-    #[test]
-    fn a_place_is_a_line_and_a_column() {
-        for (start, shown) in
-            [(0, "line 1, column 1: "), (4, "line 2, column 2: "), (99, "line 3, column 1: ")]
-        {
-            assert_eq!(place("ä\nbcd\n", start..start), shown);
+    /// A policy that is a number, which may not be 0.
+    struct Limit(Mutex<u32>);
+
+    impl PolicySet for Limit {
+        type Document = u32;
+        type Error = &'static str;
+
+        fn check(&self, document: &u32) -> Result<(), &'static str> {
+            if *document == 0 { Err("it would refuse everybody") } else { Ok(()) }
+        }
+
+        fn apply(&self, document: &u32) -> Result<(), &'static str> {
+            self.check(document)?;
+            *lock(&self.0) = *document;
+            Ok(())
         }
     }
 
-    #[test]
-    fn format_is_that_of_the_extension() {
-        for (name, is_format) in
-            [("a.toml", true), ("a/b.json", true), ("a.yaml", false), ("toml", false)]
-        {
-            assert_eq!(name.parse::<PolicyFile>().is_ok(), is_format, "{name}");
+    type Shared = SharedPolicies<Limit>;
+
+    fn limit(server: &Shared) -> u32 {
+        *lock(&server.set().0)
+    }
+
+    /// Starts a server that has looked once, as before its first request.
+    async fn server(redis: &Redis) -> Shared {
+        let store = RedisStore::builder().connect(redis.url()).await.unwrap();
+        let server = SharedPolicies::in_redis(Limit(Mutex::new(5)), store.commands(), "shop");
+        server.look().await.unwrap();
+        server
+    }
+
+    #[tokio::test]
+    async fn a_change_reaches_every_server() {
+        let redis = Redis::start().await;
+        let servers = [server(&redis).await, server(&redis).await];
+        let version = servers[0].put(7, 0).await.unwrap();
+        assert_eq!((limit(&servers[0]), limit(&servers[1])), (7, 5));
+        servers[1].look().await.unwrap();
+        assert_eq!((limit(&servers[1]), servers[1].present().0), (7, version));
+        assert_eq!(limit(&server(&redis).await), 7, "also one that starts later");
+        let left: i64 = redis.run(&["PTTL", "shop:policies"]).await;
+        assert!(left > TTL.as_millis() as i64 - 60_000, "{left}");
+    }
+
+    #[tokio::test]
+    async fn a_change_of_another_version_is_refused() {
+        let redis = Redis::start().await;
+        let [one, two] = [server(&redis).await, server(&redis).await];
+        let alone = Shared::here(Limit(Mutex::new(5)));
+        let first = one.put(7, 0).await.unwrap();
+        // The second server does not know of it yet, and the third has no Redis.
+        let own = alone.put(7, 0).await.unwrap();
+        for (server, version) in [(&two, first), (&alone, own)] {
+            let refused = server.put(8, 0).await;
+            assert!(matches!(refused, Err(PutError::Changed { present }) if present == version));
+            assert!(server.put(8, version).await.unwrap() > version);
+            assert_eq!(limit(server), 8);
         }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_used_is_kept_out() {
+        let redis = Redis::start().await;
+        let server = server(&redis).await;
+        assert!(matches!(server.put(0, 0).await, Err(PutError::Unusable(_))));
+        assert!(!redis.run::<bool>(&["EXISTS", "shop:policies"]).await);
+        let version = server.put(7, 0).await.unwrap();
+        for (number, document) in ["{", "-1", "0"].into_iter().enumerate() {
+            let newer = (version + 1 + number as u64).to_string();
+            let hset = ["HSET", "shop:policies", "version", &newer, "document", document];
+            redis.run::<()>(&hset).await;
+            server.look().await.unwrap();
+            assert_eq!((limit(&server), server.present().0), (7, version), "{document}");
+        }
+        // An operator replaces it.
+        server.put(9, version + 3).await.unwrap();
+        assert_eq!(limit(&server), 9);
+    }
+
+    #[tokio::test]
+    async fn policies_outlast_a_redis_that_is_away_or_has_lost_them() {
+        let mut redis = Redis::start().await;
+        let server = server(&redis).await;
+        let version = server.put(7, 0).await.unwrap();
+        redis.kill();
+        assert!(server.look().await.is_err() && server.is_stale());
+        assert!(matches!(server.put(8, version).await, Err(PutError::Store(_))));
+        assert_eq!(limit(&server), 7);
+        redis.restart().await;
+        eventually("the server looks again", async || server.look().await.is_ok()).await;
+        assert!(!server.is_stale());
+        let held: Vec<String> = redis.run(&["HMGET", "shop:policies", "version", "document"]).await;
+        assert_eq!(held, [version.to_string(), "7".to_owned()], "Redis has them again");
     }
 }

@@ -1,7 +1,6 @@
 //! [`exit_code`]: runs a program from its start to its exit code.
 
 use std::error::Error;
-use std::io::Write;
 use std::process::ExitCode;
 
 use crate::logs;
@@ -25,11 +24,10 @@ pub async fn exit_code(program: impl Future<Output = Result<(), Box<dyn Error>>>
             ExitCode::SUCCESS
         }
         Err(error) => {
-            // It never fails.
-            let _ = writeln!(logs, "error: {error}");
+            logs.push(format!("error: {error}\n"));
             ExitCode::FAILURE
         }
     };
-    logs.flush();
+    logs.flush_all();
     code
 }

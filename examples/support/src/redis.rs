@@ -59,24 +59,18 @@ impl RedisFlags {
 ///
 /// No message shows a URL, which may hold a password.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum OpenError {
-    /// The text of a URL is wrong.
     #[error(
         "the value of --redis is not a Redis URL: {0}\n\
          hint: write redis://[:PASSWORD@]HOST[:PORT][/DB], such as redis://127.0.0.1:6379; rediss:// \
          needs a server built with `--features tls`"
     )]
     Url(RedisError),
-    /// The Redis does not answer, or refuses.
     #[error(
         "can't use the Redis at {addresses}: {source}\n\
          hint: start one with `redis-server` (6.2 or later, or Valkey), correct --redis, or leave it \
          out to keep everything in this process"
     )]
-    Unusable {
-        /// Where the Redis is.
-        addresses: String,
-        /// What went wrong.
-        source: Box<dyn Error + Send + Sync>,
-    },
+    Unusable { addresses: String, source: Box<dyn Error + Send + Sync> },
 }

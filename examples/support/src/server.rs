@@ -1,47 +1,47 @@
-//! [`Server`]: listens, prints its address, and stops gracefully when it is asked to.
-
-mod client_limits;
-mod open_connections;
-#[cfg(test)]
-mod tests;
+//! [`Server`]: listens, prints its address, closes slow clients, and stops gracefully when it is asked to.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::Listener;
 use axum::{Extension, Router};
-use hyper::Request;
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio_io_timeout::TimeoutStream;
 use tower::Service;
 
-use self::client_limits::ClientLimits;
-pub(crate) use self::open_connections::OpenConnections;
-use crate::body::BodyLimits;
+use crate::body::BodyTimeout;
 use crate::flags::ListenFlags;
+use crate::logs::Throttle;
 
 /// How long requests may take to end once the server has been asked to stop.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest request head, in bytes. Each connection may keep as much for the idle timeout, and
-/// hyper's default of 400 KiB would be 3 GiB for all connections of `--max-connections`.
+/// The longest request head, in bytes. With hyper's default of 400 KiB, 8192 connections could take 3 GiB.
 const LONGEST_HEAD: usize = 32 * 1024;
-
 /// The clients that may queue at the listener. The system may allow fewer: `net.core.somaxconn`.
 const BACKLOG: u32 = 4096;
+/// The connections of a listener for operators.
+const OPERATORS: usize = 64;
+/// File descriptors that are not for clients: those of Redis, of the listeners, and the like.
+const OTHER_DESCRIPTORS: usize = 128;
+
+static FULL: Throttle = Throttle::new();
 
 /// A server that has its address.
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
-    limits: ClientLimits,
+    idle_timeout: Duration,
+    io_timeout: Duration,
+    max_connections: usize,
     /// Becomes true when the server is asked to stop.
     stop: watch::Receiver<bool>,
 }
@@ -53,9 +53,12 @@ impl Server {
     ///
     /// [`ServerError`] if the address is taken.
     pub async fn bind(flags: &ListenFlags) -> Result<Self, ServerError> {
+        let &ListenFlags { listen, idle_timeout, io_timeout, max_connections } = flags;
         // Before anything is announced, so that a signal right after that is not missed.
         let stop = signals().map_err(ServerError::system("listen for signals"))?;
-        Self::take(flags.listen, "--listen", ClientLimits::of(flags), stop).await
+        let (listener, address) = bind(listen, "--listen")?;
+        let max_connections = allowed(max_connections.get() as usize);
+        Ok(Self { listener, address, idle_timeout, io_timeout, max_connections, stop })
     }
 
     /// Takes one more address, that of `flag`, for a server that stops together with this one. It has
@@ -69,19 +72,9 @@ impl Server {
         listen: SocketAddr,
         flag: &'static str,
     ) -> Result<Self, ServerError> {
-        Self::take(listen, flag, self.limits.for_operators(), self.stop.clone()).await
-    }
-
-    async fn take(
-        listen: SocketAddr,
-        flag: &'static str,
-        limits: ClientLimits,
-        stop: watch::Receiver<bool>,
-    ) -> Result<Self, ServerError> {
-        let taken = |source| ServerError::Listen { listen, flag, source };
-        let listener = bind(listen).map_err(taken)?;
-        let address = listener.local_addr().map_err(ServerError::system("tell the address"))?;
-        Ok(Self { listener, address, limits, stop })
+        let (listener, address) = bind(listen, flag)?;
+        let (max_connections, stop) = (OPERATORS, self.stop.clone());
+        Ok(Self { listener, address, max_connections, stop, ..*self })
     }
 
     /// Prints where it listens, after a few words that say what for.
@@ -103,82 +96,112 @@ impl Server {
     /// Serves until it is asked to stop, and then until the requests under way are answered.
     ///
     /// Closes a connection on which no whole request head comes for the idle timeout, and one whose
-    /// client takes no byte of a response for the I/O timeout. If all connections are taken, the client
-    /// with the most of them gives up the one that is idle longest: one that waits for a request, for
-    /// its body, or for the client to take the response. A head of more than 32 KiB gets a 431.
-    ///
-    /// `axum::serve` has none of these: there a client that sends half a request, or does not read,
-    /// keeps its connection for ever. Nor does it answer a client that has closed its side after the
-    /// request, as `nc -N` does.
+    /// client takes no byte of a response for the I/O timeout. When all connections are taken, each of
+    /// them ends: at once if it waits for a request, and otherwise after its response, or, if that takes
+    /// longer, after ten seconds. New clients wait meanwhile. A head of more than 32 KiB gets a 431.
     pub async fn serve(mut self, app: Router) {
-        let connections = self.limits.connections.clone();
-        let app = app.layer(Extension(BodyLimits::new(self.limits.io_timeout, connections)));
         // Some routes need to know the other end of each connection.
+        let app = app.layer(Extension(BodyTimeout(self.io_timeout)));
         let mut app = app.into_make_service_with_connect_info::<SocketAddr>();
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new());
-        http.header_read_timeout(self.limits.idle_timeout).half_close(true);
-        http.max_buf_size(LONGEST_HEAD);
-        let connections = GracefulShutdown::new();
+        http.timer(TokioTimer::new()).header_read_timeout(self.idle_timeout);
+        // A client that closes its side after the request, as `nc -N` does, is answered.
+        http.max_buf_size(LONGEST_HEAD).half_close(true);
+        let places = Arc::new(Semaphore::new(self.max_connections.min(Semaphore::MAX_PERMITS)));
+        let (mut connections, mut ending) = (Connections::default(), JoinSet::new());
         loop {
             let accepted = async {
                 // This method tries again by itself, with a pause if the system refuses.
                 let accepted = Listener::accept(&mut self.listener).await;
-                (self.limits.place().await, accepted)
+                if places.available_permits() == 0 {
+                    FULL.log(|times| tracing::warn!(times, "all connections are taken"));
+                    ending.spawn(std::mem::take(&mut connections).end());
+                }
+                (Arc::clone(&places).acquire_owned().await, accepted)
             };
             let (place, (stream, peer)) = tokio::select! {
                 accepted = accepted => accepted,
                 // An error means that the task of the signals has ended: it does only after one.
                 _ = self.stop.wait_for(|asked| *asked) => break,
             };
+            // Else the second response of a pipeline waits for the acknowledgement of the first.
+            let _ = stream.set_nodelay(true);
+            let mut stream = TimeoutStream::new(stream);
+            stream.set_write_timeout(Some(self.io_timeout));
             let Ok(service) = app.call(peer).await;
             let service = TowerToHyperService::new(service);
-            let open = self.limits.connections.add(peer);
-            let requests = open.requests();
-            let service = service_fn(move |request: Request<Incoming>| {
-                let requests = requests.clone();
-                let response = service.call(request.map(|body| requests.request_body(body)));
-                async move {
-                    // Not before the first poll, which waits until the client has taken the last response.
-                    let under_way = requests.begin();
-                    let response = response.await;
-                    drop(under_way);
-                    response.map(|response| response.map(|body| requests.response_body(body)))
-                }
-            });
-            let stream = TokioIo::new(self.limits.limited(stream));
-            let connection = connections.watch(http.serve_connection(stream, service));
+            let connection = http.serve_connection(TokioIo::new(Box::pin(stream)), service);
+            let connection = connections.graceful.watch(connection);
+            let mut cut = connections.cut.subscribe();
             tokio::spawn(async move {
                 tokio::select! {
-                    // What has come already is read before the connection may be closed.
-                    biased;
-                    ended = connection => {
-                        if let Err(error) = ended {
-                            tracing::debug!(%error, "a connection broke");
-                        }
-                    }
-                    () = open.closed() => tracing::debug!("an idle connection made room"),
+                    ended = connection => if let Err(error) = ended {
+                        tracing::debug!(%error, "a connection broke");
+                    },
+                    // An error: what can cut it off is dropped.
+                    _ = cut.changed() => {}
                 }
-                // In this order: what waits for the place must not find this connection idle and wait for it.
-                drop(open);
                 drop(place);
             });
         }
         drop(self.listener);
-        if tokio::time::timeout(PATIENCE, connections.shutdown()).await.is_err() {
+        ending.spawn(connections.end());
+        if ending.join_all().await.contains(&false) {
             tracing::warn!("some requests did not end in time and are cut off");
         }
     }
 }
 
+/// Connections that are told to end together.
+struct Connections {
+    graceful: GracefulShutdown,
+    /// Cuts them off when it is dropped.
+    cut: watch::Sender<()>,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self { graceful: GracefulShutdown::new(), cut: watch::Sender::new(()) }
+    }
+}
+
+impl Connections {
+    /// Closes those that wait for a request, and the others once they have answered theirs, but after
+    /// ten seconds at the latest. Returns whether all had answered by then.
+    async fn end(self) -> bool {
+        tokio::time::timeout(PATIENCE, self.graceful.shutdown()).await.is_ok()
+    }
+}
+
+/// Returns how many of the wanted connections the system allows. Raises the number of files that the
+/// process may open, if it can: the default of 1024 is less than a sale needs.
+fn allowed(wanted: usize) -> usize {
+    let files = rlimit::increase_nofile_limit((wanted + OTHER_DESCRIPTORS) as u64);
+    let files = files.map_or(usize::MAX, |limit| limit as usize);
+    let connections = wanted.min(files.saturating_sub(OTHER_DESCRIPTORS).max(1));
+    if connections < wanted {
+        tracing::warn!(
+            connections,
+            "the system allows fewer connections than --max-connections: raise `ulimit -Hn`"
+        );
+    }
+    connections
+}
+
 /// Takes an address. With `TcpListener::bind` no more than 128 clients could queue, whatever the
 /// system allows.
-fn bind(listen: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A server that is started again need not wait for the connections of the one before.
-    socket.set_reuseaddr(true)?;
-    socket.bind(listen)?;
-    socket.listen(BACKLOG)
+fn bind(listen: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketAddr), ServerError> {
+    let taken = |source| ServerError::Listen { listen, flag, source };
+    let bound = || {
+        let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // A server that is started again need not wait for the connections of the one before.
+        socket.set_reuseaddr(true)?;
+        socket.bind(listen)?;
+        let listener = socket.listen(BACKLOG)?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    bound().map_err(taken)
 }
 
 /// Begins to listen for SIGTERM and SIGINT, and for SIGHUP, which otherwise ends a program.
@@ -205,33 +228,91 @@ fn signals() -> io::Result<watch::Receiver<bool>> {
 
 /// Why a server does not run, and what to do about it.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum ServerError {
-    /// The address can't be had.
     #[error(
         "can't listen on {listen}: {source}\n\
          hint: stop what listens there, or choose another address with {flag} IP:PORT (port 0 takes \
          a free one)"
     )]
-    Listen {
-        /// The address.
-        listen: SocketAddr,
-        /// The flag that named it.
-        flag: &'static str,
-        /// What went wrong.
-        source: io::Error,
-    },
-    /// The system refuses.
+    Listen { listen: SocketAddr, flag: &'static str, source: io::Error },
     #[error("can't {what}: {source}")]
-    System {
-        /// What it refuses.
-        what: &'static str,
-        /// What went wrong.
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
 }
 
 impl ServerError {
     fn system(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::System { what, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::{get, post};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::body::WholeBody;
+
+    /// Serves with two connections, and returns the address.
+    async fn serve() -> SocketAddr {
+        let flags = ListenFlags {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            idle_timeout: Duration::from_secs(600),
+            io_timeout: Duration::from_secs(2),
+            max_connections: std::num::NonZeroU32::new(2).unwrap(),
+        };
+        let server = Server::bind(&flags).await.unwrap();
+        let address = server.address;
+        let large = axum::body::Bytes::from(vec![b'a'; 64 * 1024]);
+        let routes = Router::new().route("/", post(async |_: WholeBody| "read"));
+        let routes = routes.route("/large", get(async move || large));
+        tokio::spawn(server.serve(routes));
+        address
+    }
+
+    async fn connect(server: SocketAddr, bytes: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(server).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        stream
+    }
+
+    /// Reads until the server closes, and returns the start of what it sent.
+    async fn start(stream: &mut TcpStream) -> String {
+        let mut bytes = Vec::new();
+        let read = stream.read_to_end(&mut bytes);
+        let _ = tokio::time::timeout(Duration::from_secs(30), read).await.expect("it is closed");
+        String::from_utf8_lossy(&bytes[..bytes.len().min(12)]).into_owned()
+    }
+
+    /// Fills a server with two clients that send this and no more. Expects it to serve another, and
+    /// returns how its answers to the two begin.
+    async fn is_served_beside(slow: &[u8]) -> [String; 2] {
+        let server = serve().await;
+        let [mut first, mut second] = [connect(server, slow).await, connect(server, slow).await];
+        let post = b"POST / HTTP/1.0\r\ncontent-length: 2\r\n\r\nhi";
+        assert_eq!(start(&mut connect(server, post).await).await, "HTTP/1.0 200");
+        [start(&mut first).await, start(&mut second).await]
+    }
+
+    #[tokio::test]
+    async fn clients_that_send_nothing_or_wait_between_requests_make_room() {
+        assert_eq!(is_served_beside(b"").await, ["", ""]);
+        let whole = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi";
+        assert_eq!(is_served_beside(whole).await, ["HTTP/1.1 200"; 2]);
+    }
+
+    #[tokio::test]
+    async fn half_a_head_or_body_does_not_hold_a_full_server() {
+        assert_eq!(is_served_beside(b"POST / HTT").await, ["", ""]);
+        let half = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf";
+        assert_eq!(is_served_beside(half).await, ["HTTP/1.1 408"; 2]);
+    }
+
+    #[tokio::test]
+    async fn clients_that_do_not_read_do_not_hold_a_full_server() {
+        let pipeline = b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n".repeat(500);
+        assert_eq!(is_served_beside(&pipeline).await, ["HTTP/1.1 200"; 2]);
     }
 }

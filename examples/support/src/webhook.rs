@@ -2,28 +2,36 @@
 //!
 //! A flood of alerts is summarised: the last ones are sent, and those before them are counted.
 
-mod delivery;
-
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::http::Uri;
+use axum::body::{Body, Bytes};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, Method, Request, StatusCode, Uri};
 use clap::Args;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use self::delivery::{Delivery, Waits};
 use crate::logs::Throttle;
 
 /// The alerts that wait to be sent. For one more, the oldest of them is only counted.
 const KEPT: usize = 16;
+/// How often an alert is sent at most.
+const ATTEMPTS: u32 = 5;
+/// How long a response is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The wait before the first retry. Each further one waits twice as long.
+const FIRST_RETRY: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1000 });
 /// The time after an alert in which no other is sent.
 const PAUSE: Duration = Duration::from_millis(100);
 
 static COUNTED: Throttle = Throttle::new();
+static FAILED: Throttle = Throttle::new();
 
 /// Where alerts are sent. They are only logged if `--alert-webhook` is left out.
 ///
@@ -41,20 +49,18 @@ pub struct WebhookFlags {
 
 /// Why alerts can't be sent. No message shows the URL.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum WebhookError {
-    /// Not such a URL.
     #[error(
         "the value of --alert-webhook is not a URL for alerts\n\
          hint: write http://HOST[:PORT]/PATH or https://HOST[:PORT]/PATH, without a user"
     )]
     Url,
-    /// The server can't do TLS.
     #[error(
         "the URL of --alert-webhook needs TLS\n\
          hint: build the server with `--features tls`, or write http://"
     )]
     NoTls,
-    /// The system trusts no certificate.
     #[error(
         "can't read the certificates that the system trusts: {0}\n\
          hint: install the package ca-certificates, or write http:// in --alert-webhook"
@@ -102,11 +108,8 @@ impl Webhook {
     /// If it is called outside of a Tokio runtime.
     pub fn new(flags: &WebhookFlags) -> Result<Self, WebhookError> {
         let Some(url) = &flags.alert_webhook else { return Ok(Self(None)) };
-        let delivery = Delivery::new(parse(url)?, Waits::default())?;
-        Ok(Self(Some(Self::spawn(delivery))))
-    }
-
-    fn spawn(delivery: Delivery) -> broadcast::Sender<Job> {
+        let url = parse(url)?;
+        let client = Client::builder(TokioExecutor::new()).build(connector()?);
         // Unlike an mpsc channel, it makes room for the newest.
         let (jobs, mut queue) = broadcast::channel(KEPT);
         tokio::spawn(async move {
@@ -117,11 +120,11 @@ impl Webhook {
                     Err(RecvError::Lagged(times)) => summary(times),
                     Err(RecvError::Closed) => return,
                 };
-                delivery.send(alert).await;
+                deliver(&client, &url, alert).await;
                 sleep(PAUSE).await;
             }
         });
-        jobs
+        Ok(Self(Some(jobs)))
     }
 
     /// Sends an alert after those before it. Returns at once; if too many wait, the oldest is only
@@ -152,97 +155,99 @@ fn summary(times: u64) -> Bytes {
     json!({ "text": text, "alert": "summary", "times": times }).to_string().into()
 }
 
+#[cfg(feature = "tls")]
+type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
+#[cfg(not(feature = "tls"))]
+type Connector = HttpConnector;
+
+#[cfg(not(feature = "tls"))]
+fn connector() -> std::io::Result<Connector> {
+    Ok(HttpConnector::new())
+}
+
+#[cfg(feature = "tls")]
+fn connector() -> std::io::Result<Connector> {
+    let provider = rustls::crypto::ring::default_provider();
+    let builder = hyper_rustls::HttpsConnectorBuilder::new();
+    let builder = builder.with_provider_and_native_roots(provider)?;
+    Ok(builder.https_or_http().enable_http1().build())
+}
+
+/// Sends an alert until it is taken or refused for good, or has failed too often.
+async fn deliver(client: &Client<Connector, Body>, url: &Uri, alert: Bytes) {
+    let mut wait = FIRST_RETRY;
+    for attempt in 1..=ATTEMPTS {
+        let mut request = Request::new(Body::from(alert.clone()));
+        (*request.method_mut(), *request.uri_mut()) = (Method::POST, url.clone());
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let (why, is_final) = match timeout(PATIENCE, client.request(request)).await {
+            Err(_) => ("there is no response in time".to_owned(), false),
+            Ok(Err(_)) => ("the connection fails".to_owned(), false),
+            Ok(Ok(response)) if response.status().is_success() => return,
+            Ok(Ok(response)) => {
+                let status = response.status();
+                let passes = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
+                (status.to_string(), !status.is_server_error() && !passes.contains(&status))
+            }
+        };
+        if is_final || attempt == ATTEMPTS {
+            // Without the URL, whose path may be a secret.
+            FAILED.log(move |times| {
+                tracing::warn!(why, times, "an alert could not be sent to the webhook");
+            });
+            return;
+        }
+        sleep(wait).await;
+        wait *= 2;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
-    use std::time::Duration;
 
-    use axum::extract::State;
-    use axum::http::{HeaderMap, StatusCode};
     use axum::routing::post;
     use axum::{Json, Router};
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
     use crate::lock;
 
-    #[derive(Clone, Default)]
-    struct Receiver {
-        /// What it responds with, the last first. 200 once it is empty.
-        statuses: Arc<Mutex<Vec<StatusCode>>>,
-        taken: Arc<Mutex<Vec<Value>>>,
-    }
+    type Taken = Arc<Mutex<Vec<Value>>>;
 
-    async fn take(
-        State(receiver): State<Receiver>,
-        headers: HeaderMap,
-        Json(alert): Json<Value>,
-    ) -> StatusCode {
-        assert_eq!(headers["content-type"], "application/json");
-        lock(&receiver.taken).push(alert);
-        lock(&receiver.statuses).pop().unwrap_or(StatusCode::OK)
-    }
-
-    async fn receiver(statuses: &[u16]) -> (Webhook, Receiver) {
-        let statuses = statuses.iter().rev().map(|it| StatusCode::from_u16(*it).unwrap());
-        let receiver =
-            Receiver { statuses: Arc::new(Mutex::new(statuses.collect())), ..Default::default() };
+    /// Begins to send to a server that responds with these statuses, and then with 200.
+    async fn receiver(statuses: Vec<u16>) -> (Webhook, Taken) {
+        let (taken, statuses) = (Taken::default(), Mutex::new(statuses.into_iter()));
+        let (seen, statuses) = (Arc::clone(&taken), Arc::new(statuses));
+        let take = async move |Json(alert): Json<Value>| {
+            lock(&seen).push(alert);
+            StatusCode::from_u16(lock(&statuses).next().unwrap_or(200)).unwrap()
+        };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/hook", listener.local_addr().unwrap());
-        let app = Router::new().route("/hook", post(take)).with_state(receiver.clone());
+        let app = Router::new().route("/hook", post(take));
         tokio::spawn(async move { axum::serve(listener, app).await });
-        (webhook(&url), receiver)
-    }
-
-    fn webhook(url: &str) -> Webhook {
-        Webhook(Some(Webhook::spawn(Delivery::new(parse(url).unwrap(), SHORT).unwrap())))
-    }
-
-    const SHORT: Waits =
-        Waits { response: Duration::from_secs(10), first_retry: Duration::from_millis(1) };
-
-    #[tokio::test]
-    async fn alert_is_sent_until_it_is_taken() {
-        let (webhook, receiver) = receiver(&[500, 429, 200, 200]).await;
-        webhook.send(&json!({ "alert": 1 }));
-        webhook.send(&json!({ "alert": 2 }));
-        webhook.flush().await;
-        let [one, two] = [json!({ "alert": 1 }), json!({ "alert": 2 })];
-        assert_eq!(*lock(&receiver.taken), [one.clone(), one.clone(), one, two]);
+        (Webhook::new(&WebhookFlags { alert_webhook: Some(url) }).unwrap(), taken)
     }
 
     #[tokio::test]
-    async fn retries_end() {
-        let (webhook, receiver) = receiver(&[500; 9]).await;
-        webhook.send(&json!(1));
+    async fn an_alert_is_sent_until_it_is_taken_or_refused() {
+        let (webhook, taken) =
+            receiver(vec![500, 429, 200, 404, 200, 500, 500, 500, 500, 500]).await;
+        (1..=4).for_each(|alert| webhook.send(&json!(alert)));
         webhook.flush().await;
-        assert_eq!(lock(&receiver.taken).len(), 5);
-    }
-
-    #[tokio::test]
-    async fn alert_that_is_refused_is_not_repeated() {
-        let (webhook, receiver) = receiver(&[404]).await;
-        webhook.send(&json!(1));
-        webhook.flush().await;
-        assert_eq!(lock(&receiver.taken).len(), 1);
+        assert_eq!(*lock(&taken), [1, 1, 1, 2, 3, 4, 4, 4, 4, 4]);
     }
 
     #[tokio::test]
     async fn the_last_alerts_of_a_flood_are_sent_and_the_others_counted() {
-        let (webhook, receiver) = receiver(&[]).await;
-        for number in 0..1000 {
-            webhook.send(&json!(number));
-        }
+        let (webhook, taken) = receiver(vec![]).await;
+        (0..1000).for_each(|number| webhook.send(&json!(number)));
         webhook.flush().await;
-        let taken = lock(&receiver.taken);
+        let taken = lock(&taken);
         // The flush itself takes a place.
-        let (summary, last) = taken.split_at(taken.len() - (KEPT - 1));
-        assert_eq!(
-            last.iter().filter_map(Value::as_u64).collect::<Vec<_>>(),
-            (985..1000).collect::<Vec<_>>()
-        );
-        assert_eq!(summary.len(), 1);
-        assert_eq!((&summary[0]["alert"], &summary[0]["times"]), (&"summary".into(), &985.into()));
+        assert_eq!((taken.len(), &taken[0]["times"]), (KEPT, &json!(985)));
+        assert_eq!(taken[1..], (985..1000).map(Value::from).collect::<Vec<_>>());
     }
 
     #[test]

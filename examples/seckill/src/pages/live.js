@@ -1,130 +1,217 @@
-// The live page: what the server decides, as it decides. Texts of clients are shown as text only.
-
-import { Chart } from "./chart.js";
-import { Operator } from "./operate.js";
-import { NoToken, follow, token } from "./stream.js";
+// The live page: what the server decides, asked once a second. Texts of clients are shown as text only.
 
 const at = (id) => document.getElementById(id);
-const OUTCOMES = [
-  "Ordered (201)", "Ordered before (409)", "Sold out (410)", "Too many requests (429)", "Banned (403)",
-  "Not available (5xx)", "Other",
-];
+const OUTCOMES = ["Ordered (201)", "Ordered before (409)", "Sold out (410)", "Too many requests (429)", "Banned (403)",
+  "Not available (5xx)", "Other"];
+const NAMES = { user: "Each user", ip: "Each address" };
+const KEY = "admin-token";
+const SILENCE = 5000;
 
-const chart = new Chart(at("chart"), OUTCOMES.length);
-const operator = new Operator();
-const rows = OUTCOMES.map((name, outcome) => {
-  const row = at("classes").insertRow();
-  const head = document.createElement("th");
-  head.scope = "row";
-  const mark = document.createElement("span");
-  mark.className = "mark";
-  mark.style.background = `var(--c${outcome})`;
-  head.append(mark, name);
-  row.append(head);
-  return { rate: row.insertCell(), total: row.insertCell() };
-});
+class NoToken extends Error {}
+
+/** Sends a request with the token, which is never part of a URL. Throws what the problem says. */
+async function request(method, path, body) {
+  const headers = { authorization: "Bearer " + sessionStorage.getItem(KEY) };
+  const options = { method, headers, cache: "no-store", signal: AbortSignal.timeout(SILENCE) };
+  const response = await fetch(path, { ...options, body: body && JSON.stringify(body) });
+  if (response.status === 401) throw new NoToken("The token is not the one of this server.");
+  if (response.status === 204) return null;
+  const content = await response.json();
+  if (!response.ok) throw new Error([content.title, content.detail].filter(Boolean).join(". "));
+  return content;
+}
 
 /** Sets a text only if it is another one, so that a screen reader is not disturbed. */
-function show(id, text) {
+function show(id, text, isBad = false) {
   if (at(id).textContent !== text) at(id).textContent = text;
+  at(id).classList.toggle("bad", isBad);
+}
+
+/** Does something, and says what came of it. */
+async function attempt(action) {
+  try {
+    show("done", await action());
+  } catch (error) {
+    show("done", error.message, true);
+  }
+}
+
+function add(parent, name, properties) {
+  const element = Object.assign(document.createElement(name), properties);
+  parent.append(element);
+  return element;
 }
 
 const number = (value) => value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 });
-const ms = (value) => `${number(value)} ms`;
 
-function showRequests(sample) {
-  const { rates, peak } = chart.add({ at_ms: sample.at_ms, counts: sample.counts });
-  show("peak", `at most ${number(peak)} per second`);
-  rows.forEach(({ rate, total }, outcome) => {
-    rate.textContent = number(rates[outcome]);
-    total.textContent = number(sample.counts[outcome]);
+let earlier = null;
+
+function showOrders(counts) {
+  const now = performance.now();
+  // A server that was started again counts from zero.
+  const last = earlier && counts.every((count, outcome) => count >= earlier.counts[outcome]) ? earlier : { counts, now: now - 1 };
+  OUTCOMES.forEach((name, outcome) => {
+    const row = at("classes").rows[outcome] ?? at("classes").insertRow();
+    if (row.cells.length === 0) [add(row, "th", { scope: "row", textContent: name }), row.insertCell(), row.insertCell()];
+    row.cells[1].textContent = number((1000 * (counts[outcome] - last.counts[outcome])) / (now - last.now));
+    row.cells[2].textContent = number(counts[outcome]);
   });
+  earlier = { counts, now };
 }
 
-let earlier = { store: 0, local: 0, policy: 0 };
+let decided = { local: 0, policy: 0 };
 
-function showState({ store, decided_by, latency, opens_in_ms }) {
+function showState({ store, decided_by, opens_in_ms, stock }) {
   show("opening", opens_in_ms === null ? "open" : `opens in ${Math.ceil(opens_in_ms / 1000)} s`);
-  const names = { memory: "in this process", unread: "…" };
+  const level = ({ sku, stock, sold }) => `${sku}: ${sold < stock ? `${stock - sold} of ${stock} left` : "sold out"}`;
+  show("stock", stock.map(level).join("\n"));
   const isDown = store.error !== undefined;
-  show("store", names[store.kind] ?? (isDown
-    ? `Redis does not reply: ${store.error}`
-    : `Redis replies in ${ms(store.round_trip_ms)}`));
-  show("breaker", store.breaker ?? "none");
-  show("alert", isDown ? "Redis does not reply: the failure policy decides." : "");
-  at("store").classList.toggle("bad", isDown);
-  at("breaker").classList.toggle("bad", store.breaker === "open");
-  const isHere = decided_by.local > earlier.local || decided_by.policy > earlier.policy;
-  const by = store.kind === "redis" ? "Redis" : "this server";
-  show("decided", isHere ? "this server alone" : by);
-  at("decided").classList.toggle("bad", isHere);
-  earlier = decided_by;
-  show("latency", latency === null
-    ? "no order"
-    : `p50 ${ms(latency.p50)}, p90 ${ms(latency.p90)}, p99 ${ms(latency.p99)}, max ${ms(latency.max)}`);
+  const reply = isDown ? `Redis does not reply: ${store.error}` : `Redis replies in ${number(store.round_trip_ms ?? 0)} ms`;
+  show("store", store.kind === "redis" ? reply : "in this process", isDown);
+  show("breaker", store.breaker ?? "none", store.breaker === "open");
+  at("alert").textContent = isDown ? "Redis does not reply: the failure policy decides." : "";
+  const isHere = decided_by.local > decided.local || decided_by.policy > decided.policy;
+  show("decided", isHere ? "this server alone" : store.kind === "redis" ? "Redis" : "this server", isHere);
+  decided = decided_by;
 }
 
-function showStock(stock) {
-  const list = at("stock");
-  while (list.children.length > stock.length) list.lastChild.remove();
-  stock.forEach(({ sku, stock: pieces, sold }, index) => {
-    let item = list.children[index];
-    if (!item) {
-      item = document.createElement("li");
-      item.append(document.createElement("b"), document.createElement("span"), document.createElement("meter"));
-      list.append(item);
+const banPath = (user) => "/admin/bans/" + encodeURIComponent(user);
+const actions = {
+  explain,
+  async ban(user) {
+    const ban = await request("PUT", banPath(user), { for: at("length").value, reason: at("reason").value });
+    return `${user} is banned until ${ban.until}.`;
+  },
+  async lift(user) {
+    await request("DELETE", banPath(user));
+    return `The ban of ${user} is lifted.`;
+  },
+};
+
+at("one-user").addEventListener("submit", (event) => {
+  event.preventDefault();
+  attempt(() => actions[event.submitter?.value ?? "explain"](at("user").value));
+});
+
+/** A user in the list is put into the form by a click. */
+function showOffenders(offenders) {
+  offenders.forEach(({ user, denials, banned_seconds }, index) => {
+    const row = at("offenders").rows[index] ?? at("offenders").insertRow();
+    if (row.cells.length === 0) {
+      const button = add(add(row, "th", { scope: "row" }), "button", { type: "button" });
+      button.addEventListener("click", () => { at("user").value = button.value; at("user").focus(); });
+      row.insertCell();
     }
-    const [name, text, meter] = item.children;
-    const left = Math.max(0, pieces - sold);
-    name.textContent = sku;
-    text.textContent = left > 0 ? `${number(left)} of ${number(pieces)} left` : "sold out";
-    meter.max = pieces;
-    meter.value = left;
-    meter.ariaLabel = `${sku} left`;
+    Object.assign(row.querySelector("button"), { value: user, textContent: user });
+    row.cells[1].textContent = number(denials) + (banned_seconds === null ? " denials" : " denials, banned");
   });
+  while (at("offenders").rows.length > offenders.length) at("offenders").deleteRow(-1);
 }
 
-function onEvent(name, data) {
-  if (name === "history") return chart.restart(data);
-  if (name !== "sample") return;
-  at("main").hidden = false;
-  showRequests(data);
-  showState(data);
-  showStock(data.stock);
-  operator.show(data);
+const seconds = (micros) => `${number(micros / 1e6)} s`;
+
+/** Shows what the log of a user decides, and why. */
+async function explain(user) {
+  const { admitted, retry_after_us, ban, decided_by, store, quotas } =
+    await request("GET", "/admin/explain/" + encodeURIComponent(user));
+  at("explanation").replaceChildren();
+  const say = (textContent) => add(at("explanation"), "p", { textContent });
+  const isBanned = ban?.remaining_us > 0;
+  const denied = isBanned ? `banned for ${seconds(ban.remaining_us)} more: ${ban.reason}` : `denied for ${seconds(retry_after_us)} more`;
+  say(`The next request of ${user} is ${admitted ? "admitted" : denied}. Decided by ${decided_by} (${store}).`);
+  for (const { quota, taken, free, admissions } of quotas) {
+    say(`Quota ${quota}: ${taken} taken, ${free} free`);
+    const frees = ({ age_us, leaves_in_us }) => `admitted ${seconds(age_us)} ago, comes free in ${seconds(leaves_in_us)}`;
+    for (const admission of admissions) say(frees(admission));
+  }
+  return "";
+}
+
+const forms = new Map();
+
+function showPolicies({ policies, stale }) {
+  for (const policy of policies) {
+    const form = forms.get(policy.name) ?? addForm(policy);
+    form.policy = policy;
+    const { quotas, candidates, trial } = policy;
+    form.now.textContent = `In force: ${quotas}${stale ? " (Redis can't be read: maybe not on every server)" : ""}`;
+    form.trial.textContent = candidates
+      ? `Candidate ${candidates}, for ${trial.seconds} s: ${trial.would_refuse} more refused than the ${trial.refused} that were.`
+      : "No candidate.";
+    form.apply.disabled = form.drop.disabled = candidates === "";
+  }
+}
+
+function addForm({ name, quotas }) {
+  const root = add(at("policies"), "form", { id: `policy-${name}` });
+  add(root, "h3", { textContent: NAMES[name] ?? name });
+  const form = { now: add(root, "p", { className: "now" }), trial: add(root, "p", { className: "trial" }) };
+  const label = add(root, "label", { textContent: "New quotas, such as 2/1s,5/60s " });
+  const field = add(label, "input", { id: `quotas-${name}`, value: quotas, required: true, autocomplete: "off" });
+  add(root, "button", { textContent: "Try in shadow" });
+  const path = "/admin/policies/" + encodeURIComponent(name);
+  const put = (quotas, candidates, said) => attempt(async () => {
+    await request("PUT", path, { quotas, candidates });
+    return said;
+  });
+  const button = (className, textContent, act) => {
+    const it = add(root, "button", { type: "button", className, textContent });
+    it.addEventListener("click", act);
+    return it;
+  };
+  root.addEventListener("submit", (event) => {
+    event.preventDefault();
+    put(form.policy.quotas, field.value.trim(), `${field.value.trim()} is tried in shadow on every server.`);
+  });
+  form.apply = button("apply", "Enforce the candidate", () =>
+    put(form.policy.candidates, "", `${form.policy.candidates} is enforced on every server.`));
+  form.drop = button("drop", "Drop the candidate", () => put(form.policy.quotas, "", "The candidate is dropped."));
+  button("reset", "As configured", () => attempt(async () => {
+    await request("DELETE", path);
+    return "The configured quotas are enforced again.";
+  }));
+  forms.set(name, form);
+  return form;
+}
+
+function askForToken(why) {
+  sessionStorage.removeItem(KEY);
+  at("main").hidden = at("logout").hidden = true;
+  at("login").hidden = false;
+  show("connection", why);
+  at("token").focus();
 }
 
 async function run() {
   at("login").hidden = true;
   at("logout").hidden = false;
-  try {
-    await follow({ onEvent, onState: (text) => show("connection", text) });
-  } catch (error) {
-    if (!(error instanceof NoToken)) throw error;
-    askForToken(error.message);
+  for (;;) {
+    try {
+      const sample = await request("GET", "/admin/live");
+      showOrders(sample.counts);
+      showState(sample);
+      showOffenders(sample.offenders);
+      showPolicies(sample.policies);
+      at("main").hidden = false;
+      show("connection", "Live");
+    } catch (error) {
+      if (error instanceof NoToken) return askForToken(error.message);
+      show("connection", "No connection: trying again");
+    }
+    await new Promise((done) => setTimeout(done, 1000));
   }
-}
-
-function askForToken(why) {
-  token.forget();
-  at("main").hidden = true;
-  at("logout").hidden = true;
-  at("login").hidden = false;
-  show("connection", why);
-  at("token").value = "";
-  at("token").focus();
 }
 
 at("login").addEventListener("submit", (event) => {
   event.preventDefault();
-  token.set(at("token").value.trim());
+  sessionStorage.setItem(KEY, at("token").value.trim());
   at("token").value = "";
   run();
 });
 at("logout").addEventListener("click", () => {
-  token.forget();
+  sessionStorage.removeItem(KEY);
   location.reload();
 });
 
-if (token.get()) run();
+if (sessionStorage.getItem(KEY)) run();
 else askForToken("Not connected");

@@ -4,11 +4,10 @@ const sale = JSON.parse(document.getElementById("sale").textContent);
 const at = (id) => document.getElementById(id);
 const seckill = () => "/seckill/" + encodeURIComponent(at("sku").value);
 
-/** The wait of each user id, and when it ends on the page's clock. */
+/** When the wait of each user id ends, on the page's clock. */
 const waits = new Map();
 let opensAt = null;
 let isSending = false;
-let hadFocus = false;
 let announced = Infinity;
 
 for (const sku of sale.skus) at("sku").add(new Option(sku));
@@ -21,18 +20,8 @@ function say(text, kind) {
 }
 
 function clockTime(seconds) {
-  const two = (number) => String(number).padStart(2, "0");
-  const [minutes, hours] = [Math.floor(seconds / 60) % 60, Math.floor(seconds / 3600)];
-  return hours > 0
-    ? `${hours}:${two(minutes)}:${two(seconds % 60)}`
-    : `${minutes}:${two(seconds % 60)}`;
-}
-
-/** Returns a time in words, for what a screen reader reads out. */
-function inWords(seconds) {
-  const parts = [[Math.floor(seconds / 3600), "hour"], [Math.floor(seconds / 60) % 60, "minute"], [seconds % 60, "second"]];
-  const words = parts.filter(([count]) => count > 0).map(([count, unit]) => `${count} ${unit}${count > 1 ? "s" : ""}`);
-  return words.join(" ");
+  const parts = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, seconds % 60];
+  return parts.map((part) => String(part).padStart(2, "0")).join(":").replace(/^00:0?/, "");
 }
 
 const secondsUntil = (time) => Math.ceil((time - performance.now()) / 1000);
@@ -45,8 +34,7 @@ async function showStock() {
     if (!response.ok) return;
     const { stock, remaining, opens_in_ms } = await response.json();
     at("count").textContent = remaining + " of " + stock;
-    at("meter").max = stock;
-    at("meter").value = remaining;
+    Object.assign(at("meter"), { max: stock, value: remaining });
     const wasClosed = opensAt !== null;
     // From before the request: the page never takes the sale for closed too long.
     opensAt = opens_in_ms === null ? null : sent + opens_in_ms;
@@ -57,10 +45,10 @@ async function showStock() {
 
 /** Shows what there is to wait for. The button waits with the customer: an earlier order is refused. */
 function render() {
-  const wait = waits.get(at("user").value);
-  const left = wait ? secondsUntil(wait.ends) : 0;
-  if (wait && left <= 0) {
-    waits.delete(at("user").value);
+  const user = at("user").value;
+  const left = waits.has(user) ? secondsUntil(waits.get(user)) : 0;
+  if (waits.has(user) && left <= 0) {
+    waits.delete(user);
     say("You can try again now.", "good");
   }
   const opening = opensAt === null ? 0 : secondsUntil(opensAt);
@@ -68,41 +56,28 @@ function render() {
   if (opensAt !== null) text = opening > 0 ? `Opens in ${clockTime(opening)}` : "Opening …";
   else if (left > 0) text = `You can try again in ${clockTime(left)}`;
   if (at("timer").textContent !== text) at("timer").textContent = text;
-  announceOpening(opening);
-  enable(text === "" && !isSending);
-}
-
-/** Tells the time to the opening now and then: when the page learns it, and ten seconds before. */
-function announceOpening(seconds) {
-  if (opensAt === null || seconds <= 0) return;
-  if (announced < Infinity && !(seconds <= 10 && announced > 10)) return;
-  announced = seconds;
-  say(`The sale opens in ${inWords(seconds)}.`, "");
-}
-
-/** A button that is disabled loses the focus, so it gets it back. */
-function enable(isEnabled) {
-  const button = at("buy");
-  if (button.disabled === !isEnabled) return;
-  if (!isEnabled) hadFocus = document.activeElement === button;
-  button.disabled = !isEnabled;
-  const isFree = document.activeElement === document.body || document.activeElement === null;
-  if (isEnabled && hadFocus && isFree) button.focus();
+  // A screen reader is told when the page learns of it, and ten seconds before.
+  if (opening > 0 && (announced === Infinity || (opening <= 10 && announced > 10))) {
+    announced = opening;
+    say(`The sale opens in ${clockTime(opening)}.`, "");
+  }
+  const isOff = text !== "" || isSending;
+  if (at("buy").disabled === isOff) return;
+  at("buy").disabled = isOff;
+  // A button that is disabled loses the focus.
+  if (!isOff && document.activeElement === document.body) at("buy").focus();
 }
 
 // The server says where it looks for the user id.
 function orderRequest(user) {
   const { place, name } = sale.userFrom;
   const request = { url: seckill() + "/orders", options: { method: "POST" } };
-  if (place === "header") request.options.headers = { [name]: utf8Bytes(user) };
+  // fetch takes a header value as one byte a character.
+  const bytes = () => String.fromCharCode(...new TextEncoder().encode(user));
+  if (place === "header") request.options.headers = { [name]: bytes() };
   if (place === "query") request.url += "?" + new URLSearchParams({ [name]: user });
   if (place === "cookie") document.cookie = `${name}=${user};path=/;samesite=strict`;
   return request;
-}
-
-// fetch takes a header value as one byte a character.
-function utf8Bytes(text) {
-  return String.fromCharCode(...new TextEncoder().encode(text));
 }
 
 async function order() {
@@ -115,9 +90,9 @@ async function order() {
     say(`Yours! Order ${body.order_id}.`, "good");
   } else if (wait > 0) {
     // Retry-After is true: there is no use in an earlier attempt.
-    waits.set(user, { ends: performance.now() + wait * 1000 });
+    waits.set(user, performance.now() + wait * 1000);
     const title = response.status === 429 ? "Too many requests" : body.title;
-    say(`${title}. You can try again in ${inWords(wait)}.`, "bad");
+    say(`${title}. You can try again in ${clockTime(wait)}.`, "bad");
   } else {
     say(body.title + (body.order_id ? `: ${body.order_id}` : "") + ".", "bad");
   }

@@ -1,112 +1,224 @@
-//! The admin listener, as a page in the operator's browser or a stranger behind a proxy sees it.
+//! The admin listener: who may use it, bans, and what it shows.
 
-use test_support::raw_client::RawClient;
-use test_support::server_process::Server;
+use serde_json::{Value, json};
+use test_support::eventually;
+use test_support::server_process::{HttpResponse, Server};
 
-use crate::{TOKEN, admin_request, alone, stop};
+use crate::{ADMIN, SECKILL, TOKEN, admin_request, alone, ask, on_both, stop};
 
-const ADMIN: [&str; 4] = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
+/// The first strike is a ban of an hour.
+const STRICT: [&str; 8] =
+    ["--quota", "2/60s", "--ban", "1/10m:1h", "--admin", "127.0.0.1:0", "--admin-token", TOKEN];
 
-#[tokio::test]
-async fn a_rebound_name_is_refused() {
-    let server = alone(&ADMIN);
-    for host in ["evil.example", "evil.example:3001", "localhost.evil.example"] {
-        let ban = admin_request(&server, "PUT", "/admin/bans/alice").header("host", host);
-        let ban = ban.header("origin", format!("http://{host}"));
-        let answer = server.send_body(ban, r#"{"for": "1h", "reason": ""}"#).await;
-        assert_eq!(answer.problem(403), "/problems/not-local", "{host}");
-    }
-    assert_nothing_banned(&server).await;
+async fn impose(server: &Server, user: &str, length: &str, reason: &str) -> Value {
+    let body = json!({ "for": length, "reason": reason }).to_string();
+    let answer = ask(server, "PUT", &format!("/admin/bans/{user}"), &body).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()
+}
+
+/// Checks that this is the answer to a user who is banned for about so long.
+fn assert_banned(answer: &HttpResponse, seconds: u64) {
+    assert!(answer.problem(403).ends_with("#abnormal-usage-detected"), "{answer:?}");
+    // A busy machine may take its time between the ban and the answer.
+    assert!((seconds - 60..=seconds).contains(&answer.retry_after()), "{answer:?}");
+    assert!(!String::from_utf8_lossy(&answer.body).contains("strikes"));
 }
 
 #[tokio::test]
-async fn a_page_of_another_site_is_refused() {
-    let server = alone(&ADMIN);
-    let marks = [("origin", "http://evil.example"), ("origin", "null")];
-    for (name, value) in marks.into_iter().chain([("sec-fetch-site", "cross-site")]) {
-        let ban = admin_request(&server, "PUT", "/admin/bans/alice").header(name, value);
-        let answer = server.send_body(ban, r#"{"for": "1h", "reason": ""}"#).await;
-        assert_eq!(answer.problem(403), "/problems/not-local", "{name}: {value}");
+async fn no_route_works_without_the_token() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("{TOKEN}\n")).unwrap();
+    let from_file = ["--admin", "127.0.0.1:0", "--admin-token-file", file.path().to_str().unwrap()];
+    let from_variable = [("SECKILL_ADMIN_TOKEN", TOKEN)];
+    for server in [alone(&from_file), Server::start_in(SECKILL, &from_variable, &ADMIN[..2])] {
+        assert_eq!(ask(&server, "GET", "/admin/bans", "").await.status, 200);
     }
-    assert_nothing_banned(&server).await;
-    let own = server.admin_url.clone().unwrap();
-    let ban = admin_request(&server, "PUT", "/admin/bans/alice").header("origin", own);
-    assert_eq!(server.send_body(ban, r#"{"for": "1h", "reason": ""}"#).await.status, 200);
-}
-
-#[tokio::test]
-async fn a_forwarded_request_is_refused() {
     let server = alone(&ADMIN);
-    for mark in ["x-forwarded-for", "forwarded", "via", "x-real-ip"] {
-        let list = admin_request(&server, "GET", "/admin/bans").header(mark, "203.0.113.9");
-        assert_eq!(server.send(list).await.problem(403), "/problems/not-local", "{mark}");
+    for value in ["", "Bearer ", TOKEN, &format!("Basic {TOKEN}"), &format!("Bearer {TOKEN}x")] {
+        for path in ["bans", "bans/alice", "live", "policies/user", "nowhere"] {
+            let request = server.admin_request("PUT", &format!("/admin/{path}"));
+            let refused = server.send(request.header("authorization", value)).await;
+            assert_eq!(refused.problem(401), "/problems/no-token", "{value:?}");
+            assert_eq!(refused.header("www-authenticate"), "Bearer");
+        }
     }
+    // The shop itself has nothing to administer.
+    let request = server.request("GET", "/admin/bans");
+    server.send(request.header("authorization", format!("Bearer {TOKEN}"))).await.problem(404);
+    server.get("/live.js").await.problem(404);
     assert!(stop(server).contains("audit: refused"), "the operator can see it");
 }
 
-async fn assert_nothing_banned(server: &Server) {
-    let list = server.send(admin_request(server, "GET", "/admin/bans")).await;
-    assert_eq!((list.status.as_u16(), list.json()["bans"].as_array().unwrap().len()), (200, 0));
-}
-
 #[tokio::test]
-async fn the_live_page_counts_a_denied_call_as_denied() {
-    let server = alone(&[&ADMIN[..], &["--quota", "1/60s"]].concat());
-    let order = || server.order_request("iphone", "alice");
-    assert_eq!(server.send(order()).await.status, 201);
-    let denied = server.send(order().header("content-type", "application/grpc")).await;
-    assert_eq!((denied.status.as_u16(), denied.header("grpc-status")), (200, "8"));
-    let mut viewer = RawClient::connect_to(server.admin_url.as_deref().unwrap()).await;
-    let head = format!(
-        "GET /admin/live HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n\r\n"
-    );
-    viewer.write(head.as_bytes()).await;
-    // One is ordered, and one is too many.
-    viewer.read_until(r#""counts":[1,0,0,1,0,0,0]"#).await;
-}
-
-#[cfg(feature = "metrics")]
-#[tokio::test]
-async fn prometheus_reads_the_metrics() {
+async fn only_programs_on_this_machine_are_served() {
     let server = alone(&ADMIN);
-    for _ in 0..7 {
-        server.order("iphone", "alice").await;
-    }
-    let page = server.send(admin_request(&server, "GET", "/metrics")).await;
-    assert_eq!(page.status, 200);
-    let text = std::str::from_utf8(&page.body).unwrap();
-    assert_eq!(page.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
-    for line in [
-        "# TYPE sliding_window_decisions_total counter",
-        r#"sliding_window_decisions_total{policy="user",outcome="admitted"} 5"#,
-        r#"sliding_window_decisions_total{policy="user",outcome="denied"} 2"#,
+    let ban = r#"{"for": "1h", "reason": ""}"#;
+    for (name, value) in [
+        ("host", "evil.example:3001"),
+        ("origin", "http://evil.example"),
+        ("origin", "null"),
+        ("sec-fetch-site", "cross-site"),
+        ("x-forwarded-for", "203.0.113.9"),
+        ("via", "1.1 proxy"),
     ] {
-        assert!(text.lines().any(|it| it == line), "{line} is missing: {text}");
+        let request = admin_request(&server, "PUT", "/admin/bans/alice").header(name, value);
+        let answer = server.send_body(request, ban).await;
+        assert_eq!(answer.problem(403), "/problems/not-local", "{name}: {value}");
     }
-    assert!(!text.contains("alice"));
-    let stranger = server.send(server.admin_request("GET", "/metrics")).await;
-    assert_eq!(stranger.problem(401), "/problems/no-token");
+    assert_eq!(ask(&server, "GET", "/admin/bans", "").await.json(), json!({ "bans": [] }));
+    let request = admin_request(&server, "PUT", "/admin/bans/alice");
+    let request = request.header("origin", server.admin_url.clone().unwrap());
+    assert_eq!(server.send_body(request, ban).await.status, 200);
+    // The page needs no token, and a page of another name can't have it.
+    let page = server.send(server.admin_request("GET", "/")).await;
+    let policy = page.header("content-security-policy");
+    assert!(policy.contains("script-src 'self';") && !policy.contains("unsafe"), "{policy}");
+    let rebound = server.admin_request("GET", "/").header("host", "evil.example");
+    assert_eq!(server.send(rebound).await.problem(403), "/problems/not-local");
+}
+
+#[tokio::test]
+async fn strikes_ban_a_user_and_no_other() {
+    on_both(&STRICT, async |server| {
+        assert_eq!(server.order("iphone", "mallory").await.status, 201);
+        server.order("iphone", "mallory").await.problem(409);
+        for _ in 0..3 {
+            assert_banned(&server.order("iphone", "mallory").await, 3600);
+        }
+        assert_eq!(server.order("iphone", "alice").await.status, 201);
+        let ban = ask(server, "GET", "/admin/bans/mallory", "").await.json();
+        assert_eq!((&ban["user"], &ban["reason"]), (&"mallory".into(), &"strikes".into()));
+        let until = ban["until"].as_str().unwrap();
+        assert!(until.len() == 20 && until.ends_with('Z'), "{ban}");
+        ask(server, "GET", "/admin/bans/alice", "").await.problem(404);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_operator_imposes_and_lifts_bans() {
+    on_both(&STRICT, async |server| {
+        let none = ask(server, "DELETE", "/admin/bans/mallory", "").await;
+        assert_eq!(none.problem(404), "/problems/not-banned");
+        let ban = impose(server, "mallory", "1h", "sells \"accounts\"\n陈").await;
+        assert_eq!((&ban["user"], &ban["remaining_seconds"]), (&"mallory".into(), &3600.into()));
+        let stands = impose(server, "mallory", "10m", "shorter").await;
+        assert_eq!(stands["reason"], "sells \"accounts\"\n陈", "a ban only lengthens");
+        for user in 0..30 {
+            impose(server, &format!("user-{user}"), "2h", "").await;
+        }
+        let (mut path, mut users) = ("/admin/bans?limit=10".to_owned(), Vec::new());
+        loop {
+            let page = ask(server, "GET", &path, "").await.json();
+            users.extend(page["bans"].as_array().unwrap().iter().map(|it| it["user"].to_string()));
+            let Some(next) = page["next"].as_str() else { break };
+            path = format!("/admin/bans?limit=10&cursor={next}");
+        }
+        users.sort();
+        users.dedup();
+        assert_eq!(users.len(), 31);
+        assert_banned(&server.order("iphone", "mallory").await, 3600);
+        assert_eq!(ask(server, "DELETE", "/admin/bans/mallory", "").await.status, 204);
+        let is_lifted = async || server.order("iphone", "mallory").await.status == 201;
+        eventually("within a second, and uncounted until then", is_lifted).await;
+        assert_banned(&server.order("iphone", "user-7").await, 7200);
+        // The user in the path is the user who orders.
+        for (path, user) in [("a%2Fb", "a/b"), ("%257D", "%7D"), ("%E9%99%88", "陈"), ("*", "*")] {
+            assert_eq!(impose(server, path, "1h", "odd").await["user"], user);
+            assert_banned(&server.order("iphone", user).await, 3600);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_malformed_request_is_refused() {
+    let server = alone(&STRICT);
+    for body in [
+        "",
+        r#"{"for": "1h"}"#,
+        r#"{"for": 3600, "reason": "x"}"#,
+        r#"{"for": "1h", "reason": "x", "until": 1}"#,
+        r#"{"for": "999ms", "reason": "x"}"#,
+        r#"{"for": "8761h", "reason": "x"}"#,
+        &json!({ "for": "1h", "reason": "x".repeat(501) }).to_string(),
+    ] {
+        let answer = ask(&server, "PUT", "/admin/bans/alice", body).await;
+        assert_eq!(answer.problem(400), "/problems/bad-ban", "{body}");
+    }
+    ask(&server, "PUT", "/admin/bans/alice", &"x".repeat(5000)).await.problem(413);
+    for path in ["%ff", "%EF%BF%BD", "sha256:x", &"x".repeat(129)] {
+        for route in ["bans", "explain"] {
+            let answer = ask(&server, "GET", &format!("/admin/{route}/{path}"), "").await;
+            assert_eq!(answer.problem(400), "/problems/bad-user", "{path}");
+        }
+    }
+    for query in ["limit=0", "limit=10001", "cursor=-1", "page=2"] {
+        let answer = ask(&server, "GET", &format!("/admin/bans?{query}"), "").await;
+        assert_eq!(answer.problem(400), "/problems/bad-page", "{query}");
+    }
+    ask(&server, "GET", "/admin/bans/alice", "").await.problem(404);
+}
+
+#[tokio::test]
+async fn what_the_server_decides_is_shown_and_explained() {
+    on_both(&[&ADMIN[..], &["--quota", "2/10m", "--stock", "iphone=1"]].concat(), async |server| {
+        for status in [201, 409, 429] {
+            assert_eq!(server.order("iphone", "a/b 陈").await.status, status);
+        }
+        server.order("iphone", "bob").await.problem(410);
+        let live = ask(server, "GET", "/admin/live", "").await.json();
+        assert_eq!(live["counts"], json!([1, 1, 1, 1, 0, 0, 0]));
+        let denied = json!([{ "user": "a/b 陈", "denials": 1, "banned_seconds": null }]);
+        assert_eq!(live["offenders"], denied);
+
+        let path = "/admin/explain/a%2Fb%20%E9%99%88";
+        let explained = ask(server, "GET", path, "").await.json();
+        assert_eq!((&explained["admitted"], &explained["policy"]), (&json!(false), &json!("user")));
+        assert_eq!(explained["quotas"][0]["admissions"].as_array().unwrap().len(), 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_early_order_is_no_ban() {
+    let server = alone(&[&ADMIN[..], &["--opens-in", "1h"]].concat());
+    server.order("iphone", "alice").await.problem(403);
+    impose(&server, "mallory", "1h", "").await;
+    server.order("iphone", "mallory").await.problem(403);
+    let live = ask(&server, "GET", "/admin/live", "").await.json();
+    assert_eq!(live["counts"], json!([0, 0, 0, 0, 1, 0, 1]));
 }
 
 #[cfg(feature = "metrics")]
 #[tokio::test]
-async fn the_scrape_token_reads_the_metrics_and_nothing_else() {
+async fn prometheus_reads_the_metrics_and_nothing_else() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "the-token-of-prometheus\n").unwrap();
     let flags = ["--scrape-token-file", file.path().to_str().unwrap()];
     let server = alone(&[&ADMIN[..], &flags].concat());
+    for _ in 0..7 {
+        server.order("iphone", "alice").await;
+    }
     let scrape = async |method: &str, path: &str| {
         let request = server.admin_request(method, path);
         server.send(request.header("authorization", "Bearer the-token-of-prometheus")).await
     };
-    assert_eq!(scrape("GET", "/metrics").await.status, 200);
+    for page in [scrape("GET", "/metrics").await, ask(&server, "GET", "/metrics", "").await] {
+        assert_eq!(page.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+        let text = std::str::from_utf8(&page.body).unwrap();
+        let denied = r#"sliding_window_decisions_total{policy="user",outcome="denied"} 2"#;
+        assert!(text.lines().any(|it| it == denied) && !text.contains("alice"), "{text}");
+    }
     for (method, path) in [
         ("GET", "/admin/bans"),
         ("PUT", "/admin/bans/alice"),
-        ("GET", "/admin/policies"),
+        ("GET", "/admin/live"),
         ("GET", "/x"),
     ] {
         assert_eq!(scrape(method, path).await.problem(401), "/problems/no-token", "{path}");
     }
-    assert_eq!(server.send(admin_request(&server, "GET", "/metrics")).await.status, 200);
+    let stranger = server.send(server.admin_request("GET", "/metrics")).await;
+    assert_eq!(stranger.problem(401), "/problems/no-token");
 }

@@ -1,33 +1,25 @@
 //! What the flash-sale server promises, as its clients and its operator see it.
 
-mod acl;
 mod admin;
-mod bans;
-mod clients;
-mod cross_site;
 mod fleet;
 mod load;
 mod opening;
 mod orders;
 mod policies;
 mod process;
-mod proxies;
-mod reads;
 mod replication;
 mod requests;
-mod slow_clients;
-mod thresholds;
+mod stock;
 
 use http::request::Builder;
-use test_support::raw_client::RawClient;
+use test_support::Redis;
 use test_support::server_process::{HttpResponse, Server};
-use test_support::{Redis, eventually};
 use tokio::task::JoinHandle;
 
 const SECKILL: &str = env!("CARGO_BIN_EXE_seckill");
-
 /// The token of the admin listener.
 const TOKEN: &str = "0123456789abcdef-the-token";
+const ADMIN: [&str; 4] = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
 
 /// Starts a server that keeps everything itself.
 fn alone(flags: &[&str]) -> Server {
@@ -50,12 +42,17 @@ fn admin_request(server: &Server, method: &str, path: &str) -> Builder {
     server.admin_request(method, path).header("authorization", format!("Bearer {TOKEN}"))
 }
 
+/// Sends a request with a body to the admin listener.
+async fn ask(server: &Server, method: &str, path: &str, body: &str) -> HttpResponse {
+    server.send_body(admin_request(server, method, path), body.to_owned()).await
+}
+
 /// Returns the answers to all these requests.
 async fn responses(
     requests: impl IntoIterator<Item = JoinHandle<HttpResponse>>,
 ) -> Vec<HttpResponse> {
     let mut answers = Vec::new();
-    for request in requests {
+    for request in requests.into_iter().collect::<Vec<_>>() {
         answers.push(request.await.unwrap());
     }
     answers
@@ -63,18 +60,6 @@ async fn responses(
 
 fn count(answers: &[HttpResponse], status: u16) -> usize {
     answers.iter().filter(|answer| answer.status == status).count()
-}
-
-/// Reads until the server closes, and returns the statuses of its answers.
-async fn statuses(client: &mut RawClient) -> Vec<u16> {
-    client.responses().await.iter().map(|answer| answer.status.as_u16()).collect()
-}
-
-/// Waits until Redis holds back a command.
-async fn one_is_blocked(redis: &Redis) {
-    let is_blocked =
-        async || redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1");
-    eventually("a command is held back", is_blocked).await;
 }
 
 /// Returns the time to live of a key in seconds, or -1 if the key has none.

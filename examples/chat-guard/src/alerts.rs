@@ -1,0 +1,54 @@
+//! What operators hear of: mutes and storms, in the log and at the webhook. User ids are logged at the
+//! level debug only; the webhook gets them.
+
+use example_support::logs::Throttle;
+use example_support::problem::whole_seconds;
+use example_support::webhook::{Webhook, plain};
+use message_storm::StormEvent;
+use serde_json::json;
+use speech_monitor::MuteEvent;
+
+/// Returns a hook for mutes.
+pub(crate) fn of_mutes(webhook: Webhook) -> impl Fn(&MuteEvent) + Send + Sync {
+    static MUTED: Throttle = Throttle::new();
+    move |event| {
+        let user = String::from_utf8_lossy(event.sender.as_bytes()).into_owned();
+        let (reason, lengthened) = (event.mute.reason().to_owned(), event.lengthened);
+        let seconds = whole_seconds(event.mute.remaining());
+        webhook.send(&json!({
+            "text": plain(&format!("{user:?} is muted for {seconds} s: {reason}")),
+            "alert": "mute",
+            "user": user,
+            "reason": reason,
+            "remaining_seconds": seconds,
+            "lengthened": lengthened,
+        }));
+        MUTED.log(move |times| {
+            tracing::info!(reason, lengthened, times, "audit: muted");
+            tracing::debug!(?user, reason, "audit: muted");
+        });
+    }
+}
+
+/// Returns a hook for storms. Each starts once and ends once in the whole fleet.
+pub(crate) fn of_storms(webhook: Webhook) -> impl Fn(&StormEvent) + Send + Sync {
+    move |event| {
+        let room = String::from_utf8_lossy(event.group().as_bytes());
+        let is_start = matches!(event, StormEvent::Started { .. });
+        let what = match event {
+            StormEvent::Started { count, threshold, .. } => {
+                format!("has a storm: {count} messages, more than {threshold}")
+            }
+            StormEvent::Ended { peak, lasted, .. } => {
+                format!("has no storm any more: it had {peak} messages and lasted {lasted:.0?}")
+            }
+            _ => return,
+        };
+        tracing::warn!(?room, "audit: the room {what}");
+        webhook.send(&json!({
+            "text": plain(&format!("the room {room:?} {what}")),
+            "alert": if is_start { "storm" } else { "storm over" },
+            "room": room,
+        }));
+    }
+}

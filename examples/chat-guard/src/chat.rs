@@ -1,0 +1,163 @@
+//! [`Chat`]: takes messages, checks them in the background, and shows the newest.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use example_support::lock;
+use example_support::logs::Throttle;
+use message_storm::StormDetector;
+use serde::Serialize;
+use serde_json::{Value, json};
+use speech_monitor::{Message, SpeechMonitor};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// How many messages are checked at the same time.
+const LANES: usize = 16;
+/// How many messages wait in each lane, each of up to 8 KiB.
+const LONGEST_LANE: usize = 256;
+/// How many messages are kept, the newest of all rooms and private chats.
+const MOST_POSTS: usize = 10_000;
+/// How many messages are shown.
+const SHOWN: usize = 100;
+/// How long the checks that are left at the end may take.
+const LAST_CHECKS: Duration = Duration::from_secs(10);
+
+/// Where a message is said: in a room, or to one user.
+#[derive(Clone, PartialEq)]
+pub(crate) enum Place {
+    Room(String),
+    Private(String),
+}
+
+/// A message. It is shown without its place.
+#[derive(Serialize)]
+pub(crate) struct Post {
+    pub(crate) id: String,
+    pub(crate) from: String,
+    pub(crate) text: String,
+    #[serde(skip)]
+    pub(crate) place: Place,
+    /// Whether others than its sender see it.
+    #[serde(skip)]
+    pub(crate) is_delivered: AtomicBool,
+}
+
+/// The sender gets an answer before the check, so that the time to it can't tell a mute. Until a message
+/// is checked, and if its sender is muted, only its sender sees it, as if it were delivered.
+///
+/// The messages of one sender are in one lane, where they are checked in their order. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct Chat {
+    shared: Arc<Shared>,
+    lanes: Arc<[mpsc::Sender<Arc<Post>>]>,
+    hasher: RandomState,
+}
+
+struct Shared {
+    monitor: SpeechMonitor,
+    storms: StormDetector,
+    posts: Mutex<VecDeque<Arc<Post>>>,
+    waiting: AtomicUsize,
+}
+
+impl Chat {
+    /// Starts the checks. The tasks end when all is checked and the last clone is dropped.
+    pub(crate) fn start(monitor: SpeechMonitor, storms: StormDetector) -> (Self, JoinSet<()>) {
+        let (posts, waiting) = Default::default();
+        let shared = Arc::new(Shared { monitor, storms, posts, waiting });
+        let (mut lanes, mut tasks) = (Vec::new(), JoinSet::new());
+        for _ in 0..LANES {
+            let (lane, mut posts) = mpsc::channel::<Arc<Post>>(LONGEST_LANE);
+            lanes.push(lane);
+            let shared = shared.clone();
+            tasks.spawn(async move {
+                while let Some(post) = posts.recv().await {
+                    shared.check(&post).await;
+                    shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                }
+            });
+        }
+        (Self { shared, lanes: lanes.into(), hasher: RandomState::new() }, tasks)
+    }
+
+    /// Takes a message, or returns `false` if too many wait.
+    pub(crate) fn accept(&self, post: Post) -> bool {
+        let lane = self.hasher.hash_one(&post.from) as usize % LANES;
+        let Ok(lane) = self.lanes[lane].try_reserve() else { return false };
+        let post = Arc::new(post);
+        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut posts = lock(&self.shared.posts);
+        posts.push_back(post.clone());
+        if posts.len() > MOST_POSTS {
+            posts.pop_front();
+        }
+        // Under the lock, so that a sender's messages are checked in the order in which they stand.
+        lane.send(post);
+        true
+    }
+
+    /// Returns what `viewer` sees in a place, the oldest first. At the viewer's own name these are the messages
+    /// of all to them.
+    pub(crate) fn view(&self, place: &Place, viewer: &str) -> Vec<Value> {
+        let is_here = |post: &Post| match (place, &post.place) {
+            (Place::Room(room), Place::Room(of)) => room == of,
+            (Place::Private(peer), Place::Private(to)) => {
+                let is_mine = to == viewer && (post.from == *peer || peer == viewer);
+                is_mine || (to == peer && post.from == viewer)
+            }
+            _ => false,
+        };
+        let is_seen =
+            |post: &Post| post.from == viewer || post.is_delivered.load(Ordering::Relaxed);
+        let posts = lock(&self.shared.posts);
+        let seen = posts.iter().rev().filter(|post| is_here(post) && is_seen(post)).take(SHOWN);
+        let mut seen: Vec<Value> = seen.map(|post| json!(**post)).collect();
+        seen.reverse();
+        seen
+    }
+
+    /// Waits until all messages are checked, but no longer than is good for a server that is to end.
+    pub(crate) async fn finish(self, tasks: JoinSet<()>) {
+        drop(self.lanes);
+        if timeout(LAST_CHECKS, tasks.join_all()).await.is_err() {
+            let messages = self.shared.waiting.load(Ordering::Relaxed);
+            tracing::warn!(messages, "the end comes before these are checked");
+        }
+    }
+
+    /// Returns how many messages wait or are being checked.
+    pub(crate) fn waiting(&self) -> usize {
+        self.shared.waiting.load(Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    /// Delivers a message if its sender is not muted. The chat goes on while the store does not answer.
+    async fn check(&self, post: &Post) {
+        static UNCHECKED: Throttle = Throttle::new();
+        let message = Message::from(&*post.from).text(&post.text);
+        let message = match &post.place {
+            Place::Room(_) => message,
+            Place::Private(peer) => message.to(&**peer),
+        };
+        let decision = self.monitor.check(&message).await;
+        if decision.as_ref().is_ok_and(|decision| !decision.is_delivered()) {
+            return;
+        }
+        post.is_delivered.store(true, Ordering::Relaxed);
+        let mut unchecked = decision.err();
+        if let Place::Room(room) = &post.place {
+            unchecked = self.storms.record(&**room, &*post.id).await.err().or(unchecked);
+        }
+        if let Some(error) = unchecked {
+            UNCHECKED.log(move |times| {
+                tracing::warn!(%error, times, "messages are delivered without a check");
+            });
+        }
+    }
+}

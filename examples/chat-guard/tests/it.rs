@@ -1,0 +1,394 @@
+//! What the chat promises, as its users and its operator see it.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::routing::post as to_post;
+use axum::{Json, Router};
+use http::HeaderValue;
+use serde_json::{Value, json};
+use test_support::acl::{May, make_user, nothing_was_refused};
+use test_support::proxy::{Fault, Proxy};
+use test_support::server_process::{HttpResponse, Server, cannot_start, refuses};
+use test_support::{Redis, eventually};
+use tokio::time::timeout;
+
+const CHAT: &str = env!("CARGO_BIN_EXE_chat-guard");
+const ROOM: &str = "/rooms/lobby/messages";
+const HELLO: &str = r#"{"text": "hello"}"#;
+const TOKEN: &str = "0123456789abcdef";
+const ADMIN: [&str; 4] = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
+
+/// Starts a server with an admin listener.
+fn start(flags: &[&str]) -> Server {
+    Server::start(CHAT, &[&ADMIN[..], flags].concat())
+}
+
+/// Holds two servers to a promise: one that keeps everything itself and one that has a Redis.
+async fn on_both(flags: &[&str], promise: impl AsyncFn(&Server)) {
+    promise(&start(flags)).await;
+    let redis = Redis::start().await;
+    promise(&start(&[flags, &["--redis", &redis.url()]].concat())).await;
+}
+
+fn stop(server: Server) -> String {
+    server.signal("TERM");
+    let (status, logs, printed) = server.stopped();
+    assert_eq!((status.code(), printed.len()), (Some(0), 0), "{logs}");
+    logs
+}
+
+async fn admin(server: &Server, method: &str, path: &str, body: &'static str) -> HttpResponse {
+    let request = server.admin_request(method, &format!("/admin/{path}"));
+    server.send_body(request.header("authorization", format!("Bearer {TOKEN}")), body).await
+}
+
+async fn post(server: &Server, path: &str, user: &str, body: &str) -> HttpResponse {
+    let request = server.request("POST", path).header("x-user-id", user);
+    server.send_body(request, body.to_owned()).await
+}
+
+/// Sends a text of a user, and waits until it is checked. The answer is always the same.
+async fn say(server: &Server, path: &str, user: &str, text: &str) {
+    let answer = post(server, path, user, &json!({ "text": text }).to_string()).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    let body = answer.json();
+    assert_eq!((body.as_object().unwrap().len(), body["id"].as_str().unwrap().len()), (1, 36));
+    checked(server).await;
+}
+
+async fn checked(server: &Server) {
+    let is_checked =
+        async || admin(server, "GET", "waiting", "").await.json() == json!({ "messages": 0 });
+    eventually("all messages are checked", is_checked).await;
+}
+
+/// Returns the messages that a viewer sees.
+async fn seen(server: &Server, path: &str, viewer: &str) -> Vec<String> {
+    let answer = server.send(server.request("GET", path).header("x-user-id", viewer)).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let text = |post: &Value| format!("{}: {}", post["from"], post["text"]).replace('"', "");
+    answer.json().as_array().unwrap().iter().map(text).collect()
+}
+
+async fn mute(server: &Server, user: &str) -> Option<Value> {
+    let answer = admin(server, "GET", &format!("mutes/{user}"), "").await;
+    assert!([200, 404].contains(&answer.status.as_u16()), "{answer:?}");
+    (answer.status == 200).then(|| answer.json())
+}
+
+fn has_reason(muted: &Value, start: &str) -> bool {
+    muted["reason"].as_str().unwrap().starts_with(start)
+}
+
+/// Takes alerts on a port of its own. Returns the URL, and what it has taken.
+async fn webhook() -> (String, Arc<Mutex<Vec<Value>>>) {
+    let alerts = Arc::<Mutex<Vec<Value>>>::default();
+    let taken = alerts.clone();
+    let take = to_post(async move |Json(alert): Json<Value>| taken.lock().unwrap().push(alert));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, Router::new().route("/", take)).await });
+    (url, alerts)
+}
+
+#[tokio::test]
+async fn a_mute_is_silent() {
+    let alike = ["Cheap gold!", "CHEAP GOLD", "c h e a p  gold!!!", "cheap goooold", "cheap gold"];
+    on_both(&[], async |server| {
+        for text in alike {
+            say(server, ROOM, "mallory", text).await;
+        }
+        say(server, ROOM, "mallory", "what about noodles?").await;
+        say(server, "/private/bob", "mallory", "hello").await;
+        say(server, ROOM, "bob", "noodles!").await;
+
+        let delivered = ["mallory: Cheap gold!", "mallory: CHEAP GOLD", "bob: noodles!"];
+        assert_eq!(seen(server, ROOM, "bob").await, delivered);
+        let own = seen(server, ROOM, "mallory").await;
+        assert_eq!((own.len(), &*own[5]), (7, "mallory: what about noodles?"), "all are there");
+        assert_eq!(seen(server, "/private/bob", "bob").await, Vec::<String>::new());
+        assert_eq!(seen(server, "/private/bob", "mallory").await, ["mallory: hello"]);
+
+        // The third message has muted her for six hours, the fifth for twelve.
+        let muted = mute(server, "mallory").await.unwrap();
+        assert!(has_reason(&muted, "similar 5/300s 90% mute 12h: 5 messages"), "{muted}");
+        let left = muted["remaining_seconds"].as_u64().unwrap();
+        assert!((12 * 3600 - 60..=12 * 3600).contains(&left), "{muted}");
+        assert_eq!(mute(server, "bob").await, None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn writing_to_many_strangers_mutes() {
+    on_both(&[], async |server| {
+        let hellos = ["你好", "bonjour à tous", "guten Tag!", "o hai there", "¿qué tal?", "ciao"];
+        for (number, hello) in hellos.iter().enumerate() {
+            say(server, ["/private/bob", "/private/carol"][number % 2], "alice", hello).await;
+            say(server, &format!("/private/peer-{number}"), "mallory", hello).await;
+        }
+        assert_eq!(mute(server, "alice").await, None, "two friends, however many messages");
+        let muted = mute(server, "mallory").await.unwrap();
+        assert!(has_reason(&muted, "peers 5/180s mute 24h: "), "{muted}");
+        assert_eq!(seen(server, "/private/peer-3", "peer-3").await, ["mallory: o hai there"]);
+        assert!(seen(server, "/private/peer-4", "peer-4").await.is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_operator_mutes_lists_and_lifts() {
+    on_both(&["--exempt", "user-0", "--rule", "events 2/1h mute 1h"], async |server| {
+        for user in 0..30 {
+            for text in ["one", "two"] {
+                say(server, ROOM, &format!("user-{user}"), text).await;
+            }
+        }
+        assert_eq!(mute(server, "user-0").await, None, "no rule mutes it");
+        let muted = admin(server, "PUT", "mutes/user-0", r#"{"for": "1h"}"#).await.json();
+        assert_eq!((&muted["reason"], &muted["user"]), (&"a manual mute".into(), &"user-0".into()));
+        let shorter = admin(server, "PUT", "mutes/user-0", r#"{"for": "1m"}"#).await.json();
+        assert!(shorter["remaining_seconds"].as_u64().unwrap() > 3_000, "{shorter}");
+        say(server, ROOM, "user-0", "three").await;
+        assert_eq!(seen(server, ROOM, "carol").await.len(), 2 + 29, "two of user-0, one of others");
+
+        let (mut users, mut query) = (BTreeSet::new(), "mutes?limit=7".to_owned());
+        loop {
+            let page = admin(server, "GET", &query, "").await.json();
+            let mutes = page["mutes"].as_array().unwrap().iter();
+            users.extend(mutes.map(|mute| mute["user"].as_str().unwrap().to_owned()));
+            let Some(next) = page["next"].as_str() else { break };
+            query = format!("mutes?limit=7&cursor={next}");
+        }
+        assert_eq!(users.len(), 30, "{users:?}");
+        for user in ["user-0", "user-1"] {
+            assert_eq!(admin(server, "DELETE", &format!("mutes/{user}"), "").await.status, 204);
+            say(server, ROOM, user, "I am back").await;
+        }
+        let back = ["user-0: I am back", "user-1: I am back"];
+        assert_eq!(seen(server, ROOM, "carol").await[31..], back);
+
+        for body in ["", "{}", r#"{"for": 5}"#, r#"{"for": "1ms"}"#, r#"{"for": "2y"}"#] {
+            let problem = admin(server, "PUT", "mutes/alice", body).await.problem(400);
+            assert_eq!(problem, "/problems/bad-mute", "{body}");
+        }
+        for query in ["?limit=0", "?limit=1001", "?cursor=x", "?user=a"] {
+            admin(server, "GET", &format!("mutes{query}"), "").await.problem(400);
+        }
+        for method in ["GET", "PUT", "DELETE"] {
+            let path = "/admin/mutes/alice";
+            server.send(server.request(method, path)).await.problem(404);
+            server.send(server.admin_request(method, path)).await.problem(401);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_storm_is_one_alert_and_refuses_nobody() {
+    let (url, alerts) = webhook().await;
+    let flags = ["--alert-webhook", &url, "--storm", "20/2s"];
+    on_both(&flags, async |server| {
+        alerts.lock().unwrap().clear();
+        for number in 0..60 {
+            for room in ["busy", &format!("calm-{number}")] {
+                let path = format!("/rooms/{room}/messages");
+                assert_eq!(post(server, &path, &format!("user-{number}"), HELLO).await.status, 202);
+            }
+        }
+        let has_both = async || alerts.lock().unwrap().len() == 2;
+        eventually("the storm begins and ends", has_both).await;
+        assert_eq!(seen(server, "/rooms/busy/messages", "carol").await.len(), 60);
+        let alerts = alerts.lock().unwrap();
+        assert!(alerts.iter().all(|alert| alert["room"] == "busy"), "{alerts:?}");
+        assert_eq!([&alerts[0]["alert"], &alerts[1]["alert"]], ["storm", "storm over"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn servers_on_one_redis_share_mutes_and_alerts_arrive() {
+    let redis = Redis::start().await;
+    let (url, alerts) = webhook().await;
+    let flags = ["--redis", &redis.url(), "--alert-webhook", &url];
+    let servers = [(); 2].map(|()| start(&flags));
+    for number in 0..4 {
+        say(&servers[number % 2], ROOM, "mal\"lory", "cheap gold").await;
+    }
+    for server in &servers {
+        assert_eq!(seen(server, ROOM, "bob").await, ["mal\\lory: cheap gold"]);
+        let muted = mute(server, "mal%22lory").await.unwrap();
+        assert!(has_reason(&muted, "similar 3/60s 90% mute 6h: "), "{muted}");
+    }
+    eventually("the alert arrives", async || alerts.lock().unwrap().len() == 1).await;
+    let alert = alerts.lock().unwrap()[0].clone();
+    assert_eq!((&alert["user"], &alert["alert"]), (&"mal\"lory".into(), &"mute".into()));
+    for key in redis.run::<Vec<String>>(&["KEYS", "*"]).await {
+        assert!(key.starts_with("chat:") && redis.run::<i64>(&["TTL", &key]).await > 0, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_chat_without_its_redis_goes_on_and_known_mutes_hold() {
+    let redis = Redis::start().await;
+    let server = start(&["--redis", &redis.url()]);
+    for _ in 0..3 {
+        say(&server, ROOM, "mallory", "cheap gold").await;
+    }
+    drop(redis);
+    for _ in 0..4 {
+        say(&server, ROOM, "mallory", "cheap gold").await;
+        say(&server, ROOM, "bob", "hello").await;
+    }
+    assert_eq!(seen(&server, ROOM, "carol").await.len(), 2 + 4, "two of mallory, all of bob");
+    let answer = admin(&server, "GET", "mutes/mallory", "").await;
+    assert!(answer.problem(503).ends_with("#temporary-reduced-capacity"));
+    assert!(stop(server).contains("without a check"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_comes_before_the_check() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let server = start(&["--redis", &proxy.url(), "--response-timeout", "10m"]);
+    proxy.set(Fault::Stall);
+    for text in ["1", "2", "3"] {
+        for user in ["alice", "bob"] {
+            let body = format!(r#"{{"text": "{text}"}}"#);
+            let answer = timeout(Duration::from_secs(30), post(&server, ROOM, user, &body)).await;
+            assert_eq!(answer.expect("it does not wait for Redis").status, 202);
+        }
+    }
+    assert_eq!(seen(&server, ROOM, "alice").await, ["alice: 1", "alice: 2", "alice: 3"]);
+    assert!(seen(&server, ROOM, "carol").await.is_empty());
+    proxy.set(Fault::None);
+    checked(&server).await;
+    let all = ["alice: 1", "bob: 1", "alice: 2", "bob: 2", "alice: 3", "bob: 3"];
+    assert_eq!(seen(&server, ROOM, "carol").await, all);
+    proxy.set(Fault::Stall);
+    post(&server, ROOM, "alice", HELLO).await;
+    let logs = stop(server);
+    assert!(logs.contains("the end comes before these are checked messages=1"), "{logs}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_accepted_is_checked_before_the_end() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let server = start(&["--redis", &proxy.url(), "--rule", "events 5/1h mute 1h"]);
+    proxy.set(Fault::Delay(Duration::from_millis(100)));
+    for _ in 0..5 {
+        assert_eq!(post(&server, ROOM, "mallory", HELLO).await.status, 202);
+    }
+    assert!(stop(server).contains("audit: muted"));
+}
+
+#[tokio::test]
+async fn posting_has_a_quota_muted_or_not_and_a_room_shows_the_newest_hundred() {
+    let server = start(&["--rule", "events 2/1h mute 1h", "--exempt", "bob"]);
+    for user in ["mallory", "bob"] {
+        for _ in 0..30 {
+            assert_eq!(post(&server, ROOM, user, HELLO).await.status, 202);
+        }
+        let denied = post(&server, "/private/bob", user, HELLO).await;
+        assert!(denied.problem(429).ends_with("#quota-exceeded"), "{denied:?}");
+        assert!(denied.retry_after() <= 10, "{denied:?}");
+        seen(&server, ROOM, user).await;
+    }
+    for number in 0..99 {
+        post(&server, ROOM, &format!("user-{number}"), HELLO).await;
+    }
+    checked(&server).await;
+    let shown = seen(&server, ROOM, "carol").await;
+    assert_eq!((shown.len(), &*shown[0], &*shown[99]), (100, "bob: hello", "user-98: hello"));
+}
+
+#[tokio::test]
+async fn only_the_two_of_a_pair_read_what_is_private() {
+    let server = start(&[]);
+    say(&server, "/private/bob", "alice", "hello").await;
+    say(&server, "/private/alice", "bob", "hi").await;
+    say(&server, "/private/bob", "carol", "psst").await;
+    let both = ["alice: hello", "bob: hi"];
+    assert_eq!(seen(&server, "/private/bob", "alice").await, both);
+    assert_eq!(seen(&server, "/private/alice", "bob").await, both);
+    let to_bob = ["alice: hello", "carol: psst"];
+    assert_eq!(seen(&server, "/private/bob", "bob").await, to_bob);
+    for path in ["/private/alice", "/private/bob", "/private/eve"] {
+        assert!(seen(&server, path, "eve").await.is_empty(), "{path}");
+        server.get(path).await.problem(401);
+    }
+}
+
+#[tokio::test]
+async fn a_message_is_anything_with_a_text() {
+    let server = start(&[]);
+    let long = "长".repeat(2_000);
+    for (number, text) in ["", "a\0b", "👨‍👩‍👧", "\u{202e}", &long].iter().enumerate() {
+        say(&server, ROOM, &format!("user-{number}"), text).await;
+    }
+    for body in ["", "hello", "{}", r#"{"text": 5}"#, r#"{"text": "\ud800"}"#] {
+        let problem = post(&server, ROOM, "alice", body).await.problem(400);
+        assert_eq!(problem, "/problems/bad-message", "{body}");
+    }
+    let huge = json!({ "text": "x".repeat(10_000) }).to_string();
+    post(&server, ROOM, "alice", &huge).await.problem(413);
+    server.send_body(server.request("POST", ROOM), HELLO).await.problem(401);
+    let both = server.request("POST", ROOM).header("x-user-id", "a").header("x-user-id", "b");
+    assert_eq!(server.send_body(both, HELLO).await.problem(400), "/problems/bad-user");
+    post(&server, "/private/%ff", "alice", HELLO).await.problem(400);
+    server.send(server.request("PUT", ROOM)).await.problem(405);
+}
+
+#[tokio::test]
+async fn logs_name_users_at_debug_only_and_escaped() {
+    // It has characters that end a line or that a terminal obeys.
+    let name = HeaderValue::from_bytes("a\u{9b}2Jb\u{2028}c".as_bytes()).unwrap();
+    for (level, named) in [("info", false), ("debug", true)] {
+        let server = Server::start_logging(CHAT, level, &ADMIN);
+        for _ in 0..3 {
+            let request = server.request("POST", ROOM).header("x-user-id", name.clone());
+            server.send_body(request, r#"{"text": "cheap gold"}"#).await;
+        }
+        let logs = stop(server);
+        assert_eq!(logs.matches("INFO chat_guard::alerts: audit: muted").count(), 1, "{logs}");
+        assert_eq!(logs.contains(r#"user="a\u{9b}2Jb\u{2028}c""#), named, "{level}: {logs}");
+        assert!(!logs.contains(['\u{9b}', '\u{2028}']) && !logs.contains("gold"), "{logs:?}");
+    }
+}
+
+/// The Redis user of SECURITY.md.
+#[tokio::test]
+async fn the_listed_rights_are_enough() {
+    let redis = Redis::start().await;
+    let url = make_user(&redis, May::RunThePrograms).await;
+    let flags = ["--prefix", "limiter", "--response-timeout", "10s", "--storm", "2/1s"];
+    let server = start(&[&["--redis", &url], &flags[..]].concat());
+    for number in 0..6 {
+        say(&server, ROOM, "mallory", "cheap gold for all of you").await;
+        let text = format!("{number} {}", "hello".repeat(number));
+        say(&server, &format!("/private/peer-{number}"), "trudy", &text).await;
+    }
+    assert!(mute(&server, "mallory").await.is_some() && mute(&server, "trudy").await.is_some());
+    assert_eq!(admin(&server, "PUT", "mutes/bob", r#"{"for": "1h"}"#).await.status, 200);
+    assert_eq!(admin(&server, "GET", "mutes", "").await.status, 200);
+    assert_eq!(admin(&server, "DELETE", "mutes/bob", "").await.status, 204);
+    nothing_was_refused(&redis).await;
+    assert!(!stop(server).contains("NOPERM"));
+}
+
+#[test]
+fn a_failed_start_names_the_way_out() {
+    refuses(
+        CHAT,
+        &[
+            (&["--rule", "peers 5/5m mute ever"], "mute \"ever\""),
+            (&["--storm", "none"], "--storm"),
+            (&["--exempt", ""], "1 to 128 bytes"),
+            (&["--admin", "0.0.0.0:1"], "other machines could reach it"),
+        ],
+    );
+    cannot_start(CHAT);
+}

@@ -1,0 +1,332 @@
+//! The pages as a person sees them, in a real browser.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use chromiumoxide::cdp::browser_protocol::emulation::SetDeviceMetricsOverrideParams;
+use chromiumoxide::cdp::js_protocol::runtime::EvaluateParams;
+use chromiumoxide::{Browser, BrowserConfig, Page};
+use futures_util::StreamExt;
+use serde::de::DeserializeOwned;
+use tempfile::TempDir;
+use test_support::server_process::Server;
+use test_support::{Redis, eventually};
+use tokio::runtime::Handle;
+use tokio::task::block_in_place;
+use tokio::time::timeout;
+
+/// The token of the admin listener.
+const TOKEN: &str = "0123456789abcdef-the-token";
+/// How long a page may take to show something on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+const DISABLED: &str = "document.querySelector('#buy').disabled";
+
+/// Notes what a person sees only as a page that does not work.
+const NOTE_PROBLEMS: &str = "window.problems = [];
+    addEventListener('error', (event) => problems.push(event.message));
+    addEventListener('unhandledrejection', (event) => problems.push(String(event.reason)));
+    addEventListener('securitypolicyviolation', (event) => problems.push(event.violatedDirective));";
+
+/// A browser with a profile of its own.
+struct Chrome {
+    browser: Browser,
+    _profile: TempDir,
+}
+
+impl Chrome {
+    async fn start() -> Self {
+        let names = ["chromium", "chromium-browser", "google-chrome"];
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut files =
+            std::env::split_paths(&path).flat_map(|folder| names.map(|it| folder.join(it)));
+        let found = files.find(|file| file.is_file());
+        let found = found.expect("no chromium is on PATH: tests/install.sh chromium installs one");
+        let profile = tempfile::tempdir().unwrap();
+        let config = BrowserConfig::builder()
+            .chrome_executable(found)
+            .user_data_dir(profile.path())
+            // The pages are our own, and a test may run as root.
+            .no_sandbox()
+            .args(["disable-gpu", "disable-dev-shm-usage", "hide-scrollbars"])
+            .viewport(None)
+            .launch_timeout(PATIENCE)
+            .request_timeout(PATIENCE);
+        let launched = Browser::launch(config.build().unwrap()).await;
+        let (browser, mut handler) = launched.expect("the browser starts");
+        tokio::spawn(async move { while handler.next().await.is_some() {} });
+        Self { browser, _profile: profile }
+    }
+
+    async fn open(&self, url: &str) -> Tab {
+        let tab = Tab(self.browser.new_page("about:blank").await.unwrap());
+        // Before any script of the page.
+        tab.0.evaluate_on_new_document(NOTE_PROBLEMS).await.unwrap();
+        tab.0.goto(url).await.expect("the page is served");
+        tab
+    }
+
+    /// Opens the live page as an operator does, and waits for the first figures.
+    async fn open_live(&self, server: &Server) -> Tab {
+        let tab = self.open(server.admin_url.as_deref().unwrap()).await;
+        tab.fill("#token", TOKEN).await;
+        tab.press("Enter").await;
+        tab.sees("#connection", |text| text == "Live").await;
+        tab
+    }
+}
+
+/// A browser that is killed at once leaves processes that still write to the profile.
+impl Drop for Chrome {
+    fn drop(&mut self) {
+        let close =
+            async { (self.browser.close().await.is_ok(), self.browser.wait().await.is_ok()) };
+        let _ = block_in_place(|| Handle::current().block_on(timeout(PATIENCE, close)));
+    }
+}
+
+/// A page in the browser, and what a person does there.
+struct Tab(Page);
+
+impl Tab {
+    /// Evaluates an expression, and waits for its promise.
+    async fn run<T: DeserializeOwned>(&self, expression: &str) -> T {
+        self.try_run(expression).await.unwrap_or_else(|error| panic!("{expression}: {error}"))
+    }
+
+    /// Fails while the page is replaced by another one.
+    async fn try_run<T: DeserializeOwned>(&self, expression: &str) -> Result<T, Box<dyn Error>> {
+        let mut evaluate = EvaluateParams::new(expression);
+        evaluate.await_promise = Some(true);
+        evaluate.return_by_value = Some(true);
+        let result = self.0.evaluate(evaluate).await?;
+        // An expression without a value has the one of JSON.
+        Ok(serde_json::from_value(result.value().cloned().unwrap_or_default())?)
+    }
+
+    /// Waits until a person can see a text that fulfils a condition. A text that is hidden is empty.
+    async fn sees(&self, selector: &str, fulfils: impl Fn(&str) -> bool) {
+        let text_of = format!(
+            "(() => {{ const it = document.querySelector('{selector}'); \
+             return it && it.checkVisibility() ? it.innerText.trim() : ''; }})()"
+        );
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let text = self.try_run::<String>(&text_of).await;
+            if text.as_ref().is_ok_and(|text| fulfils(text)) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{selector} still shows {text:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until an expression is true.
+    async fn until(&self, expression: &str) {
+        let is_true = async || matches!(self.try_run(expression).await, Ok(true));
+        eventually(expression, is_true).await;
+    }
+
+    /// Checks that no script has failed, that the page has tried nothing that its policy forbids, and that
+    /// it fits a phone.
+    async fn works(&self) {
+        let phone = SetDeviceMetricsOverrideParams::new(320, 640, 1.0, true);
+        self.0.execute(phone).await.unwrap();
+        let root = "document.documentElement";
+        self.until(&format!("{root}.scrollWidth <= {root}.clientWidth")).await;
+        assert_eq!(self.run::<Vec<String>>("problems").await, [""; 0]);
+    }
+
+    async fn click(&self, selector: &str) {
+        self.0.bring_to_front().await.unwrap();
+        let element = self.0.find_element(selector).await.expect(selector);
+        element.click().await.expect(selector);
+    }
+
+    /// Replaces the text of a field by typing.
+    async fn fill(&self, selector: &str, text: &str) {
+        self.click(selector).await;
+        let element = self.0.find_element(selector).await.unwrap();
+        element.call_js_fn("function() { this.select(); }", false).await.unwrap();
+        element.press_key("Backspace").await.unwrap().type_str(text).await.unwrap();
+    }
+
+    /// Presses a key, which goes to the element with the focus.
+    async fn press(&self, key: &str) {
+        self.0.find_element(":focus").await.unwrap().press_key(key).await.unwrap();
+    }
+}
+
+/// Starts a server with an admin listener.
+fn start(flags: &[&str]) -> Server {
+    let admin = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
+    Server::start(env!("CARGO_BIN_EXE_seckill"), &[&admin[..], flags].concat())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn customer_buys_and_sees_the_order() {
+    let server = start(&["--stock", "iphone=3"]);
+    let chrome = Chrome::start().await;
+    let tab = chrome.open(&server.url).await;
+    tab.sees("#count", |text| text == "3 of 3").await;
+    tab.click("#buy").await;
+    tab.sees("#answer", |text| text.starts_with("Yours! Order iphone.")).await;
+    tab.sees("#count", |text| text == "2 of 3").await;
+    tab.click("#buy").await;
+    tab.sees("#answer", |text| text.contains("has an order for this SKU already: iphone.")).await;
+    tab.works().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn button_waits_after_a_429() {
+    let server = start(&["--quota", "1/5s"]);
+    let chrome = Chrome::start().await;
+    let tab = chrome.open(&server.url).await;
+    tab.fill("#user", "alice").await;
+    // With the keyboard alone. A slow machine may need several attempts within five seconds.
+    tab.press("Tab").await;
+    while !tab.run::<String>("answer.innerText").await.starts_with("Too many requests.") {
+        tab.until(&format!("!{DISABLED}")).await;
+        tab.press("Enter").await;
+        tab.sees("#answer", |text| !text.is_empty()).await;
+    }
+    assert!(tab.run::<bool>(DISABLED).await, "the button waits too");
+    tab.sees("#timer", |text| text.starts_with("You can try again in 0:0")).await;
+    tab.sees("#answer", |text| text == "You can try again now.").await;
+    // The button has the focus again.
+    tab.press("Enter").await;
+    tab.sees("#answer", |text| text.contains("has an order for this SKU already")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn countdown_ends_with_the_opening() {
+    let chrome = Chrome::start().await;
+    let server = start(&["--opens-in", "14s"]);
+    let tab = chrome.open(&server.url).await;
+    tab.sees("#timer", |text| text.starts_with("Opens in 0:1")).await;
+    assert!(tab.run::<bool>(DISABLED).await, "the button waits for the opening");
+    // A screen reader is told twice, and not each second.
+    tab.run::<()>(
+        "window.spoken = []; new MutationObserver(() => spoken.push(answer.innerText)) \
+           .observe(answer, { childList: true, characterData: true, subtree: true });",
+    )
+    .await;
+    tab.sees("#answer", |text| text == "The sale is open.").await;
+    let spoken = tab.run::<Vec<String>>("spoken").await;
+    assert!((1..=3).contains(&spoken.len()), "{spoken:?}");
+    tab.click("#buy").await;
+    tab.sees("#answer", |text| text.starts_with("Yours!")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn live_page_needs_the_token() {
+    let server = start(&[]);
+    let chrome = Chrome::start().await;
+    let tab = chrome.open(server.admin_url.as_deref().unwrap()).await;
+    tab.fill("#token", "not-the-token-of-this-server").await;
+    tab.press("Enter").await;
+    tab.sees("#connection", |text| text == "The token is not the one of this server.").await;
+    tab.sees("#main", str::is_empty).await;
+    tab.fill("#token", TOKEN).await;
+    tab.press("Enter").await;
+    tab.sees("#main", |text| text.contains("Ordered (201)")).await;
+    assert!(!tab.run::<String>("location.href").await.contains(TOKEN), "not in the URL");
+    assert_eq!(tab.run::<usize>("localStorage.length + document.cookie.length").await, 0);
+    // It is kept for the tab, until the operator forgets it.
+    tab.click("#logout").await;
+    tab.sees("#login", |text| text.contains("Admin token")).await;
+    assert_eq!(tab.run::<usize>("sessionStorage.length").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outcomes_and_the_state_are_shown() {
+    let redis = Redis::start().await;
+    let url = redis.url();
+    let server =
+        start(&["--quota", "2/10m", "--redis", &url, "--stock", "iphone=1", "--stock", "ipad=5"]);
+    let chrome = Chrome::start().await;
+    let tab = chrome.open_live(&server).await;
+    for (sku, user, status) in
+        [("iphone", "alice", 201), ("ipad", "bob", 201), ("ipad", "bob", 409), ("ipad", "bob", 429)]
+    {
+        assert_eq!(server.order(sku, user).await.status, status);
+    }
+    tab.sees("#classes", |text| {
+        let total = |line: &str| line.rsplit('\t').next().unwrap().to_owned();
+        text.lines().map(total).collect::<Vec<_>>() == ["2", "1", "0", "1", "0", "0", "0"]
+    })
+    .await;
+    tab.sees("#stock", |text| text == "iphone: sold out\nipad: 4 of 5 left").await;
+    tab.sees("#store", |text| text.starts_with("Redis replies in ")).await;
+    tab.works().await;
+    redis.signal("STOP");
+    tab.sees("#alert", |text| text == "Redis does not reply: the failure policy decides.").await;
+    tab.sees("#breaker", |text| text == "open").await;
+    redis.signal("CONT");
+    tab.sees("#alert", str::is_empty).await;
+    server.signal("STOP");
+    tab.sees("#connection", |text| text == "No connection: trying again").await;
+    server.signal("CONT");
+    tab.sees("#connection", |text| text == "Live").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operator_explains_bans_and_lifts() {
+    // A user id that would be an element if the page took it for one.
+    let odd = "<img src=x onerror=alert(1)>";
+    let server = start(&["--quota", "1/10m"]);
+    let chrome = Chrome::start().await;
+    let tab = chrome.open_live(&server).await;
+    for _ in 0..2 {
+        server.order("iphone", odd).await;
+    }
+    tab.sees("#offenders", |text| text.contains(odd) && text.contains("1 denials")).await;
+    tab.click("#offenders button").await;
+    tab.click("button[value=explain]").await;
+    tab.sees("#explanation", |text| {
+        text.starts_with(&format!("The next request of {odd} is denied for 59"))
+            && text.contains("Quota 1/600s: 1 taken, 0 free")
+    })
+    .await;
+    tab.fill("#reason", "a script").await;
+    tab.click("button[value=ban]").await;
+    tab.sees("#done", |text| text.starts_with(&format!("{odd} is banned until "))).await;
+    tab.sees("#offenders", |text| text.contains(", banned")).await;
+    let is = async |status| server.order("iphone", odd).await.status == status;
+    eventually("the ban holds", async || is(403).await).await;
+    tab.click("button[value=lift]").await;
+    tab.sees("#done", |text| text == format!("The ban of {odd} is lifted.")).await;
+    eventually("it is lifted", async || is(429).await).await;
+    tab.click("button[value=lift]").await;
+    tab.sees("#done", |text| text == "The user is not banned").await;
+    assert_eq!(tab.run::<usize>("document.querySelectorAll('img').length").await, 0);
+    tab.works().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn candidate_is_tried_before_it_is_enforced() {
+    let redis = Redis::start().await;
+    let url = redis.url();
+    let flags = ["--quota", "4/10m", "--redis", &url, "--response-timeout", "10s"];
+    let servers = [start(&flags), start(&flags)];
+    let chrome = Chrome::start().await;
+    let tab = chrome.open_live(&servers[0]).await;
+    tab.sees("#policy-user .now", |text| text == "In force: 4/600s").await;
+    tab.fill("#quotas-user", "2/10m").await;
+    tab.press("Enter").await;
+    tab.sees("#policy-user .trial", |text| text.starts_with("Candidate 2/600s")).await;
+    // Two of the four are more than the candidate admits, and the fifth is refused.
+    for status in [201, 409, 409, 409, 429] {
+        assert_eq!(servers[0].order("iphone", "alice").await.status, status);
+    }
+    let refused = "2 more refused than the 1 that were.";
+    tab.sees("#policy-user .trial", |text| text.ends_with(refused)).await;
+    tab.click("#policy-user .apply").await;
+    tab.sees("#done", |text| text == "2/600s is enforced on every server.").await;
+    let other = chrome.open_live(&servers[1]).await;
+    other.sees("#policy-user .now", |text| text == "In force: 2/600s").await;
+    tab.fill("#quotas-user", "2/soon").await;
+    tab.press("Enter").await;
+    tab.sees("#done", |text| text.starts_with("The policy is malformed.")).await;
+    tab.click("#policy-user .reset").await;
+    other.sees("#policy-user .now", |text| text == "In force: 4/600s").await;
+}

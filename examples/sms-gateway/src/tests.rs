@@ -1,0 +1,554 @@
+//! The whole gateway without a Redis, under a clock that the tests advance.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use clap::Parser;
+use example_support::webhook::Webhook;
+use serde_json::{Value, json};
+use test_support::requests::{HttpResponse, send};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, advance, sleep, timeout};
+
+use crate::args::Args;
+
+const SECOND: Duration = Duration::from_secs(1);
+const ALICE: &str = "+491701234567";
+const HOLD: [&str; 2] = ["--hold", "5s"];
+
+#[derive(Clone)]
+struct App {
+    clients: Router,
+    operator: Router,
+    /// Asks the server to stop.
+    stop: Arc<watch::Sender<bool>>,
+}
+
+impl App {
+    /// Starts a gateway whose limits refuse nothing, but for the parts of the document that are given.
+    async fn start(flags: &[&str], policies: Value) -> Self {
+        let mut document = json!({
+            "institution_share": 100,
+            "institutions": { "bank": "999/1s", "shop": "999/1s" },
+            "channels": { "otp": "999/1s" },
+            "destinations": { "+1": "999/1s", "+49": "999/1s" },
+            "receiver": "999/1s",
+        });
+        for (part, value) in policies.as_object().unwrap() {
+            document[part] = value.clone();
+        }
+        let global = if flags.contains(&"--global") { &[][..] } else { &["--global", "9999/1s"] };
+        let args = Args::try_parse_from([&["sms-gateway"], global, flags].concat()).unwrap();
+        let webhook = Webhook::new(&args.webhook).unwrap();
+        let (stop, stopping) = watch::channel(false);
+        let document = serde_json::from_value(document).unwrap();
+        let apps = crate::apps(args, document, stopping, &webhook).await;
+        let (clients, operator) = apps.unwrap();
+        let app = Self { clients, operator, stop: Arc::new(stop) };
+        app.downstream(json!({ "latency_ms": 0 })).await;
+        app
+    }
+
+    /// Sends a request to the admin listener.
+    async fn operator(&self, method: &str, path: &str, body: &str) -> HttpResponse {
+        let request = Request::builder().method(method).uri(path);
+        send(&self.operator, request.body(Body::from(body.to_owned())).unwrap()).await
+    }
+
+    async fn set(&self, target: &str, limit: &str) {
+        let answer = self.operator("PUT", &format!("/policies/{target}"), limit).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+
+    async fn downstream(&self, knobs: Value) {
+        let answer = self.operator("PUT", "/downstream", &knobs.to_string()).await;
+        assert_eq!(answer.status, 204, "{answer:?}");
+    }
+
+    async fn shown(&self, path: &str) -> Value {
+        serde_json::from_str(&self.operator("GET", path, "").await.body).unwrap()
+    }
+
+    async fn message(&self, institution: &str, to: &str, text: &str) -> HttpResponse {
+        let body = json!({ "institution": institution, "channel": "otp", "to": to, "text": text });
+        let request = Request::builder().method("POST").uri("/sms");
+        send(&self.clients, request.body(Body::from(body.to_string())).unwrap()).await
+    }
+
+    async fn sms(&self, institution: &str, to: &str) -> HttpResponse {
+        self.message(institution, to, "Hi").await
+    }
+
+    async fn status(&self, institution: &str, to: &str) -> u16 {
+        self.sms(institution, to).await.status.as_u16()
+    }
+
+    /// Sends a message from a task of its own, and lets it begin.
+    async fn spawn(&self, institution: &str, to: &str) -> JoinHandle<u16> {
+        let (app, institution, to) = (self.clone(), institution.to_owned(), to.to_owned());
+        let sent = tokio::spawn(async move { app.status(&institution, &to).await });
+        sleep(Duration::from_millis(1)).await;
+        sent
+    }
+
+    async fn is_sent(&self, institution: &str, to: &str) {
+        let answer = self.sms(institution, to).await;
+        assert_eq!(answer.status, 202, "{answer:?}");
+    }
+
+    /// Sends a message that is refused, and checks which policies refuse it.
+    async fn refused_by(&self, institution: &str, to: &str, names: &[&str]) -> HttpResponse {
+        let answer = self.sms(institution, to).await;
+        assert_eq!(answer.status, 429, "{answer:?}");
+        assert_eq!(answer.problem()["violated-policies"], json!(names));
+        answer
+    }
+}
+
+/// A receiver of its own for each number.
+fn to(number: usize) -> String {
+    format!("+1555{number:07}")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_names_the_level_and_an_honest_wait() {
+    let app = App::start(&[], json!({ "receiver": "2/10s" })).await;
+    app.is_sent("bank", ALICE).await;
+    advance(3 * SECOND).await;
+    app.is_sent("bank", ALICE).await;
+    let denied = app.refused_by("shop", "0049 (0)170 123 45 67", &["receiver"]).await;
+    assert_eq!(denied.retry_after(), Some(7));
+    advance(7 * SECOND - Duration::from_micros(1)).await;
+    app.refused_by("bank", ALICE, &["receiver"]).await;
+    advance(Duration::from_micros(1)).await;
+    app.is_sent("bank", ALICE).await;
+    // A changed limit applies at once, and earlier messages count, also in a shorter window.
+    app.set("receiver", " 3/8s\n").await;
+    app.is_sent("bank", ALICE).await;
+    app.set("receiver", "1/10s").await;
+    assert_eq!(app.refused_by("bank", ALICE, &["receiver"]).await.retry_after(), Some(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_message_counts_nowhere() {
+    let policies = json!({
+        "institutions": { "bank": "3/1h", "shop": "9/1h" },
+        "channels": { "otp": "4/1h" },
+        "destinations": { "+1": "3/1h" },
+        "receiver": "1/1h",
+    });
+    let app = App::start(&[], policies).await;
+    app.is_sent("bank", &to(0)).await;
+    for _ in 0..5 {
+        app.refused_by("bank", &to(0), &["receiver"]).await;
+    }
+    app.is_sent("bank", &to(1)).await;
+    app.is_sent("bank", &to(2)).await;
+    for _ in 0..5 {
+        app.refused_by("bank", &to(3), &["institution", "destination"]).await;
+    }
+    app.set("institutions/bank", "9/1h").await;
+    app.set("destinations/+1", "9/1h").await;
+    app.is_sent("bank", &to(3)).await;
+    app.refused_by("shop", &to(0), &["channel", "receiver"]).await;
+    let refused = json!({
+        "bank": { "institution": 5, "destination": 5, "receiver": 5 },
+        "shop": { "channel": 1, "receiver": 1 },
+    });
+    assert_eq!(app.shown("/state").await["refused"], refused);
+}
+
+/// Of each limit that institutions share, one leaves the rest to the others.
+#[tokio::test(start_paused = true)]
+async fn one_institution_takes_no_more_than_its_share() {
+    let limits = |channel, destination, receiver| {
+        json!({
+            "institution_share": 50,
+            "channels": { "otp": channel },
+            "destinations": { "+1": destination },
+            "receiver": receiver,
+        })
+    };
+    for (policies, own, all) in [
+        (limits("4/1h", "99/1h", "99/1h"), "channel-share", "channel"),
+        (limits("99/1h", "4/1h", "99/1h"), "destination-share", "destination"),
+        (limits("99/1h", "99/1h", "4/1h"), "receiver-share", "receiver"),
+    ] {
+        let app = App::start(&[], policies).await;
+        app.is_sent("shop", &to(0)).await;
+        app.is_sent("shop", &to(0)).await;
+        app.refused_by("shop", &to(0), &[own]).await;
+        app.is_sent("bank", &to(0)).await;
+        app.is_sent("bank", &to(0)).await;
+        app.refused_by("bank", &to(0), &[own, all]).await;
+        // A text that no wait makes fit in the share.
+        let long = app.message("bank", &to(1), &"a".repeat(400)).await;
+        assert_eq!((long.status.as_u16(), &long.problem()["level"]), (422, &own.into()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_prefix_decides_and_others_are_refused() {
+    let app = App::start(&[], json!({ "destinations": { "+49": "9/1h", "+4915": "1/1h" } })).await;
+    app.is_sent("shop", "+4915110000001").await;
+    app.refused_by("shop", "+4915110000002", &["destination"]).await;
+    app.is_sent("shop", ALICE).await;
+    let refused = app.sms("shop", &to(0)).await;
+    assert_eq!(refused.status, 403, "{refused:?}");
+    assert_eq!(refused.problem()["type"], "/problems/unknown-destination");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_bucket_is_a_503_with_a_true_wait_and_counts_nowhere() {
+    let app = App::start(&["--global", "4/4s"], json!({ "receiver": "8/1h" })).await;
+    let three_parts = "a".repeat(400);
+    let sent = app.message("bank", ALICE, &three_parts).await;
+    assert_eq!((sent.status.as_u16(), sent.body.contains(r#""parts":3"#)), (202, true), "{sent:?}");
+    let refused = app.message("bank", ALICE, &three_parts).await;
+    assert_eq!((refused.status.as_u16(), refused.retry_after()), (503, Some(3)));
+    advance(3 * SECOND - Duration::from_micros(1)).await;
+    assert_eq!(app.message("bank", ALICE, &three_parts).await.status, 503);
+    advance(Duration::from_micros(1)).await;
+    assert_eq!(app.message("bank", ALICE, &three_parts).await.status, 202);
+    advance(4 * SECOND).await;
+    // What the levels refuse takes no token.
+    for _ in 0..5 {
+        let refused = app.message("bank", ALICE, &three_parts).await;
+        assert_eq!(refused.problem()["violated-policies"], json!(["receiver"]));
+    }
+    assert_eq!(app.message("bank", ALICE, "你你").await.status, 202, "two of eight are left");
+    let refused = json!({ "bank": { "global": 2, "receiver": 5 } });
+    assert_eq!(app.shown("/state").await["refused"], refused);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_text_that_never_fits_is_refused_for_good() {
+    let app =
+        App::start(&["--global", "9/1s", "--hold", "5s"], json!({ "receiver": "4/1s" })).await;
+    for (limit, parts, level, most) in [("4/1s", 5, "receiver", 4), ("99/1s", 10, "global", 9)] {
+        app.set("receiver", limit).await;
+        let refused = app.message("bank", ALICE, &"a".repeat(153 * parts)).await;
+        assert_eq!((refused.status.as_u16(), refused.retry_after()), (422, None), "{refused:?}");
+        let members = ["level", "parts", "most"].map(|it| refused.problem()[it].clone());
+        assert_eq!(members, [json!(level), json!(parts), json!(most)]);
+    }
+}
+
+/// Sends for three seconds from two institutions: every twentieth of a second a hundred messages of `shop`
+/// and one of `bank`. Counts the statuses.
+async fn flooded(app: &App) -> [BTreeMap<u16, usize>; 2] {
+    let mut statuses = [BTreeMap::new(), BTreeMap::new()];
+    for number in 0..60 {
+        for message in 0..100 {
+            let status = app.status("shop", &format!("+1666{:07}", number * 100 + message)).await;
+            *statuses[0].entry(status).or_default() += 1;
+        }
+        *statuses[1].entry(app.status("bank", &to(number)).await).or_default() += 1;
+        sleep(SECOND / 20).await;
+    }
+    statuses
+}
+
+/// The limits admit a minute's messages at once, which the bucket does not hold.
+#[tokio::test(start_paused = true)]
+async fn a_flood_leaves_the_others_their_portion_of_the_bucket() {
+    let policies = json!({ "institutions": { "shop": "2400/60s", "bank": "2400/60s" } });
+    let [shop, bank] = flooded(&App::start(&["--global", "80/1s"], policies).await).await;
+    assert_eq!(bank, BTreeMap::from([(202, 60)]), "shop: {shop:?}");
+    // Its half of the bucket and of the rate, and what the other leaves of its half.
+    assert!((200..=240).contains(&shop[&202]), "{shop:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_that_others_leave_are_used() {
+    let app = App::start(&["--global", "40/1s"], json!({})).await;
+    let mut sent = 0;
+    for number in 0..400 {
+        sent += usize::from(app.status("bank", &to(number)).await == 202);
+        sleep(SECOND / 100).await;
+    }
+    assert!((155..=200).contains(&sent), "40 a second for four seconds: {sent}");
+}
+
+/// A message that the downstream failed to take may have reached the receiver.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_counts_even_if_it_fails() {
+    let app = App::start(&[], json!({ "receiver": "2/1h" })).await;
+    app.downstream(json!({ "errors": 100 })).await;
+    for _ in 0..2 {
+        let failed = app.sms("bank", ALICE).await;
+        assert_eq!((failed.status.as_u16(), failed.retry_after()), (503, Some(1)));
+    }
+    app.refused_by("bank", ALICE, &["receiver"]).await;
+    // Also when the client no longer waits.
+    app.downstream(json!({ "latency_ms": 5000 })).await;
+    for _ in 0..2 {
+        assert!(timeout(SECOND, app.sms("bank", &to(0))).await.is_err());
+    }
+    sleep(5 * SECOND).await;
+    app.refused_by("bank", &to(0), &["receiver"]).await;
+}
+
+/// The controller lowers the limits of the institutions while the downstream fails or is slow, and raises them
+/// again.
+#[tokio::test(start_paused = true)]
+async fn limits_follow_the_downstream() {
+    let app = App::start(&["--adapt-floor", "20"], json!({})).await;
+    let left = async || app.shown("/state").await["institution_limits_left"].as_u64().unwrap();
+    let run = async |seconds: u32| {
+        for _ in 0..seconds {
+            for _ in 0..10 {
+                app.spawn("bank", ALICE).await;
+            }
+            sleep(SECOND).await;
+        }
+        left().await
+    };
+    app.downstream(json!({ "errors": 100 })).await;
+    for _ in 0..4 {
+        app.status("bank", ALICE).await;
+    }
+    sleep(60 * SECOND).await;
+    assert_eq!(left().await, 100, "four results are too few to lower anything");
+    for knobs in [json!({ "errors": 50 }), json!({ "errors": 0, "latency_ms": 501 })] {
+        app.downstream(knobs.clone()).await;
+        assert_eq!(run(7).await, 49, "by every other look: {knobs}");
+        assert_eq!(run(30).await, 20, "{knobs}");
+        app.downstream(json!({ "errors": 4, "latency_ms": 499 })).await;
+        assert_eq!(run(6).await, 30, "slowly: {knobs}");
+        assert_eq!(run(50).await, 100, "{knobs}");
+    }
+}
+
+/// However much of it fails. What does not fit any more is told to wait.
+#[tokio::test(start_paused = true)]
+async fn a_failing_downstream_gets_no_more_than_the_lowered_limit() {
+    let app = App::start(&[], json!({ "institutions": { "bank": "20/1s" } })).await;
+    app.downstream(json!({ "errors": 100 })).await;
+    let handed_over = async || {
+        let mut count = 0;
+        for _ in 0..50 {
+            count += usize::from(app.status("bank", ALICE).await == 503);
+        }
+        sleep(SECOND).await;
+        count
+    };
+    assert_eq!(handed_over().await, 20, "before it is lowered");
+    for _ in 0..50 {
+        handed_over().await;
+    }
+    assert_eq!(handed_over().await, 2);
+    let refused = app.message("bank", ALICE, &"a".repeat(400)).await;
+    assert_eq!((refused.status.as_u16(), refused.retry_after()), (503, Some(10)));
+    // A change meanwhile is one of the configured limit.
+    app.set("institutions/bank", "30/1s").await;
+    assert_eq!(handed_over().await, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_alert_begins_above_its_bound_and_is_over_at_half() {
+    let app = App::start(&["--alert-least", "10"], json!({ "receiver": "6/10s" })).await;
+    sleep(SECOND).await;
+    // In each window: messages to a receiver who gets six of them, and to others.
+    for (to_alice, others, is_on) in
+        [(9, 0, false), (8, 2, false), (9, 1, true), (7, 2, true), (7, 3, false)]
+    {
+        for number in 0..to_alice + others {
+            app.status("bank", &if number < to_alice { ALICE.into() } else { to(number) }).await;
+        }
+        sleep(10 * SECOND).await;
+        let expected = if is_on { json!(["receiver"]) } else { json!([]) };
+        assert_eq!(app.shown("/state").await["alerts"], expected, "{to_alice} {others}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_wait_in_order_and_within_the_bound() {
+    let app = App::start(&HOLD, json!({ "receiver": "1/2s" })).await;
+    let begun = Instant::now();
+    let mut sent = Vec::new();
+    for number in 0..5 {
+        let app = app.clone();
+        // The institutions differ, and both have room all the time.
+        let institution = if number % 2 == 0 { "bank" } else { "shop" };
+        sent.push(tokio::spawn(async move {
+            let answer = app.sms(institution, ALICE).await;
+            (answer.status.as_u16(), begun.elapsed().as_secs(), answer.retry_after())
+        }));
+        sleep(Duration::from_millis(1)).await;
+    }
+    let mut seen = Vec::new();
+    for message in sent {
+        seen.push(message.await.unwrap());
+    }
+    // No more than three can be admitted within five seconds, so the others need not wait for that.
+    assert_eq!(seen[..3], [(202, 0, None), (202, 2, None), (202, 4, None)]);
+    assert_eq!(seen[3..], [(429, 0, Some(6)), (429, 0, Some(6))]);
+    assert_eq!(app.shown("/state").await["waiting"], json!({}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_institution_leaves_places_to_wait() {
+    let flags = [&HOLD[..], &["--hold-messages", "6"]].concat();
+    let app = App::start(&flags, json!({ "receiver": "4/4s" })).await;
+    for _ in 0..4 {
+        app.is_sent("bank", ALICE).await;
+    }
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        waiting.push(app.spawn("shop", ALICE).await);
+    }
+    let begun = Instant::now();
+    // Its half of the places is taken.
+    assert_eq!((app.status("shop", ALICE).await, begun.elapsed()), (429, Duration::ZERO));
+    assert_eq!(app.shown("/state").await["waiting"], json!({ "shop": 3 }));
+    app.is_sent("bank", ALICE).await;
+    assert_eq!(begun.elapsed().as_secs(), 3, "it has waited");
+    for message in waiting {
+        assert_eq!(message.await.unwrap(), 202);
+    }
+}
+
+/// What waits for its institution, or for its share, holds up no message of another one.
+#[tokio::test(start_paused = true)]
+async fn a_flood_that_waits_delays_no_other() {
+    for policies in [
+        json!({ "institutions": { "shop": "2/4s", "bank": "9/1s" } }),
+        json!({ "institution_share": 50, "channels": { "otp": "4/4s" } }),
+        json!({ "institution_share": 50, "receiver": "4/4s" }),
+    ] {
+        let app = App::start(&HOLD, policies.clone()).await;
+        app.is_sent("shop", ALICE).await;
+        app.is_sent("shop", ALICE).await;
+        let waiting = app.spawn("shop", ALICE).await;
+        let begun = Instant::now();
+        app.is_sent("bank", ALICE).await;
+        app.is_sent("bank", ALICE).await;
+        assert_eq!(begun.elapsed(), Duration::ZERO, "{policies}");
+        assert_eq!(waiting.await.unwrap(), 202, "{policies}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_leaves_is_sent_in_turn() {
+    let app = App::start(&HOLD, json!({ "receiver": "1/2s" })).await;
+    app.is_sent("bank", ALICE).await;
+    app.spawn("bank", ALICE).await.abort();
+    let begun = Instant::now();
+    app.is_sent("bank", ALICE).await;
+    assert_eq!(begun.elapsed().as_secs(), 3, "after the one whose caller has left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_higher_limit_or_the_end_of_the_server_ends_the_wait() {
+    let app = App::start(&["--hold", "300s"], json!({ "receiver": "1/50s" })).await;
+    app.is_sent("bank", ALICE).await;
+    let waiting = app.spawn("bank", ALICE).await;
+    let begun = Instant::now();
+    // A longer window begins with an empty log.
+    app.set("receiver", "1/100s").await;
+    assert_eq!(waiting.await.unwrap(), 202);
+    assert!(begun.elapsed() <= SECOND);
+    let waiting = [app.spawn("bank", ALICE).await, app.spawn("shop", ALICE).await];
+    let begun = Instant::now();
+    app.stop.send_replace(true);
+    for message in waiting {
+        assert_eq!(message.await.unwrap(), 503);
+    }
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_come_and_go_while_it_runs() {
+    let app = App::start(&[], json!({ "channels": { "otp": "9/1s", "news": "9/1s" } })).await;
+    assert_eq!(app.status("post", ALICE).await, 403);
+    app.set("institutions/post", "1/60s").await;
+    app.is_sent("post", ALICE).await;
+    app.refused_by("post", ALICE, &["institution"]).await;
+    assert_eq!(app.operator("DELETE", "/policies/institutions/post", "").await.status, 200);
+    assert_eq!(app.status("post", ALICE).await, 403);
+    // Its messages still count when it comes back.
+    app.set("institutions/post", "2/60s").await;
+    app.is_sent("post", ALICE).await;
+    app.refused_by("post", ALICE, &["institution"]).await;
+    assert_eq!(app.operator("DELETE", "/policies/channels/otp", "").await.status, 200);
+    let refused = app.sms("bank", ALICE).await;
+    assert_eq!(refused.status, 403);
+    assert_eq!(refused.problem()["type"], "/problems/unknown-channel");
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_policies_change_nothing_and_say_why() {
+    let app = App::start(&[], json!({})).await;
+    let before = app.shown("/policies").await;
+    let many: BTreeMap<String, &str> = (0..1001).map(|it| (format!("c{it}"), "1/1s")).collect();
+    for (part, value, status, says) in [
+        ("receiver", json!("0/1s"), 422, "receiver: "),
+        ("receiver", json!("5/minute"), 422, "receiver: "),
+        ("receiver", json!(5), 400, "line 1"),
+        ("institution_share", json!(0), 422, "1 to 100"),
+        ("institutions", json!({}), 422, "institutions: there must be 1"),
+        ("institutions", json!({ "Bank": "1/1s" }), 422, "institutions.Bank: a name"),
+        ("institutions", json!({ "bank": "1" }), 422, "institutions.bank: "),
+        ("channels", json!(many), 422, "channels: there must be 1 to 1000"),
+        ("destinations", json!({ "49": "1/1s" }), 422, "such as +49"),
+        ("destination", json!({}), 400, "unknown field `destination`"),
+    ] {
+        let mut next = before.clone();
+        next["policies"][part] = value.clone();
+        let refused = app.operator("PUT", "/policies", &next.to_string()).await;
+        assert_eq!(refused.status, status, "{part} {value}: {refused:?}");
+        let detail = refused.problem()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains(says), "{says}: {detail}");
+    }
+    for (method, path, limit, status) in [
+        ("PUT", "/policies", "{}", 400),
+        ("PUT", "/policies/receiver", "5/", 422),
+        ("PUT", "/policies/sender", "5/60s", 404),
+        ("PUT", "/policies/receiver/x", "5/60s", 404),
+        ("PUT", "/policies/channels/a%20b", "5/60s", 422),
+        ("DELETE", "/policies/receiver", "", 404),
+        ("DELETE", "/policies/channels/news", "", 404),
+        ("DELETE", "/policies/channels/otp", "", 422),
+        ("PUT", "/downstream", r#"{"errors":101}"#, 422),
+        ("PUT", "/downstream", r#"{"latency":"fast"}"#, 400),
+    ] {
+        let refused = app.operator(method, path, limit).await;
+        assert_eq!(refused.status, status, "{method} {path}: {refused:?}");
+    }
+    assert_eq!(app.shown("/policies").await, before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_malformed_message_is_refused() {
+    let app = App::start(&[], json!({})).await;
+    let good = json!({ "institution": "bank", "channel": "otp", "to": ALICE, "text": "Hi" });
+    let with = |member: &str, value: Value| {
+        let mut body = good.clone();
+        body[member] = value;
+        body.to_string()
+    };
+    let twice = good.to_string().replacen('{', r#"{"to":"+15550000009","#, 1);
+    for (body, status, part) in [
+        ("{\n\"to\": +49}".to_owned(), 400, "line 2"),
+        ("null".to_owned(), 422, "JSON object"),
+        (twice, 422, "each once"),
+        (with("to", Value::Null), 422, "expected a string"),
+        (with("to", "+0491701234567".into()), 422, "7 to 15 digits"),
+        (with("institution", "stranger".into()), 403, "institution"),
+        (with("channel", "stranger".into()), 403, "channel"),
+        (with("text", "ü".repeat(1601).into()), 422, "1 to 1600"),
+        (with("text", "x".repeat(20_000).into()), 413, ""),
+    ] {
+        let request = Request::builder().method("POST").uri("/sms").body(Body::from(body.clone()));
+        let answer = send(&app.clients, request.unwrap()).await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        let said = answer.problem()["detail"].as_str().unwrap_or_default().to_owned();
+        assert!(said.contains(part) && !said.contains("stranger"), "{body}: {said}");
+    }
+}

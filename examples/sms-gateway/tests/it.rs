@@ -1,0 +1,283 @@
+//! The gateway as a process, and several of them with one Redis.
+
+use std::sync::{Arc, Mutex};
+
+use axum::routing::post;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use test_support::acl::{May, make_user, nothing_was_refused};
+use test_support::policy_file::PolicyFile;
+use test_support::server_process::{HttpResponse, Server, cannot_start, refuses, run};
+use test_support::{Redis, eventually};
+use tokio::task::JoinHandle;
+
+const GATEWAY: &str = env!("CARGO_BIN_EXE_sms-gateway");
+const ALICE: &str = "+491701234567";
+const BOB: &str = "+491701234568";
+const TOKEN: &str = "0123456789abcdef";
+const ADMIN: [&str; 4] = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
+
+/// Starts a server with this limit of the receivers, that waits for Redis as long as a busy machine may need.
+fn start(receiver: &str, flags: &[&str]) -> Server {
+    let file = PolicyFile::new("policies.json", &policies(receiver).to_string());
+    let patient = ["--response-timeout", "10s"];
+    Server::start(GATEWAY, &[&patient, &ADMIN[..], &file.flags(), flags].concat())
+}
+
+fn policies(receiver: &str) -> Value {
+    json!({
+        "institution_share": 100,
+        "institutions": { "bank": "99/1h", "shop": "99/1h" },
+        "channels": { "otp": "99/1h" },
+        "destinations": { "+1": "99/1h", "+49": "99/1h" },
+        "receiver": receiver,
+    })
+}
+
+fn stop(server: Server) -> String {
+    server.signal("TERM");
+    let (status, logs, _) = server.stopped();
+    assert!(status.success(), "{logs}");
+    logs
+}
+
+fn spawn_sms(server: &Server, institution: &str, to: &str) -> JoinHandle<HttpResponse> {
+    let body = json!({ "institution": institution, "channel": "otp", "to": to, "text": "Hello" });
+    server.spawn_body(server.request("POST", "/sms"), body.to_string())
+}
+
+async fn sms(server: &Server, institution: &str, to: &str) -> HttpResponse {
+    spawn_sms(server, institution, to).await.unwrap()
+}
+
+async fn operator(server: &Server, method: &str, path: &str, body: &str) -> HttpResponse {
+    let request = server.admin_request(method, path);
+    let request = request.header("authorization", format!("Bearer {TOKEN}"));
+    server.send_body(request, body.to_owned()).await
+}
+
+async fn put(server: &Server, path: &str, body: &str) -> u16 {
+    operator(server, "PUT", path, body).await.status.as_u16()
+}
+
+async fn state(server: &Server) -> Value {
+    operator(server, "GET", "/state", "").await.json()
+}
+
+async fn receiver_is(server: &Server, limit: &str) {
+    eventually(&format!("the receivers have {limit}"), async || {
+        operator(server, "GET", "/policies", "").await.json()["policies"]["receiver"] == limit
+    })
+    .await;
+}
+
+/// Sends 40 messages to one receiver through two servers at once. Returns how many were sent; only the
+/// receiver's limit may stop any.
+async fn sent_by_both(servers: [&Server; 2], to: &str) -> usize {
+    let messages: Vec<_> = (0..40).map(|it| spawn_sms(servers[it % 2], "bank", to)).collect();
+    let mut sent = 0;
+    for message in messages {
+        let answer = message.await.unwrap();
+        sent += usize::from(answer.status == 202);
+        if answer.status != 202 {
+            assert!(answer.problem(429).ends_with("#quota-exceeded"));
+            assert_eq!(answer.json()["violated-policies"], json!(["receiver"]));
+        }
+    }
+    sent
+}
+
+#[tokio::test]
+async fn a_fleet_holds_a_receiver_to_one_limit_also_after_a_change() {
+    let redis = Redis::start().await;
+    let url = redis.url();
+    let flags = ["--redis", &url];
+    let [one, two] = [start("9/1h", &flags), start("9/1h", &flags)];
+    assert_eq!(put(&one, "/policies/receiver", "7/10m").await, 200);
+    receiver_is(&two, "7/10m").await;
+    assert_eq!(sent_by_both([&one, &two], ALICE).await, 7);
+    // A server that knows only the new policies, and none of its file.
+    let late = start("1/1s", &flags);
+    receiver_is(&late, "7/10m").await;
+    assert_eq!(sent_by_both([&one, &late], ALICE).await, 0);
+    assert_eq!(put(&late, "/policies/receiver", "10/10m").await, 200);
+    receiver_is(&one, "10/10m").await;
+    assert_eq!(sent_by_both([&one, &late], ALICE).await, 3);
+    assert_eq!(redis.run::<usize>(&["ZCARD", "sms:{=bank}:institution:1h"]).await, 10);
+
+    // One that has not seen a change can't undo it.
+    two.signal("STOP");
+    assert_eq!(put(&one, "/policies/institutions/post", "1/1h").await, 200);
+    two.signal("CONT");
+    let mut next = json!({ "version": 0, "policies": policies("5/1h") });
+    let conflict = operator(&two, "PUT", "/policies", &next.to_string()).await;
+    conflict.problem(409);
+    let is_known = async || sms(&two, "post", BOB).await.status == 202;
+    eventually("it knows the new institution", is_known).await;
+    // With the present version it replaces all.
+    next["version"] = conflict.json()["version"].clone();
+    assert_eq!(put(&two, "/policies", &next.to_string()).await, 200);
+    receiver_is(&late, "5/1h").await;
+    assert_eq!(sms(&late, "post", BOB).await.status, 403);
+    for key in redis.run::<Vec<String>>(&["KEYS", "*"]).await {
+        let ttl: i64 = redis.run(&["TTL", &key]).await;
+        assert!((1..=30 * 24 * 3600).contains(&ttl), "{key} has {ttl}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_outlives_its_redis_and_takes_it_back() {
+    let mut redis = Redis::start().await;
+    let url = redis.url();
+    let local = start("2/1h", &["--redis", &url]);
+    let closed = start("2/1h", &["--redis", &url, "--on-failure", "closed"]);
+    assert_eq!(put(&local, "/policies/receiver", "3/1h").await, 200);
+    assert_eq!(sms(&local, "bank", ALICE).await.status, 202);
+    receiver_is(&closed, "3/1h").await;
+    redis.kill();
+
+    assert_eq!(sent_by_both([&local, &local], ALICE).await, 2);
+    let refused = sms(&closed, "bank", BOB).await;
+    assert!(refused.problem(503).ends_with("#temporary-reduced-capacity"));
+    refused.retry_after();
+    assert_eq!(put(&local, "/policies/receiver", "9/1h").await, 503);
+    let is_stale = async |server: &Server| {
+        operator(server, "GET", "/policies", "").await.json()["stale"] == true
+    };
+    eventually("it is known to be away", async || is_stale(&local).await).await;
+    receiver_is(&local, "3/1h").await;
+
+    redis.start_again();
+    redis.ready().await;
+    let put_again = async || put(&local, "/policies/receiver", "4/1h").await == 200;
+    eventually("it can be changed again", put_again).await;
+    receiver_is(&closed, "4/1h").await;
+    eventually("Redis decides again", async || sms(&closed, "bank", BOB).await.status == 202).await;
+    assert!(!is_stale(&local).await);
+    // What was sent before and meanwhile counts, although this Redis has lost its data.
+    assert_eq!(sent_by_both([&local, &local], ALICE).await, 1);
+    assert!(!stop(local).contains("4917"), "receivers do not belong in logs at info");
+}
+
+#[tokio::test]
+async fn messages_wait_on_redis_and_an_outage_ends_the_wait() {
+    for (on_failure, status) in [("closed", 503), ("open", 202)] {
+        let mut redis = Redis::start().await;
+        let url = redis.url();
+        let flags = ["--redis", &url, "--hold", "60s", "--on-failure", on_failure];
+        let server = start("2/1s,4/50s", &flags);
+        for _ in 0..4 {
+            // Two at once, and two after a second.
+            assert_eq!(sms(&server, "bank", ALICE).await.status, 202);
+        }
+        let waiting = [(); 3].map(|()| spawn_sms(&server, "bank", ALICE));
+        eventually("they wait", async || state(&server).await["waiting"]["bank"] == 3).await;
+        redis.kill();
+        for message in waiting {
+            assert_eq!(message.await.unwrap().status, status, "{on_failure}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_alert_begins_once_and_is_over_once() {
+    let taken = Arc::<Mutex<Vec<Value>>>::default();
+    let alerts = taken.clone();
+    let take = post(async move |Json(alert): Json<Value>| alerts.lock().unwrap().push(alert));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/secret-path", listener.local_addr().unwrap());
+    let app = Router::new().route("/secret-path", take);
+    tokio::spawn(async move { axum::serve(listener, app).await });
+
+    let flags = ["--alert-window", "500ms", "--alert-least", "5", "--alert-webhook", &url];
+    let server = start("2/1h", &flags);
+    sms(&server, "bank", ALICE).await;
+    let mut windows = 0;
+    // The flood goes on for some windows after the alert has begun.
+    while windows < 3 {
+        for _ in 0..10 {
+            sms(&server, "shop", ALICE).await;
+        }
+        windows += usize::from(state(&server).await["alerts"] == json!(["receiver"]));
+        tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+    }
+    eventually("both have come", async || taken.lock().unwrap().len() == 2).await;
+    assert_eq!(state(&server).await["alerts"], json!([]));
+    let logs = stop(server);
+    let lines: Vec<&str> = logs.lines().filter(|line| line.contains("refuses too much")).collect();
+    assert_eq!(lines.len(), 2, "{logs}");
+    assert!(lines[0].contains("alert begun") && lines[0].contains("shop"), "{logs}");
+    assert!(lines[1].contains("alert over") && !logs.contains("secret-path"), "{logs}");
+    let taken = taken.lock().unwrap();
+    assert_eq!((&taken[0]["alert"], &taken[1]["alert"]), (&"begun".into(), &"over".into()));
+    let named = ["level", "institution"].map(|member| &taken[0][member]);
+    assert_eq!(named, ["receiver", "shop"]);
+}
+
+#[tokio::test]
+async fn logs_name_receivers_at_debug_only_and_no_caller_forges_a_line() {
+    for (level, named) in [("info", false), ("info,sms_gateway=debug", true)] {
+        let server = Server::start_logging(GATEWAY, level, &ADMIN);
+        sms(&server, "bank", ALICE).await;
+        put(&server, "/policies/channels/x%0a2026-01-01%20forged%1b", "1/1s\nforged").await;
+        sms(&server, "a\nforged\u{1b}", ALICE).await;
+        let logs = stop(server);
+        for key in ["4917", "bank", "otp"] {
+            assert_eq!(logs.contains(key), named, "{level} {key}: {logs}");
+        }
+        let forged = |line: &str| line.starts_with("forged") || line.starts_with("2026-01-01 f");
+        assert!(!logs.lines().any(forged) && !logs.contains('\u{1b}'), "{logs}");
+        assert!(!logs.contains("Hello"), "{logs}");
+    }
+}
+
+#[tokio::test]
+async fn the_routes_of_the_operator_need_the_token() {
+    let server = start("9/1s", &[]);
+    for (method, path) in [("GET", "/policies"), ("PUT", "/policies/receiver"), ("GET", "/state")] {
+        server.send(server.request(method, path)).await.problem(404);
+        server.send(server.admin_request(method, path)).await.problem(401);
+    }
+}
+
+/// The Redis user of SECURITY.md.
+#[tokio::test]
+async fn the_listed_rights_are_enough() {
+    let redis = Redis::start().await;
+    let url = make_user(&redis, May::RunThePrograms).await;
+    let server = start("1/60s", &["--redis", &url, "--prefix", "limiter", "--global", "1/60s"]);
+    assert_eq!(sms(&server, "bank", ALICE).await.status, 202);
+    sms(&server, "bank", ALICE).await.problem(429);
+    // What the bucket refuses is given back.
+    sms(&server, "bank", BOB).await.problem(503);
+    assert_eq!(put(&server, "/policies/receiver", "5/60s").await, 200);
+    nothing_was_refused(&redis).await;
+    assert!(!stop(server).contains("NOPERM"));
+}
+
+#[test]
+fn a_failed_start_names_the_way_out() {
+    cannot_start(GATEWAY);
+    refuses(
+        GATEWAY,
+        &[
+            (&["--on-failure", "closed"], "--redis"),
+            (&["--alert-above", "101"], "101"),
+            (&["--policies", "p.txt"], ".toml or .json"),
+        ],
+    );
+    let good = policies("5/1s").to_string();
+    for (text, flags, part) in [
+        (good.replace("5/1s", "5/second"), [].as_slice(), "receiver: quota number 1"),
+        (good.replace("channels", "chanels"), &[], "unknown field `chanels`"),
+        (good.clone(), &["--hold-messages", "8192"], "must be below --max-connections"),
+        (good, &["--global", "4294967295/1s"], "a token a nanosecond"),
+    ] {
+        let file = PolicyFile::new("policies.json", &text);
+        let listen = ["--listen", "127.0.0.1:0"];
+        let output = run(GATEWAY, &[&listen, &file.flags()[..], flags].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(part) && stderr.contains("hint: "), "{part}: {stderr}");
+    }
+}
