@@ -1,6 +1,6 @@
 //! How exact each limiter is: the same random traffic for all, judged by their own admissions and by nothing else.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -126,14 +126,12 @@ async fn send(
     limiter: Limiter,
     key: String,
     start: Instant,
-    traffic: Vec<Burst>,
+    traffic: Vec<Duration>,
 ) -> Result<Vec<Request>> {
     let mut replies = JoinSet::new();
-    for Burst { at, requests } in traffic {
+    for at in traffic {
         sleep_until((start + at).into()).await;
-        for _ in 0..requests {
-            replies.spawn(check(limiter.clone(), key.clone(), start));
-        }
+        replies.spawn(check(limiter.clone(), key.clone(), start));
     }
     replies.join_all().await.into_iter().collect()
 }
@@ -165,54 +163,42 @@ async fn wait_and_retry(
     Ok(waited)
 }
 
-/// Requests at the same instant.
-struct Burst {
-    at: Duration,
-    requests: u32,
-}
-
-/// Returns the traffic of one key.
-///
-/// It is a sequence of bursts, of steady rates just below and just above the limit, and of pauses that
-/// are nearly as long as the window or a little longer.
-fn traffic(key: u64) -> Vec<Burst> {
+/// Returns when the requests of one key are due: bursts, steady rates just below and just above the limit, and pauses
+/// that are nearly as long as the window or a little longer.
+fn traffic(key: u64) -> Vec<Duration> {
     let mut random = Rng::with_seed(20_261_122 + key);
-    let (mut traffic, mut at) = (Vec::new(), random_part(&mut random, WINDOW, 0.0, 1.0));
-    let fair = WINDOW / LIMIT;
+    let part = |random: &mut Rng, least: f64, most: f64| {
+        WINDOW.mul_f64(least + (most - least) * random.f64())
+    };
+    let (mut traffic, mut at) = (Vec::new(), part(&mut random, 0.0, 1.0));
     while at < LENGTH {
+        let mut add = |at, requests: u32| traffic.extend((0..requests).map(|_| at));
         match random.u32(..4) {
             0 => {
                 for _ in 0..random.u32(1..=4) {
-                    traffic.push(Burst { at, requests: random.u32(1..=2 * LIMIT + 2) });
-                    at += random_part(&mut random, WINDOW, 0.0, 0.4);
+                    add(at, random.u32(1..=2 * LIMIT + 2));
+                    at += part(&mut random, 0.0, 0.4);
                 }
             }
-            1 => steady(&mut traffic, &mut at, &mut random, fair, 1.02),
-            2 => steady(&mut traffic, &mut at, &mut random, fair, 0.9),
+            steady @ (1 | 2) => {
+                let gap = if steady == 1 { 1.02 } else { 0.9 } / f64::from(LIMIT);
+                for _ in 0..random.u32(5..=20) {
+                    add(at, 1);
+                    // Each is a little early or late.
+                    at += part(&mut random, gap - 0.01, gap + 0.01);
+                }
+            }
             _ => {
+                add(at, random.u32(1..=LIMIT));
                 // The second of the two is often the first that fits again.
-                let requests = random.u32(1..=LIMIT);
-                traffic.push(Burst { at, requests });
-                at += random_part(&mut random, WINDOW, 0.97, 1.03);
-                traffic.push(Burst { at, requests: LIMIT });
-                at += random_part(&mut random, WINDOW, 0.0, 1.03);
+                at += part(&mut random, 0.97, 1.03);
+                add(at, LIMIT);
+                at += part(&mut random, 0.0, 1.03);
             }
         }
     }
-    traffic.retain(|burst| burst.at < LENGTH);
+    traffic.retain(|at| *at < LENGTH);
     traffic
-}
-
-/// Adds single requests at a rate, each a little early or late.
-fn steady(traffic: &mut Vec<Burst>, at: &mut Duration, random: &mut Rng, fair: Duration, gap: f64) {
-    for _ in 0..random.u32(5..=20) {
-        traffic.push(Burst { at: *at, requests: 1 });
-        *at += random_part(random, fair, gap - 0.05, gap + 0.05);
-    }
-}
-
-fn random_part(random: &mut Rng, whole: Duration, least: f64, most: f64) -> Duration {
-    whole.mul_f64(least + (most - least) * random.f64())
 }
 
 /// What a limiter replies to a request.
@@ -252,11 +238,7 @@ impl Limiter {
         name: impl Into<String>,
         check: impl Fn(String) -> Result<Reply> + Send + Sync + 'static,
     ) -> Self {
-        let check = Arc::new(check);
-        Self::new(name, move |key| {
-            let check = check.clone();
-            async move { check(key) }
-        })
+        Self::new(name, move |key| ready(check(key)))
     }
 }
 
@@ -539,8 +521,7 @@ mod tests {
 
     #[test]
     fn traffic_is_the_same_each_time() {
-        let starts = || traffic(3).iter().map(|burst| burst.at).collect::<Vec<_>>();
-        assert_eq!(starts(), starts());
-        assert!(starts().len() > 30 && starts().is_sorted(), "{:?}", starts());
+        assert_eq!(traffic(3), traffic(3));
+        assert!(traffic(3).len() > 100 && traffic(3).is_sorted(), "{:?}", traffic(3));
     }
 }

@@ -9,6 +9,7 @@ mod peers;
 mod programs;
 mod table;
 
+use std::fs;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::process::Command as Program;
@@ -108,50 +109,57 @@ fn main() -> Result<()> {
 
 async fn measure(arguments: &Arguments) -> Result<()> {
     let (rounds, requests) = (arguments.rounds.get(), arguments.requests.get());
+    let page = &Page::new(arguments)?;
     let wants = |one| arguments.command == one || arguments.command == Command::All;
     if wants(Command::Flagship) {
-        finish(arguments, async || flagship::run(rounds, requests).await).await?;
+        page.write(flagship::run(rounds, requests)).await?;
     }
     if wants(Command::Fleet) {
-        finish(arguments, async || fleet::run(rounds).await).await?;
+        page.write(fleet::run(rounds)).await?;
     }
     if wants(Command::Peers) {
-        finish(arguments, async || peers::run(rounds, requests).await).await?;
+        page.write(peers::run(rounds, requests)).await?;
     }
     if wants(Command::Bots) {
-        finish(arguments, async || bots::run(rounds).await).await?;
+        page.write(bots::run(rounds)).await?;
     }
     if wants(Command::Exactness) {
-        finish(arguments, async || exactness::run().await).await?;
+        page.write(exactness::run()).await?;
     }
     Ok(())
 }
 
-/// Prints a table as soon as it is measured, and writes it where the arguments say.
-async fn finish(arguments: &Arguments, run: impl AsyncFnOnce() -> Result<Table>) -> Result<()> {
-    let load = std::fs::read_to_string("/proc/loadavg")?;
-    let load = load.split_whitespace().next().unwrap_or_default();
-    let table = run().await?;
-    let program = Program::new("git").args(["describe", "--always", "--dirty"]).output();
-    let program = program.map(|it| String::from_utf8_lossy(&it.stdout).trim().to_owned());
-    let processors = std::fs::read_to_string("/proc/cpuinfo")?;
-    let processor = processors.lines().find_map(|it| it.strip_prefix("model name\t: "));
-    let caption = format!(
-        "Measured at `{}` on {} cores of {}, {}: rounds {}, load average before {load}.",
-        program.unwrap_or_default(),
-        available_parallelism()?,
-        processor.unwrap_or("an unknown processor"),
-        version("redis-server")?
-            .replace(" server v=", " ")
-            .split(" sha=")
-            .next()
-            .unwrap_or_default(),
-        arguments.rounds,
-    );
-    println!("\n## {}\n\n{caption}\n\n{table}", table.title);
-    match &arguments.markdown {
-        Some(page) => table.write_into(page, &caption),
-        None => Ok(()),
+/// Where tables are written to, and what was measured on which machine.
+struct Page {
+    file: Option<PathBuf>,
+    measured: String,
+}
+
+impl Page {
+    fn new(arguments: &Arguments) -> Result<Self> {
+        let program = Program::new("git").args(["describe", "--always", "--dirty"]).output()?;
+        let processors = fs::read_to_string("/proc/cpuinfo")?;
+        let processor = processors.lines().find_map(|it| it.strip_prefix("model name\t: "));
+        let redis = version("redis-server")?.replace(" server v=", " ");
+        let measured = format!(
+            "Measured at `{}` on {} cores of {}, {}, rounds {}",
+            String::from_utf8_lossy(&program.stdout).trim(),
+            available_parallelism()?,
+            processor.unwrap_or("an unknown processor"),
+            redis.split(" sha=").next().unwrap_or_default(),
+            arguments.rounds,
+        );
+        Ok(Self { file: arguments.markdown.clone(), measured })
+    }
+
+    /// Measures a table, prints it, and writes it into the file.
+    async fn write(&self, run: impl Future<Output = Result<Table>>) -> Result<()> {
+        let load = fs::read_to_string("/proc/loadavg")?;
+        let load = load.split_whitespace().next().unwrap_or_default();
+        let table = run.await?;
+        let caption = format!("{}, load average before {load}.", self.measured);
+        println!("\n## {}\n\n{caption}\n\n{table}", table.title);
+        self.file.as_ref().map_or(Ok(()), |file| table.write_into(file, &caption))
     }
 }
 
