@@ -502,6 +502,9 @@ mod tests {
         // The denial may have been decided at 900 ms.
         let slow = [admitted(0), admitted(400), request(900, 1000, false, None)];
         assert_eq!(faults(&slow).needless, 0);
+        // The second admission may have been counted before the denial.
+        let slow = [admitted(0), request(100, 200, true, None), request(150, 160, false, None)];
+        assert_eq!(faults(&slow).needless, 0);
     }
 
     #[test]
