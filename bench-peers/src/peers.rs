@@ -13,6 +13,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::error_handling::HandleErrorLayer;
 use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
@@ -165,19 +166,15 @@ pub(crate) async fn run(rounds: usize, requests: u64) -> Result<Table> {
         }
         let mut targets = Vec::new();
         for (case, server) in &servers {
-            for (sent, users, status) in [(Sent::Flood, "bot", 429), (Sent::Crowd, NEW_USERS, 200)]
-            {
-                let never = if sent == Sent::Flood { &bare[1..] } else { &bare[..1] };
-                if !never.contains(case) {
-                    let url = format!("{}/?user={users}", server.url);
-                    targets.push(Target {
-                        key: (*case, sent),
-                        server,
-                        url,
-                        arguments: &[],
-                        status,
-                    });
-                }
+            let target = |sent, users, status| {
+                let url = format!("{}/?user={users}", server.url);
+                Target { key: (*case, sent), server, url, arguments: &[], status }
+            };
+            if !bare[1..].contains(case) {
+                targets.push(target(Sent::Flood, "bot", 429));
+            }
+            if !bare[..1].contains(case) {
+                targets.push(target(Sent::Crowd, NEW_USERS, 200));
             }
         }
         bursts.send(targets, requests).await?;
@@ -227,13 +224,16 @@ pub(crate) async fn run(rounds: usize, requests: u64) -> Result<Table> {
 /// The response that our layer sends to a denied request, from constants.
 async fn our_429() -> impl IntoResponse {
     const PROBLEM: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"violated-policies":["default"]}"#;
-    let headers = [
-        ("content-type", "application/problem+json"),
-        ("retry-after", "60"),
-        ("ratelimit-policy", r#""default";q=5;w=60"#),
-        ("ratelimit", r#""default";r=0;t=60"#),
+    const HEADERS: [(HeaderName, HeaderValue); 4] = [
+        (CONTENT_TYPE, HeaderValue::from_static("application/problem+json")),
+        (RETRY_AFTER, HeaderValue::from_static("60")),
+        (
+            HeaderName::from_static("ratelimit-policy"),
+            HeaderValue::from_static(r#""default";q=5;w=60"#),
+        ),
+        (HeaderName::from_static("ratelimit"), HeaderValue::from_static(r#""default";r=0;t=60"#)),
     ];
-    (StatusCode::TOO_MANY_REQUESTS, headers, PROBLEM)
+    (StatusCode::TOO_MANY_REQUESTS, HEADERS, Body::from(PROBLEM))
 }
 
 async fn ping(State(mut connection): State<MultiplexedConnection>) -> RedisResponse {
