@@ -50,7 +50,7 @@ struct Arguments {
 
 #[derive(Clone, PartialEq, Subcommand)]
 enum Command {
-    /// Everything below. Takes about six minutes a round.
+    /// Everything below. Takes about five minutes a round.
     All,
     /// The flash sale as its README starts it: what a denial, an admission and a sold order cost. Needs
     /// `cargo build --release -p seckill` first.
