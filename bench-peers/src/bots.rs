@@ -1,24 +1,22 @@
-//! The latency of honest users among bots.
+//! The latency of a few honest users among bots.
 
 use anyhow::Result;
 use tokio::time::{Duration, sleep};
 
-use crate::cases::Case;
-use crate::load::{Load, Seen};
-use crate::server::Server;
-use crate::table::{Table, median, number, ratio};
-use crate::targets::Figure;
+use crate::load::{NEW_USERS, Seen, send};
+use crate::peers::Case;
+use crate::programs::Server;
+use crate::table::{Table, ratios};
 
-/// One request in a hundred is honest.
+/// Requests a second. One in a hundred is honest, and all of them are far fewer than the server can answer.
 const HONEST_RATE: u32 = 100;
 const BOT_RATE: u32 = 9_900;
 const SECONDS: u32 = 10;
 
-const CASES: [Case; 8] = [
-    Case::Bare200,
+const CASES: [Case; 7] = [
+    Case::Admitted,
     Case::Memory,
     Case::Redis,
-    Case::RedisUncached,
     Case::Textbook,
     Case::TowerGovernor,
     Case::AxumGovernor,
@@ -32,78 +30,50 @@ struct Round {
     bots: Seen,
 }
 
-/// Measures the honest users' latency without bots and with them.
-pub(crate) async fn run(rounds: usize, workers: usize, figures: &mut Vec<Figure>) -> Result<Table> {
-    let mut all: Vec<(Case, Vec<Round>)> =
-        CASES.into_iter().map(|case| (case, Vec::new())).collect();
-    for number in 1..=rounds {
+pub(crate) async fn run(rounds: usize) -> Result<Table> {
+    let mut all = CASES.map(|case| (case, Vec::new()));
+    for round in 1..=rounds {
         for (case, seen) in &mut all {
-            let round = measure(*case, workers).await?;
-            eprintln!(
-                "bots: round {number} of {rounds}: {}: p99 {:.2} ms alone, {:.2} ms among bots",
-                case.label(),
-                round.alone.p99 * 1e3,
-                round.among.p99 * 1e3
-            );
-            seen.push(round);
+            eprintln!("bots: round {round} of {rounds}: {}", case.name());
+            seen.push(measure(*case).await?);
         }
     }
-    let title = format!(
-        "Bots: {HONEST_RATE} honest requests a second among {} of 1,000 bots",
-        number(BOT_RATE.into())
-    );
     let mut table = Table::new(
-        title,
+        "Honest users among bots",
         &[
-            "",
-            "honest p50 alone, ms",
-            "among bots, ms",
-            "honest p99 alone, ms",
-            "among bots, ms",
+            "p50 alone, ms",
+            "among bots",
+            "p99 alone, ms",
+            "among bots",
             "p99 ratio",
-            "honest admitted, %",
             "bots denied, %",
         ],
     );
     for (case, rounds) in &all {
-        let of = |value: fn(&Round) -> f64| median(rounds.iter().map(value));
-        let p99 = of(|round| round.among.p99 / round.alone.p99);
-        table.row([
-            case.label().to_owned(),
-            self::number(of(|round| round.alone.p50 * 1e3)),
-            self::number(of(|round| round.among.p50 * 1e3)),
-            self::number(of(|round| round.alone.p99 * 1e3)),
-            self::number(of(|round| round.among.p99 * 1e3)),
-            ratio(Some(p99)),
-            self::number(of(|round| round.among.share(200) * 100.0)),
-            self::number(of(|round| round.bots.share(429) * 100.0)),
-        ]);
-        if *case == Case::Redis {
-            let name = "honest users' p99 among bots / without bots, RedisStore";
-            figures.push(Figure::new(name, p99, 2.0));
-        }
+        let of = |figure: fn(&Round) -> f64| rounds.iter().map(figure).collect::<Vec<_>>();
+        let (alone, among) = (of(|it| it.alone.p99 * 1e3), of(|it| it.among.p99 * 1e3));
+        let ratios = ratios(&among, &alone);
+        let (p50, p50_among) = (of(|it| it.alone.p50 * 1e3), of(|it| it.among.p50 * 1e3));
+        let denied = of(|it| it.bots.share(429) * 100.0);
+        table.row(case.name(), [p50, p50_among, alone, among, ratios, denied]);
     }
     Ok(table)
 }
 
-async fn measure(case: Case, workers: usize) -> Result<Round> {
-    let server = Server::start(case, workers).await?;
-    let load = |users: &str, rate: u32, seconds: u32, connections| Load {
-        url: server.url(users),
-        requests: u64::from(rate * seconds),
-        connections,
-        rate: Some(rate),
-        arguments: &[],
+async fn measure(case: Case) -> Result<Round> {
+    let server = Server::of_case(case, 1).await?;
+    let load = async |users: &str, rate: u32, seconds: u32, connections| {
+        let url = format!("{}/?user={users}", server.url);
+        send(&url, u64::from(rate * seconds), connections, Some(rate), &[]).await
     };
-    let honest = load("[0-9a-f]{12}", HONEST_RATE, SECONDS, 16);
+    load("warm[0-9]{4}", BOT_RATE, 1, 64).await?;
+    let alone = load(NEW_USERS, HONEST_RATE, SECONDS, 16).await?;
+    let honest = async {
+        sleep(Duration::from_secs(1)).await;
+        load(NEW_USERS, HONEST_RATE, SECONDS, 16).await
+    };
     // The bots start earlier and end later.
     let bots = load("bot[0-9]{3}", BOT_RATE, SECONDS + 3, 64);
-    load("warm[0-9]{4}", BOT_RATE, 1, 64).run().await?;
-    let alone = honest.run().await?;
-    let later = async {
-        sleep(Duration::from_secs(1)).await;
-        honest.run().await
-    };
-    let (bots, among) = tokio::try_join!(bots.run(), later)?;
+    let (among, bots) = tokio::try_join!(honest, bots)?;
     Ok(Round { alone, among, bots })
 }

@@ -1,85 +1,530 @@
-//! How exact each limiter is: the same traffic for all, judged by their own admissions.
+//! How exact each limiter is: the same random traffic for all, judged by their own admissions and by nothing else.
 
-mod drive;
-mod limiters;
-mod model;
-mod traffic;
+use std::future::{Future, ready};
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use std::time::Duration;
-
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::RETRY_AFTER;
+use axum::http::{Request as HttpRequest, StatusCode};
+use fastrand::Rng;
+use governor::clock::{Clock, DefaultClock};
+use governor::{DefaultKeyedRateLimiter, RateLimiter};
+use test_support::Redis;
+use throttle_kit::{InMemoryBackend, KeyedRateLimiter, RateLimitBackend, SlidingWindowBackend};
 use tokio::task::JoinSet;
+use tokio::time::{sleep, sleep_until};
+use tower::ServiceExt;
+use tower_sliding_window::{Decision, MemoryStore, Quota};
+use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use crate::exactness::drive::Findings;
-use crate::redis_server::RedisServer;
-use crate::setup::{LIMIT, Window};
-use crate::table::{Table, number};
+use crate::peers::{Case, LIMIT, SECOND as WINDOW, patient};
+use crate::table::Table;
 
-const WINDOW: Duration = Window::Second.length();
+/// How long the traffic lasts, and how many keys have traffic of their own.
+const LENGTH: Duration = Duration::from_secs(24);
+const KEYS: u64 = 8;
+/// The keys that wait as long as `Retry-After` says, and try again.
+const PATIENT_KEYS: u64 = 4;
+/// How far apart the limiters get the same request, so that they do not all work at once.
+const APART: Duration = Duration::from_millis(7);
+/// Forgiven everywhere: some limiters count milliseconds, and clocks run a little apart.
+const ALLOWANCE: Duration = Duration::from_millis(1);
 
 /// Sends the traffic to all limiters at once, each with keys of its own.
 pub(crate) async fn run() -> Result<Table> {
-    let redis = RedisServer::start().await?;
-    let limiters = limiters::all(&redis.url()).await?;
-    eprintln!("exactness: {} limiters, {:?} of traffic", limiters.len(), traffic::LENGTH);
-    let mut running = JoinSet::new();
-    for (index, limiter) in limiters.iter().cloned().enumerate() {
-        running.spawn(async move {
-            let name = limiter.name.clone();
-            let findings = drive::findings(index, limiter).await.context(name)?;
-            anyhow::Ok((index, findings))
-        });
+    let redis = Redis::start().await;
+    let limiters = limiters(&redis.url()).await?;
+    eprintln!("exactness: {} limiters, {LENGTH:?} of traffic", limiters.len());
+    let mut running = Vec::new();
+    for (number, limiter) in limiters.iter().enumerate() {
+        running.push(tokio::spawn(judge(number, limiter.clone())));
     }
-    let mut all = Vec::new();
-    while let Some(done) = running.join_next().await {
-        all.push(done??);
-    }
-    all.sort_by_key(|(index, _)| *index);
-
-    let title = format!("Exactness: {LIMIT} requests a second, the same random traffic for each");
     let mut table = Table::new(
-        title,
+        "Exactness: five requests a second, the same random traffic for each",
         &[
-            "",
             "admitted",
             "above the limit",
-            "most in a window, % over",
+            "most in a window",
             "denied",
             "needlessly",
-            "Retry-After too long by at most, ms",
-            "too short",
+            "Retry-After too short",
             "by at most, ms",
-            "waited and denied again",
+            "too long by at most, ms",
+            "waited",
+            "denied again",
         ],
     );
-    for ((_, findings), limiter) in all.iter().zip(&limiters) {
-        table.row(row(&limiter.name, findings));
+    for (limiter, running) in limiters.iter().zip(running) {
+        let (faults, waited) = running.await?.with_context(|| limiter.name.clone())?;
+        let count = |count: usize| vec![count as f64];
+        let ms = |time: Option<Duration>| Vec::from_iter(time.map(|it| it.as_millis() as f64));
+        // Some say nothing of how long to wait.
+        let of_waits = |it| if faults.largest_shortfall.is_some() { count(it) } else { vec![] };
+        table.row(
+            &limiter.name,
+            [
+                count(faults.admitted),
+                count(faults.above),
+                count(faults.most),
+                count(faults.denied),
+                count(faults.needless),
+                of_waits(faults.short),
+                ms(faults.largest_shortfall),
+                ms(faults.longest_wait),
+                of_waits(waited.times),
+                of_waits(waited.denied_again),
+            ],
+        );
     }
     Ok(table)
 }
 
-fn row(name: &str, findings: &Findings) -> Vec<String> {
-    let Findings { faults, waits, denied_again } = findings;
-    let over = (faults.most as f64 / f64::from(LIMIT) - 1.0).max(0.0) * 100.0;
-    let time = |time: Option<Duration>| {
-        time.map_or_else(|| "-".to_owned(), |time| format!("{:.0}", time.as_secs_f64() * 1e3))
-    };
-    let has_waits = faults.largest_shortfall.is_some();
-    let of_waits = |text: String| if has_waits { text } else { "-".to_owned() };
-    vec![
-        name.to_owned(),
-        count(faults.admitted),
-        count(faults.above),
-        format!("{over:.0}"),
-        count(faults.denied),
-        count(faults.needless),
-        time(faults.longest_wait),
-        of_waits(count(faults.short)),
-        time(faults.largest_shortfall),
-        of_waits(format!("{denied_again} of {waits}")),
-    ]
+/// How often a key waited alone as long as `Retry-After` said, and how often it was denied again.
+#[derive(Default)]
+struct Waited {
+    times: usize,
+    denied_again: usize,
 }
 
-fn count(value: usize) -> String {
-    number(value as f64).trim_end_matches(".00").trim_end_matches(".0").to_owned()
+/// Sends all traffic to a limiter. Its keys begin with its number: some limiters share a server.
+async fn judge(number: usize, limiter: Limiter) -> Result<(Faults, Waited)> {
+    let start = Instant::now() + APART * number as u32;
+    let (mut busy, mut patient) = (JoinSet::new(), JoinSet::new());
+    for key in 0..KEYS {
+        busy.spawn(send(limiter.clone(), format!("{number}b{key}"), start, traffic(key)));
+    }
+    for key in 0..PATIENT_KEYS {
+        patient.spawn(wait_and_retry(limiter.clone(), format!("{number}p{key}"), start, key));
+    }
+    let (mut faults, mut waited) = (Faults::default(), Waited::default());
+    for requests in busy.join_all().await {
+        faults.add(&Faults::of(requests?, LIMIT as usize));
+    }
+    for key in patient.join_all().await {
+        let key = key?;
+        waited.times += key.times;
+        waited.denied_again += key.denied_again;
+    }
+    Ok((faults, waited))
+}
+
+async fn check(limiter: Limiter, key: String, start: Instant) -> Result<Request> {
+    let before = start.elapsed();
+    let reply = (limiter.check)(key).await?;
+    let after = start.elapsed();
+    let (is_admitted, retry_after) = (reply.is_admitted, reply.retry_after);
+    Ok(Request { before, after, is_admitted, retry_after })
+}
+
+async fn send(
+    limiter: Limiter,
+    key: String,
+    start: Instant,
+    traffic: Vec<Duration>,
+) -> Result<Vec<Request>> {
+    let mut replies = JoinSet::new();
+    for at in traffic {
+        sleep_until((start + at).into()).await;
+        replies.spawn(check(limiter.clone(), key.clone(), start));
+    }
+    replies.join_all().await.into_iter().collect()
+}
+
+/// Uses up a key's requests at random distances, then waits as long as the denial says. The next request should be
+/// admitted.
+async fn wait_and_retry(
+    limiter: Limiter,
+    key: String,
+    start: Instant,
+    seed: u64,
+) -> Result<Waited> {
+    let mut random = Rng::with_seed(seed);
+    let mut waited = Waited::default();
+    sleep_until(start.into()).await;
+    while start.elapsed() < LENGTH {
+        let reply = check(limiter.clone(), key.clone(), start).await?;
+        match reply.retry_after {
+            Some(retry_after) => {
+                sleep(retry_after).await;
+                let again = check(limiter.clone(), key.clone(), start).await?;
+                waited.times += 1;
+                waited.denied_again += usize::from(!again.is_admitted);
+                sleep(WINDOW.mul_f64(random.f64())).await;
+            }
+            None => sleep(WINDOW.mul_f64(random.f64() * 0.19)).await,
+        }
+    }
+    Ok(waited)
+}
+
+/// Returns when the requests of one key are due: bursts, steady rates just below and just above the limit, and pauses
+/// that are nearly as long as the window or a little longer.
+fn traffic(key: u64) -> Vec<Duration> {
+    let mut random = Rng::with_seed(20_261_122 + key);
+    let part = |random: &mut Rng, least: f64, most: f64| {
+        WINDOW.mul_f64(least + (most - least) * random.f64())
+    };
+    let (mut traffic, mut at) = (Vec::new(), part(&mut random, 0.0, 1.0));
+    while at < LENGTH {
+        let mut add = |at, requests: u32| traffic.extend((0..requests).map(|_| at));
+        match random.u32(..4) {
+            0 => {
+                for _ in 0..random.u32(1..=4) {
+                    add(at, random.u32(1..=2 * LIMIT + 2));
+                    at += part(&mut random, 0.0, 0.4);
+                }
+            }
+            steady @ (1 | 2) => {
+                let gap = if steady == 1 { 1.02 } else { 0.9 } / f64::from(LIMIT);
+                for _ in 0..random.u32(5..=20) {
+                    add(at, 1);
+                    // Each is a little early or late.
+                    at += part(&mut random, gap - 0.01, gap + 0.01);
+                }
+            }
+            _ => {
+                add(at, random.u32(1..=LIMIT));
+                // The second of the two is often the first that fits again.
+                at += part(&mut random, 0.97, 1.03);
+                add(at, LIMIT);
+                at += part(&mut random, 0.0, 1.03);
+            }
+        }
+    }
+    traffic.retain(|at| *at < LENGTH);
+    traffic
+}
+
+/// What a limiter replies to a request.
+struct Reply {
+    is_admitted: bool,
+    retry_after: Option<Duration>,
+}
+
+impl Reply {
+    const ADMITTED: Self = Self { is_admitted: true, retry_after: None };
+
+    fn denied(retry_after: Option<Duration>) -> Self {
+        Self { is_admitted: false, retry_after }
+    }
+}
+
+type Ours = tower_sliding_window::Limiter;
+type Pending = Pin<Box<dyn Future<Output = Result<Reply>> + Send>>;
+
+/// A limiter of five requests a second for each key.
+#[derive(Clone)]
+struct Limiter {
+    name: String,
+    check: Arc<dyn Fn(String) -> Pending + Send + Sync>,
+}
+
+impl Limiter {
+    fn new<F>(name: impl Into<String>, check: impl Fn(String) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Reply>> + Send + 'static,
+    {
+        Self { name: name.into(), check: Arc::new(move |key| Box::pin(check(key))) }
+    }
+
+    /// A limiter that replies at once.
+    fn at_once(
+        name: impl Into<String>,
+        check: impl Fn(String) -> Result<Reply> + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(name, move |key| ready(check(key)))
+    }
+}
+
+/// Returns all limiters. `redis` is the URL of a server.
+async fn limiters(redis: &str) -> Result<Vec<Limiter>> {
+    let quota = Quota::new(LIMIT, WINDOW);
+    let shared = async || anyhow::Ok(Ours::new(quota, patient().connect(redis).await?));
+    let mut limiters = vec![
+        ours("ours, Limiter on MemoryStore", [Ours::new(quota, MemoryStore::new())]),
+        ours("ours, Limiter on RedisStore", [shared().await?]),
+        ours("ours, Limiter on RedisStore, two processes", [shared().await?, shared().await?]),
+    ];
+    for case in Case::LIMITERS {
+        if !matches!(case, Case::RedisUncached) {
+            limiters.push(middleware(case, redis).await?);
+        }
+    }
+    limiters.extend([
+        governor()?,
+        throttle_kit("throttle-kit, GCRA", InMemoryBackend::new()),
+        throttle_kit("throttle-kit, sliding window", SlidingWindowBackend::new()),
+        rate_net("rate-net, token bucket", rate_net::Algorithm::TokenBucket),
+        rate_net("rate-net, sliding log", rate_net::Algorithm::SlidingWindowLog),
+        rate_net("rate-net, sliding counter", rate_net::Algorithm::SlidingWindowCounter),
+        trypema()?,
+    ]);
+    Ok(limiters)
+}
+
+/// Our limiter. Several stand for several processes, which requests reach in turn.
+fn ours<const N: usize>(name: &str, limiters: [Ours; N]) -> Limiter {
+    let turn = AtomicUsize::new(0);
+    Limiter::new(name, move |key| {
+        let limiter = limiters[turn.fetch_add(1, Ordering::Relaxed) % N].clone();
+        async move {
+            Ok(match limiter.check(key).await? {
+                Decision::Admitted(_) => Reply::ADMITTED,
+                Decision::Denied(denied) => Reply::denied(Some(denied.retry_after())),
+            })
+        }
+    })
+}
+
+/// A layer in front of a route, called as a service.
+async fn middleware(case: Case, redis: &str) -> Result<Limiter> {
+    let router = case.router(Some(redis), WINDOW).await?;
+    let name = match case {
+        Case::Memory => "ours, layer on MemoryStore",
+        Case::Redis => "ours, layer on RedisStore",
+        _ => &case.name(),
+    };
+    Ok(Limiter::new(name, move |key| respond(router.clone(), key)))
+}
+
+async fn respond(router: Router, key: String) -> Result<Reply> {
+    let request = HttpRequest::get(format!("/?user={key}")).body(Body::empty())?;
+    let response = router.oneshot(request).await?;
+    match response.status() {
+        StatusCode::OK => Ok(Reply::ADMITTED),
+        StatusCode::TOO_MANY_REQUESTS => {
+            let header = response.headers().get(RETRY_AFTER);
+            let seconds = header.map(|value| value.to_str()?.parse().context("no seconds"));
+            Ok(Reply::denied(seconds.transpose()?.map(Duration::from_secs)))
+        }
+        status => bail!("status {status}"),
+    }
+}
+
+fn governor() -> Result<Limiter> {
+    let quota = governor::Quota::with_period(WINDOW / LIMIT).context("no window")?;
+    let burst = NonZeroU32::new(LIMIT).context("no limit")?;
+    let limiter: DefaultKeyedRateLimiter<String> = RateLimiter::keyed(quota.allow_burst(burst));
+    let clock = DefaultClock::default();
+    Ok(Limiter::at_once("governor", move |key| {
+        Ok(match limiter.check_key(&key) {
+            Ok(()) => Reply::ADMITTED,
+            Err(denied) => Reply::denied(Some(denied.wait_time_from(clock.now()))),
+        })
+    }))
+}
+
+fn throttle_kit(name: &str, backend: impl RateLimitBackend) -> Limiter {
+    let quota = throttle_kit::Quota::from_parts(WINDOW / LIMIT, LIMIT);
+    let limiter = Arc::new(KeyedRateLimiter::new(quota, backend));
+    Limiter::new(name, move |key| {
+        let limiter = limiter.clone();
+        async move {
+            let result = limiter.check(&key).await;
+            Ok(Reply { is_admitted: result.allowed, retry_after: result.retry_after })
+        }
+    })
+}
+
+fn rate_net(name: &str, algorithm: rate_net::Algorithm) -> Limiter {
+    let limiter =
+        rate_net::RateLimiter::builder().algorithm(algorithm).quota(LIMIT, WINDOW).build();
+    Limiter::at_once(name, move |key| {
+        let decision = limiter.check(key.as_str());
+        Ok(Reply { is_admitted: decision.is_allow(), retry_after: decision.retry_after() })
+    })
+}
+
+fn trypema() -> Result<Limiter> {
+    let provider = trypema::local::LocalRateLimiterProvider::builder()
+        .window_size(WindowSize::seconds(WINDOW.as_secs())?)
+        .bucket_size(BucketSize::milliseconds(10)?)
+        .disable_cleanup()
+        .build()?;
+    let rate = RateLimit::per_second(f64::from(LIMIT))?;
+    Ok(Limiter::at_once("trypema, absolute", move |key| {
+        Ok(match provider.absolute().inc(&key, &rate, 1) {
+            RateLimitDecision::Allowed => Reply::ADMITTED,
+            RateLimitDecision::Rejected { retry_after, .. } => Reply::denied(Some(retry_after)),
+            RateLimitDecision::Suppressed { .. } => bail!("trypema suppresses"),
+        })
+    }))
+}
+
+/// A request and its reply. The limiter read its clock at some instant of the call.
+#[derive(Clone, Copy)]
+struct Request {
+    /// Just before and just after the call.
+    before: Duration,
+    after: Duration,
+    is_admitted: bool,
+    retry_after: Option<Duration>,
+}
+
+/// What is wrong at every instant at which the limiter can have read its clock.
+#[derive(Default)]
+struct Faults {
+    admitted: usize,
+    /// Admissions that had `limit` others in the window before them.
+    above: usize,
+    /// The most admissions in a window.
+    most: usize,
+    denied: usize,
+    /// Denials although fewer than `limit` admissions were in the window.
+    needless: usize,
+    /// How much longer than necessary a `Retry-After` was.
+    longest_wait: Option<Duration>,
+    /// Denials whose `Retry-After` ends while `limit` admissions are still in the window.
+    short: usize,
+    /// How much too short a `Retry-After` was.
+    largest_shortfall: Option<Duration>,
+}
+
+impl Faults {
+    /// Judges the requests of one key.
+    fn of(mut requests: Vec<Request>, limit: usize) -> Self {
+        requests.sort_by_key(|request| request.after);
+        let admissions: Vec<Request> =
+            requests.iter().copied().filter(|request| request.is_admitted).collect();
+        let mut faults = Self { admitted: admissions.len(), ..Self::default() };
+        for (index, last) in admissions.iter().enumerate() {
+            // All of these are in one window, whenever in their calls they were counted.
+            let surely = admissions[..index]
+                .iter()
+                .filter(|earlier| last.after < earlier.before + WINDOW - ALLOWANCE)
+                .count();
+            faults.above += usize::from(surely >= limit);
+            faults.most = faults.most.max(surely + 1);
+        }
+        for denial in requests.iter().filter(|request| !request.is_admitted) {
+            faults.judge_denial(denial, &admissions, limit);
+        }
+        faults
+    }
+
+    fn judge_denial(&mut self, denial: &Request, admissions: &[Request], limit: usize) {
+        self.denied += 1;
+        // When each admission that may have been in the window left it at the latest, newest first.
+        let mut ends: Vec<Duration> = admissions
+            .iter()
+            .filter(|admission| admission.before < denial.after)
+            .map(|admission| admission.after + WINDOW + ALLOWANCE)
+            .filter(|end| *end > denial.before)
+            .collect();
+        ends.sort_by(|a, b| b.cmp(a));
+        self.needless += usize::from(ends.len() < limit);
+        let Some(retry_after) = denial.retry_after else { return };
+
+        let fits = ends.get(limit - 1).copied().unwrap_or(denial.before);
+        let needless_wait = (denial.before + retry_after).saturating_sub(fits);
+        self.longest_wait = self.longest_wait.max(Some(needless_wait));
+
+        // When each admission that was counted before the denial left the window at the earliest.
+        let mut ends: Vec<Duration> = admissions
+            .iter()
+            .filter(|admission| admission.after <= denial.before)
+            .map(|admission| admission.before + WINDOW - ALLOWANCE)
+            .collect();
+        ends.sort_by(|a, b| b.cmp(a));
+        let fits = ends.get(limit - 1).copied().unwrap_or_default();
+        let shortfall = fits.saturating_sub(denial.after + retry_after);
+        self.short += usize::from(!shortfall.is_zero());
+        self.largest_shortfall = self.largest_shortfall.max(Some(shortfall));
+    }
+
+    /// Adds the faults of another key.
+    fn add(&mut self, other: &Self) {
+        self.admitted += other.admitted;
+        self.above += other.above;
+        self.most = self.most.max(other.most);
+        self.denied += other.denied;
+        self.needless += other.needless;
+        self.longest_wait = self.longest_wait.max(other.longest_wait);
+        self.short += other.short;
+        self.largest_shortfall = self.largest_shortfall.max(other.largest_shortfall);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(number: u64) -> Duration {
+        Duration::from_millis(number)
+    }
+
+    /// A request whose call took from one millisecond to another.
+    fn request(before: u64, after: u64, is_admitted: bool, retry_after: Option<u64>) -> Request {
+        let retry_after = retry_after.map(ms);
+        Request { before: ms(before), after: ms(after), is_admitted, retry_after }
+    }
+
+    fn admitted(at: u64) -> Request {
+        request(at, at, true, None)
+    }
+
+    fn denied(at: u64, retry_after: u64) -> Request {
+        request(at, at, false, Some(retry_after))
+    }
+
+    fn faults(requests: &[Request]) -> Faults {
+        Faults::of(requests.to_vec(), 2)
+    }
+
+    #[test]
+    fn exact_limiter_has_no_faults() {
+        let exact =
+            [admitted(0), admitted(400), denied(500, 500), admitted(1000), denied(1100, 300)];
+        let faults = faults(&exact);
+        assert_eq!((faults.admitted, faults.above, faults.most), (3, 0, 2));
+        assert_eq!((faults.denied, faults.needless, faults.short), (2, 0, 0));
+        assert_eq!(faults.longest_wait, Some(Duration::ZERO));
+        assert_eq!(faults.largest_shortfall, Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn admissions_above_the_limit_count() {
+        let faults = faults(&[admitted(0), admitted(100), admitted(900), admitted(950)]);
+        assert_eq!((faults.above, faults.most), (2, 4));
+    }
+
+    #[test]
+    fn slow_call_gets_the_benefit_of_the_doubt() {
+        // The third may have been counted at 1,000 ms, and then the first has left.
+        let slow = [admitted(0), admitted(400), request(900, 1000, true, None)];
+        assert_eq!(faults(&slow).above, 0);
+        // The denial may have been decided at 900 ms.
+        let slow = [admitted(0), admitted(400), request(900, 1000, false, None)];
+        assert_eq!(faults(&slow).needless, 0);
+        // The second admission may have been counted before the denial.
+        let slow = [admitted(0), request(100, 200, true, None), request(150, 160, false, None)];
+        assert_eq!(faults(&slow).needless, 0);
+    }
+
+    #[test]
+    fn needless_denials_and_waits_count() {
+        let faults = faults(&[admitted(0), denied(100, 400), admitted(200), denied(300, 1000)]);
+        assert_eq!(faults.needless, 1);
+        // The last could go at 1,000 ms, and a millisecond is forgiven.
+        assert_eq!(faults.longest_wait, Some(ms(400)));
+    }
+
+    #[test]
+    fn short_waits_count() {
+        let faults = faults(&[admitted(0), admitted(100), denied(200, 700)]);
+        assert_eq!((faults.needless, faults.short), (0, 1));
+        assert_eq!(faults.largest_shortfall, Some(ms(99)));
+    }
+
+    #[test]
+    fn traffic_is_the_same_each_time() {
+        assert_eq!(traffic(3), traffic(3));
+        assert!(traffic(3).len() > 100 && traffic(3).is_sorted(), "{:?}", traffic(3));
+    }
 }

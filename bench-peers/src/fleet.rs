@@ -1,134 +1,182 @@
-//! What a decision costs Redis if no process has a second request to share a call with.
+//! What a decision costs Redis: if no process has a second request to share a call with, if one has many, and on a
+//! Cluster.
 
 use std::io::stdin;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
+use test_support::{Cluster, Redis};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
-use tower_sliding_window::Quota;
+use tokio::task::JoinSet;
+use tower_sliding_window::store::RedisServers;
+use tower_sliding_window::{Limiter, Quota};
 
-use crate::cases::{connect, patient};
-use crate::process::{again, cpu};
-use crate::redis_server::RedisServer;
-use crate::setup::{LIMIT, WINDOW};
+use crate::peers::{LIMIT, MINUTE, Textbook, patient};
+use crate::programs::{cpu, redis_pid, start};
 use crate::table::Table;
-use crate::targets::{Goal, goals};
-use crate::textbook::Textbook;
 
 const PROCESSES: usize = 16;
 /// How many users each process has in a round.
 const USERS: usize = 500;
-const WARM_UP: usize = 50;
+/// How many checks one process has under way, and how many it makes with each.
+const TASKS: usize = 64;
+const EACH: usize = 500;
 
-/// What the processes check with.
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Limiter {
+/// What checks.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub(crate) enum Checks {
     Ours,
     Textbook,
 }
 
-/// Measures both limiters in turn, round after round.
-pub(crate) async fn run(rounds: usize) -> Result<Table> {
-    let mut fleets = [Fleet::start(Limiter::Ours).await?, Fleet::start(Limiter::Textbook).await?];
-    let mut costs = [const { [const { Vec::new() }; 2] }; 2];
-    for round in 0..=rounds {
-        eprintln!("fleet: round {round} of {rounds}");
-        for (fleet, [first, later]) in fleets.iter_mut().zip(&mut costs) {
-            let users = if round > 0 { USERS } else { WARM_UP };
-            let seen = [
-                fleet.check(round, users, 1).await?,
-                fleet.check(round, users, LIMIT as usize - 1).await?,
-            ];
-            // The first round warms up.
-            if round > 0 {
-                first.push(seen[0]);
-                later.push(seen[1]);
-            }
-        }
-    }
-    let [ours, textbook] = &costs;
-    let title = "A fleet: sixteen processes with one request under way each, 5/60s on one Redis";
-    Ok(goals(
-        title,
-        &[
-            Goal::ratio("new users: Redis CPU / textbook script", &ours[0], &textbook[0], 1.05),
-            Goal::ratio(
-                "their 2nd to 5th request: Redis CPU / textbook script",
-                &ours[1],
-                &textbook[1],
-                1.1,
-            ),
-        ],
-    ))
+/// A connection of it.
+#[derive(Clone)]
+enum Connected {
+    Ours(Limiter),
+    Textbook(Textbook),
 }
 
-/// The processes of one limiter, and their Redis server. All end when this value is dropped.
+impl Checks {
+    async fn connect(self, url: &str) -> Result<Connected> {
+        Ok(match self {
+            Self::Ours => Connected::ours(RedisServers::try_from(url)?).await?,
+            Self::Textbook => Connected::Textbook(Textbook::new(url, MINUTE).await?),
+        })
+    }
+}
+
+impl Connected {
+    async fn ours(servers: RedisServers) -> Result<Self> {
+        Ok(Self::Ours(Limiter::new(Quota::new(LIMIT, MINUTE), patient().connect(servers).await?)))
+    }
+
+    async fn admit(&self, user: &str) -> Result<bool> {
+        Ok(match self {
+            Self::Ours(limiter) => limiter.check(user).await?.is_admitted(),
+            Self::Textbook(textbook) => textbook.admit(user, LIMIT).await?,
+        })
+    }
+}
+
+/// Measures all in turn, round after round.
+pub(crate) async fn run(rounds: usize) -> Result<Table> {
+    let mut fleets = [Fleet::start(Checks::Ours).await?, Fleet::start(Checks::Textbook).await?];
+    let (redis, textbook_redis, cluster) =
+        (Redis::start().await, Redis::start().await, Cluster::start().await);
+    let ours = Checks::Ours.connect(&redis.url()).await?;
+    let textbook = Checks::Textbook.connect(&textbook_redis.url()).await?;
+    let on_cluster = Connected::ours(RedisServers::cluster(cluster.urls())?).await?;
+
+    let mut costs = [const { Vec::new() }; 7];
+    for round in 0..=rounds {
+        eprintln!("fleet: round {round} of {rounds}");
+        let mut seen = Vec::new();
+        for fleet in &mut fleets {
+            seen.push(fleet.check(round, 1).await?);
+            seen.push(fleet.check(round, LIMIT as usize - 1).await?);
+        }
+        let redis = std::slice::from_ref(&redis);
+        seen.push(check_at_once(&ours, redis, round).await?);
+        seen.push(check_at_once(&textbook, std::slice::from_ref(&textbook_redis), round).await?);
+        seen.push(check_at_once(&on_cluster, &cluster.nodes, round).await?);
+        // The first round warms up.
+        if round > 0 {
+            costs.iter_mut().zip(seen).for_each(|(costs, seen)| costs.push(seen));
+        }
+    }
+    let [new, later, new_textbook, later_textbook, one, one_textbook, busiest] = costs;
+    let mut table = Table::of_goals("A fleet, one process, and a Cluster");
+    table.goal("new users: Redis CPU / textbook script", new, new_textbook, 1.05);
+    let name = "their 2nd to 5th request: Redis CPU / textbook script";
+    table.goal(name, later, later_textbook, 1.1);
+    let name = "one process with 64 under way, new users: Redis CPU / textbook script";
+    table.goal(name, one.clone(), one_textbook, 0.65);
+    // Three servers should do 1.7 times the work of one.
+    let name = "the same on a Cluster of three: CPU of the busiest / one server";
+    table.goal(name, busiest, one, 0.59);
+    Ok(table)
+}
+
+/// Makes the checks of new users from many tasks. Returns the CPU time of the busiest server for a decision, in
+/// microseconds.
+async fn check_at_once(checks: &Connected, servers: &[Redis], round: usize) -> Result<f64> {
+    let mut before = Vec::new();
+    for server in servers {
+        let pid = redis_pid(server).await?;
+        before.push((pid, cpu(pid)?));
+    }
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let checks = checks.clone();
+        tasks.spawn(async move {
+            for user in 0..EACH {
+                ensure!(checks.admit(&format!("r{round}t{task:02}-{user:04}")).await?, "a denial");
+            }
+            Ok(())
+        });
+    }
+    tasks.join_all().await.into_iter().collect::<Result<()>>()?;
+    let mut busiest = Duration::ZERO;
+    for (pid, before) in before {
+        busiest = busiest.max(cpu(pid)? - before);
+    }
+    Ok(busiest.as_secs_f64() * 1e6 / (TASKS * EACH) as f64)
+}
+
+/// Processes with one request under way each, and their Redis server. All end when this value is dropped.
 struct Fleet {
     processes: Vec<(Child, Lines<BufReader<ChildStdout>>)>,
-    redis: RedisServer,
+    redis: Redis,
 }
 
 impl Fleet {
-    async fn start(limiter: Limiter) -> Result<Self> {
-        let redis = RedisServer::start().await?;
-        let name = limiter.to_possible_value().context("a hidden limiter")?;
-        let arguments =
-            ["probe-fleet", name.get_name(), "--redis", &redis.url()].map(str::to_owned);
+    async fn start(checks: Checks) -> Result<Self> {
+        let redis = Redis::start().await;
+        let name = checks.to_possible_value().context("it is not hidden")?;
+        let url = redis.url();
         let mut processes = Vec::new();
         for _ in 0..PROCESSES {
-            let mut process = again(&arguments)?;
+            let arguments = ["check", name.get_name(), "--redis", &url];
+            let mut process = start(&std::env::current_exe()?, &arguments)?;
             let output = process.stdout.take().context("no output")?;
             processes.push((process, BufReader::new(output).lines()));
         }
         Ok(Self { processes, redis })
     }
 
-    /// Has each process check its users so often, all processes at once. Returns the CPU time of Redis for
-    /// a decision, in microseconds.
-    async fn check(&mut self, round: usize, users: usize, passes: usize) -> Result<f64> {
-        let pid = self.redis.pid()?;
+    /// Has each process check its users so often, all processes at once. Returns the CPU time of Redis for a decision,
+    /// in microseconds.
+    async fn check(&mut self, round: usize, passes: usize) -> Result<f64> {
+        let pid = redis_pid(&self.redis).await?;
         let before = cpu(pid)?;
         for (index, (process, _)) in self.processes.iter_mut().enumerate() {
             let input = process.stdin.as_mut().context("no input")?;
-            input.write_all(format!("r{round}p{index:02} {users} {passes}\n").as_bytes()).await?;
+            input.write_all(format!("r{round}p{index:02} {passes}\n").as_bytes()).await?;
         }
         for (_, output) in &mut self.processes {
             let admitted = output.next_line().await?.context("a process has ended")?;
-            ensure!(admitted == (users * passes).to_string(), "{admitted} admitted");
+            ensure!(admitted == (USERS * passes).to_string(), "{admitted} admitted");
         }
-        let decisions = (PROCESSES * users * passes) as f64;
+        let decisions = (PROCESSES * USERS * passes) as f64;
         Ok((cpu(pid)? - before).as_secs_f64() * 1e6 / decisions)
     }
 }
 
-/// One process of a fleet. Each line of its input is what its users are called, how many they are, and how
-/// often each is checked. Prints how many checks were admitted. Ends with the input.
+/// One process of a fleet. Each line of its input is what its users are called and how often each is checked. Prints how
+/// many checks were admitted. Ends with the input.
 #[tokio::main(flavor = "current_thread")]
-pub(crate) async fn work(limiter: Limiter, redis: &str) -> Result<()> {
-    let quota = Quota::new(LIMIT, WINDOW);
-    let (ours, textbook) = match limiter {
-        Limiter::Ours => {
-            let store = patient().connect(redis).await?;
-            (Some(tower_sliding_window::Limiter::new(quota, store)), None)
-        }
-        Limiter::Textbook => (None, Some(Textbook::new(connect(redis).await?, WINDOW, false))),
-    };
+pub(crate) async fn work(checks: Checks, redis: &str) -> Result<()> {
+    let checks = checks.connect(redis).await?;
     // Nothing else is to run while it waits for a line.
     for line in stdin().lines() {
         let line = line?;
-        let mut words = line.split(' ');
-        let mut word = || words.next().context("a word is missing");
-        let (name, users, passes) = (word()?, word()?.parse()?, word()?.parse()?);
+        let (name, passes) = line.split_once(' ').context("a word is missing")?;
         let mut admitted = 0;
-        for _ in 0_usize..passes {
-            for user in 0_usize..users {
-                let user = format!("{name}-{user:04}");
-                admitted += usize::from(match (&ours, &textbook) {
-                    (Some(ours), _) => ours.check(user).await?.is_admitted(),
-                    (_, Some(textbook)) => textbook.admit(&user, LIMIT).await?,
-                    _ => false,
-                });
+        for _ in 0..passes.parse()? {
+            for user in 0..USERS {
+                admitted += usize::from(checks.admit(&format!("{name}-{user:04}")).await?);
             }
         }
         println!("{admitted}");

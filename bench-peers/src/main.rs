@@ -1,67 +1,169 @@
-//! Runs tower-sliding-window and its peers side by side, and prints what each costs.
+//! Measures the flash sale, and this crate beside its peers, and prints tables.
 
 mod bots;
-mod bursts;
-mod cases;
-mod cli;
 mod exactness;
 mod flagship;
 mod fleet;
-mod least;
 mod load;
-mod machine;
-mod measure;
-mod memory;
-#[cfg(feature = "observed")]
-mod observed;
 mod peers;
-mod problem;
-mod process;
 mod programs;
-mod redis_server;
-mod report;
-mod scripts;
-mod server;
-mod setup;
 mod table;
-mod targets;
-mod textbook;
-mod workloads;
 
-use anyhow::{Result, bail};
-use clap::Parser;
+use std::fs;
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
+use std::process::Command as Program;
+use std::thread::available_parallelism;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{Arguments, Command, Measurement, Probe};
+use crate::fleet::Checks;
+use crate::peers::Case;
+use crate::table::Table;
+
+/// Measures the flash sale, and this crate beside its peers, and prints tables.
+///
+/// Everything runs on this machine over loopback: oha sends requests to servers in processes of their own, which use
+/// redis-server processes of their own. All of them end with this program. Needs Linux, and `redis-server` and `oha`
+/// on PATH: `tests/install.sh redis-server oha` installs them.
+///
+/// Compare ratios within one run, not figures of two machines. Run it on a machine that does nothing else.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    /// How often the servers are started. The tables show medians.
+    #[arg(long, global = true, default_value = "3", value_name = "N")]
+    rounds: NonZeroUsize,
+    /// The requests of a burst in `flagship` and `peers`.
+    #[arg(long, global = true, default_value = "20000", value_name = "N")]
+    requests: NonZeroU64,
+    /// Also writes the tables into this page, in place of those below the same headings, and all single figures
+    /// into a file beside it that ends in `.tsv`.
+    #[arg(long, global = true, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+}
+
+#[derive(Clone, PartialEq, Subcommand)]
+enum Command {
+    /// Everything below. Takes about five minutes a round.
+    All,
+    /// The flash sale as its README starts it: what a denial, an admission and a sold order cost. Needs
+    /// `cargo build --release -p seckill` first.
+    Flagship,
+    /// What a decision costs Redis: sixteen processes with one request under way each, one process with many, and
+    /// a Cluster.
+    Fleet,
+    /// What a denial and an admission cost a server and Redis, for this crate, a textbook script and other crates.
+    Peers,
+    /// A few honest users among bots: their latency with and without the bots.
+    Bots,
+    /// What each limiter admits and denies wrongly under the same random traffic.
+    Exactness,
+    /// A server to measure: this program starts itself with it.
+    #[command(hide = true)]
+    Serve {
+        case: Case,
+        #[arg(long)]
+        redis: Option<String>,
+        #[arg(long)]
+        workers: usize,
+    },
+    /// A process of a fleet: this program starts itself with it.
+    #[command(hide = true)]
+    Check {
+        checks: Checks,
+        #[arg(long)]
+        redis: String,
+    },
+}
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    match arguments.command.clone() {
-        Some(Command::Probe(Probe::Serve { case, redis, workers })) => {
-            server::serve(case, redis.as_deref(), workers)
+    match &arguments.command {
+        Command::Serve { case, redis, workers } => {
+            return programs::serve(*case, redis.as_deref(), *workers);
         }
-        Some(Command::Probe(Probe::Memory { keeper, admissions })) => {
-            println!("{}", serde_json::to_string(&memory::measure(keeper, admissions)?)?);
-            Ok(())
-        }
-        Some(Command::Probe(Probe::Fleet { limiter, redis })) => fleet::work(limiter, &redis),
-        Some(Command::Measure(measurement)) => run(&arguments, measurement),
-        None => run(&arguments, Measurement::All),
+        Command::Check { checks, redis } => return fleet::work(*checks, redis),
+        _ => {}
     }
-}
-
-/// Measures until it is done or a signal stops it. Both ways, all processes that it started end.
-fn run(arguments: &Arguments, measurement: Measurement) -> Result<()> {
+    for program in ["redis-server", "oha"] {
+        version(program).with_context(|| {
+            format!("can't run {program}: `tests/install.sh {program}` installs it")
+        })?;
+    }
+    // However it ends, all processes that it has started end too.
     Runtime::new()?.block_on(async {
         let mut terminated = signal(SignalKind::terminate())?;
         tokio::select! {
-            report = report::run(arguments, measurement) => {
-                print!("{}", report?);
-                Ok(())
-            }
+            done = measure(&arguments) => done,
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
             _ = terminated.recv() => bail!("terminated"),
         }
     })
+}
+
+async fn measure(arguments: &Arguments) -> Result<()> {
+    let (rounds, requests) = (arguments.rounds.get(), arguments.requests.get());
+    let page = &Page::new(arguments)?;
+    let wants = |one| arguments.command == one || arguments.command == Command::All;
+    if wants(Command::Flagship) {
+        page.write(flagship::run(rounds, requests)).await?;
+    }
+    if wants(Command::Fleet) {
+        page.write(fleet::run(rounds)).await?;
+    }
+    if wants(Command::Peers) {
+        page.write(peers::run(rounds, requests)).await?;
+    }
+    if wants(Command::Bots) {
+        page.write(bots::run(rounds)).await?;
+    }
+    if wants(Command::Exactness) {
+        page.write(exactness::run()).await?;
+    }
+    Ok(())
+}
+
+/// Where tables are written to, and what was measured on which machine.
+struct Page {
+    file: Option<PathBuf>,
+    measured: String,
+}
+
+impl Page {
+    fn new(arguments: &Arguments) -> Result<Self> {
+        let program = Program::new("git").args(["describe", "--always", "--dirty"]).output()?;
+        let processors = fs::read_to_string("/proc/cpuinfo")?;
+        let processor = processors.lines().find_map(|it| it.strip_prefix("model name\t: "));
+        let redis = version("redis-server")?.replace(" server v=", " ");
+        let measured = format!(
+            "Measured at `{}` on {} cores of {}, {}, rounds {}",
+            String::from_utf8_lossy(&program.stdout).trim(),
+            available_parallelism()?,
+            processor.unwrap_or("an unknown processor"),
+            redis.split(" sha=").next().unwrap_or_default(),
+            arguments.rounds,
+        );
+        Ok(Self { file: arguments.markdown.clone(), measured })
+    }
+
+    /// Measures a table, prints it, and writes it into the file.
+    async fn write(&self, run: impl Future<Output = Result<Table>>) -> Result<()> {
+        let load = fs::read_to_string("/proc/loadavg")?;
+        let load = load.split_whitespace().next().unwrap_or_default();
+        let table = run.await?;
+        let caption = format!("{}, load average before {load}.", self.measured);
+        println!("\n## {}\n\n{caption}\n\n{table}", table.title);
+        self.file.as_ref().map_or(Ok(()), |file| table.write_into(file, &caption))
+    }
+}
+
+fn version(program: &str) -> Result<String> {
+    let output = Program::new(program).arg("--version").output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

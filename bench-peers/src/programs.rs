@@ -1,56 +1,131 @@
-//! [`Program`]: a `redis-server` to measure with.
+//! The programs that are measured: servers and Redis, each in a process of its own.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::str::FromStr;
+use std::fs;
+use std::io::{Read, stdin};
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use axum::serve::ListenerExt;
+use redis::InfoDict;
+use test_support::Redis;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
 
-/// A server program and its name in the tables.
-#[derive(Clone)]
-pub(crate) struct Program {
-    pub(crate) name: String,
-    pub(crate) path: PathBuf,
-}
+use crate::peers::{Case, MINUTE};
 
-impl Program {
-    /// Returns the `redis-server` on `PATH`, named as it names itself, such as `Redis 7.0.15`.
-    pub(crate) fn of_system() -> Result<Self> {
-        let path = PathBuf::from("redis-server");
-        let version = Command::new(&path).arg("--version").output();
-        let version = version.context("can't start redis-server: is it installed?")?;
-        let version = String::from_utf8_lossy(&version.stdout).into_owned();
-        let mut words = version.split_whitespace();
-        let kind = words.next().unwrap_or("Redis");
-        let number = words.find_map(|word| word.strip_prefix("v=")).unwrap_or("?");
-        Ok(Self { name: format!("{kind} {number}"), path })
+/// Returns the CPU time of all threads of a process so far, in user and kernel mode.
+///
+/// `/proc/PID/stat` has it in steps of 10 ms, which is a twentieth of a burst.
+pub(crate) fn cpu(pid: u32) -> Result<Duration> {
+    let mut nanoseconds = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let times = fs::read_to_string(thread?.path().join("schedstat"))?;
+        let running = times.split_whitespace().next().context("nothing in schedstat")?;
+        nanoseconds += running.parse::<u64>()?;
     }
+    Ok(Duration::from_nanos(nanoseconds))
 }
 
-impl FromStr for Program {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let Some((name, path)) = text.split_once('=') else {
-            bail!("`{text}` has no `=`: write NAME=PATH, as in valkey-9.1=servers/valkey-9.1");
-        };
-        ensure!(!name.is_empty(), "`{text}` has no name before the `=`");
-        let path = Path::new(path);
-        let path = if path.is_dir() { path.join("redis-server") } else { path.to_owned() };
-        ensure!(path.is_file(), "there is no redis-server at {}", path.display());
-        Ok(Self { name: name.to_owned(), path })
-    }
+/// Starts a program whose input and output are pipes. It ends when its handle is dropped.
+pub(crate) fn start(program: &Path, arguments: &[&str]) -> Result<Child> {
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("can't start {}", program.display()))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Returns the id of a Redis server's process.
+pub(crate) async fn redis_pid(redis: &Redis) -> Result<u32> {
+    let info: InfoDict = redis.run(&["INFO", "server"]).await;
+    info.get("process_id").context("no process_id")
+}
 
-    #[test]
-    fn server_needs_a_name_and_a_program() {
-        for (text, part) in [("redis", "no `=`"), ("=/x", "no name"), ("a=/none", "/none")] {
-            let error = text.parse::<Program>().err().map(|error| error.to_string());
-            assert!(error.as_deref().is_some_and(|it| it.contains(part)), "{text}: {error:?}");
+/// Returns how many commands clients sent to Redis since `CONFIG RESETSTAT`. If they call scripts, only these calls
+/// count, and not the commands inside the scripts.
+pub(crate) async fn redis_calls(redis: &Redis) -> Result<u64> {
+    let info: String = redis.run(&["INFO", "commandstats"]).await;
+    let (mut scripts, mut others) = (0, 0);
+    for line in info.lines().filter_map(|line| line.strip_prefix("cmdstat_")) {
+        let (name, calls) = line.split_once(":calls=").context("no calls")?;
+        let calls: u64 = calls.split(',').next().unwrap_or_default().parse()?;
+        if name.starts_with("eval") {
+            scripts += calls;
+        } else if name != "info" && !name.starts_with("config") {
+            others += calls;
         }
     }
+    Ok(if scripts > 0 { scripts } else { others })
+}
+
+/// A server, and its Redis server if it needs one. Both end when this value is dropped.
+pub(crate) struct Server {
+    process: Child,
+    pub(crate) url: String,
+    pub(crate) redis: Option<Redis>,
+}
+
+impl Server {
+    /// Starts a case in a process of this program.
+    pub(crate) async fn of_case(case: Case, workers: usize) -> Result<Self> {
+        let redis = if case.needs_redis() { Some(Redis::start().await) } else { None };
+        let (name, workers) = (case.name(), workers.to_string());
+        let mut arguments = vec!["serve", &name, "--workers", &workers];
+        let url = redis.as_ref().map(Redis::url);
+        arguments.extend(url.iter().flat_map(|url| ["--redis", url]));
+        Self::start(&std::env::current_exe()?, &arguments, redis).await
+    }
+
+    /// Starts the flash sale, on a Redis server.
+    pub(crate) async fn of_seckill(arguments: &[&str]) -> Result<Self> {
+        let program = std::env::current_exe()?.with_file_name("seckill");
+        let hint = "run `cargo build --release -p seckill` with the same target directory";
+        ensure!(program.is_file(), "there is no {}: {hint}", program.display());
+        let redis = Redis::start().await;
+        let url = redis.url();
+        let all = [&["--listen", "127.0.0.1:0", "--redis", &*url], arguments].concat();
+        Self::start(&program, &all, Some(redis)).await
+    }
+
+    async fn start(program: &Path, arguments: &[&str], redis: Option<Redis>) -> Result<Self> {
+        let mut process = start(program, arguments)?;
+        let output = process.stdout.take().context("no output")?;
+        let line = BufReader::new(output).lines().next_line().await?.unwrap_or_default();
+        let url = line.strip_prefix("listening on ");
+        let url = url.with_context(|| format!("{arguments:?} does not start"))?.to_owned();
+        Ok(Self { process, url, redis })
+    }
+
+    pub(crate) fn pid(&self) -> Result<u32> {
+        self.process.id().context("the server has ended")
+    }
+}
+
+/// Serves a case until the process that started this one ends.
+pub(crate) fn serve(case: Case, redis: Option<&str>, workers: usize) -> Result<()> {
+    thread::spawn(|| {
+        // Nothing is ever written: this returns when the other process closes the pipe or dies.
+        let _ = stdin().read(&mut [0]);
+        std::process::exit(0);
+    });
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
+    runtime.block_on(async {
+        let router = case.router(redis, MINUTE).await?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        println!("listening on http://{}", listener.local_addr()?);
+        let listener = listener.tap_io(|stream| {
+            let _ = stream.set_nodelay(true);
+        });
+        // A worker accepts the connections, so that there are no other threads.
+        tokio::spawn(async move { axum::serve(listener, router).await }).await??;
+        Ok(())
+    })
 }

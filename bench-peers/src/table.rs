@@ -1,90 +1,169 @@
-//! [`Table`]: rows and columns, as Markdown that is readable in a terminal too.
+//! [`Table`]: single figures, printed as a Markdown table of their medians.
 
-use std::fmt;
+use std::fmt::{self, Write};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
 
-/// A table with a title. The first column is text, the others are figures.
+use anyhow::{Context, Result};
+
+/// A table with a heading. Each cell has the figures of all rounds, or none where there is nothing to measure.
 pub(crate) struct Table {
-    title: String,
-    rows: Vec<Vec<String>>,
+    pub(crate) title: &'static str,
+    columns: &'static [&'static str],
+    rows: Vec<(String, Vec<Vec<f64>>)>,
 }
 
 impl Table {
-    pub(crate) fn new(title: impl Into<String>, header: &[&str]) -> Self {
-        let header = header.iter().map(ToString::to_string).collect();
-        Self { title: title.into(), rows: vec![header] }
+    pub(crate) fn new(title: &'static str, columns: &'static [&'static str]) -> Self {
+        Self { title, columns, rows: Vec::new() }
     }
 
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+    /// A table of figures that have a goal.
+    pub(crate) fn of_goals(title: &'static str) -> Self {
+        Self::new(title, &["µs", "of µs", "measured", "at most"])
+    }
+
+    pub(crate) fn row(&mut self, name: impl Into<String>, cells: impl Into<Vec<Vec<f64>>>) {
+        self.rows.push((name.into(), cells.into()));
+    }
+
+    /// Adds a ratio that should not be above a goal.
+    pub(crate) fn goal(&mut self, name: &str, of: Vec<f64>, base: Vec<f64>, at_most: f64) {
+        let ratios = ratios(&of, &base);
+        self.row(name, [of, base, ratios, vec![at_most]]);
+    }
+
+    /// Replaces the table below the heading of this one in a page, and its figures in the file beside it. What is
+    /// not there yet is added at the end.
+    pub(crate) fn write_into(&self, page: &Path, caption: &str) -> Result<()> {
+        let text = read(page)?;
+        let heading = format!("## {}\n", self.title);
+        let (before, after) = match text.split_once(&heading) {
+            Some((before, section)) => {
+                let hint = || format!("{}: no table below {heading:?}", page.display());
+                let start = section.find("\n|").with_context(hint)? + 1;
+                let end = section[start..].find("\n\n").map_or(section.len(), |it| start + it + 1);
+                (before, &section[end..])
+            }
+            None => (&*text, ""),
+        };
+        fs::write(page, format!("{before}{heading}\n{caption}\n\n{self}{after}"))?;
+
+        let file = page.with_extension("tsv");
+        let old = read(&file)?;
+        let of_this = format!("{}\t", self.title);
+        let mut lines: Vec<String> =
+            old.lines().filter(|line| !line.starts_with(&of_this)).map(str::to_owned).collect();
+        for (name, cells) in &self.rows {
+            for (column, cell) in self.columns.iter().zip(cells).filter(|it| !it.1.is_empty()) {
+                let figures = cell.iter().map(|it| ((it * 1e4).round() / 1e4).to_string());
+                let figures: Vec<String> = figures.collect();
+                lines.push(format!("{of_this}{name}\t{column}\t{}", figures.join(" ")));
+            }
+        }
+        fs::write(&file, lines.join("\n") + "\n")?;
+        Ok(())
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let columns = self.rows[0].len();
-        let width = |column: usize| {
-            self.rows
-                .iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
-        };
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-        writeln!(f, "\n### {}\n", self.title)?;
-        for (index, row) in self.rows.iter().enumerate() {
-            for (column, width) in widths.iter().enumerate() {
-                let cell = row.get(column).map_or("", String::as_str);
-                match column {
-                    0 => write!(f, "| {cell:<width$} ")?,
-                    _ => write!(f, "| {cell:>width$} ")?,
-                }
+        let mut lines = vec![vec![String::new()]];
+        lines[0].extend(self.columns.iter().map(ToString::to_string));
+        for (name, cells) in &self.rows {
+            let medians = cells.iter().map(|cell| number(median(cell)));
+            lines.push(std::iter::once(name.clone()).chain(medians).collect());
+        }
+        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
+        let widths: Vec<usize> = (0..=self.columns.len()).filter_map(width).collect();
+        let dashes: Vec<String> = widths[1..].iter().map(|width| "-".repeat(width + 1)).collect();
+        for (index, line) in lines.iter().enumerate() {
+            write!(f, "| {:1$} |", line[0], widths[0])?;
+            for (cell, width) in line.iter().zip(&widths).skip(1) {
+                write!(f, " {cell:>width$} |")?;
             }
-            writeln!(f, "|")?;
+            writeln!(f)?;
             if index == 0 {
-                for (column, width) in widths.iter().enumerate() {
-                    let dashes = "-".repeat(width + 1);
-                    write!(f, "|{}", if column == 0 { dashes + "-" } else { dashes + ":" })?;
-                }
-                writeln!(f, "|")?;
+                writeln!(f, "|{}|{}:|", "-".repeat(widths[0] + 2), dashes.join(":|"))?;
             }
         }
         Ok(())
     }
 }
 
-/// Formats a figure with three significant digits or more.
-pub(crate) fn number(value: f64) -> String {
-    match value.abs() {
-        _ if !value.is_finite() => "-".to_owned(),
-        v if v >= 1000.0 => {
-            let digits = format!("{value:.0}");
-            let mut grouped = String::new();
-            for (index, digit) in digits.chars().enumerate() {
-                if index > 0 && (digits.len() - index).is_multiple_of(3) {
-                    grouped.push(',');
-                }
-                grouped.push(digit);
-            }
-            grouped
-        }
-        v if v >= 100.0 => format!("{value:.0}"),
-        v if v >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
+fn read(file: &Path) -> Result<String> {
+    match fs::read_to_string(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+        text => text.with_context(|| format!("can't read {}", file.display())),
     }
 }
 
-/// A ratio, or a dash where there is nothing to compare with.
-pub(crate) fn ratio(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
+/// Formats a whole number as it is, and another with three significant digits or more.
+fn number(value: f64) -> String {
+    let decimals = match value.abs() {
+        _ if !value.is_finite() => return "-".to_owned(),
+        it if it.fract() == 0.0 || it >= 100.0 => 0,
+        it if it >= 10.0 => 1,
+        _ => 2,
+    };
+    let text = format!("{value:.decimals$}");
+    let whole = text.find('.').unwrap_or(text.len());
+    let mut grouped = String::new();
+    for (index, digit) in text.chars().enumerate() {
+        if index > 0 && index < whole && (whole - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        let _ = grouped.write_char(digit);
+    }
+    grouped
 }
 
-/// Returns the median.
-pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = values.into_iter().collect();
+/// Returns the ratio of each round.
+pub(crate) fn ratios(of: &[f64], base: &[f64]) -> Vec<f64> {
+    of.iter().zip(base).map(|(of, base)| of / base).collect()
+}
+
+/// Returns the median, or no number if there are none.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {
         0 => f64::NAN,
         n if n % 2 == 1 => sorted[n / 2],
-        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+        n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        let all = [0.0, 0.018, 1.0, 1.409, 22.04, 233.4, 49_500.4, 1_200_000.0, f64::NAN];
+        let texts = ["0", "0.02", "1", "1.41", "22.0", "233", "49,500", "1,200,000", "-"];
+        assert_eq!(all.map(number), texts);
+    }
+
+    #[test]
+    fn a_new_table_takes_the_place_of_the_old_one() {
+        let page = std::env::temp_dir().join(format!("bench-peers-{}.md", std::process::id()));
+        let others =
+            "# Page\n\n## First\n\nOld.\n\n| a |\n|---|\n| b |\n\nProse.\n\n## Other\n\n| c |\n";
+        fs::write(&page, others).unwrap();
+        let mut table = Table::new("First", &["µs"]);
+        for figure in [1.5, 2.5] {
+            table.rows.clear();
+            table.row("ours", [vec![figure, figure]]);
+            table.write_into(&page, "New.").unwrap();
+        }
+        let expected = "# Page\n\n## First\n\nNew.\n\n|      |   µs |\n|------|-----:|\n| ours | 2.50 |\n\n\
+                        Prose.\n\n## Other\n\n| c |\n";
+        assert_eq!(fs::read_to_string(&page).unwrap(), expected);
+        let figures = page.with_extension("tsv");
+        assert_eq!(fs::read_to_string(&figures).unwrap(), "First\tours\tµs\t2.5 2.5\n");
+        fs::remove_file(page).unwrap();
+        fs::remove_file(figures).unwrap();
     }
 }
