@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{PolicyError, PolicyHandle};
-use crate::store::{Ban, BanCursor, BanPage, Store};
+use crate::store::{Ban, BanCursor, BanPage, Store, StoreFuture};
 use crate::window::LogId;
 
 const LIST_PAGE: usize = 1_000;
@@ -140,12 +140,45 @@ impl Bans {
         duration: Duration,
         reason: &str,
     ) -> Result<Ban, StoreError> {
+        self.impose_by(key.into(), duration, |store, log, duration| {
+            store.impose(log, duration, reason)
+        })
+        .await
+    }
+
+    /// Bans a key as [`Bans::impose`] does, but not while a ban stands that was imposed for as long or for
+    /// longer.
+    ///
+    /// Of several calls with one `duration`, at the same time or one after the other, one imposes the ban: the
+    /// one whose [`Ban::is_new`] is true. A ban by strikes counts as one of no length.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Bans::impose`].
+    pub async fn impose_if_longer(
+        &self,
+        key: impl Into<Key>,
+        duration: Duration,
+        reason: &str,
+    ) -> Result<Ban, StoreError> {
+        self.impose_by(key.into(), duration, |store, log, duration| {
+            store.impose_if_longer(log, duration, reason)
+        })
+        .await
+    }
+
+    async fn impose_by(
+        &self,
+        key: Key,
+        duration: Duration,
+        impose: impl FnOnce(&dyn Store, &LogId, Duration) -> StoreFuture<Ban>,
+    ) -> Result<Ban, StoreError> {
         let log = self.log(key);
         if log.policy.get_penalty().is_none() {
             return Err(StoreError::Unsupported { what: NOT_ENFORCED });
         }
         let duration = duration.min(crate::policy::LONGEST_BAN);
-        let ban = self.store.impose(&log, duration, reason).await?;
+        let ban = impose(&*self.store, &log, duration).await?;
         if ban.is_new {
             let policy = log.policy.name().to_owned();
             self.emit(|| BanEvent::Imposed { policy, key: log.key, ban: ban.clone() });

@@ -166,6 +166,17 @@ pub trait Store: Send + Sync + 'static {
         no_bans()
     }
 
+    /// Bans a log's key for `duration`, unless its present ban lasts longer or was imposed for as long. Returns
+    /// the ban that is in effect afterwards.
+    fn impose_if_longer(
+        &self,
+        _log: &LogId,
+        _duration: Duration,
+        _reason: &str,
+    ) -> StoreFuture<Ban> {
+        no_bans()
+    }
+
     /// Deletes the ban, the strikes and the level of a log's key. Returns whether there were any.
     fn lift(&self, _log: &LogId) -> StoreFuture<bool> {
         no_bans()
@@ -215,6 +226,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
         (**self).impose(log, duration, reason)
+    }
+
+    fn impose_if_longer(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
+        (**self).impose_if_longer(log, duration, reason)
     }
 
     fn lift(&self, log: &LogId) -> StoreFuture<bool> {

@@ -3,7 +3,8 @@
   Does not impose a ban that was lifted after it was seen.
 
   Keys:
-    KEYS[1] record (HASH): the ban record: until, level, reason, episode_until
+    KEYS[1] record (HASH): the ban record: until, level, reason, episode_until, length (of a ban that this
+      script has imposed)
     KEYS[2] mark (string): when the key's ban was last lifted, as lift.lua leaves it
 
   Arguments:
@@ -15,10 +16,12 @@
       unknown
     ARGV[5] seen_us (microseconds): how long ago it was imposed elsewhere, if seen_at_us is 0; 0 for
       a ban that is imposed now
+    ARGV[6] only_longer (0 or 1): 1 to impose no ban while one stands that was imposed for as long
 
   Reply:
     REPLY[1] wait_us (microseconds): how long the ban that stands still lasts; 0 if there is none
-    REPLY[2] outcome (1, 0 or -1): 1 if the ban was imposed, -1 if it was lifted since, 0 otherwise
+    REPLY[2] outcome (2, 1, 0 or -1): 1 if the ban was imposed, 2 if it was and made another one longer, -1
+      if it was lifted since, 0 otherwise
     REPLY[3] reason (bytes): the reason of the ban that stands; empty if there is none
     REPLY[4] now_us (microseconds of the Unix epoch): the timestamp of the reply
 
@@ -28,10 +31,11 @@
 local call, record, mark = redis.call, KEYS[1], KEYS[2]
 local duration_us, reason, decay_us = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local seen_at_us, seen_us = tonumber(ARGV[4]), tonumber(ARGV[5])
+local only_longer = ARGV[6] == '1'
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
-local known = call('HMGET', record, 'until', 'level', 'reason')
+local known = call('HMGET', record, 'until', 'level', 'reason', 'length')
 local until_us, level = tonumber(known[1] or 0), tonumber(known[2] or 0)
 local known_reason = known[3] or ''
 
@@ -43,19 +47,21 @@ if seen_at_us > 0 and tonumber(call('GET', mark) or -1) >= seen_at_us then
   duration_us, lifted = 0, -1
 end
 local wanted_us = now_us + duration_us
-if duration_us > 0 and wanted_us > until_us then
+local stands = until_us > now_us
+local is_covered = only_longer and stands and duration_us <= tonumber(known[4] or 0)
+if duration_us > 0 and wanted_us > until_us and not is_covered then
   if decay_us > 0 and now_us > until_us then
     -- The level falls with the time since the last ban. Store that before `until` changes.
     level = math.max(0, level - math.floor((now_us - until_us) / decay_us))
   end
-  call('HSET', record, 'until', wanted_us, 'level', level, 'reason', reason)
+  call('HSET', record, 'until', wanted_us, 'level', level, 'reason', reason, 'length', duration_us)
   local ttl_ms = math.ceil((duration_us + level * decay_us) / 1000) + 1000
   if call('PTTL', record) < ttl_ms then
     call('PEXPIRE', record, ttl_ms)
   end
-  return { duration_us, 1, reason, now_us }
+  return { duration_us, stands and 2 or 1, reason, now_us }
 end
-if until_us <= now_us then
+if not stands then
   return { 0, lifted, '', now_us }
 end
 return { until_us - now_us, lifted, known_reason, now_us }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use crate::key::Key;
 
 /// A ban in effect.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ban {
     pub(crate) remaining: Duration,
     pub(crate) reason: String,
     pub(crate) is_new: bool,
+    pub(crate) lengthens: bool,
 }
 
 impl Ban {
@@ -26,6 +27,12 @@ impl Ban {
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.is_new
+    }
+
+    /// Returns whether that call has made a ban longer.
+    #[must_use]
+    pub fn lengthens(&self) -> bool {
+        self.lengthens
     }
 
     /// Returns the reason: `strikes`, or the reason passed to [`Bans::impose`](crate::Bans::impose).

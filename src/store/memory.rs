@@ -282,7 +282,11 @@ impl Store for MemoryStore {
     }
 
     fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
-        StoreFuture::ready(self.impose_ban(log, duration, reason))
+        StoreFuture::ready(self.impose_ban(log, duration, reason, false))
+    }
+
+    fn impose_if_longer(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
+        StoreFuture::ready(self.impose_ban(log, duration, reason, true))
     }
 
     fn lift(&self, log: &LogId) -> StoreFuture<bool> {

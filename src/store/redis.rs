@@ -511,7 +511,12 @@ impl Store for RedisStore {
 
     fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
         let (this, log, reason) = (self.clone(), log.clone(), reason.to_owned());
-        StoreFuture::later(async move { this.0.impose(&log, duration, &reason).await })
+        StoreFuture::later(async move { this.0.impose(&log, duration, &reason, false).await })
+    }
+
+    fn impose_if_longer(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
+        let (this, log, reason) = (self.clone(), log.clone(), reason.to_owned());
+        StoreFuture::later(async move { this.0.impose(&log, duration, &reason, true).await })
     }
 
     fn lift(&self, log: &LogId) -> StoreFuture<bool> {

@@ -16,6 +16,8 @@ pub(crate) struct BanRecord {
     /// the penalty's levels.
     pub(crate) level: u64,
     pub(crate) reason: String,
+    /// How long the latest ban was when it was imposed by hand. 0 for one by strikes.
+    length_us: u64,
     /// When this process imposed the ban or last saw it in another store.
     pub(crate) last_seen_us: u64,
     /// The other store's timestamp when this process last saw the ban there.
@@ -118,12 +120,12 @@ impl BanRecord {
         let index = (level as usize).min(ban_lengths_us.len().saturating_sub(1));
         self.until_us = now_us + ban_lengths_us.get(index).copied().unwrap_or(0);
         self.level = (level + 1).min(ban_lengths_us.len() as u64);
-        self.reason = STRIKES_REASON.to_owned();
+        (self.reason, self.length_us) = (STRIKES_REASON.to_owned(), 0);
         Strike::Banned
     }
 
-    /// Imposes a ban, unless the present ban ends at the same time or later. Returns whether the
-    /// ban was imposed.
+    /// Imposes a ban, unless the present ban ends at the same time or later, or, if `only_longer` is set, was
+    /// imposed for as long. Returns whether the ban was imposed.
     ///
     /// The key's level does not rise. The levels that it has come down since its last ban stay lost.
     pub(crate) fn impose(
@@ -132,14 +134,16 @@ impl BanRecord {
         length_us: u64,
         reason: &str,
         penalty: Option<&Penalty>,
+        only_longer: bool,
     ) -> bool {
         (self.last_seen_us, self.store_timestamp_us) = (now_us, None);
         let until_us = now_us.saturating_add(length_us);
-        if length_us == 0 || until_us <= self.until_us {
+        let is_covered = only_longer && self.until_us > now_us && length_us <= self.length_us;
+        if length_us == 0 || until_us <= self.until_us || is_covered {
             return false;
         }
         self.level = penalty.map_or(self.level, |penalty| self.level_at(now_us, penalty));
-        (self.until_us, self.reason) = (until_us, reason.to_owned());
+        (self.until_us, self.reason, self.length_us) = (until_us, reason.to_owned(), length_us);
         true
     }
 
@@ -237,9 +241,9 @@ mod tests {
     fn manual_ban_keeps_decayed_level() {
         let day = 24 * 60 * MINUTE;
         let mut record = BanRecord { level: 3, until_us: MINUTE, ..BanRecord::default() };
-        assert!(record.impose(MINUTE + 2 * day, MINUTE, "manual", Some(&penalty())));
+        assert!(record.impose(MINUTE + 2 * day, MINUTE, "manual", Some(&penalty()), false));
         assert_eq!(record.level, 1, "two days without a ban are two levels down");
-        assert!(!record.impose(MINUTE + 2 * day, MINUTE - 1, "shorter", Some(&penalty())));
+        assert!(!record.impose(MINUTE + 2 * day, MINUTE - 1, "shorter", Some(&penalty()), false));
         assert_eq!(record.reason, "manual");
     }
 

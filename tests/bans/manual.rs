@@ -23,6 +23,7 @@ test_support::on_every_store!(
     new_quotas_lift_no_ban,
     reading_a_ban_keeps_its_strikes,
     ban_without_a_penalty_keeps_the_level,
+    ban_if_longer_is_imposed_once,
     ban_that_would_not_be_enforced_is_an_error,
 );
 
@@ -177,6 +178,26 @@ async fn ban_without_a_penalty_keeps_the_level(store: impl Store + Clone) {
     let _ = store.impose(&log, three_seconds, "by hand").await.unwrap();
     sleep(Duration::from_millis(3_050)).await;
     assert_eq!(provoke(&limiter).await, Duration::from_secs(3), "the next level");
+}
+
+async fn ban_if_longer_is_imposed_once(store: impl Store + Clone) {
+    let bans = Bans::new(policy(), store);
+    let minute = Duration::from_secs(60);
+    let seen = async |length, reason: &str| {
+        let ban = bans.impose_if_longer("mallory", length, reason).await.unwrap();
+        (ban.is_new(), ban.lengthens(), ban.reason().to_owned())
+    };
+    assert_eq!(seen(minute, "first").await, (true, false, "first".to_owned()));
+    sleep(Duration::from_millis(5)).await;
+    // It would end later, but is not longer.
+    assert_eq!(seen(minute, "second").await, (false, false, "first".to_owned()));
+    assert_eq!(seen(minute / 2, "shorter").await, (false, false, "first".to_owned()));
+    assert_eq!(seen(2 * minute, "longer").await, (true, true, "longer".to_owned()));
+    bans.lift("mallory").await.unwrap();
+    assert_eq!(seen(minute, "after").await, (true, false, "after".to_owned()));
+    sleep(Duration::from_millis(5)).await;
+    let later = bans.impose("mallory", minute, "by hand").await.unwrap();
+    assert!(later.is_new() && later.lengthens(), "any that ends later");
 }
 
 async fn ban_that_would_not_be_enforced_is_an_error(store: impl Store + Clone) {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tower_sliding_window::{Ban, Key};
+use uuid::Uuid;
 
 use crate::fingerprint::Fingerprint;
 use crate::rule::{Counted, Rule, span};
@@ -93,7 +94,10 @@ pub struct Mute {
 
 impl Mute {
     pub(crate) fn of(ban: &Ban) -> Self {
-        Self { reason: ban.reason().to_owned(), remaining: ban.remaining() }
+        // Without the identity of the message.
+        let reason = ban.reason();
+        let reason = reason.rsplit_once(" by ").map_or(reason, |(reason, _)| reason).to_owned();
+        Self { reason, remaining: ban.remaining() }
     }
 
     /// Returns why the sender is muted: the rule and what triggered it, such as
@@ -128,15 +132,17 @@ pub struct MuteEvent {
     pub lengthened: bool,
 }
 
-/// Returns the reason of a mute by a rule.
-pub(crate) fn reason(rule: Rule, count: u32, percent: u8) -> String {
+/// Returns the reason of a mute by a rule, with the identity of the message that triggered it.
+pub(crate) fn reason(rule: Rule, count: u32, percent: u8, id: Uuid) -> String {
     let window = span(rule.window());
     match rule.counted() {
-        Counted::Events => format!("{rule}: {count} messages within {window}"),
-        Counted::DistinctPeers => format!("{rule}: {count} private-chat peers within {window}"),
-        Counted::Campaign => format!("{rule}: {count} senders of one text within {window}"),
+        Counted::Events => format!("{rule}: {count} messages within {window} by {id}"),
+        Counted::DistinctPeers => {
+            format!("{rule}: {count} private-chat peers within {window} by {id}")
+        }
+        Counted::Campaign => format!("{rule}: {count} senders of one text within {window} by {id}"),
         Counted::Similar { .. } => {
-            format!("{rule}: {count} messages within {window} at {percent}% similarity")
+            format!("{rule}: {count} messages within {window} at {percent}% similarity by {id}")
         }
     }
 }

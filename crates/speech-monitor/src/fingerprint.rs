@@ -174,12 +174,12 @@ impl Fingerprint {
 
     /// Returns the key under which the senders of this text are counted.
     ///
-    /// Most texts that differ in a tenth have the same four lowest hashes of pieces.
+    /// Most texts that differ in a tenth have the same four lowest hashes of pieces. Texts with other numbers
+    /// are other texts.
     pub(crate) fn campaign(&self) -> Key {
-        let pieces = self.hashes().filter(|hash| hash & 3 == Kind::Piece as u32);
-        let pieces = pieces.take(4).flat_map(u32::to_le_bytes);
-        // These bytes are not UTF-8, so no name of a user is such a key.
-        Key::from([0xff, 0xfe].into_iter().chain(pieces).collect::<Vec<u8>>().as_slice())
+        let of = |kind: Kind| self.hashes().filter(move |hash| hash & 3 == kind as u32);
+        let parts = of(Kind::Piece).take(4).chain(of(Kind::Number).take(8));
+        Key::from(parts.flat_map(u32::to_le_bytes).collect::<Vec<u8>>().as_slice())
     }
 
     fn header(&self) -> u16 {

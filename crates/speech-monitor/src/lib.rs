@@ -56,7 +56,8 @@
 //! # Campaigns
 //!
 //! The rule `campaign 20/10m mute 1h` is about all senders: the twentieth sender of one text within ten
-//! minutes is muted, and each one after it. Most texts that differ in a tenth are one text. Texts of
+//! minutes is muted, and each one after it. Most texts that differ in a tenth are one text, but not those with
+//! other numbers. Texts of
 //! fewer than 30 letters do not count, unless the rule sets another [length](Rule::min_length).
 //! [`Rule::recommended`] has no such rule, because honest people share texts too.
 //!
@@ -67,8 +68,8 @@
 //! - It begins at the message that triggered the rule, and ends by itself.
 //! - **A mute can become longer, never shorter.** If one message triggers several rules, the one with
 //!   the longest mute counts.
-//! - Messages of a muted sender are still recorded and checked. A rule whose mute would end later than
-//!   the one that stands lengthens it, but each rule only once.
+//! - Messages of a muted sender are still recorded and checked. A rule whose mute is longer than the one that
+//!   stands lengthens it. So each rule lengthens a mute at most once.
 //! - Messages within the rules' windows still count after a mute has ended. A sender that has never
 //!   stopped is muted again at once.
 //! - With [`SpeechMonitor::first_mutes`] the first mute of a sender is shorter, and the next ones grow to
@@ -91,21 +92,21 @@
 //! those that trigger a rule sees all of them.
 //!
 //! Texts are compared after that step, outside of Redis, against a history that no longer changes. If
-//! several calls find that a rule is triggered, each imposes the mute, which makes it longer by the
-//! moment between them. Then each claims the mute for its message in one more atomic step, and the first
-//! one reports it. A message or a claim whose reply is lost is sent again with the same id and counts
-//! once.
+//! several calls find that a rule is triggered, each requests the mute in a second atomic step, which imposes
+//! it unless a mute stands that is as long. So one of them imposes and reports it. A message whose reply is
+//! lost is sent again with the same id and counts once. If the reply to a mute is lost, the monitor looks
+//! whether its mute stands.
 //!
 //! # Cost
 //!
 //! | | for each message | stored for each sender |
 //! |---|---|---|
 //! | in process | a mutex, and a comparison with each text in the window if there are as many as the rule counts | up to 64 fingerprints, and as many timestamps and peers as the highest count |
-//! | on Redis | a look for the mute, which shares its call with others, and one script call; two more if a rule is triggered; fingerprints are transferred only if they could lengthen a mute | the same in up to three ZSETs, and a HASH of the rules that have muted: `PREFIX:{=SENDER}:speech:log:messages`, `:peers`, `:prints`, `:mutes` |
+//! | on Redis | a look for the mute, which shares its call with others, and one script call; two more if a rule is triggered, one for a text that may be of a campaign; fingerprints are transferred only if they could lengthen a mute | the same in up to three ZSETs, and a HASH of the mutes in a row: `PREFIX:{=SENDER}:speech:log:messages`, `:peers`, `:prints`, `:row` |
 //!
 //! A text is kept as a fingerprint: 4 bytes for each letter or word, and at most 258 bytes, whatever the
 //! length of the text. So 64 texts of a sender take at most 18 KB to transfer. Each Redis key has a TTL of
-//! the longest window that needs it, or until the mute ends. All keys of a sender are in one cluster slot.
+//! the longest window that needs it, or until a day after the mute. All keys of a sender are in one cluster slot.
 //!
 //! # Metrics
 //!

@@ -15,8 +15,8 @@ use crate::rule::{Counted, MAX_TEXTS, Rule};
 
 /// For how long after its end a mute is in a row with the next one.
 const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
-/// The Redis keys of a sender: the three logs, and which rules have muted the sender.
-const NAMES: [&str; 4] = ["messages", "peers", "prints", "mutes"];
+/// The Redis keys of a sender: the three logs, and the mutes in a row.
+const NAMES: [&str; 4] = ["messages", "peers", "prints", "row"];
 
 /// The rules of a monitor, the longest mute first.
 #[derive(Debug)]
@@ -86,8 +86,8 @@ pub(crate) struct Record {
     pub(crate) peer: Option<Key>,
     pub(crate) text: Option<Fingerprint>,
     pub(crate) rules: Arc<Rules>,
-    /// The remaining mute of the sender. Zero if there is none.
-    pub(crate) muted: Duration,
+    /// Whether the sender is muted.
+    pub(crate) muted: bool,
     /// Whether the sender is a text that has one more sender, the peer.
     pub(crate) is_text: bool,
 }
@@ -99,22 +99,18 @@ impl Record {
         let adds = [true, self.peer.is_some(), self.text.is_some()];
         [MESSAGES, PEERS, TEXTS].map(|log| if adds[log] { of[log] } else { (Duration::ZERO, 0) })
     }
-
-    /// Returns the rules that could lengthen the mute.
-    fn longer_rules(&self) -> impl Iterator<Item = &Rule> {
-        self.rules.rules.iter().filter(|rule| rule.mute() > self.muted)
-    }
 }
 
 /// What the rules need to decide on a message.
 pub(crate) struct History {
-    /// Each rule that could lengthen the mute, the longest mute first, with how many entries its window
-    /// holds, this message included, or `None` if the rule has caused the mute that stands.
+    /// Each rule, the longest mute first, with how many entries its window holds, this message included, or
+    /// `None` if its mute is not longer than the one that stands.
     pub(crate) counts: Vec<(Rule, Option<u32>)>,
     /// The ages and the fingerprints of the sender's other texts, if a rule has to compare them.
     pub(crate) texts: Vec<(Duration, Fingerprint)>,
-    /// How many mutes in a row the sender has had.
+    /// How many mutes in a row the sender has had, and whether the last of them has not ended.
     pub(crate) nth: usize,
+    pub(crate) stands: bool,
 }
 
 impl History {
@@ -124,13 +120,13 @@ impl History {
     }
 }
 
-/// A mute by a rule that is to be reported once.
-#[derive(Clone)]
-pub(crate) struct Claim {
-    pub(crate) id: Uuid,
-    pub(crate) sender: Key,
-    pub(crate) rule: Rule,
+/// A mute that was imposed.
+pub(crate) struct Imposed {
+    /// How many mutes in a row it is. 0 for a manual mute.
     pub(crate) nth: usize,
+    pub(crate) remaining: Duration,
+    /// How long it was imposed for, or longer if the rule was held to a shorter first mute.
+    pub(crate) length: Duration,
 }
 
 /// The logs of all senders.
@@ -149,29 +145,28 @@ impl Logs {
         }
     }
 
-    /// Notes for `remaining` that a rule has muted a sender. Returns whether this call, or the same one
-    /// before, is the first to do so: of several messages that trigger a rule at once, one is.
-    pub(crate) async fn claim(
-        &self,
-        claim: &Claim,
-        remaining: Duration,
-    ) -> Result<bool, StoreError> {
+    /// Notes that a sender was muted. If that fails, the next mute is too short, and until the end of this one
+    /// each message that triggers its rule tries to impose it again.
+    pub(crate) async fn note(&self, sender: &Key, mute: &Imposed) -> Result<(), StoreError> {
         match self {
-            Self::InProcess(senders) => Ok(lock(senders).claim(claim, remaining)),
-            Self::OnRedis(redis) => redis.claim(claim, remaining).await,
+            Self::InProcess(senders) => {
+                lock(senders).note(sender, mute);
+                Ok(())
+            }
+            Self::OnRedis(redis) => redis.note(sender, mute).await,
         }
     }
 
-    /// Forgets the messages of a sender, and which rules have muted the sender.
+    /// Forgets the messages of a sender, and the mutes in a row.
     pub(crate) async fn forget(&self, sender: &Key) -> Result<(), StoreError> {
         match self {
             Self::InProcess(senders) => {
-                lock(senders).remove(sender);
+                lock(senders).remove(&(false, sender.clone()));
                 Ok(())
             }
             Self::OnRedis(redis) => {
                 let mut command = redis::cmd("DEL");
-                command.arg(&redis.names(sender)[..]);
+                command.arg(&redis.names(sender, false)[..]);
                 redis.commands.query(&command).await
             }
         }
@@ -186,18 +181,19 @@ fn lock(senders: &Mutex<InProcess>) -> MutexGuard<'_, InProcess> {
 pub(crate) struct OnRedis {
     commands: RedisCommands,
     record: RedisScript,
-    claim: RedisScript,
+    row: RedisScript,
 }
 
 impl OnRedis {
     pub(crate) fn new(store: &RedisStore, change: impl Fn(&str) -> String) -> Self {
-        let [record, claim] = [include_str!("../lua/record.lua"), include_str!("../lua/claim.lua")];
-        let [record, claim] = [record, claim].map(|text| RedisScript::new(&change(text)));
-        Self { commands: store.commands(), record, claim }
+        let [record, row] = [include_str!("../lua/record.lua"), include_str!("../lua/row.lua")];
+        let [record, row] = [record, row].map(|text| RedisScript::new(&change(text)));
+        Self { commands: store.commands(), record, row }
     }
 
-    fn names(&self, sender: &Key) -> [Vec<u8>; 4] {
-        NAMES.map(|name| self.commands.key_name(sender, &format!("speech:log:{name}")))
+    fn names(&self, sender: &Key, is_text: bool) -> [Vec<u8>; 4] {
+        let of = if is_text { "text" } else { "log" };
+        NAMES.map(|name| self.commands.key_name(sender, &format!("speech:{of}:{name}")))
     }
 
     async fn record(&self, record: &Record) -> Result<History, StoreError> {
@@ -207,37 +203,36 @@ impl OnRedis {
             record.id.as_bytes().to_vec(),
             record.peer.as_ref().map_or(&[][..], Key::as_bytes).to_vec(),
             record.text.as_ref().map_or(&[][..], Fingerprint::as_bytes).to_vec(),
-            number(u64::from(!record.muted.is_zero())),
+            number(record.muted.into()),
+            micros(REMEMBERED),
         ];
         for (window, most) in record.retention() {
             arguments.extend([number(most.into()), micros(window)]);
         }
-        for rule in record.longer_rules() {
+        for rule in &record.rules.rules {
             let (log, count) = (number(log_of(rule) as u64 + 1), number(rule.count().into()));
-            arguments.extend([log, count, micros(rule.window()), rule.to_string().into_bytes()]);
+            arguments.extend([log, count, micros(rule.window()), micros(rule.mute())]);
         }
-        let names = self.names(&record.sender);
+        let names = self.names(&record.sender, record.is_text);
         let call = || self.commands.script(&self.record, &names[..], &arguments);
-        type Reply = (usize, Vec<i64>, Vec<u64>, Vec<Vec<u8>>);
-        let (nth, counts, ages_us, texts): Reply = twice(call).await?;
+        type Reply = (usize, bool, Vec<i64>, Vec<u64>, Vec<Vec<u8>>);
+        let (nth, stands, counts, ages_us, texts): Reply = twice(call).await?;
         let texts: Option<Vec<_>> = texts.iter().map(|it| Fingerprint::from_bytes(it)).collect();
         let malformed = || StoreError::Protocol { message: "expected fingerprints".to_owned() };
         let texts = texts.ok_or_else(malformed)?;
         let texts = ages_us.into_iter().map(Duration::from_micros).zip(texts).collect();
         let counts = counts.into_iter().map(|count| u32::try_from(count).ok());
-        Ok(History { counts: record.longer_rules().copied().zip(counts).collect(), texts, nth })
+        let counts = record.rules.rules.iter().copied().zip(counts).collect();
+        Ok(History { counts, texts, nth, stands })
     }
 
-    async fn claim(&self, claim: &Claim, remaining: Duration) -> Result<bool, StoreError> {
-        let Claim { id, sender, rule, nth } = claim;
-        let [.., name] = self.names(sender);
+    async fn note(&self, sender: &Key, mute: &Imposed) -> Result<(), StoreError> {
+        let [.., name] = self.names(sender, false);
         let names = [&name[..]];
-        let id: &[u8] = id.as_bytes();
-        let (mute_us, remembered_us) =
-            (remaining.as_micros() as u64, REMEMBERED.as_micros() as u64);
-        let arguments = (id, rule.to_string(), mute_us, remembered_us, *nth);
-        let call = || self.commands.script(&self.claim, &names, &arguments);
-        twice(call).await
+        let [remaining, length, remembered] =
+            [mute.remaining, mute.length, REMEMBERED].map(|time| time.as_micros() as u64);
+        let arguments = (mute.nth, remaining, length, remembered);
+        twice(|| self.commands.script(&self.row, &names, &arguments)).await
     }
 }
 
@@ -254,7 +249,8 @@ async fn twice<T, F: Future<Output = Result<T, StoreError>>>(
 /// The senders of this process.
 pub(crate) struct InProcess {
     start: Instant,
-    senders: HashMap<Key, Sender, RandomState>,
+    /// The senders, and the texts of campaigns, by whether it is a text.
+    senders: HashMap<(bool, Key), Sender, RandomState>,
     /// How many bytes all senders take, and how many they may take.
     bytes: usize,
     budget: usize,
@@ -268,10 +264,10 @@ struct Sender {
     messages: Entries<Uuid>,
     peers: Entries<Key>,
     texts: Entries<(Uuid, Fingerprint)>,
-    /// Each rule that has muted the sender, until when, and by which message.
-    mutes: Vec<(Rule, Duration, Uuid)>,
-    /// How many mutes in a row the sender has had, and until when another one is in the row.
-    row: (usize, Duration),
+    /// How many mutes in a row the sender has had, when the latest ends, and how long it was imposed for.
+    nth: usize,
+    until: Duration,
+    length: Duration,
     /// When the last message came, and when nothing of this is needed any more.
     last: Duration,
     over: Duration,
@@ -290,7 +286,7 @@ impl InProcess {
 
     fn record(&mut self, record: &Record) -> History {
         let now = self.start.elapsed();
-        self.change(&record.sender, now, |sender| {
+        self.change((record.is_text, record.sender.clone()), now, |sender| {
             let [messages, peers, texts] = record.retention();
             add(&mut sender.messages, now, record.id, messages, |it| *it == record.id, false);
             if let Some(peer) = &record.peer {
@@ -308,38 +304,41 @@ impl InProcess {
         })
     }
 
-    fn claim(&mut self, claim: &Claim, remaining: Duration) -> bool {
+    fn note(&mut self, sender: &Key, mute: &Imposed) {
         let now = self.start.elapsed();
-        self.change(&claim.sender, now, |sender| {
-            sender.mutes.retain(|(_, until, _)| *until > now);
-            if let Some((_, _, id)) = sender.mutes.iter().find(|(rule, ..)| *rule == claim.rule) {
-                return *id == claim.id;
-            }
-            sender.mutes.push((claim.rule, now + remaining, claim.id));
-            sender.row = (claim.nth, now + remaining + REMEMBERED);
-            sender.over = sender.over.max(sender.row.1);
-            true
-        })
+        self.change((false, sender.clone()), now, |sender| {
+            let stands = sender.until > now;
+            sender.length = mute.length.max(if stands { sender.length } else { Duration::ZERO });
+            sender.nth = mute.nth.max(if sender.is_remembered(now) { sender.nth } else { 0 });
+            sender.until = sender.until.max(now + mute.remaining);
+            sender.over = sender.over.max(sender.until + REMEMBERED);
+        });
     }
 
-    fn change<T>(&mut self, key: &Key, now: Duration, change: impl FnOnce(&mut Sender) -> T) -> T {
-        let mut sender = self.remove(key).unwrap_or_default();
+    fn change<T>(
+        &mut self,
+        key: (bool, Key),
+        now: Duration,
+        change: impl FnOnce(&mut Sender) -> T,
+    ) -> T {
+        let mut sender = self.remove(&key).unwrap_or_default();
         let result = change(&mut sender);
         if sender.over > now {
             self.bytes += sender.bytes();
-            self.senders.insert(key.clone(), sender);
+            self.senders.insert(key, sender);
             self.make_room(now);
         }
         result
     }
 
-    fn remove(&mut self, key: &Key) -> Option<Sender> {
+    fn remove(&mut self, key: &(bool, Key)) -> Option<Sender> {
         let sender = self.senders.remove(key)?;
         self.bytes -= sender.bytes();
         Some(sender)
     }
 
-    /// Forgets senders that are over, and then those that wrote longest ago, until a tenth is free.
+    /// Forgets senders that are over, and then what those wrote that wrote longest ago, until a tenth is free.
+    /// What is known of a mute that stands stays.
     fn make_room(&mut self, now: Duration) {
         if self.bytes <= self.budget {
             return;
@@ -356,7 +355,12 @@ impl InProcess {
             if self.bytes <= self.budget / 10 * 9 {
                 return;
             }
-            self.remove(&key);
+            if let Some(sender) = self.remove(&key).filter(|sender| sender.until > now) {
+                let Sender { nth, until, length, over, .. } = sender;
+                let mute = Sender { nth, until, length, over, ..Sender::default() };
+                self.bytes += mute.bytes();
+                self.senders.insert(key, mute);
+            }
         }
     }
 }
@@ -387,20 +391,21 @@ fn add<T>(
 }
 
 impl Sender {
+    fn is_remembered(&self, now: Duration) -> bool {
+        self.until + REMEMBERED > now
+    }
+
     fn history(&self, record: &Record, now: Duration) -> History {
-        let has_muted = |rule: &Rule| {
-            let stands = |it: &&(Rule, Duration, Uuid)| it.0 == *rule && it.1 > now;
-            !record.muted.is_zero() && self.mutes.iter().find(stands).is_some()
-        };
-        let retention = record.retention();
+        let (retention, stands) = (record.retention(), self.until > now);
+        let muted = if record.muted && stands { self.length } else { Duration::ZERO };
         let count = |rule: &Rule| match log_of(rule) {
-            _ if has_muted(rule) => None,
+            _ if rule.mute() <= muted => None,
             log if retention[log].1 == 0 => Some(0),
             MESSAGES => Some(within(&self.messages, now, rule)),
             PEERS => Some(within(&self.peers, now, rule)),
             _ => Some(within(&self.texts, now, rule)),
         };
-        let counts: Vec<_> = record.longer_rules().map(|rule| (*rule, count(rule))).collect();
+        let counts: Vec<_> = record.rules.rules.iter().map(|rule| (*rule, count(rule))).collect();
         let compares = |(rule, count): &(Rule, Option<u32>)| {
             log_of(rule) == TEXTS && count.is_some_and(|count| count >= rule.count())
         };
@@ -409,14 +414,18 @@ impl Sender {
             let others = self.texts.iter().filter(|(_, (id, _))| *id != record.id);
             texts.extend(others.map(|(at, (_, text))| (now - *at, text.clone())));
         }
-        History { counts, texts, nth: if self.row.1 > now { self.row.0 } else { 0 } }
+        let nth = if self.is_remembered(now) { self.nth } else { 0 };
+        History { counts, texts, nth, stands }
     }
 
-    /// Returns about how many bytes the sender takes.
+    /// Returns about how many bytes the sender takes: tables are counted by what they have allocated.
     fn bytes(&self) -> usize {
-        let peers: usize = self.peers.iter().map(|(_, peer)| 64 + peer.as_bytes().len()).sum();
-        let texts: usize = self.texts.iter().map(|(_, (_, it))| 64 + it.as_bytes().len()).sum();
-        512 + 64 * self.mutes.len() + 32 * self.messages.len() + peers + texts
+        let peers: usize = self.peers.iter().map(|(_, peer)| peer.as_bytes().len()).sum();
+        let texts: usize = self.texts.iter().map(|(_, (_, it))| 16 + it.as_bytes().len()).sum();
+        let tables = self.messages.capacity() * size_of::<(Duration, Uuid)>()
+            + self.peers.capacity() * size_of::<(Duration, Key)>()
+            + self.texts.capacity() * size_of::<(Duration, (Uuid, Fingerprint))>();
+        2 * (size_of::<Self>() + size_of::<(bool, Key)>()) + tables + peers + texts
     }
 }
 
@@ -424,4 +433,44 @@ impl Sender {
 fn within<T>(entries: &Entries<T>, now: Duration, rule: &Rule) -> u32 {
     let inside = entries.iter().rev().take_while(|(at, _)| now - *at < rule.window());
     u32::try_from(inside.count()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Sender {
+        /// Returns how many bytes the sender takes at least.
+        fn allocated(&self) -> usize {
+            let messages = self.messages.capacity() * size_of::<(Duration, Uuid)>();
+            let peers = self.peers.capacity() * size_of::<(Duration, Key)>();
+            let texts = self.texts.capacity() * size_of::<(Duration, (Uuid, Fingerprint))>();
+            size_of::<Self>() + size_of::<Key>() + messages + peers + texts
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_of_a_sender_are_counted() {
+        for rule in ["similar 3/5m 90% mute 1h", "peers 900/5m mute 1h", "events 1000/5m mute 1h"] {
+            let rules = Arc::new(Rules::new([rule.parse().unwrap()]));
+            let mut senders = InProcess::new(256 << 20);
+            let says = |senders: &mut InProcess, number: u32| {
+                senders.record(&Record {
+                    id: Uuid::new_v4(),
+                    sender: Key::from("alice"),
+                    peer: Some(Key::from(number)),
+                    text: Some(Fingerprint::of(&number.to_string())),
+                    rules: rules.clone(),
+                    muted: false,
+                    is_text: false,
+                });
+            };
+            (0..800).for_each(|number| says(&mut senders, number));
+            // Only the last message is within the window.
+            tokio::time::advance(Duration::from_secs(300)).await;
+            says(&mut senders, 800);
+            let allocated: usize = senders.senders.values().map(Sender::allocated).sum();
+            assert!(allocated <= senders.bytes(), "{rule}: {allocated}, not {}", senders.bytes());
+        }
+    }
 }

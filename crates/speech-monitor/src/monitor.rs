@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::decision::{MANUAL, Message, Mute, MuteEvent, SpeechDecision, reason};
 use crate::fingerprint::Fingerprint;
-use crate::logs::{Claim, History, InProcess, Logs, OnRedis, Record, Rules};
+use crate::logs::{History, Imposed, InProcess, Logs, OnRedis, Record, Rules};
 use crate::rule::{Counted, Rule};
 
 /// How many messages of a sender are checked at a time in a process.
@@ -36,8 +36,12 @@ type Decide = oneshot::Sender<Result<SpeechDecision, StoreError>>;
 
 /// A mute to impose.
 struct NewMute {
-    claim: Claim,
+    sender: Key,
+    rule: Rule,
+    /// The reason, with the identity of the message.
     reason: String,
+    /// How many mutes in a row it is.
+    nth: usize,
     /// How long the mute of before still lasts.
     muted: Duration,
 }
@@ -65,8 +69,8 @@ impl SpeechMonitor {
     /// Creates a monitor with rules, such as [`Rule::recommended`], for one process.
     ///
     /// The senders take at most 256 MiB, about 600 bytes and 100 to 320 more for each message in the
-    /// windows. Beyond that, those that wrote longest ago are forgotten. Mutes are not: up to 100,000
-    /// stand at a time.
+    /// windows. Beyond that, what those wrote is forgotten that wrote longest ago. Mutes are not: up to a
+    /// million stand at a time.
     #[must_use]
     pub fn in_process(rules: impl IntoIterator<Item = Rule>) -> Self {
         Self::with_budget(rules, BUDGET)
@@ -146,8 +150,8 @@ impl SpeechMonitor {
     ///
     /// If a reply of the store is lost, or the caller drops the future, a background task queries the
     /// store until it replies or the mute is over, and calls the hook. The hook is not called if the
-    /// process ends between the mute and the call, and for a [manual](SpeechMonitor::mute) mute whose
-    /// reply was lost.
+    /// process ends between the mute and the call, if another mute has replaced it before the store
+    /// replies, and for a [manual](SpeechMonitor::mute) mute whose reply was lost.
     #[must_use]
     pub fn on_mute(mut self, hook: impl Fn(&MuteEvent) + Send + Sync + 'static) -> Self {
         self.hook = Some(Arc::new(hook));
@@ -241,7 +245,7 @@ impl SpeechMonitor {
         let Message { sender, peer, text } = message.clone();
         let record = |sender, peer, text, is_text| {
             let rules = rules.clone();
-            Record { id, sender, peer, text, rules, muted, is_text }
+            Record { id, sender, peer, text, rules, muted: !muted.is_zero(), is_text }
         };
         let compared = text.clone().filter(|text| text.length() >= rules.min_length());
         let history = self.logs.record(&record(sender.clone(), peer, compared, false)).await?;
@@ -253,7 +257,7 @@ impl SpeechMonitor {
             let record = record(text.campaign(), Some(sender.clone()), None, true);
             campaign = Some(self.logs.record(&record).await?);
         }
-        let nth = history.nth + usize::from(muted.is_zero() || history.nth == 0);
+        let nth = history.nth + usize::from(!history.stands || history.nth == 0);
         let mut similarities: Option<Vec<u8>> = None;
         Ok(history.counts.iter().find_map(|(rule, count)| {
             let count = count.as_ref()?;
@@ -274,8 +278,8 @@ impl SpeechMonitor {
                 }
                 _ => (count, 0),
             };
-            let claim = Claim { id, sender: sender.clone(), rule: *rule, nth };
-            Some(NewMute { claim, reason: reason(*rule, count, percent), muted })
+            let reason = reason(*rule, count, percent, id);
+            Some(NewMute { sender: sender.clone(), rule: *rule, reason, nth, muted })
         }))
     }
 
@@ -297,34 +301,41 @@ impl SpeechMonitor {
         decided.await.unwrap_or(Err(StoreError::Unavailable))
     }
 
+    // Interleavings. Of several calls that impose the mute of one rule, Redis lets one impose it: the others
+    // find a ban that was imposed for as long. A call whose reply is lost may be that one. Then the reason of
+    // the ban, which has the identity of the message, tells so. If the mute was lifted meanwhile there is no
+    // ban, and nothing is imposed again. What `Logs::note` notes only saves calls and sets the next length.
     async fn impose_and_report(&self, mute: &NewMute, decide: Decide) {
-        let rule_mute = mute.claim.rule.mute();
-        let most = self.first_mutes.get(mute.claim.nth - 1);
-        let length = most.map_or(rule_mute, |most| rule_mute.min(*most));
-        let (sender, sent) = (&mute.claim.sender, Instant::now());
-        let imposed = self.bans.impose(sender.clone(), length, &mute.reason).await;
-        let (mut is_lost, mut muted) = (false, mute.muted);
-        if let Ok(ban) = &imposed {
-            // If it is not new, a longer mute stands.
-            is_lost = ban.is_new() && self.claim_and_report(mute, ban).await.is_err();
-            muted = ban.remaining();
+        let most = self.first_mutes.get(mute.nth - 1);
+        let length = most.map_or(mute.rule.mute(), |most| mute.rule.mute().min(*most));
+        let (sender, sent) = (&mute.sender, Instant::now());
+        let imposed = self.bans.impose_if_longer(sender.clone(), length, &mute.reason).await;
+        if let Ok(ban) = imposed.as_ref()
+            && ban.is_new()
+        {
+            self.report(sender, ban, ban.lengthens());
+            self.note(mute, ban, sent).await;
         }
-        is_lost |= imposed.as_ref().is_err_and(StoreError::may_have_counted);
+        let is_lost = imposed.as_ref().is_err_and(StoreError::may_have_counted);
         // The caller may be gone.
         let _ = decide.send(match imposed {
-            Err(error) if muted.is_zero() => Err(error),
-            _ => Ok(decision(muted)),
+            Ok(ban) => Ok(decision(ban.remaining())),
+            Err(error) if mute.muted.is_zero() => Err(error),
+            Err(_) => Ok(decision(mute.muted)),
         });
         let (mut pause, mut was_absent, mut is_over) = (FIRST_PAUSE, false, !is_lost);
         while !is_over && sent.elapsed() < length {
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            // The mute is not imposed again, because it may have been lifted meanwhile.
+            let sent = Instant::now();
             is_over = match self.bans.get(sender.clone()).await {
-                Ok(Some(ban)) if ban.reason() == mute.reason => {
-                    self.claim_and_report(mute, &ban).await.is_ok()
+                Ok(Some(ban)) => {
+                    if ban.reason() == mute.reason {
+                        self.report(sender, &ban, !mute.muted.is_zero());
+                        self.note(mute, &ban, sent).await;
+                    }
+                    true
                 }
-                Ok(Some(_)) => true,
                 // Once more: a call on an abandoned connection may run late.
                 Ok(None) => std::mem::replace(&mut was_absent, true),
                 Err(_) => false,
@@ -332,12 +343,11 @@ impl SpeechMonitor {
         }
     }
 
-    /// Reports a mute, unless another message has caused it at the same time.
-    async fn claim_and_report(&self, mute: &NewMute, ban: &Ban) -> Result<(), StoreError> {
-        if self.logs.claim(&mute.claim, ban.remaining()).await? {
-            self.report(&mute.claim.sender, ban, !mute.muted.is_zero());
-        }
-        Ok(())
+    async fn note(&self, mute: &NewMute, ban: &Ban, sent: Instant) {
+        // Until no later than the ban, on the clock of Redis.
+        let remaining = ban.remaining().saturating_sub(sent.elapsed());
+        let (nth, length) = (mute.nth, mute.rule.mute());
+        let _ = self.logs.note(&mute.sender, &Imposed { nth, remaining, length }).await;
     }
 
     fn report(&self, sender: &Key, ban: &Ban, lengthened: bool) {
@@ -378,10 +388,12 @@ impl SpeechMonitor {
         duration: Duration,
     ) -> Result<Mute, StoreError> {
         let sender = sender.into();
-        let muted = self.muted(&sender).await?;
+        let sent = Instant::now();
         let ban = self.bans.impose(sender.clone(), duration, MANUAL).await?;
         if ban.is_new() {
-            self.report(&sender, &ban, !muted.is_zero());
+            self.report(&sender, &ban, ban.lengthens());
+            let remaining = ban.remaining().saturating_sub(sent.elapsed());
+            let _ = self.logs.note(&sender, &Imposed { nth: 0, remaining, length: duration }).await;
         }
         Ok(Mute::of(&ban))
     }
@@ -393,8 +405,10 @@ impl SpeechMonitor {
     /// A [`StoreError`] if the store did not reply. The sender may be muted still.
     pub async fn unmute(&self, sender: impl Into<Key>) -> Result<(), StoreError> {
         let sender = sender.into();
-        self.bans.lift(sender.clone()).await?;
-        self.logs.forget(&sender).await
+        // In this order a message between the two steps finds no history that would mute the sender again.
+        let forgotten = self.logs.forget(&sender).await;
+        self.bans.lift(sender).await?;
+        forgotten
     }
 
     /// Returns about `count` of the muted senders with their mutes, and where the next page begins, see

@@ -171,7 +171,7 @@ impl<'a> Player<'a> {
     async fn ban(&mut self, log: &LogId, length_us: u64) -> Result<(), String> {
         let (now_us, penalty) = (self.model.now_us, log.policy.get_penalty());
         let record = self.model.ban_record(log);
-        record.impose(now_us, length_us, "by hand", penalty);
+        record.impose(now_us, length_us, "by hand", penalty, false);
         let remaining = Duration::from_micros(record.wait_us(now_us));
         let reason = if remaining.is_zero() { "" } else { &record.reason };
         let expected = (remaining, reason.to_owned());

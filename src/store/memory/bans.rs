@@ -48,10 +48,10 @@ impl Shard {
     }
 }
 
-fn ban(record: &BanRecord, now_us: u64, is_new: bool) -> Option<Ban> {
+fn ban(record: &BanRecord, now_us: u64) -> Option<Ban> {
     let wait_us = record.wait_us(now_us);
-    let remaining = Duration::from_micros(wait_us);
-    (wait_us > 0).then(|| Ban { remaining, reason: record.reason.clone(), is_new })
+    let (remaining, reason) = (Duration::from_micros(wait_us), record.reason.clone());
+    (wait_us > 0).then_some(Ban { remaining, reason, is_new: false, lengthens: false })
 }
 
 /// Returns until when to keep a record.
@@ -132,7 +132,7 @@ impl MemoryStore {
     pub(super) fn ban_of(&self, log: &LogId) -> Option<Ban> {
         let (hash, shard) = self.0.lock_one(log);
         let now_us = self.0.now_us();
-        ban(shard.ban(hash, log, now_us)?, now_us, false)
+        ban(shard.ban(hash, log, now_us)?, now_us)
     }
 
     pub(super) fn impose_ban(
@@ -140,12 +140,13 @@ impl MemoryStore {
         log: &LogId,
         duration: Duration,
         reason: &str,
+        only_longer: bool,
     ) -> Result<Ban, StoreError> {
         self.with_ban_record(log, |record, now_us| {
-            let penalty = log.policy.get_penalty();
-            let is_new = record.impose(now_us, micros(duration), reason, penalty);
-            let none = Ban { remaining: Duration::ZERO, reason: String::new(), is_new };
-            ban(record, now_us, is_new).unwrap_or(none)
+            let (penalty, stood) = (log.policy.get_penalty(), record.wait_us(now_us) > 0);
+            let is_new = record.impose(now_us, micros(duration), reason, penalty, only_longer);
+            let ban = ban(record, now_us).unwrap_or_default();
+            Ban { is_new, lengthens: is_new && stood, ..ban }
         })
     }
 
@@ -180,7 +181,7 @@ impl MemoryStore {
                 visited += 1;
                 let is_it = |stored: &&StoredBan| stored.policy.base_name() == policy.base_name();
                 let Some(stored) = shard.bans.get(slot).filter(is_it) else { continue };
-                let live = ban(&stored.record, now_us, false);
+                let live = ban(&stored.record, now_us);
                 found.extend(live.map(|ban| (Key::from_stored(&stored.key), ban)));
             }
             first_slot = 0;
@@ -325,7 +326,7 @@ mod tests {
                     match seed % 6 {
                         0 => {
                             let log = LogId { policy: manual.clone(), ..one };
-                            drop(store.impose_ban(&log, Duration::from_millis(1), ""));
+                            drop(store.impose_ban(&log, Duration::from_millis(1), "", false));
                         }
                         1 => drop(store.lift_ban(&one)),
                         2 => drop(store.page_of_bans(&policy, BanCursor::default(), 10)),
@@ -353,7 +354,7 @@ mod tests {
             let store = MemoryStore::with_capacity(capacity);
             let impose = |thread: u32, number: u32| {
                 let log = LogId::new(Arc::new(policy()), 1_000 * thread + number);
-                store.impose_ban(&log, 3600 * SECOND, "").is_ok()
+                store.impose_ban(&log, 3600 * SECOND, "", false).is_ok()
             };
             let imposed: usize = std::thread::scope(|scope| {
                 let threads = [0, 1, 2, 3].map(|thread| {

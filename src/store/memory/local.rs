@@ -138,7 +138,7 @@ impl MemoryStore {
         store_timestamp: Option<Duration>,
     ) {
         let _ = self.with_ban_record(log, |record, now_us| {
-            record.impose(now_us, micros(length), reason, log.policy.get_penalty());
+            record.impose(now_us, micros(length), reason, log.policy.get_penalty(), false);
             record.store_timestamp_us = store_timestamp.map(micros);
         });
     }

@@ -20,13 +20,14 @@ const NOW: (Duration, Duration) = (Duration::ZERO, Duration::ZERO);
 impl From<BanReply> for Ban {
     fn from(reply: BanReply) -> Self {
         let is_new = reply.outcome == BanOutcome::Imposed;
-        Self { remaining: reply.remaining, reason: reply.reason, is_new }
+        let (remaining, reason) = (reply.remaining, reply.reason);
+        Self { remaining, reason, is_new, lengthens: reply.lengthens }
     }
 }
 
 impl Inner {
     pub(super) async fn ban(&self, log: &LogId) -> Result<Option<Ban>, StoreError> {
-        let reply = requests::impose(&self.client, log, Duration::ZERO, "", NOW).await?;
+        let reply = requests::impose(&self.client, log, Duration::ZERO, "", NOW, false).await?;
         Ok((!reply.remaining.is_zero()).then(|| reply.into()))
     }
 
@@ -35,8 +36,9 @@ impl Inner {
         log: &LogId,
         duration: Duration,
         reason: &str,
+        only_longer: bool,
     ) -> Result<Ban, StoreError> {
-        let ban = requests::impose(&self.client, log, duration, reason, NOW).await?;
+        let ban = requests::impose(&self.client, log, duration, reason, NOW, only_longer).await?;
         // An admission that is under way must not lift it.
         self.denials.forget(std::slice::from_ref(log));
         // The local ban holds in an outage.
@@ -105,7 +107,7 @@ async fn read_bans(
         if wait_us > 0 {
             let reason = String::from_utf8_lossy(&reason.unwrap_or_default()).into_owned();
             let remaining = Duration::from_micros(wait_us);
-            bans.push((key, Ban { remaining, reason, is_new: false }));
+            bans.push((key, Ban { remaining, reason, ..Ban::default() }));
         }
     }
     Ok(bans)

@@ -177,7 +177,8 @@ impl Inner {
         {
             let seen = (ban.store_timestamp.unwrap_or_default(), ban.age);
             let reply =
-                requests::impose(&self.client, log, ban.remaining, &ban.reason, seen).await?;
+                requests::impose(&self.client, log, ban.remaining, &ban.reason, seen, false)
+                    .await?;
             if reply.outcome == BanOutcome::LiftedSince {
                 self.local.lift_ban(log);
             } else if !reply.remaining.is_zero() {

@@ -317,6 +317,7 @@ pub(super) enum BanOutcome {
 pub(super) struct BanReply {
     pub(super) remaining: Duration,
     pub(super) outcome: BanOutcome,
+    pub(super) lengthens: bool,
     pub(super) reason: String,
     pub(super) timestamp: Duration,
 }
@@ -331,23 +332,25 @@ pub(super) async fn impose(
     length: Duration,
     reason: &str,
     (store_timestamp, seen): (Duration, Duration),
+    only_longer: bool,
 ) -> Result<BanReply, StoreError> {
     let (keys, script) = (client.keys(), &client.scripts().ban);
     let decay_us = log.policy.get_penalty().map_or(0, |penalty| penalty.decay_us());
     let mut command = script.command(2);
     command.arg(keys.ban_record(log)).arg(keys.lift_mark(log));
     command.arg(micros(length)).arg(reason).arg(decay_us);
-    command.arg(micros(store_timestamp)).arg(micros(seen));
+    command.arg(micros(store_timestamp)).arg(micros(seen)).arg(u8::from(only_longer));
     let reply = client.run(script, &command).await?;
     let (wait_us, outcome, reason, at_us): (u64, i64, Vec<u8>, u64) = read(&reply)?;
+    let lengthens = outcome == 2;
     let outcome = match outcome {
-        1 => BanOutcome::Imposed,
+        1 | 2 => BanOutcome::Imposed,
         -1 => BanOutcome::LiftedSince,
         _ => BanOutcome::NotImposed,
     };
     let reason = String::from_utf8_lossy(&reason).into_owned();
     let (remaining, timestamp) = (Duration::from_micros(wait_us), Duration::from_micros(at_us));
-    Ok(BanReply { remaining, outcome, reason, timestamp })
+    Ok(BanReply { remaining, outcome, lengthens, reason, timestamp })
 }
 
 /// Empties logs with `reset.lua`.

@@ -197,3 +197,36 @@ async fn one_text_of_many_senders_is_a_campaign(chat: Chat) {
     // A minute later the text is no campaign any more.
     assert_eq!(chat.at(68.0).await.send(says(300, text)).await, None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn different_texts_of_numbers_are_no_campaign() {
+    let chat = Chat::in_process().with_rules(&["campaign 5/1m mute 1h"]);
+    for sender in 0..5_u64 {
+        let [a, b, c] = [7, 11, 13].map(|prime| 1_000_000_000_000 + sender * prime * 987_654_321);
+        let text = format!("{a} {b} {c}");
+        let mute = chat.send(Message::from(sender.to_string()).text(&text)).await;
+        assert_eq!(mute, None, "nobody else has written {text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_with_other_numbers_are_no_campaign() {
+    let chat = Chat::in_process().with_rules(&["campaign 5/1m mute 1h"]);
+    let text = |number: u32| format!("Your order {number} is ready for pickup at the counter.");
+    assert!(crate::similarity(&text(1001), &text(1002)) < 90, "they are different messages");
+    for sender in 0..5 {
+        let mute = chat.send(Message::from(sender.to_string()).text(text(1001 + sender))).await;
+        assert_eq!(mute, None, "each sender has written another message");
+    }
+}
+
+/// Any bytes can name a sender.
+#[tokio::test(start_paused = true)]
+async fn peers_of_a_binary_sender_are_no_senders_of_a_text() {
+    let chat = Chat::in_process().with_rules(&["campaign 5/1m mute 1h", "peers 9/1m mute 1h"]);
+    for peer in ["a", "b", "c", "d"] {
+        assert_eq!(chat.send(Message::from(*b"\xff\xfe").to(peer)).await, None);
+    }
+    let message = Message::from("alice").text("0123456789 0123456789 0123456789");
+    assert_eq!(chat.send(message).await, None, "she alone has written this text");
+}

@@ -3,5 +3,6 @@
 mod lost_replies;
 mod monitor;
 mod outage;
+mod races;
 mod spam;
 mod wrong_designs;

@@ -89,3 +89,22 @@ async fn exempt_sender_is_delivered_in_an_outage() {
     assert!(says(&monitor, "support").await.unwrap(), "nothing has to be recorded");
     assert!(says(&rules, "support").await.is_err());
 }
+
+#[tokio::test]
+async fn known_mute_is_lost_in_an_outage_if_the_journal_is_full() {
+    let mut redis = Redis::start().await;
+    let store = RedisStore::builder().local_capacity(10).connect(redis.url()).await.unwrap();
+    let rule: Rule = "similar 2/1m 90% mute 1h".parse().unwrap();
+    let monitor = SpeechMonitor::on_redis([rule], &store);
+    assert!(says(&monitor, "alice").await.unwrap());
+    assert!(!says(&monitor, "alice").await.unwrap());
+    redis.kill();
+    assert!(!says(&monitor, "alice").await.unwrap());
+    // Another part of the application, with the same store.
+    let limiter =
+        tower_sliding_window::Limiter::new(tower_sliding_window::Quota::per_hour(5), store);
+    for user in 0..20_u32 {
+        let _ = limiter.check(user).await;
+    }
+    assert!(!says(&monitor, "alice").await.unwrap(), "a mute that this process has imposed holds");
+}

@@ -1,0 +1,180 @@
+//! Messages of one sender that are checked at the same time, and what happens between two steps of a check.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use speech_monitor::{Message, Rule, SpeechMonitor};
+use test_support::proxy::{Fault, Proxy};
+use test_support::{Redis, eventually, patient_store};
+use tokio::time::sleep;
+
+const DELAY: Duration = Duration::from_millis(400);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Two processes, the first of them behind a proxy, and the events of both.
+struct Two {
+    redis: Redis,
+    proxy: Proxy,
+    far: SpeechMonitor,
+    near: SpeechMonitor,
+    /// The seconds of each mute, and whether it was lengthened.
+    events: Arc<Mutex<Vec<(u64, bool)>>>,
+}
+
+impl Two {
+    async fn start(rules: &[&str], first_mutes: &[Duration]) -> Self {
+        let redis = Redis::start().await;
+        let proxy = Proxy::to(redis.port()).await;
+        let events = Arc::<Mutex<Vec<_>>>::default();
+        let monitor = |store| {
+            let events = events.clone();
+            let rules = rules.iter().map(|rule| rule.parse::<Rule>().unwrap());
+            SpeechMonitor::on_redis(rules, &store).first_mutes(first_mutes.to_vec()).on_mute(
+                move |event| {
+                    let seconds = event.mute.remaining().as_secs_f64().round() as u64;
+                    events.lock().unwrap().push((seconds, event.lengthened));
+                },
+            )
+        };
+        let far = monitor(patient_store(proxy.url()).await);
+        let near = monitor(redis.store().await);
+        for monitor in [&far, &near] {
+            // Has the scripts loaded, so that a call is one request.
+            for _ in 0..9 {
+                let _ =
+                    monitor.check(&Message::from("bob").text("hello there, you")).await.unwrap();
+            }
+            monitor.unmute("bob").await.unwrap();
+        }
+        sleep(Duration::from_millis(50)).await;
+        events.lock().unwrap().clear();
+        Self { redis, proxy, far, near, events }
+    }
+
+    fn events(&self) -> Vec<(u64, bool)> {
+        self.events.lock().unwrap().clone()
+    }
+
+    /// Begins to check a message in the process behind the proxy.
+    fn far_says(&self, text: &'static str) -> tokio::task::JoinHandle<bool> {
+        let far = self.far.clone();
+        tokio::spawn(async move { says(&far, text).await })
+    }
+}
+
+async fn says(monitor: &SpeechMonitor, text: &str) -> bool {
+    monitor.check(&Message::from("alice").text(text)).await.unwrap().is_delivered()
+}
+
+#[tokio::test]
+async fn two_messages_at_once_impose_one_first_mute() {
+    let two = Two::start(&["events 3/1h mute 2h"], &[MINUTE]).await;
+    assert!(says(&two.near, "one").await && says(&two.near, "two").await);
+    two.proxy.set(Fault::Delay(DELAY));
+    // It looks for a mute, and there is none yet.
+    let fourth = two.far_says("four");
+    sleep(DELAY / 2).await;
+    assert!(!says(&two.near, "three").await);
+    assert!(!fourth.await.unwrap());
+    let mute = two.near.mute_of("alice").await.unwrap().unwrap();
+    assert!(mute.remaining() <= MINUTE, "her first mute lasts {:?}", mute.remaining());
+}
+
+#[tokio::test]
+async fn mute_right_after_the_last_one_is_reported() {
+    let two = Two::start(&["events 3/1h mute 2s"], &[]).await;
+    assert!(says(&two.far, "one").await && says(&two.far, "two").await);
+    two.proxy.set(Fault::Delay(DELAY));
+    assert!(!says(&two.far, "three").await);
+    two.proxy.set(Fault::None);
+    let ended = async || two.near.mute_of("alice").await.unwrap().is_none();
+    eventually("the mute ends", ended).await;
+    assert!(!says(&two.near, "four").await, "she has never stopped, and is muted again at once");
+    assert_eq!(two.events().len(), 2, "there were two mutes: {:?}", two.events());
+}
+
+#[tokio::test]
+async fn mutes_in_a_row_grow_without_a_pause() {
+    let seconds = Duration::from_secs;
+    let two = Two::start(&["events 3/1h mute 2h"], &[seconds(2), seconds(4)]).await;
+    assert!(says(&two.far, "one").await && says(&two.far, "two").await);
+    two.proxy.set(Fault::Delay(DELAY));
+    assert!(!says(&two.far, "three").await);
+    two.proxy.set(Fault::None);
+    let ended = async || two.near.mute_of("alice").await.unwrap().is_none();
+    eventually("the first mute ends", ended).await;
+    assert!(!says(&two.near, "four").await);
+    eventually("the second mute ends", ended).await;
+    assert!(!says(&two.near, "five").await);
+    let third = two.near.mute_of("alice").await.unwrap().unwrap().remaining();
+    assert!(third > HOUR, "the third mute in a row is as long as its rule says: {third:?}");
+}
+
+#[tokio::test]
+async fn mute_is_reported_after_an_unmute() {
+    let two = Two::start(&["events 3/1h mute 2h"], &[]).await;
+    assert!(says(&two.far, "one").await && says(&two.far, "two").await);
+    two.proxy.set(Fault::Delay(DELAY));
+    let third = two.far_says("three");
+    let muted = async || two.near.mute_of("alice").await.unwrap().is_some();
+    eventually("she is muted", muted).await;
+    two.near.unmute("alice").await.unwrap();
+    assert!(!third.await.unwrap());
+    two.proxy.set(Fault::None);
+    two.events.lock().unwrap().clear();
+    sleep(Duration::from_secs(1)).await;
+    assert!(says(&two.near, "one").await && says(&two.near, "two").await);
+    assert!(!says(&two.near, "three").await, "the rule mutes her again");
+    assert_eq!(two.events(), [(7200, false)], "a mute is reported");
+}
+
+#[tokio::test]
+async fn sender_that_goes_on_during_an_unmute_is_unmuted() {
+    let two = Two::start(&["events 3/1h mute 2h"], &[]).await;
+    for text in ["one", "two", "three"] {
+        let _ = says(&two.near, text).await;
+    }
+    let rule: Rule = "events 3/1h mute 2h".parse().unwrap();
+    let reports = Arc::<Mutex<Vec<u64>>>::default();
+    let heard = reports.clone();
+    let third = SpeechMonitor::on_redis([rule], &two.redis.store().await)
+        .on_mute(move |event| heard.lock().unwrap().push(event.mute.remaining().as_secs()));
+    two.proxy.set(Fault::Delay(DELAY));
+    let far = two.far.clone();
+    let unmute = tokio::spawn(async move { far.unmute("alice").await });
+    let lifted = async || two.redis.run::<usize>(&["EXISTS", "tsw:{=alice}:speech:ban"]).await == 0;
+    eventually("the mute is lifted", lifted).await;
+    let _ = says(&third, "four").await;
+    unmute.await.unwrap().unwrap();
+    let mute = two.near.mute_of("alice").await.unwrap();
+    assert_eq!(mute, None, "she is unmuted, says the reply; reported: {:?}", reports.lock());
+}
+
+/// Each process knows only its own message when it mutes.
+#[tokio::test]
+async fn concurrent_lengthening_is_reported_as_such() {
+    let two = Two::start(&["events 3/1h mute 2h", "peers 2/1h mute 4h"], &[]).await;
+    let writes_to = |peer: &str| Message::from("alice").to(peer);
+    assert!(two.near.check(&writes_to("ann")).await.unwrap().is_delivered());
+    assert!(says(&two.near, "two").await);
+    two.proxy.set(Fault::Delay(DELAY));
+    let (far, message) = (two.far.clone(), writes_to("ben"));
+    let longer = tokio::spawn(async move { far.check(&message).await.unwrap() });
+    sleep(DELAY / 2).await;
+    assert!(!says(&two.near, "three").await);
+    assert!(!longer.await.unwrap().is_delivered());
+    two.far.settled().await;
+    assert_eq!(two.events(), [(7200, false), (14400, true)]);
+}
+
+#[tokio::test]
+async fn first_report_of_a_mute_says_that_it_is_new() {
+    let two = Two::start(&["events 3/1h mute 2h"], &[]).await;
+    assert!(says(&two.far, "one").await && says(&two.far, "two").await);
+    two.proxy.drop_replies_to("3 messages within", 1);
+    assert!(two.far.check(&Message::from("alice").text("three")).await.is_err());
+    assert!(!says(&two.near, "four").await);
+    two.far.settled().await;
+    assert_eq!(two.events(), [(7200, false)]);
+}
