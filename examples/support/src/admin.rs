@@ -370,13 +370,4 @@ mod tests {
         }
         assert!(!is_this(&[]) && !is_this(&["localhost", "evil.example"]));
     }
-
-    #[test]
-    fn marks_of_a_proxy_are_seen() {
-        for mark in ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"] {
-            let headers = [(mark.parse().unwrap(), "".parse().unwrap())];
-            assert!(is_forwarded(&headers.into_iter().collect()), "{mark}");
-        }
-        assert!(!is_forwarded(&[(HOST, "x".parse().unwrap())].into_iter().collect()));
-    }
 }
