@@ -29,6 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const STALE: Duration = Duration::from_secs(2);
 /// The reads a second for SKUs of other servers, of which a client can invent any number.
 const OTHER_READS: u32 = 10;
+/// How long buyers that could not be read are not read again, so that Redis is not scanned all the time.
+const READ_AGAIN: Duration = Duration::from_secs(5);
 /// The most buyers of a sale that are kept, in about 20 MB. After a larger one Redis decides on every
 /// order.
 const MOST_BUYERS: u32 = 1_000_000;
@@ -214,8 +216,11 @@ impl RedisStock {
                 break true;
             }
         };
-        // An operator may have changed the sale between the two reads.
+        // An operator may have changed the sale between the two reads, or Redis has lost a part.
         let is_whole = is_read && buyers.len() == level.sold as usize;
+        if !is_whole {
+            sleep(READ_AGAIN).await;
+        }
         if let Some(own) = self.own.get(&sku) {
             let known = || Buyers::Of(level, Arc::new((hasher, buyers)));
             lock(own).buyers = if is_whole { known() } else { Buyers::Unknown };

@@ -60,6 +60,8 @@ async fn only_programs_on_this_machine_are_served() {
         ("origin", "null"),
         ("sec-fetch-site", "cross-site"),
         ("x-forwarded-for", "203.0.113.9"),
+        ("x-real-ip", "203.0.113.9"),
+        ("forwarded", "for=203.0.113.9"),
         ("via", "1.1 proxy"),
     ] {
         let request = admin_request(&server, "PUT", "/admin/bans/alice").header(name, value);
