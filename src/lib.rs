@@ -11,7 +11,7 @@
 //! | problem | use | feature | example |
 //! |---|---|---|---|
 //! | flash sale, API rate limit: a quota for each user of an HTTP route | [`SlidingWindowLayer`] | | [`examples/seckill`] |
-//! | message storm: an alert if a group gets too many messages | `StormDetector` of the crate `message-storm` | | its `examples/message_storm.rs` |
+//! | message storm: an alert if a group gets too many messages | `StormDetector` of the crate `message-storm` | | [`crates/message-storm`] |
 //! | chat spam: silent mutes for repeated messages and messages to many strangers | `SpeechMonitor` of the crate `speech-monitor` | | [`examples/chat-guard`] |
 //! | per-receiver quota: not too many messages to one receiver | [`Limiter`] | | [`examples/message_quota.rs`] |
 //! | budget of tokens or bytes: a cost that is known only afterwards | [`Limiter::settle`] | | [`examples/token_budget.rs`] |
@@ -194,6 +194,7 @@
 //! # }
 //! ```
 //!
+//! [`crates/message-storm`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/crates/message-storm
 //! [`examples/seckill`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/seckill
 //! [`examples/chat-guard`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/chat-guard
 //! [`examples/message_quota.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/message_quota.rs

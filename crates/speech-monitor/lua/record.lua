@@ -40,6 +40,7 @@
 local call = redis.call
 local messages, peers, texts, row = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, peer, print, muted = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
+local remembered_us = ARGV[5]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
@@ -62,7 +63,7 @@ end
 local held = call('HMGET', row, 'nth', 'until_us', 'length_us')
 local until_us = tonumber(held[2] or 0)
 local stands = until_us > now_us
-local nth = now_us < until_us + ARGV[5] and tonumber(held[1]) or 0
+local nth = now_us < until_us + remembered_us and tonumber(held[1]) or 0
 local muted_us = muted and stands and tonumber(held[3]) or 0
 
 local counts, compared_us = {}, 0

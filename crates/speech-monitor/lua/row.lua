@@ -12,7 +12,7 @@
     ARGV[4] remembered_us (microseconds): for how long after its end a mute is in a row with the next
 
   Reply:
-    REPLY (1): always
+    REPLY nth (mutes): how many mutes in a row it is now
 
   Cost: O(1).
   TTL: until the mute ends, and remembered_us and a second. It never becomes shorter.
@@ -38,4 +38,4 @@ local ttl_ms = math.ceil((until_us - now_us + remembered_us) / 1000) + 1000
 if call('PTTL', row) < ttl_ms then
   call('PEXPIRE', row, ttl_ms)
 end
-return 1
+return nth

@@ -232,7 +232,8 @@ impl OnRedis {
         let [remaining, length, remembered] =
             [mute.remaining, mute.length, REMEMBERED].map(|time| time.as_micros() as u64);
         let arguments = (mute.nth, remaining, length, remembered);
-        twice(|| self.commands.script(&self.row, &names, &arguments)).await
+        let _nth: u64 = twice(|| self.commands.script(&self.row, &names, &arguments)).await?;
+        Ok(())
     }
 }
 
