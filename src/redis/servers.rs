@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::fmt;
 use std::time::Duration;
 
-use redis::io::tcp::TcpSettings;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
 
 use super::connection::Connector;
@@ -195,7 +194,7 @@ impl RedisServers {
                     .response_timeout(response_timeout.saturating_mul(4))
                     .overall_response_timeout(None)
                     .connection_timeout(response_timeout.saturating_mul(4).min(STEP_TIMEOUT))
-                    .tcp_settings(TcpSettings::default().set_nodelay(true))
+                    .tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true))
                     // The client reconnects to a node without an error, and the node may have lost
                     // its data. Only RESP3 reports the disconnection.
                     .use_protocol(redis::ProtocolVersion::RESP3)
