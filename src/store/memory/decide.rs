@@ -32,7 +32,7 @@ impl Inner {
         // Read under the lock, so that the timestamps of one log never step back.
         let now_us = self.now_us();
         let mut recorded_us = None;
-        let mut slots = SmallVec::<[Option<u32>; 1]>::new();
+        let mut slots = SmallVec::<[Option<u32>; 2]>::new();
         let mut outcomes = SmallVec::<[LogOutcome; 1]>::new();
         for (index, log) in check.logs.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
@@ -121,7 +121,7 @@ impl Inner {
             let (shard, hash) = locked.shard(index);
             shard.find(hash, log)
         };
-        let slots: SmallVec<[_; 1]> = check.logs.iter().enumerate().map(slot).collect();
+        let slots: SmallVec<[_; 2]> = check.logs.iter().enumerate().map(slot).collect();
         self.add_to(&mut locked, check, &slots, at_us, loss)?;
         for index in 0..check.logs.len() {
             self.drop_expired(locked.shard(index).0, at_us, DROPPED_AT_ONCE);
