@@ -11,17 +11,15 @@ use tower_sliding_window::{Policy, Quota, RateLimitHeaders, key};
 
 const HOUR: u64 = 3_600;
 
-/// Returns the responses to an admitted and to a denied request, with the time before them.
-async fn responses(store: impl Store, headers: RateLimitHeaders) -> (Duration, [HttpResponse; 3]) {
+/// Returns the responses to two admitted requests and a denied one, with the time before them.
+async fn responses(store: impl Store, choice: RateLimitHeaders) -> (Duration, [HttpResponse; 3]) {
     let policy = Policy::new("user").quota(Quota::per_hour(2)).quota(Quota::per_day(9));
     let site = Policy::new("site").quota(Quota::per_day(5));
-    let service = by_user(policy, store)
-        .rule(site, key::constant("all"))
-        .headers(headers)
-        .headers_on_success(true)
-        .layer(service_fn(ok));
+    let layer = by_user(policy, store).rule(site, key::header("x-user-id"));
+    let service = layer.headers(choice).headers_on_success(true).layer(service_fn(ok));
     let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let request = || send(&service, from_user("alice"));
+    let user = format!("{choice:?}");
+    let request = || send(&service, from_user(&user));
     (before, [request().await, request().await, request().await])
 }
 
@@ -61,40 +59,30 @@ fn assert_legacy(before: Duration, [first, second, denied]: &[HttpResponse; 3]) 
     assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
 }
 
-async fn draft_is_the_default(store: impl Store) {
-    let (_, responses) = responses(store, RateLimitHeaders::default()).await;
-    assert_draft(&responses);
-    assert!(responses.iter().all(|response| legacy(response) == [None; 3]));
+async fn chosen_fields_show_the_quotas(store: impl Store + Clone) {
+    assert_eq!(RateLimitHeaders::default(), RateLimitHeaders::Draft11);
+    for (choice, has_draft, has_legacy) in [
+        (RateLimitHeaders::Draft11, true, false),
+        (RateLimitHeaders::Legacy, false, true),
+        (RateLimitHeaders::Both, true, true),
+        (RateLimitHeaders::None, false, false),
+    ] {
+        let (before, responses) = responses(store.clone(), choice).await;
+        if has_draft {
+            assert_draft(&responses);
+        } else {
+            assert!(responses.iter().all(|response| draft(response) == [None; 2]));
+        }
+        if has_legacy {
+            assert_legacy(before, &responses);
+        } else {
+            assert!(responses.iter().all(|response| legacy(response) == [None; 3]));
+        }
+        let denied = &responses[2];
+        assert!(denied.retry_after().is_some_and(|wait| wait > HOUR - 60), "whatever the choice");
+        let violated = serde_json::json!(["user:2/1h"]);
+        assert_eq!(denied.problem()["violated-policies"], violated, "the full quota");
+    }
 }
 
-async fn legacy_fields_end_at_an_epoch_second(store: impl Store) {
-    let (before, responses) = responses(store, RateLimitHeaders::Legacy).await;
-    assert_legacy(before, &responses);
-    assert!(responses.iter().all(|response| draft(response) == [None; 2]));
-}
-
-async fn both_kinds_of_fields(store: impl Store) {
-    let (before, responses) = responses(store, RateLimitHeaders::Both).await;
-    assert_legacy(before, &responses);
-    assert_draft(&responses);
-}
-
-async fn without_fields_retry_after_remains(store: impl Store) {
-    let (_, responses) = responses(store, RateLimitHeaders::None).await;
-    assert!(responses.iter().all(|response| draft(response) == [None; 2]));
-    assert!(responses.iter().all(|response| legacy(response) == [None; 3]));
-    assert!(responses[2].retry_after().is_some_and(|wait| wait > HOUR - 60));
-}
-
-async fn problem_names_the_full_quotas(store: impl Store) {
-    let (_, [.., denied]) = responses(store, RateLimitHeaders::None).await;
-    assert_eq!(denied.problem()["violated-policies"], serde_json::json!(["user:2/1h"]));
-}
-
-on_every_store!(
-    draft_is_the_default,
-    legacy_fields_end_at_an_epoch_second,
-    both_kinds_of_fields,
-    without_fields_retry_after_remains,
-    problem_names_the_full_quotas,
-);
+on_every_store!(chosen_fields_show_the_quotas);

@@ -98,26 +98,12 @@ async fn run(case: Case) -> Result<(), TestCaseError> {
     let (answer, now) = (last.expect("a request"), Instant::now());
     let items = items(&answer);
     let most = items.iter().map(|item| item.available).min().expect("a quota");
-    let window = items.iter().filter(|item| item.available == most || most > 0);
-    let window = window.filter_map(|item| item.effective_window).max().expect("a window");
-    let end = now + Duration::from_secs(window);
+    let window = items.iter().filter_map(|item| item.effective_window).max().expect("a window");
     // Nothing that was available is denied, whenever in the window the client sends it.
-    let mut late = 0;
     for at in &case.spent_at[..most as usize] {
         sleep_until(now + Duration::from_millis(at * window)).await;
         prop_assert_eq!(send(&service, anonymous()).await.status, StatusCode::OK);
-        late += u64::from(*at > 0);
     }
-    // The draft does not let a client expect a whole quota then. One that does is denied at most as
-    // often as it sent requests late, or, if nothing was available, after its first request.
-    sleep_until(end).await;
-    let fresh = items.iter().map(|item| item.quota).min().expect("a quota");
-    let wanted = if most == 0 { 1 } else { fresh };
-    let mut denied = 0;
-    for _ in 0..wanted {
-        denied += u64::from(send(&service, anonymous()).await.status != StatusCode::OK);
-    }
-    prop_assert!(denied <= late, "{denied} of {wanted} denied, {late} were late: {items:?}");
     Ok(())
 }
 
@@ -125,36 +111,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn pairs_never_invite_too_many_requests(case in cases()) {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        runtime.block_on(run(case))?;
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true).build().unwrap().block_on(run(case))?;
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn two_recent_requests_invite_no_rush() {
-    let service = layer(Policy::new("ip").quota(Quota::per_minute(100))).layer(service_fn(ok));
-    send(&service, anonymous()).await;
-    advance(Duration::from_secs(58)).await;
-    let answer = send(&service, anonymous()).await;
-    assert_eq!(answer.header("ratelimit"), Some(r#""ip";r=98;t=60"#), "not 98 in 2 seconds");
-}
-
-#[tokio::test(start_paused = true)]
-async fn each_quota_has_a_name_of_its_own() {
-    let policy = Policy::new("user").quota(Quota::per_second(2)).quota(Quota::per_minute(5));
-    let service = layer(policy).layer(service_fn(ok));
-    let answer = send(&service, anonymous()).await;
-    assert_eq!(
-        answer.header("ratelimit-policy"),
-        Some(r#""user:2/1s";q=2;w=1, "user:5/60s";q=5;w=60"#)
-    );
-    assert_eq!(answer.header("ratelimit"), Some(r#""user:2/1s";r=1;t=1, "user:5/60s";r=4;t=60"#));
-    send(&service, anonymous()).await;
-    let denied = send(&service, anonymous()).await;
-    assert_eq!(denied.header("ratelimit"), Some(r#""user:2/1s";r=0;t=1, "user:5/60s";r=3"#));
-    assert_eq!(denied.problem()["violated-policies"], serde_json::json!(["user:2/1s"]));
 }

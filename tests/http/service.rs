@@ -48,48 +48,19 @@ async fn readiness_is_that_of_the_inner_service() {
 #[tokio::test(start_paused = true)]
 async fn ready_instance_is_the_one_called() {
     let (mut service, mut handle) = mocked(9, MemoryStore::new());
-    for user in ["alice", "bob"] {
-        handle.allow(1);
-        assert_ready_ok!(service.poll_ready::<Call>());
-        // The mock panics if it is called without having been ready, as its clones have not.
-        let mut response = task::spawn(service.call(from_user(user)));
-        assert_pending!(response.poll());
-        let (call, answer) = handle.next_request().await.unwrap();
-        assert_eq!(call.headers()["x-user-id"], user);
-        answer.send_response(reply("ok"));
-        assert_eq!(assert_ready_ok!(response.poll()).status(), OK);
-        assert_pending!(service.poll_ready::<Call>(), "what is left has not been ready yet");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn skipped_request_uses_the_ready_instance() {
-    let (mut service, mut handle) = mocked(9, MemoryStore::new());
-    handle.allow(1);
-    assert_ready_ok!(service.poll_ready::<Call>());
     let mut preflight =
         request(&[("origin", "https://shop.example"), ("access-control-request-method", "POST")]);
     *preflight.method_mut() = http::Method::OPTIONS;
-    let mut response = task::spawn(service.call(preflight));
-    assert_pending!(response.poll());
-    handle.next_request().await.unwrap().1.send_response(reply("ok"));
-    assert_eq!(assert_ready_ok!(response.poll()).status(), OK);
-}
-
-#[tokio::test(start_paused = true)]
-async fn denied_or_keyless_request_skips_inner() {
-    let (mut service, mut handle) = mocked(1, MemoryStore::new());
-    handle.allow(10);
-    assert_ready_ok!(service.poll_ready::<Call>());
-    let _admitted = task::spawn(service.call(from_user("alice"))).poll();
-    let _first = handle.next_request().await.unwrap();
-
-    for (call, status) in [(from_user("alice"), TOO_MANY), (request(&[]), StatusCode::UNAUTHORIZED)]
-    {
+    for call in [from_user("alice"), from_user("bob"), preflight] {
+        handle.allow(1);
         assert_ready_ok!(service.poll_ready::<Call>());
-        let response = assert_ready_ok!(task::spawn(service.call(call)).poll());
-        assert_eq!(response.status(), status);
-        assert_pending!(task::spawn(handle.next_request()).poll());
+        // The mock panics if it is called without having been ready, as its clones have not.
+        let mut response = task::spawn(service.call(call));
+        assert_pending!(response.poll());
+        let (_, answer) = handle.next_request().await.unwrap();
+        answer.send_response(reply("ok"));
+        assert_eq!(assert_ready_ok!(response.poll()).status(), OK);
+        assert_pending!(service.poll_ready::<Call>(), "what is left has not been ready yet");
     }
 }
 
@@ -118,7 +89,7 @@ impl Held {
 }
 
 #[tokio::test(start_paused = true)]
-async fn inner_waits_for_the_outcome() {
+async fn inner_is_called_after_an_admission_only() {
     let store = Held::default();
     let (mut service, mut handle) = mocked(1, store.store());
     handle.allow(2);
@@ -137,17 +108,9 @@ async fn inner_waits_for_the_outcome() {
         assert_eq!(assert_ready_ok!(response.poll()).status(), status);
         assert_pending!(task::spawn(handle.next_request()).poll());
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn dropped_request_never_reaches_inner() {
-    let store = Held::default();
-    let (mut service, mut handle) = mocked(1, store.store());
     handle.allow(1);
     assert_ready_ok!(service.poll_ready::<Call>());
-    let mut response = task::spawn(service.call(from_user("alice")));
-    assert_pending!(response.poll());
-    drop(response);
-    store.reply(true);
+    let keyless = assert_ready_ok!(task::spawn(service.call(request(&[]))).poll());
+    assert_eq!(keyless.status(), StatusCode::UNAUTHORIZED);
     assert_pending!(task::spawn(handle.next_request()).poll());
 }
