@@ -94,7 +94,6 @@ async fn every_header_is_handled() {
         ("a list", with(&[("x-user-id", b"a, b")]), counts_for("a, b")),
         ("no UTF-8", with(&[("x-user-id", b"\xff\xfe\x80")]), counts_for(b"\xff\xfe\x80")),
         ("braces", with(&[("x-user-id", b"{}}{")]), counts_for("{}}{")),
-        ("a tab", with(&[("x-user-id", b"a\tb")]), counts_for("a\tb")),
         ("1 MB", with(&[("x-user-id", long.as_bytes())]), counts_for(&long)),
     ];
     hold(key::header("x-user-id"), table).await;
@@ -119,9 +118,7 @@ async fn every_cookie_is_handled() {
         ("a name in disguise", cookie(b"%73id=x"), counts_for("x")),
         ("twice, one in disguise", cookie(b"sid=Lysistrata; s%69d=x"), INVALID),
         ("spaces before the value", cookie(b"sid=   x"), counts_for("x")),
-        ("spaces about the name", cookie(b"a=1;  sid =x "), counts_for("x")),
         ("in quotes", cookie(b"sid=\"x\""), counts_for("x")),
-        ("in encoded quotes", cookie(b"sid=%22x%22"), counts_for("x")),
         ("empty quotes", cookie(b"sid=\"\""), MISSING),
         ("1 MB", cookie(long.as_bytes()), counts_for(MARK.repeat(100_000))),
         ("200,000 of them", cookie(many.as_bytes()), counts_for("x")),
@@ -148,8 +145,6 @@ async fn every_query_is_handled() {
         ("no UTF-8", query("user=Lysistrata%FF%C0%80"), INVALID),
         ("another of no UTF-8", query("a=%FF&user=x"), counts_for("x")),
         ("decoded once", query("user=%2500"), counts_for("%00")),
-        ("half a code", query("user=%&x=%2"), counts_for("%")),
-        ("no code", query("user=%zz%+1"), counts_for("%zz% 1")),
         ("10,000 of them", query(&many), counts_for("x")),
         ("60 kB", query(&format!("user={}", "x".repeat(60_000))), counts_for("x".repeat(60_000))),
     ];
@@ -225,9 +220,7 @@ async fn every_forwarded_address_is_handled() {
         ("50,000 forged", via("10.0.0.1", &[forged.as_bytes()]), client()),
         ("50,000 proxies", via("10.0.0.1", &[proxies.as_bytes()]), counts_for("10.0.0.3")),
         ("past proxies", via("10.0.0.1", &[b"7.7.7.7, 2001:db8:1::5, 192.168.3.4"]), client()),
-        ("with a port", via("10.0.0.1", &[b"7.7.7.7:65535"]), client()),
         ("in brackets", via("10.0.0.1", &[b"[2001:db8:9:9::1]"]), net()),
-        ("mapped", via("10.0.0.1", &[b"::ffff:7.7.7.7"]), client()),
         ("by a mapped proxy", via("::ffff:10.0.0.1", &[b"6.6.6.6, 7.7.7.7"]), client()),
         ("past a mapped proxy", via("10.0.0.1", &[b"7.7.7.7, ::ffff:10.0.0.2"]), client()),
         ("past one trusted as mapped", via("192.168.0.1", &[b"7.7.7.7"]), client()),

@@ -101,14 +101,12 @@ async fn fill(store: &MemoryStore, logs: usize) {
     }
 }
 
-const NEARLY_FULL: &str = "sliding_window_memory_nearly_full{}";
-
 #[tokio::test(start_paused = true)]
 async fn filling_store_warns_at_80_percent() {
     let _alone = FILLING.lock().await;
     let (recorded, _recorder) = RecordedMetrics::listen();
     let (warnings, _subscriber) = Warnings::listen();
-    let nearly_full = || f64::from_bits(recorded.count(NEARLY_FULL));
+    let nearly_full = || recorded.gauge("sliding_window_memory_nearly_full{}");
     let store = MemoryStore::with_capacity(10);
     fill(&store, 7).await;
     assert_eq!((nearly_full(), of_memory(&warnings)), (0.0, 0));
