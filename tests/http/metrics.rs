@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use test_support::recorder::RecordedMetrics;
-use test_support::requests::{by_user, ok, status};
+use test_support::requests::{by_user, ok, request, send, status};
 use tokio::time::advance;
 use tower::{Layer, service_fn};
 use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota};
@@ -33,6 +33,11 @@ async fn denials_need_no_look_up() {
     let candidate = "sliding_window_candidate_denials_total{policy=user,quota=1/60s}";
     assert_eq!(recorded.count(candidate), 1_000);
     assert_eq!(recorded.look_ups(), 5, "one for each counter, and for logs and bytes");
+    for _ in 0..100 {
+        send(&service, request(&[])).await;
+    }
+    let missing = "sliding_window_missing_keys_total{policy=user,reason=missing}";
+    assert_eq!((recorded.count(missing), recorded.look_ups()), (100, 6));
 }
 
 #[tokio::test(start_paused = true)]
