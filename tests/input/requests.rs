@@ -93,7 +93,6 @@ async fn every_header_is_handled() {
         ("twice and empty", with(&[("x-user-id", b""), ("x-user-id", b"")]), INVALID),
         ("a list", with(&[("x-user-id", b"a, b")]), counts_for("a, b")),
         ("no UTF-8", with(&[("x-user-id", b"\xff\xfe\x80")]), counts_for(b"\xff\xfe\x80")),
-        ("braces", with(&[("x-user-id", b"{}}{")]), counts_for("{}}{")),
         ("1 MB", with(&[("x-user-id", long.as_bytes())]), counts_for(&long)),
     ];
     hold(key::header("x-user-id"), table).await;
@@ -140,8 +139,6 @@ async fn every_query_is_handled() {
         ("twice, one in disguise", query("user=Lysistrata&%75ser=b"), INVALID),
         ("twice, one without a value", query("user=Lysistrata&user"), INVALID),
         ("NUL", query("user=%00"), counts_for("\0")),
-        ("newlines", query("user=%0d%0A"), counts_for("\r\n")),
-        ("braces", query("user={%7D%7b}"), counts_for("{}{}")),
         ("no UTF-8", query("user=Lysistrata%FF%C0%80"), INVALID),
         ("another of no UTF-8", query("a=%FF&user=x"), counts_for("x")),
         ("decoded once", query("user=%2500"), counts_for("%00")),
