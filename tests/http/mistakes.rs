@@ -2,24 +2,24 @@
 //! warning, and by a metric.
 
 use std::cell::RefCell;
-
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{Request, StatusCode};
 use test_support::recorder::RecordedMetrics;
 use test_support::requests::{by_user, from_user, ok, request, send, status};
 use test_support::warnings::Warnings;
 use tower::{Layer, ServiceBuilder, service_fn};
+use tower_sliding_window::key::IpExtractor;
 use tower_sliding_window::{
     Bans, FailurePolicy, Limiter, MemoryStore, MissingKey, Policies, Policy, PolicyHandle, Quota,
-    RedisStore, SlidingWindowLayer, StoreError, key,
+    RedisStore, SlidingWindowLayer, key,
 };
 
 fn policy(name: &str) -> Policy {
-    Policy::new(name).quota(Quota::per_minute(1_000))
+    Policy::new(name).quota(Quota::per_hour(10_000))
 }
 
 fn missing(recorded: &RecordedMetrics, policy: &str, reason: &str) -> u64 {
@@ -68,84 +68,132 @@ async fn each_reason_has_a_label() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rule_that_never_finds_its_key_warns() {
-    for (skips, found_first) in [(false, false), (true, false), (false, true)] {
+async fn rule_that_never_finds_its_key_warns_once() {
+    let layer = |by| SlidingWindowLayer::new(policy("user"), by, MemoryStore::new());
+    let misspelt = || layer(key::header("x-usr-id"));
+    let skipping = misspelt().on_missing_key(MissingKey::SkipRule);
+    let by = key::optional(key::extension::<String>());
+    let without_login = SlidingWindowLayer::new(policy("user"), by, MemoryStore::new());
+    // Clients may leave this header out.
+    let by = key::optional(key::header("x-usr-id"));
+    let optional = SlidingWindowLayer::new(policy("user"), by, MemoryStore::new());
+    for (layer, found_first, warns) in [
+        (misspelt(), false, true),
+        (misspelt(), true, false),
+        (skipping, false, true),
+        (without_login.clone(), false, true),
+        (without_login, true, false),
+        (optional, false, false),
+    ] {
         let (warnings, _subscriber) = Warnings::listen();
-        let mut layer =
-            SlidingWindowLayer::new(policy("user"), key::header("x-usr-id"), MemoryStore::new());
-        if skips {
-            layer = layer.on_missing_key(MissingKey::SkipRule);
-        }
         let service = layer.layer(service_fn(ok));
         if found_first {
-            send(&service, request(&[("x-usr-id", "alice")])).await;
+            let mut request = request(&[("x-usr-id", "alice")]);
+            request.extensions_mut().insert(String::from("alice"));
+            send(&service, request).await;
         }
         for requests in 1..=300 {
             status(&service, "alice").await;
-            let expected = usize::from(requests >= 100 && !found_first);
+            let expected = usize::from(warns && requests >= 100);
             assert_eq!(warnings.lines().len(), expected, "after {requests}");
         }
-        assert!(found_first || warnings.lines()[0].contains("policy=\"user\""));
+        assert!(!warns || warnings.lines()[0].contains("policy=\"user\""));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_applied_twice_warns() {
-    let (recorded, _recorder) = RecordedMetrics::listen();
-    let (warnings, _subscriber) = Warnings::listen();
-    let store = MemoryStore::new();
-    let layer = |name| by_user(policy(name), store.clone());
-    let user = layer("user");
-    // A layer of another policy between the two hides neither of them.
-    let service =
-        ServiceBuilder::new().layer(user.clone()).layer(layer("other")).layer(user).service_fn(ok);
-    for _ in 0..3 {
-        assert_eq!(status(&service, "alice").await, StatusCode::OK);
-    }
-    assert_eq!(recorded.count("sliding_window_counted_twice_total{policy=user}"), 3);
-    assert_eq!(recorded.count("sliding_window_counted_twice_total{policy=other}"), 0);
-    let lines = warnings.lines();
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].contains("policy=\"user\""), "{lines:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn layers_of_two_policies_are_no_mistake() {
-    let (recorded, _recorder) = RecordedMetrics::listen();
-    let (warnings, _subscriber) = Warnings::listen();
+async fn request_counted_twice_in_a_log_is_reported() {
     let store = MemoryStore::new();
     let by = |name, key| SlidingWindowLayer::new(policy(name), key::header(key), store.clone());
-    let service = ServiceBuilder::new()
-        .layer(by("user", "x-user-id"))
-        .layer(by("global", "x-user-id"))
-        .layer(by("user", "x-other"))
-        .service_fn(ok);
-    let names = [("x-user-id", "alice"), ("x-other", "bob")];
-    assert_eq!(send(&service, request(&names)).await.status, StatusCode::OK);
-    assert_eq!(warnings.lines(), Vec::<String>::new());
-    for name in ["user", "global"] {
-        assert_eq!(
-            recorded.count(&format!("sliding_window_counted_twice_total{{policy={name}}}")),
-            0
-        );
+    for (key, counted_twice) in [("x-user-id", 3), ("x-tenant", 0)] {
+        let (recorded, _recorder) = RecordedMetrics::listen();
+        let (warnings, _subscriber) = Warnings::listen();
+        // A layer of another policy between the two hides neither of them.
+        let service = ServiceBuilder::new()
+            .layer(by("user", "x-user-id"))
+            .layer(by("other", "x-user-id"))
+            .layer(by("user", key))
+            .service_fn(ok);
+        for _ in 0..3 {
+            let request = request(&[("x-user-id", "alice"), ("x-tenant", "acme")]);
+            assert_eq!(send(&service, request).await.status, StatusCode::OK);
+        }
+        let count = |policy: &str| {
+            recorded.count(&format!("sliding_window_counted_twice_total{{policy={policy}}}"))
+        };
+        assert_eq!((count("user"), count("other")), (counted_twice, 0));
+        let lines = warnings.lines();
+        assert_eq!(lines.len(), usize::from(counted_twice > 0), "once for the layer: {lines:?}");
+        assert!(lines.iter().all(|line| line.contains("policy=\"user\"")), "{lines:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn impossible_request_is_no_store_failure() {
+async fn impossible_cost_warns_once_and_is_no_store_failure() {
     let (recorded, _recorder) = RecordedMetrics::listen();
+    let (warnings, _subscriber) = Warnings::listen();
     let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new());
-    for (cost, kind) in [(6, "cost_above_limit"), (2_000, "cost_too_high")] {
-        let error = limiter.check_cost("alice", cost).await.unwrap_err();
-        assert_eq!((error.kind(), error.retry_after()), (kind, None));
-        let layer = by_user(Quota::per_minute(5), MemoryStore::new());
-        let answer = send(&layer.cost(move |_| cost).layer(service_fn(ok)), from_user("a")).await;
-        assert_eq!((answer.status, answer.retry_after()), (StatusCode::TOO_MANY_REQUESTS, None));
+    for (cost, kind, warned) in [(6, "cost_above_limit", 2), (2_000, "cost_too_high", 3)] {
+        let layer = by_user(Quota::per_minute(5), MemoryStore::new()).cost(move |_| cost);
+        for service in [layer.clone().layer(service_fn(ok)), layer.layer(service_fn(ok))] {
+            let error = limiter.clone().check_cost("alice", cost).await.unwrap_err();
+            assert_eq!((error.kind(), error.retry_after()), (kind, None));
+            let answer = send(&service, from_user("alice")).await;
+            assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(answer.retry_after(), None, "no wait would help");
+        }
         let count = |name| recorded.count(&format!("sliding_window_{name}_total{{kind={kind}}}"));
-        assert_eq!((count("store_errors"), count("impossible_requests")), (0, 2));
+        assert_eq!((count("store_errors"), count("impossible_requests")), (0, 4));
+        assert_eq!(warnings.lines().len(), warned, "once for each layer and for the limiter");
     }
-    assert_eq!(StoreError::Unsupported { what: "lists" }.retry_after(), None);
-    assert_eq!(StoreError::Timeout.retry_after(), Some(Duration::from_secs(1)));
+    assert!(warnings.lines()[0].contains("cost 6 can never pass a limit of 5"));
+}
+
+fn from_peer(peer: &str, headers: &[(&'static str, &str)]) -> Request<String> {
+    let mut request = request(headers);
+    request.extensions_mut().insert(SocketAddr::new(peer.parse().unwrap(), 443));
+    request
+}
+
+/// Returns the warnings after 300 requests that a proxy has forwarded, after `first` requests.
+async fn warnings_behind_a_proxy(
+    by: IpExtractor,
+    header: &'static str,
+    first: &[Request<String>],
+) -> Vec<String> {
+    let (warnings, _subscriber) = Warnings::listen();
+    let service =
+        SlidingWindowLayer::new(policy("ip"), by, MemoryStore::new()).layer(service_fn(ok));
+    for request in first {
+        assert_eq!(send(&service, request.clone()).await.status, StatusCode::OK);
+    }
+    for requests in 1..=300 {
+        let request = from_peer("::1", &[(header, "203.0.113.7")]);
+        assert_eq!(send(&service, request).await.status, StatusCode::OK);
+        assert!(requests >= 100 || warnings.lines().is_empty(), "after {requests}");
+    }
+    warnings.lines()
+}
+
+#[tokio::test(start_paused = true)]
+async fn proxy_that_is_not_trusted_warns_once() {
+    let trusted = |proxies: &str| key::client_ip(proxies.parse().unwrap());
+    let health_check = || from_peer("10.0.0.9", &[]);
+    for (by, header) in [
+        (trusted("127.0.0.1"), "x-forwarded-for"),
+        (trusted("127.0.0.1"), "forwarded"),
+        (key::peer_ip(), "x-forwarded-for"),
+    ] {
+        let lines = warnings_behind_a_proxy(by, header, &[health_check()]).await;
+        assert_eq!(lines.len(), 1, "{header}: {lines:?}");
+        assert!(lines[0].contains("key::client_ip") && !lines[0].contains("::1"), "{lines:?}");
+    }
+    let header = "x-forwarded-for";
+    let lines = warnings_behind_a_proxy(trusted("127.0.0.1, ::1"), header, &[]).await;
+    assert_eq!(lines, Vec::<String>::new(), "a trusted proxy");
+    let proxied = from_peer("127.0.0.1", &[(header, "203.0.113.8")]);
+    let lines = warnings_behind_a_proxy(trusted("127.0.0.1"), header, &[proxied]).await;
+    assert_eq!(lines, Vec::<String>::new(), "another proxy is trusted");
 }
 
 thread_local! {
@@ -153,8 +201,9 @@ thread_local! {
     static PANICKED: RefCell<Option<(String, String)>> = const { RefCell::new(None) };
 }
 
-/// Returns the file and the message of the panic that `act` ends in.
-fn panic_of(act: impl FnOnce()) -> (String, String) {
+/// Checks that `make` panics with a message that holds `part`, and names a line of this file.
+#[track_caller]
+fn panics_here<T>(part: &str, make: impl FnOnce() -> T) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = panic::take_hook();
@@ -164,71 +213,37 @@ fn panic_of(act: impl FnOnce()) -> (String, String) {
             before(info);
         }));
     });
-    panic::catch_unwind(AssertUnwindSafe(act)).expect_err("a panic");
-    PANICKED.take().expect("the hook has run")
+    assert!(panic::catch_unwind(AssertUnwindSafe(make)).is_err(), "{part}: no panic");
+    let (file, message) = PANICKED.take().expect("the hook has run");
+    assert_eq!(file, file!(), "{message}");
+    assert!(message.contains(part), "{message}");
 }
 
 #[test]
 fn a_constructor_panics_at_its_caller() {
-    type Case = (&'static str, &'static str, Box<dyn FnOnce()>);
-    macro_rules! cases {
-        ($($part:literal in $made:expr;)*) => {
-            vec![$((stringify!($made), $part, Box::new(move || {
-                let _ = $made;
-            }) as Box<dyn FnOnce()>)),*]
-        };
-    }
     const ONE: Quota = Quota::per_minute(1);
-    const SECOND: Duration = Duration::from_secs(1);
     let empty = || Policy::new("empty");
     let by = || key::header("x-user-id");
-    let store = MemoryStore::new;
-    let cases: Vec<Case> = cases! {
-        "limit" in Quota::new(0, SECOND);
-        "limit" in Quota::per_second(0);
-        "limit" in Quota::per_minute(0);
-        "limit" in Quota::per_hour(0);
-        "limit" in Quota::per_day(0);
-        "a b" in Policy::new("a b");
-        "a b" in Policy::from(ONE).named("a b");
-        "empty" in PolicyHandle::new(empty());
-        "no policy" in Policies::new([]);
-        "/0 is not the length of an IPv6" in key::peer_ip().ipv6_prefix(0);
-        "/33 is not the length of an IPv4" in key::peer_ip().ipv4_prefix(33);
-        "empty" in PolicyHandle::from(empty());
-        "`instances`" in FailurePolicy::local(0);
-        "`name`" in key::header("a b");
-        "empty" in Limiter::new(empty(), store());
-        "empty" in Bans::new(empty(), store());
-        "empty" in SlidingWindowLayer::new(empty(), by(), store());
-        "empty" in SlidingWindowLayer::new(ONE, by(), store()).rule(empty(), by());
-        "`prefix` has a brace" in RedisStore::builder().prefix("a{b}");
-    };
-    for (name, part, act) in cases {
-        let (file, message) = panic_of(act);
-        assert_eq!(file, file!(), "{name} panics at {file}");
-        assert!(message.contains(part), "{name} says {message:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn keys_are_made_from_common_types() {
-    let store = MemoryStore::new();
-    let ip: IpAddr = "2001:db8::7".parse().unwrap();
-    let limiter = Limiter::new(policy("ip"), store.clone());
-    let service =
-        SlidingWindowLayer::new(policy("ip"), key::peer_ip(), store.clone()).layer(service_fn(ok));
-    let mut request = request(&[]);
-    request.extensions_mut().insert(SocketAddr::from((ip, 443)));
-    assert_eq!(send(&service, request).await.status, StatusCode::OK);
-    assert_eq!(limiter.peek(ip).await.unwrap().remaining(), 999);
-    limiter.reset(SocketAddr::from((ip, 1))).await.unwrap();
-    assert_eq!(limiter.peek("2001:db8::/64").await.unwrap().remaining(), 1_000);
-
-    let penalty = policy("ip").penalty("3/10m:1m".parse().unwrap());
-    let bans = Bans::new(penalty, store);
-    bans.impose(17_u64, Duration::from_secs(60), "by hand").await.unwrap();
-    assert!(bans.lift("17").await.unwrap());
+    panics_here("limit", || Quota::new(0, Duration::from_secs(1)));
+    panics_here("limit", || Quota::per_second(0));
+    panics_here("limit", || Quota::per_minute(0));
+    panics_here("limit", || Quota::per_hour(0));
+    panics_here("limit", || Quota::per_day(0));
+    panics_here("a b", || Policy::new("a b"));
+    panics_here("a b", || Policy::from(ONE).named("a b"));
+    panics_here("empty", || PolicyHandle::new(empty()));
+    panics_here("empty", || PolicyHandle::from(empty()));
+    panics_here("no policy", || Policies::new([]));
+    panics_here("/0 is not the length of an IPv6", || key::peer_ip().ipv6_prefix(0));
+    panics_here("/33 is not the length of an IPv4", || key::peer_ip().ipv4_prefix(33));
+    panics_here("`instances`", || FailurePolicy::local(0));
+    panics_here("`name`", || key::header("a b"));
+    panics_here("empty", || Limiter::new(empty(), MemoryStore::new()));
+    panics_here("empty", || Bans::new(empty(), MemoryStore::new()));
+    panics_here("empty", || SlidingWindowLayer::new(empty(), by(), MemoryStore::new()));
+    let layer = SlidingWindowLayer::new(ONE, by(), MemoryStore::new());
+    panics_here("empty", || layer.rule(empty(), by()));
+    panics_here("`prefix` has a brace", || RedisStore::builder().prefix("a{b}"));
 }
 
 #[tokio::test]

@@ -6,9 +6,7 @@ use test_support::recorder::RecordedMetrics;
 use test_support::requests::{by_user, ok, request, send, status};
 use tokio::time::advance;
 use tower::{Layer, service_fn};
-use tower_sliding_window::{
-    Limiter, MemoryStore, Offender, Policy, PolicyHandle, Quota, TopOffenders, key,
-};
+use tower_sliding_window::{Limiter, MemoryStore, Offender, Policy, Quota, TopOffenders, key};
 
 fn one_a_minute(name: &str) -> Policy {
     Policy::new(name).quota(Quota::per_minute(1))
@@ -76,20 +74,6 @@ async fn waiting_is_no_offence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clones_of_the_limiter_count_together() {
-    let offenders = TopOffenders::new(10);
-    let policy = PolicyHandle::new(one_a_minute("user"));
-    let limiter = Limiter::new(&policy, MemoryStore::new()).top_offenders(&offenders);
-    let layer = by_user(&policy, MemoryStore::new()).top_offenders(&offenders);
-    let service = layer.layer(service_fn(ok));
-    for _ in 0..3 {
-        let _ = limiter.clone().check_all([(&policy, "bob")]).await.unwrap();
-        status(&service.clone(), "bob").await;
-    }
-    assert_eq!(counts(&offenders.of("user")), [("bob", 4)]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_offender_is_kept_since_its_first_denial() {
     let offenders = TopOffenders::new(1);
     let limiter = Limiter::new(one_a_minute("user"), MemoryStore::new()).top_offenders(&offenders);
@@ -143,11 +127,8 @@ async fn policies_and_keys_are_bounded() {
     for policy in 0..100 {
         let policy = one_a_minute(&format!("policy-{policy}"));
         let limiter = Limiter::new(policy, MemoryStore::new()).top_offenders(&offenders);
-        for key in 0..5 {
-            let key = format!("{key}").repeat(1_000);
-            for _ in 0..2 {
-                let _ = limiter.check(&key).await.unwrap();
-            }
+        for key in ["0", "1", "2", "3", "4", "0", "1", "2", "3", "4"] {
+            let _ = limiter.check(key.repeat(1_000)).await.unwrap();
         }
     }
     let all = offenders.all();

@@ -1,27 +1,29 @@
-//! The choice of the fields that show a client its quotas, on every store.
+//! The fields that show a client its quotas: which it gets, on every store, and that no pair of `r` and `t` lets a
+//! client go faster than the policy.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::StatusCode;
+use proptest::prelude::*;
 use test_support::on_every_store;
 use test_support::requests::{HttpResponse, by_user, from_user, ok, send};
+use tokio::time::{Instant, advance, sleep_until};
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Policy, Quota, RateLimitHeaders, key};
+use tower_sliding_window::{MemoryStore, Policy, Quota, RateLimitHeaders, key};
 
 const HOUR: u64 = 3_600;
 
-/// Returns the responses to an admitted and to a denied request, with the time before them.
-async fn responses(store: impl Store, headers: RateLimitHeaders) -> (Duration, [HttpResponse; 3]) {
+/// Returns the responses to two admitted requests and a denied one, with the time before them.
+async fn responses(store: impl Store, choice: RateLimitHeaders) -> (Duration, [HttpResponse; 3]) {
     let policy = Policy::new("user").quota(Quota::per_hour(2)).quota(Quota::per_day(9));
     let site = Policy::new("site").quota(Quota::per_day(5));
-    let service = by_user(policy, store)
-        .rule(site, key::constant("all"))
-        .headers(headers)
-        .headers_on_success(true)
-        .layer(service_fn(ok));
+    let layer = by_user(policy, store).rule(site, key::header("x-user-id"));
+    let service = layer.headers(choice).headers_on_success(true).layer(service_fn(ok));
     let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let request = || send(&service, from_user("alice"));
+    let user = format!("{choice:?}");
+    let request = || send(&service, from_user(&user));
     (before, [request().await, request().await, request().await])
 }
 
@@ -61,40 +63,126 @@ fn assert_legacy(before: Duration, [first, second, denied]: &[HttpResponse; 3]) 
     assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
 }
 
-async fn draft_is_the_default(store: impl Store) {
-    let (_, responses) = responses(store, RateLimitHeaders::default()).await;
-    assert_draft(&responses);
-    assert!(responses.iter().all(|response| legacy(response) == [None; 3]));
+async fn chosen_fields_show_the_quotas(store: impl Store + Clone) {
+    assert_eq!(RateLimitHeaders::default(), RateLimitHeaders::Draft11);
+    for (choice, has_draft, has_legacy) in [
+        (RateLimitHeaders::Draft11, true, false),
+        (RateLimitHeaders::Legacy, false, true),
+        (RateLimitHeaders::Both, true, true),
+        (RateLimitHeaders::None, false, false),
+    ] {
+        let (before, responses) = responses(store.clone(), choice).await;
+        if has_draft {
+            assert_draft(&responses);
+        } else {
+            assert!(responses.iter().all(|response| draft(response) == [None; 2]));
+        }
+        if has_legacy {
+            assert_legacy(before, &responses);
+        } else {
+            assert!(responses.iter().all(|response| legacy(response) == [None; 3]));
+        }
+        let denied = &responses[2];
+        assert!(denied.retry_after().is_some_and(|wait| wait > HOUR - 60), "whatever the choice");
+        let violated = serde_json::json!(["user:2/1h"]);
+        assert_eq!(denied.problem()["violated-policies"], violated, "the full quota");
+    }
 }
 
-async fn legacy_fields_end_at_an_epoch_second(store: impl Store) {
-    let (before, responses) = responses(store, RateLimitHeaders::Legacy).await;
-    assert_legacy(before, &responses);
-    assert!(responses.iter().all(|response| draft(response) == [None; 2]));
+on_every_store!(chosen_fields_show_the_quotas);
+
+/// What the two fields say of one quota.
+#[derive(Debug)]
+struct Item {
+    quota: u64,
+    window: u64,
+    available: u64,
+    effective_window: Option<u64>,
 }
 
-async fn both_kinds_of_fields(store: impl Store) {
-    let (before, responses) = responses(store, RateLimitHeaders::Both).await;
-    assert_legacy(before, &responses);
-    assert_draft(&responses);
+/// Reads both fields, whose items must have the same names.
+fn items(answer: &HttpResponse) -> Vec<Item> {
+    let policies = list(answer.header("ratelimit-policy").expect("a policy"));
+    let limits = list(answer.header("ratelimit").expect("a limit"));
+    assert_eq!(policies.keys().collect::<Vec<_>>(), limits.keys().collect::<Vec<_>>());
+    let item = |(name, policy): (&String, &BTreeMap<String, u64>)| Item {
+        quota: policy["q"],
+        window: policy["w"],
+        available: limits[name]["r"],
+        effective_window: limits[name].get("t").copied(),
+    };
+    policies.iter().map(item).collect()
 }
 
-async fn without_fields_retry_after_remains(store: impl Store) {
-    let (_, responses) = responses(store, RateLimitHeaders::None).await;
-    assert!(responses.iter().all(|response| draft(response) == [None; 2]));
-    assert!(responses.iter().all(|response| legacy(response) == [None; 3]));
-    assert!(responses[2].retry_after().is_some_and(|wait| wait > HOUR - 60));
+fn list(text: &str) -> BTreeMap<String, BTreeMap<String, u64>> {
+    let mut items = BTreeMap::new();
+    for item in text.split(", ") {
+        let mut parts = item.split(';');
+        let name = parts.next().unwrap().trim_matches('"').to_owned();
+        let pairs = parts.map(|part| part.split_once('=').expect("a parameter"));
+        let parameters = pairs.map(|(name, value)| (name.to_owned(), value.parse().unwrap()));
+        assert!(items.insert(name, parameters.collect()).is_none(), "a name twice in {text}");
+    }
+    items
 }
 
-async fn problem_names_the_full_quotas(store: impl Store) {
-    let (_, [.., denied]) = responses(store, RateLimitHeaders::None).await;
-    assert_eq!(denied.problem()["violated-policies"], serde_json::json!(["user:2/1h"]));
+#[derive(Clone, Debug)]
+struct Case {
+    quotas: Vec<(u32, u64)>,
+    /// Milliseconds before each request of the history.
+    gaps: Vec<u64>,
+    /// When the client sends what is available, in thousandths of the effective window.
+    spent_at: Vec<u64>,
 }
 
-on_every_store!(
-    draft_is_the_default,
-    legacy_fields_end_at_an_epoch_second,
-    both_kinds_of_fields,
-    without_fields_retry_after_remains,
-    problem_names_the_full_quotas,
-);
+fn cases() -> impl Strategy<Value = Case> {
+    let quotas = prop::collection::btree_set((1_u32..12, 1_u64..30), 1..3);
+    let gaps = prop::collection::vec(prop_oneof![Just(0), 1_u64..8_000], 1..24);
+    let spent_at = prop::collection::vec(prop_oneof![Just(0), 0_u64..=1_000], 12);
+    (quotas, gaps, spent_at).prop_map(|(quotas, gaps, mut spent_at)| {
+        spent_at.sort_unstable();
+        Case { quotas: quotas.into_iter().collect(), gaps, spent_at }
+    })
+}
+
+async fn run(case: Case) -> Result<(), TestCaseError> {
+    let mut policy = Policy::new("user");
+    for (limit, seconds) in &case.quotas {
+        policy = policy.quota(Quota::new(*limit, Duration::from_secs(*seconds)));
+    }
+    let layer = by_user(policy, MemoryStore::new()).headers_on_success(true);
+    let service = layer.layer(service_fn(ok));
+    let mut last = None;
+    for gap in &case.gaps {
+        advance(Duration::from_millis(*gap)).await;
+        let answer = send(&service, from_user("alice")).await;
+        for item in items(&answer) {
+            let Some(t) = item.effective_window else { continue };
+            // The rate that a client computes is at most that of the policy.
+            prop_assert!(item.available * item.window <= item.quota * t, "{item:?}");
+            // Draft 11, section 6: `Retry-After` is not earlier than the end of the window.
+            prop_assert!(answer.retry_after().is_none_or(|wait| t <= wait), "{answer:?}");
+        }
+        last = Some(answer);
+    }
+
+    let (answer, now) = (last.expect("a request"), Instant::now());
+    let items = items(&answer);
+    let most = items.iter().map(|item| item.available).min().expect("a quota");
+    let window = items.iter().filter_map(|item| item.effective_window).max().expect("a window");
+    // Nothing that was available is denied, whenever in the window the client sends it.
+    for at in &case.spent_at[..most as usize] {
+        sleep_until(now + Duration::from_millis(at * window)).await;
+        prop_assert_eq!(send(&service, from_user("alice")).await.status, StatusCode::OK);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn pairs_never_invite_too_many_requests(case in cases()) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true).build().unwrap().block_on(run(case))?;
+    }
+}

@@ -13,7 +13,7 @@ use tower_sliding_window::{
     Limiter, MemoryStore, MissingKey, Policy, PolicyHandle, Quota, SlidingWindowLayer, key,
 };
 
-use test_support::requests::{by_user, from_user, ok, request, send, status};
+use test_support::requests::{by_user, from_user, ok, request, send};
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
@@ -35,23 +35,16 @@ fn from(user: &str, ip: &str) -> Request<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn denial_by_one_rule_spares_the_other_logs() {
-    for (users, ips, violated, left) in [(3, 2, "ip", (1, 0)), (1, 2, "user", (0, 1))] {
-        let store = MemoryStore::new();
-        let service = user_and_ip(user(users), ip(ips), &store).layer(service_fn(ok));
-        for _ in 0..users.min(ips) {
-            assert_eq!(send(&service, from("alice", "1")).await.status, OK);
-        }
-        for _ in 0..5 {
-            let answer = send(&service, from("alice", "1")).await;
-            assert_eq!(answer.problem()["violated-policies"], json!([violated]));
-        }
-        let (users, ips) = (Limiter::new(user(users), store.clone()), Limiter::new(ip(ips), store));
-        let of_user = users.peek("alice").await.unwrap().remaining();
-        assert_eq!((of_user, ips.peek("1").await.unwrap().remaining()), left);
-        let other = if violated == "ip" { from("alice", "2") } else { from("bob", "1") };
-        assert_eq!(send(&service, other).await.status, OK);
+async fn denial_by_one_rule_spares_the_other_log() {
+    let store = MemoryStore::new();
+    let service = user_and_ip(user(3), ip(1), &store).layer(service_fn(ok));
+    assert_eq!(send(&service, from("alice", "1")).await.status, OK);
+    for _ in 0..5 {
+        let answer = send(&service, from("alice", "1")).await;
+        assert_eq!(answer.problem()["violated-policies"], json!(["ip"]));
     }
+    assert_eq!(Limiter::new(user(3), store).peek("alice").await.unwrap().remaining(), 2);
+    assert_eq!(send(&service, from("alice", "2")).await.status, OK);
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,14 +69,6 @@ async fn denial_names_every_policy_and_longest_wait() {
     );
     advance(Duration::from_secs(3590)).await;
     assert_eq!(send(&service, from("alice", "1")).await.status, OK);
-}
-
-#[tokio::test(start_paused = true)]
-async fn cost_above_any_limit_is_not_counted() {
-    let store = MemoryStore::new();
-    let service = user_and_ip(user(5), ip(2), &store).cost(|_| 3).layer(service_fn(ok));
-    assert_eq!(send(&service, from("alice", "1")).await.status, TOO_MANY);
-    assert!(store.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -123,20 +108,6 @@ async fn a_missing_key_can_skip_its_rule_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn optional_key_skips_only_its_own_rule() {
-    let layer = SlidingWindowLayer::new(ip(3), key::header("x-ip"), MemoryStore::new())
-        .rule(user(1), key::optional(key::header("x-user-id")));
-    let service = layer.layer(service_fn(ok));
-    assert_eq!(send(&service, request(&[("x-ip", "1")])).await.status, OK);
-    assert_eq!(send(&service, from("alice", "1")).await.status, OK);
-    let answer = send(&service, from("alice", "1")).await;
-    assert_eq!(answer.problem()["violated-policies"], json!(["user"]));
-    assert_eq!(send(&service, request(&[("x-ip", "1")])).await.status, OK);
-    assert_eq!(send(&service, request(&[("x-ip", "1")])).await.status, TOO_MANY);
-    assert_eq!(status(&service, "alice").await, StatusCode::UNAUTHORIZED, "no x-ip");
-}
-
-#[tokio::test(start_paused = true)]
 async fn ambiguous_key_is_always_400() {
     let store = MemoryStore::new();
     let rule = || by_user(user(1), store.clone());
@@ -155,19 +126,6 @@ async fn ambiguous_key_is_always_400() {
     assert!(store.is_empty());
 }
 
-#[tokio::test(start_paused = true)]
-async fn rules_of_one_key_keep_separate_logs() {
-    let burst = Policy::new("burst").quota(Quota::per_second(1));
-    let service = by_user(user(2), MemoryStore::new())
-        .rule(burst, key::header("x-user-id"))
-        .layer(service_fn(ok));
-    assert_eq!(status(&service, "alice").await, OK);
-    assert_eq!(send(&service, from_user("alice")).await.retry_after(), Some(1));
-    advance(Duration::from_secs(1)).await;
-    assert_eq!(status(&service, "alice").await, OK);
-    assert_eq!(send(&service, from_user("alice")).await.retry_after(), Some(59));
-}
-
 /// A user may choose any name, also one that reads like an address.
 #[tokio::test(start_paused = true)]
 async fn unnamed_rules_keep_logs_of_their_own() {
@@ -177,8 +135,9 @@ async fn unnamed_rules_keep_logs_of_their_own() {
         request
     };
     for user in ["ABCD", "65.66.67.68", "6:rule-265.66.67.68", "6:rule-165.66.67.68"] {
-        let service = by_user(Quota::per_minute(1), MemoryStore::new())
-            .rule(Quota::per_minute(1), key::peer_ip())
+        let policy = PolicyHandle::new(Quota::per_minute(1));
+        let service = by_user(&policy, MemoryStore::new())
+            .rule(&policy, key::peer_ip())
             .layer(service_fn(ok));
         assert_eq!(send(&service, from(user, [10, 0, 0, 1])).await.status, OK, "{user}");
         let other = send(&service, from("alice", [65, 66, 67, 68])).await;
@@ -186,25 +145,4 @@ async fn unnamed_rules_keep_logs_of_their_own() {
         assert_eq!(send(&service, from(user, [10, 0, 0, 2])).await.status, TOO_MANY);
         assert_eq!(send(&service, from("bob", [65, 66, 67, 68])).await.status, TOO_MANY);
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn one_handle_in_two_rules_keeps_two_logs() {
-    let policy = PolicyHandle::new(Quota::per_minute(2));
-    let store = MemoryStore::new();
-    let service =
-        by_user(&policy, store.clone()).rule(&policy, key::header("x-ip")).layer(service_fn(ok));
-    for _ in 0..2 {
-        assert_eq!(send(&service, from("same", "same")).await.status, OK);
-    }
-    assert_eq!(send(&service, from("same", "same")).await.status, TOO_MANY);
-    assert_eq!(store.len(), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn rules_of_one_name_share_their_log() {
-    let store = MemoryStore::new();
-    let service = user_and_ip(user(1), user(1), &store).layer(service_fn(ok));
-    assert_eq!(send(&service, from("alice", "alice")).await.status, OK);
-    assert_eq!(store.len(), 1, "a name says that it is one log");
 }

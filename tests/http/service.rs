@@ -1,5 +1,8 @@
-//! The service and the one it wraps: readiness, errors, and when the inner one is called.
+//! The service and the one it wraps: readiness, errors, and when the inner one is called. A decision is reported,
+//! and a store that is far away is asked, when the response future is polled: the task that calls the service may
+//! be another one, such as that of a `tower::buffer`.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -7,13 +10,17 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
 use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
+use tower::buffer::Buffer;
+use tower::limit::GlobalConcurrencyLimitLayer;
+use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sliding_window::store::{Check, LogOutcome, Outcome, QuotaState, Store, StoreFuture};
 use tower_sliding_window::{MemoryStore, Quota, SlidingWindow};
 use tower_test::mock::{self, Handle, Mock};
 
 use test_support::StubStore;
-use test_support::requests::{by_user, from_user, request};
+use test_support::requests::{by_user, from_user, ok, request};
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
@@ -48,48 +55,19 @@ async fn readiness_is_that_of_the_inner_service() {
 #[tokio::test(start_paused = true)]
 async fn ready_instance_is_the_one_called() {
     let (mut service, mut handle) = mocked(9, MemoryStore::new());
-    for user in ["alice", "bob"] {
-        handle.allow(1);
-        assert_ready_ok!(service.poll_ready::<Call>());
-        // The mock panics if it is called without having been ready, as its clones have not.
-        let mut response = task::spawn(service.call(from_user(user)));
-        assert_pending!(response.poll());
-        let (call, answer) = handle.next_request().await.unwrap();
-        assert_eq!(call.headers()["x-user-id"], user);
-        answer.send_response(reply("ok"));
-        assert_eq!(assert_ready_ok!(response.poll()).status(), OK);
-        assert_pending!(service.poll_ready::<Call>(), "what is left has not been ready yet");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn skipped_request_uses_the_ready_instance() {
-    let (mut service, mut handle) = mocked(9, MemoryStore::new());
-    handle.allow(1);
-    assert_ready_ok!(service.poll_ready::<Call>());
     let mut preflight =
         request(&[("origin", "https://shop.example"), ("access-control-request-method", "POST")]);
     *preflight.method_mut() = http::Method::OPTIONS;
-    let mut response = task::spawn(service.call(preflight));
-    assert_pending!(response.poll());
-    handle.next_request().await.unwrap().1.send_response(reply("ok"));
-    assert_eq!(assert_ready_ok!(response.poll()).status(), OK);
-}
-
-#[tokio::test(start_paused = true)]
-async fn denied_or_keyless_request_skips_inner() {
-    let (mut service, mut handle) = mocked(1, MemoryStore::new());
-    handle.allow(10);
-    assert_ready_ok!(service.poll_ready::<Call>());
-    let _admitted = task::spawn(service.call(from_user("alice"))).poll();
-    let _first = handle.next_request().await.unwrap();
-
-    for (call, status) in [(from_user("alice"), TOO_MANY), (request(&[]), StatusCode::UNAUTHORIZED)]
-    {
+    for call in [from_user("alice"), from_user("bob"), preflight] {
+        handle.allow(1);
         assert_ready_ok!(service.poll_ready::<Call>());
-        let response = assert_ready_ok!(task::spawn(service.call(call)).poll());
-        assert_eq!(response.status(), status);
-        assert_pending!(task::spawn(handle.next_request()).poll());
+        // The mock panics if it is called without having been ready, as its clones have not.
+        let mut response = task::spawn(service.call(call));
+        assert_pending!(response.poll());
+        let (_, answer) = handle.next_request().await.unwrap();
+        answer.send_response(reply("ok"));
+        assert_eq!(assert_ready_ok!(response.poll()).status(), OK);
+        assert_pending!(service.poll_ready::<Call>(), "what is left has not been ready yet");
     }
 }
 
@@ -118,7 +96,7 @@ impl Held {
 }
 
 #[tokio::test(start_paused = true)]
-async fn inner_waits_for_the_outcome() {
+async fn inner_is_called_after_an_admission_only() {
     let store = Held::default();
     let (mut service, mut handle) = mocked(1, store.store());
     handle.allow(2);
@@ -137,17 +115,91 @@ async fn inner_waits_for_the_outcome() {
         assert_eq!(assert_ready_ok!(response.poll()).status(), status);
         assert_pending!(task::spawn(handle.next_request()).poll());
     }
+    handle.allow(1);
+    assert_ready_ok!(service.poll_ready::<Call>());
+    let keyless = assert_ready_ok!(task::spawn(service.call(request(&[]))).poll());
+    assert_eq!(keyless.status(), StatusCode::UNAUTHORIZED);
+    assert_pending!(task::spawn(handle.next_request()).poll());
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_request_never_reaches_inner() {
-    let store = Held::default();
-    let (mut service, mut handle) = mocked(1, store.store());
-    handle.allow(1);
-    assert_ready_ok!(service.poll_ready::<Call>());
-    let mut response = task::spawn(service.call(from_user("alice")));
-    assert_pending!(response.poll());
-    drop(response);
-    store.reply(true);
-    assert_pending!(task::spawn(handle.next_request()).poll());
+async fn unpolled_request_is_not_sent() {
+    let sent = Arc::new(AtomicU32::new(0));
+    let counter = sent.clone();
+    let admit = move |_: &_| {
+        let counter = counter.clone();
+        StoreFuture::later(async move {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let state = QuotaState::new(1, Duration::ZERO, Duration::ZERO);
+            Ok(Outcome::new(true, [LogOutcome::new([state])]))
+        })
+    };
+    let layer = by_user(Quota::per_minute(9), StubStore(admit, || ())).cancel_if(|_| false);
+    let mut service = layer.layer(service_fn(ok));
+    drop(service.ready().await.unwrap().call(from_user("alice")));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(sent.load(Ordering::SeqCst), 0);
+}
+
+/// A store in this process has decided when the future is dropped: the request gives its place back.
+#[tokio::test(start_paused = true)]
+async fn unpolled_admission_gives_its_place_back() {
+    let layer = by_user(Quota::per_minute(1), MemoryStore::new());
+    let mut service = layer.layer(service_fn(ok));
+    for _ in 0..3 {
+        drop(service.ready().await.unwrap().call(from_user("alice")));
+    }
+    let response = service.ready().await.unwrap().call(from_user("alice")).await.unwrap();
+    assert_eq!(response.status(), OK);
+    let denied = service.ready().await.unwrap().call(from_user("alice")).await.unwrap();
+    assert_eq!(denied.status(), TOO_MANY);
+}
+
+/// A panic of a closure of the application ends the request, not the service of all requests.
+#[tokio::test]
+async fn panic_in_on_rejection_leaves_the_buffer() {
+    let layer = by_user(Quota::per_minute(1), MemoryStore::new()).on_rejection(|_, _| {
+        if true {
+            panic!("a bug of the application");
+        }
+        Response::new(String::new())
+    });
+    let buffer = Buffer::new(layer.layer(service_fn(ok)), 8);
+    let send = |user: &'static str| {
+        let buffer = buffer.clone();
+        tokio::spawn(async move { buffer.oneshot(from_user(user)).await.map(|it| it.status()) })
+    };
+    assert_eq!(send("alice").await.unwrap().unwrap(), OK);
+    let _ = send("alice").await;
+    assert_eq!(send("bob").await.unwrap().unwrap(), OK);
+}
+
+#[tokio::test]
+async fn denial_holds_no_permit() {
+    let inner = GlobalConcurrencyLimitLayer::new(1).layer(service_fn(ok));
+    let layer = by_user(Quota::per_minute(1), MemoryStore::new());
+    let (mut one, mut other) = (layer.layer(inner.clone()), layer.layer(inner));
+    assert_eq!(one.ready().await.unwrap().call(from_user("alice")).await.unwrap().status(), OK);
+    let denied = one.ready().await.unwrap().call(from_user("alice")).await.unwrap();
+    assert_eq!(denied.status(), TOO_MANY);
+    let ready = timeout(Duration::from_secs(1), other.ready()).await;
+    assert!(ready.is_ok(), "the denied client keeps the only permit while it is idle");
+}
+
+#[tokio::test]
+async fn on_decision_runs_in_the_task_of_the_request() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let tasks = seen.clone();
+    let layer = by_user(Quota::per_minute(1), MemoryStore::new())
+        .on_decision(move |_| tasks.lock().unwrap().push(tokio::task::id()));
+    let buffer = Buffer::new(layer.layer(service_fn(ok)), 8);
+    for expected in [OK, TOO_MANY] {
+        let buffer = buffer.clone();
+        let task = tokio::spawn(async move {
+            assert_eq!(buffer.oneshot(from_user("alice")).await.unwrap().status(), expected);
+            tokio::task::id()
+        });
+        let id = task.await.unwrap();
+        assert_eq!(std::mem::take(&mut *seen.lock().unwrap()), [id]);
+    }
 }

@@ -72,22 +72,6 @@ proptest! {
     }
 
     #[test]
-    fn forwarded_is_not_read(peer in proxy(), client in client(), forged in "[ -~]{0,40}") {
-        let request = Request::builder()
-            .extension(SocketAddr::from((peer, 443)))
-            .header("forwarded", format!("for={forged}"))
-            .header("x-forwarded-for", client.to_string());
-        prop_assert_eq!(key::client_ip(trusted()).extract(&parts(request)), of_peer(client));
-    }
-
-    #[test]
-    fn the_key_of_a_peer_is_that_of_its_address(ip in any::<IpAddr>()) {
-        let key = Key::from(ip);
-        prop_assert_eq!(of_peer(ip), Ok(key.clone()));
-        prop_assert!(key.as_bytes().iter().all(|it| it.is_ascii_graphic()), "printable in Redis");
-    }
-
-    #[test]
     fn a_network_is_that_of_ipnet(
         ip in prop_oneof![any::<IpAddr>(), any::<Ipv4Addr>().prop_map(|it| it.to_ipv6_mapped().into())],
         (v4, v6) in (1_u8..=32, 1_u8..=128),
@@ -106,7 +90,7 @@ proptest! {
         let proxy = Request::builder().extension(SocketAddr::from(([10, 0, 0, 1], 443)));
         let forwarded = proxy.header("x-forwarded-for", ip.to_string());
         prop_assert_eq!(behind.extract(&parts(forwarded)), Ok(extractor.key_of(ip)));
-        prop_assert_eq!(key::peer_ip().key_of(ip), Key::from(ip), "the default");
+        prop_assert_eq!(of_peer(ip), Ok(Key::from(ip)), "the default");
     }
 
     #[test]
@@ -126,22 +110,6 @@ proptest! {
             lines.push(honest);
         }
         prop_assert_eq!(of_client(peer, &lines), of_peer(client));
-    }
-
-    #[test]
-    fn untrusted_peer_is_the_client(
-        peer in client(),
-        forged in vec(any_header(), 0..4),
-    ) {
-        prop_assert_eq!(of_client(peer, &forged), of_peer(peer));
-    }
-
-    #[test]
-    fn if_all_are_proxies_the_leftmost_is_the_client(
-        chain in vec(proxy(), 1..5),
-        peer in proxy(),
-    ) {
-        prop_assert_eq!(of_client(peer, &[forwarded(&chain)]), of_peer(chain[0]));
     }
 
     #[test]
@@ -167,12 +135,10 @@ proptest! {
 
 #[test]
 fn a_wrong_prefix_length_is_an_error() {
-    for length in [0, 33, 128, 129, 255] {
-        let error = key::peer_ip().try_ipv4_prefix(length).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("/{length} is not the length of an IPv4")), "{error}");
-    }
-    for length in [0, 129, 255] {
-        let error = key::peer_ip().try_ipv6_prefix(length).unwrap_err().to_string();
+    for (v4, v6) in [(0, 0), (33, 129)] {
+        let error = key::peer_ip().try_ipv4_prefix(v4).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("/{v4} is not the length of an IPv4")), "{error}");
+        let error = key::peer_ip().try_ipv6_prefix(v6).unwrap_err().to_string();
         assert!(error.contains("IPv6 network: it is 1 to 128"), "{error}");
     }
 }

@@ -1,18 +1,20 @@
-//! Configurations that serde reads: what is written is read back, and an error says where it is.
+//! What an operator writes: what is written is read back, an error says where it is, and no text makes a
+//! parser panic.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 use std::time::Duration;
 
+use http::HeaderValue;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use proptest::sample::select;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower_sliding_window::key::TrustedProxies;
+use tower_sliding_window::store::RedisServers;
 use tower_sliding_window::{BanCursor, FailurePolicy, Penalty, Policies, Policy, Quota};
-
-use crate::parsers::{penalty, quota};
 
 fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
@@ -33,6 +35,23 @@ where
     prop_assert_eq!(&text.parse::<T>().expect("what was written"), &value);
     prop_assert_eq!(serde_json::from_value::<T>(written).expect("what was written"), value);
     Ok(())
+}
+
+fn quota() -> impl Strategy<Value = Quota> {
+    const CENTURY_US: u64 = 100 * 365 * 24 * 3_600_000_000;
+    let round = (1_u64..1000, select(vec![1, 1_000, 1_000_000, 60_000_000, 3_600_000_000]));
+    let window = prop_oneof![1..=CENTURY_US, round.prop_map(|(count, unit)| count * unit)];
+    (1..=u32::MAX, window).prop_map(|(limit, us)| Quota::new(limit, Duration::from_micros(us)))
+}
+
+fn penalty() -> impl Strategy<Value = Penalty> {
+    const YEAR_US: u64 = 365 * 24 * 3_600_000_000;
+    let strikes = (1..=100_u32, quota()).prop_map(|(count, it)| Quota::new(count, it.window()));
+    let levels = vec(1_000_000..=YEAR_US, 1..=100).prop_map(|mut levels| {
+        levels.sort_unstable();
+        levels.into_iter().map(Duration::from_micros).collect::<Vec<_>>()
+    });
+    (strikes, levels).prop_map(|(strikes, levels)| Penalty::new(strikes, levels))
 }
 
 fn full_penalty() -> impl Strategy<Value = Penalty> {
@@ -107,6 +126,66 @@ proptest! {
     }
 
     #[test]
+    fn order_of_quotas_does_not_matter(
+        (quotas, shuffled) in vec((1_u32..4, 1_u64..4), 0..6)
+            .prop_flat_map(|it| (Just(it.clone()), Just(it).prop_shuffle())),
+    ) {
+        let policy = |quotas: Vec<(u32, u64)>| {
+            quotas.into_iter().fold(Policy::new("user"), |policy, (limit, seconds)| {
+                policy.quota(Quota::new(limit, Duration::from_secs(seconds)))
+            })
+        };
+        let ordered = policy(quotas);
+        prop_assert!(ordered.quotas().is_sorted_by_key(Quota::window));
+        prop_assert_eq!(ordered, policy(shuffled));
+    }
+
+    #[test]
+    fn bad_url_error_hides_the_password(
+        scheme in "[a-z]{0,8}|redis|rediss|unix",
+        rest in "\\PC{0,20}|[/@:?#\\[\\]%0-9a-z.]{0,30}",
+    ) {
+        let url = format!("{scheme}://user:hunter2@{rest}");
+        let shown = match RedisServers::try_from(url.as_str()) {
+            Ok(servers) => format!("{servers:?}"),
+            Err(error) => format!("{error} {error:?}"),
+        };
+        prop_assert!(!shown.contains("hunter2"), "{}", shown);
+    }
+
+    #[test]
+    fn no_text_makes_a_parser_panic(
+        text in prop_oneof![
+            "(local|open|closed|LOCAL)?:?[-+0-9]{0,12}",
+            "rediss?://[/@:?#\\[\\]%0-9a-z.]{0,30}",
+            "\\PC{0,40}",
+            "[-+0-9.,/ a-z]{0,40}",
+            "[0-9]{1,22}/[0-9]{1,22}(us|ms|s|m|h|d|y)",
+            "[0-9a-f:./, ]{0,40}",
+            "[0-9]{1,3}/[0-9]{1,3}[smhd]:([0-9]{0,4}[smhdx],?){0,4}",
+        ],
+    ) {
+        if let Ok(quota) = text.parse::<Quota>() {
+            prop_assert_eq!(quota.to_string().parse(), Ok(quota));
+        }
+        if let Ok(policy) = text.parse::<Policy>() {
+            prop_assert!(!policy.quotas().is_empty());
+        }
+        if let Ok(proxies) = text.parse::<TrustedProxies>() {
+            prop_assert_eq!(Ok(proxies), format!(" {text} ").parse::<TrustedProxies>());
+        }
+        if let Ok(penalty) = text.parse::<Penalty>() {
+            prop_assert_eq!(penalty.to_string().parse(), Ok(penalty));
+        }
+        if let Ok(policy) = text.parse::<FailurePolicy>() {
+            prop_assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        let _ = RedisServers::try_from(text.as_str());
+        let named = Policy::try_new(&text);
+        prop_assert!(named.is_err() || HeaderValue::from_str(&text).is_ok());
+    }
+
+    #[test]
     fn no_document_makes_the_reader_panic(text in "[\\[\\]{}=:\",a-z0-9/\\n ]{0,60}") {
         let _ = (toml::<Policies>(&text), json::<Policies>(&text), json::<Policy>(&text));
     }
@@ -133,91 +212,50 @@ fn a_policy_is_a_text_or_a_table() {
 
 #[test]
 fn an_error_says_where_it_is() {
-    for (text, parts) in [
+    const FIELDS: &str = "there are quotas, keep_for, candidates, penalty";
+    for (text, place, part) in [
         (
             "ip = '1/1s'\nuser = '5/sixty'",
-            ["line 2, column 8", "policy \"user\": quota number 1: the window \"sixty\""],
+            "line 2, column 8",
+            "quota number 1: the window \"sixty\"",
         ),
+        ("[user]\nquotas = ['5/60s', '0/1s']", "line 2, column 20", "quota number 2: the limit is"),
+        ("[user]\nquotas = 5", "line 2, column 10", "quotas: a text such as \"5/60s\""),
+        ("[user]\nquotas = []", "line 2, column 10", "quotas: the list is empty"),
         (
-            "[user]\nquotas = ['5/60s', '0/1s']",
-            ["line 2, column 20", "policy \"user\", quotas: quota number 2: the limit is zero"],
+            "[user]\nquotas = '1/1s'\npenalty = '3/10m'",
+            "line 3, column 11",
+            "penalty: write STRIKES",
         ),
-        (
-            "[user]\nquotas = 5",
-            ["line 2, column 10", "policy \"user\", quotas: a text such as \"5/60s\""],
-        ),
-        (
-            "[user]\nquotas = '5/60s'\npenalty = '3/10m'",
-            ["line 3, column 11", "policy \"user\", penalty: write STRIKES/TIME"],
-        ),
-        (
-            "[user]\nquotas = '5/60s'\ncandidates = ['x']",
-            ["line 3, column 15", "policy \"user\", candidates: quota number 1"],
-        ),
-        (
-            "[user]\nquota = '5/60s'",
-            [
-                "line 2, column 1",
-                "policy \"user\": the field \"quota\" is unknown: there are quotas, keep_for, candidates, penalty",
-            ],
-        ),
-        (
-            "[user]\nname = 'ip'\nquotas = '5/60s'",
-            ["line 2, column 1", "the field \"name\" is unknown"],
-        ),
+        ("[user]\nquota = '5/60s'", "line 2, column 1", FIELDS),
         (
             "[ip]\nquotas = '1/1s'\n[user]\npenalty = 'manual'",
-            ["line 3, column 1", "policy \"user\": the field `quotas` is missing"],
+            "line 3, column 1",
+            "`quotas` is missing",
         ),
-        (
-            "[user]\nquotas = []",
-            ["line 2, column 10", "policy \"user\", quotas: the list is empty"],
-        ),
-        ("'a user' = '5/60s'", ["line 1, column 1", "\"a user\" is not a policy name"]),
-        ("user = '5/60s'\nuser = '6/60s'", ["line 2, column 1", "duplicate key"]),
-        (
-            "user = ['5/60s']",
-            ["line 1, column 8", "policy \"user\": a text such as \"5/60s\", or a table"],
-        ),
-        ("[user\n", ["line 1, column 6", ""]),
-        ("", ["there is no policy", ""]),
+        ("user = ['5/60s']", "line 1, column 8", "a text such as \"5/60s\", or a table"),
     ] {
         let error = toml::<Policies>(text).unwrap_err();
-        assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
+        assert!(error.contains(place), "{text}: {error}");
+        assert!(error.contains("policy \"user\"") && error.contains(part), "{text}: {error}");
     }
-    for (text, parts) in [
-        (
-            "{\"ip\": \"1/1s\",\n \"user\": \"5/60\"}",
-            ["line 2", "policy \"user\": quota number 1: the window \"60\""],
-        ),
-        ("{\"user\": \"5/60s\",\n \"user\": \"6/60s\"}", ["line 2", "two policies named \"user\""]),
-        (
-            "{\"user\": {\"quotas\": \"5/60s\",\n \"quotas\": \"6/60s\"}}",
-            ["line 2", "policy \"user\": the field \"quotas\" is there twice"],
-        ),
-        (
-            "{\"user\": {\"quotas\": \"5/60s\",\n \"penalty\": null}}",
-            ["line 2", "policy \"user\", penalty: a text such as"],
-        ),
-        ("{\"user\": null}", ["line 1 column 13", "policy \"user\": a text such as"]),
-        ("[]", ["line 1", "policies by name"]),
-        ("{}", ["there is no policy", ""]),
-        ("", ["line 1", "EOF"]),
+    let error = toml::<Policies>("'a user' = '5/60s'").unwrap_err();
+    assert!(error.contains("\"a user\" is not a policy name"), "{error}");
+    for (text, part) in [
+        ("{\"user\": \"5/60s\", \"user\": \"6/60s\"}", "two policies named \"user\""),
+        ("{\"user\": {\"quotas\": \"5/60s\", \"quotas\": \"6/60s\"}}", "\"quotas\" is there twice"),
+        ("{}", "there is no policy"),
     ] {
         let error = json::<Policies>(text).unwrap_err();
-        assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
+        assert!(error.contains(part), "{text}: {error}");
     }
     for (text, part) in [
-        (
-            "{\"name\": \"a b\", \"quotas\": \"5/60s\"}",
-            "policy, name: \"a b\" is not a policy name",
-        ),
-        ("{\"name\": \"user\"}", "policy: the field `quotas` is missing"),
+        ("{\"name\": \"a b\", \"quotas\": \"5/60s\"}", "policy, name: \"a b\" is not a policy"),
         ("{\"plan\": \"user\"}", "there are name, quotas, keep_for, candidates, penalty"),
         ("7", "policy: a text such as \"5/60s\", or a table"),
     ] {
         let error = json::<Policy>(text).unwrap_err();
-        assert!(error.contains(part), "{part}: {error}");
+        assert!(error.contains(part), "{text}: {error}");
     }
     let error = json::<Quota>("5").unwrap_err();
     assert!(error.contains("expected a quota in quotation marks, such as \"5/60s\""), "{error}");

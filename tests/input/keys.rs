@@ -1,22 +1,14 @@
-//! Keys of any bytes and length, and hundreds of thousands of them, on a real Redis: each keeps its
-//! prefix, has its own log, and expires.
+//! Keys of any bytes and length: each has its own log, and on Redis keeps its prefix and expires.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use redis::aio::ConnectionManager;
 use test_support::{Redis, patient};
-use tokio::task::JoinSet;
-use tower::{Layer, service_fn};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
 
-use test_support::requests::{by_user, ok, status};
-
 /// Bytes that mean something to Redis, to its patterns, to hash tags, or to how keys are named.
 const SPECIAL: &[u8] = b"\0\n\r :={}%257Ds*?[]\\\xff";
-/// How many keys come at once.
-const AT_ONCE: u64 = 512;
 
 /// All single bytes, all short strings of special ones, and lengths about the cap on a key.
 fn hostile_keys() -> HashSet<Vec<u8>> {
@@ -123,66 +115,4 @@ async fn keys_share_no_log_and_keep_their_prefix() {
     each_has_its_own_window(store("other").await, &keys).await;
     assert_eq!(scan(&mut connection, b"other:{=*}:user:60s").await.len(), keys.len());
     assert_eq!(redis.run::<usize>(&["DBSIZE"]).await, 2 * keys.len() + 2, "with the marks");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn flood_of_keys_leaves_only_expiring_data() {
-    const KEYS: u64 = 200_000;
-    let redis = Redis::start().await;
-    let store = redis.store().await;
-    // Longer than the flood takes, so that all of it can be looked at.
-    let quota = Quota::per_hour(1);
-    let layer = |policy: Policy| by_user(policy, store.clone());
-    let plain = layer(Policy::new("user").quota(quota)).layer(service_fn(ok));
-    // Several quotas.
-    let both = Policy::new("both").quota(quota).quota(Quota::per_day(2));
-    let both = layer(both).cancel_if(|response| response.status() == 204).layer(service_fn(ok));
-    let mut tasks = JoinSet::new();
-    for first in 0..AT_ONCE {
-        let (plain, both) = (plain.clone(), both.clone());
-        tasks.spawn(async move {
-            for number in (first..KEYS).step_by(AT_ONCE as usize) {
-                let user = format!("bot-{number}");
-                let service = if number % 4 == 0 { &both } else { &plain };
-                assert_eq!(status(service, &user).await, 200, "a new key is never denied");
-                if number % 100 == 0 {
-                    assert_eq!(status(service, &user).await, 429);
-                }
-            }
-        });
-    }
-    while let Some(done) = tasks.join_next().await {
-        done.expect("every key is answered as it should be");
-    }
-
-    let mut connection = redis.connection().await;
-    let keys = scan(&mut connection, b"*").await;
-    assert_eq!(keys.iter().collect::<HashSet<_>>().len(), KEYS as usize);
-    assert_eq!(redis.run::<u64>(&["DBSIZE"]).await, KEYS + 1, "with the mark");
-    let (shortest, longest) = times_to_live(&mut connection, &keys).await;
-    assert!(shortest > 0 && longest <= 86_401_000, "{shortest} to {longest} ms");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn flood_of_keys_expires() {
-    const KEYS: u64 = 50_000;
-    let redis = Redis::start().await;
-    let limiter = Limiter::new(Quota::new(1, Duration::from_millis(100)), redis.store().await);
-    let mut tasks = JoinSet::new();
-    for first in 0..AT_ONCE {
-        let limiter = limiter.clone();
-        tasks.spawn(async move {
-            for number in (first..KEYS).step_by(AT_ONCE as usize) {
-                assert!(limiter.check(number.to_be_bytes()).await.unwrap().is_admitted());
-            }
-        });
-    }
-    while let Some(done) = tasks.join_next().await {
-        done.expect("every key is admitted");
-    }
-    // All have run out by then; to look at each makes Redis drop those it has not yet.
-    tokio::time::sleep(Duration::from_millis(1_201)).await;
-    let mut connection = redis.connection().await;
-    assert_eq!(scan(&mut connection, b"*").await.len(), 0);
-    assert_eq!(redis.run::<u64>(&["DBSIZE"]).await, 1, "the mark");
 }

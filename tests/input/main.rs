@@ -4,5 +4,4 @@ mod addresses;
 mod documents;
 mod extractors;
 mod keys;
-mod parsers;
 mod requests;

@@ -1,10 +1,11 @@
 //! The layer against hostile requests: each is counted in the right log, or refused with the right
 //! status, and then nothing of it is kept.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::routing::any;
 use http::request::{Builder, Parts};
@@ -13,7 +14,7 @@ use tower_sliding_window::{
     Key, KeyExtractor, Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer, key,
 };
 
-use test_support::requests::{HttpResponse, send};
+use test_support::requests::send;
 
 /// Part of every key: no answer may show it.
 const MARK: &str = "Lysistrata";
@@ -37,18 +38,8 @@ fn counts_for(key: impl AsRef<[u8]>) -> Expected {
     Expected::CountsFor(key.as_ref().to_vec())
 }
 
-fn per_minute(limit: u32) -> Policy {
-    Policy::new("rule").quota(Quota::per_minute(limit))
-}
-
-/// An app with one route of one parameter, guarded by a limit of so many requests a key.
-fn app(limit: u32, key: impl KeyExtractor, store: &MemoryStore) -> Router {
-    let layer = SlidingWindowLayer::new(per_minute(limit), key, store.clone());
-    Router::new().route("/of/{user}", any(|| async { "ok" })).layer(layer)
-}
-
-async fn ask(app: &Router, request: Builder) -> HttpResponse {
-    send(app, request.body(axum::body::Body::empty()).expect("a request")).await
+fn one_a_minute() -> Policy {
+    Policy::new("rule").quota(Quota::per_minute(1))
 }
 
 fn to(path: &str) -> Builder {
@@ -61,17 +52,19 @@ fn with(lines: &[(&str, &[u8])]) -> Builder {
     })
 }
 
-/// Holds an extractor to a table: each request is put to a layer of its own.
+/// Holds an extractor to a table: each request is sent to a layer of its own.
 async fn hold(extractor: impl KeyExtractor, table: Vec<(&str, Builder, Expected)>) {
     let extractor = Arc::new(extractor);
     for (name, request, expected) in table {
         let (store, extractor) = (MemoryStore::new(), extractor.clone());
-        let app = app(1, move |parts: &Parts| extractor.extract(parts), &store);
-        let answer = ask(&app, request).await;
+        let key = move |parts: &Parts| extractor.extract(parts);
+        let layer = SlidingWindowLayer::new(one_a_minute(), key, store.clone());
+        let app = Router::new().route("/of/{user}", any(|| async { "ok" })).layer(layer);
+        let answer = send(&app, request.body(Body::empty()).expect("a request")).await;
         match expected {
             Expected::CountsFor(key) => {
                 assert_eq!(answer.status, 200, "{name}");
-                let limiter = Limiter::new(per_minute(1), store.clone());
+                let limiter = Limiter::new(one_a_minute(), store.clone());
                 let again = limiter.check(key).await.expect("an answer");
                 assert!(!again.is_admitted(), "{name} was counted for another key");
                 assert_eq!(store.len(), 1, "{name}");
@@ -100,8 +93,6 @@ async fn every_header_is_handled() {
         ("twice and empty", with(&[("x-user-id", b""), ("x-user-id", b"")]), INVALID),
         ("a list", with(&[("x-user-id", b"a, b")]), counts_for("a, b")),
         ("no UTF-8", with(&[("x-user-id", b"\xff\xfe\x80")]), counts_for(b"\xff\xfe\x80")),
-        ("braces", with(&[("x-user-id", b"{}}{")]), counts_for("{}}{")),
-        ("a tab", with(&[("x-user-id", b"a\tb")]), counts_for("a\tb")),
         ("1 MB", with(&[("x-user-id", long.as_bytes())]), counts_for(&long)),
     ];
     hold(key::header("x-user-id"), table).await;
@@ -126,9 +117,7 @@ async fn every_cookie_is_handled() {
         ("a name in disguise", cookie(b"%73id=x"), counts_for("x")),
         ("twice, one in disguise", cookie(b"sid=Lysistrata; s%69d=x"), INVALID),
         ("spaces before the value", cookie(b"sid=   x"), counts_for("x")),
-        ("spaces about the name", cookie(b"a=1;  sid =x "), counts_for("x")),
         ("in quotes", cookie(b"sid=\"x\""), counts_for("x")),
-        ("in encoded quotes", cookie(b"sid=%22x%22"), counts_for("x")),
         ("empty quotes", cookie(b"sid=\"\""), MISSING),
         ("1 MB", cookie(long.as_bytes()), counts_for(MARK.repeat(100_000))),
         ("200,000 of them", cookie(many.as_bytes()), counts_for("x")),
@@ -150,13 +139,9 @@ async fn every_query_is_handled() {
         ("twice, one in disguise", query("user=Lysistrata&%75ser=b"), INVALID),
         ("twice, one without a value", query("user=Lysistrata&user"), INVALID),
         ("NUL", query("user=%00"), counts_for("\0")),
-        ("newlines", query("user=%0d%0A"), counts_for("\r\n")),
-        ("braces", query("user={%7D%7b}"), counts_for("{}{}")),
         ("no UTF-8", query("user=Lysistrata%FF%C0%80"), INVALID),
         ("another of no UTF-8", query("a=%FF&user=x"), counts_for("x")),
         ("decoded once", query("user=%2500"), counts_for("%00")),
-        ("half a code", query("user=%&x=%2"), counts_for("%")),
-        ("no code", query("user=%zz%+1"), counts_for("%zz% 1")),
         ("10,000 of them", query(&many), counts_for("x")),
         ("60 kB", query(&format!("user={}", "x".repeat(60_000))), counts_for("x".repeat(60_000))),
     ];
@@ -219,31 +204,25 @@ async fn every_forwarded_address_is_handled() {
     let client = || counts_for("7.7.7.7");
     let proxy = || counts_for("10.0.0.1");
     let net = || counts_for("2001:db8:9:9::/64");
-    let chain = |of: &str| of.repeat(50_000) + "7.7.7.7, 10.0.0.2";
-    let (forged, junk) = (chain("6.6.6.6, "), chain("Lysistrata, "));
+    let forged = "6.6.6.6, ".repeat(50_000) + "7.7.7.7, 10.0.0.2";
+    let forwarded_too = via("10.0.0.1", &[b"7.7.7.7"]).header("forwarded", "for=6.6.6.6");
     let proxies = "10.0.0.3, ".repeat(50_000) + "10.0.0.2";
     let table = vec![
         ("an honest one", via("10.0.0.1", &[b"7.7.7.7"]), client()),
+        ("another header", forwarded_too, client()),
         ("a forged chain", via("10.0.0.1", &[b"6.6.6.6, 10.0.0.9, 7.7.7.7"]), client()),
         ("forged proxies", via("10.0.0.1", &[b"10.0.0.9, 10.0.0.8, 7.7.7.7"]), client()),
         ("a forged line", via("10.0.0.1", &[b"6.6.6.6", b"7.7.7.7"]), client()),
         ("forged junk", via("10.0.0.1", &[b"\xff, Lysistrata,,;\"", b"7.7.7.7"]), client()),
         ("50,000 forged", via("10.0.0.1", &[forged.as_bytes()]), client()),
-        ("50,000 of junk", via("10.0.0.1", &[junk.as_bytes()]), client()),
         ("50,000 proxies", via("10.0.0.1", &[proxies.as_bytes()]), counts_for("10.0.0.3")),
         ("past proxies", via("10.0.0.1", &[b"7.7.7.7, 2001:db8:1::5, 192.168.3.4"]), client()),
-        ("with a port", via("10.0.0.1", &[b"7.7.7.7:65535"]), client()),
         ("in brackets", via("10.0.0.1", &[b"[2001:db8:9:9::1]"]), net()),
-        ("in brackets with a port", via("10.0.0.1", &[b"[2001:db8:9:9::1]:1"]), net()),
-        ("mapped", via("10.0.0.1", &[b"::ffff:7.7.7.7"]), client()),
-        ("mapped, in hexadecimal", via("10.0.0.1", &[b"::FFFF:0707:0707"]), client()),
-        ("mapped, in brackets", via("10.0.0.1", &[b"[::ffff:7.7.7.7]:80"]), client()),
         ("by a mapped proxy", via("::ffff:10.0.0.1", &[b"6.6.6.6, 7.7.7.7"]), client()),
         ("past a mapped proxy", via("10.0.0.1", &[b"7.7.7.7, ::ffff:10.0.0.2"]), client()),
         ("past one trusted as mapped", via("192.168.0.1", &[b"7.7.7.7"]), client()),
         ("no proxy", via("7.7.7.7", &[b"6.6.6.6"]), client()),
         ("no proxy, but says so", via("7.7.7.7", &[b"10.0.0.1, 10.0.0.1"]), client()),
-        ("no proxy, and junk", via("7.7.7.7", &[b"Lysistrata"]), client()),
         ("all proxies", via("10.0.0.2", &[b"10.0.0.1, 10.0.0.3"]), proxy()),
         ("nothing forwarded", via("10.0.0.1", &[]), proxy()),
         ("an empty line", via("10.0.0.1", &[b""]), INVALID),
@@ -251,55 +230,7 @@ async fn every_forwarded_address_is_handled() {
         ("unknown", via("10.0.0.1", &[b"7.7.7.7, unknown"]), INVALID),
         ("a name", via("10.0.0.1", &[b"Lysistrata.example"]), INVALID),
         ("no UTF-8", via("10.0.0.1", &[b"7.7.7.7\xff"]), INVALID),
-        ("too large a number", via("10.0.0.1", &[b"256.7.7.7"]), INVALID),
-        ("octal", via("10.0.0.1", &[b"07.07.07.07"]), INVALID),
-        ("one number", via("10.0.0.1", &[b"117901063"]), INVALID),
-        ("three numbers", via("10.0.0.1", &[b"7.7.7"]), INVALID),
-        ("a network", via("10.0.0.1", &[b"7.7.7.0/24"]), INVALID),
-        ("a zone", via("10.0.0.1", &[b"fe80::1%eth0"]), INVALID),
-        ("an open bracket", via("10.0.0.1", &[b"[2001:db8:9:9::1"]), INVALID),
-        ("nested brackets", via("10.0.0.1", &[b"[[2001:db8:9:9::1]]"]), INVALID),
-        ("too large a port", via("10.0.0.1", &[b"7.7.7.7:65536"]), INVALID),
-        ("IPv4 in brackets", via("10.0.0.1", &[b"[7.7.7.7]"]), INVALID),
-        ("a space of another kind", via("10.0.0.1", &["7.7.7.7\u{a0}".as_bytes()]), INVALID),
         ("no peer", with(&[("x-forwarded-for", b"7.7.7.7")]), NOT_PROVIDED),
     ];
     hold(key::client_ip(PROXIES.parse().expect("networks")), table).await;
-}
-
-/// Sends requests of these addresses, as peers and behind a proxy, and returns how many windows
-/// they were counted in.
-async fn windows(addresses: impl Iterator<Item = IpAddr> + Clone) -> usize {
-    let (direct, forwarded) = (MemoryStore::new(), MemoryStore::new());
-    let by_peer = app(u32::MAX, key::peer_ip(), &direct);
-    let by_proxy = app(u32::MAX, key::client_ip(PROXIES.parse().expect("networks")), &forwarded);
-    for address in addresses {
-        let address = address.to_string();
-        assert_eq!(ask(&by_peer, via(&address, &[])).await.status, 200);
-        assert_eq!(ask(&by_proxy, via("10.0.0.1", &[address.as_bytes()])).await.status, 200);
-    }
-    assert_eq!(direct.len(), forwarded.len());
-    direct.len()
-}
-
-#[tokio::test(start_paused = true)]
-async fn addresses_share_logs_by_customer() {
-    let address = |net: u16, host: u64| {
-        let net = u128::from(Ipv6Addr::new(0x2a00, 1, 2, net, 0, 0, 0, 0));
-        IpAddr::V6((net | u128::from(host)).into())
-    };
-    let hosts = (0..500_u64).map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    assert_eq!(windows(hosts.map(|host| address(0, host))).await, 1, "one /64");
-    let neighbours = (0..500).map(|net| address(net, 1));
-    assert_eq!(windows(neighbours).await, 500, "each customer has a window");
-    let mapped = (0..200).flat_map(|last| {
-        let address = Ipv4Addr::new(203, 0, 113, last);
-        [IpAddr::from(address), IpAddr::from(address.to_ipv6_mapped())]
-    });
-    assert_eq!(windows(mapped).await, 200, "and mapped ones are not one /64");
-    let twins = (0..=255_u8).flat_map(|it| {
-        let eight = u128::from_be_bytes([it; 16]);
-        [IpAddr::from([it; 4]), IpAddr::from(Ipv6Addr::from(eight))]
-    });
-    assert_eq!(windows(twins.filter(|ip| *ip != IpAddr::from([10; 4]))).await, 511);
 }
