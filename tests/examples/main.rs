@@ -259,7 +259,7 @@ fn speech_monitor_mutes_the_third_of_a_kind() {
     assert_eq!(code, Some(0), "{logs}");
     let seen_by_all = lines.iter().filter(|line| line.starts_with("all see")).count();
     assert_eq!((lines.len(), seen_by_all), (5, 3), "{lines:?}");
-    assert!(logs.contains("audit: muted by similar 3/60s 90% mute 6h"), "{logs}");
+    assert!(logs.contains("audit: similar 3/60s 90% mute 6h: 3 messages within 60s"), "{logs}");
 }
 
 #[test]

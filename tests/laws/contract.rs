@@ -8,7 +8,7 @@ use test_support::tls::{self, Certificates};
 use test_support::{Cluster, Redis, Sentinels, admit, patient, retry_after};
 use tower_sliding_window::store::{RedisServers, Store};
 use tower_sliding_window::{
-    Decision, Key, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
+    Decision, FailurePolicy, Key, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
 };
 
 /// Runs the laws on every store, and on servers that need a connection of their own kind.
@@ -83,8 +83,13 @@ laws!(
     huge_cost_is_refused_early,
 );
 
+/// Returns a limiter that is closed when the store fails: local logs would decide in its place.
+fn new_limiter(policy: impl Into<PolicyHandle>, store: impl Store) -> Limiter {
+    Limiter::new(policy, store).failure_policy(FailurePolicy::Closed)
+}
+
 async fn admits_exactly_the_limit(store: impl Store) {
-    let limiter = Limiter::new(Quota::per_minute(5), store);
+    let limiter = new_limiter(Quota::per_minute(5), store);
     let mut remaining = Vec::new();
     for _ in 0..5 {
         let decision = limiter.check("alice").await.unwrap();
@@ -98,7 +103,7 @@ async fn admits_exactly_the_limit(store: impl Store) {
 }
 
 async fn window_slides_without_boundary(store: impl Store) {
-    let limiter = Limiter::new(Quota::new(4, Duration::from_millis(2500)), store);
+    let limiter = new_limiter(Quota::new(4, Duration::from_millis(2500)), store);
     assert!(admit(&limiter, "alice").await);
     tokio::time::sleep(Duration::from_millis(1000)).await;
     for _ in 0..3 {
@@ -111,7 +116,7 @@ async fn window_slides_without_boundary(store: impl Store) {
 }
 
 async fn denial_leaves_no_trace(store: impl Store) {
-    let limiter = Limiter::new(Quota::new(2, Duration::from_millis(1500)), store);
+    let limiter = new_limiter(Quota::new(2, Duration::from_millis(1500)), store);
     assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
     let mut last = Duration::MAX;
     for _ in 0..30 {
@@ -124,7 +129,7 @@ async fn denial_leaves_no_trace(store: impl Store) {
 }
 
 async fn waiting_retry_after_gets_admitted(store: impl Store) {
-    let limiter = Limiter::new(Quota::new(2, Duration::from_millis(300)), store);
+    let limiter = new_limiter(Quota::new(2, Duration::from_millis(300)), store);
     for _ in 0..5 {
         let wait = loop {
             if let Decision::Denied(denied) = limiter.check("alice").await.unwrap() {
@@ -139,7 +144,7 @@ async fn waiting_retry_after_gets_admitted(store: impl Store) {
 
 async fn wait_is_right_after_lowering_the_limit(store: impl Store) {
     let policy = PolicyHandle::new(Quota::new(4, Duration::from_millis(2500)));
-    let limiter = Limiter::new(policy.clone(), store);
+    let limiter = new_limiter(policy.clone(), store);
     for _ in 0..2 {
         assert!(admit(&limiter, "alice").await);
     }
@@ -157,7 +162,7 @@ async fn wait_is_right_after_lowering_the_limit(store: impl Store) {
 
 async fn quotas_record_all_or_nothing(store: impl Store) {
     let policy = Policy::new("user").quota(Quota::new(2, Duration::from_millis(1500)));
-    let limiter = Limiter::new(policy.quota(Quota::per_minute(3)), store);
+    let limiter = new_limiter(policy.quota(Quota::per_minute(3)), store);
     assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
     let wait = retry_after(&limiter, "alice").await;
     assert!(wait <= Duration::from_millis(1500), "only the short quota is full");
@@ -170,7 +175,7 @@ async fn quotas_record_all_or_nothing(store: impl Store) {
 async fn policies_record_all_or_nothing(store: impl Store) {
     let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(3)));
     let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_hour(1)));
-    let limiter = Limiter::new(&user, store);
+    let limiter = new_limiter(&user, store);
     let pairs = |name| [(&user, name), (&ip, "192.0.2.7")];
 
     assert!(limiter.check_all(pairs("alice")).await.unwrap().is_admitted());
@@ -192,7 +197,7 @@ async fn policies_record_all_or_nothing(store: impl Store) {
 
 async fn same_log_twice_counts_once(store: impl Store) {
     let policy = PolicyHandle::new(Quota::per_minute(3));
-    let limiter = Limiter::new(&policy, store);
+    let limiter = new_limiter(&policy, store);
     let decision = limiter.check_all([(&policy, "alice"), (&policy, "alice")]).await.unwrap();
     assert_eq!(decision.admitted().unwrap().remaining(), 2);
     assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 2);
@@ -204,7 +209,7 @@ async fn same_log_twice_counts_once(store: impl Store) {
 async fn rules_of_one_name_and_key_all_hold(store: impl Store) {
     let one = PolicyHandle::new(Policy::new("user").quota(Quota::per_second(9)));
     let two = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(2)));
-    let limiter = Limiter::new(&one, store);
+    let limiter = new_limiter(&one, store);
     let mut passed = 0;
     for _ in 0..5 {
         let pairs = [(&one, "alice"), (&two, "alice")];
@@ -214,7 +219,7 @@ async fn rules_of_one_name_and_key_all_hold(store: impl Store) {
 }
 
 async fn cancel_removes_that_very_entry(store: impl Store) {
-    let limiter = Limiter::new(Quota::per_minute(3), store);
+    let limiter = new_limiter(Quota::per_minute(3), store);
     let mut ids = BTreeSet::new();
     let mut decisions = Vec::new();
     for _ in 0..3 {
@@ -232,7 +237,7 @@ async fn cancel_removes_that_very_entry(store: impl Store) {
 }
 
 async fn cost_takes_all_its_places_or_none(store: impl Store) {
-    let limiter = Limiter::new(Quota::new(5, Duration::from_millis(2000)), store);
+    let limiter = new_limiter(Quota::new(5, Duration::from_millis(2000)), store);
     let heavy = limiter.check_cost("alice", 3).await.unwrap();
     assert_eq!(heavy.admitted().unwrap().remaining(), 2);
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -250,7 +255,7 @@ async fn cost_takes_all_its_places_or_none(store: impl Store) {
 }
 
 async fn reset_of_one_key_leaves_others(store: impl Store) {
-    let limiter = Limiter::new(Quota::per_minute(1), store);
+    let limiter = new_limiter(Quota::per_minute(1), store);
     assert!(admit(&limiter, "alice").await && admit(&limiter, "bob").await);
     limiter.reset("alice").await.unwrap();
     assert!(admit(&limiter, "alice").await);
@@ -259,15 +264,15 @@ async fn reset_of_one_key_leaves_others(store: impl Store) {
 
 async fn policies_share_logs_by_name_only(store: impl Store) {
     let store = std::sync::Arc::new(store);
-    let one = Limiter::new(Policy::new("one").quota(Quota::per_minute(1)), store.clone());
-    let two = Limiter::new(Policy::new("two").quota(Quota::per_minute(1)), store.clone());
-    let one_again = Limiter::new(Policy::new("one").quota(Quota::per_minute(1)), store);
+    let one = new_limiter(Policy::new("one").quota(Quota::per_minute(1)), store.clone());
+    let two = new_limiter(Policy::new("two").quota(Quota::per_minute(1)), store.clone());
+    let one_again = new_limiter(Policy::new("one").quota(Quota::per_minute(1)), store);
     assert!(admit(&one, "alice").await && admit(&two, "alice").await);
     assert!(!admit(&one_again, "alice").await, "a policy is known by its name");
 }
 
 async fn keys_may_hold_any_bytes(store: impl Store) {
-    let limiter = Limiter::new(Quota::per_minute(1), store);
+    let limiter = new_limiter(Quota::per_minute(1), store);
     let long = "k".repeat(100_000);
     let keys: [&[u8]; 14] = [
         b"",
@@ -297,14 +302,14 @@ async fn keys_may_hold_any_bytes(store: impl Store) {
 }
 
 async fn cost_above_the_limit_is_an_error(store: impl Store) {
-    let limiter = Limiter::new(Quota::per_minute(5), store);
+    let limiter = new_limiter(Quota::per_minute(5), store);
     let error = limiter.check_cost("alice", 6).await.unwrap_err();
     assert!(matches!(error, StoreError::CostAboveLimit { cost: 6, limit: 5, .. }), "{error}");
     assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 5);
 }
 
 async fn huge_cost_is_refused_early(store: impl Store) {
-    let limiter = Limiter::new(Quota::per_minute(u32::MAX), store);
+    let limiter = new_limiter(Quota::per_minute(u32::MAX), store);
     let error = limiter.check_cost("alice", u32::MAX).await.unwrap_err();
     assert!(matches!(error, StoreError::CostTooHigh { most: 1024, .. }), "{error}");
     let decision = limiter.check_cost("alice", 1024).await.unwrap();
