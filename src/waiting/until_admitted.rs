@@ -172,9 +172,10 @@ async fn look<S>(
     check: &Check,
     deadline: Option<Instant>,
 ) -> Result<(), Ended<S>> {
-    // The first in the queue of a single log looks for all.
+    // The first in the queue of a single log looks for all. If the store fails, the request's own check decides.
     if check.logs.len() > 1
-        && let Decision::Denied(denied) = Decision::new(check.clone(), store.peek(check).await?)
+        && let Ok(outcome) = store.peek(check).await
+        && let Decision::Denied(denied) = Decision::new(check.clone(), outcome)
     {
         let denial = denied.clone();
         worth_a_wait(denied, deadline)
