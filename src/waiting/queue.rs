@@ -79,17 +79,17 @@ impl Queue {
     /// Returns the denial of a caller that has not joined and would wait for longer than it may.
     pub(super) fn too_long(&self, ticket: u64, waiter: &Waiter) -> Option<Denied> {
         let denial = self.denial.as_ref()?;
-        let ((first, _), (last, _)) =
-            (self.waiters.first_key_value()?, self.waiters.last_key_value()?);
-        if ticket < *first {
-            return None;
+        let is_behind = self.is_before(ticket);
+        is_behind.then(|| too_long(denial, self.places_before(ticket), waiter, Instant::now()))?
+    }
+
+    /// Returns how many places the waiters with earlier tickets take.
+    fn places_before(&self, ticket: u64) -> u64 {
+        match self.waiters.last_key_value() {
+            // Nearly every caller joins at the end.
+            Some((last, _)) if *last < ticket => self.places,
+            _ => self.waiters.range(..ticket).map(|(_, it)| u64::from(it.cost)).sum(),
         }
-        // Nearly every caller joins at the end.
-        let before = match *last < ticket {
-            true => self.places,
-            false => self.waiters.range(..ticket).map(|(_, it)| u64::from(it.cost)).sum(),
-        };
-        too_long(denial, before, waiter, Instant::now())
     }
 
     /// Returns the denial of a caller that can't join behind all waiters, if the first one was denied.
@@ -116,19 +116,15 @@ impl Queue {
     /// Returns what a waiter behind the first one has to do: it waits until it is woken, or until its
     /// deadline, which a check of the first one that takes long may let pass.
     fn turn_of_later(&self, ticket: u64) -> Turn {
-        let waiter = self.waiters.get(&ticket);
-        let Some(deadline) = waiter.and_then(|waiter| waiter.deadline) else {
-            return Turn::Wait(None);
-        };
+        let Some(waiter) = self.waiters.get(&ticket) else { return Turn::Wait(None) };
         let now = Instant::now();
-        if deadline > now {
-            return Turn::Wait(Some(deadline));
+        if waiter.deadline.is_none_or(|deadline| deadline > now) {
+            return Turn::Wait(waiter.deadline);
         }
-        let before = self.waiters.range(..ticket).map(|(_, it)| u64::from(it.cost)).sum();
-        let cost = waiter.map_or(0, |waiter| waiter.cost);
-        let denial = self.denial.as_ref();
-        let behind =
-            denial.and_then(|it| Some(denied_behind(it, wait_behind(it, before, cost)?, now)));
+        let behind = self.denial.as_ref().and_then(|denial| {
+            let wait = wait_behind(denial, self.places_before(ticket), waiter.cost)?;
+            Some(denied_behind(denial, wait, now))
+        });
         behind.map_or(Turn::Wait(None), Turn::GiveUp)
     }
 

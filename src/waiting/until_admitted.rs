@@ -87,8 +87,8 @@ async fn wait_in_order<S>(
 ) -> Result<Admitted, Ended<S>> {
     let ticket = waiting.ticket();
     let (mut counted, mut denied) = (None, None);
+    ensure_possible(&check)?;
     loop {
-        ensure_possible(&check)?;
         let index = match (&denied, waiting.behind(&check, ticket)) {
             (Some(denied), _) => longest_full(denied),
             (None, Some(behind)) => {
@@ -120,6 +120,7 @@ async fn wait_in_order<S>(
                 }
                 Turn::Check => {
                     check = again().map_err(Ended::Stopped)?;
+                    ensure_possible(&check)?;
                     if waiting.behind(&check, ticket).is_some() {
                         break;
                     }
@@ -153,9 +154,8 @@ fn longest_full(denied: &Denied) -> usize {
     waits.max().map_or(0, |(_, index)| index)
 }
 
-/// Decides on a check. If the future is dropped, the request is cancelled.
+/// Decides on a check that is possible. If the future is dropped, the request is cancelled.
 async fn decide_or_cancel<S>(store: &Arc<dyn Store>, check: Check) -> Result<Decision, Ended<S>> {
-    ensure_possible(&check)?;
     let mut pending = PendingCheck::send(store, check, true);
     let (check, outcome) = poll_fn(|cx| pending.poll(cx)).await;
     Ok(conclude(check, outcome, false)?)
@@ -191,10 +191,8 @@ async fn gives_up<S>(
     index: usize,
     behind: Denied,
 ) -> Ended<S> {
-    match denied_behind(store, check, index, behind).await {
-        Ok(denied) => Ended::Denied(denied),
-        Err(error) => Ended::Store(error),
-    }
+    let denied = denied_behind(store, check, index, behind).await;
+    denied.map_or_else(Ended::Store, Ended::Denied)
 }
 
 /// Denies and reports a request behind others that wait for the log of an index. Its other logs may be full

@@ -50,8 +50,8 @@ impl Shard {
 
 fn ban(record: &BanRecord, now_us: u64) -> Option<Ban> {
     let wait_us = record.wait_us(now_us);
-    let (remaining, reason) = (Duration::from_micros(wait_us), record.reason.clone());
-    (wait_us > 0).then_some(Ban { remaining, reason, is_new: false, lengthens: false })
+    let remaining = Duration::from_micros(wait_us);
+    (wait_us > 0).then(|| Ban { remaining, reason: record.reason.clone(), ..Ban::default() })
 }
 
 /// Returns until when to keep a record.
