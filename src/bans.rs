@@ -256,7 +256,7 @@ impl Bans {
     }
 
     fn log(&self, key: impl Into<Key>) -> LogId {
-        LogId { policy: self.policy.get(), key: key.into() }
+        LogId::new(self.policy.get(), key)
     }
 
     fn emit(&self, event: impl FnOnce() -> BanEvent) {

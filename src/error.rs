@@ -91,6 +91,15 @@ pub enum StoreError {
         /// The lowest limit among its quotas.
         limit: u32,
     },
+    /// The policy counts distinct values, and the request has none.
+    #[error(
+        "the policy {policy:?} counts distinct values, and the request has none: use \
+         `SlidingWindowLayer::rule_distinct`, `Limiter::check_value` or `LogCost::value`"
+    )]
+    NoValue {
+        /// The name of the policy.
+        policy: String,
+    },
     /// The request was not checked under a policy of this name.
     #[error("the request has no policy `{name}`: its policies are `{}`", .policies.join("`, `"))]
     UnknownPolicy {
@@ -105,14 +114,15 @@ impl StoreError {
     /// Returns how long the caller should wait before it tries again, or `None` if no wait helps.
     ///
     /// It is `None` for [`StoreError::CostAboveLimit`], [`StoreError::CostTooHigh`],
-    /// [`StoreError::Unsupported`] and [`StoreError::UnknownPolicy`]. These are mistakes of the caller,
-    /// not failures of the store. The metrics count the first three separately, and not the last.
+    /// [`StoreError::Unsupported`], [`StoreError::NoValue`] and [`StoreError::UnknownPolicy`]. These are
+    /// mistakes of the caller, not failures of the store. The metrics count them separately, without the last.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::CostAboveLimit { .. }
             | Self::CostTooHigh { .. }
             | Self::Unsupported { .. }
+            | Self::NoValue { .. }
             | Self::UnknownPolicy { .. } => None,
             _ => Some(Duration::from_secs(1)),
         }
@@ -134,6 +144,7 @@ impl StoreError {
             Self::Full { .. } | Self::TooManyBytes { .. } => "full",
             Self::CostTooHigh { .. } => "cost_too_high",
             Self::CostAboveLimit { .. } => "cost_above_limit",
+            Self::NoValue { .. } => "no_value",
             Self::UnknownPolicy { .. } => "unknown_policy",
         }
     }

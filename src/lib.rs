@@ -242,9 +242,10 @@ pub use self::limiter::Limiter;
 pub use self::offenders::{Offender, TopOffenders};
 pub use self::overrides::{Override, Overrides};
 pub use self::policy::{
-    ParsePenaltyError, Penalty, Policies, Policy, PolicyChange, PolicyError, PolicyHandle,
+    Counts, ParsePenaltyError, Penalty, Policies, Policy, PolicyChange, PolicyError, PolicyHandle,
 };
 pub use self::quota::{ParseQuotaError, Quota, QuotaError};
+pub use self::store::Permit;
 pub use self::store::bans::{Ban, BanCursor, BanPage, ParseBanCursorError};
 #[cfg(feature = "memory")]
 pub use self::store::memory::MemoryStore;

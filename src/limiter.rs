@@ -162,7 +162,7 @@ impl Limiter {
     }
 
     fn log(&self, key: impl Into<Key>) -> LogId {
-        LogId { policy: self.policy.get(), key: key.into() }
+        LogId::new(self.policy.get(), key)
     }
 
     fn new_check(&self, key: impl Into<Key>, cost: u32) -> Check {

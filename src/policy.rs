@@ -58,7 +58,7 @@ pub(crate) fn is_name(text: &str) -> bool {
 /// the retention.
 ///
 /// With the feature `serde`, a configuration has a policy as a text or as a table of `name`, `quotas`,
-/// `keep_for`, `candidates` and `penalty`, of which only `quotas` must be there. The format must describe itself, as
+/// `keep_for`, `counts`, `candidates` and `penalty`, of which only `quotas` must be there. The format must describe itself, as
 /// JSON and TOML do. In [`Policies`], which shows the forms, the name is the key of the policy.
 ///
 /// ```
@@ -86,6 +86,31 @@ pub struct Policy {
     /// How long a log keeps its entries: at least as long as the longest window.
     retention_us: u64,
     penalty: Option<Arc<Penalty>>,
+    counts: Counts,
+}
+
+/// What the logs of a policy count. A policy that replaces another one in a [`PolicyHandle`] or in [`Policies`]
+/// counts what the first one did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Counts {
+    /// Requests. Each takes its places until it has left the window. The default.
+    #[default]
+    Requests,
+    /// Different values, such as the accounts behind an address, see [`Policy::distinct`].
+    Distinct,
+    /// Requests that are not over yet, see [`Policy::in_flight`].
+    InFlight,
+}
+
+impl Counts {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Distinct => "distinct",
+            Self::InFlight => "in_flight",
+        }
+    }
 }
 
 impl Policy {
@@ -130,6 +155,7 @@ impl Policy {
             kept_us: 0,
             retention_us: 0,
             penalty: None,
+            counts: Counts::Requests,
         }
     }
 
@@ -185,7 +211,11 @@ impl Policy {
     /// Makes the retention as long as the policy needs, and the name of the logs that of the retention.
     fn lengthen_retention(&mut self) {
         self.retention_us = self.retention_us.max(self.kept_us).max(self.longest_window_us());
-        self.log_name = format!("{}:{}", self.base_name, Span(self.retention_us)).into();
+        let name = format!("{}:{}", self.base_name, Span(self.retention_us));
+        self.log_name = match self.counts {
+            Counts::Requests => name.into(),
+            counts => format!("{name}:{}", counts.name()).into(),
+        };
     }
 
     /// Adds a candidate: a quota that is reported but not enforced.
@@ -237,6 +267,74 @@ impl Policy {
 
     pub(crate) fn remove_penalty(&mut self) {
         self.penalty = None;
+    }
+
+    /// Makes the policy count different values instead of requests.
+    ///
+    /// A request has a value beside its key: see
+    /// [`SlidingWindowLayer::rule_distinct`](crate::SlidingWindowLayer::rule_distinct) and
+    /// [`Limiter::check_value`](crate::Limiter::check_value). A new value takes a place, as many as the limit
+    /// within the window. A value that is in the window takes none, and stays for another window. So
+    /// `5/10m` allows five accounts behind an address, each seen within the last ten minutes, however many
+    /// requests they make.
+    ///
+    /// An entry is a value, which is hashed. Its cost is 1, or 0 in a request of cost 0. To cancel a request
+    /// removes no value: it was seen. Denials are not repeated from memory, because a value that is in the
+    /// window passes. A log is searched for the value, so keep limits below some ten thousand.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
+    /// let accounts = Policy::new("accounts").quota(Quota::new(2, Duration::from_secs(600))).distinct();
+    /// let limiter = Limiter::new(accounts, MemoryStore::new());
+    /// assert!(limiter.check_value("203.0.113.7", "alice").await?.is_admitted());
+    /// assert!(limiter.check_value("203.0.113.7", "bob").await?.is_admitted());
+    /// assert!(!limiter.check_value("203.0.113.7", "carol").await?.is_admitted());
+    /// assert!(limiter.check_value("203.0.113.7", "alice").await?.is_admitted());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn distinct(self) -> Self {
+        self.counting(Counts::Distinct)
+    }
+
+    /// Makes the policy count requests that are not over yet, at most as many as the limit at a time.
+    ///
+    /// The window of a quota is the lease: a place is given back when its request is over, and by itself a
+    /// lease after it was last renewed, as after the death of its process. A
+    /// [`SlidingWindowLayer`](crate::SlidingWindowLayer) gives a place back when the body of the response has
+    /// ended or was dropped, and [`Permit`](crate::Permit) does for jobs. Both renew it three times within a
+    /// lease. So a short lease, such as 30 s, frees the places of a dead process soon, and one second costs a
+    /// call a third of a second for each request that takes so long.
+    ///
+    /// Nobody knows when a place comes free: [`Denied::retry_after`](crate::Denied::retry_after) is when the
+    /// first lease ends at the latest, and a response has no `Retry-After`, see
+    /// [`Denied::has_known_wait`](crate::Denied::has_known_wait). The cost is 1. Denials are not repeated from
+    /// memory.
+    #[must_use]
+    pub fn in_flight(self) -> Self {
+        self.counting(Counts::InFlight)
+    }
+
+    fn counting(mut self, counts: Counts) -> Self {
+        self.counts = counts;
+        self.lengthen_retention();
+        self
+    }
+
+    /// Returns what the policy counts.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Returns whether an entry that is there takes no place again and gets a new timestamp.
+    pub(crate) fn refreshes(&self) -> bool {
+        self.counts != Counts::Requests
     }
 
     /// Returns the same policy under another name.
@@ -353,7 +451,7 @@ impl Policy {
 
     /// Returns `new` as the next version of this policy: it keeps the logs unless it needs longer ones.
     fn next_version(&self, new: Self) -> Self {
-        let mut next = Self { base_name: self.base_name.clone(), ..new };
+        let mut next = Self { base_name: self.base_name.clone(), counts: self.counts, ..new };
         if next.kept_us == 0 {
             next.retention_us = self.retention_us;
         }

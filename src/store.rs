@@ -8,12 +8,12 @@ mod conclude;
 #[cfg(feature = "contract")]
 pub mod contract;
 #[cfg(feature = "memory")]
-#[cfg(feature = "memory")]
 mod fill;
 mod future;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 mod pending_check;
+mod permit;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "memory")]
@@ -29,6 +29,7 @@ pub(crate) use self::bans::{Ban, BanCursor, BanPage};
 pub(crate) use self::conclude::{admit_if_open, conclude, report};
 pub use self::future::StoreFuture;
 pub(crate) use self::pending_check::{CancelHandle, PendingCheck, may_have_counted};
+pub use self::permit::Permit;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisStoreBuilder;
 #[cfg(feature = "redis")]
@@ -74,6 +75,11 @@ pub use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState,
 ///   the cost in its log, and is always computed before the request is recorded.
 /// - [`Outcome::timestamp`] is the instant of the decision on the store's clock.
 ///   [`QuotaState::reset`] may be zero unless [`Check::wants_reset`] is set.
+/// - A log whose policy [counts](crate::Policy::counts) distinct values or requests in flight has one entry
+///   for a value, which is [`LogId::value`], or for a request. If it has that entry in the window of a quota, the
+///   request takes no place in it. An admission of a cost above 0 adds the entry or gives it the
+///   present timestamp, and never an earlier one. Neither is cancelled nor settled if it is a value, and such logs
+///   do not tell whether a repeated check was recorded.
 /// - If [`Check::repeated`] is set and a log of the check has the identity, the outcome is an
 ///   admission without any ban, with all waits zero and with the timestamp of the entries. Nothing is
 ///   recorded. If no log has the identity, the check is decided like any other.

@@ -18,11 +18,14 @@
         wants_reset (0 or 1): whether the reply has reset_us
         logs (count): how many logs each request has
         penalties (count): how many of the logs have a policy with a penalty
+        values (count): how many of the logs count distinct values
         for each log:
           cost (places): how many places a request takes in it
           kept_us (microseconds): how long it keeps its entries
           quotas (count): how many quotas follow
           max_strikes (strikes): how many bring a ban; 0 if they are not counted, -1 without a penalty
+          counts (0, 1 or 2): 0 for requests; otherwise an entry that is there takes no place again and gets
+            a new timestamp: 1 for requests in flight, 2 for distinct values
           for each quota:
             limit (places): how many the quota allows; negative for a candidate, which never denies
             window_us (microseconds): the length of the window, at most kept_us
@@ -31,6 +34,8 @@
             decay_us (microseconds): after how long without a ban the level falls by one
       for each request:
         member (16 bytes): the UUID of the request
+        for each log that counts distinct values:
+          value (16 bytes): its entry there in place of member
         for each log whose policy has a penalty:
           lengths (bytes): the length of the ban of each level in microseconds, packed like the shape
 
@@ -75,17 +80,17 @@ local numbers, n, errors, key, arg = { now_us }, 1, nil, 1, 1
 while key <= #KEYS do
   local packed = ARGV[arg]
   local shape = { struct.unpack('>' .. rep('d', #packed / 8), packed) }
-  local requests, mode, wants_reset, logs, penalties =
-    shape[1], shape[2], shape[3] == 1, shape[4], shape[5]
+  local requests, mode, wants_reset, logs, penalties, values =
+    shape[1], shape[2], shape[3] == 1, shape[4], shape[5], shape[6]
   arg = arg + 1
 
   for _ = 1, requests do
-    local member, state, first, at = ARGV[arg], 1, n + 1, 6
-    local recorded_us, full_us, newest
+    local member, state, first, at, value = ARGV[arg], 1, n + 1, 7, arg
+    local recorded_us, full_us, newest, refreshed, free
     n = first
     for k = key, key + logs - 1 do
-      local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 3 + 2 * shape[at + 2]
-      local entries = try('ZCARD', log)
+      local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
+      local entries, found_us = try('ZCARD', log), nil
       if not tonumber(entries) then
         state, errors = -1, errors or {}
         errors[#errors + 1] = entries.err
@@ -110,8 +115,21 @@ while key <= #KEYS do
           entries = entries - expired
         end
       end
-      for q = at + 4, last, 2 do
-        local limit, window_us, used, wait_us = shape[q], shape[q + 1], entries, 0
+      if shape[at + 4] > 0 then
+        local entry = member
+        if shape[at + 4] == 2 then
+          value = value + 1
+          entry = ARGV[value]
+        end
+        refreshed = refreshed or {}
+        refreshed[k], found_us = entry, tonumber(call('ZSCORE', log, entry) or nil)
+      end
+      for q = at + 5, last, 2 do
+        local limit, window_us, used, wait_us, cost = shape[q], shape[q + 1], entries, 0, cost
+        if found_us and found_us + window_us > now_us then
+          cost, free = 0, free or {}
+          free[n + 1] = true
+        end
         local is_enforced = limit > 0
         if not is_enforced then
           limit = -limit
@@ -140,7 +158,7 @@ while key <= #KEYS do
     -- With one log and no penalty an admission finds out by adding its entry.
     if mode == again and (state == 0 or state == 1 and logs + penalties > 1) then
       for k = key, key + logs - 1 do
-        recorded_us = recorded_us or call('ZSCORE', KEYS[k], member)
+        recorded_us = recorded_us or not (refreshed and refreshed[k]) and call('ZSCORE', KEYS[k], member)
       end
     end
 
@@ -148,10 +166,10 @@ while key <= #KEYS do
     -- strikes bring a ban. All denials within one length of the window after a strike are one episode,
     -- and only the first of them is a strike.
     if penalties > 0 and state >= 0 then
-      local k, record_at, lengths_at = key, key + logs, arg + 1
-      at = 6
+      local k, record_at, lengths_at = key, key + logs, arg + 1 + values
+      at = 7
       while record_at < key + logs + 2 * penalties do
-        local max_strikes, penalty = shape[at + 3], at + 4 + 2 * shape[at + 2]
+        local max_strikes, penalty = shape[at + 3], at + 5 + 2 * shape[at + 2]
         at = penalty
         if max_strikes >= 0 then
           local record, strikes = KEYS[record_at], KEYS[record_at + 1]
@@ -205,16 +223,18 @@ while key <= #KEYS do
     end
 
     local is_added, slot = state == 1 and not recorded_us and mode ~= peek, first + 1
-    at = 6
+    at = 7
     if is_added or wants_reset and state >= 0 then
       for k = key, key + logs - 1 do
-        local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 3 + 2 * shape[at + 2]
+        local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
         local score = now
         if newest and newest[k] and newest[k] - now_us > 0 then
           score, expires_of = newest[k], nil
         end
         if is_added and cost > 0 then
-          if mode == new then
+          if refreshed and refreshed[k] then
+            call('ZADD', log, 'GT', score, refreshed[k])
+          elseif mode == new then
             call('ZADD', log, score, member)
           elseif call('ZADD', log, 'NX', score, member) == 0 then
             recorded_us, is_added = call('ZSCORE', log, member), false
@@ -233,8 +253,8 @@ while key <= #KEYS do
         if score ~= now then
           expires_of = nil
         end
-        for q = at + 4, last, 2 do
-          if is_added then
+        for q = at + 5, last, 2 do
+          if is_added and not (free and free[slot]) then
             numbers[slot] = numbers[slot] > cost and numbers[slot] - cost or 0
           end
           if wants_reset then
@@ -256,7 +276,7 @@ while key <= #KEYS do
       numbers[n] = tonumber(recorded_us)
     end
     numbers[first] = state
-    key, arg = key + logs + 2 * penalties, arg + 1 + penalties
+    key, arg = key + logs + 2 * penalties, arg + 1 + values + penalties
   end
 end
 

@@ -10,7 +10,8 @@
     ARGV[1] cost (places): how many places the request would take
     ARGV[2] most (count): how many entries of each window are listed at most, and how many strikes
     ARGV[3] within_us (microseconds): how long a strike counts; 0 if strikes are not counted
-    ARGV[4...] for each quota:
+    ARGV[4] value (16 bytes): the value of the request if the log counts distinct values, or empty
+    ARGV[5...] for each quota:
       limit (places): how many the quota allows
       window_us (microseconds): the length of the window
 
@@ -29,9 +30,10 @@
   TTL: unchanged.
 ]]
 local call, log, record, strikes = redis.call, KEYS[1], KEYS[2], KEYS[3]
-local cost, most, within_us = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local most, within_us = ARGV[2], tonumber(ARGV[3])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
+local held_us = ARGV[4] ~= '' and tonumber(call('ZSCORE', log, ARGV[4]) or nil)
 
 local ban, struck = call('HMGET', record, 'until', 'level', 'reason', 'episode_until'), {}
 if within_us > 0 then
@@ -40,8 +42,12 @@ if within_us > 0 then
 end
 
 local reply, slot = { now_us, ban, struck }, 4
-for arg = 4, #ARGV, 2 do
+for arg = 5, #ARGV, 2 do
   local limit, window_us, must_leave = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), {}
+  local cost = tonumber(ARGV[1])
+  if held_us and held_us + window_us > now_us then
+    cost = 0
+  end
   if cost <= limit then
     -- The request fits as soon as the (limit - cost + 1)-th newest entry has left the window.
     local rank = cost - limit - 1

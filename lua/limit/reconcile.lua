@@ -11,6 +11,7 @@
     ARGV[1] delay_us (microseconds): how long the call may have been under way
     ARGV[2...] for each log:
       kept_us (microseconds): how long it keeps its entries
+      refreshes (0 or 1): whether an entry has the latest of its timestamps
       requests (count): how many follow
       for each request:
         member (16 bytes): the UUID of the request
@@ -40,8 +41,8 @@ local now_ms = math.floor(now_us / 1000)
 local numbers, n, errors, arg = {}, 0, nil, 2
 for k = 1, #KEYS, 2 do
   local log, mark = KEYS[k], KEYS[k + 1]
-  local kept_us, first = tonumber(ARGV[arg]), arg + 2
-  arg = first + 4 * ARGV[arg + 1]
+  local kept_us, refreshes, first = tonumber(ARGV[arg]), ARGV[arg + 1] == '1', arg + 3
+  arg = first + 4 * ARGV[arg + 2]
   local entries, reset_us = try('ZCARD', log), tonumber(call('GET', mark) or -1)
   if type(entries) == 'table' then
     errors = errors or {}
@@ -65,7 +66,7 @@ for k = 1, #KEYS, 2 do
         and (reset_us < 0 or at_us - doubt_us >= reset_us) and origin ~= 'kept'
       if not found_us and not is_wanted then
         places = 0
-      elseif found_us and (origin ~= 'here' or not is_wanted or found_us > at_us) then
+      elseif found_us and (found_us > at_us or not is_wanted or origin ~= 'here' and not refreshes) then
         at_us = found_us
       end
       -- The entries are the UUID, and the UUID with each number from 2 on, without a gap.

@@ -8,9 +8,9 @@
   Arguments:
     ARGV[1...] for each request:
       member (16 bytes): the UUID of the request
-      cost (places): how many places the request takes from now on; 0 cancels it
       logs (count): how many of the KEYS, in their order, are its logs
       for each log:
+        cost (places): how many places the request takes from now on; 0 cancels it
         kept_us (microseconds): how long it keeps its entries
 
   Reply: as in admit.lua
@@ -30,10 +30,10 @@ local now_us = time[1] * 1000000 + time[2]
 
 local numbers, n, errors, key, arg = {}, 0, nil, 1, 1
 while arg <= #ARGV do
-  local member, cost, logs = ARGV[arg], tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
+  local member, logs = ARGV[arg], tonumber(ARGV[arg + 1])
   local live = 0
   for k = 1, logs do
-    local log, kept_us = KEYS[key + k - 1], ARGV[arg + 2 + k]
+    local log, cost, kept_us = KEYS[key + k - 1], tonumber(ARGV[arg + 2 * k]), ARGV[arg + 2 * k + 1]
     local at_us = try('ZSCORE', log, member)
     if type(at_us) == 'table' then
       live, errors = -1, errors or {}
@@ -56,7 +56,7 @@ while arg <= #ARGV do
       end
     end
   end
-  n, key, arg = n + 1, key + logs, arg + 3 + logs
+  n, key, arg = n + 1, key + logs, arg + 2 + 2 * logs
   numbers[n] = live
 end
 

@@ -1,11 +1,13 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+
+use crate::store::Permit;
 
 pin_project! {
     /// The body of the inner service's response, or of a rejection.
@@ -20,14 +22,19 @@ pin_project! {
     #[project = KindProj]
     #[derive(Debug)]
     enum Kind<B> {
-        Inner { #[pin] body: B },
+        Inner {
+            #[pin]
+            body: B,
+            // The places of a request in flight, until the body has ended.
+            permit: Option<Permit>,
+        },
         Rejection { body: RejectionBody },
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body } }
+    pub(super) fn inner(body: B, permit: Option<Permit>) -> Self {
+        Self { kind: Kind::Inner { body, permit } }
     }
 
     pub(super) fn rejection(body: RejectionBody) -> Self {
@@ -51,21 +58,28 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
-            KindProj::Inner { body } => body.poll_frame(cx),
+            KindProj::Inner { mut body, permit } => {
+                let frame = ready!(body.as_mut().poll_frame(cx));
+                if permit.is_some() && (!matches!(frame, Some(Ok(_))) || body.is_end_stream()) {
+                    // Before the client has the last frame: its next request finds the place free.
+                    *permit = None;
+                }
+                Poll::Ready(frame)
+            }
             KindProj::Rejection { body } => body.poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body } => body.is_end_stream(),
+            Kind::Inner { body, .. } => body.is_end_stream(),
             Kind::Rejection { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Inner { body } => body.size_hint(),
+            Kind::Inner { body, .. } => body.size_hint(),
             Kind::Rejection { body } => body.size_hint(),
         }
     }

@@ -19,7 +19,7 @@ use super::headers::Fields;
 use super::rejection::Rejection;
 use super::wait::{Wait, Waited, wait};
 use crate::error::StoreError;
-use crate::store::{CancelHandle, PendingCheck, conclude, may_have_counted};
+use crate::store::{CancelHandle, PendingCheck, Permit, conclude, may_have_counted};
 use crate::telemetry;
 use crate::window::{Check, DecidedBy, Decision, Denied, LogId, LogOutcome, Outcome, Usage};
 
@@ -45,7 +45,7 @@ pin_project! {
         Calling { #[pin] response: F, called: Called },
         /// The request is cancelled after its response. A client that retries at once then finds the place
         /// free.
-        Cancelling { cancelled: JoinHandle<()>, result: Option<R>, shown: Option<Usage>, config: Arc<Config> },
+        Cancelling { cancelled: JoinHandle<()>, result: Option<R>, rest: Finish },
         Rejected { rejection: Rejection, head: Parts, config: Arc<Config> },
     }
 }
@@ -67,8 +67,8 @@ where
                 State::Waiting { wait, rest: Some((inner, body, config)) }
             }
             Ok(Some(check)) => request.ask(check),
-            Ok(None) => request.call(None, None),
-            Err(_) if request.config.shadow => request.call(None, None),
+            Ok(None) => request.call(None, None, None),
+            Err(_) if request.config.shadow => request.call(None, None, None),
             Err(rejection) => request.reject(rejection),
         };
         Self { state }
@@ -98,9 +98,10 @@ where
         mut self,
         shown: Option<Usage>,
         cancel: Option<CancelHandle>,
+        permit: Option<Permit>,
     ) -> StateOf<S, ReqBody, R> {
         let response = self.inner.call(Request::from_parts(self.head, self.body));
-        State::Calling { response, called: Called { shown, cancel, config: self.config } }
+        State::Calling { response, called: Called { shown, cancel, permit, config: self.config } }
     }
 
     fn reject<R>(self, rejection: Rejection) -> StateOf<S, ReqBody, R> {
@@ -118,7 +119,7 @@ where
             .then(|| CancelHandle::new(&self.config.store, &check));
         match conclude(check, outcome, shadow) {
             Ok(decision) => self.follow(decision, cancel),
-            Err(_) if shadow => self.call(None, cancel),
+            Err(_) if shadow => self.call(None, cancel, None),
             Err(error) => {
                 // A store whose reply was lost sees to it that the request does not count.
                 self.reject(Rejection::StoreFailed(error))
@@ -149,8 +150,10 @@ where
                 let is_counted = decided_by != DecidedBy::FailurePolicy;
                 let is_shown = self.config.shows_headers_on_success() && is_counted;
                 let shown = is_shown.then(|| decision.usage().clone());
+                let admitted = decision.admitted().filter(|_| is_counted);
+                let permit = admitted.and_then(|it| Permit::hold(&self.config.store, it.check()));
                 self.insert(decision);
-                self.call(shown, cancel)
+                self.call(shown, cancel, permit)
             }
         }
     }
@@ -169,7 +172,7 @@ where
         match remaining_rules(&denied, decided_by) {
             RemainingRules::None => {
                 self.insert(Decision::Denied(denied));
-                self.call(None, None)
+                self.call(None, None, None)
             }
             RemainingRules::Denied(denied) => self.reject(Rejection::Denied(denied)),
             RemainingRules::Check(check) => self.ask(check),
@@ -191,6 +194,8 @@ struct Called {
     /// The state of the logs that the response shows.
     shown: Option<Usage>,
     cancel: Option<CancelHandle>,
+    /// The places that the request holds until the body of its response is over.
+    permit: Option<Permit>,
     config: Arc<Config>,
 }
 
@@ -258,22 +263,22 @@ where
                     match waited {
                         Waited::Decided(decision) => request.end_wait(decision),
                         Waited::Rejected(rejection) => request.reject(rejection),
-                        Waited::NotLimited => request.call(None, None),
+                        Waited::NotLimited => request.call(None, None, None),
                     }
                 }
                 StateProj::Calling { response, called } => {
                     let mut result = ready!(response.poll(cx));
                     let cancelled = called.settle(&mut result);
-                    let (shown, config) = (called.shown.take(), called.config.clone());
+                    let (shown, permit) = (called.shown.take(), called.permit.take());
+                    let mut rest = Finish { shown, permit, config: called.config.clone() };
                     let Some(cancelled) = cancelled else {
-                        return Poll::Ready(finish(result, shown.as_ref(), &config));
+                        return Poll::Ready(rest.finish(result));
                     };
-                    State::Cancelling { cancelled, result: Some(result), shown, config }
+                    State::Cancelling { cancelled, result: Some(result), rest }
                 }
-                StateProj::Cancelling { cancelled, result, shown, config } => {
+                StateProj::Cancelling { cancelled, result, rest } => {
                     let _ = ready!(Pin::new(cancelled).poll(cx));
-                    let result = result.take().expect(COMPLETED);
-                    return Poll::Ready(finish(result, shown.as_ref(), config));
+                    return Poll::Ready(rest.finish(result.take().expect(COMPLETED)));
                 }
                 StateProj::Rejected { rejection, head, config } => {
                     let on_rejection = config.on_rejection.as_deref();
@@ -285,16 +290,27 @@ where
     }
 }
 
-fn finish<B, E>(
-    result: Result<Response<B>, E>,
-    shown: Option<&Usage>,
-    config: &Config,
-) -> Result<Response<ResponseBody<B>>, E> {
-    let mut response = result?.map(ResponseBody::inner);
-    if let Some(shown) = shown {
-        config.headers.insert(&mut Fields::of_application(response.headers_mut()), shown);
+/// What the response of the inner service gets.
+struct Finish {
+    /// The state of the logs that the response shows.
+    shown: Option<Usage>,
+    permit: Option<Permit>,
+    config: Arc<Config>,
+}
+
+impl Finish {
+    fn finish<B, E>(
+        &mut self,
+        result: Result<Response<B>, E>,
+    ) -> Result<Response<ResponseBody<B>>, E> {
+        let permit = self.permit.take();
+        let mut response = result?.map(|body| ResponseBody::inner(body, permit));
+        if let Some(shown) = &self.shown {
+            let mut fields = Fields::of_application(response.headers_mut());
+            self.config.headers.insert(&mut fields, shown);
+        }
+        Ok(response)
     }
-    Ok(response)
 }
 
 /// What the rules whose keys are not banned decide.

@@ -19,7 +19,7 @@ use super::rule::Rule;
 use super::service::SlidingWindow;
 use crate::failure::FailurePolicy;
 use crate::key::KeyExtractor;
-use crate::policy::PolicyHandle;
+use crate::policy::{Counts, PolicyHandle};
 use crate::store::Store;
 use crate::waiting::{DEFAULT_MAX_WAITERS, Waiting};
 use crate::window::Decision;
@@ -126,11 +126,50 @@ impl SlidingWindowLayer {
     ///
     /// # Panics
     ///
-    /// If the policy has no quota.
+    /// If the policy has no quota, or counts [distinct](crate::Policy::distinct) values.
     #[must_use]
     #[track_caller]
     pub fn rule(self, policy: impl Into<PolicyHandle>, key: impl KeyExtractor) -> Self {
-        let rule = Rule::new(policy.into(), key);
+        let policy = policy.into();
+        assert!(
+            policy.get().counts() != Counts::Distinct,
+            "the policy {:?} counts distinct values: add it with `rule_distinct`, which says what the \
+             values are",
+            policy.get().name()
+        );
+        let rule = Rule::new(policy, key);
+        self.with(|config| config.add(rule))
+    }
+
+    /// Adds a rule that limits how many different values a key has, such as the accounts behind an address.
+    ///
+    /// The first extractor finds the key, and the second one the value. The policy counts
+    /// [distinct](crate::Policy::distinct) values. A request without a key or value is treated as
+    /// [`on_missing_key`](Self::on_missing_key) says.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
+    ///
+    /// // Five requests a minute for each user, and five users in ten minutes for each address: one machine with a
+    /// // hundred accounts gets as far as with five.
+    /// let accounts = Policy::new("accounts").quota(Quota::new(5, Duration::from_secs(600))).distinct();
+    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
+    ///     .rule_distinct(accounts, key::peer_ip(), key::header("x-user-id"));
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the policy has no quota, or counts something else.
+    #[must_use]
+    #[track_caller]
+    pub fn rule_distinct(
+        self,
+        policy: impl Into<PolicyHandle>,
+        key: impl KeyExtractor,
+        value: impl KeyExtractor,
+    ) -> Self {
+        let rule = Rule::distinct(policy.into(), key, value);
         self.with(|config| config.add(rule))
     }
 

@@ -52,6 +52,7 @@ impl Rejection {
         match self {
             Self::Denied(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::StoreFailed(error) if error.is_impossible() => StatusCode::TOO_MANY_REQUESTS,
+            Self::StoreFailed(StoreError::NoValue { .. }) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::MissingKey { status } | Self::Banned { status, .. } => *status,
             Self::InvalidKey => StatusCode::BAD_REQUEST,
             Self::KeyNotProvided => StatusCode::INTERNAL_SERVER_ERROR,
@@ -66,7 +67,9 @@ impl Rejection {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Denied(denied) | Self::Banned { denied, .. } => Some(denied.retry_after()),
+            Self::Denied(denied) | Self::Banned { denied, .. } => {
+                denied.has_known_wait().then(|| denied.retry_after())
+            }
             Self::StoreFailed(error) => error.retry_after(),
             Self::MissingKey { .. } | Self::InvalidKey | Self::KeyNotProvided => None,
         }

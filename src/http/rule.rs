@@ -7,7 +7,7 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use crate::key::{Key, KeyError, KeyExtractor};
-use crate::policy::{Policy, PolicyHandle};
+use crate::policy::{Counts, Policy, PolicyHandle};
 use crate::quota::Quota;
 use crate::telemetry;
 use crate::window::{LogId, add_distinct};
@@ -32,6 +32,8 @@ pub(super) struct Rule {
     /// The policy that metrics and warnings name if a request has no key.
     named_policy: PolicyHandle,
     extractor: Arc<dyn KeyExtractor>,
+    /// Extracts the value of a policy that counts distinct values.
+    value: Option<Arc<dyn KeyExtractor>>,
     /// Separates the rule's keys from those of a rule that would share its logs.
     prefix: Option<Key>,
     stats: Arc<KeyStats>,
@@ -50,6 +52,21 @@ impl Rule {
         Self::with(Source::Handle(policy.clone()), policy, extractor)
     }
 
+    #[track_caller]
+    pub(super) fn distinct(
+        policy: PolicyHandle,
+        extractor: impl KeyExtractor,
+        value: impl KeyExtractor,
+    ) -> Self {
+        let name = policy.get();
+        assert!(
+            name.counts() == Counts::Distinct,
+            "the policy {:?} counts no distinct values: make it with `Policy::distinct`",
+            name.name()
+        );
+        Self { value: Some(Arc::new(value)), ..Self::new(policy, extractor) }
+    }
+
     pub(super) fn by(choose: Arc<ChoosePolicy>, extractor: impl KeyExtractor) -> Self {
         let named_policy = Policy::new("chosen").quota(Quota::per_second(1));
         Self::with(Source::Closure(choose), named_policy.into(), extractor)
@@ -57,7 +74,7 @@ impl Rule {
 
     fn with(source: Source, named_policy: PolicyHandle, extractor: impl KeyExtractor) -> Self {
         let (extractor, stats) = (Arc::new(extractor), Arc::default());
-        Self { source, named_policy, extractor, prefix: None, stats }
+        Self { source, named_policy, extractor, value: None, prefix: None, stats }
     }
 
     /// Returns the policy that metrics and warnings name if a request has no key.
@@ -102,7 +119,14 @@ impl Rule {
             Some(prefix) => prefix.join(&key),
             None => key,
         };
-        add_distinct(logs, LogId { policy, key });
+        let value = match &self.value {
+            Some(value) => {
+                let value = value.extract(parts).inspect_err(|error| self.report(*error))?;
+                Some(value.entry_id())
+            }
+            None => None,
+        };
+        add_distinct(logs, LogId { policy, key, value });
         Ok(())
     }
 

@@ -105,6 +105,12 @@ impl Key {
         Self::new(joined)
     }
 
+    /// Returns a hash that fits into a UUID, by which a log knows a value.
+    pub(crate) fn entry_id(&self) -> Uuid {
+        let hash = Sha256::digest(&self.0);
+        Uuid::from_slice(&hash[..16]).unwrap_or_default()
+    }
+
     /// Returns the key's bytes, or the prefix `sha256:` and the hash if there were too many.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {

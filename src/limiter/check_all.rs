@@ -7,6 +7,24 @@ use crate::policy::PolicyHandle;
 use crate::window::{Check, Decision, LogCost};
 
 impl Limiter {
+    /// Decides on a request of `key` with a value, under a policy that counts
+    /// [distinct](crate::Policy::distinct) values.
+    ///
+    /// Beside other policies it is [`LogCost::value`] in [`Limiter::check_all`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Limiter::check`].
+    pub async fn check_value(
+        &self,
+        key: impl Into<Key>,
+        value: impl Into<Key>,
+    ) -> Result<Decision, StoreError> {
+        let mut check = Check::of(self.log(key).with_value(value));
+        check.on_failure = self.on_failure;
+        self.decide(check).await
+    }
+
     /// Admits and counts one request under several policies, each with its own key. Either all logs
     /// record the request or none does.
     ///

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::Limiter;
 use crate::key::Key;
+use crate::store::Permit;
 use crate::waiting::{Bounds, WaitError, until_admitted};
 use crate::window::{Admitted, Check, LogCost};
 
@@ -209,6 +210,32 @@ impl Limiter {
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.max_waiters = most;
         self
+    }
+
+    /// Waits for a place under a policy that counts requests [in flight](crate::Policy::in_flight), and holds it
+    /// until the [`Permit`] is dropped.
+    ///
+    /// With a `max_wait` of zero it does not wait. Otherwise it looks 20 times a second whether a place is free,
+    /// in the order of arrival among the callers of this process.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Limiter::until_admitted`].
+    pub async fn acquire(
+        &self,
+        key: impl Into<Key>,
+        max_wait: Duration,
+    ) -> Result<Permit, WaitError> {
+        Ok(self.hold(&self.wait(key.into(), 1, Some(max_wait)).await?))
+    }
+
+    /// Holds the places that an admitted request has under policies that count requests
+    /// [in flight](crate::Policy::in_flight), until the [`Permit`] is dropped. Without it they are free after a
+    /// lease.
+    ///
+    /// It is for requests with several logs; [`Limiter::acquire`] serves one.
+    pub fn hold(&self, admitted: &Admitted) -> Permit {
+        Permit::hold(&self.store, admitted.check()).unwrap_or_else(Permit::empty)
     }
 
     async fn wait(

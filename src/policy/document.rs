@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use self::value::{Place, Quotas, Text};
 use super::penalty::Penalty;
 use super::policies::Policies;
-use super::{Policy, PolicyError, is_name};
+use super::{Counts, Policy, PolicyError, is_name};
 use crate::quota::{Span, parse_window};
 
 const NAME: &str = "name";
@@ -23,6 +23,7 @@ const QUOTAS: &str = "quotas";
 const KEEP_FOR: &str = "keep_for";
 const CANDIDATES: &str = "candidates";
 const PENALTY: &str = "penalty";
+const COUNTS: &str = "counts";
 
 /// Reads a policy: a text or a table. In a set it has the name of its key.
 struct OnePolicy<'a> {
@@ -35,7 +36,7 @@ impl<'a> OnePolicy<'a> {
     }
 
     fn fields(&self) -> &'static [&'static str] {
-        let fields = &[NAME, QUOTAS, KEEP_FOR, CANDIDATES, PENALTY];
+        let fields = &[NAME, QUOTAS, KEEP_FOR, CANDIDATES, COUNTS, PENALTY];
         if self.key.is_some() { &fields[1..] } else { fields }
     }
 
@@ -100,6 +101,17 @@ impl<'de> Visitor<'de> for OnePolicy<'_> {
                     };
                     policy =
                         policy.keep_for(table.next_value_seed(Text { place, expected, parse })?);
+                }
+                COUNTS => {
+                    let expected = "\"requests\", \"distinct\" or \"in_flight\"";
+                    let parse = |text: &str| {
+                        let is_it = |counts: &&Counts| counts.name() == text;
+                        let known = [Counts::Requests, Counts::Distinct, Counts::InFlight];
+                        let found = known.iter().find(is_it).copied();
+                        found.ok_or_else(|| format!("{text:?} is not {expected}"))
+                    };
+                    policy =
+                        policy.counting(table.next_value_seed(Text { place, expected, parse })?);
                 }
                 CANDIDATES => {
                     let candidates = table.next_value_seed(Quotas(place))?;
@@ -179,7 +191,8 @@ impl Serialize for Written<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { policy, name } = *self;
         let (candidates, penalty) = (policy.candidates(), policy.get_penalty());
-        if name.is_none() && candidates.is_empty() && penalty.is_none() && policy.kept_us == 0 {
+        let is_plain = policy.kept_us == 0 && !policy.refreshes();
+        if name.is_none() && candidates.is_empty() && penalty.is_none() && is_plain {
             return serializer.collect_str(policy);
         }
         let mut table = serializer.serialize_map(None)?;
@@ -189,6 +202,9 @@ impl Serialize for Written<'_> {
         table.serialize_entry(QUOTAS, policy.quotas())?;
         if policy.kept_us > 0 {
             table.serialize_entry(KEEP_FOR, &Span(policy.kept_us).to_string())?;
+        }
+        if policy.refreshes() {
+            table.serialize_entry(COUNTS, policy.counts().name())?;
         }
         if !candidates.is_empty() {
             table.serialize_entry(CANDIDATES, candidates)?;

@@ -114,7 +114,7 @@ mod tests {
 
     fn name(key: &[u8]) -> Vec<u8> {
         let policy = Arc::new(Policy::new("user"));
-        Keys::new("tsw".into()).log(&LogId { policy, key: key.into() })
+        Keys::new("tsw".into()).log(&LogId::new(policy, key))
     }
 
     #[test]

@@ -224,6 +224,7 @@ impl MemoryStore {
         let now_us = self.0.now_us();
         for (index, log) in check.logs.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
+            let Some(cost) = log.settled_cost(cost) else { continue };
             let Some(slot) = shard.find(hash, log) else { continue };
             let stored = shard.log_mut(slot);
             let is_live =

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::policy::Counts;
 use crate::time::micros;
 use crate::window::Denied;
 
@@ -209,8 +210,10 @@ fn wait_behind((denied, _): &(Denied, Instant), before: u64, cost: u32) -> Optio
     let places = before + u64::from(cost);
     let windows = |limit: u32| places.div_ceil(u64::from(limit.max(1))).saturating_sub(1);
     let quotas = denied.usage().quotas().enumerate();
-    let waits = quotas.map(|(index, (_, quota, state))| {
-        (windows(quota.limit()).saturating_mul(quota.window_us()), state.wait(), index)
+    let waits = quotas.map(|(index, (policy, quota, state))| {
+        // A request in flight may be over at any time.
+        let window_us = if policy.counts() == Counts::InFlight { 0 } else { quota.window_us() };
+        (windows(quota.limit()).saturating_mul(window_us), state.wait(), index)
     });
     let (windows_us, _, index) = waits.max()?;
     Some((windows_us.saturating_add(micros(denied.retry_after())), index))

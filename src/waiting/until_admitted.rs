@@ -9,11 +9,15 @@ use tokio::time::{Instant, timeout_at};
 use super::queue::{Turn, Waiter};
 use super::{WaitError, Waiting};
 use crate::error::StoreError;
+use crate::policy::Counts;
 use crate::store::{PendingCheck, Store, conclude, report};
 use crate::telemetry;
 use crate::window::{Admitted, Check, Decision, Denied, LogOutcome, QuotaState};
 
 /// How long a caller may wait, and how many callers may wait at once.
+/// How soon a caller looks again whether a request in flight is over, which nobody can foresee.
+const LOOK_AGAIN_US: u64 = 50_000;
+
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) deadline: Option<Instant>,
@@ -158,6 +162,13 @@ fn longest_full(denied: &Denied) -> usize {
 async fn decide_or_cancel<S>(store: &Arc<dyn Store>, check: Check) -> Result<Decision, Ended<S>> {
     let mut pending = PendingCheck::send(store, check, true);
     let (check, outcome) = poll_fn(|cx| pending.poll(cx)).await;
+    let outcome = outcome.map(|mut outcome| {
+        let logs = check.logs.iter().zip(outcome.logs_mut());
+        for (_, log) in logs.filter(|(log, _)| log.policy.counts() == Counts::InFlight) {
+            log.states_mut().iter_mut().for_each(|it| it.wait_us = it.wait_us.min(LOOK_AGAIN_US));
+        }
+        outcome
+    });
     Ok(conclude(check, outcome, false)?)
 }
 

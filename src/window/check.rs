@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::log_id::{LogCost, LogId};
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
+use crate::policy::Counts;
 
 /// The highest cost of a request. Each place is an entry of the log, and Redis serves no other
 /// client while it writes them.
@@ -104,7 +105,9 @@ impl Check {
 
     /// Returns how many places the request takes in the log of an index.
     pub(crate) fn cost_in(&self, index: usize) -> u32 {
-        self.costs.get(index).copied().unwrap_or(self.cost)
+        let cost = self.costs.get(index).copied().unwrap_or(self.cost);
+        // A value is one entry, and so is a request in flight.
+        if self.logs[index].policy.refreshes() { cost.min(1) } else { cost }
     }
 
     /// Returns whether the request takes one place in each log.
@@ -147,19 +150,11 @@ impl Check {
     /// Returns an error if no store could ever admit the request.
     pub(crate) fn ensure_possible(&self) -> Result<(), StoreError> {
         ensure_cost(self.cost)?;
-        if !self.costs.is_empty() {
-            return self.ensure_each_possible();
+        let has_value =
+            |log: &&LogId| log.policy.counts() != Counts::Distinct || log.value.is_some();
+        if let Some(log) = self.logs.iter().find(|log| !has_value(log)) {
+            return Err(StoreError::NoValue { policy: log.policy.name().to_owned() });
         }
-        let quotas = self.logs.iter().flat_map(|log| log.policy.quotas());
-        match quotas.map(|quota| quota.limit()).min() {
-            Some(limit) if self.cost > limit => {
-                Err(StoreError::CostAboveLimit { cost: self.cost, limit })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn ensure_each_possible(&self) -> Result<(), StoreError> {
         let limits = self.costs().flat_map(|(log, cost)| {
             log.policy.quotas().iter().map(move |quota| (quota.limit(), cost))
         });

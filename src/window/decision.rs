@@ -10,7 +10,7 @@ use super::check::Check;
 use super::log_id::LogId;
 use super::outcome::{DecidedBy, LogOutcome, Outcome};
 use super::state::{BanState, QuotaState};
-use crate::policy::Policy;
+use crate::policy::{Counts, Policy};
 use crate::quota::Quota;
 
 /// Whether a request was admitted.
@@ -173,6 +173,19 @@ impl Denied {
         self.usage.decided.outcome.timestamp
     }
 
+    /// Returns whether time alone ends the denial, so that [`Denied::retry_after`] is exact.
+    ///
+    /// It does not if a policy that counts requests [in flight](Policy::in_flight) denies: a place is free as soon
+    /// as another request is over, and [`Denied::retry_after`] is when the first lease ends, if nobody renews it.
+    /// Try again after a pause that grows.
+    #[must_use]
+    pub fn has_known_wait(&self) -> bool {
+        let is_unknown = |(log, outcome): (&LogId, &LogOutcome)| {
+            log.policy.counts() == Counts::InFlight && outcome.is_full()
+        };
+        !self.usage.logs().any(is_unknown)
+    }
+
     /// Returns the names of the policies that deny the request, each once.
     pub fn violated(&self) -> impl Iterator<Item = &str> {
         let mut names: SmallVec<[&str; 2]> = SmallVec::new();
@@ -257,6 +270,7 @@ impl Usage {
     pub(crate) fn give_back(&mut self) {
         let Decided { check, outcome } = &mut *self.decided;
         for ((log, cost), outcome) in check.costs().zip(outcome.logs_mut()) {
+            let cost = log.settled_cost(0).map_or(0, |_| cost);
             let quotas = log.policy.quotas_and_candidates();
             for (quota, state) in quotas.zip(outcome.states_mut()) {
                 state.remaining = state.remaining.saturating_add(cost).min(quota.limit());

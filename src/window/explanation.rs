@@ -117,7 +117,7 @@ impl Explanation {
             let at_us = now_us.saturating_sub(micros(age));
             entries.add(Entry { at_us, id }, cost, u32::MAX);
         }
-        Self::of(log, cost, now_us, |quota| entries.read(now_us, quota, cost, MAX_LISTED))
+        Self::of(log, cost, now_us, |quota| entries.read(log, now_us, quota, cost, MAX_LISTED))
     }
 
     /// Creates the explanation of a log from what each quota and then each candidate finds in it.

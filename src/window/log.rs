@@ -3,6 +3,8 @@
 use uuid::Uuid;
 
 use super::entries::{Entries, Entry, count_first};
+use super::log_id::LogId;
+use super::outcome::LogOutcome;
 use super::state::QuotaState;
 use crate::quota::Quota;
 
@@ -30,6 +32,21 @@ impl Log {
         Self { entries: Entries::Empty }
     }
 
+    /// Returns what the log says of a request of cost `cost`, without its ban.
+    pub(crate) fn outcome(&self, log: &LogId, id: Uuid, now_us: u64, cost: u32) -> LogOutcome {
+        let held_us = self.held_us(log, id, now_us);
+        LogOutcome::of(&log.policy, |quota| {
+            self.state(now_us, quota, cost_beside(held_us, now_us, quota, cost))
+        })
+    }
+
+    /// Returns the timestamp of the request's entry if it takes no place again.
+    fn held_us(&self, log: &LogId, id: Uuid, now_us: u64) -> Option<u64> {
+        let policy = &log.policy;
+        let find = || self.find(log.entry_id(id), now_us, policy.retention_us());
+        if policy.refreshes() { find() } else { None }
+    }
+
     /// Returns the state of `quota` at `now_us` for a request of cost `cost`.
     ///
     /// The request fits if `cost` places are free. The `limit - cost + 1`-th newest entry decides
@@ -53,9 +70,17 @@ impl Log {
         }
     }
 
-    /// Returns what the log holds of the window of `quota`, for a request of cost `cost`, with at most
+    /// Returns what the log holds of the window of `quota`, for a new request of cost `cost`, with at most
     /// `most` of its entries.
-    pub(crate) fn read(&self, now_us: u64, quota: Quota, cost: u32, most: usize) -> QuotaReading {
+    pub(crate) fn read(
+        &self,
+        log: &LogId,
+        now_us: u64,
+        quota: Quota,
+        cost: u32,
+        most: usize,
+    ) -> QuotaReading {
+        let cost = cost_beside(self.held_us(log, Uuid::nil(), now_us), now_us, quota, cost);
         let live = self.live(now_us, quota.window_us());
         let must_leave = must_leave(&self.entries, quota, cost).flatten();
         QuotaReading {
@@ -148,6 +173,11 @@ impl Log {
 }
 
 /// Returns how many entries have left a window. They are the oldest ones.
+/// Returns how many places a request takes in the window of `quota`: none if its entry is there.
+fn cost_beside(held_us: Option<u64>, now_us: u64, quota: Quota, cost: u32) -> u32 {
+    if held_us.is_some_and(|at_us| at_us + quota.window_us() > now_us) { 0 } else { cost }
+}
+
 fn count_expired(entries: &[Entry], now_us: u64, window_us: u64) -> usize {
     count_first(entries, |entry| entry.at_us + window_us <= now_us)
 }

@@ -3,8 +3,10 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use crate::key::Key;
-use crate::policy::{Policy, PolicyHandle};
+use crate::policy::{Counts, Policy, PolicyHandle};
 
 /// The identity of a log: a key and the policy that applies to it.
 ///
@@ -17,13 +19,41 @@ pub struct LogId {
     pub policy: Arc<Policy>,
     /// The key.
     pub key: Key,
+    /// The entry of a request whose policy counts distinct values: a hash of its value. It is no part of the
+    /// identity, so a check has one value for a log.
+    pub value: Option<Uuid>,
 }
 
 impl LogId {
     /// Creates the identity of the log of a key under a policy.
     #[must_use]
     pub fn new(policy: Arc<Policy>, key: impl Into<Key>) -> Self {
-        Self { policy, key: key.into() }
+        Self { policy, key: key.into(), value: None }
+    }
+
+    /// Sets the value of a request whose policy counts [distinct](Policy::distinct) values.
+    #[must_use]
+    pub fn with_value(mut self, value: impl Into<Key>) -> Self {
+        self.value = Some(value.into().entry_id());
+        self
+    }
+
+    /// Returns the identity of a request's entry in the log. A check without a value has one that no log has.
+    pub(crate) fn entry_id(&self, request: Uuid) -> Uuid {
+        match self.policy.counts() {
+            Counts::Distinct => self.value.unwrap_or_default(),
+            Counts::Requests | Counts::InFlight => request,
+        }
+    }
+
+    /// Returns how many entries a request has in the log once it is settled at `cost`, or `None` if the log
+    /// stays as it is: a value was seen, whatever became of the request.
+    pub(crate) fn settled_cost(&self, cost: u32) -> Option<u32> {
+        match self.policy.counts() {
+            Counts::Requests => Some(cost),
+            Counts::InFlight => Some(cost.min(1)),
+            Counts::Distinct => None,
+        }
     }
 }
 
@@ -57,6 +87,29 @@ impl LogCost {
     pub fn new(log: LogId, cost: u32) -> Self {
         Self { log, cost }
     }
+
+    /// Sets the value of a request whose policy counts [distinct](Policy::distinct) values.
+    ///
+    /// ```
+    /// use tower_sliding_window::{Limiter, LogCost, MemoryStore, Policy, PolicyHandle, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
+    /// let messages = PolicyHandle::new(Policy::new("messages").quota(Quota::per_minute(20)));
+    /// let peers = PolicyHandle::new(Policy::new("peers").quota(Quota::per_minute(1)).distinct());
+    /// let limiter = Limiter::new(messages.clone(), MemoryStore::new());
+    /// let send = |to| [LogCost::from((&messages, "alice")), LogCost::from((&peers, "alice")).value(to)];
+    /// assert!(limiter.check_all(send("bob")).await?.is_admitted());
+    /// assert!(limiter.check_all(send("bob")).await?.is_admitted());
+    /// assert!(!limiter.check_all(send("carol")).await?.is_admitted());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn value(mut self, value: impl Into<Key>) -> Self {
+        self.log = self.log.with_value(value);
+        self
+    }
 }
 
 impl<P: Into<PolicyHandle>, K: Into<Key>> From<(P, K)> for LogCost {
@@ -67,6 +120,6 @@ impl<P: Into<PolicyHandle>, K: Into<Key>> From<(P, K)> for LogCost {
 
 impl<P: Into<PolicyHandle>, K: Into<Key>> From<(P, K, u32)> for LogCost {
     fn from((policy, key, cost): (P, K, u32)) -> Self {
-        Self::new(LogId { policy: policy.into().get(), key: key.into() }, cost)
+        Self::new(LogId::new(policy.into().get(), key), cost)
     }
 }

@@ -5,6 +5,7 @@
 use http::{HeaderName, HeaderValue};
 
 use super::{Fields, Pair, push_name, seconds};
+use crate::policy::Counts;
 use crate::quota::Quota;
 use crate::window::Usage;
 
@@ -14,8 +15,11 @@ pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("rateli
 /// Inserts `RateLimit-Policy`, which shows the quotas, and `RateLimit`, which shows what is left.
 pub(super) fn insert(fields: &mut Fields<'_>, usage: &Usage) {
     let (policies, limits) = values(usage);
-    fields.insert(RATE_LIMIT_POLICY, policies);
-    fields.insert(RATE_LIMIT, limits);
+    for (name, value) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, limits)] {
+        if !value.is_empty() {
+            fields.insert(name, value);
+        }
+    }
 }
 
 /// Returns the values of the two fields, in this order.
@@ -25,20 +29,28 @@ pub(super) fn insert(fields: &mut Fields<'_>, usage: &Usage) {
 pub(super) fn values(usage: &Usage) -> (HeaderValue, HeaderValue) {
     let (mut policies, mut limits) = (String::with_capacity(64), String::with_capacity(64));
     for (log, outcome) in usage.logs() {
+        let counts = log.policy.counts();
+        if counts == Counts::Distinct {
+            // The draft has no unit for it.
+            continue;
+        }
         let (name, quotas) = (log.policy.name(), log.policy.quotas());
         for (quota, state) in quotas.iter().zip(outcome.quotas()) {
             // A single quota has the name of its policy.
             let own = (quotas.len() > 1).then_some(*quota);
             push_item(&mut policies, name, own);
             push_parameter(&mut policies, ";q=", u64::from(quota.limit()));
-            push_parameter(&mut policies, ";w=", seconds(quota.window()));
+            match counts {
+                Counts::InFlight => policies.push_str(";qu=\"concurrent-requests\""),
+                _ => push_parameter(&mut policies, ";w=", seconds(quota.window())),
+            }
             if !outcome.is_read() {
                 continue;
             }
             let Pair { available, window } = Pair::new(*quota, state, usage.is_denied());
             push_item(&mut limits, name, own);
             push_parameter(&mut limits, ";r=", u64::from(available));
-            if let Some(window) = window {
+            if let Some(window) = window.filter(|_| counts != Counts::InFlight) {
                 push_parameter(&mut limits, ";t=", seconds(window));
             }
         }

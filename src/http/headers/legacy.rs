@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::{HeaderName, HeaderValue};
 
 use super::{Fields, Pair, seconds};
+use crate::policy::Counts;
 use crate::window::Usage;
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -14,7 +15,8 @@ const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// Inserts the fields for the quota that limits the client most.
 pub(super) fn insert(fields: &mut Fields<'_>, usage: &Usage) {
-    let quotas = usage.quotas().map(|(_, quota, state)| (quota, state));
+    let quotas = usage.quotas().filter(|(policy, ..)| policy.counts() == Counts::Requests);
+    let quotas = quotas.map(|(_, quota, state)| (quota, state));
     // The longest wait, then the fewest places, then the longest window.
     let most_limiting = quotas.min_by_key(|(quota, state)| {
         (u64::MAX - state.wait_us, state.remaining, u64::MAX - quota.window_us())

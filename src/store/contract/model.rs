@@ -45,11 +45,10 @@ impl Model {
         for (log, cost) in check.costs() {
             let entries = self.log(log);
             entries.remove_expired(now_us, LONGEST_WINDOW_US);
-            if check.repeated {
+            if check.repeated && !log.policy.refreshes() {
                 recorded_us = recorded_us.or_else(|| entries.find(id, now_us, LONGEST_WINDOW_US));
             }
-            let state = |quota| entries.state(now_us, quota, cost);
-            outcomes.push(LogOutcome::of(&log.policy, state));
+            outcomes.push(entries.outcome(log, id, now_us, cost));
         }
         let timestamp = Duration::from_micros(recorded_us.unwrap_or(now_us));
         let mut outcome = Outcome::new(true, outcomes).with_timestamp(timestamp);
@@ -70,7 +69,13 @@ impl Model {
                 let entries = self.log(log);
                 // If the clock has stepped back, the entry must not leave before the newest one.
                 let newest_us = entries.newest_us().filter(|it| it / 1_000 > now_us / 1_000 + 1);
-                entries.add(Entry { at_us: newest_us.unwrap_or(now_us), id }, cost, 0);
+                let at_us = newest_us.unwrap_or(now_us);
+                let entry = Entry { at_us, id: log.entry_id(id) };
+                if !log.policy.refreshes() {
+                    entries.add(entry, cost, 0);
+                } else if cost > 0 {
+                    entries.restore(entry, cost, 0);
+                }
                 for (quota, state) in log.policy.quotas_and_candidates().zip(outcome.states_mut()) {
                     let wait_us = state.wait_us;
                     *state = QuotaState { wait_us, ..entries.state(now_us, quota, 1) };
@@ -83,7 +88,7 @@ impl Model {
     pub(super) fn explain(&mut self, log: &LogId, cost: u32) -> Explanation {
         let now_us = self.now_us;
         let entries = self.log(log);
-        let read = |quota| entries.read(now_us, quota, cost, MAX_LISTED);
+        let read = |quota| entries.read(log, now_us, quota, cost, MAX_LISTED);
         let explanation = Explanation::of(log, cost, now_us, read);
         let Some(penalty) = log.policy.get_penalty() else { return explanation };
         explanation.with_ban(self.ban_record(log).explain(now_us, penalty))
@@ -92,6 +97,7 @@ impl Model {
     pub(super) fn settle(&mut self, check: &Check, cost: u32) -> bool {
         let (now_us, mut was_live) = (self.now_us, false);
         for log in &check.logs {
+            let Some(cost) = log.settled_cost(cost) else { continue };
             let log = self.log(log);
             let is_live = log.find(check.id, now_us, LONGEST_WINDOW_US).is_some();
             was_live |= is_live;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::model::Model;
-use super::step::{LONGEST_WINDOW_US, Step};
+use super::step::{IN_FLIGHT, LONGEST_WINDOW_US, OF_VALUES, Step};
 use crate::error::StoreError;
 use crate::key::Key;
-use crate::policy::{Penalty, Policy};
+use crate::policy::{Counts, Penalty, Policy};
 use crate::quota::Quota;
 use crate::store::Store;
 use crate::window::{
@@ -24,6 +24,8 @@ pub(in crate::store) struct Player<'a> {
     model: Model,
     /// The present policies, and those of before the last change of limits.
     policies: [Arc<Policy>; 4],
+    /// One that counts distinct values, and one that counts requests in flight.
+    counting: [Arc<Policy>; 2],
     checks: Vec<Check>,
 }
 
@@ -31,7 +33,8 @@ impl<'a> Player<'a> {
     pub(in crate::store) fn new(store: &'a dyn Store, keys: [Key; 2], origin_us: u64) -> Self {
         let model = Model::at(origin_us);
         let policies = policies(true);
-        Self { store, keys, penalties: true, model, policies, checks: Vec::new() }
+        let counting = [counting("peers").distinct(), counting("jobs").in_flight()].map(Arc::new);
+        Self { store, keys, penalties: true, model, policies, counting, checks: Vec::new() }
     }
 
     pub(super) fn without_penalties(mut self) -> Self {
@@ -85,6 +88,15 @@ impl<'a> Player<'a> {
                     self.admit(&check).await?;
                 }
             }
+            Step::Renew(index) => {
+                if let Some(check) = self.earlier(index) {
+                    let counts = |index: usize| check.logs[index].policy.counts();
+                    let in_flight = check.part(|index| counts(index) == Counts::InFlight);
+                    if !in_flight.logs.is_empty() {
+                        self.admit(&in_flight).await?;
+                    }
+                }
+            }
             Step::Cancel(index) => {
                 if let Some(check) = self.earlier(index) {
                     let was_there = self.store.cancel(&check).await;
@@ -128,7 +140,12 @@ impl<'a> Player<'a> {
     }
 
     fn log(&self, at: usize, key: usize) -> LogId {
-        LogId::new(self.policies[at].clone(), self.keys[key].clone())
+        let key = self.keys[key].clone();
+        match at {
+            0..OF_VALUES => LogId::new(self.policies[at].clone(), key),
+            IN_FLIGHT => LogId::new(self.counting[1].clone(), key),
+            _ => LogId::new(self.counting[0].clone(), key).with_value(at as u64),
+        }
     }
 
     fn check(&self, logs: &[(usize, usize, u32)]) -> Check {
@@ -183,6 +200,12 @@ impl<'a> Player<'a> {
 fn policies(penalties: bool) -> [Arc<Policy>; 4] {
     let (user, ip) = (policy(0, [4, 2], 1, penalties), policy(1, [5, 3], 2, penalties));
     [user.clone(), ip.clone(), user, ip]
+}
+
+fn counting(name: &str) -> Policy {
+    let quota = |limit, us| Quota::new(limit, Duration::from_micros(us));
+    let policy = Policy::new(name).quota(quota(2, LONGEST_WINDOW_US / 4));
+    policy.quota(quota(3, LONGEST_WINDOW_US)).candidate(quota(1, LONGEST_WINDOW_US / 2))
 }
 
 /// Returns a policy with these limits. The length of its shorter windows is given in quarters of the

@@ -8,8 +8,13 @@ use fastrand::Rng;
 /// keys run on the server's real clock.
 pub(in crate::store) const LONGEST_WINDOW_US: u64 = 1_000_000_000;
 
+/// The first index of the policy that counts distinct values. It has an index for each of four values.
+pub(super) const OF_VALUES: usize = 4;
+/// The index of the policy that counts requests in flight.
+pub(super) const IN_FLIGHT: usize = 8;
+
 /// A step of a history. A log is given by the indices of its policy and its key, in a check also by the
-/// cost there, and an earlier check by its index. The policies from index 2 on are those of before the last
+/// cost there, and an earlier check by its index. The policies at index 2 and 3 are those of before the last
 /// change of limits, as a process has them that was not reloaded yet.
 #[derive(Clone, Debug)]
 pub(in crate::store) enum Step {
@@ -18,6 +23,8 @@ pub(in crate::store) enum Step {
     Rewind(u64),
     Check(Vec<(usize, usize, u32)>),
     Repeat(usize),
+    /// Renews the leases of an earlier check.
+    Renew(usize),
     Peek(Vec<(usize, usize, u32)>),
     Cancel(usize),
     /// An earlier check and the number of places that it takes from now on.
@@ -41,13 +48,13 @@ pub(super) fn history(random: &mut Rng, steps: usize, clock_steps_back: bool) ->
 }
 
 fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
-    match random.u32(0..29) {
+    match random.u32(0..31) {
         0..5 => Step::Advance(advance_us(random)),
         5..15 => Step::Check(logs(random, 0..6)),
         15..17 => Step::Repeat(random.usize(..1 << 16)),
         17 => Step::Peek(logs(random, 0..6)),
         18..20 => Step::Cancel(random.usize(..1 << 16)),
-        20 => Step::Reset(random.usize(0..2), random.usize(0..2)),
+        20 => Step::Reset([0, 1, OF_VALUES, IN_FLIGHT][random.usize(0..4)], random.usize(0..2)),
         21 => Step::Lift(random.usize(0..2), random.usize(0..2)),
         22 | 23 if clock_steps_back => Step::Rewind(random.u64(1..LONGEST_WINDOW_US)),
         22 | 23 => {
@@ -59,6 +66,7 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
             let (index, cost) = (random.usize(..1 << 16), random.u32(0..8));
             Step::SettleInOne(index, cost, random.usize(..1 << 16))
         }
+        27 | 28 => Step::Renew(random.usize(..1 << 16)),
         _ => {
             let (long, short) = (random.u32(1..9), random.u32(1..6));
             Step::SetLimits(random.usize(0..2), long, short, random.u64(1..4))
@@ -72,7 +80,12 @@ fn logs(random: &mut Rng, costs: Range<u32>) -> Vec<(usize, usize, u32)> {
     let is_same = random.u8(0..4) > 0;
     let cost = |random: &mut Rng| if is_same { same } else { random.u32(costs.clone()) };
     let count = random.usize(1..4);
-    let policy = |random: &mut Rng| random.usize(0..2) + [0, 0, 0, 2][random.usize(0..4)];
+    let policy = |random: &mut Rng| match random.u8(0..8) {
+        0 => random.usize(2..4),
+        1 | 2 => random.usize(OF_VALUES..IN_FLIGHT),
+        3 => IN_FLIGHT,
+        _ => random.usize(0..2),
+    };
     (0..count).map(|_| (policy(random), random.usize(0..2), cost(random))).collect()
 }
 

@@ -39,13 +39,11 @@ impl Inner {
             let slot = shard.find(hash, log);
             slots.push(slot);
             let entries = slot.map_or(&shard::EMPTY, |slot| &shard.log(slot).entries);
-            if check.repeated {
+            if check.repeated && !log.policy.refreshes() {
                 let retention_us = log.policy.retention_us();
                 recorded_us = recorded_us.or_else(|| entries.find(id, now_us, retention_us));
             }
-            let cost = check.cost_in(index);
-            let state = |quota| entries.state(now_us, quota, cost);
-            outcomes.push(LogOutcome::of(&log.policy, state));
+            outcomes.push(entries.outcome(log, id, now_us, check.cost_in(index)));
         }
         let timestamp = Duration::from_micros(recorded_us.unwrap_or(now_us));
         let mut outcome = Outcome::from_logs(true, outcomes);
@@ -68,7 +66,18 @@ impl Inner {
         }
         self.add_to(&mut locked, check, &slots, now_us, 0)?;
         for (index, (log, cost)) in check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0) {
-            outcome.logs_mut()[index].count(&log.policy, cost);
+            let outcome = &mut outcome.logs_mut()[index];
+            if !log.policy.refreshes() {
+                outcome.count(&log.policy, cost);
+                continue;
+            }
+            let (shard, hash) = locked.shard(index);
+            let Some(slot) = shard.find(hash, log) else { continue };
+            for (quota, state) in log.policy.quotas_and_candidates().zip(outcome.states_mut()) {
+                let wait_us = state.wait_us;
+                *state = shard.log(slot).entries.state(now_us, quota, 1);
+                state.wait_us = wait_us;
+            }
         }
         // Only after all logs have recorded the request: an expired log of the check must not be
         // dropped before.
@@ -148,14 +157,14 @@ impl Inner {
         if absent > 0 && !self.reserve(absent) {
             return Err(StoreError::Full { capacity: self.capacity });
         }
-        let entry = Entry { at_us, id: check.id };
         for (index, ((log, cost), slot)) in check.costs().zip(slots).enumerate() {
             if cost == 0 {
                 continue;
             }
             let (shard, hash) = locked.shard(index);
             let slot = slot.unwrap_or_else(|| self.insert(shard, hash, log, at_us, loss));
-            if check.repeated {
+            let entry = Entry { at_us, id: log.entry_id(check.id) };
+            if check.repeated || log.policy.refreshes() {
                 shard.log_mut(slot).restore(entry, at_us, cost);
             } else {
                 shard.log_mut(slot).add(entry, at_us, cost);

@@ -9,7 +9,7 @@ impl Inner {
         let now_us = self.now_us();
         let slot = shard.find(hash, log);
         let entries = slot.map_or(&shard::EMPTY, |slot| &shard.log(slot).entries);
-        let read = |quota| entries.read(now_us, quota, cost, MAX_LISTED);
+        let read = |quota| entries.read(log, now_us, quota, cost, MAX_LISTED);
         let explanation = Explanation::of(log, cost, now_us, read).with_store("memory");
         let Some(penalty) = log.policy.get_penalty() else { return explanation };
         explanation.with_ban(match shard.ban(hash, log, now_us) {

@@ -49,7 +49,8 @@ impl MemoryStore {
             let slot = shard.find(hash, log);
             let retention_us = log.policy.retention_us();
             slot.is_some_and(|slot| {
-                shard.log(slot).entries.find(check.id, self.0.now_us(), retention_us).is_some()
+                let id = log.entry_id(check.id);
+                shard.log(slot).entries.find(id, self.0.now_us(), retention_us).is_some()
             })
         })
     }

@@ -192,7 +192,11 @@ impl Denials {
         for ((log, log_outcome), generation) in
             check.logs.iter().zip(outcome.logs()).zip(generations)
         {
-            let wait_us = log_outcome.wait_us();
+            // A value in the log passes, and a request in flight may be over at any time.
+            let wait_us = match log.policy.refreshes() {
+                true => log_outcome.ban().remaining_us,
+                false => log_outcome.wait_us(),
+            };
             let mut ends_us = wait_us.min(micros(self.max_age));
             if log.policy.get_penalty().is_some() && !log_outcome.ban().is_banned() {
                 ends_us = ends_us.min(log_outcome.ban().episode_us);

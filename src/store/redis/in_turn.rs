@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::Inner;
 use super::requests::Mode;
 use crate::error::StoreError;
+use crate::policy::Counts;
 use crate::window::{Check, LogId, LogOutcome, Outcome};
 
 /// The part of a check whose logs share a slot, because they have one key.
@@ -24,6 +25,10 @@ fn split(check: &Check) -> SmallVec<[Part; 2]> {
             None => of_keys.push(smallvec::smallvec![index]),
         }
     }
+    // A value can't be cancelled: it is the last to be added.
+    of_keys.sort_by_key(|indices| {
+        indices.iter().any(|index| logs[*index].policy.counts() == Counts::Distinct)
+    });
     let part = |indices: SmallVec<[usize; 2]>| {
         let check = Arc::new(check.part(|index| indices.contains(&index)));
         Part { check, indices }
@@ -40,8 +45,9 @@ fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
     for (part, mut outcome) in parts.iter().zip(outcomes) {
         if outcome.admitted && !admitted {
             // The state after the cancellation.
-            for ((_, cost), log) in part.check.costs().zip(outcome.logs_mut()) {
-                for state in log.states_mut() {
+            for ((log, cost), outcome) in part.check.costs().zip(outcome.logs_mut()) {
+                let cost = log.settled_cost(0).map_or(0, |_| cost);
+                for state in outcome.states_mut() {
                     (state.remaining, state.wait_us) = (state.remaining + cost, 0);
                 }
             }
@@ -68,6 +74,8 @@ pub(super) fn is_split(check: &Check) -> bool {
 // - Another check of an earlier log arrives before the cancellation. It may be denied because of a request
 //   that does not pass: too few are admitted for the length of a round trip, never too many. Then the
 //   denials of all logs of the check are forgotten. Test: `rolled_back_request_leaves_no_denial`.
+// - Two logs of distinct values are in several slots, and the later one denies. The value stays in the earlier
+//   one until it has left the window, as if it was seen.
 // - A client hangs up between two keys. The calls run in a task of their own, which finishes or cancels
 //   what it began. Test: `a_hang_up_leaves_no_trace_in_any_slot`.
 // - A node fails after a log has denied. The denial stands, and if a cancellation has failed, the request

@@ -182,14 +182,16 @@ impl State {
     ///
     /// Takes the lock in any case, to see a request that is being added.
     pub(super) fn concerns(&self, check: &Check) -> bool {
-        let unwritten = check.logs.iter().filter_map(|log| self.logs.get(log));
-        unwritten.into_iter().any(|it| it.whole.is_some() || it.requests.contains_key(&check.id))
+        check.logs.iter().any(|log| {
+            let has = |it: &Unwritten| it.requests.contains_key(&log.entry_id(check.id));
+            self.logs.get(log).is_some_and(|it| it.whole.is_some() || has(it))
+        })
     }
 
     /// Returns an error if there is no room for a further request.
     pub(super) fn ensure_room(&mut self, check: &Check, now: Instant) -> Result<(), StoreError> {
         let is_new = |log: &&LogId| {
-            self.logs.get(*log).is_none_or(|it| !it.requests.contains_key(&check.id))
+            self.logs.get(*log).is_none_or(|it| !it.requests.contains_key(&log.entry_id(check.id)))
         };
         let more = check.logs.iter().filter(is_new).count();
         let is_recent = |at: Instant| now.saturating_duration_since(at) < Duration::from_secs(1);
@@ -210,7 +212,7 @@ impl State {
     /// Takes note of a request that was admitted here, or by a Redis that may have lost it.
     pub(super) fn admit(&mut self, check: &Check, at: Instant, origin: Origin) {
         for (log, places) in check.costs().filter(|(_, places)| *places > 0) {
-            self.set(log, check.id, Request { places, at, origin });
+            self.set(log, log.entry_id(check.id), Request { places, at, origin });
         }
     }
 
@@ -223,6 +225,7 @@ impl State {
     ) -> Result<(), StoreError> {
         self.ensure_room(check, now)?;
         for log in &check.logs {
+            let Some(places) = log.settled_cost(places) else { continue };
             let earlier = self.logs.get(log).and_then(|it| it.requests.get(&check.id));
             let request = match earlier {
                 // A cancelled request has no place left to settle.

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::journal::{Origin, Request};
 use crate::error::StoreError;
-use crate::policy::Penalty;
+use crate::policy::{Counts, Penalty};
 use crate::redis::{
     BatchedRequest, Client, Keys, Numbers, Replies, Script, Scripts, malformed, read,
 };
@@ -50,6 +50,11 @@ impl CheckRequest {
         self.check.logs.iter().filter_map(|log| Some((log, log.policy.get_penalty()?)))
     }
 
+    /// The logs whose entries are those of values.
+    fn values(&self) -> impl Iterator<Item = &LogId> {
+        self.check.logs.iter().filter(|log| log.policy.counts() == Counts::Distinct)
+    }
+
     fn add_keys(&self, keys: &Keys, name: &mut Vec<u8>, command: &mut Cmd) {
         for log in &self.check.logs {
             name.clear();
@@ -69,6 +74,7 @@ impl CheckRequest {
         add(f64::from(u8::from(check.wants_reset)));
         add(check.logs.len() as f64);
         add(self.penalties().count() as f64);
+        add(self.values().count() as f64);
         for (log, cost) in check.costs() {
             let policy = &log.policy;
             add(f64::from(cost));
@@ -77,6 +83,11 @@ impl CheckRequest {
             add(policy.quotas_and_candidates().len() as f64);
             let strikes = policy.get_penalty().map(|penalty| penalty.strikes());
             add(strikes.map_or(-1.0, |it| it.map_or(0.0, |it| f64::from(it.limit()))));
+            add(match policy.counts() {
+                Counts::Requests => 0.0,
+                Counts::InFlight => 1.0,
+                Counts::Distinct => 2.0,
+            });
             for quota in policy.quotas() {
                 add(f64::from(quota.limit()));
                 add(quota.window_us() as f64);
@@ -168,6 +179,9 @@ impl BatchedRequest for CheckRequest {
             for request in group {
                 let id = request.check.id;
                 command.arg(id.as_bytes());
+                for log in request.values() {
+                    command.arg(log.entry_id(id).as_bytes());
+                }
                 for (_, penalty) in request.penalties() {
                     let lengths_us = penalty.ban_lengths_us(id).into_iter();
                     let packed: Vec<u8> =
@@ -215,15 +229,15 @@ impl BatchedRequest for SettleRequest {
         script: &Script,
         keys: &Keys,
     ) -> Cmd {
-        let logs = requests.clone().flat_map(|request| &request.check.logs);
+        let logs = requests.clone().flat_map(Self::logs);
         let mut command = script.command(logs.clone().count());
-        for log in logs {
+        for (log, _) in logs {
             command.arg(keys.log(log));
         }
-        for Self { check, cost } in requests {
-            command.arg(check.id.as_bytes()).arg(cost).arg(check.logs.len());
-            for log in &check.logs {
-                command.arg(log.policy.retention_us());
+        for request in requests {
+            command.arg(request.check.id.as_bytes()).arg(request.logs().count());
+            for (log, cost) in request.logs() {
+                command.arg(cost).arg(log.policy.retention_us());
             }
         }
         command
@@ -234,6 +248,13 @@ impl BatchedRequest for SettleRequest {
         replies: Replies<'_>,
     ) -> Result<Vec<Result<u64, StoreError>>, StoreError> {
         replies.read_each(requests, |_, live, _| Ok(live.unsigned_abs()))
+    }
+}
+
+impl SettleRequest {
+    /// The logs that change, each with the number of entries that the request has from now on.
+    fn logs(&self) -> impl Iterator<Item = (&LogId, u32)> + Clone {
+        self.check.logs.iter().filter_map(|log| Some((log, log.settled_cost(self.cost)?)))
     }
 }
 
@@ -279,7 +300,8 @@ impl BatchedRequest for ReconcileRequest {
         // The ages are those of the moment of sending.
         let now = Instant::now();
         for request in requests {
-            command.arg(request.log.policy.retention_us()).arg(request.requests.len());
+            command.arg(request.log.policy.retention_us());
+            command.arg(u8::from(request.log.policy.refreshes())).arg(request.requests.len());
             for (id, Request { places, at, origin }) in &request.requests {
                 let age_us = micros(now.saturating_duration_since(*at));
                 command.arg(id.as_bytes()).arg(places).arg(age_us);
@@ -388,6 +410,11 @@ pub(super) async fn explain(
     let mut command = script.command(3);
     command.arg(keys.log(log)).arg(keys.ban_record(log)).arg(keys.strikes(log));
     command.arg(cost).arg(MAX_LISTED).arg(within_us);
+    // A new request in flight has no entry yet.
+    match log.value {
+        Some(value) if log.policy.counts() == Counts::Distinct => command.arg(value.as_bytes()),
+        _ => command.arg(""),
+    };
     for quota in log.policy.quotas_and_candidates() {
         command.arg(quota.limit()).arg(quota.window_us());
     }

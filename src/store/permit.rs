@@ -1,0 +1,115 @@
+//! [`Permit`]: the places of a request in flight.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+use super::{CancelHandle, Store};
+use crate::policy::Counts;
+use crate::window::{Check, LogId};
+
+/// The places that a request holds under policies that count requests [in flight](crate::Policy::in_flight).
+///
+/// Dropping it gives them back. While it lives, a task renews their leases, three times within the shortest. If
+/// the store fails for a whole lease, the places are free for others.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_sliding_window::WaitError> {
+/// // At most two exports of a tenant at a time. The places of a dead process are free after 30 seconds.
+/// let exports = Policy::new("exports").quota(Quota::new(2, Duration::from_secs(30))).in_flight();
+/// let limiter = Limiter::new(exports, MemoryStore::new());
+/// let first = limiter.acquire("tenant-7", Duration::ZERO).await?;
+/// let second = limiter.acquire("tenant-7", Duration::ZERO).await?;
+/// assert!(limiter.acquire("tenant-7", Duration::ZERO).await.is_err());
+/// drop(first);
+/// assert!(limiter.acquire("tenant-7", Duration::ZERO).await.is_ok());
+/// # drop(second);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "the places are given back when it is dropped"]
+pub struct Permit(#[allow(dead_code, reason = "it is dropped")] Option<Box<Held>>);
+
+struct Held {
+    store: Arc<dyn Store>,
+    check: Check,
+    stage: Arc<AtomicU8>,
+    renewals: Option<AbortHandle>,
+}
+
+/// The task sleeps, or has ended.
+const IDLE: u8 = 0;
+/// A renewal is under way.
+const RENEWING: u8 = 1;
+const RELEASED: u8 = 2;
+
+// # Interleavings
+//
+// The places are released while a renewal is under way, which may reach the store later. Then the task gives them
+// back after the renewal. Otherwise whoever drops the permit does, and the task is aborted in its sleep.
+impl Permit {
+    /// Holds the places of an admitted check, if it has any.
+    pub(crate) fn hold(store: &Arc<dyn Store>, check: &Check) -> Option<Self> {
+        let is_in_flight = |log: &LogId| log.policy.counts() == Counts::InFlight;
+        if !check.logs.iter().any(is_in_flight) {
+            return None;
+        }
+        let check = check.part(|index| is_in_flight(&check.logs[index]));
+        let stage = Arc::new(AtomicU8::new(IDLE));
+        let renewals = Handle::try_current().ok().map(|runtime| {
+            runtime.spawn(renew(store.clone(), check.clone(), stage.clone())).abort_handle()
+        });
+        Some(Self(Some(Box::new(Held { store: store.clone(), check, stage, renewals }))))
+    }
+
+    /// Returns a permit without a place.
+    pub(crate) fn empty() -> Self {
+        Self(None)
+    }
+}
+
+async fn renew(store: Arc<dyn Store>, check: Check, stage: Arc<AtomicU8>) {
+    let quotas = check.logs.iter().flat_map(|log| log.policy.quotas());
+    let lease = quotas.map(|quota| quota.window()).min().unwrap_or(Duration::MAX);
+    let changes =
+        |from, to| stage.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+    loop {
+        sleep(lease / 3).await;
+        if !changes(IDLE, RENEWING) {
+            return;
+        }
+        // If others have taken the places after the end of the lease, it stays without one.
+        let _ = store.admit(&check).await;
+        if !changes(RENEWING, IDLE) {
+            // A cancellation that fails is written later by the store.
+            let _ = store.cancel(&check).await;
+            return;
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.stage.swap(RELEASED, Ordering::SeqCst) == IDLE {
+            if let Some(renewals) = &self.renewals {
+                renewals.abort();
+            }
+            CancelHandle::new(&self.store, &self.check).cancel();
+        }
+    }
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.check.logs.iter().map(|log| log.policy.name())).finish()
+    }
+}
