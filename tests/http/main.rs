@@ -4,6 +4,7 @@ mod axum;
 mod flood;
 mod grpc;
 mod grpc_rejection;
+mod in_flight;
 mod layer;
 mod metrics;
 mod mistakes;

@@ -11,6 +11,15 @@ use tower_sliding_window::{
     Decision, FailurePolicy, Key, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
 };
 
+use crate::counting::{
+    caller_waits_until_another_is_over, cancelled_value_was_seen,
+    check_without_a_value_is_an_error, distinct_values_are_those_of_the_window,
+    new_value_waits_until_one_has_left, permit_holds_its_place_until_it_is_dropped,
+    place_that_nobody_holds_is_free_after_the_lease,
+    request_in_flight_takes_a_place_in_all_logs_or_none, requests_in_flight_are_never_too_many,
+    value_of_a_denied_request_was_not_seen,
+};
+
 /// Runs the laws on every store, and on servers that need a connection of their own kind.
 macro_rules! laws {
     ($($name:ident),* $(,)?) => {
@@ -81,6 +90,16 @@ laws!(
     keys_may_hold_any_bytes,
     cost_above_the_limit_is_an_error,
     huge_cost_is_refused_early,
+    distinct_values_are_those_of_the_window,
+    new_value_waits_until_one_has_left,
+    value_of_a_denied_request_was_not_seen,
+    cancelled_value_was_seen,
+    check_without_a_value_is_an_error,
+    requests_in_flight_are_never_too_many,
+    permit_holds_its_place_until_it_is_dropped,
+    place_that_nobody_holds_is_free_after_the_lease,
+    caller_waits_until_another_is_over,
+    request_in_flight_takes_a_place_in_all_logs_or_none,
 );
 
 /// Returns a limiter that is closed when the store fails: local logs would decide in its place.

@@ -3,6 +3,7 @@
 mod cancel;
 mod contract;
 mod costs;
+mod counting;
 mod fleet;
 mod plans;
 mod reload;

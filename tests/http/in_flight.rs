@@ -1,0 +1,192 @@
+//! Requests in flight: a place is given back when the body of the response is over, however it ends.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::channel::{Channel, Sender};
+use http_body_util::{BodyExt, Empty};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{
+    Limiter, MemoryStore, Policy, Quota, RateLimitHeaders, SlidingWindowLayer, key,
+};
+
+use test_support::requests::from_user;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+fn downloads() -> Policy {
+    Policy::new("downloads").quota(Quota::new(1, LEASE)).in_flight()
+}
+
+fn layer(store: impl Store) -> SlidingWindowLayer {
+    SlidingWindowLayer::new(downloads(), key::header("x-user-id"), store)
+}
+
+async fn free(store: &MemoryStore) -> u32 {
+    Limiter::new(downloads(), store.clone()).peek("alice").await.unwrap().remaining()
+}
+
+type Body = Channel<Bytes, Infallible>;
+
+/// A service whose responses are bodies that the test writes.
+fn streaming() -> (
+    impl Service<Request<String>, Response = Response<Body>, Error = Infallible, Future: Send> + Clone,
+    mpsc::UnboundedReceiver<Sender<Bytes, Infallible>>,
+) {
+    let (bodies, receiver) = mpsc::unbounded_channel();
+    let service = service_fn(move |_| {
+        let (sender, body) = Channel::new(4);
+        bodies.send(sender).unwrap();
+        std::future::ready(Ok(Response::new(body)))
+    });
+    (service, receiver)
+}
+
+#[tokio::test(start_paused = true)]
+async fn place_is_held_until_the_body_has_ended() {
+    let (store, (service, mut bodies)) = (MemoryStore::new(), streaming());
+    let service = layer(store.clone()).layer(service);
+    let mut response = service.clone().oneshot(from_user("alice")).await.unwrap();
+    let mut sender = bodies.recv().await.unwrap();
+    for _ in 0..10 {
+        // Far longer than a lease.
+        sleep(LEASE / 2).await;
+        sender.send_data(Bytes::from_static(b"part")).await.unwrap();
+        assert!(response.body_mut().frame().await.unwrap().is_ok());
+        assert_eq!(free(&store).await, 0);
+        let other = service.clone().oneshot(from_user("alice")).await.unwrap();
+        assert_eq!(other.status(), StatusCode::TOO_MANY_REQUESTS);
+    }
+    drop(sender);
+    assert!(response.body_mut().frame().await.is_none());
+    assert_eq!(free(&store).await, 1, "before the body is dropped");
+    assert_eq!(service.oneshot(from_user("alice")).await.unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn place_is_free_after_the_last_frame() {
+    let store = MemoryStore::new();
+    let service = layer(store.clone()).layer(service_fn(test_support::requests::ok));
+    let mut response = service.oneshot(from_user("alice")).await.unwrap();
+    assert_eq!(free(&store).await, 0);
+    assert!(response.body_mut().frame().await.unwrap().is_ok());
+    assert_eq!(free(&store).await, 1, "a server that knows that it was the last reads no further");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_body_gives_the_place_back() {
+    let (store, (service, _bodies)) = (MemoryStore::new(), streaming());
+    let response = layer(store.clone()).layer(service).oneshot(from_user("alice")).await.unwrap();
+    sleep(LEASE * 3).await;
+    assert_eq!(free(&store).await, 0);
+    drop(response);
+    assert_eq!(free(&store).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn handler_that_fails_gives_the_place_back() {
+    let store = MemoryStore::new();
+    let failing = service_fn(async |_: Request<String>| Err::<Response<Empty<Bytes>>, _>("failed"));
+    let failed = layer(store.clone()).layer(failing).oneshot(from_user("alice")).await;
+    assert_eq!(failed.err(), Some("failed"));
+    assert_eq!(free(&store).await, 1);
+
+    let panicking = service_fn(async |request: Request<String>| {
+        assert!(request.body().is_empty() && request.uri() == "/other", "the handler panics");
+        Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+    });
+    let request = layer(store.clone()).layer(panicking).oneshot(from_user("alice"));
+    assert!(tokio::spawn(request).await.unwrap_err().is_panic());
+    assert_eq!(free(&store).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_hangs_up_gives_the_place_back() {
+    let store = MemoryStore::new();
+    let slow = service_fn(async |_: Request<String>| {
+        std::future::pending::<()>().await;
+        Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+    });
+    let request = layer(store.clone()).layer(slow).oneshot(from_user("alice"));
+    let mut request = std::pin::pin!(request);
+    assert!(timeout(LEASE * 2, request.as_mut()).await.is_err());
+    assert_eq!(free(&store).await, 0, "the handler runs for longer than a lease");
+    request.set(layer(store.clone()).layer(slow).oneshot(from_user("bob")));
+    assert_eq!(free(&store).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_names_no_time() {
+    for (shown, policy, admitted, denied) in [
+        (
+            RateLimitHeaders::Draft11,
+            Some("\"downloads\";q=1;qu=\"concurrent-requests\", \"ip\";q=100;w=60"),
+            Some("\"downloads\";r=0, \"ip\";r=99;t=60"),
+            Some("\"downloads\";r=0, \"ip\";r=99"),
+        ),
+        (RateLimitHeaders::Legacy, None, None, None),
+    ] {
+        let (store, (service, _bodies)) = (MemoryStore::new(), streaming());
+        let ip = Policy::new("ip").quota(Quota::per_minute(100));
+        let layer = layer(store).rule(ip, key::constant("all")).headers(shown);
+        let service = layer.headers_on_success(true).layer(service);
+        let first = service.clone().oneshot(from_user("alice")).await.unwrap();
+        let second = service.oneshot(from_user("alice")).await.unwrap();
+        assert_eq!(second.status(), StatusCode::TOO_MANY_REQUESTS);
+        let field = |response: &Response<_>, name: &str| {
+            let value = response.headers().get(name)?;
+            Some(value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(field(&second, "retry-after"), None);
+        for (response, limit) in [(&first, admitted), (&second, denied)] {
+            assert_eq!(field(response, "ratelimit-policy").as_deref(), policy);
+            assert_eq!(field(response, "ratelimit").as_deref(), limit);
+        }
+        let legacy = field(&second, "x-ratelimit-limit");
+        assert_eq!(legacy.is_some(), shown == RateLimitHeaders::Legacy, "{legacy:?}");
+        assert!(legacy.is_none_or(|limit| limit == "100"), "a quota of requests only");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn distinct_values_have_no_field_but_a_wait() {
+    let accounts =
+        Policy::new("accounts").quota(Quota::new(1, Duration::from_secs(600))).distinct();
+    let service =
+        SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
+            .rule_distinct(accounts, key::constant("address"), key::header("x-user-id"))
+            .layer(service_fn(test_support::requests::ok));
+    for user in ["alice", "alice", "bob"] {
+        let response = service.clone().oneshot(from_user(user)).await.unwrap();
+        let is_denied = response.status() == StatusCode::TOO_MANY_REQUESTS;
+        assert_eq!(is_denied, user == "bob");
+        if is_denied {
+            assert_eq!(response.headers()["retry-after"], "600");
+            assert_eq!(response.headers()["ratelimit-policy"], "\"default\";q=5;w=60");
+        }
+    }
+    let anonymous = service.oneshot(test_support::requests::request(&[])).await.unwrap();
+    assert_eq!(anonymous.status(), StatusCode::UNAUTHORIZED);
+}
+
+#[test]
+#[should_panic(expected = "add it with `rule_distinct`")]
+fn rule_of_distinct_values_needs_a_value() {
+    let accounts = Policy::new("accounts").quota(Quota::per_minute(5)).distinct();
+    let _ = SlidingWindowLayer::new(accounts, key::peer_ip(), MemoryStore::new());
+}
+
+#[test]
+#[should_panic(expected = "make it with `Policy::distinct`")]
+fn value_needs_a_policy_that_counts_it() {
+    let _ = layer(MemoryStore::new()).rule_distinct(
+        Quota::per_minute(5),
+        key::peer_ip(),
+        key::header("x-user-id"),
+    );
+}

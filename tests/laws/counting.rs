@@ -1,0 +1,202 @@
+//! Policies that count distinct values, and requests in flight.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use fastrand::Rng;
+use test_support::eventually;
+use tokio::time::{Instant, sleep};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{
+    Admitted, Decision, Limiter, LogCost, Policy, PolicyHandle, Quota, StoreError,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn accounts(limit: u32, window: Duration) -> Policy {
+    Policy::new("accounts").quota(Quota::new(limit, window)).distinct()
+}
+
+fn jobs(limit: u32, lease: Duration) -> Policy {
+    Policy::new("jobs").quota(Quota::new(limit, lease)).in_flight()
+}
+
+fn admitted(decision: Decision) -> Admitted {
+    match decision {
+        Decision::Admitted(admitted) => admitted,
+        Decision::Denied(denied) => panic!("{denied:?}"),
+    }
+}
+
+fn timestamp(decision: &Decision) -> Duration {
+    let timestamp = match decision {
+        Decision::Admitted(admitted) => admitted.timestamp(),
+        Decision::Denied(denied) => denied.timestamp(),
+    };
+    timestamp.unwrap()
+}
+
+/// Plays a random history, and compares each decision with a map from the values to when they were last admitted.
+pub(crate) async fn distinct_values_are_those_of_the_window(store: impl Store) {
+    const WINDOWS: [(u32, Duration); 2] =
+        [(2, Duration::from_millis(60)), (3, Duration::from_millis(200))];
+    let quotas = WINDOWS.map(|(limit, window)| Quota::new(limit, window));
+    let policy = quotas.into_iter().fold(Policy::new("accounts"), Policy::quota).distinct();
+    let (limiter, mut random) = (Limiter::new(policy, store), Rng::with_seed(7));
+    let (mut seen, mut outcomes) = (HashMap::<u8, Duration>::new(), [0; 2]);
+    for step in 0..120 {
+        let value = random.u8(0..5);
+        let decision = limiter.check_value("address", [value]).await.unwrap();
+        let now = timestamp(&decision);
+        let fits = WINDOWS.iter().all(|(limit, window)| {
+            let live = seen.iter().filter(|(_, at)| **at + *window > now);
+            let (mut count, mut is_there) = (0, false);
+            live.for_each(|(other, _)| {
+                (count, is_there) = (count + 1, is_there | (*other == value))
+            });
+            count + u32::from(!is_there) <= *limit
+        });
+        assert_eq!(decision.is_admitted(), fits, "step {step}, value {value}, seen {seen:?}");
+        if fits {
+            seen.insert(value, now);
+        }
+        outcomes[usize::from(fits)] += 1;
+        sleep(random.u32(0..25) * MS).await;
+    }
+    assert!(outcomes.iter().all(|count| *count > 10), "{outcomes:?}");
+}
+
+pub(crate) async fn new_value_waits_until_one_has_left(store: impl Store) {
+    let limiter = Limiter::new(accounts(2, 400 * MS), store);
+    for value in ["alice", "bob"] {
+        admitted(limiter.check_value("address", value).await.unwrap());
+    }
+    sleep(200 * MS).await;
+    admitted(limiter.check_value("address", "alice").await.unwrap());
+    let Decision::Denied(denied) = limiter.check_value("address", "carol").await.unwrap() else {
+        panic!("two accounts are there");
+    };
+    assert!(denied.has_known_wait() && denied.retry_after() <= 200 * MS, "bob leaves first");
+    sleep(denied.retry_after()).await;
+    admitted(limiter.check_value("address", "carol").await.unwrap());
+    assert!(!limiter.check_value("address", "bob").await.unwrap().is_admitted(), "alice is there");
+}
+
+pub(crate) async fn value_of_a_denied_request_was_not_seen(store: impl Store) {
+    let limiter = Limiter::new(Quota::per_hour(1), store);
+    let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_hour(1)));
+    let accounts = PolicyHandle::new(accounts(1, Duration::from_secs(3_600)));
+    let check = async |user_id: &str, address: &str| {
+        let accounts = LogCost::from((&accounts, address)).value(user_id);
+        let logs = [LogCost::from((&user, user_id)), accounts];
+        limiter.check_all(logs).await.unwrap().is_admitted()
+    };
+    assert!(check("alice", "one").await);
+    assert!(!check("alice", "two").await, "alice has used up her quota");
+    assert!(check("bob", "two").await, "no account was seen there");
+    assert!(!check("carol", "two").await);
+    assert!(check("carol", "three").await, "no trace of the denial");
+}
+
+pub(crate) async fn cancelled_value_was_seen(store: impl Store) {
+    let limiter = Limiter::new(accounts(1, Duration::from_secs(3_600)), store);
+    let alice = admitted(limiter.check_value("address", "alice").await.unwrap());
+    assert!(!limiter.cancel(&alice).await.unwrap(), "there is nothing to cancel");
+    assert!(!limiter.check_value("address", "bob").await.unwrap().is_admitted());
+}
+
+pub(crate) async fn check_without_a_value_is_an_error(store: impl Store) {
+    let limiter = Limiter::new(accounts(1, Duration::from_secs(3_600)), store);
+    let error = limiter.check("address").await.unwrap_err();
+    assert!(matches!(&error, StoreError::NoValue { policy } if policy == "accounts"), "{error}");
+    assert!(error.to_string().contains("Limiter::check_value"), "{error}");
+    assert_eq!(limiter.peek("address").await.unwrap().remaining(), 1, "for a new value");
+}
+
+/// Plays a random history of requests that are over at some time or never.
+pub(crate) async fn requests_in_flight_are_never_too_many(store: impl Store) {
+    const LEASE: Duration = Duration::from_millis(150);
+    let (limiter, mut random) = (Limiter::new(jobs(3, LEASE), store), Rng::with_seed(11));
+    let (mut running, mut outcomes) = (Vec::<Admitted>::new(), [0; 2]);
+    for step in 0..120 {
+        if !running.is_empty() && random.bool() {
+            let done = running.swap_remove(random.usize(..running.len()));
+            limiter.cancel(&done).await.unwrap();
+        }
+        let decision = limiter.check("tenant").await.unwrap();
+        let now = timestamp(&decision);
+        running.retain(|it| it.timestamp().unwrap() + LEASE > now);
+        assert_eq!(decision.is_admitted(), running.len() < 3, "step {step}, {running:?}");
+        outcomes[usize::from(decision.is_admitted())] += 1;
+        match decision {
+            Decision::Admitted(admitted) => running.push(admitted),
+            Decision::Denied(denied) => assert!(!denied.has_known_wait()),
+        }
+        sleep(random.u32(0..25) * MS).await;
+    }
+    assert!(outcomes.iter().all(|count| *count > 10), "{outcomes:?}");
+}
+
+pub(crate) async fn permit_holds_its_place_until_it_is_dropped(store: impl Store) {
+    let limiter = Limiter::new(jobs(2, 300 * MS), store);
+    let acquire = async || limiter.acquire("tenant", Duration::ZERO).await;
+    let (first, _second) = (acquire().await.unwrap(), acquire().await.unwrap());
+    for _ in 0..10 {
+        sleep(100 * MS).await;
+        assert!(acquire().await.is_err(), "both renew their leases");
+    }
+    drop(first);
+    eventually("the place is free", async || acquire().await.is_ok()).await;
+}
+
+pub(crate) async fn place_that_nobody_holds_is_free_after_the_lease(store: impl Store) {
+    let limiter = Limiter::new(jobs(1, 300 * MS), store);
+    let lost = admitted(limiter.check("tenant").await.unwrap());
+    assert!(!limiter.check("tenant").await.unwrap().is_admitted());
+    sleep(301 * MS).await;
+    admitted(limiter.check("tenant").await.unwrap());
+    assert!(!limiter.cancel(&lost).await.unwrap(), "its place is another's");
+    assert!(!limiter.check("tenant").await.unwrap().is_admitted());
+}
+
+pub(crate) async fn caller_waits_until_another_is_over(store: impl Store) {
+    let limiter = Limiter::new(jobs(1, Duration::from_secs(30)), store);
+    let first = limiter.acquire("tenant", Duration::ZERO).await.unwrap();
+    let began = Instant::now();
+    assert!(limiter.acquire("tenant", 300 * MS).await.is_err());
+    assert!((200 * MS..500 * MS).contains(&began.elapsed()), "{:?}", began.elapsed());
+    let waiters = [(); 3].map(|()| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move {
+            // Behind two others it waits as long as they take.
+            let permit = limiter.acquire("tenant", Duration::from_secs(20)).await.unwrap();
+            sleep(50 * MS).await;
+            drop(permit);
+        })
+    });
+    sleep(200 * MS).await;
+    drop(first);
+    for waiter in waiters {
+        waiter.await.unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_secs(15), "no lease had to end");
+}
+
+pub(crate) async fn request_in_flight_takes_a_place_in_all_logs_or_none(store: impl Store) {
+    let limiter = Limiter::new(Quota::per_hour(1), store);
+    let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_hour(2)));
+    let jobs = PolicyHandle::new(jobs(1, Duration::from_secs(30)));
+    let check = async || limiter.check_all([(&user, "alice"), (&jobs, "tenant")]).await.unwrap();
+    let first = admitted(check().await);
+    assert!(!check().await.is_admitted(), "one is in flight");
+    drop(limiter.hold(&first));
+    let second = async || {
+        let decision = check().await;
+        drop(decision.admitted().map(|it| limiter.hold(it)));
+        decision.is_admitted()
+    };
+    eventually("the denials have left no trace for alice", second).await;
+    assert!(!check().await.is_admitted(), "alice has used up her quota");
+    let other = limiter.check_all([(&jobs, "tenant")]);
+    assert!(other.await.unwrap().is_admitted(), "that denial has taken no place in flight");
+}
