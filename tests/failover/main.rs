@@ -4,6 +4,7 @@ mod bans;
 #[cfg(target_os = "linux")]
 mod clock;
 mod cluster;
+mod counting;
 mod explain;
 mod faults;
 mod histories;

@@ -1,0 +1,215 @@
+//! Distinct values and requests in flight: in an outage, after a loss, and when processes die.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use test_support::proxy::{Fault, Proxy};
+use test_support::{Redis, eventually, patient};
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::{Instant, sleep};
+use tower_sliding_window::{Limiter, Policy, Quota, RedisStore};
+
+use crate::outage::until_redis_decides;
+
+const VALUES: &str = "tsw:{=address}:accounts:1h:distinct";
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn accounts(store: RedisStore) -> Limiter {
+    Limiter::new(Policy::new("accounts").quota(Quota::new(2, HOUR)).distinct(), store)
+}
+
+fn jobs(limit: u32, lease: Duration, store: RedisStore) -> Limiter {
+    Limiter::new(Policy::new("jobs").quota(Quota::new(limit, lease)).in_flight(), store)
+}
+
+async fn is_admitted(limiter: &Limiter, value: &str) -> bool {
+    limiter.check_value("address", value).await.unwrap().is_admitted()
+}
+
+/// A limiter whose network can be cut, and one beside it. `probe` decides for keys that nothing else uses.
+struct Two {
+    redis: Redis,
+    proxy: Proxy,
+    far: RedisStore,
+    near: RedisStore,
+    probe: Limiter,
+}
+
+impl Two {
+    async fn start() -> Self {
+        let redis = Redis::start().await;
+        let proxy = Proxy::to(redis.port()).await;
+        let far = RedisStore::builder().deny_cache(false).connect(proxy.url()).await.unwrap();
+        let near = redis.store_without_deny_cache().await;
+        let probe = Limiter::new(Policy::new("probe").quota(Quota::per_hour(1)), far.clone());
+        Self { redis, proxy, far, near, probe }
+    }
+
+    async fn cut(&self) {
+        self.proxy.set(Fault::Cut);
+        eventually("the process decides", async || {
+            let key = uuid::Uuid::new_v4().to_string();
+            let decided = self.probe.check(key).await;
+            decided.is_ok_and(|it| it.decided_by() != tower_sliding_window::DecidedBy::Store)
+        })
+        .await;
+    }
+
+    async fn mend(&self) {
+        self.proxy.set(Fault::None);
+        until_redis_decides(&self.probe).await;
+    }
+}
+
+#[tokio::test]
+async fn values_of_an_outage_are_written_back() {
+    let two = Two::start().await;
+    let (far, near) = (accounts(two.far.clone()), accounts(two.near.clone()));
+    assert!(is_admitted(&far, "alice").await);
+    let score = async || {
+        two.redis.run::<Vec<(Vec<u8>, f64)>>(&["ZRANGE", VALUES, "0", "-1", "WITHSCORES"]).await
+    };
+    let before = score().await[0].1;
+    two.cut().await;
+    sleep(Duration::from_millis(100)).await;
+    assert!(is_admitted(&far, "alice").await, "she is there");
+    assert!(is_admitted(&far, "bob").await);
+    assert!(!is_admitted(&far, "carol").await);
+    two.mend().await;
+    two.redis.has_entries(VALUES, 2).await;
+    eventually("alice was seen in the outage", async || {
+        let entries = score().await;
+        entries.iter().all(|(_, at)| *at > before)
+    })
+    .await;
+    assert!(!is_admitted(&near, "carol").await && is_admitted(&near, "bob").await);
+}
+
+#[tokio::test]
+async fn values_survive_a_loss_with_their_last_sight() {
+    let mut redis = Redis::start().await;
+    let store = redis.store_without_deny_cache().await;
+    let probe = Limiter::new(Policy::new("probe").quota(Quota::per_hour(1)), store.clone());
+    let ours = accounts(store);
+    for value in ["alice", "bob", "alice"] {
+        assert!(is_admitted(&ours, value).await);
+    }
+    let scores = async |redis: &Redis| -> Vec<(Vec<u8>, f64)> {
+        redis.run(&["ZRANGE", VALUES, "0", "-1", "WITHSCORES"]).await
+    };
+    let before = scores(&redis).await;
+    redis.restart().await;
+    until_redis_decides(&probe).await;
+    assert!(!is_admitted(&ours, "carol").await, "two accounts are known");
+    let after = scores(&redis).await;
+    assert_eq!(before.len(), after.len());
+    for ((value, was), (same, is)) in before.iter().zip(&after) {
+        assert_eq!(value, same, "in the order in which they were last seen");
+        assert!((was - is).abs() < 250_000.0, "{was} and {is} are microseconds");
+    }
+}
+
+#[tokio::test]
+async fn request_whose_reply_is_lost_takes_one_place() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let store = patient().response_timeout(Duration::from_millis(200));
+    let store = store.deny_cache(false).connect(proxy.url()).await.unwrap();
+    let (accounts, jobs) = (accounts(store.clone()), jobs(2, HOUR, store));
+    proxy.drop_replies(1);
+    assert!(is_admitted(&accounts, "alice").await);
+    assert_eq!(accounts.peek("address").await.unwrap().remaining(), 1);
+    proxy.drop_replies(1);
+    let permit = jobs.acquire("tenant", Duration::ZERO).await.unwrap();
+    eventually("one place is taken", async || {
+        jobs.peek("tenant").await.is_ok_and(|it| it.remaining() == 1)
+    })
+    .await;
+    drop(permit);
+    eventually("it is given back", async || {
+        jobs.peek("tenant").await.is_ok_and(|it| it.remaining() == 2)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn place_given_back_in_an_outage_is_free_afterwards() {
+    let two = Two::start().await;
+    let (far, near) = (jobs(1, HOUR, two.far.clone()), jobs(1, HOUR, two.near.clone()));
+    let permit = far.acquire("tenant", Duration::ZERO).await.unwrap();
+    two.cut().await;
+    drop(permit);
+    let permit = far.acquire("tenant", Duration::ZERO).await.expect("this process decides");
+    drop(permit);
+    assert!(near.acquire("tenant", Duration::ZERO).await.is_err(), "Redis does not know it yet");
+    two.mend().await;
+    eventually("the place is free", async || near.acquire("tenant", Duration::ZERO).await.is_ok())
+        .await;
+}
+
+/// Counts the jobs that run.
+struct Running(Arc<AtomicUsize>);
+
+impl Running {
+    fn begin(count: &Arc<AtomicUsize>, highest: &AtomicUsize) -> Self {
+        highest.fetch_max(count.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Three processes run jobs, and one of them dies at any time: its runtime ends, and with it all that could give
+/// a place back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_die_leave_their_places_for_one_lease() {
+    const LIMIT: u32 = 4;
+    const LEASE: Duration = Duration::from_millis(900);
+    let redis = Redis::start().await;
+    let (running, highest, done) =
+        <(Arc<AtomicUsize>, Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+    let start = || -> Runtime {
+        let process = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        for seed in 0..4 {
+            let (url, running) = (redis.url(), running.clone());
+            let (highest, done) = (highest.clone(), done.clone());
+            process.spawn(async move {
+                let limiter = jobs(LIMIT, LEASE, patient().connect(url).await.unwrap());
+                let mut random = Rng::with_seed(seed);
+                loop {
+                    let permit = limiter.acquire("tenant", HOUR).await.unwrap();
+                    let job = Running::begin(&running, &highest);
+                    sleep(Duration::from_millis(random.u64(1..1_500))).await;
+                    drop(job);
+                    drop(permit);
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        process
+    };
+    let mut processes = [(); 3].map(|()| start());
+    let mut random = Rng::with_seed(3);
+    for _ in 0..8 {
+        sleep(Duration::from_millis(random.u64(100..900))).await;
+        let index = random.usize(..3);
+        std::mem::replace(&mut processes[index], start()).shutdown_background();
+    }
+    let before = done.load(Ordering::SeqCst);
+    eventually("the others go on", async || done.load(Ordering::SeqCst) > before + 8).await;
+    assert_eq!(highest.load(Ordering::SeqCst), LIMIT as usize, "all places are used, and no more");
+    processes.into_iter().for_each(Runtime::shutdown_background);
+    let limiter = jobs(LIMIT, LEASE, redis.store().await);
+    let died = Instant::now();
+    let mut permits = Vec::new();
+    for _ in 0..LIMIT {
+        permits.push(limiter.acquire("tenant", Duration::from_secs(10)).await.unwrap());
+    }
+    assert!(died.elapsed() < LEASE * 3, "{:?}", died.elapsed());
+}
