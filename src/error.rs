@@ -75,13 +75,14 @@ pub enum StoreError {
         /// How many bytes they may take.
         budget: usize,
     },
-    /// The request's cost is above the highest cost that a store accepts.
-    #[error("a request of cost {cost} is too expensive: the highest cost is {most}")]
-    CostTooHigh {
+    /// The request costs more than 1, and none of its policies is a budget.
+    #[error(
+        "a request of cost {cost} has no budget: make a policy with `Policy::budget`, because others count it as \
+         one request"
+    )]
+    NoBudget {
         /// The request's cost.
         cost: u32,
-        /// The highest cost.
-        most: u32,
     },
     /// The request's cost is above the limit of one of its quotas, so it can never pass.
     #[error("a request of cost {cost} can never pass a limit of {limit}")]
@@ -113,14 +114,14 @@ pub enum StoreError {
 impl StoreError {
     /// Returns how long the caller should wait before it tries again, or `None` if no wait helps.
     ///
-    /// It is `None` for [`StoreError::CostAboveLimit`], [`StoreError::CostTooHigh`],
+    /// It is `None` for [`StoreError::CostAboveLimit`], [`StoreError::NoBudget`],
     /// [`StoreError::Unsupported`], [`StoreError::NoValue`] and [`StoreError::UnknownPolicy`]. These are
     /// mistakes of the caller, not failures of the store. The metrics count them separately, without the last.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::CostAboveLimit { .. }
-            | Self::CostTooHigh { .. }
+            | Self::NoBudget { .. }
             | Self::Unsupported { .. }
             | Self::NoValue { .. }
             | Self::UnknownPolicy { .. } => None,
@@ -142,7 +143,7 @@ impl StoreError {
             Self::Refused { .. } => "refused",
             Self::Protocol { .. } => "protocol",
             Self::Full { .. } | Self::TooManyBytes { .. } => "full",
-            Self::CostTooHigh { .. } => "cost_too_high",
+            Self::NoBudget { .. } => "no_budget",
             Self::CostAboveLimit { .. } => "cost_above_limit",
             Self::NoValue { .. } => "no_value",
             Self::UnknownPolicy { .. } => "unknown_policy",
@@ -167,7 +168,7 @@ impl StoreError {
 
     /// Returns whether the request can never pass, in any store.
     pub(crate) const fn is_impossible(&self) -> bool {
-        matches!(self, Self::CostTooHigh { .. } | Self::CostAboveLimit { .. })
+        matches!(self, Self::CostAboveLimit { .. })
     }
 
     /// Returns whether the store may have counted the request although no reply arrived.

@@ -101,6 +101,8 @@ pub enum Counts {
     Distinct,
     /// Requests that are not over yet, see [`Policy::in_flight`].
     InFlight,
+    /// The costs of requests, see [`Policy::budget`].
+    Costs,
 }
 
 impl Counts {
@@ -109,6 +111,7 @@ impl Counts {
             Self::Requests => "requests",
             Self::Distinct => "distinct",
             Self::InFlight => "in_flight",
+            Self::Costs => "costs",
         }
     }
 }
@@ -269,6 +272,32 @@ impl Policy {
         self.penalty = None;
     }
 
+    /// Makes the policy a budget, of which a request takes as much as it costs: tokens, bytes, parts of a message.
+    ///
+    /// Every other policy counts requests, whatever they cost. So a budget of tokens can stand beside a quota of
+    /// requests. The cost is up to [`u32::MAX`], is one entry whatever it is, and can be settled later:
+    /// [`Limiter::settle`](crate::Limiter::settle). A cost above 1 without a budget is an error.
+    ///
+    /// ```
+    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
+    /// let tokens = Policy::new("tokens").quota(Quota::per_minute(50_000)).budget();
+    /// let limiter = Limiter::new(tokens, MemoryStore::new());
+    /// let decision = limiter.check_cost("alice", 12_000).await?;
+    /// let admitted = decision.admitted().expect("it fits");
+    /// assert_eq!(admitted.remaining(), 38_000);
+    /// limiter.settle(admitted, 9_500).await?; // what it has really used
+    /// assert_eq!(limiter.peek("alice").await?.remaining(), 40_500);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn budget(self) -> Self {
+        self.counting(Counts::Costs)
+    }
+
     /// Makes the policy count different values instead of requests.
     ///
     /// A request has a value beside its key: see
@@ -334,7 +363,7 @@ impl Policy {
 
     /// Returns whether an entry that is there takes no place again and gets a new timestamp.
     pub(crate) fn refreshes(&self) -> bool {
-        self.counts != Counts::Requests
+        matches!(self.counts, Counts::Distinct | Counts::InFlight)
     }
 
     /// Returns the same policy under another name.

@@ -6,6 +6,7 @@
 mod ban_explanation;
 mod ban_record;
 mod check;
+mod costs;
 mod decision;
 mod entries;
 mod explanation;
@@ -23,7 +24,7 @@ pub(crate) use self::ban_record::BanRecord;
 pub(crate) use self::ban_record::STRIKES_REASON;
 pub use self::ban_record::Strike;
 pub use self::check::Check;
-pub(crate) use self::check::{add_distinct, ensure_cost};
+pub(crate) use self::check::add_distinct;
 pub use self::decision::{Admitted, Decision, Denied, Usage};
 #[cfg(any(feature = "memory", feature = "contract"))]
 pub(crate) use self::entries::Entry;

@@ -6,6 +6,8 @@
     KEYS[i] for each request:
       for each log:
         log (ZSET): the log; the score of an entry is its timestamp in microseconds
+      for each log that is a budget:
+        costs (HASH): the cost of each entry; the empty field has its sums
       for each log whose policy has a penalty:
         record (HASH): the ban record: until, level, reason, episode_until
         strikes (ZSET): the strikes; the score of a strike is its timestamp in microseconds
@@ -19,13 +21,14 @@
         logs (count): how many logs each request has
         penalties (count): how many of the logs have a policy with a penalty
         values (count): how many of the logs count distinct values
+        budgets (count): how many of the logs are budgets
         for each log:
           cost (places): how many places a request takes in it
           kept_us (microseconds): how long it keeps its entries
           quotas (count): how many quotas follow
           max_strikes (strikes): how many bring a ban; 0 if they are not counted, -1 without a penalty
-          counts (0, 1 or 2): 0 for requests; otherwise an entry that is there takes no place again and gets
-            a new timestamp: 1 for requests in flight, 2 for distinct values
+          counts (0 to 3): 0 for requests, 3 for their costs; otherwise an entry that is there takes no place
+            again and gets a new timestamp: 1 for requests in flight, 2 for distinct values
           for each quota:
             limit (places): how many the quota allows; negative for a candidate, which never denies
             window_us (microseconds): the length of the window, at most kept_us
@@ -43,9 +46,9 @@
     REPLY[1] numbers (bytes): see below
       now_us (microseconds of the Unix epoch): the timestamp of the decisions
       for each request:
-        state (-1, 0, 1 or 2): 1 if it is admitted, 0 if it is denied, 2 if it was recorded earlier;
-          -1 if Redis can't use one of its keys, which concerns no other request: then the rest is
-          missing
+        state (-2 to 2): 1 if it is admitted, 0 if it is denied, 2 if it was recorded earlier;
+          -1 if Redis can't use one of its keys, which concerns no other request, and -2 if so many entries
+          have left a budget that the request has to be sent again: then the rest is missing
         for each quota:
           remaining (places): how many are free after the decision
           wait_us (microseconds): the time until the request fits; 0 if it fits
@@ -63,30 +66,138 @@
     of Redis slowly. The reply is that string, or, if Redis can't use a key, an array of it and of errors.
 
   Cost: O(log n) for each place and quota, n is the number of entries in a log or of strikes.
-    A call removes at most 256 expired entries more than it adds to a log; it counts without the rest.
+    A call removes at most 256 expired entries more than it adds to a log; it counts without the rest. From
+    a budget it removes at most 1,000, and the wait of a denial reads at most 4,096: if these are not enough, it
+    is the time until all have left.
   TTL: a log expires kept_us and a second after its newest entry. Strikes expire within_us and a
     second after the last one, a ban record a second after the ban, its levels and the episode are
     over. None of these becomes shorter.
 ]]
 local call, try, format, rep = redis.call, redis.pcall, string.format, string.rep
-local new, again, peek, most_expired, most_strikes = 0, 1, 2, 256, 100
+local new, again, peek, most_expired, most_strikes, most_costs = 0, 1, 2, 256, 100, 1000
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 -- As text: a number becomes text anew for each command, and slowly.
 local now = format('%d', now_us)
-local left, left_of, expires_ms, expires_of
+local left, left_of, expires_ms, expires_of, budget_of
 
 local numbers, n, errors, key, arg = { now_us }, 1, nil, 1, 1
 while key <= #KEYS do
   local packed = ARGV[arg]
   local shape = { struct.unpack('>' .. rep('d', #packed / 8), packed) }
-  local requests, mode, wants_reset, logs, penalties, values =
-    shape[1], shape[2], shape[3] == 1, shape[4], shape[5], shape[6]
+  local requests, mode, wants_reset, logs, penalties, values, budgets =
+    shape[1], shape[2], shape[3] == 1, shape[4], shape[5], shape[6], shape[7]
   arg = arg + 1
 
+  if budgets > 0 and not budget_of then
+    -- A budget counts with running sums, packed in the empty field of its costs: of all entries, the instant up
+    -- to which these have left, and for each shorter window its length, the sum of what is later than an instant,
+    -- and that instant. An instant follows the clock, also backwards.
+    budget_of = function(log, costs, kept_us)
+      local packed, is_whole, changed = try('HGET', costs, ''), true, false
+      if type(packed) == 'table' then
+        return nil, packed.err
+      end
+      local sums = packed and { struct.unpack('>' .. rep('d', #packed / 8), packed) } or { 0, -1, 0 }
+      sums[#sums] = nil
+
+      local function cost_of(members)
+        local total = 0
+        for from = 1, #members, 1000 do
+          local of = call('HMGET', costs, unpack(members, from, math.min(from + 999, #members)))
+          for i = 1, #of do
+            total = total + (of[i] or 0)
+          end
+        end
+        return total
+      end
+
+      local function between(after_us, until_us)
+        local from, to = format('(%d', after_us), format('%d', until_us)
+        local members = call('ZRANGE', log, from, to, 'BYSCORE', 'LIMIT', 0, most_costs)
+        if #members == most_costs then
+          -- With all others of the last one's timestamp.
+          local last_us = tonumber(call('ZSCORE', log, members[most_costs]))
+          if last_us < until_us then
+            is_whole, until_us = false, last_us
+          end
+          members = call('ZRANGE', log, from, format('%d', until_us), 'BYSCORE')
+        end
+        changed = changed or #members > 0
+        return cost_of(members), until_us, members
+      end
+
+      local total, until_us, members = between(-1, now_us - kept_us)
+      sums[1], sums[2] = sums[1] - total, math.max(sums[2], until_us)
+      for from = 1, #members, 1000 do
+        call('HDEL', costs, unpack(members, from, math.min(from + 999, #members)))
+      end
+      if #members > 0 then
+        call('ZREMRANGEBYRANK', log, 0, #members - 1)
+      end
+
+      local function window_of(window_us)
+        local at = 3
+        while sums[at] and sums[at] ~= window_us do
+          at = at + 3
+        end
+        if not sums[at] or sums[at + 2] < sums[2] then
+          sums[at], sums[at + 1], sums[at + 2] = window_us, sums[1], -1
+        end
+        local since_us = now_us - window_us
+        if since_us >= sums[at + 2] then
+          local left
+          left, sums[at + 2] = between(sums[at + 2], since_us)
+          sums[at + 1] = sums[at + 1] - left
+        else
+          local from, to = format('(%d', since_us), format('%d', sums[at + 2])
+          local back = cost_of(call('ZRANGE', log, from, to, 'BYSCORE'))
+          sums[at + 1], sums[at + 2], changed = sums[at + 1] + back, since_us, true
+        end
+        return at
+      end
+
+      local budget = {}
+      budget.used = function(window_us)
+        return sums[window_us == kept_us and 1 or window_of(window_us) + 1]
+      end
+      budget.wait_us = function(window_us, excess)
+        local since, first, count = format('(%d', now_us - window_us), 0, 16
+        while first < 4096 do
+          local found = call('ZRANGE', log, since, '+inf', 'BYSCORE', 'LIMIT', first, count)
+          local of = #found > 0 and call('HMGET', costs, unpack(found)) or {}
+          for i = 1, #of do
+            excess = excess - (of[i] or 0)
+            if excess <= 0 then
+              return call('ZSCORE', log, found[i]) + window_us - now_us
+            end
+          end
+          first, count = first + count, first + count
+        end
+        return call('ZRANGE', log, -1, -1, 'WITHSCORES')[2] + window_us - now_us
+      end
+      budget.save = function()
+        if changed then
+          call('HSET', costs, '', struct.pack('>' .. rep('d', #sums), unpack(sums)))
+        end
+        return is_whole
+      end
+      budget.add = function(entry, cost, expires_ms)
+        sums[1] = sums[1] + cost
+        for at = 4, #sums, 3 do
+          sums[at] = sums[at] + cost
+        end
+        call('HSET', costs, entry, cost, '', struct.pack('>' .. rep('d', #sums), unpack(sums)))
+        call('PEXPIREAT', costs, expires_ms)
+      end
+      return budget
+    end
+  end
+
   for _ = 1, requests do
-    local member, state, first, at, value = ARGV[arg], 1, n + 1, 7, arg
-    local recorded_us, full_us, newest, refreshed, free
+    local member, state, first, at, value = ARGV[arg], 1, n + 1, 8, arg
+    local recorded_us, full_us, newest, refreshed, free, budget
+    local costs_at = key + logs
     n = first
     for k = key, key + logs - 1 do
       local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
@@ -105,7 +216,9 @@ while key <= #KEYS do
         if left_of ~= kept_us then
           left, left_of = format('%d', now_us - kept_us), kept_us
         end
-        if entries <= most_expired then
+        if shape[at + 4] == 3 then
+          -- Its entries leave together with their costs.
+        elseif entries <= most_expired then
           entries = entries - call('ZREMRANGEBYSCORE', log, '-inf', left)
         else
           local expired = call('ZCOUNT', log, '-inf', left)
@@ -115,7 +228,16 @@ while key <= #KEYS do
           entries = entries - expired
         end
       end
-      if shape[at + 4] > 0 then
+      if shape[at + 4] == 3 then
+        budget = budget or {}
+        local it, error = budget_of(log, KEYS[costs_at], kept_us)
+        if not it then
+          state, errors = -1, errors or {}
+          errors[#errors + 1] = error
+          break
+        end
+        budget[k], costs_at = it, costs_at + 1
+      elseif shape[at + 4] > 0 then
         local entry = member
         if shape[at + 4] == 2 then
           value = value + 1
@@ -134,12 +256,16 @@ while key <= #KEYS do
         if not is_enforced then
           limit = -limit
         end
-        if entries > 0 and window_us ~= kept_us then
+        if budget and budget[k] then
+          used = budget[k].used(window_us)
+        elseif entries > 0 and window_us ~= kept_us then
           used = call('ZCOUNT', log, format('(%d', now_us - window_us), '+inf')
         end
         if used + cost > limit then
           wait_us = window_us
-          if cost <= limit then
+          if cost <= limit and budget and budget[k] then
+            wait_us = budget[k].wait_us(window_us, used + cost - limit)
+          elseif cost <= limit then
             -- The request fits as soon as the (limit - cost + 1)-th newest entry has left the window.
             local rank = cost - limit - 1
             wait_us = call('ZRANGE', log, rank, rank, 'WITHSCORES')[2] + window_us - now_us
@@ -155,6 +281,13 @@ while key <= #KEYS do
       at = last + (shape[at + 3] < 0 and 1 or 3)
     end
 
+    if budget then
+      for _, it in pairs(budget) do
+        local is_whole = it.save()
+        state = state >= 0 and not is_whole and -2 or state
+      end
+    end
+
     -- With one log and no penalty an admission finds out by adding its entry.
     if mode == again and (state == 0 or state == 1 and logs + penalties > 1) then
       for k = key, key + logs - 1 do
@@ -166,9 +299,9 @@ while key <= #KEYS do
     -- strikes bring a ban. All denials within one length of the window after a strike are one episode,
     -- and only the first of them is a strike.
     if penalties > 0 and state >= 0 then
-      local k, record_at, lengths_at = key, key + logs, arg + 1 + values
-      at = 7
-      while record_at < key + logs + 2 * penalties do
+      local k, record_at, lengths_at = key, key + logs + budgets, arg + 1 + values
+      at = 8
+      while record_at < key + logs + budgets + 2 * penalties do
         local max_strikes, penalty = shape[at + 3], at + 5 + 2 * shape[at + 2]
         at = penalty
         if max_strikes >= 0 then
@@ -223,7 +356,7 @@ while key <= #KEYS do
     end
 
     local is_added, slot = state == 1 and not recorded_us and mode ~= peek, first + 1
-    at = 7
+    at = 8
     if is_added or wants_reset and state >= 0 then
       for k = key, key + logs - 1 do
         local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
@@ -241,14 +374,13 @@ while key <= #KEYS do
           end
         end
         if is_added and cost > 0 then
-          -- A request of cost n is n entries: the UUID, and the UUID with each number from 2 to n.
-          for place = 2, cost do
-            call('ZADD', log, score, member .. place)
-          end
           if expires_of ~= kept_us then
             expires_ms, expires_of = format('%d', (score + kept_us) / 1000 + 1001), kept_us
           end
           call('PEXPIREAT', log, expires_ms)
+          if budget and budget[k] then
+            budget[k].add(member, cost, expires_ms)
+          end
         end
         if score ~= now then
           expires_of = nil
@@ -276,7 +408,7 @@ while key <= #KEYS do
       numbers[n] = tonumber(recorded_us)
     end
     numbers[first] = state
-    key, arg = key + logs + 2 * penalties, arg + 1 + values + penalties
+    key, arg = key + logs + budgets + 2 * penalties, arg + 1 + values + penalties
   end
 end
 

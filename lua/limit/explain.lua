@@ -5,6 +5,7 @@
     KEYS[1] log (ZSET): the log; the score of an entry is its timestamp in microseconds
     KEYS[2] record (HASH): the ban record: until, level, reason, episode_until
     KEYS[3] strikes (ZSET): the strikes; the score of a strike is its timestamp in microseconds
+    KEYS[4] costs (HASH): the cost of each entry, if the log is a budget
 
   Arguments:
     ARGV[1] cost (places): how many places the request would take
@@ -21,15 +22,16 @@
       there is none
     REPLY[3] struck (array): the strikes that count, oldest first, each with its timestamp
     REPLY[4...] for each quota:
-      taken (places): how many entries are in the window
+      taken (places): how many places the entries in the window take
       must_leave (array): the newest entry that has to leave before the request fits, with its
         timestamp; it may have left already; empty if there is none
       oldest (array): the oldest entries in the window, each with its timestamp
+      costs (array): the cost of each of these entries; empty unless the log is a budget
 
-  Cost: O(log n + most) for each quota, n is the number of entries in the log or of strikes.
+  Cost: O(log n + most) for each quota, n is the number of entries in the log or of strikes; of a budget O(n).
   TTL: unchanged.
 ]]
-local call, log, record, strikes = redis.call, KEYS[1], KEYS[2], KEYS[3]
+local call, log, record, strikes, costs = redis.call, KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local most, within_us = ARGV[2], tonumber(ARGV[3])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
@@ -48,15 +50,32 @@ for arg = 5, #ARGV, 2 do
   if held_us and held_us + window_us > now_us then
     cost = 0
   end
-  if cost <= limit then
-    -- The request fits as soon as the (limit - cost + 1)-th newest entry has left the window.
-    local rank = cost - limit - 1
-    must_leave = call('ZRANGE', log, rank, rank, 'WITHSCORES')
-  end
   local since_us = now_us - window_us + 1
   local oldest = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
-  reply[slot], reply[slot + 1] = call('ZCOUNT', log, since_us, '+inf'), must_leave
-  reply[slot + 2] = oldest
-  slot = slot + 3
+  local taken, listed = 0, {}
+  if costs then
+    local members, of = call('ZRANGE', log, since_us, '+inf', 'BYSCORE'), {}
+    for i, member in ipairs(members) do
+      of[i] = tonumber(call('HGET', costs, member) or 0)
+      taken, listed[i] = taken + of[i], i <= #oldest / 2 and of[i] or nil
+    end
+    local excess, i = cost <= limit and taken + cost - limit or 0, 0
+    while excess > 0 do
+      i = i + 1
+      excess = excess - of[i]
+    end
+    if i > 0 then
+      must_leave = { members[i], call('ZSCORE', log, members[i]) }
+    end
+  else
+    taken = call('ZCOUNT', log, since_us, '+inf')
+    if cost <= limit then
+      -- The request fits as soon as the (limit - cost + 1)-th newest entry has left the window.
+      local rank = cost - limit - 1
+      must_leave = call('ZRANGE', log, rank, rank, 'WITHSCORES')
+    end
+  end
+  reply[slot], reply[slot + 1], reply[slot + 2], reply[slot + 3] = taken, must_leave, oldest, listed
+  slot = slot + 4
 end
 return reply

@@ -6,16 +6,17 @@
     KEYS[i] for each log:
       log (ZSET): the log; the score of an entry is its timestamp in microseconds
       mark (string): when the log was last reset, as reset.lua leaves it
+      costs (HASH): as in admit.lua, if the log is a budget
 
   Arguments:
     ARGV[1] delay_us (microseconds): how long the call may have been under way
     ARGV[2...] for each log:
       kept_us (microseconds): how long it keeps its entries
-      refreshes (0 or 1): whether an entry has the latest of its timestamps
+      counts (0 to 3): what it counts, as in admit.lua
       requests (count): how many follow
       for each request:
         member (16 bytes): the UUID of the request
-        places (count): how many places it takes; 0 if it was cancelled
+        places (count): how many places it takes, 1 unless the log is a budget; 0 if it was cancelled
         age_us (microseconds): how long ago it was admitted
         origin (word): here, if the process admitted it without Redis; redis, if Redis admitted it
           and may have lost it; kept, if Redis has it unless it was removed
@@ -38,15 +39,20 @@ local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
 
-local numbers, n, errors, arg = {}, 0, nil, 2
-for k = 1, #KEYS, 2 do
-  local log, mark = KEYS[k], KEYS[k + 1]
-  local kept_us, refreshes, first = tonumber(ARGV[arg]), ARGV[arg + 1] == '1', arg + 3
-  arg = first + 4 * ARGV[arg + 2]
-  local entries, reset_us = try('ZCARD', log), tonumber(call('GET', mark) or -1)
-  if type(entries) == 'table' then
+local numbers, n, errors, key, arg = {}, 0, nil, 1, 2
+while key <= #KEYS do
+  local log, mark, costs = KEYS[key], KEYS[key + 1], nil
+  local kept_us, counts, first = tonumber(ARGV[arg]), ARGV[arg + 1], arg + 3
+  arg, key = first + 4 * ARGV[arg + 2], key + 2
+  local entries, reset_us, packed = try('ZCARD', log), tonumber(call('GET', mark) or -1), nil
+  if counts == '3' then
+    costs, key = KEYS[key], key + 1
+    packed = try('HGET', costs, '')
+  end
+  local error = type(entries) == 'table' and entries.err or type(packed) == 'table' and packed.err
+  if error then
     errors = errors or {}
-    errors[#errors + 1] = entries.err
+    errors[#errors + 1] = error
     numbers[n + 1] = -1
     n = n + 1
   else
@@ -54,7 +60,10 @@ for k = 1, #KEYS, 2 do
       -- The clock has stepped back: it is unknown which requests are older than the reset. All count.
       reset_us = -1
     end
-    local added, latest_us = 0, 0
+    local added, latest_us, total, floor_us = 0, 0, 0, -1
+    if packed then
+      total, floor_us = struct.unpack('>dd', packed)
+    end
     for a = first, arg - 1, 4 do
       local member, places, age_us, origin = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
       local at_us, found_us = now_us - age_us, tonumber(call('ZSCORE', log, member) or nil)
@@ -64,29 +73,40 @@ for k = 1, #KEYS, 2 do
       local doubt_us = origin == 'redis' and delay_us or 0
       local is_wanted = tonumber(age_us) < kept_us
         and (reset_us < 0 or at_us - doubt_us >= reset_us) and origin ~= 'kept'
+      local is_fixed = not is_wanted or origin ~= 'here' and counts ~= '1' and counts ~= '2'
       if not found_us and not is_wanted then
         places = 0
-      elseif found_us and (found_us > at_us or not is_wanted or origin ~= 'here' and not refreshes) then
+      elseif found_us and (found_us > at_us or is_fixed) then
         at_us = found_us
       end
-      -- The entries are the UUID, and the UUID with each number from 2 on, without a gap.
-      local place = places + 1
-      while found_us and call('ZREM', log, place == 1 and member or member .. place) == 1 do
-        place = place + 1
-      end
-      local at = string.format('%.0f', at_us)
-      for place = 1, places do
-        added = added + call('ZADD', log, at, place == 1 and member or member .. place)
+      if costs then
+        total = total + places - (call('HGET', costs, member) or 0)
+        if places > 0 then
+          call('HSET', costs, member, places)
+        else
+          call('HDEL', costs, member)
+        end
       end
       if places > 0 then
+        added = added + call('ZADD', log, string.format('%.0f', at_us), member)
         latest_us = math.max(latest_us, at_us)
+      elseif found_us then
+        call('ZREM', log, member)
       end
+    end
+    if costs then
+      -- Without the sums of its windows: they begin anew.
+      call('HSET', costs, '', struct.pack('>dd', total, floor_us))
     end
     if latest_us > 0 then
       local expires_ms = math.ceil((latest_us + kept_us) / 1000) + 1000
       if now_ms + call('PTTL', log) < expires_ms then
         call('PEXPIREAT', log, expires_ms)
       end
+    end
+    if costs then
+      -- As long as its log, or for a moment if that is empty.
+      call('PEXPIREAT', costs, now_ms + math.max(call('PTTL', log), 1))
     end
     numbers[n + 1], numbers[n + 2] = added, reset_us < 0 and -1 or now_us - reset_us
     n = n + 2

@@ -52,7 +52,9 @@ impl Rejection {
         match self {
             Self::Denied(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::StoreFailed(error) if error.is_impossible() => StatusCode::TOO_MANY_REQUESTS,
-            Self::StoreFailed(StoreError::NoValue { .. }) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::StoreFailed(StoreError::NoValue { .. } | StoreError::NoBudget { .. }) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
             Self::MissingKey { status } | Self::Banned { status, .. } => *status,
             Self::InvalidKey => StatusCode::BAD_REQUEST,
             Self::KeyNotProvided => StatusCode::INTERNAL_SERVER_ERROR,

@@ -2,7 +2,7 @@
 
 use super::Limiter;
 use crate::error::StoreError;
-use crate::window::{Admitted, ensure_cost};
+use crate::window::Admitted;
 
 impl Limiter {
     /// Cancels an admission, as if the request had never been made.
@@ -63,7 +63,6 @@ impl Limiter {
     /// # }
     /// ```
     pub async fn settle(&self, admitted: &Admitted, actual: u32) -> Result<bool, StoreError> {
-        ensure_cost(actual).inspect_err(StoreError::report)?;
         self.store.settle(admitted.check(), actual).await
     }
 
@@ -100,7 +99,6 @@ impl Limiter {
         policy: &str,
         actual: u32,
     ) -> Result<bool, StoreError> {
-        ensure_cost(actual).inspect_err(StoreError::report)?;
         let check = admitted.check();
         let part = check.part(|index| check.logs[index].policy.name() == policy);
         if part.logs.is_empty() {

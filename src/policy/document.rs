@@ -103,10 +103,11 @@ impl<'de> Visitor<'de> for OnePolicy<'_> {
                         policy.keep_for(table.next_value_seed(Text { place, expected, parse })?);
                 }
                 COUNTS => {
-                    let expected = "\"requests\", \"distinct\" or \"in_flight\"";
+                    let expected = "\"requests\", \"costs\", \"distinct\" or \"in_flight\"";
                     let parse = |text: &str| {
                         let is_it = |counts: &&Counts| counts.name() == text;
-                        let known = [Counts::Requests, Counts::Distinct, Counts::InFlight];
+                        let known =
+                            [Counts::Requests, Counts::Costs, Counts::Distinct, Counts::InFlight];
                         let found = known.iter().find(is_it).copied();
                         found.ok_or_else(|| format!("{text:?} is not {expected}"))
                     };
@@ -191,7 +192,7 @@ impl Serialize for Written<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { policy, name } = *self;
         let (candidates, penalty) = (policy.candidates(), policy.get_penalty());
-        let is_plain = policy.kept_us == 0 && !policy.refreshes();
+        let is_plain = policy.kept_us == 0 && policy.counts() == Counts::Requests;
         if name.is_none() && candidates.is_empty() && penalty.is_none() && is_plain {
             return serializer.collect_str(policy);
         }
@@ -203,7 +204,7 @@ impl Serialize for Written<'_> {
         if policy.kept_us > 0 {
             table.serialize_entry(KEEP_FOR, &Span(policy.kept_us).to_string())?;
         }
-        if policy.refreshes() {
+        if policy.counts() != Counts::Requests {
             table.serialize_entry(COUNTS, policy.counts().name())?;
         }
         if !candidates.is_empty() {

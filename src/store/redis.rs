@@ -340,7 +340,12 @@ impl Inner {
     }
 
     async fn check_once(&self, check: Arc<Check>, mode: Mode) -> Result<Outcome, StoreError> {
-        self.checks.send(CheckRequest { check, mode }, Instant::now()).await
+        loop {
+            let request = CheckRequest { check: check.clone(), mode };
+            if let Some(outcome) = self.checks.send(request, Instant::now()).await? {
+                return Ok(outcome);
+            }
+        }
     }
 
     async fn peek(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {

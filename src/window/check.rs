@@ -13,7 +13,6 @@ use crate::policy::Counts;
 
 /// The highest cost of a request. Each place is an entry of the log, and Redis serves no other
 /// client while it writes them.
-const HIGHEST_COST: u32 = 1024;
 
 /// A request for a decision, sent to a [`Store`](crate::store::Store): does the request fit into all
 /// of these logs?
@@ -106,13 +105,8 @@ impl Check {
     /// Returns how many places the request takes in the log of an index.
     pub(crate) fn cost_in(&self, index: usize) -> u32 {
         let cost = self.costs.get(index).copied().unwrap_or(self.cost);
-        // A value is one entry, and so is a request in flight.
-        if self.logs[index].policy.refreshes() { cost.min(1) } else { cost }
-    }
-
-    /// Returns whether the request takes one place in each log.
-    pub(crate) fn takes_one_place(&self) -> bool {
-        self.cost == 1 && self.costs.is_empty()
+        // Elsewhere than in a budget a request is one place, whatever it costs.
+        if self.logs[index].policy.counts() == Counts::Costs { cost } else { cost.min(1) }
     }
 
     /// Returns the check with the same cost in each log.
@@ -149,11 +143,14 @@ impl Check {
 
     /// Returns an error if no store could ever admit the request.
     pub(crate) fn ensure_possible(&self) -> Result<(), StoreError> {
-        ensure_cost(self.cost)?;
         let has_value =
             |log: &&LogId| log.policy.counts() != Counts::Distinct || log.value.is_some();
         if let Some(log) = self.logs.iter().find(|log| !has_value(log)) {
             return Err(StoreError::NoValue { policy: log.policy.name().to_owned() });
+        }
+        let is_budget = |log: &LogId| log.policy.counts() == Counts::Costs;
+        if self.cost > 1 && !self.logs.iter().any(is_budget) {
+            return Err(StoreError::NoBudget { cost: self.cost });
         }
         let limits = self.costs().flat_map(|(log, cost)| {
             log.policy.quotas().iter().map(move |quota| (quota.limit(), cost))
@@ -163,14 +160,6 @@ impl Check {
             None => Ok(()),
         }
     }
-}
-
-/// Returns an error if a request can't take that many places, whatever the limits are.
-pub(crate) fn ensure_cost(cost: u32) -> Result<(), StoreError> {
-    if cost > HIGHEST_COST {
-        return Err(StoreError::CostTooHigh { cost, most: HIGHEST_COST });
-    }
-    Ok(())
 }
 
 /// Adds a log, or its quotas if the log is there. Returns the index of a log that was there.

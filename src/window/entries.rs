@@ -1,12 +1,11 @@
 //! [`Entries`]: the entries of a log, oldest first.
 
-use std::iter::repeat_n;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::slice;
 
 use uuid::Uuid;
 
-/// One place that an admitted request takes.
+/// An admitted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) at_us: u64,
@@ -29,46 +28,37 @@ pub(super) enum Entries {
 }
 
 impl Entries {
-    /// Inserts an entry `count` times before an index. Few logs ever hold more than `limit` entries, so it
-    /// caps the growth.
-    pub(super) fn insert(&mut self, index: usize, entry: Entry, count: usize, limit: usize) {
+    /// Inserts an entry before an index. Few logs ever hold more than `limit` entries, so it caps the growth.
+    pub(super) fn insert(&mut self, index: usize, entry: Entry, limit: usize) {
         match self {
-            _ if count == 0 => {}
-            Self::Empty if count == 1 => *self = Self::One(entry),
-            Self::Many { removed, entries } if count <= entries.capacity() - entries.len() => {
-                let index = *removed as usize + index;
-                if index == entries.len() {
-                    (0..count).for_each(|_| entries.push(entry));
-                } else {
-                    entries.splice(index..index, repeat_n(entry, count));
-                }
+            Self::Empty => *self = Self::One(entry),
+            Self::Many { removed, entries } if entries.len() < entries.capacity() => {
+                entries.insert(*removed as usize + index, entry);
             }
             _ => {
-                self.grow(count, limit);
-                self.insert(index, entry, count, limit);
+                self.grow(limit);
+                self.insert(index, entry, limit);
             }
         }
     }
 
-    fn grow(&mut self, more: usize, limit: usize) {
+    fn grow(&mut self, limit: usize) {
         if let Self::Many { entries, .. } = self {
-            entries.reserve_exact(grown(entries.len(), more, limit) - entries.len());
+            entries.reserve_exact(grown(entries.len(), limit) - entries.len());
         } else {
-            let mut entries = Vec::with_capacity(grown(self.len(), more, limit));
+            let mut entries = Vec::with_capacity(grown(self.len(), limit));
             entries.extend_from_slice(self);
             *self = Self::Many { removed: 0, entries };
         }
     }
 
-    /// Removes the entries of a range.
-    pub(super) fn remove(&mut self, range: Range<usize>) {
+    /// Removes an entry.
+    pub(super) fn remove(&mut self, index: usize) {
         match self {
             Self::Many { removed, entries } => {
-                let removed = *removed as usize;
-                entries.drain(removed + range.start..removed + range.end);
+                entries.remove(*removed as usize + index);
             }
-            Self::One(_) if range.contains(&0) => *self = Self::Empty,
-            Self::Empty | Self::One(_) => {}
+            Self::Empty | Self::One(_) => *self = Self::Empty,
         }
     }
 
@@ -131,9 +121,9 @@ pub(super) fn count_first(entries: &[Entry], has: impl Fn(&Entry) -> bool) -> us
     entries[..end.min(entries.len())].partition_point(has)
 }
 
-/// Returns the capacity of a memory that has `length` entries and gets `more`.
-fn grown(length: usize, more: usize, limit: usize) -> usize {
-    let wanted = length + more;
+/// Returns the capacity of a memory that has `length` entries and gets one more.
+fn grown(length: usize, limit: usize) -> usize {
+    let wanted = length + 1;
     if wanted <= limit {
         (2 * length).clamp(wanted, limit)
     } else {
@@ -149,15 +139,15 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Insert { newer: usize, count: usize },
-        Remove { newer: usize, count: usize },
+        Insert { newer: usize },
+        Remove { newer: usize },
         RemoveFirst(usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            4 => (0..3_usize, 0..4_usize).prop_map(|(newer, count)| Step::Insert { newer, count }),
-            1 => (0..9_usize, 0..4_usize).prop_map(|(newer, count)| Step::Remove { newer, count }),
+            8 => (0..3_usize).prop_map(|newer| Step::Insert { newer }),
+            1 => (1..9_usize).prop_map(|newer| Step::Remove { newer }),
             4 => (0..5_usize).prop_map(Step::RemoveFirst),
             1 => Just(Step::RemoveFirst(usize::MAX)),
         ]
@@ -170,18 +160,18 @@ mod tests {
             for (id, step) in steps.into_iter().enumerate() {
                 let length = model.len();
                 match step {
-                    Step::Insert { newer, count } => {
+                    Step::Insert { newer } => {
                         let index = length.saturating_sub(newer);
                         let entry = Entry { at_us: 0, id: Uuid::from_u128(id as u128) };
-                        entries.insert(index, entry, count, 5);
-                        model.splice(index..index, repeat_n(entry, count));
+                        entries.insert(index, entry, 5);
+                        model.insert(index, entry);
                     }
-                    Step::Remove { newer, count } => {
-                        let end = length.saturating_sub(newer);
-                        let range = end.saturating_sub(count)..end;
-                        entries.remove(range.clone());
-                        model.drain(range);
+                    Step::Remove { newer } if length > 0 => {
+                        let index = length.saturating_sub(newer);
+                        entries.remove(index);
+                        model.remove(index);
                     }
+                    Step::Remove { .. } => {}
                     Step::RemoveFirst(count) => {
                         let count = count.min(length);
                         entries.remove_first(count);
@@ -205,11 +195,11 @@ mod tests {
     fn steady_log_neither_grows_nor_moves_often() {
         let entry = Entry { at_us: 0, id: Uuid::nil() };
         let (mut entries, mut moves) = (Entries::default(), 0);
-        entries.insert(0, entry, 100, 100);
+        (0..100).for_each(|index| entries.insert(index, entry, 100));
         for _ in 0..10_000 {
             entries.remove_first(1);
             moves += u32::from(matches!(entries, Entries::Many { removed: 0, .. }));
-            entries.insert(99, entry, 1, 100);
+            entries.insert(99, entry, 100);
         }
         assert_eq!(entries.len(), 100);
         assert!(entries.heap_bytes() <= 3 * 100 * size_of::<Entry>(), "{}", entries.heap_bytes());
@@ -221,7 +211,7 @@ mod tests {
         let entry = Entry { at_us: 0, id: Uuid::nil() };
         let after = |length, left| {
             let mut entries = Entries::default();
-            entries.insert(0, entry, length, length);
+            (0..length).for_each(|index| entries.insert(index, entry, length));
             entries.remove_first(length - left);
             entries.heap_bytes() / size_of::<Entry>()
         };
@@ -236,7 +226,7 @@ mod tests {
         let mut entries = Entries::default();
         let heap_bytes = [0, 2, 4, 4, 5].map(|places| places * size_of::<Entry>());
         for bytes in heap_bytes {
-            entries.insert(entries.len(), Entry { at_us: 0, id: Uuid::nil() }, 1, 5);
+            entries.insert(entries.len(), Entry { at_us: 0, id: Uuid::nil() }, 5);
             assert_eq!(entries.heap_bytes(), bytes);
         }
     }

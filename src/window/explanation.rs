@@ -73,7 +73,7 @@ pub struct QuotaExplanation {
     /// The admission that has to leave the window before the request fits. `None` if the request fits,
     /// and if its cost is above the limit of a candidate.
     pub waits_for: Option<Uuid>,
-    /// The admissions in the window, oldest first. There are at most 2,048 places in the list.
+    /// The admissions in the window, oldest first. There are at most 2,048 in the list.
     pub admissions: Vec<LoggedAdmission>,
     /// How many places the newest admissions take that are not in the list, because it is full.
     pub not_listed: u32,
@@ -115,7 +115,7 @@ impl Explanation {
         let mut entries = Log::new();
         for (id, cost, age) in admissions {
             let at_us = now_us.saturating_sub(micros(age));
-            entries.add(Entry { at_us, id }, cost, u32::MAX);
+            entries.add(Entry { at_us, id }, log.kept_cost(cost), u32::MAX);
         }
         Self::of(log, cost, now_us, |quota| entries.read(log, now_us, quota, cost, MAX_LISTED))
     }
@@ -190,25 +190,15 @@ impl QuotaExplanation {
             Some(entry) => leaves_in_us(entry.at_us),
             None => 0,
         };
-        let mut admissions: Vec<LoggedAdmission> = Vec::new();
-        for entry in &reading.oldest {
-            match admissions.last_mut() {
-                // The entries of one request are adjacent.
-                Some(last) if last.id == entry.id => last.cost += 1,
-                _ => admissions.push(LoggedAdmission {
-                    id: entry.id,
-                    cost: 1,
-                    timestamp: Duration::from_micros(entry.at_us),
-                    age: Duration::from_micros(now_us.saturating_sub(entry.at_us)),
-                    leaves_in: Duration::from_micros(leaves_in_us(entry.at_us)),
-                }),
-            }
-        }
-        if reading.oldest.len() < reading.taken as usize && admissions.len() > 1 {
-            // The list may end in the middle of a request.
-            admissions.pop();
-        }
-        let listed: u32 = admissions.iter().map(|admission| admission.cost).sum();
+        let logged = |(entry, cost): &(Entry, u32)| LoggedAdmission {
+            id: entry.id,
+            cost: *cost,
+            timestamp: Duration::from_micros(entry.at_us),
+            age: Duration::from_micros(now_us.saturating_sub(entry.at_us)),
+            leaves_in: Duration::from_micros(leaves_in_us(entry.at_us)),
+        };
+        let admissions: Vec<LoggedAdmission> = reading.oldest.iter().map(logged).collect();
+        let listed = admissions.iter().map(|it| it.cost).fold(0, u32::saturating_add);
         Self {
             quota,
             taken: reading.taken,

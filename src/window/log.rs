@@ -2,6 +2,7 @@
 
 use uuid::Uuid;
 
+use super::costs::Costs;
 use super::entries::{Entries, Entry, count_first};
 use super::log_id::LogId;
 use super::outcome::LogOutcome;
@@ -16,7 +17,7 @@ pub(crate) struct QuotaReading {
     /// The newest entry that has to leave before the request fits. It may have left already.
     pub(crate) must_leave: Option<Entry>,
     /// The oldest entries in the window.
-    pub(crate) oldest: Vec<Entry>,
+    pub(crate) oldest: Vec<(Entry, u32)>,
 }
 
 /// The admissions of one key under one policy, oldest first.
@@ -25,11 +26,13 @@ pub(crate) struct QuotaReading {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
     entries: Entries,
+    /// What each entry of a budget takes. Elsewhere an entry is one place.
+    costs: Option<Box<Costs>>,
 }
 
 impl Log {
     pub(crate) const fn new() -> Self {
-        Self { entries: Entries::Empty }
+        Self { entries: Entries::Empty, costs: None }
     }
 
     /// Returns what the log says of a request of cost `cost`, without its ban.
@@ -49,25 +52,43 @@ impl Log {
 
     /// Returns the state of `quota` at `now_us` for a request of cost `cost`.
     ///
-    /// The request fits if `cost` places are free. The `limit - cost + 1`-th newest entry decides
-    /// this alone: if it has left the window, so have all older ones. A cost above the limit never
-    /// fits, and its wait is one whole window.
+    /// The request fits if `cost` places are free. One entry decides this alone: if it has left the window, so
+    /// have all older ones, and the rest leaves room. A cost above the limit never fits, and its wait is one
+    /// whole window.
     pub(crate) fn state(&self, now_us: u64, quota: Quota, cost: u32) -> QuotaState {
         let (entries, window_us) = (&self.entries[..], quota.window_us());
         let expired = count_expired(entries, now_us, window_us);
-        let used = entries.len() - expired;
+        let used = self.used_from(expired);
         let time_left = |entry: &Entry| entry.at_us + window_us - now_us;
-
-        let must_leave = must_leave(entries, quota, cost);
         QuotaState {
             remaining: quota.limit().saturating_sub(u32::try_from(used).unwrap_or(u32::MAX)),
-            wait_us: match must_leave {
+            wait_us: match self.must_leave(quota, cost) {
                 None => window_us,
                 Some(Some(index)) if index >= expired => time_left(&entries[index]),
                 Some(_) => 0,
             },
             reset_us: entries.get(expired).map_or(0, time_left),
         }
+    }
+
+    /// Returns how many places the entries from an index on take.
+    fn used_from(&self, index: usize) -> u64 {
+        self.costs.as_ref().map_or((self.entries.len() - index) as u64, |costs| costs.from(index))
+    }
+
+    fn cost_at(&self, index: usize) -> u32 {
+        self.costs.as_ref().map_or(1, |costs| costs.get(index))
+    }
+
+    /// Returns the index of the newest entry that has to leave before a request fits, if there is one, or
+    /// `None` if the request never fits.
+    fn must_leave(&self, quota: Quota, cost: u32) -> Option<Option<usize>> {
+        let may_stay = quota.limit().checked_sub(cost)?;
+        let excess = self.used_from(0).saturating_sub(u64::from(may_stay));
+        Some((excess > 0).then(|| match &self.costs {
+            None => excess as usize - 1,
+            Some(costs) => costs.reach(excess),
+        }))
     }
 
     /// Returns what the log holds of the window of `quota`, for a new request of cost `cost`, with at most
@@ -81,39 +102,44 @@ impl Log {
         most: usize,
     ) -> QuotaReading {
         let cost = cost_beside(self.held_us(log, Uuid::nil(), now_us), now_us, quota, cost);
-        let live = self.live(now_us, quota.window_us());
-        let must_leave = must_leave(&self.entries, quota, cost).flatten();
+        let expired = count_expired(&self.entries, now_us, quota.window_us());
         QuotaReading {
-            taken: u32::try_from(live.len()).unwrap_or(u32::MAX),
-            must_leave: must_leave.map(|index| self.entries[index]),
-            oldest: live[..live.len().min(most)].to_vec(),
+            taken: u32::try_from(self.used_from(expired)).unwrap_or(u32::MAX),
+            must_leave: self.must_leave(quota, cost).flatten().map(|index| self.entries[index]),
+            oldest: self.live_costs(now_us, quota.window_us()).take(most).collect(),
         }
     }
 
     /// Returns how many bytes the log has on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.entries.heap_bytes()
+        let costs = self.costs.as_ref();
+        self.entries.heap_bytes() + costs.map_or(0, |it| size_of::<Costs>() + it.heap_bytes())
     }
 
-    /// Adds `cost` entries of one request. `limit` is the highest limit of the policy.
+    /// Adds an entry. It takes one place, or as many as `cost` under a budget. `limit` is the highest limit of
+    /// the policy.
     ///
     /// The entries stay ordered by timestamp, also after the clock has stepped back.
-    pub(crate) fn add(&mut self, entry: Entry, cost: u32, limit: u32) {
+    pub(crate) fn add(&mut self, entry: Entry, cost: Option<u32>, limit: u32) {
         // Nearly always none: only after the clock has stepped back, or after a reply that overtook
         // others.
         let newer = self.entries.iter().rev().take_while(|other| other.at_us > entry.at_us).count();
         let index = self.entries.len() - newer;
-        self.entries.insert(index, entry, cost as usize, limit as usize);
+        self.entries.insert(index, entry, limit as usize);
+        if let Some(cost) = cost {
+            self.costs.get_or_insert_default().insert(index, cost);
+        }
     }
 
     /// Adds an admission by another store, unless the log has its identity. Then an older timestamp is
-    /// raised, and a request that was settled keeps its number of entries.
-    pub(crate) fn restore(&mut self, entry: Entry, cost: u32, limit: u32) {
+    /// raised, and a request that was settled keeps its cost.
+    pub(crate) fn restore(&mut self, entry: Entry, cost: Option<u32>, limit: u32) {
         match self.newest_of(entry.id) {
             Some(index) if self.entries[index].at_us >= entry.at_us => {}
-            Some(_) => {
-                let held = self.remove(entry.id);
-                self.add(entry, held as u32, limit);
+            Some(index) => {
+                let cost = self.costs.as_ref().map(|costs| costs.get(index));
+                self.remove_at(index);
+                self.add(entry, cost, limit);
             }
             None => self.add(entry, cost, limit),
         }
@@ -125,35 +151,51 @@ impl Log {
         self.entries.iter().rposition(|entry| entry.id == id)
     }
 
+    /// Returns the entries that have not left a window, oldest first, each with what it takes.
+    pub(crate) fn live_costs(
+        &self,
+        now_us: u64,
+        window_us: u64,
+    ) -> impl Iterator<Item = (Entry, u32)> {
+        let first = count_expired(&self.entries, now_us, window_us);
+        (first..self.entries.len()).map(|index| (self.entries[index], self.cost_at(index)))
+    }
+
     /// Returns the entries that have not left a window, oldest first.
     pub(crate) fn live(&self, now_us: u64, window_us: u64) -> &[Entry] {
         &self.entries[count_expired(&self.entries, now_us, window_us)..]
     }
 
-    /// Removes the entries of one request, and returns their number.
-    pub(crate) fn remove(&mut self, id: Uuid) -> usize {
-        self.settle(id, 0)
+    fn remove_at(&mut self, index: usize) {
+        self.entries.remove(index);
+        if let Some(costs) = &mut self.costs {
+            costs.remove(index);
+        }
     }
 
-    /// Sets how many entries a request has, if it has any. They keep their timestamp. Returns how
-    /// many there were.
-    ///
-    /// The entries are adjacent. The search begins at the newest entry, because a request is usually
-    /// settled or cancelled soon after its admission.
-    pub(crate) fn settle(&mut self, id: Uuid, cost: u32) -> usize {
-        let Some(last) = self.newest_of(id) else { return 0 };
-        let (entry, end) = (self.entries[last], last + 1);
-        let held = self.entries[..end].iter().rev().take_while(|other| **other == entry).count();
-        match (cost as usize).checked_sub(held) {
-            Some(missing) => self.entries.insert(end, entry, missing, usize::MAX),
-            None => self.entries.remove(end - (held - cost as usize)..end),
+    fn remove_first(&mut self, count: usize) {
+        self.entries.remove_first(count);
+        if let Some(costs) = &mut self.costs {
+            costs.remove_first(count);
         }
-        held
+    }
+
+    /// Sets what a request takes, if the log has it: nothing removes it. It keeps its timestamp.
+    ///
+    /// The search begins at the newest entry, because a request is usually settled or cancelled soon after its
+    /// admission.
+    pub(crate) fn settle(&mut self, id: Uuid, cost: u32) {
+        let Some(index) = self.newest_of(id) else { return };
+        match &mut self.costs {
+            _ if cost == 0 => self.remove_at(index),
+            Some(costs) => costs.set(index, cost),
+            None => {}
+        }
     }
 
     /// Removes the entries up to and including an instant.
     pub(crate) fn remove_until(&mut self, at_us: u64) {
-        self.entries.remove_first(count_first(&self.entries, |entry| entry.at_us <= at_us));
+        self.remove_first(count_first(&self.entries, |entry| entry.at_us <= at_us));
     }
 
     /// Returns the timestamp of a request that has not left the longest window.
@@ -164,7 +206,7 @@ impl Log {
 
     /// Removes the entries that have left the longest window.
     pub(crate) fn remove_expired(&mut self, now_us: u64, longest_window_us: u64) {
-        self.entries.remove_first(count_expired(&self.entries, now_us, longest_window_us));
+        self.remove_first(count_expired(&self.entries, now_us, longest_window_us));
     }
 
     pub(crate) fn newest_us(&self) -> Option<u64> {
@@ -172,21 +214,14 @@ impl Log {
     }
 }
 
-/// Returns how many entries have left a window. They are the oldest ones.
 /// Returns how many places a request takes in the window of `quota`: none if its entry is there.
 fn cost_beside(held_us: Option<u64>, now_us: u64, quota: Quota, cost: u32) -> u32 {
     if held_us.is_some_and(|at_us| at_us + quota.window_us() > now_us) { 0 } else { cost }
 }
 
+/// Returns how many entries have left a window. They are the oldest ones.
 fn count_expired(entries: &[Entry], now_us: u64, window_us: u64) -> usize {
     count_first(entries, |entry| entry.at_us + window_us <= now_us)
-}
-
-/// Returns the index of the newest entry that has to leave before a request fits, if there is one, or
-/// `None` if the request never fits.
-fn must_leave(entries: &[Entry], quota: Quota, cost: u32) -> Option<Option<usize>> {
-    let may_stay = quota.limit().checked_sub(cost)?;
-    Some(entries.len().checked_sub(may_stay as usize + 1))
 }
 
 #[cfg(test)]
@@ -202,7 +237,7 @@ mod tests {
     fn log(timestamps: &[u64]) -> Log {
         let mut log = Log::default();
         for (id, at_us) in timestamps.iter().enumerate() {
-            log.add(Entry { at_us: *at_us, id: Uuid::from_u128(id as u128) }, 1, 5);
+            log.add(Entry { at_us: *at_us, id: Uuid::from_u128(id as u128) }, None, 5);
         }
         log
     }
@@ -224,17 +259,31 @@ mod tests {
     }
 
     #[test]
-    fn cost_waits_for_as_many_places() {
-        let log = log(&[0, 10, 20, 30]);
-        assert_eq!(log.state(40, quota(6, 100), 2).wait_us, 0);
-        assert_eq!(log.state(40, quota(6, 100), 3).wait_us, 60);
-        assert_eq!(log.state(40, quota(6, 100), 5).wait_us, 80);
+    fn budget_waits_until_enough_has_left() {
+        let mut log = Log::default();
+        for (id, cost) in [3, 1, 4, 2].into_iter().enumerate() {
+            let entry = Entry { at_us: 10 * id as u64, id: Uuid::from_u128(id as u128) };
+            log.add(entry, Some(cost), 12);
+        }
+        let wait_us = |log: &Log, cost| log.state(40, quota(12, 100), cost).wait_us;
+        assert_eq!(
+            [2, 3, 5, 6, 7, 10, 11, 12, 13].map(|cost| wait_us(&log, cost)),
+            [0, 60, 60, 70, 80, 80, 90, 90, 100]
+        );
+        log.settle(Uuid::from_u128(2), 1);
+        assert_eq!([5, 6, 8, 9, 10].map(|cost| wait_us(&log, cost)), [0, 60, 60, 70, 80]);
+        assert_eq!(log.state(115, quota(12, 100), 1).remaining, 9, "two are left");
+        log.settle(Uuid::from_u128(3), u32::MAX);
+        assert_eq!(
+            log.state(115, quota(12, 100), 1),
+            QuotaState { remaining: 0, wait_us: 15, reset_us: 5 }
+        );
     }
 
     #[test]
     fn entries_stay_ordered_after_a_clock_step() {
         let mut log = log(&[100, 200]);
-        log.add(Entry { at_us: 150, id: Uuid::from_u128(9) }, 1, 5);
+        log.add(Entry { at_us: 150, id: Uuid::from_u128(9) }, None, 5);
         assert_eq!(log.state(200, quota(2, 100), 1).wait_us, 50);
         assert_eq!(log.newest_us(), Some(200));
     }
@@ -243,42 +292,31 @@ mod tests {
     fn restored_entries_are_ordered_and_unique() {
         let mut log = log(&[100, 300]);
         let entry = |at_us, id| Entry { at_us, id: Uuid::from_u128(id) };
-        log.restore(entry(200, 9), 2, 5);
-        log.restore(entry(150, 9), 2, 5);
-        log.restore(entry(250, 0), 1, 5);
+        log.restore(entry(200, 9), None, 5);
+        log.restore(entry(150, 9), None, 5);
+        log.restore(entry(250, 0), None, 5);
         let timestamps: Vec<u64> = log.live(300, 1000).iter().map(|entry| entry.at_us).collect();
-        assert_eq!(timestamps, [200, 200, 250, 300], "timestamps are raised, never lowered");
-    }
-
-    #[test]
-    fn settled_entries_stay_together() {
-        let mut log = log(&[5, 5, 5, 7]);
-        let id = Uuid::from_u128(1);
-        for cost in [4, 4, 2, 1] {
-            log.settle(id, cost);
-            let ids: Vec<_> = log.live(7, 100).iter().map(|entry| entry.id.as_u128()).collect();
-            let expected = [vec![0], vec![1; cost as usize], vec![2, 3]].concat();
-            assert_eq!(ids, expected, "settled at {cost}");
-        }
-        assert_eq!(log.find(id, 7, 100), Some(5), "the timestamp is kept");
-        assert_eq!((log.settle(id, 0), log.settle(id, 3)), (1, 0));
+        assert_eq!(timestamps, [200, 250, 300], "timestamps are raised, never lowered");
     }
 
     #[test]
     fn restored_request_keeps_its_settled_cost() {
-        let mut log = log(&[100]);
+        let mut log = Log::default();
+        let entry = |at_us| Entry { at_us, id: Uuid::from_u128(0) };
+        log.add(entry(100), Some(7), 12);
         log.settle(Uuid::from_u128(0), 3);
-        let entry = Entry { at_us: 200, id: Uuid::from_u128(0) };
-        log.restore(entry, 1, 5);
-        assert_eq!(log.live(200, 100), [entry; 3]);
+        log.restore(entry(200), Some(7), 12);
+        assert_eq!(log.live(200, 100), [entry(200)]);
+        assert_eq!(log.state(200, quota(12, 100), 1).remaining, 9);
     }
 
     #[test]
-    fn remove_keeps_other_requests() {
+    fn cancelling_keeps_other_requests() {
         let mut log = log(&[5, 5, 5]);
-        assert_eq!(log.remove(Uuid::from_u128(1)), 1);
-        assert_eq!(log.remove(Uuid::from_u128(1)), 0);
+        log.settle(Uuid::from_u128(1), 0);
+        log.settle(Uuid::from_u128(2), 3);
         assert_eq!(log.find(Uuid::from_u128(0), 6, 100), Some(5));
-        assert_eq!(log.state(6, quota(3, 100), 1).remaining, 1);
+        assert_eq!(log.find(Uuid::from_u128(1), 6, 100), None);
+        assert_eq!(log.state(6, quota(3, 100), 1).remaining, 1, "a request is one place");
     }
 }

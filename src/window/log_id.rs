@@ -42,16 +42,21 @@ impl LogId {
     pub(crate) fn entry_id(&self, request: Uuid) -> Uuid {
         match self.policy.counts() {
             Counts::Distinct => self.value.unwrap_or_default(),
-            Counts::Requests | Counts::InFlight => request,
+            Counts::Requests | Counts::InFlight | Counts::Costs => request,
         }
     }
 
-    /// Returns how many entries a request has in the log once it is settled at `cost`, or `None` if the log
+    /// Returns the cost that the log keeps with an entry, if it is a budget.
+    pub(crate) fn kept_cost(&self, cost: u32) -> Option<u32> {
+        (self.policy.counts() == Counts::Costs).then_some(cost)
+    }
+
+    /// Returns what a request takes in the log once it is settled at `cost`, or `None` if the log
     /// stays as it is: a value was seen, whatever became of the request.
     pub(crate) fn settled_cost(&self, cost: u32) -> Option<u32> {
         match self.policy.counts() {
-            Counts::Requests => Some(cost),
-            Counts::InFlight => Some(cost.min(1)),
+            Counts::Costs => Some(cost),
+            Counts::Requests | Counts::InFlight => Some(cost.min(1)),
             Counts::Distinct => None,
         }
     }

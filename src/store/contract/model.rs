@@ -71,10 +71,10 @@ impl Model {
                 let newest_us = entries.newest_us().filter(|it| it / 1_000 > now_us / 1_000 + 1);
                 let at_us = newest_us.unwrap_or(now_us);
                 let entry = Entry { at_us, id: log.entry_id(id) };
-                if !log.policy.refreshes() {
-                    entries.add(entry, cost, 0);
+                if cost > 0 && !log.policy.refreshes() {
+                    entries.add(entry, log.kept_cost(cost), 0);
                 } else if cost > 0 {
-                    entries.restore(entry, cost, 0);
+                    entries.restore(entry, None, 0);
                 }
                 for (quota, state) in log.policy.quotas_and_candidates().zip(outcome.states_mut()) {
                     let wait_us = state.wait_us;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::model::Model;
-use super::step::{IN_FLIGHT, LONGEST_WINDOW_US, OF_VALUES, Step};
+use super::step::{BUDGET, IN_FLIGHT, LONGEST_WINDOW_US, OF_VALUES, Step};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Counts, Penalty, Policy};
@@ -24,8 +24,8 @@ pub(in crate::store) struct Player<'a> {
     model: Model,
     /// The present policies, and those of before the last change of limits.
     policies: [Arc<Policy>; 4],
-    /// One that counts distinct values, and one that counts requests in flight.
-    counting: [Arc<Policy>; 2],
+    /// One that counts distinct values, one that counts requests in flight, and a budget.
+    counting: [Arc<Policy>; 3],
     checks: Vec<Check>,
 }
 
@@ -33,7 +33,8 @@ impl<'a> Player<'a> {
     pub(in crate::store) fn new(store: &'a dyn Store, keys: [Key; 2], origin_us: u64) -> Self {
         let model = Model::at(origin_us);
         let policies = policies(true);
-        let counting = [counting("peers").distinct(), counting("jobs").in_flight()].map(Arc::new);
+        let (peers, jobs) = (counting("peers", 1).distinct(), counting("jobs", 1).in_flight());
+        let counting = [peers, jobs, counting("tokens", 3).budget()].map(Arc::new);
         Self { store, keys, penalties: true, model, policies, counting, checks: Vec::new() }
     }
 
@@ -144,6 +145,7 @@ impl<'a> Player<'a> {
         match at {
             0..OF_VALUES => LogId::new(self.policies[at].clone(), key),
             IN_FLIGHT => LogId::new(self.counting[1].clone(), key),
+            BUDGET => LogId::new(self.counting[2].clone(), key),
             _ => LogId::new(self.counting[0].clone(), key).with_value(at as u64),
         }
     }
@@ -202,8 +204,8 @@ fn policies(penalties: bool) -> [Arc<Policy>; 4] {
     [user.clone(), ip.clone(), user, ip]
 }
 
-fn counting(name: &str) -> Policy {
-    let quota = |limit, us| Quota::new(limit, Duration::from_micros(us));
+fn counting(name: &str, times: u32) -> Policy {
+    let quota = |limit, us| Quota::new(limit * times, Duration::from_micros(us));
     let policy = Policy::new(name).quota(quota(2, LONGEST_WINDOW_US / 4));
     policy.quota(quota(3, LONGEST_WINDOW_US)).candidate(quota(1, LONGEST_WINDOW_US / 2))
 }

@@ -12,6 +12,8 @@ pub(in crate::store) const LONGEST_WINDOW_US: u64 = 1_000_000_000;
 pub(super) const OF_VALUES: usize = 4;
 /// The index of the policy that counts requests in flight.
 pub(super) const IN_FLIGHT: usize = 8;
+/// The index of the budget.
+pub(super) const BUDGET: usize = 9;
 
 /// A step of a history. A log is given by the indices of its policy and its key, in a check also by the
 /// cost there, and an earlier check by its index. The policies at index 2 and 3 are those of before the last
@@ -54,7 +56,10 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
         15..17 => Step::Repeat(random.usize(..1 << 16)),
         17 => Step::Peek(logs(random, 0..6)),
         18..20 => Step::Cancel(random.usize(..1 << 16)),
-        20 => Step::Reset([0, 1, OF_VALUES, IN_FLIGHT][random.usize(0..4)], random.usize(0..2)),
+        20 => {
+            let policy = [0, 1, OF_VALUES, IN_FLIGHT, BUDGET][random.usize(0..5)];
+            Step::Reset(policy, random.usize(0..2))
+        }
         21 => Step::Lift(random.usize(0..2), random.usize(0..2)),
         22 | 23 if clock_steps_back => Step::Rewind(random.u64(1..LONGEST_WINDOW_US)),
         22 | 23 => {
@@ -76,12 +81,13 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
 
 /// Returns up to three logs, most often at a cost of 1 in each.
 fn logs(random: &mut Rng, costs: Range<u32>) -> Vec<(usize, usize, u32)> {
-    let same = if random.u8(0..7) < 6 { 1 } else { random.u32(costs.clone()) };
+    let same = if random.u8(0..7) < 5 { 1 } else { random.u32(costs.clone()) };
     let is_same = random.u8(0..4) > 0;
     let cost = |random: &mut Rng| if is_same { same } else { random.u32(costs.clone()) };
     let count = random.usize(1..4);
-    let policy = |random: &mut Rng| match random.u8(0..8) {
+    let policy = |random: &mut Rng| match random.u8(0..10) {
         0 => random.usize(2..4),
+        4..7 => BUDGET,
         1 | 2 => random.usize(OF_VALUES..IN_FLIGHT),
         3 => IN_FLIGHT,
         _ => random.usize(0..2),

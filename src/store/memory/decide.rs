@@ -165,9 +165,9 @@ impl Inner {
             let slot = slot.unwrap_or_else(|| self.insert(shard, hash, log, at_us, loss));
             let entry = Entry { at_us, id: log.entry_id(check.id) };
             if check.repeated || log.policy.refreshes() {
-                shard.log_mut(slot).restore(entry, at_us, cost);
+                shard.log_mut(slot).restore(entry, at_us, log.kept_cost(cost));
             } else {
-                shard.log_mut(slot).add(entry, at_us, cost);
+                shard.log_mut(slot).add(entry, at_us, log.kept_cost(cost));
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::MemoryStore;
 use crate::error::StoreError;
 use crate::time::micros;
-use crate::window::{Check, LogId, LogOutcome};
+use crate::window::{Check, Entry, LogId, LogOutcome};
 
 /// A ban that this process has imposed or seen.
 pub(in crate::store) struct BanSnapshot {
@@ -83,25 +83,16 @@ impl MemoryStore {
         let (hash, shard) = self.0.lock_one(log);
         let Some(slot) = shard.find(hash, log) else { return (Vec::new(), None) };
         let now_us = self.0.now_us();
-        let mut entries = shard.log(slot).entries.live(now_us, log.policy.retention_us());
-        if let Some(after_us) = after_us {
-            entries = &entries[entries.partition_point(|entry| entry.at_us <= after_us)..];
-        }
-        let (mut requests, mut last_us) = (Vec::<(Uuid, u32, Instant)>::new(), None);
-        for (places, entry) in entries.iter().enumerate() {
+        let entries = shard.log(slot).entries.live_costs(now_us, log.policy.retention_us());
+        let is_after = |(entry, _): &(Entry, u32)| after_us.is_none_or(|it| entry.at_us > it);
+        let (mut requests, mut last_us) = (Vec::new(), None);
+        for (entry, cost) in entries.filter(is_after) {
             // Entries of one timestamp must be in one part.
-            if places >= most && last_us != Some(entry.at_us) {
+            if requests.len() >= most && last_us != Some(entry.at_us) {
                 return (requests, last_us);
             }
             last_us = Some(entry.at_us);
-            match requests.last_mut() {
-                // The entries of one request have one timestamp.
-                Some((id, places, _)) if *id == entry.id => *places += 1,
-                _ => {
-                    let at = self.0.epoch + Duration::from_micros(entry.at_us);
-                    requests.push((entry.id, 1, at));
-                }
-            }
+            requests.push((entry.id, cost, self.0.epoch + Duration::from_micros(entry.at_us)));
         }
         (requests, None)
     }

@@ -27,12 +27,12 @@ impl StoredLog {
         self.key[..] == *log.key.as_bytes() && self.policy.shares_logs_with(&log.policy)
     }
 
-    pub(super) fn add(&mut self, entry: Entry, now_us: u64, cost: u32) {
+    pub(super) fn add(&mut self, entry: Entry, now_us: u64, cost: Option<u32>) {
         self.entries.remove_expired(now_us, self.policy.retention_us());
         self.entries.add(entry, cost, highest_limit(&self.policy));
     }
 
-    pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: u32) {
+    pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: Option<u32>) {
         self.entries.remove_expired(now_us, self.policy.retention_us());
         self.entries.restore(entry, cost, highest_limit(&self.policy));
     }

@@ -137,13 +137,15 @@ impl Denials {
     /// be renewed.
     pub(super) fn find(&self, check: &Check, now: Instant) -> Option<Outcome> {
         let now_ns = self.nanos_at(now);
-        if !check.takes_one_place() || check.repeated || self.have_ended(now_ns) {
+        if check.repeated || self.have_ended(now_ns) {
             return None;
         }
         let (mut outcomes, mut is_denied) = (SmallVec::<[LogOutcome; 1]>::new(), false);
         let mut timestamp = None;
-        for log in &check.logs {
-            let Some(denial) = self.denial_of(log, now_ns) else {
+        for (log, cost) in check.costs() {
+            // What is denied at another cost may fit at this one, or wait for longer.
+            let denial = if cost == 1 { self.denial_of(log, now_ns) } else { None };
+            let Some(denial) = denial else {
                 outcomes.push(LogOutcome::unread(&log.policy));
                 continue;
             };
@@ -185,13 +187,16 @@ impl Denials {
             }
             return;
         }
-        if !check.takes_one_place() || check.repeated {
+        if check.repeated {
             return;
         }
         let received_ns = self.nanos_at(Instant::now());
-        for ((log, log_outcome), generation) in
-            check.logs.iter().zip(outcome.logs()).zip(generations)
+        for (((log, cost), log_outcome), generation) in
+            check.costs().zip(outcome.logs()).zip(generations)
         {
+            if cost != 1 {
+                continue;
+            }
             // A value in the log passes, and a request in flight may be over at any time.
             let wait_us = match log.policy.refreshes() {
                 true => log_outcome.ban().remaining_us,

@@ -313,14 +313,7 @@ impl State {
             self.logs.remove(log);
             return Claim::Nothing;
         }
-        let (mut requests, mut places) = (Vec::new(), 0);
-        for (id, request) in &unwritten.requests {
-            if places >= most {
-                break;
-            }
-            places += request.places.max(1) as usize;
-            requests.push((*id, *request));
-        }
+        let requests = unwritten.requests.iter().take(most).map(|(id, it)| (*id, *it)).collect();
         let (result, writing) = watch::channel(None);
         unwritten.writing = Some(writing);
         let (whole, has_ban) = (unwritten.whole, unwritten.has_ban);

@@ -31,6 +31,16 @@ pub(super) enum Mode {
     Peek = 2,
 }
 
+/// What the policy of a log counts, as the scripts know it.
+fn counts_number(log: &LogId) -> u8 {
+    match log.policy.counts() {
+        Counts::Requests => 0,
+        Counts::InFlight => 1,
+        Counts::Distinct => 2,
+        Counts::Costs => 3,
+    }
+}
+
 /// A check for `admit.lua`.
 pub(super) struct CheckRequest {
     pub(super) check: Arc<Check>,
@@ -50,9 +60,8 @@ impl CheckRequest {
         self.check.logs.iter().filter_map(|log| Some((log, log.policy.get_penalty()?)))
     }
 
-    /// The logs whose entries are those of values.
-    fn values(&self) -> impl Iterator<Item = &LogId> {
-        self.check.logs.iter().filter(|log| log.policy.counts() == Counts::Distinct)
+    fn counting(&self, counts: Counts) -> impl Iterator<Item = &LogId> {
+        self.check.logs.iter().filter(move |log| log.policy.counts() == counts)
     }
 
     fn add_keys(&self, keys: &Keys, name: &mut Vec<u8>, command: &mut Cmd) {
@@ -60,6 +69,9 @@ impl CheckRequest {
             name.clear();
             keys.write_log(log, name);
             command.arg(&*name);
+        }
+        for log in self.counting(Counts::Costs) {
+            command.arg(keys.costs(log));
         }
         for (log, _) in self.penalties() {
             command.arg(keys.ban_record(log)).arg(keys.strikes(log));
@@ -74,7 +86,8 @@ impl CheckRequest {
         add(f64::from(u8::from(check.wants_reset)));
         add(check.logs.len() as f64);
         add(self.penalties().count() as f64);
-        add(self.values().count() as f64);
+        add(self.counting(Counts::Distinct).count() as f64);
+        add(self.counting(Counts::Costs).count() as f64);
         for (log, cost) in check.costs() {
             let policy = &log.policy;
             add(f64::from(cost));
@@ -83,11 +96,7 @@ impl CheckRequest {
             add(policy.quotas_and_candidates().len() as f64);
             let strikes = policy.get_penalty().map(|penalty| penalty.strikes());
             add(strikes.map_or(-1.0, |it| it.map_or(0.0, |it| f64::from(it.limit()))));
-            add(match policy.counts() {
-                Counts::Requests => 0.0,
-                Counts::InFlight => 1.0,
-                Counts::Distinct => 2.0,
-            });
+            add(f64::from(counts_number(log)));
             for quota in policy.quotas() {
                 add(f64::from(quota.limit()));
                 add(quota.window_us() as f64);
@@ -143,7 +152,8 @@ impl CheckRequest {
 }
 
 impl BatchedRequest for CheckRequest {
-    type Reply = Outcome;
+    /// `None` if the check has to be sent again.
+    type Reply = Option<Outcome>;
 
     /// The caller that has gone gets no place.
     const OUTLIVES_CALLER: bool = false;
@@ -153,7 +163,7 @@ impl BatchedRequest for CheckRequest {
     }
 
     fn places(&self) -> usize {
-        self.check.costs().map(|(_, cost)| cost.max(1) as usize).sum()
+        self.check.logs.len()
     }
 
     fn compare(&self, other: &Self) -> Ordering {
@@ -165,7 +175,10 @@ impl BatchedRequest for CheckRequest {
         script: &Script,
         keys: &Keys,
     ) -> Cmd {
-        let count = |request: &Self| request.check.logs.len() + 2 * request.penalties().count();
+        let count = |request: &Self| {
+            let budgets = request.counting(Counts::Costs).count();
+            request.check.logs.len() + budgets + 2 * request.penalties().count()
+        };
         let mut command = script.command(requests.clone().map(count).sum());
         let mut name = Vec::with_capacity(64);
         requests.clone().for_each(|request| request.add_keys(keys, &mut name, &mut command));
@@ -179,7 +192,7 @@ impl BatchedRequest for CheckRequest {
             for request in group {
                 let id = request.check.id;
                 command.arg(id.as_bytes());
-                for log in request.values() {
+                for log in request.counting(Counts::Distinct) {
                     command.arg(log.entry_id(id).as_bytes());
                 }
                 for (_, penalty) in request.penalties() {
@@ -197,9 +210,12 @@ impl BatchedRequest for CheckRequest {
     fn replies<'a>(
         requests: impl Iterator<Item = &'a Self>,
         mut replies: Replies<'_>,
-    ) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
+    ) -> Result<Vec<Result<Option<Outcome>, StoreError>>, StoreError> {
         let now_us = replies.numbers.next_unsigned()?;
-        replies.read_each(requests, |request, state, numbers| request.read(state, now_us, numbers))
+        replies.read_each(requests, |request, state, numbers| match state {
+            -2 => Ok(None),
+            _ => request.read(state, now_us, numbers).map(Some),
+        })
     }
 }
 
@@ -221,7 +237,7 @@ impl BatchedRequest for SettleRequest {
     }
 
     fn places(&self) -> usize {
-        self.check.logs.len() * self.cost.max(self.check.cost) as usize
+        self.check.logs.len()
     }
 
     fn command<'a>(
@@ -230,14 +246,19 @@ impl BatchedRequest for SettleRequest {
         keys: &Keys,
     ) -> Cmd {
         let logs = requests.clone().flat_map(Self::logs);
-        let mut command = script.command(logs.clone().count());
+        let is_budget = |log: &LogId| log.policy.counts() == Counts::Costs;
+        let budgets = logs.clone().filter(|(log, _)| is_budget(log)).count();
+        let mut command = script.command(logs.clone().count() + budgets);
         for (log, _) in logs {
             command.arg(keys.log(log));
+            if is_budget(log) {
+                command.arg(keys.costs(log));
+            }
         }
         for request in requests {
             command.arg(request.check.id.as_bytes()).arg(request.logs().count());
             for (log, cost) in request.logs() {
-                command.arg(cost).arg(log.policy.retention_us());
+                command.arg(cost).arg(log.policy.retention_us()).arg(u8::from(is_budget(log)));
             }
         }
         command
@@ -283,7 +304,7 @@ impl BatchedRequest for ReconcileRequest {
     }
 
     fn places(&self) -> usize {
-        self.requests.iter().map(|(_, request)| request.places.max(1) as usize).sum()
+        self.requests.len()
     }
 
     fn command<'a>(
@@ -291,9 +312,14 @@ impl BatchedRequest for ReconcileRequest {
         script: &Script,
         keys: &Keys,
     ) -> Cmd {
-        let mut command = script.command(2 * requests.clone().count());
+        let is_budget = |request: &&Self| request.log.policy.counts() == Counts::Costs;
+        let budgets = requests.clone().filter(is_budget).count();
+        let mut command = script.command(2 * requests.clone().count() + budgets);
         for request in requests.clone() {
             command.arg(keys.log(&request.log)).arg(keys.reset_mark(&request.log));
+            if is_budget(&request) {
+                command.arg(keys.costs(&request.log));
+            }
         }
         let delay = requests.clone().map(|request| request.longest_delay).max();
         command.arg(micros(delay.unwrap_or_default()));
@@ -301,7 +327,7 @@ impl BatchedRequest for ReconcileRequest {
         let now = Instant::now();
         for request in requests {
             command.arg(request.log.policy.retention_us());
-            command.arg(u8::from(request.log.policy.refreshes())).arg(request.requests.len());
+            command.arg(counts_number(&request.log)).arg(request.requests.len());
             for (id, Request { places, at, origin }) in &request.requests {
                 let age_us = micros(now.saturating_duration_since(*at));
                 command.arg(id.as_bytes()).arg(places).arg(age_us);
@@ -378,9 +404,9 @@ pub(super) async fn impose(
 /// Empties logs with `reset.lua`.
 pub(super) async fn reset(client: &Client, logs: &[LogId]) -> Result<(), StoreError> {
     let (keys, script) = (client.keys(), &client.scripts().reset);
-    let mut command = script.command(2 * logs.len());
+    let mut command = script.command(3 * logs.len());
     for log in logs {
-        command.arg(keys.log(log)).arg(keys.reset_mark(log));
+        command.arg(keys.log(log)).arg(keys.costs(log)).arg(keys.reset_mark(log));
     }
     for log in logs {
         command.arg(log.policy.retention_us());
@@ -390,8 +416,7 @@ pub(super) async fn reset(client: &Client, logs: &[LogId]) -> Result<(), StoreEr
 
 /// The number of slots before those of the quotas in a reply of `explain.lua`.
 const HEAD: usize = 3;
-const PER_QUOTA: usize = 3;
-const ID_BYTES: usize = 16;
+const PER_QUOTA: usize = 4;
 
 /// Until, level, reason and end of the episode.
 type BanFields = (Option<u64>, Option<u64>, Option<Vec<u8>>, Option<u64>);
@@ -407,8 +432,12 @@ pub(super) async fn explain(
     let (keys, script) = (client.keys(), &client.scripts().explain);
     let penalty = log.policy.get_penalty();
     let within_us = penalty.and_then(|it| it.strikes()).map_or(0, |strikes| strikes.window_us());
-    let mut command = script.command(3);
+    let is_budget = log.policy.counts() == Counts::Costs;
+    let mut command = script.command(3 + usize::from(is_budget));
     command.arg(keys.log(log)).arg(keys.ban_record(log)).arg(keys.strikes(log));
+    if is_budget {
+        command.arg(keys.costs(log));
+    }
     command.arg(cost).arg(MAX_LISTED).arg(within_us);
     // A new request in flight has no entry yet.
     match log.value {
@@ -440,19 +469,21 @@ fn explanation(reply: &Value, log: &LogId, cost: u32) -> Result<Explanation, Sto
 }
 
 fn reading(slots: &[Value]) -> Result<QuotaReading, StoreError> {
-    let [taken, must_leave, oldest] = slots else { return Err(malformed("expected three slots")) };
+    let [taken, must_leave, oldest, costs] = slots else {
+        return Err(malformed("expected four slots"));
+    };
+    let costs: Vec<u32> = read(costs)?;
+    let costs = costs.into_iter().chain(std::iter::repeat(1));
     Ok(QuotaReading {
-        taken: read(taken)?,
+        taken: u32::try_from(read::<u64>(taken)?).unwrap_or(u32::MAX),
         must_leave: entries(must_leave)?.pop(),
-        oldest: entries(oldest)?,
+        oldest: entries(oldest)?.into_iter().zip(costs).collect(),
     })
 }
 
 fn entries(value: &Value) -> Result<Vec<Entry>, StoreError> {
     let entry = |(member, at_us): (Vec<u8>, u64)| {
-        // The further entries of a request have a number after its UUID.
-        let id = member.first_chunk::<ID_BYTES>().map(|id| Uuid::from_bytes(*id));
-        let id = id.ok_or_else(|| malformed("expected entries that begin with a UUID"))?;
+        let id = Uuid::from_slice(&member).map_err(|_| malformed("expected UUIDs as entries"))?;
         Ok(Entry { at_us, id })
     };
     read::<Scored>(value)?.into_iter().map(entry).collect()
