@@ -4,8 +4,6 @@ mod cancel;
 mod contract;
 mod costs;
 mod fleet;
-mod plans;
 mod reload;
-mod settle;
 mod waits;
 mod wrong_designs;
