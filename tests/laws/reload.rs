@@ -1,14 +1,9 @@
 //! A reload replaces a set of policies, and every log keeps what it holds.
 
-use std::time::Duration;
-
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{Bans, Limiter, Policies, Policy, PolicyError, Quota};
 
-test_support::on_every_store!(
-    reload_keeps_the_history,
-    penalty_follows_the_reload,
-);
+test_support::on_every_store!(reload_keeps_the_history, penalty_follows_the_reload,);
 
 fn policies(text: &str) -> Policies {
     toml::from_str(text).unwrap_or_else(|error| panic!("{error}"))

@@ -5,9 +5,7 @@ use std::time::Duration;
 use test_support::{Redis, on_every_store};
 use tokio::time::sleep;
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    Admitted, Decision, Limiter, Overrides, Policy, PolicyHandle, Quota,
-};
+use tower_sliding_window::{Admitted, Decision, Limiter, Overrides, Policy, PolicyHandle, Quota};
 
 const A_MINUTE: Duration = Duration::from_secs(60);
 /// A little more than a short window.
