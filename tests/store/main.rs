@@ -3,7 +3,6 @@
 mod acl;
 mod batch;
 mod commands;
-mod connect;
 mod deny_cache;
 mod explain;
 mod memory;

@@ -97,7 +97,7 @@ async fn denial_that_ends_a_wait_counts_once() {
     let (denied, _) = tokio::join!(wait, longer);
     assert!(matches!(denied, Err(WaitError::Denied(_))));
     let denials = recorded.count("sliding_window_decisions_total{policy=mail,outcome=denied}");
-    assert_eq!(denials, 2, "the check that denied it, and the look at the longer window");
+    assert_eq!(denials, 2, "its two checks were denied, and the end of the wait is no third");
 }
 
 /// The gauges are sums over the process, in which other tests hold a few logs too.
