@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use test_support::proxy::{Fault, Proxy};
-use test_support::{Redis, admit, eventually, free_port};
+use test_support::{Redis, admit, eventually};
 use tokio::time::sleep;
 use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{
@@ -162,8 +162,9 @@ async fn high_costs_are_written_back() {
 
 #[tokio::test]
 async fn service_can_start_before_redis() {
-    let port = free_port();
-    let url = format!("redis://127.0.0.1:{port}");
+    let mut redis = Redis::start().await;
+    let url = redis.url();
+    redis.kill();
     let error = RedisStore::connect(url.clone()).await.unwrap_err();
     assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
     RedisStore::connect_lazy("not a url").unwrap_err();
@@ -171,7 +172,7 @@ async fn service_can_start_before_redis() {
     let ours = limiter(user(3), &RedisStore::connect_lazy(url).unwrap());
     let first = ours.check("alice").await.unwrap();
     assert_eq!(first.decided_by(), DecidedBy::LocalLog);
-    let redis = Redis::start_on(port).await;
+    redis.start_again();
     until_redis_decides(&ours).await;
     redis.has_entries(LOG, 1).await;
     let second = ours.check("alice").await.unwrap();

@@ -224,11 +224,15 @@ fn batch_outlives_its_runtime() {
     let redis = servers.block_on(Redis::start());
     let store = servers.block_on(patient().connect(redis.url())).unwrap();
     servers.block_on(redis.run::<()>(&["CLIENT", "PAUSE", "60000", "WRITE"]));
-    let _alone = servers.block_on(async { send(&store, check("alone")) });
+    let send_on = |runtime: &Runtime, key: &str| {
+        let _entered = runtime.enter();
+        send(&store, check(key))
+    };
+    let _alone = send_on(&servers, "alone");
     servers.block_on(call_is_held_back(&redis));
-    let _taken = first.block_on(async { send(&store, check("taken")) });
+    let _taken = send_on(&first, "taken");
     std::thread::sleep(A_SECOND / 10);
-    let queued = servers.block_on(async { send(&store, check("queued")) });
+    let queued = send_on(&servers, "queued");
     std::thread::sleep(A_SECOND / 10);
     first.shutdown_background();
     servers.block_on(redis.run::<()>(&["CLIENT", "UNPAUSE"]));
