@@ -44,7 +44,7 @@ async fn ban_holds_in_an_outage_unless_it_was_lifted() {
 }
 
 #[tokio::test]
-async fn ban_lifted_elsewhere_in_an_outage_stays_lifted() {
+async fn ban_lifted_elsewhere_stays_lifted() {
     let redis = Redis::start().await;
     let far = Far::from(&redis).await;
     let (ours, _) = process(&far.store);

@@ -17,7 +17,7 @@ use crate::{Far, LOG, limiter, store, until_redis_decides, user};
 /// What this process has admitted before the reset by another is gone. What it has admitted after it counts,
 /// also if the replies to the write-back take longer than the time between the two.
 #[tokio::test]
-async fn reset_elsewhere_in_an_outage_stays_reset() {
+async fn reset_elsewhere_in_outage_stays_reset() {
     let redis = Redis::start().await;
     let process = Far::from(&redis).await;
     let (ours, theirs) = (process.limiter(user(3)), limiter(user(3), &store(redis.url()).await));
