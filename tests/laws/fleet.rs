@@ -12,7 +12,7 @@ const WINDOW: Duration = Duration::from_millis(200);
 const QUOTA: Quota = Quota::new(LIMIT, WINDOW);
 const KEYS: usize = 6;
 const PROCESSES: usize = 3;
-const RUNS_FOR: Duration = Duration::from_secs(4);
+const RUNS_FOR: Duration = Duration::from_secs(2);
 
 /// One process of the test below; run by it alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
