@@ -22,14 +22,6 @@ async fn commands(fault: Fault, begin: &[&str], end: &[&str]) {
     fault.strikes(store(redis.url()).await, begin, async || redis.run::<()>(end).await).await;
 }
 
-/// Has a fault of the network strike.
-async fn network(fault: Fault, what: proxy::Fault) {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
-    let end = async || proxy.set(proxy::Fault::None);
-    fault.strikes(store(proxy.url()).await, async || proxy.set(what), end).await;
-}
-
 /// A connection that a test has before the fault, and that the fault spares.
 async fn admin(url: &str) -> redis::aio::MultiplexedConnection {
     redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
@@ -142,6 +134,8 @@ async fn connections_are_killed_again_and_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn network_passes_nothing_on() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
     let fault = Fault {
         added_latency: "the response timeout, for requests under way at the start",
         ..Fault::new(
@@ -150,7 +144,9 @@ async fn network_passes_nothing_on() {
             "network_passes_nothing_on",
         )
     };
-    network(fault, proxy::Fault::Stall).await;
+    let set = async |what| proxy.set(what);
+    let (begin, end) = (set(proxy::Fault::Stall), set(proxy::Fault::None));
+    fault.strikes(store(proxy.url()).await, async || begin.await, async || end.await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -231,7 +227,7 @@ async fn redis_is_still_loading_its_data() {
     let restart = async || {
         let mut redis = redis.lock().await;
         let fill = "local value = string.rep('x', 2 * 1024 * 1024)
-            for i = 1, 50 do redis.call('SET', 'other:' .. i, value, 'EX', 600) end";
+            for i = 1, 15 do redis.call('SET', 'other:' .. i, value, 'EX', 600) end";
         redis.run::<()>(&["EVAL", fill, "0"]).await;
         redis.run::<()>(&["SAVE"]).await;
         redis.start_again();

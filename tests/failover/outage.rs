@@ -2,13 +2,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, admit, eventually};
 use tokio::time::sleep;
 use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{
-    Admitted, DecidedBy, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
-    StoreError,
+    Admitted, DecidedBy, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
 };
 
 use crate::{Far, LOG, admitted, limiter, store, until_redis_decides, user};
@@ -177,25 +175,6 @@ async fn service_can_start_before_redis() {
     redis.has_entries(LOG, 1).await;
     let second = ours.check("alice").await.unwrap();
     assert_eq!((second.decided_by(), second.usage().remaining()), (DecidedBy::Store, 1));
-}
-
-#[tokio::test]
-async fn few_requests_wait_for_a_stalled_redis() {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
-    let ours =
-        limiter(user(1_000_000), &store(proxy.url()).await).failure_policy(FailurePolicy::Closed);
-    proxy.set(Fault::Stall);
-    let mut waited = 0;
-    for number in 0..500 {
-        match ours.check(format!("user-{number}")).await.unwrap_err() {
-            StoreError::Unavailable => {}
-            _ => waited += 1,
-        }
-    }
-    assert_eq!(waited, 1, "the silence opens the circuit breaker");
-    proxy.set(Fault::None);
-    until_redis_decides(&ours).await;
 }
 
 /// As in a program with a runtime a thread.

@@ -434,31 +434,6 @@ async fn caller_that_may_not_wait_ends_no_wait_of_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bound_holds_behind_slow_checks() {
-    let checks = AtomicUsize::new(0);
-    let reply = move |_: &Check| {
-        let full = LogOutcome::new([QuotaState::new(0, TEN / 10, TEN)]);
-        match checks.fetch_add(1, Ordering::Relaxed) {
-            0 => StoreFuture::ready(Ok(Outcome::new(false, [full]))),
-            // A store that is silent until its time limit.
-            _ => StoreFuture::later(async {
-                sleep(Duration::from_millis(500)).await;
-                Err(StoreError::Timeout)
-            }),
-        }
-    };
-    let limiter = Limiter::new(Quota::new(100, TEN), StubStore(reply, || ()));
-    let start = Instant::now();
-    let mut waiters = vec![waiter(&limiter, None).await];
-    for _ in 0..20 {
-        waiters.push(waiter(&limiter, Some(TEN / 5)).await);
-    }
-    let last = waiters.pop().unwrap().await.unwrap();
-    let took = start.elapsed();
-    assert!(took < TEN / 5 + Duration::from_millis(600), "its bound is 2 s: {took:?}, {last:?}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn bound_holds_behind_a_check_without_a_reply() {
     let hold = Arc::new(Notify::new());
     let store = Counting { hold: Some(hold.clone()), ..Counting::default() };
@@ -470,8 +445,8 @@ async fn bound_holds_behind_a_check_without_a_reply() {
     sleep(Duration::from_secs(1)).await;
     assert_eq!(store.checks(), 3, "the second check of the first is under way");
     let second = waiter(&limiter, Some(TEN * 2)).await;
-    sleep(TEN * 6).await;
-    assert!(second.is_finished(), "its bound was 20 s, and a minute is over");
+    sleep(TEN * 2).await;
+    assert!(second.is_finished(), "its bound was 20 s");
 }
 
 #[tokio::test(start_paused = true)]
