@@ -92,11 +92,11 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 /// - A request arrives while the task finds the queue empty. Both happen under the lock, so that
 ///   the request is taken by this task or starts another one.
 /// - The caller of a lone request holds its future and does not poll it. The others do not wait.
-///   Test: `unpolled_lone_check_delays_no_other`.
+///   Test: `unpolled_checks_delay_no_other`.
 /// - The runtime of the task ends. The callers whose requests it had taken, and of those that wait
 ///   behind them, learn that at once, by their dropped senders. What outlives its caller stays in the
 ///   queue. The next request starts another task.
-///   Tests: `batch_outlives_its_runtime`, `queued_caller_learns_that_the_task_is_gone`.
+///   Test: `batch_outlives_its_runtime`.
 /// - The runtime of the task is no longer polled, but not dropped either. Callers give up at their
 ///   time limit. A task whose last call has begun longer ago than that counts as gone.
 ///   Test: `unpolled_batch_delays_no_other`.

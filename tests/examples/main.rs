@@ -180,21 +180,6 @@ async fn message_storm_tells_of_one_storm_in_the_fleet() {
     assert_eq!(lines[1], "storm start group=\"stormy\" count=101");
 }
 
-#[test]
-fn message_storm_counts_a_message_once() {
-    let input: String = (0..3).map(|id| format!("lobby\t{id}\nlobby\t{id}\n")).collect();
-    let mut program = start(STORM, &["--threshold", "2/1h"]);
-    // A name is any bytes.
-    program.write(b"\xff\t1\nno tab\n");
-    program.write(input + "other\t1\n");
-    assert_eq!(program.line().unwrap(), "storm start group=\"lobby\" count=3");
-    program.end_input();
-    // It waits for the end of the storm, an hour later.
-    program.signal("INT");
-    let (status, logs, lines) = program.stopped();
-    assert_eq!((status.code(), lines), (Some(0), vec![]), "{logs}");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn message_storm_records_groups_at_once() {
     let redis = Redis::start().await;

@@ -1,66 +1,106 @@
-//! Bans while Redis does not answer.
+//! Bans while Redis does not answer, and when it answers again.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use test_support::Redis;
-use tower_sliding_window::{Bans, DecidedBy, Limiter, Policy, Quota, RedisStore};
+use test_support::{Redis, admit};
+use tokio::time::{Instant, sleep};
+use tower_sliding_window::{Bans, Limiter, Policy, RedisStore};
+
+use crate::{Far, store, until_redis_decides, user};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
+fn policy() -> Policy {
+    user(50).penalty("3/10m:1h".parse().unwrap())
+}
+
 /// A process: what it decides with, and what it bans with.
-async fn process(redis: &Redis) -> (Limiter, Bans) {
-    let builder = RedisStore::builder().deny_cache(false);
-    let store = builder.connect(redis.url()).await.unwrap();
-    let policy = Policy::new("user").quota(Quota::per_hour(5)).penalty("3/10m:1h".parse().unwrap());
-    (Limiter::new(policy.clone(), store.clone()), Bans::new(policy, store))
-}
-
-async fn passes_without_redis(limiter: &Limiter, key: &str) -> bool {
-    let decision = limiter.check(key).await.unwrap();
-    assert_eq!(decision.decided_by(), DecidedBy::LocalLog);
-    decision.is_admitted()
+fn process(store: &RedisStore) -> (Limiter, Bans) {
+    (Limiter::new(policy(), store.clone()), Bans::new(policy(), store.clone()))
 }
 
 #[tokio::test]
-async fn ban_holds_in_an_outage() {
+async fn ban_holds_in_an_outage_unless_it_was_lifted() {
     let mut redis = Redis::start().await;
-    let ((ours, our_bans), (_, their_bans)) = (process(&redis).await, process(&redis).await);
-    our_bans.impose("mallory", HOUR, "by hand").await.unwrap();
-    their_bans.impose("trudy", HOUR, "by hand").await.unwrap();
-    assert!(!ours.check("trudy").await.unwrap().is_admitted(), "and so it is known here");
-    redis.kill();
-    assert!(!passes_without_redis(&ours, "mallory").await);
-    assert!(!passes_without_redis(&ours, "trudy").await);
-    assert!(passes_without_redis(&ours, "alice").await);
-}
-
-#[tokio::test]
-async fn ban_lifted_before_an_outage_stays_lifted() {
-    let mut redis = Redis::start().await;
-    let ((ours, our_bans), (_, their_bans)) = (process(&redis).await, process(&redis).await);
-    for user in ["mallory", "trudy"] {
-        our_bans.impose(user, HOUR, "by mistake").await.unwrap();
-        assert!(!ours.check(user).await.unwrap().is_admitted());
+    let (ours, our_bans) = process(&store(redis.url()).await);
+    let (_, their_bans) = process(&store(redis.url()).await);
+    for (bans, banned, lifted) in [(&our_bans, "mallory", "eve"), (&their_bans, "trudy", "oscar")] {
+        for user in [banned, lifted] {
+            bans.impose(user, HOUR, "by hand").await.unwrap();
+            assert!(!admit(&ours, user).await, "and so it is known here");
+        }
+        bans.lift(lifted).await.unwrap();
+        assert!(admit(&ours, lifted).await, "and so it is known here");
     }
-    our_bans.lift("mallory").await.unwrap();
-    their_bans.lift("trudy").await.unwrap();
-    assert!(ours.check("trudy").await.unwrap().is_admitted(), "and so it is known here");
     redis.kill();
-    assert!(passes_without_redis(&ours, "mallory").await);
-    assert!(passes_without_redis(&ours, "trudy").await);
+    for (user, passes) in
+        [("mallory", false), ("trudy", false), ("eve", true), ("oscar", true), ("alice", true)]
+    {
+        assert_eq!(admit(&ours, user).await, passes, "{user}");
+    }
 }
 
 #[tokio::test]
-async fn ban_lifted_after_an_outage_is_gone() {
-    let mut redis = Redis::start_with(&["--appendonly", "yes"]).await;
-    let (ours, bans) = process(&redis).await;
-    bans.impose("mallory", HOUR, "by mistake").await.unwrap();
-    assert!(!ours.check("mallory").await.unwrap().is_admitted());
-    redis.kill();
-    assert!(!passes_without_redis(&ours, "mallory").await);
+async fn ban_lifted_elsewhere_stays_lifted() {
+    let redis = Redis::start().await;
+    let far = Far::from(&redis).await;
+    let (ours, _) = process(&far.store);
+    let (_, their_bans) = process(&store(redis.url()).await);
+    their_bans.impose("mallory", HOUR, "by mistake").await.unwrap();
+    assert!(!admit(&ours, "mallory").await, "and so it is known here");
+    far.cut().await;
+    assert!(!admit(&ours, "mallory").await);
+    their_bans.lift("mallory").await.unwrap();
+    far.mend().await;
+    assert!(admit(&ours, "mallory").await);
+    assert!(their_bans.get("mallory").await.unwrap().is_none());
+}
+
+/// The log of a banned key and its ban are written once after a loss, and not again for each request.
+#[tokio::test]
+async fn ban_outlives_the_memory_of_redis() {
+    let mut redis = Redis::start().await;
+    let (limiter, bans) = process(&RedisStore::connect(redis.url()).await.unwrap());
+    for _ in 0..20 {
+        assert!(admit(&limiter, "mallory").await);
+    }
+    bans.impose("mallory", HOUR, "sells accounts").await.unwrap();
+    assert!(!admit(&limiter, "mallory").await);
     redis.restart().await;
-    while bans.lift("mallory").await.is_err() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    until_redis_decides(&limiter).await;
+    // What was known from before is forgotten.
+    sleep(Duration::from_millis(1_100)).await;
+    let calls = async || redis.call_count("evalsha").await + redis.call_count("eval").await;
+    let (before, began) = (calls().await, Instant::now());
+    for _ in 0..100 {
+        let denied = limiter.check("mallory").await.unwrap();
+        assert!(denied.usage().banned_for().is_some_and(|left| left > HOUR * 9 / 10));
     }
-    assert!(ours.check("mallory").await.unwrap().is_admitted());
+    let (made, took) = (calls().await - before, began.elapsed());
+    assert!(made <= 5 + 3 * took.as_secs(), "{made} calls in {took:?}");
+    let (_, their_bans) = process(&store(redis.url()).await);
+    assert!(their_bans.get("mallory").await.unwrap().is_some(), "Redis knows the ban");
+}
+
+/// This process imposes a ban while the reply to an earlier check waits to be read.
+#[tokio::test]
+async fn ban_outlives_an_earlier_admission() {
+    let mut redis = Redis::start().await;
+    let (limiter, bans) = process(&store(redis.url()).await);
+    {
+        let mut early = pin!(limiter.check("mallory"));
+        poll_fn(|cx| {
+            assert!(early.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        redis.has_entries("tsw:{=mallory}:user:1h", 1).await;
+        bans.impose("mallory", HOUR, "sells accounts").await.unwrap();
+        assert!(early.await.unwrap().is_admitted(), "before the ban");
+    }
+    redis.kill();
+    assert!(!admit(&limiter, "mallory").await, "banned for an hour");
 }

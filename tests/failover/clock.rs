@@ -4,13 +4,9 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
+use test_support::Redis;
 use test_support::fault::Fault;
-use test_support::requests::{ok, request, send};
-use test_support::{Redis, patient};
-use tower::{Layer, service_fn};
-use tower_sliding_window::{
-    Decision, FailurePolicy, Limiter, Policy, Quota, SlidingWindowLayer, key,
-};
+use tower_sliding_window::{Decision, FailurePolicy, Limiter, Quota};
 
 const MINUTE: i64 = 60_000_000;
 /// How near the server's clock must be to what the test has set.
@@ -64,10 +60,10 @@ impl ClockedRedis {
         }
     }
 
-    async fn limiter(&self, policy: Policy) -> Limiter {
-        let store = patient().deny_cache(false).connect(self.process.url()).await.unwrap();
+    async fn limiter(&self) -> Limiter {
+        let store = self.process.store_without_deny_cache().await;
         // What this process knows of its own admissions must not help.
-        Limiter::new(policy, store).failure_policy(FailurePolicy::Closed)
+        Limiter::new(Quota::per_minute(5), store).failure_policy(FailurePolicy::Closed)
     }
 }
 
@@ -87,27 +83,22 @@ async fn fill(limiter: &Limiter) -> (u32, Duration) {
     }
 }
 
-/// One quota, which the shorter script decides if no timestamp is wanted, and several.
-fn policies() -> [Policy; 2] {
-    let user = Policy::new("user").quota(Quota::per_minute(5));
-    [user.clone(), Policy::new("users").quota(Quota::per_second(100)).quota(Quota::per_minute(5))]
-}
-
 #[tokio::test]
 async fn clock_step_back_never_over_admits() {
     let redis = ClockedRedis::start().await;
-    for policy in policies() {
-        redis.set(0).await;
-        let limiter = redis.limiter(policy).await;
-        for _ in 0..3 {
-            assert!(limiter.check("alice").await.unwrap().is_admitted());
-        }
-        redis.set(-90_000_000).await;
-        let (passed, wait) = fill(&limiter).await;
-        assert_eq!(passed, 2, "the three are still in the window");
-        let told = wait.as_secs();
-        assert!((148..=150).contains(&told), "the oldest leaves when the clock gets there: {told}");
+    let limiter = redis.limiter().await;
+    for _ in 0..3 {
+        assert!(limiter.check("alice").await.unwrap().is_admitted());
     }
+    redis.set(-90_000_000).await;
+    let (passed, wait) = fill(&limiter).await;
+    assert_eq!(passed, 2, "the three are still in the window");
+    let told = wait.as_secs();
+    assert!((148..=150).contains(&told), "the oldest leaves when the clock gets there: {told}");
+    redis.set(0).await;
+    let (passed, wait) = fill(&limiter).await;
+    assert_eq!(passed, 0, "all five came within this minute");
+    assert!((55..=60).contains(&wait.as_secs()), "{wait:?}");
     Fault {
         client_sees: "earlier admissions stay in the window longer, by the length of the step; the \
                       wait includes it",
@@ -122,63 +113,20 @@ async fn clock_step_back_never_over_admits() {
 }
 
 #[tokio::test]
-async fn clock_steps_forget_no_admission() {
-    let redis = ClockedRedis::start().await;
-    for policy in policies() {
-        redis.set(0).await;
-        let limiter = redis.limiter(policy).await;
-        for _ in 0..3 {
-            assert!(limiter.check("alice").await.unwrap().is_admitted());
-        }
-        redis.set(-90_000_000).await;
-        assert_eq!(fill(&limiter).await.0, 2);
-        redis.set(0).await;
-        let (passed, wait) = fill(&limiter).await;
-        assert_eq!(passed, 0, "all five came within this minute");
-        assert!((55..=60).contains(&wait.as_secs()), "{wait:?}");
-    }
-}
-
-#[tokio::test]
 async fn clock_step_forward_counts_as_time() {
     let redis = ClockedRedis::start().await;
-    for policy in policies() {
-        redis.set(0).await;
-        let limiter = redis.limiter(policy).await;
-        assert_eq!(fill(&limiter).await.0, 5);
-        redis.set(30_000_000).await;
-        let (passed, wait) = fill(&limiter).await;
-        assert_eq!(passed, 0);
-        assert!((28..=30).contains(&wait.as_secs()), "{wait:?}");
-        redis.set(MINUTE).await;
-        assert_eq!(fill(&limiter).await.0, 5);
-    }
+    let limiter = redis.limiter().await;
+    assert_eq!(fill(&limiter).await.0, 5);
+    redis.set(30_000_000).await;
+    let (passed, wait) = fill(&limiter).await;
+    assert_eq!(passed, 0);
+    assert!((28..=30).contains(&wait.as_secs()), "{wait:?}");
+    redis.set(MINUTE).await;
+    assert_eq!(fill(&limiter).await.0, 5);
     Fault {
         client_sees: "entries leave their windows earlier, by the length of the step",
         added_latency: "none",
         ..Fault::new(19, "Redis's clock steps forward", "clock_step_forward_counts_as_time")
     }
     .write_row("the limit", "5 too many in the minute before and after a step of a minute");
-}
-
-/// The layer wants no timestamp, so its commonest requests go through the shorter script.
-#[tokio::test]
-async fn short_script_obeys_the_clock_too() {
-    let redis = ClockedRedis::start().await;
-    let store = patient().deny_cache(false).connect(redis.process.url()).await.unwrap();
-    let service = SlidingWindowLayer::new(Quota::per_minute(5), key::constant("all"), store)
-        .failure_policy(FailurePolicy::Closed)
-        .layer(service_fn(ok));
-    let fill = async || {
-        let mut passed = 0;
-        while passed < 3 && send(&service, request(&[])).await.status == 200 {
-            passed += 1;
-        }
-        passed
-    };
-    assert_eq!(fill().await, 3);
-    redis.set(-90_000_000).await;
-    assert_eq!(fill().await, 2);
-    redis.set(0).await;
-    assert_eq!(fill().await, 0, "all five came within this minute");
 }

@@ -1,36 +1,25 @@
 //! What happens to requests when one Redis server fails: one test a fault, under load before,
 //! during and after it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use test_support::fault::{Fault, TIMEOUT};
-use test_support::load::{LIMIT, Load, WINDOW};
+use test_support::fault::Fault;
+use test_support::load::{LIMIT, Load};
 use test_support::proxy::{self, Proxy};
 use test_support::{Redis, Worker};
-use tokio::time::{Instant, sleep};
-use tower_sliding_window::{FailurePolicy, MemoryStore, RedisStore};
+use tokio::time::sleep;
+use tower_sliding_window::FailurePolicy;
 
-/// A store without the deny cache, so that each request meets the fault.
-async fn store(url: String) -> RedisStore {
-    RedisStore::builder().deny_cache(false).connect(url).await.unwrap()
-}
+use crate::store;
 
 /// Has a fault strike that one command begins and another ends.
 async fn commands(fault: Fault, begin: &[&str], end: &[&str]) {
     let redis = Redis::start().await;
     let begin = async || redis.run::<()>(begin).await;
     fault.strikes(store(redis.url()).await, begin, async || redis.run::<()>(end).await).await;
-}
-
-/// Has a fault of the network strike.
-async fn network(fault: Fault, what: proxy::Fault) {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
-    let end = async || proxy.set(proxy::Fault::None);
-    fault.strikes(store(proxy.url()).await, async || proxy.set(what), end).await;
 }
 
 /// A connection that a test has before the fault, and that the fault spares.
@@ -53,35 +42,8 @@ async fn redis_is_killed_and_comes_back_empty() {
         "`kill -9`, and a restart with an empty memory",
         "redis_is_killed_and_comes_back_empty",
     );
-    let (killed, started) = (Cell::new(None), Cell::new(None));
-    let kill = async || {
-        redis.lock().await.kill();
-        killed.set(Some(Instant::now()));
-    };
-    let start_again = async || {
-        started.set(Some(Instant::now()));
-        let mut redis = redis.lock().await;
-        redis.restart().await;
-    };
-    let answers = fault.strikes(store, kill, start_again).await;
-
-    // Beside the same load on a store that has no Redis at all.
-    let outage = answers.between(killed.get().unwrap(), started.get().unwrap()).of_users();
-    let load = Load::start(MemoryStore::new(), FailurePolicy::default());
-    sleep(WINDOW).await;
-    let in_process = load.stop().await.of_users();
-    fault.write_row(
-        "0",
-        &format!(
-            "{} too many; of {} responses meanwhile {} took 500 ms or more, p99 {:.2} ms, of the same \
-             load on a `MemoryStore` {:.2} ms",
-            answers.over_admitted(),
-            outage.0.len(),
-            outage.slower_than(TIMEOUT),
-            outage.p99().as_secs_f64() * 1e3,
-            in_process.p99().as_secs_f64() * 1e3,
-        ),
-    );
+    let kill = async || redis.lock().await.kill();
+    fault.strikes(store, kill, async || redis.lock().await.restart().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -172,6 +134,8 @@ async fn connections_are_killed_again_and_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn network_passes_nothing_on() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
     let fault = Fault {
         added_latency: "the response timeout, for requests under way at the start",
         ..Fault::new(
@@ -180,7 +144,9 @@ async fn network_passes_nothing_on() {
             "network_passes_nothing_on",
         )
     };
-    network(fault, proxy::Fault::Stall).await;
+    let set = async |what| proxy.set(what);
+    let (begin, end) = (set(proxy::Fault::Stall), set(proxy::Fault::None));
+    fault.strikes(store(proxy.url()).await, async || begin.await, async || end.await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -261,7 +227,7 @@ async fn redis_is_still_loading_its_data() {
     let restart = async || {
         let mut redis = redis.lock().await;
         let fill = "local value = string.rep('x', 2 * 1024 * 1024)
-            for i = 1, 50 do redis.call('SET', 'other:' .. i, value, 'EX', 600) end";
+            for i = 1, 15 do redis.call('SET', 'other:' .. i, value, 'EX', 600) end";
         redis.run::<()>(&["EVAL", fill, "0"]).await;
         redis.run::<()>(&["SAVE"]).await;
         redis.start_again();

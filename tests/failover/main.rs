@@ -7,7 +7,6 @@ mod cluster;
 mod counting;
 mod explain;
 mod faults;
-mod histories;
 mod lateness;
 mod lost_replies;
 mod node_faults;
@@ -15,3 +14,80 @@ mod outage;
 mod policies;
 mod recovery;
 mod soak;
+
+use test_support::proxy::{Fault, Proxy};
+use test_support::{Redis, eventually};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{
+    Admitted, DecidedBy, Decision, Limiter, Policy, PolicyHandle, Quota, RedisStore,
+};
+
+/// The log of [`user`] and the key `alice`.
+const LOG: &str = "tsw:{=alice}:user:1h";
+
+fn user(limit: u32) -> Policy {
+    Policy::new("user").quota(Quota::per_hour(limit))
+}
+
+fn limiter(policy: impl Into<PolicyHandle>, store: &(impl Store + Clone)) -> Limiter {
+    Limiter::new(policy, store.clone())
+}
+
+/// A store without the deny cache: a denial that is remembered for a second would hide what Redis says.
+async fn store(url: String) -> RedisStore {
+    RedisStore::builder().deny_cache(false).connect(url).await.unwrap()
+}
+
+async fn admitted(limiter: &Limiter, cost: u32) -> Admitted {
+    match limiter.check_cost("alice", cost).await.unwrap() {
+        Decision::Admitted(admitted) => admitted,
+        Decision::Denied(denied) => panic!("{denied:?}"),
+    }
+}
+
+/// Checks new keys until Redis decides about them, or until the process does.
+async fn until_decided_by(decided_by: DecidedBy, limiter: &Limiter) {
+    eventually(&format!("decided by {decided_by:?}"), async || {
+        let key = uuid::Uuid::new_v4().to_string();
+        limiter.check(key).await.is_ok_and(|it| it.decided_by() == decided_by)
+    })
+    .await;
+}
+
+async fn until_redis_decides(limiter: &Limiter) {
+    until_decided_by(DecidedBy::Store, limiter).await;
+}
+
+/// A process behind a network of its own, that may be cut.
+struct Far {
+    proxy: Proxy,
+    store: RedisStore,
+}
+
+impl Far {
+    async fn from(redis: &Redis) -> Self {
+        let proxy = Proxy::to(redis.port()).await;
+        let store = store(proxy.url()).await;
+        Self { proxy, store }
+    }
+
+    fn limiter(&self, policy: Policy) -> Limiter {
+        limiter(policy, &self.store)
+    }
+
+    /// Cuts the network, and waits until this process decides on its own.
+    async fn cut(&self) {
+        self.proxy.set(Fault::Cut);
+        until_decided_by(DecidedBy::LocalLog, &self.probe()).await;
+    }
+
+    /// Mends the network, and waits until Redis decides again about keys that were not used.
+    async fn mend(&self) {
+        self.proxy.set(Fault::None);
+        until_redis_decides(&self.probe()).await;
+    }
+
+    fn probe(&self) -> Limiter {
+        self.limiter(Policy::new("probe").quota(Quota::per_hour(1)))
+    }
+}

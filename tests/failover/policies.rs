@@ -10,13 +10,13 @@ use tower_sliding_window::{
     DecidedBy, FailurePolicy, MemoryStore, Policy, Quota, RedisStore, StoreError,
 };
 
-use crate::outage::{WINDOW, admitted, limiter, per_hour, until_redis_decides};
+use crate::{LOG, admitted, limiter, until_redis_decides, user};
 
 #[tokio::test]
 async fn instances_share_the_quota_in_an_outage() {
     let mut redis = Redis::start().await;
     let instance = async |instances| {
-        limiter(9, RedisStore::connect(redis.url()).await.unwrap())
+        limiter(user(9), &RedisStore::connect(redis.url()).await.unwrap())
             .failure_policy(FailurePolicy::local(instances))
     };
     let (three, many) = (instance(3).await, instance(100).await);
@@ -38,14 +38,14 @@ async fn instances_share_the_quota_in_an_outage() {
 async fn open_policy_admits_without_counting() {
     let mut redis = Redis::start().await;
     let store = RedisStore::connect(redis.url()).await.unwrap();
-    let ours = limiter(1, store.clone()).failure_policy(FailurePolicy::Open);
-    let service = by_user(per_hour(1), store)
+    let ours = limiter(user(1), &store).failure_policy(FailurePolicy::Open);
+    let service = by_user(user(1), store)
         .headers_on_success(true)
         .failure_policy(FailurePolicy::Open)
         .layer(service_fn(ok));
     redis.kill();
     for _ in 0..10 {
-        let admitted = admitted(&ours).await;
+        let admitted = admitted(&ours, 1).await;
         assert_eq!((admitted.remaining(), admitted.timestamp()), (1, None));
         let decision = ours.check("alice").await.unwrap();
         assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
@@ -62,16 +62,16 @@ async fn open_policy_admits_without_counting() {
     redis.start_again();
     until_redis_decides(&ours).await;
     sleep(Duration::from_millis(100)).await;
-    assert_eq!(redis.run::<usize>(&["EXISTS", WINDOW]).await, 0, "nothing is written back");
+    assert_eq!(redis.run::<usize>(&["EXISTS", LOG]).await, 0, "nothing is written back");
 }
 
 #[tokio::test]
 async fn closed_policy_returns_503_never_429() {
     let mut redis = Redis::start().await;
     let store = RedisStore::connect(redis.url()).await.unwrap();
-    let ours = limiter(1, store.clone()).failure_policy(FailurePolicy::Closed);
+    let ours = limiter(user(1), &store).failure_policy(FailurePolicy::Closed);
     let service =
-        by_user(per_hour(1), store).failure_policy(FailurePolicy::Closed).layer(service_fn(ok));
+        by_user(user(1), store).failure_policy(FailurePolicy::Closed).layer(service_fn(ok));
     redis.kill();
     for _ in 0..10 {
         ours.check("alice").await.unwrap_err();
@@ -92,16 +92,16 @@ async fn outage_refuses_new_keys_at_the_local_cap() {
     let mut redis = Redis::start().await;
     let builder = RedisStore::builder().local_capacity(2);
     let store = builder.connect(redis.url()).await.unwrap();
-    let ours = limiter(2, store.clone());
-    for user in ["alice", "bob", "carol"] {
-        assert!(ours.check(user).await.unwrap().is_admitted(), "Redis has room for all");
+    let ours = limiter(user(2), &store);
+    for key in ["alice", "bob", "carol"] {
+        assert!(ours.check(key).await.unwrap().is_admitted(), "Redis has room for all");
     }
     redis.kill();
     assert!(ours.check("alice").await.unwrap().is_admitted());
     assert!(!ours.check("alice").await.unwrap().is_admitted());
     let error = ours.check("carol").await.unwrap_err();
     assert!(matches!(error, StoreError::Full { capacity: 2 }), "{error:?}");
-    let open = limiter(2, store).failure_policy(FailurePolicy::Open);
+    let open = limiter(user(2), &store).failure_policy(FailurePolicy::Open);
     assert!(open.check("carol").await.unwrap().is_admitted());
 }
 
@@ -109,7 +109,7 @@ async fn outage_refuses_new_keys_at_the_local_cap() {
 async fn full_memory_store_follows_failure_policy() {
     let store = MemoryStore::with_capacity(1);
     let service = |on_failure| {
-        by_user(per_hour(1), store.clone()).failure_policy(on_failure).layer(service_fn(ok))
+        by_user(user(1), store.clone()).failure_policy(on_failure).layer(service_fn(ok))
     };
     assert_eq!(send(&service(FailurePolicy::Open), from_user("alice")).await.status, 200);
     for (on_failure, status) in

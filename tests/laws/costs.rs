@@ -1,49 +1,36 @@
-//! A request of several places takes them in every log or in none.
+//! A request may take several places: in every log or in none, and as many as it has turned out to cost.
 
 use std::time::Duration;
 
+use http::{Request, Response};
+use test_support::requests::{by_user, from_user};
+use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Limiter, Policy, PolicyHandle, Quota, StoreError};
+use tower_sliding_window::{Admitted, Decision, Limiter, Policy, PolicyHandle, Quota, StoreError};
 
 test_support::on_every_store!(
     cost_counts_in_every_log_or_in_none,
-    each_log_has_a_cost_of_its_own,
-    higher_cost_of_the_same_log_counts,
+    settled_request_takes_its_real_cost,
+    settling_counts_from_the_admission,
     settling_sets_every_log_or_those_of_a_policy,
 );
 
-async fn cost_counts_in_every_log_or_in_none(store: impl Store + Clone) {
-    let policy = |name: &str, limit| {
-        PolicyHandle::new(Policy::new(name).quota(Quota::new(limit, Duration::from_secs(60))))
-    };
-    let (sender, receiver) = (policy("sender", 10), policy("receiver", 4));
-    let senders = Limiter::new(&sender, store.clone());
-    let receivers = Limiter::new(&receiver, store);
-    let logs = |to| [(&sender, "bank"), (&receiver, to)];
-    let left = async |to: &str| {
-        let of = [senders.peek("bank").await.unwrap(), receivers.peek(to).await.unwrap()];
-        of.map(|usage| usage.remaining())
-    };
-
-    let decision = senders.check_all_cost(logs("bob"), 3).await.unwrap();
-    assert_eq!(left("bob").await, [7, 1]);
-    let denied = senders.check_all_cost(logs("bob"), 2).await.unwrap();
-    assert_eq!(denied.denied().unwrap().violated().collect::<Vec<_>>(), ["receiver"]);
-    assert_eq!(left("bob").await, [7, 1], "a denial leaves no trace");
-    assert!(senders.check_all_cost(logs("bob"), 1).await.unwrap().is_admitted());
-    assert!(senders.check_all_cost(logs("carol"), 4).await.unwrap().is_admitted());
-    assert_eq!(left("carol").await, [2, 0]);
-
-    assert!(senders.cancel(decision.admitted().unwrap()).await.unwrap());
-    assert_eq!(left("bob").await, [5, 3], "all of its places are free");
-    let error = senders.check_all_cost(logs("dave"), 5).await.unwrap_err();
-    assert!(matches!(error, StoreError::CostAboveLimit { cost: 5, limit: 4 }), "{error}");
+fn policy(name: &str, limit: u32) -> PolicyHandle {
+    PolicyHandle::new(Policy::new(name).quota(Quota::per_minute(limit)))
 }
 
-async fn each_log_has_a_cost_of_its_own(store: impl Store + Clone) {
-    let policy = |name: &str, limit| {
-        PolicyHandle::new(Policy::new(name).quota(Quota::new(limit, Duration::from_secs(60))))
-    };
+async fn reserve(limiter: &Limiter, cost: u32) -> Admitted {
+    match limiter.check_cost("alice", cost).await.unwrap() {
+        Decision::Admitted(admitted) => admitted,
+        Decision::Denied(denied) => panic!("{denied:?}"),
+    }
+}
+
+async fn left(limiter: &Limiter) -> u32 {
+    limiter.peek("alice").await.unwrap().remaining()
+}
+
+async fn cost_counts_in_every_log_or_in_none(store: impl Store + Clone) {
     let (sender, receiver) = (policy("sender", 10), policy("receiver", 2));
     let senders = Limiter::new(&sender, store.clone());
     let receivers = Limiter::new(&receiver, store);
@@ -66,6 +53,8 @@ async fn each_log_has_a_cost_of_its_own(store: impl Store + Clone) {
     assert_eq!(left("bob").await, [6, 1]);
     assert!(senders.check_all(logs(0, "carol", 1)).await.unwrap().is_admitted());
     assert_eq!(left("carol").await, [6, 1], "a cost of 0 takes no place");
+    let twice = [(&sender, "bank"), (&receiver, "bob")];
+    assert!(!senders.check_all_cost(twice, 2).await.unwrap().is_admitted(), "2 in both");
     assert!(senders.check_all(logs(4, "bob", 1)).await.unwrap().is_admitted());
     assert_eq!(violated(2, "bob", 1).await, ["receiver"]);
     assert_eq!(violated(3, "carol", 1).await, ["sender"]);
@@ -79,20 +68,64 @@ async fn each_log_has_a_cost_of_its_own(store: impl Store + Clone) {
     let error = senders.check_all(logs(1_025, "bob", 1)).await.unwrap_err();
     assert!(matches!(error, StoreError::CostTooHigh { cost: 1_025, .. }), "{error}");
     assert_eq!(left("bob").await, [6, 1]);
+
+    let same = [(&sender, "shop", 1), (&sender, "shop", 3), (&sender, "shop", 2)];
+    let decision = senders.check_all(same).await.unwrap();
+    assert_eq!(decision.admitted().unwrap().remaining(), 7, "the highest of one log counts");
+    assert_eq!(senders.peek("shop").await.unwrap().remaining(), 7);
 }
 
-async fn higher_cost_of_the_same_log_counts(store: impl Store) {
-    let policy = PolicyHandle::new(Quota::per_minute(9));
-    let limiter = Limiter::new(&policy, store);
-    let logs = [(&policy, "alice", 1), (&policy, "alice", 3), (&policy, "alice", 2)];
-    let decision = limiter.check_all(logs).await.unwrap();
-    assert_eq!(decision.admitted().unwrap().remaining(), 6);
-    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 6);
+async fn settled_request_takes_its_real_cost(store: impl Store + Clone) {
+    let limiter = Limiter::new(Quota::per_minute(10), store.clone());
+    let reserved = reserve(&limiter, 10).await;
+    assert!(!limiter.check("alice").await.unwrap().is_admitted());
+    assert!(limiter.settle(&reserved, 8).await.unwrap());
+    let other = reserve(&limiter, 2).await;
+    for (cost, remaining) in [(1, 7), (1, 7), (4, 4), (1_024, 0), (3, 5)] {
+        assert!(limiter.settle(&reserved, cost).await.unwrap(), "above the limit too");
+        assert_eq!(left(&limiter).await, remaining, "settled at {cost}");
+    }
+    let error = limiter.settle(&reserved, 1_025).await.unwrap_err();
+    assert!(matches!(error, StoreError::CostTooHigh { cost: 1_025, most: 1_024 }), "{error}");
+    assert!(limiter.settle(&reserved, 0).await.unwrap());
+    assert_eq!(left(&limiter).await, 8);
+    assert!(!limiter.cancel(&reserved).await.unwrap(), "it is cancelled already");
+    assert!(!limiter.settle(&reserved, 5).await.unwrap(), "a cancelled request stays so");
+    assert!(limiter.settle(&other, 5).await.unwrap());
+    assert!(limiter.cancel(&other).await.unwrap());
+    assert_eq!(left(&limiter).await, 10, "all five are free");
+
+    let handler = async |request: Request<String>| {
+        let decision = request.extensions().get::<Decision>().cloned().unwrap();
+        limiter.settle(decision.admitted().unwrap(), 3).await.map(|was_there| {
+            assert!(was_there);
+            Response::new(String::new())
+        })
+    };
+    let layer = by_user(Quota::per_minute(10), store).cost(|_| 8);
+    layer.layer(service_fn(handler)).oneshot(from_user("alice")).await.unwrap();
+    assert_eq!(left(&limiter).await, 7, "the handler has settled it");
+}
+
+/// A later request lies between the admission and the settlement.
+async fn settling_counts_from_the_admission(store: impl Store) {
+    let limiter = Limiter::new(Quota::new(5, Duration::from_millis(900)), store);
+    let early = reserve(&limiter, 2).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let late = reserve(&limiter, 1).await;
+    assert!(limiter.settle(&early, 4).await.unwrap());
+    let Decision::Denied(denied) = limiter.check("alice").await.unwrap() else {
+        panic!("the places are taken");
+    };
+    tokio::time::sleep(denied.retry_after()).await;
+    assert_eq!(left(&limiter).await, 4, "only the later request is left");
+    assert!(!limiter.settle(&early, 3).await.unwrap(), "it has left the window");
+    assert!(limiter.settle(&late, 3).await.unwrap());
+    assert_eq!(left(&limiter).await, 2);
 }
 
 async fn settling_sets_every_log_or_those_of_a_policy(store: impl Store + Clone) {
-    let policy = |name: &str| PolicyHandle::new(Policy::new(name).quota(Quota::per_minute(20)));
-    let policies = [policy("tokens"), policy("calls"), policy("free")];
+    let policies = ["tokens", "calls", "free"].map(|name| policy(name, 20));
     let limiters = policies.each_ref().map(|policy| Limiter::new(policy, store.clone()));
     let [tokens, calls, free] = &policies;
     let left = async || {

@@ -5,8 +5,6 @@ mod contract;
 mod costs;
 mod counting;
 mod fleet;
-mod plans;
 mod reload;
-mod settle;
 mod waits;
 mod wrong_designs;

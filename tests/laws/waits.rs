@@ -1,42 +1,36 @@
-//! Callers that wait are admitted as soon as there is room, in the order of their arrival.
+//! Callers that wait are admitted as soon as there is room, in the order of their arrival. A wait may end
+//! without an admission, and many that wait cost the store no more than one.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use test_support::admit;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, advance, sleep};
-use tower_sliding_window::store::Store;
+use test_support::{StubStore, admit};
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep};
+use tower_sliding_window::store::{
+    Check, LogId, LogOutcome, Outcome, QuotaState, Store, StoreFuture,
+};
 use tower_sliding_window::{
-    Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError, WaitError,
+    Admitted, Explanation, Key, Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError,
+    WaitError,
 };
 
 const WINDOW: Duration = Duration::from_millis(300);
+const TEN: Duration = Duration::from_secs(10);
 const HOUR: Duration = Duration::from_secs(3600);
 const A_SECOND: Duration = Duration::from_secs(1);
+const A_MOMENT: Duration = Duration::from_millis(1);
 /// More than a busy machine needs for what should take no time.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 test_support::on_every_store!(
-    room_ends_the_wait,
     waiters_are_admitted_in_order,
     too_long_a_wait_is_denied_at_once,
-    ban_is_denied_at_once,
-    impossible_cost_is_an_error_at_once,
-    raised_limit_ends_the_wait,
     cancellation_ends_the_wait,
     dropped_waiter_leaves_no_trace,
-    keys_wait_apart,
 );
-
-async fn room_ends_the_wait(store: impl Store) {
-    let limiter = Limiter::new(Quota::new(1, WINDOW), store);
-    let first = limiter.until_admitted("bob").await.unwrap().timestamp().unwrap();
-    let second = limiter.until_admitted("bob").await.unwrap().timestamp().unwrap();
-    assert!(second - first >= WINDOW, "{:?}", second - first);
-    let third = limiter.until_admitted_within("bob", HOUR).await.unwrap().timestamp().unwrap();
-    assert!(third - second >= WINDOW, "{:?}", third - second);
-}
 
 async fn waiters_are_admitted_in_order(store: impl Store) {
     let limiter = Limiter::new(Quota::new(2, WINDOW), store);
@@ -70,49 +64,6 @@ async fn too_long_a_wait_is_denied_at_once(store: impl Store) {
     assert!(began.elapsed() < AT_ONCE);
 }
 
-async fn ban_is_denied_at_once(store: impl Store) {
-    let penalty = "1/10m:1h".parse().unwrap();
-    let policy = Policy::new("user").quota(Quota::new(1, WINDOW)).penalty(penalty);
-    let limiter = Limiter::new(policy, store);
-    assert!(admit(&limiter, "bob").await);
-    let began = Instant::now();
-    for _ in 0..2 {
-        // The denial of the first check is the strike that bans the key.
-        let error = limiter.until_admitted("bob").await.unwrap_err();
-        assert!(error.denied().unwrap().usage().banned_for().unwrap() > HOUR - AT_ONCE, "{error}");
-    }
-    assert!(began.elapsed() < AT_ONCE);
-}
-
-async fn impossible_cost_is_an_error_at_once(store: impl Store) {
-    let limiter = Limiter::new(Quota::new(2, HOUR), store);
-    assert!(limiter.until_admitted_cost("bob", 2).await.is_ok());
-    let waiting = limiter.clone();
-    let waiter = tokio::spawn(async move { waiting.until_admitted_cost("bob", 2).await });
-    for _ in 0..2 {
-        let error = limiter.until_admitted_cost("bob", 3).await.unwrap_err();
-        let is_impossible =
-            matches!(error, WaitError::Store(StoreError::CostAboveLimit { cost: 3, limit: 2 }));
-        assert!(is_impossible && error.retry_after().is_none(), "{error}");
-        sleep(Duration::from_millis(20)).await;
-    }
-    assert!(!waiter.is_finished());
-    waiter.abort();
-}
-
-async fn raised_limit_ends_the_wait(store: impl Store) {
-    let policy = PolicyHandle::new(Quota::new(1, HOUR));
-    let limiter = Limiter::new(&policy, store);
-    assert!(admit(&limiter, "bob").await);
-    let (raised, start) = (policy.clone(), Instant::now());
-    tokio::spawn(async move {
-        sleep(Duration::from_millis(50)).await;
-        raised.set(Quota::new(2, HOUR)).unwrap();
-    });
-    assert!(limiter.until_admitted("bob").await.is_ok());
-    assert!(start.elapsed() < A_SECOND + AT_ONCE, "{:?}", start.elapsed());
-}
-
 async fn cancellation_ends_the_wait(store: impl Store) {
     let limiter = Limiter::new(Quota::new(1, HOUR), store);
     let admitted = limiter.until_admitted("bob").await.unwrap();
@@ -139,33 +90,70 @@ async fn dropped_waiter_leaves_no_trace(store: impl Store) {
     assert_eq!(limiter.peek("bob").await.unwrap().remaining(), 1, "only the third took a place");
 }
 
-async fn keys_wait_apart(store: impl Store) {
-    let limiter = Limiter::new(Quota::new(1, HOUR), store);
-    assert!(admit(&limiter, "bob").await);
-    let waiting = limiter.clone();
-    let waiter = tokio::spawn(async move { waiting.until_admitted("bob").await });
-    sleep(Duration::from_millis(20)).await;
-    for number in 0..20 {
-        assert!(limiter.until_admitted(format!("ann-{number}")).await.is_ok());
-    }
-    assert!(!waiter.is_finished());
-    waiter.abort();
+/// A memory store that counts the checks, and may hold its replies back until it is notified.
+#[derive(Clone, Default)]
+struct Counting {
+    store: MemoryStore,
+    checks: Arc<AtomicUsize>,
+    hold: Option<Arc<Notify>>,
 }
 
-#[tokio::test(start_paused = true)]
-async fn waiter_is_admitted_at_the_very_instant() {
-    let limiter = Limiter::new(Quota::per_minute(1), MemoryStore::new());
-    let start = Instant::now();
-    for minute in 0..3 {
-        assert!(limiter.until_admitted("bob").await.is_ok());
-        assert_eq!(start.elapsed(), minute * Duration::from_secs(60));
+impl Counting {
+    fn checks(&self) -> usize {
+        self.checks.load(Ordering::Relaxed)
     }
-    // Never before it. The timer counts whole milliseconds, and rounds up.
-    advance(Duration::from_micros(1_500)).await;
-    let first = limiter.until_admitted("ann").await.unwrap().timestamp().unwrap();
-    let second = limiter.until_admitted("ann").await.unwrap().timestamp().unwrap();
-    let late = second - first - Duration::from_secs(60);
-    assert!(late <= Duration::from_millis(1), "{late:?}");
+}
+
+impl Store for Counting {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
+        self.checks.fetch_add(1, Ordering::Relaxed);
+        let (this, check) = (self.clone(), check.clone());
+        StoreFuture::later(async move {
+            let outcome = this.store.admit(&check).await;
+            if let Some(hold) = &this.hold {
+                hold.notified().await;
+            }
+            outcome
+        })
+    }
+
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
+        self.store.peek(check)
+    }
+
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
+        self.store.explain(check)
+    }
+
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
+        self.store.settle(check, cost)
+    }
+
+    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
+        self.store.reset(logs)
+    }
+}
+
+type Waiter = JoinHandle<Result<Admitted, WaitError>>;
+
+/// Starts to wait, and returns once the wait has begun.
+async fn waiter(limiter: &Limiter, max_wait: Option<Duration>) -> Waiter {
+    let limiter = limiter.clone();
+    let waiter = tokio::spawn(async move {
+        match max_wait {
+            Some(max_wait) => limiter.until_admitted_within("bob", max_wait).await,
+            None => limiter.until_admitted("bob").await,
+        }
+    });
+    sleep(A_MOMENT).await;
+    waiter
+}
+
+/// Returns a limiter of one request in ten seconds whose log is full.
+async fn full() -> Limiter {
+    let limiter = Limiter::new(Quota::new(1, TEN), MemoryStore::new());
+    assert!(admit(&limiter, "bob").await);
+    limiter
 }
 
 #[tokio::test(start_paused = true)]
@@ -173,13 +161,303 @@ async fn later_caller_does_not_overtake() {
     let policy = PolicyHandle::new(Quota::new(1, HOUR));
     let limiter = Limiter::new(&policy, MemoryStore::new());
     assert!(admit(&limiter, "bob").await);
-    let waiting = limiter.clone();
-    let first = tokio::spawn(async move { waiting.until_admitted("bob").await });
-    sleep(Duration::from_millis(1)).await;
+    let first = waiter(&limiter, None).await;
     policy.set(Quota::new(2, HOUR)).unwrap();
     // There is room, and the first waiter does not know it yet.
     let second = limiter.until_admitted_within("bob", HOUR * 2).await.unwrap();
     let first = first.await.unwrap().unwrap();
     assert_eq!(first.timestamp(), Some(A_SECOND), "it checks again after a second");
     assert_eq!(second.timestamp(), Some(HOUR));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_first_waiter_checks() {
+    let store = Counting::default();
+    let limiter = Limiter::new(Quota::new(1, TEN), store.clone());
+    assert!(admit(&limiter, "bob").await);
+    let mut waiters = Vec::new();
+    for _ in 0..50 {
+        waiters.push(waiter(&limiter, None).await);
+    }
+    assert_eq!(store.checks(), 2, "the admission, and the denial of the first");
+    sleep(Duration::from_millis(5_500) - 50 * A_MOMENT).await;
+    assert_eq!(store.checks(), 7, "once a second, however many wait");
+    assert!(waiters.iter().all(|it| !it.is_finished()));
+    waiters[0].abort();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(store.checks(), 8, "the next one goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bound_counts_those_before() {
+    let limiter = full().await;
+    let start = Instant::now();
+    let first = waiter(&limiter, None).await;
+    let began = Instant::now();
+    let too_long = limiter.until_admitted_within("bob", TEN * 2 - 2 * A_MOMENT).await.unwrap_err();
+    assert_eq!(began.elapsed(), Duration::ZERO, "at once");
+    // The first one takes the next place, and this one could have the place after it.
+    assert_eq!(too_long.retry_after(), Some(TEN * 2 - A_MOMENT), "{too_long}");
+    let second = waiter(&limiter, Some(TEN * 2 - A_MOMENT)).await;
+    first.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), TEN);
+    second.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), TEN * 2, "at the end of its bound");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bound_counts_their_costs() {
+    let limiter = Limiter::new(Quota::new(4, TEN), MemoryStore::new());
+    limiter.until_admitted_cost("bob", 4).await.unwrap();
+    let other = limiter.clone();
+    tokio::spawn(async move { other.until_admitted_cost("bob", 3).await });
+    sleep(A_MOMENT).await;
+    let [fits, too_much] = [1, 2].map(|cost| {
+        let (limiter, max_wait) = (limiter.clone(), TEN + A_MOMENT);
+        async move { limiter.until_admitted_cost_within("bob", cost, max_wait).await }
+    });
+    let (fits, too_much) = tokio::join!(fits, too_much);
+    assert_eq!(fits.unwrap().timestamp(), Some(TEN), "both fit together");
+    assert_eq!(too_much.unwrap_err().retry_after(), Some(TEN * 2 - A_MOMENT));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_behind_a_higher_cost_goes_on_at_once() {
+    let limiter = Limiter::new(Quota::new(4, TEN), MemoryStore::new());
+    assert!(limiter.check_cost("bob", 1).await.unwrap().is_admitted());
+    sleep(Duration::from_secs(5)).await;
+    assert!(limiter.check_cost("bob", 3).await.unwrap().is_admitted());
+    sleep(Duration::from_millis(300)).await;
+    let other = limiter.clone();
+    let costly = tokio::spawn(async move { other.until_admitted_cost("bob", 4).await });
+    sleep(A_MOMENT).await;
+    let cheap = waiter(&limiter, None).await;
+    sleep(Duration::from_millis(4_350)).await;
+    // The first one has checked at 9.3 s, and would check again at 10.3 s.
+    costly.abort();
+    assert_eq!(cheap.await.unwrap().unwrap().timestamp(), Some(TEN), "when there is room for it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_denial_ends_bounded_waits() {
+    let policy = Policy::from(Quota::new(1, TEN)).keep_for(TEN * 2);
+    let policy = PolicyHandle::new(policy);
+    let limiter = Limiter::new(&policy, MemoryStore::new());
+    assert!(admit(&limiter, "bob").await);
+    let start = Instant::now();
+    let _first = waiter(&limiter, None).await;
+    let second = waiter(&limiter, Some(TEN * 3)).await;
+    let third = waiter(&limiter, None).await;
+    policy.set(Quota::new(1, TEN * 2)).unwrap();
+    let error = second.await.unwrap().unwrap_err();
+    assert_eq!(start.elapsed(), Duration::from_secs(1), "at the next check of the first");
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(39)));
+    third.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), TEN * 4, "its place is that of the second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_waiters_is_an_error_at_once() {
+    let limiter = full().await.max_waiters(2);
+    let waiters = [waiter(&limiter, None).await, waiter(&limiter, None).await];
+    let error = limiter.until_admitted("bob").await.unwrap_err();
+    assert!(matches!(error, WaitError::TooManyWaiters { most: 2 }), "{error}");
+    assert!(limiter.until_admitted("ann").await.is_ok(), "there is no need to wait");
+    let error = limiter.until_admitted("ann").await.unwrap_err();
+    assert!(matches!(error, WaitError::TooManyWaiters { .. }), "all keys together: {error}");
+    waiters[1].abort();
+    sleep(A_MOMENT).await;
+    let last = waiter(&limiter, None).await;
+    assert!(!last.is_finished());
+    assert!(full().await.max_waiters(0).until_admitted("bob").await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_error_ends_one_wait() {
+    let checks = AtomicUsize::new(0);
+    let reply = move |_: &Check| {
+        let full = QuotaState::new(0, TEN, TEN);
+        StoreFuture::ready(match checks.fetch_add(1, Ordering::Relaxed) {
+            1 => Err(StoreError::Timeout),
+            2 => Ok(Outcome::new(true, [LogOutcome::new([QuotaState::default()])])),
+            _ => Ok(Outcome::new(false, [LogOutcome::new([full])])),
+        })
+    };
+    let limiter = Limiter::new(Quota::new(1, TEN), StubStore(reply, || ()));
+    let [first, second] = [waiter(&limiter, None).await, waiter(&limiter, None).await];
+    let error = first.await.unwrap().unwrap_err();
+    assert!(matches!(error, WaitError::Store(StoreError::Timeout)), "{error}");
+    let admitted = Instant::now();
+    assert!(second.await.unwrap().is_ok());
+    assert_eq!(admitted.elapsed(), Duration::ZERO, "it checks at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn drop_during_a_check_leaves_no_trace_and_lets_the_next_go_on() {
+    let hold = Arc::new(Notify::new());
+    let store = Counting { hold: Some(hold.clone()), ..Counting::default() };
+    let limiter = Limiter::new(Quota::new(1, TEN), store.clone());
+    let dropped = waiter(&limiter, None).await;
+    let remaining = async || limiter.peek("bob").await.unwrap().remaining();
+    assert_eq!(remaining().await, 0, "its reply is under way");
+    let next = waiter(&limiter, None).await;
+    dropped.abort();
+    sleep(A_MOMENT).await;
+    hold.notify_one();
+    sleep(A_MOMENT).await;
+    let (start, checks) = (Instant::now(), store.checks());
+    for _ in 0..3 {
+        hold.notify_one();
+        sleep(A_SECOND).await;
+    }
+    assert!(next.await.unwrap().is_ok(), "in the place that is free again");
+    assert!(start.elapsed() < TEN && store.checks() - checks <= 1);
+}
+
+/// A sender of four a minute and receivers of one in ten seconds.
+struct Messages {
+    limiter: Limiter,
+    store: Counting,
+    sender: PolicyHandle,
+    receiver: PolicyHandle,
+}
+
+impl Messages {
+    fn new() -> Self {
+        let store = Counting::default();
+        let policy = |name, quota| PolicyHandle::new(Policy::new(name).quota(quota));
+        let sender = policy("sender", Quota::new(4, TEN * 6));
+        let receiver = policy("receiver", Quota::new(1, TEN));
+        let limiter = Limiter::new(&sender, store.clone());
+        Self { limiter, store, sender, receiver }
+    }
+
+    /// Starts to send a message, and returns when that has begun.
+    async fn send(&self, from: &'static str, to: u64, max_wait: Option<Duration>) -> Waiter {
+        let (limiter, sender, receiver) =
+            (self.limiter.clone(), self.sender.clone(), self.receiver.clone());
+        let waiter = tokio::spawn(async move {
+            let logs = || [(&sender, Key::from(from)), (&receiver, Key::from(to))];
+            limiter.until_admitted_all(logs, max_wait).await
+        });
+        sleep(A_MOMENT).await;
+        waiter
+    }
+
+    /// Sends as many messages as the sender may, to receivers from 100 on.
+    async fn fill(&self, from: &'static str) {
+        for to in 100..104 {
+            assert!(self.send(from, to, None).await.await.unwrap().is_ok());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_for_one_of_their_logs_are_in_order() {
+    let messages = Messages::new();
+    assert!(messages.send("a", 1, None).await.await.unwrap().is_ok());
+    let [first, second] = [messages.send("b", 1, None).await, messages.send("a", 1, None).await];
+    let start = Instant::now();
+    let passes = messages.send("b", 2, None).await;
+    assert!(passes.await.unwrap().is_ok(), "nothing holds it up");
+    assert!(start.elapsed() < A_MOMENT * 2);
+    let first = first.await.unwrap().unwrap().timestamp().unwrap();
+    let second = second.await.unwrap().unwrap().timestamp().unwrap();
+    assert_eq!((first, second), (TEN, TEN * 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_goes_to_the_log_that_denies_it_next() {
+    let messages = Messages::new();
+    messages.fill("a").await;
+    let waits_for_sender = messages.send("a", 1, None).await;
+    // Its receiver is full when the sender is free again, and one that came later waits for it.
+    sleep(TEN * 6 - Duration::from_secs(3)).await;
+    assert!(messages.send("b", 1, None).await.await.unwrap().is_ok());
+    let later = messages.send("c", 1, None).await;
+    let first = waits_for_sender.await.unwrap().unwrap().timestamp().unwrap();
+    let later = later.await.unwrap().unwrap().timestamp().unwrap();
+    assert!(first > TEN * 6, "{first:?}");
+    assert_eq!(later, first + TEN, "it keeps its place in the order of arrival");
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_behind_others_names_the_log_that_they_wait_for() {
+    let messages = Messages::new();
+    assert!(messages.send("a", 1, None).await.await.unwrap().is_ok());
+    let _waits = messages.send("b", 1, None).await;
+    let checks = messages.store.checks();
+    let error = messages.send("c", 1, Some(TEN)).await.await.unwrap().unwrap_err();
+    assert_eq!(messages.store.checks(), checks, "it only looks at its logs");
+    let denied = error.denied().unwrap();
+    assert_eq!(denied.violated().collect::<Vec<_>>(), ["receiver"]);
+    let policies = denied.usage().quotas().map(|(policy, ..)| policy.name().to_owned());
+    assert_eq!(policies.collect::<Vec<_>>(), ["sender", "receiver"]);
+    let remaining = denied.usage().quotas().map(|(_, _, state)| state.remaining());
+    assert_eq!(remaining.collect::<Vec<_>>(), [4, 0], "of its own sender, not of another");
+    assert!(denied.retry_after() > TEN && denied.retry_after() < TEN * 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_without_a_log_is_an_admission() {
+    let limiter = full().await;
+    let none: [(Quota, &str); 0] = [];
+    assert!(limiter.until_admitted_all(|| none, None).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn caller_that_may_not_wait_ends_no_wait_of_another() {
+    let checks = AtomicUsize::new(0);
+    let reply = move |_: &Check| {
+        let full =
+            |wait| Ok(Outcome::new(false, [LogOutcome::new([QuotaState::new(0, wait, wait)])]));
+        match checks.fetch_add(1, Ordering::Relaxed) {
+            // The reply to the first caller comes late.
+            0 => StoreFuture::later(async move {
+                sleep(Duration::from_millis(100)).await;
+                full(TEN)
+            }),
+            1 => StoreFuture::ready(full(TEN)),
+            _ => StoreFuture::ready(Ok(Outcome::new(
+                true,
+                [LogOutcome::new([QuotaState::default()])],
+            ))),
+        }
+    };
+    let limiter = Limiter::new(Quota::new(1, TEN), StubStore(reply, || ())).max_waiters(1);
+    let early = waiter(&limiter, None).await;
+    let late = waiter(&limiter, Some(TEN + TEN / 2)).await;
+    let early = early.await.unwrap().unwrap_err();
+    assert!(matches!(early, WaitError::TooManyWaiters { .. }), "{early}");
+    let late = late.await.unwrap();
+    assert!(late.is_ok(), "nobody is before it, and there is room in time: {}", late.unwrap_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bound_holds_behind_a_check_without_a_reply() {
+    let hold = Arc::new(Notify::new());
+    let store = Counting { hold: Some(hold.clone()), ..Counting::default() };
+    let limiter = Limiter::new(Quota::new(1, TEN), store.clone());
+    hold.notify_one();
+    assert!(admit(&limiter, "bob").await);
+    hold.notify_one();
+    let _first = waiter(&limiter, None).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(store.checks(), 3, "the second check of the first is under way");
+    let second = waiter(&limiter, Some(TEN * 2)).await;
+    sleep(TEN * 2).await;
+    assert!(second.is_finished(), "its bound was 20 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_waits_for_a_log_in_which_it_takes_no_place() {
+    let messages = Messages::new();
+    assert!(messages.send("a", 1, None).await.await.unwrap().is_ok());
+    let _waits = messages.send("b", 1, None).await;
+    let logs =
+        || [(&messages.sender, Key::from("c"), 1), (&messages.receiver, Key::from(1_u64), 0)];
+    assert!(messages.limiter.check_all(logs()).await.unwrap().is_admitted(), "there is room");
+    let start = Instant::now();
+    messages.limiter.until_admitted_all(logs, None).await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO, "it takes no place of the receiver");
 }

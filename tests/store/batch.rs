@@ -1,19 +1,18 @@
 //! Checks of concurrent callers, which go to Redis in one script call.
 
-mod runtimes;
-
-use std::future::poll_fn;
 use std::ops::Range;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually, patient};
+use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
-use tower_sliding_window::store::{Check, LogId, Outcome, Store, StoreFuture};
+use tokio::time::timeout;
+use tower_sliding_window::store::{Check, LogId, Outcome, Store};
 use tower_sliding_window::{FailurePolicy, Policy, Quota, RedisStore, StoreError};
+
+const A_SECOND: Duration = Duration::from_secs(1);
 
 /// Returns the check of one request, which an outage answers with an error.
 fn check(key: impl Into<String>) -> Check {
@@ -23,8 +22,11 @@ fn check(key: impl Into<String>) -> Check {
     check
 }
 
-fn spawn(outcome: StoreFuture<Outcome>) -> JoinHandle<Result<Outcome, StoreError>> {
-    tokio::spawn(outcome)
+type Sent = JoinHandle<Result<(Check, Outcome), StoreError>>;
+
+fn send(store: &RedisStore, check: Check) -> Sent {
+    let outcome = store.admit(&check);
+    tokio::spawn(async move { Ok((check, outcome.await?)) })
 }
 
 /// Waits until Redis, which is paused, has a call.
@@ -33,32 +35,25 @@ async fn call_is_held_back(redis: &Redis) {
     eventually("a call is held back", async || clients().await.contains("blocked_clients:1")).await;
 }
 
-/// Sends checks of these keys while a call is under way, so that they go together.
-async fn together(
-    redis: &Redis,
-    store: &RedisStore,
-    keys: impl Iterator<Item = String>,
-) -> Vec<JoinHandle<Result<Outcome, StoreError>>> {
+/// Sends checks while two calls are under way, so that they go together.
+async fn together(redis: &Redis, store: &RedisStore, checks: Vec<Check>) -> Vec<Sent> {
     redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
-    let mut checks = vec![spawn(store.admit(&check("alone"))), spawn(store.admit(&check("first")))];
+    let held = ["alone", "first"].map(|key| send(store, check(key)));
     call_is_held_back(redis).await;
-    checks.extend(keys.map(|key| spawn(store.admit(&check(key)))));
+    let sent = checks.into_iter().map(|check| send(store, check)).collect();
     tokio::task::yield_now().await;
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
-    checks
+    for outcome in held {
+        assert!(outcome.await.unwrap().unwrap().1.admitted);
+    }
+    sent
 }
 
-#[tokio::test]
-async fn concurrent_checks_share_a_call() {
-    let redis = Redis::start().await;
-    let store = patient().connect(redis.url()).await.unwrap();
+/// Returns how many calls of scripts an action takes.
+async fn evalsha_count(redis: &Redis, action: impl Future<Output = ()>) -> usize {
     let before = redis.call_count("evalsha").await;
-    let keys = (0..64).map(|number| format!("user-{number}"));
-    for outcome in together(&redis, &store, keys).await {
-        assert!(outcome.await.unwrap().unwrap().admitted);
-    }
-    let calls = redis.call_count("evalsha").await - before;
-    assert!((3..=5).contains(&calls), "{calls} calls for 66 checks");
+    action.await;
+    (redis.call_count("evalsha").await - before) as usize
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -68,10 +63,9 @@ async fn busy_process_sends_no_check_alone() {
     let round = async |users: Range<u32>| {
         let store = store.clone();
         let checks = async move {
-            let checks: Vec<_> =
-                users.map(|user| spawn(store.admit(&check(format!("user-{user}"))))).collect();
-            for outcome in checks {
-                assert!(outcome.await.unwrap().unwrap().admitted);
+            let check = |user| send(&store, check(format!("user-{user}")));
+            for outcome in users.map(check).collect::<Vec<_>>() {
+                assert!(outcome.await.unwrap().unwrap().1.admitted);
             }
         };
         // On the only worker, so that all checks are ready before the first one runs.
@@ -84,22 +78,6 @@ async fn busy_process_sends_no_check_alone() {
 }
 
 #[tokio::test]
-async fn one_log_in_a_call_keeps_its_limit() {
-    let redis = Redis::start().await;
-    let store = patient().deny_cache(false).connect(redis.url()).await.unwrap();
-    let checks = together(&redis, &store, (0..32).map(|_| "alice".to_owned())).await;
-    let mut admitted = 0;
-    for outcome in checks.into_iter().skip(2) {
-        let outcome = outcome.await.unwrap().unwrap();
-        admitted += u32::from(outcome.admitted);
-        let state = &outcome.logs()[0].quotas()[0];
-        assert_eq!(outcome.admitted, state.wait().is_zero());
-    }
-    assert_eq!(admitted, 5);
-    redis.has_entries("tsw:{=alice}:user:60s", 5).await;
-}
-
-#[tokio::test]
 async fn checks_of_all_kinds_share_a_call() {
     let redis = Redis::start().await;
     let store = patient().connect(redis.url()).await.unwrap();
@@ -108,36 +86,45 @@ async fn checks_of_all_kinds_share_a_call() {
         let policy = Arc::new(Policy::new("user").quota(quota));
         let mut check = Check::new([LogId::new(policy, format!("user-{number}"))]);
         check.wants_reset = number.is_multiple_of(4);
-        (quota, check)
+        check
     };
-    let before = redis.call_count("evalsha").await;
-    redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
-    let mut held = vec![spawn(store.admit(&check("alone"))), spawn(store.admit(&check("first")))];
-    tokio::task::yield_now().await;
     let checks: Vec<_> = (0..24).map(of_kind).collect();
-    let send = |(_, check): &(Quota, Check)| spawn(store.admit(check));
-    let outcomes: Vec<_> = checks.iter().map(send).collect();
-    tokio::task::yield_now().await;
-    redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
-    for outcome in held.drain(..) {
-        assert!(outcome.await.unwrap().unwrap().admitted);
-    }
-    for ((quota, check), outcome) in checks.iter().zip(outcomes) {
-        let outcome = outcome.await.unwrap().unwrap();
-        let state = outcome.logs()[0].quotas()[0];
-        assert!(outcome.admitted);
-        assert_eq!(state.remaining(), quota.limit() - 1);
-        assert!(outcome.timestamp.is_some());
-        assert_eq!(state.reset() == quota.window(), check.wants_reset);
-    }
-    assert!(redis.call_count("evalsha").await - before <= 4);
+    let outcomes = async {
+        for outcome in together(&redis, &store, checks).await {
+            let (check, outcome) = outcome.await.unwrap().unwrap();
+            let quota = check.logs()[0].policy.quotas()[0];
+            let state = outcome.logs()[0].quotas()[0];
+            assert!(outcome.admitted && outcome.timestamp.is_some());
+            assert_eq!(state.remaining(), quota.limit() - 1);
+            assert_eq!(state.reset() == quota.window(), check.wants_reset);
+        }
+    };
+    assert!(evalsha_count(&redis, outcomes).await <= 4);
 }
 
-/// Returns how many calls of scripts an action takes.
-async fn evalsha_count(redis: &Redis, action: impl Future<Output = ()>) -> usize {
-    let before = redis.call_count("evalsha").await;
-    action.await;
-    (redis.call_count("evalsha").await - before) as usize
+#[tokio::test]
+async fn checks_in_a_call_are_independent() {
+    let redis = Redis::start().await;
+    let store = patient().deny_cache(false).connect(redis.url()).await.unwrap();
+    redis.run::<()>(&["SET", "tsw:{=user-7}:user:60s", "no log"]).await;
+    let users = (0..10).map(|number| check(format!("user-{number}")));
+    let checks = (0..20).map(|_| check("alice")).chain(users).collect();
+    let mut of_alice = 0;
+    for (number, outcome) in together(&redis, &store, checks).await.into_iter().enumerate() {
+        match outcome.await.unwrap() {
+            Ok((_, outcome)) if number < 20 => {
+                of_alice += u32::from(outcome.admitted);
+                assert_eq!(outcome.admitted, outcome.logs()[0].quotas()[0].wait().is_zero());
+            }
+            Ok((_, outcome)) => assert!(outcome.admitted && number != 27),
+            Err(StoreError::Refused { code, .. }) => {
+                assert_eq!((number, &*code), (27, "WRONGTYPE"));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(of_alice, 5, "the limit");
+    redis.has_entries("tsw:{=alice}:user:60s", 5).await;
 }
 
 #[tokio::test]
@@ -177,39 +164,22 @@ async fn concurrent_cancellations_share_a_call() {
 }
 
 #[tokio::test]
-async fn error_of_one_log_spares_the_others() {
-    let redis = Redis::start().await;
-    let store = patient().connect(redis.url()).await.unwrap();
-    redis.run::<()>(&["SET", "tsw:{=user-7}:user:60s", "no log"]).await;
-    let keys = (0..20).map(|number| format!("user-{number}"));
-    let checks = together(&redis, &store, keys).await;
-    for (number, outcome) in checks.into_iter().skip(2).enumerate() {
-        match outcome.await.unwrap() {
-            Ok(outcome) => assert!(outcome.admitted && number != 7),
-            Err(StoreError::Refused { code, .. }) => assert_eq!((number, &*code), (7, "WRONGTYPE")),
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-#[tokio::test]
 async fn check_that_is_dropped_is_not_sent() {
     let redis = Redis::start().await;
     let store = patient().connect(redis.url()).await.unwrap();
-    let keys = (0..10).map(|number| format!("user-{number}"));
     redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
-    let held = [spawn(store.admit(&check("alone"))), spawn(store.admit(&check("first")))];
+    let held = ["alone", "first"].map(|key| send(&store, check(key)));
     tokio::task::yield_now().await;
-    let dropped: Vec<_> = keys.map(|key| spawn(store.admit(&check(key)))).collect();
+    let dropped = [(); 10].map(|()| send(&store, check("dropped")));
     tokio::task::yield_now().await;
     dropped.iter().for_each(JoinHandle::abort);
-    let last = spawn(store.admit(&check("last")));
+    let last = send(&store, check("last"));
     tokio::task::yield_now().await;
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
     for outcome in held.into_iter().chain([last]) {
-        assert!(outcome.await.unwrap().unwrap().admitted);
+        assert!(outcome.await.unwrap().unwrap().1.admitted);
     }
-    assert_eq!(redis.run::<usize>(&["DBSIZE"]).await, 4, "with the mark");
+    assert_eq!(redis.keys().await.len(), 3);
 }
 
 #[tokio::test]
@@ -218,13 +188,13 @@ async fn lost_reply_is_repeated_one_by_one() {
     let proxy = Proxy::to(redis.port()).await;
     let store = patient().connect(proxy.url()).await.unwrap();
     proxy.set(Fault::Stall);
-    let keys = (0..20).map(|number| format!("user-{number}"));
-    let checks: Vec<_> = keys.map(|key| spawn(store.admit(&check(key)))).collect();
+    let checks = (0..20).map(|number| send(&store, check(format!("user-{number}"))));
+    let checks: Vec<_> = checks.collect();
     tokio::time::sleep(Duration::from_millis(50)).await;
     proxy.drop_replies(1);
     proxy.set(Fault::None);
     for outcome in checks {
-        assert!(outcome.await.unwrap().unwrap().admitted);
+        assert!(outcome.await.unwrap().unwrap().1.admitted);
     }
     assert!(proxy.dropped() > 0);
     for number in 0..20 {
@@ -232,17 +202,60 @@ async fn lost_reply_is_repeated_one_by_one() {
     }
 }
 
-#[tokio::test]
-async fn unpolled_lone_check_delays_no_other() {
-    let redis = Redis::start().await;
-    let store = patient().connect(redis.url()).await.unwrap();
-    let mut lone = store.admit(&check("lone"));
-    assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut lone).poll(cx).is_pending())).await);
-    let started = Instant::now();
-    for number in 0..3 {
-        let outcome = spawn(store.admit(&check(format!("user-{number}")))).await.unwrap();
-        assert!(outcome.unwrap().admitted);
-    }
-    assert!(started.elapsed() < Duration::from_secs(10), "before the time limit of the lone check");
-    assert!(lone.await.unwrap().admitted);
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// Sends checks one after the other. Only the first may have to wait for its time limit.
+fn checks_go_on(servers: &Runtime, store: &RedisStore) {
+    let checks = async {
+        for number in 0..20 {
+            let outcome = send(store, check(format!("new-{number}"))).await.unwrap();
+            assert!(outcome.unwrap().1.admitted);
+        }
+    };
+    let done = servers.block_on(async { timeout(8 * A_SECOND, checks).await });
+    done.expect("no check waits for the task that is lost");
+}
+
+#[test]
+fn batch_outlives_its_runtime() {
+    let (servers, first) = (runtime(), runtime());
+    let redis = servers.block_on(Redis::start());
+    let store = servers.block_on(patient().connect(redis.url())).unwrap();
+    servers.block_on(redis.run::<()>(&["CLIENT", "PAUSE", "60000", "WRITE"]));
+    let send_on = |runtime: &Runtime, key: &str| {
+        let _entered = runtime.enter();
+        send(&store, check(key))
+    };
+    let _alone = send_on(&servers, "alone");
+    servers.block_on(call_is_held_back(&redis));
+    let _taken = send_on(&first, "taken");
+    std::thread::sleep(A_SECOND / 10);
+    let queued = send_on(&servers, "queued");
+    std::thread::sleep(A_SECOND / 10);
+    first.shutdown_background();
+    servers.block_on(redis.run::<()>(&["CLIENT", "UNPAUSE"]));
+    // No other request comes that would start another task.
+    let outcome = servers.block_on(async { timeout(8 * A_SECOND, queued).await });
+    assert!(outcome.expect("the task is gone").unwrap().unwrap().1.admitted);
+    checks_go_on(&servers, &store);
+}
+
+#[test]
+fn unpolled_batch_delays_no_other() {
+    let servers = runtime();
+    let redis = servers.block_on(Redis::start());
+    let store = RedisStore::builder().response_timeout(A_SECOND).connect(redis.url());
+    let store = servers.block_on(store).unwrap();
+    let unpolled = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    unpolled.block_on(async {
+        redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
+        let _held = ["1", "2", "3"].map(|key| send(&store, check(key)));
+        tokio::time::sleep(A_SECOND / 10).await;
+        redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
+    });
+    // Nothing polls that runtime any more, and its task has taken requests.
+    checks_go_on(&servers, &store);
+    drop(unpolled);
 }

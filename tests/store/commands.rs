@@ -19,20 +19,26 @@ async fn get(commands: &RedisCommands, key: &str) -> Result<Option<u32>, StoreEr
 
 #[tokio::test]
 async fn commands_pipelines_and_scripts_reply() {
-    let redis = Redis::start().await;
-    let commands = commands(RedisServers::one(redis.url()).unwrap()).await;
-    assert_eq!(get(&commands, "a").await.unwrap(), None);
-    let mut both = redis::pipe();
-    both.set("a", 7).ignore().get("a").exists("a");
-    let reply: (u32, bool) = commands.pipeline(&both).await.unwrap();
-    assert_eq!(reply, (7, true));
-
+    let (redis, cluster) = (Redis::start().await, Cluster::start().await);
     let add = RedisScript::new("return redis.call('INCRBY', KEYS[1], ARGV[1]) + ARGV[2]");
-    for expected in [10, 12] {
-        let reply: u32 = commands.script(&add, &["a"], &[2, 1]).await.unwrap();
-        assert_eq!(reply, expected);
-        redis.run::<()>(&["SCRIPT", "FLUSH"]).await;
+    for servers in [RedisServers::one(redis.url()).unwrap(), cluster.servers()] {
+        let commands = commands(servers).await;
+        // On a Cluster the first key routes: these are on all nodes.
+        for number in 0..10 {
+            let key = format!("{{tag-{number}}}:count");
+            assert_eq!(get(&commands, &key).await.unwrap(), None);
+            let mut both = redis::pipe();
+            both.set(&key, 7).ignore().get(&key).exists(&key);
+            let reply: (u32, bool) = commands.pipeline(&both).await.unwrap();
+            assert_eq!(reply, (7, true));
+            for expected in [10, 12] {
+                let reply: u32 = commands.script(&add, &[&key], &[2, 1]).await.unwrap();
+                assert_eq!(reply, expected);
+                redis.run::<()>(&["SCRIPT", "FLUSH"]).await;
+            }
+        }
     }
+    let commands = commands(RedisServers::one(redis.url()).unwrap()).await;
     let none = RedisScript::new("return #KEYS + #ARGV");
     let (keys, arguments): ([&str; 0], [&str; 0]) = ([], []);
     assert_eq!(commands.script::<u32>(&none, &keys, &arguments).await.unwrap(), 0);
@@ -88,22 +94,5 @@ async fn no_command_waits_for_a_dead_redis() {
     while get(&commands, "a").await.is_err() {
         assert!(back.elapsed() < Duration::from_secs(10), "the store does not find it again");
         tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-#[tokio::test]
-async fn on_a_cluster_the_first_key_routes() {
-    let cluster = Cluster::start().await;
-    let servers = RedisServers::cluster(cluster.nodes.iter().map(Redis::url)).unwrap();
-    let commands = commands(servers).await;
-    let add = RedisScript::new("return redis.call('INCRBY', KEYS[1], ARGV[1])");
-    for number in 0..20 {
-        let key = format!("{{tag-{number}}}:count");
-        assert_eq!(commands.script::<u32>(&add, &[&key], &[number]).await.unwrap(), number);
-        let mut both = redis::pipe();
-        both.incr(&key, 1).ignore().get(&key);
-        let reply: (u32,) = commands.pipeline(&both).await.unwrap();
-        assert_eq!(reply, (number + 1,));
-        assert_eq!(get(&commands, &key).await.unwrap(), Some(number + 1));
     }
 }

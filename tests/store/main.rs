@@ -3,8 +3,6 @@
 mod acl;
 mod batch;
 mod commands;
-mod connect;
-mod counting;
 mod deny_cache;
 mod explain;
 mod memory;
@@ -12,4 +10,3 @@ mod metrics;
 mod redis;
 mod sentinel_tls;
 mod shared_log;
-mod waiters;

@@ -90,15 +90,14 @@ async fn denial_that_ends_a_wait_counts_once() {
     let ten = Duration::from_secs(10);
     let mail = |window| Policy::new("mail").quota(Quota::new(1, window)).keep_for(ten * 2);
     let policy = tower_sliding_window::PolicyHandle::new(mail(ten));
-    let store = crate::counting::Counting::default();
-    let limiter = Limiter::new(&policy, store.clone());
+    let limiter = Limiter::new(&policy, MemoryStore::new());
     limiter.until_admitted("alice").await.unwrap();
     let wait = limiter.until_admitted_within("alice", ten);
     let longer = async { policy.set(mail(ten * 2)).unwrap() };
     let (denied, _) = tokio::join!(wait, longer);
     assert!(matches!(denied, Err(WaitError::Denied(_))));
     let denials = recorded.count("sliding_window_decisions_total{policy=mail,outcome=denied}");
-    assert_eq!((store.checks(), denials), (3, 2), "one was admitted, and two were denied");
+    assert_eq!(denials, 2, "its two checks were denied, and the end of the wait is no third");
 }
 
 /// The gauges are sums over the process, in which other tests hold a few logs too.
@@ -111,18 +110,18 @@ async fn gauges_show_logs_and_bytes() {
     };
     let store = MemoryStore::new();
     let limiter = Limiter::new(Quota::per_minute(5), store.clone());
-    for user in 0..100_000_u32 {
+    for user in 0..30_000_u32 {
         let _ = limiter.check(user).await.unwrap();
     }
-    about(LOGS, 100_000.0, 5_000.0);
-    let bytes = recorded.gauge(BYTES) / 100_000.0;
+    about(LOGS, 30_000.0, 5_000.0);
+    let bytes = recorded.gauge(BYTES) / 30_000.0;
     assert!((70.0..170.0).contains(&bytes), "{bytes} a log");
 
     advance(Duration::from_secs(60)).await;
-    for user in 0..40_000_u32 {
+    for user in 0..12_000_u32 {
         let _ = limiter.check(user + 1_000_000).await.unwrap();
     }
-    assert!(store.len() < 70_000, "each of them drops two expired ones: {}", store.len());
+    assert!(store.len() < 21_000, "each of them drops two expired ones: {}", store.len());
     about(LOGS, store.len() as f64, 5_000.0);
     drop((limiter, store));
     about(LOGS, 0.0, 5_000.0);

@@ -36,8 +36,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 //   is written after the part of the log with which it goes.
 // - Another process resets the log or lifts a ban during an outage. Redis leaves out what is older than
 //   the reset, and a ban that was seen before it was lifted, and says so. A request counts if it is not
-//   clear which was first. Tests: `reset_elsewhere_in_outage_stays_reset`,
-//   `ban_lifted_elsewhere_stays_lifted` and `admitted_after_a_reset_elsewhere_counts`.
+//   clear which was first. Tests: `reset_elsewhere_in_outage_stays_reset` and
+//   `ban_lifted_elsewhere_stays_lifted`.
 // - A reply from before a loss is read when its log is written already. The admission goes into the journal
 //   by itself. Test: `late_reply_from_before_a_loss_is_written_back`.
 // - Several checks of a log find the same loss. Whoever finds that it was seen finds the log in the journal.

@@ -62,7 +62,7 @@ fn last_place_is_taken_once() {
     let server = runtime.block_on(Redis::start());
     let store = runtime.block_on(store(server.url()));
     let together = Barrier::new(THREADS);
-    for round in 0..1_500 {
+    for round in 0..300 {
         for _ in 1..LIMIT {
             assert!(runtime.block_on(store.admit_one(&check(round))));
         }
@@ -94,7 +94,7 @@ fn cancelled_request_stays_cancelled() {
     let runtime = runtime();
     let server = runtime.block_on(Redis::start());
     let store = runtime.block_on(store(server.url()));
-    for round in 0..500 {
+    for round in 0..200 {
         let key = round.to_string();
         let cancelled = check(&key);
         runtime.block_on(async { assert!(store.decide_as_in_an_outage(&cancelled)) });
@@ -236,38 +236,6 @@ async fn late_denial_brings_no_lifted_ban_back() {
     assert!(!late.await.unwrap().unwrap().admitted);
     assert!(lifted.await.unwrap().unwrap());
     assert!(store.0.local.ban_snapshot(&log).is_none());
-}
-
-#[tokio::test]
-async fn flushed_data_is_restored_within_a_second() {
-    let server = Redis::start().await;
-    let store = store(server.url()).await;
-    for _ in 0..LIMIT {
-        assert!(store.admit_one(&check("alice")).await);
-    }
-    server.run::<()>(&["FLUSHALL"]).await;
-    eventually("the loss is noticed", async || {
-        store.admit_one(&check("bob")).await;
-        store.0.health.losses() > 0
-    })
-    .await;
-    assert!(!store.admit_one(&check("alice")).await);
-    assert_eq!(server.entries(&name("alice")).await, LIMIT as usize);
-}
-
-#[tokio::test]
-async fn broken_connection_is_no_loss() {
-    let server = Redis::start().await;
-    let store = store(server.url()).await;
-    assert!(store.admit_one(&check("alice")).await);
-    let connections = store.0.health.connections();
-    server.run::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]).await;
-    eventually("it is connected again", async || {
-        store.admit_one(&check("bob")).await;
-        store.0.health.connections() > connections
-    })
-    .await;
-    assert_eq!(store.0.health.losses(), 0, "the same process has the same mark");
 }
 
 /// A store with a test clock, and the Redis that it is on.

@@ -56,26 +56,17 @@ impl Fault {
         begin: impl AsyncFnOnce(),
         end: impl AsyncFnOnce(),
     ) -> Responses {
-        self.strikes_under(Load::start(store, FailurePolicy::default()), begin, end).await
-    }
-
-    /// Has a fault end under load that is there already, and checks its bounds.
-    pub async fn has_struck(self, load: Load, end: impl AsyncFnOnce()) -> Responses {
-        self.ends(load, Instant::now(), end).await
-    }
-
-    /// As [`Fault::strikes`], under a load of the test's own.
-    pub async fn strikes_under(
-        self,
-        load: Load,
-        begin: impl AsyncFnOnce(),
-        end: impl AsyncFnOnce(),
-    ) -> Responses {
+        let load = Load::start(store, FailurePolicy::default());
         load.until_the_store_decides().await;
         sleep(WINDOW / 4).await;
         let began = Instant::now();
         begin().await;
         self.ends(load, began, end).await
+    }
+
+    /// Has a fault end under load that is there already, and checks its bounds.
+    pub async fn has_struck(self, load: Load, end: impl AsyncFnOnce()) -> Responses {
+        self.ends(load, Instant::now(), end).await
     }
 
     async fn ends(self, load: Load, began: Instant, end: impl AsyncFnOnce()) -> Responses {

@@ -4,10 +4,7 @@
 //! dropped, and its files go with it.
 
 pub mod acl;
-mod checks;
 mod cluster;
-mod eventually;
-mod every_store;
 pub mod fault;
 pub mod load;
 pub mod policy_file;
@@ -22,17 +19,44 @@ mod sentinel;
 pub mod server_process;
 mod stores;
 pub mod strikes;
-mod stub_store;
 pub mod tls;
 pub mod warnings;
 mod worker;
 
-pub use checks::{admit, retry_after};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tower_sliding_window::{Decision, Limiter};
+
 pub use cluster::Cluster;
-pub use eventually::eventually;
 pub use process::Process;
-pub use redis_server::{Redis, free_port};
+pub use redis_server::Redis;
 pub use sentinel::{MASTER, Sentinel, Sentinels};
-pub use stores::{patient, patient_store};
-pub use stub_store::StubStore;
+pub use stores::{StubStore, patient, patient_store};
 pub use worker::Worker;
+
+/// Checks a key, and returns whether it was admitted.
+pub async fn admit(limiter: &Limiter, key: &str) -> bool {
+    limiter.check(key).await.unwrap().is_admitted()
+}
+
+/// Checks a key that must be denied, and returns how long it has to wait.
+pub async fn retry_after(limiter: &Limiter, key: &str) -> Duration {
+    match limiter.check(key).await.unwrap() {
+        Decision::Denied(denied) => denied.retry_after(),
+        Decision::Admitted(_) => panic!("admitted"),
+    }
+}
+
+/// Waits until a condition holds.
+///
+/// # Panics
+///
+/// If it does not hold within 30 seconds.
+pub async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds().await {
+        assert!(Instant::now() < deadline, "not within 30 s: {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}

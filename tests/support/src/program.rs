@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::fs::DirEntry;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -23,40 +23,29 @@ pub struct Program {
     stdin: Option<ChildStdin>,
     stdout: mpsc::Receiver<String>,
     logs: Option<JoinHandle<()>>,
-    /// Its logs, until it has stopped.
-    unread: Option<ChildStderr>,
     logged: Arc<Mutex<String>>,
 }
 
 impl Program {
-    /// Starts a program whose logs can't be written.
-    pub fn start_unheard(command: &mut Command) -> Self {
-        let mut program = Self::start_unread(command);
-        program.unread = None;
-        program
-    }
-
-    /// Starts a program whose logs are not read before it has stopped.
-    pub fn start_unread(command: &mut Command) -> Self {
-        let (mut program, stderr) = Self::piped(command);
-        program.unread = Some(stderr);
-        program
-    }
-
     /// Starts a program.
     pub fn start(command: &mut Command) -> Self {
-        let (mut program, stderr) = Self::piped(command);
-        let logged = Arc::clone(&program.logged);
-        program.logs = Some(std::thread::spawn(move || {
-            let mut stderr = BufReader::new(stderr);
-            let mut line = Vec::new();
+        let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = Process::start(pipes);
+        let child = &mut process.0;
+        let (sender, stdout) = mpsc::channel();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|it| sender.send(it)));
+        let (stdin, stderr) = (child.stdin.take(), child.stderr.take().unwrap());
+        let logged = Arc::new(Mutex::new(String::new()));
+        let log = Arc::clone(&logged);
+        let logs = std::thread::spawn(move || {
+            let (mut stderr, mut line) = (BufReader::new(stderr), Vec::new());
             while let Ok(1..) = stderr.read_until(b'\n', &mut line) {
-                let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
-                logged.push_str(&String::from_utf8_lossy(&line));
+                log.lock().unwrap().push_str(&String::from_utf8_lossy(&line));
                 line.clear();
             }
-        }));
-        program
+        });
+        Self { process, stdin, stdout, logs: Some(logs), logged }
     }
 
     /// Gives a program all of its input at once, and returns its exit code, its lines and its logs.
@@ -69,19 +58,6 @@ impl Program {
         program.end_input();
         let (status, logs, lines) = program.stopped();
         (status.code(), lines, logs)
-    }
-
-    /// Starts a program, and returns its logs.
-    fn piped(command: &mut Command) -> (Self, ChildStderr) {
-        let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = Process::start(pipes);
-        let child = &mut process.0;
-        let (sender, stdout) = mpsc::channel();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|it| sender.send(it)));
-        let (stdin, stderr) = (child.stdin.take(), child.stderr.take().unwrap());
-        let (logs, unread, logged) = (None, None, Arc::default());
-        (Self { stdin, process, stdout, logs, unread, logged }, stderr)
     }
 
     /// Writes to its standard input.
@@ -102,7 +78,7 @@ impl Program {
 
     /// Returns what it has logged until now, as far as that is read.
     pub fn logs(&self) -> String {
-        self.logged.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.logged.lock().unwrap().clone()
     }
 
     /// Sends `TERM`, `INT` or `HUP`.
@@ -138,11 +114,6 @@ impl Program {
     fn all_logs(&mut self) -> String {
         if let Some(logs) = self.logs.take() {
             logs.join().unwrap();
-        }
-        if let Some(mut unread) = self.unread.take() {
-            let mut logs = Vec::new();
-            unread.read_to_end(&mut logs).unwrap();
-            return String::from_utf8_lossy(&logs).into_owned();
         }
         self.logs()
     }

@@ -56,16 +56,6 @@ impl Redis {
         redis.expect("redis-server starts on a free port")
     }
 
-    /// Starts a server on this port.
-    ///
-    /// # Panics
-    ///
-    /// If another server has the port.
-    pub async fn start_on(port: u16) -> Self {
-        let redis = Self::start_on_one_of([port], Options::default()).await;
-        redis.unwrap_or_else(|| panic!("port {port} is taken"))
-    }
-
     /// Starts a server on the first of these ports that it can have.
     async fn start_on_one_of(
         ports: impl IntoIterator<Item = u16>,
@@ -212,7 +202,7 @@ impl Redis {
 ///
 /// Both lie below the ports that systems choose by themselves for outgoing connections: otherwise
 /// such a connection could take the port of a server while it is down.
-pub fn free_port() -> u16 {
+fn free_port() -> u16 {
     loop {
         let port = fastrand::u16(10_000..20_000);
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
@@ -249,13 +239,6 @@ mod tests {
         assert_eq!(second.run::<Option<String>>(&["GET", "of"]).await, None);
     }
 
-    #[tokio::test]
-    #[should_panic = "is taken"]
-    async fn a_taken_port_that_the_test_names_panics() {
-        let first = Redis::start().await;
-        Redis::start_on(first.port()).await;
-    }
-
     /// The process id tells two servers apart, not the port.
     #[tokio::test]
     #[should_panic = "is taken"]
@@ -263,14 +246,5 @@ mod tests {
         let (first, mut second) = (Redis::start().await, Redis::start().await);
         second.port = first.port();
         second.ready().await;
-    }
-
-    #[tokio::test]
-    async fn a_server_is_gone_with_its_value() {
-        let redis = Redis::start().await;
-        let (port, directory) = (redis.port(), redis.directory.path().to_owned());
-        drop(redis);
-        assert!(!directory.exists());
-        TcpListener::bind(("127.0.0.1", port)).expect("the port is free again");
     }
 }

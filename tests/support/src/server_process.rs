@@ -1,6 +1,6 @@
 //! A server as a user runs it: a process with flags, a port, logs and an exit code.
 
-use std::process::{Command, ExitStatus, Output};
+use std::process::{ExitStatus, Output};
 
 use axum::body::{Body, Bytes};
 use http::request::Builder;
@@ -31,42 +31,16 @@ impl Server {
         Self::start_logging(program, "info", arguments)
     }
 
-    /// Starts a server whose logs are not read before it has stopped.
-    pub fn start_unread(program: &str, arguments: &[&str]) -> Self {
-        Self::listening(program, "debug", arguments, Program::start_unread)
-    }
-
-    /// Starts a server whose logs can't be written.
-    pub fn start_unheard(program: &str, arguments: &[&str]) -> Self {
-        Self::listening(program, "debug", arguments, Program::start_unheard)
-    }
-
     /// Starts a server that logs at this level.
     pub fn start_logging(program: &str, level: &str, arguments: &[&str]) -> Self {
-        Self::listening(program, level, arguments, Program::start)
-    }
-
-    fn listening(
-        program: &str,
-        level: &str,
-        arguments: &[&str],
-        start: impl FnOnce(&mut Command) -> Program,
-    ) -> Self {
-        let mut command = command(program, arguments);
-        command.args(["--listen", "127.0.0.1:0"]).env("RUST_LOG", level);
-        let program = start(&mut command);
-        Self::announced(program, arguments.contains(&"--admin"))
+        Self::start_in(program, &[("RUST_LOG", level)], arguments)
     }
 
     /// Starts a server with these variables in its environment.
     pub fn start_in(program: &str, environment: &[(&str, &str)], arguments: &[&str]) -> Self {
         let mut command = command(program, arguments);
         command.args(["--listen", "127.0.0.1:0"]).envs(environment.iter().copied());
-        Self::announced(Program::start(&mut command), arguments.contains(&"--admin"))
-    }
-
-    /// Reads the lines that say where it listens.
-    fn announced(mut program: Program, has_admin: bool) -> Self {
+        let mut program = Program::start(&mut command);
         let mut line = |start: &str| match program.line() {
             Ok(line) => match line.strip_prefix(start) {
                 Some(url) => url.to_owned(),
@@ -75,7 +49,7 @@ impl Server {
             Err(error) => panic!("the server does not listen ({error}): {}", program.kill()),
         };
         let url = line("listening on ");
-        let admin_url = has_admin.then(|| line("admin on "));
+        let admin_url = arguments.contains(&"--admin").then(|| line("admin on "));
         Self { program, url, admin_url, client: Client::builder(TokioExecutor::new()).build_http() }
     }
 

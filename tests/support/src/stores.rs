@@ -1,9 +1,12 @@
-//! The library's stores on the servers of a test.
+//! The library's stores on the servers of a test, tests that hold on every store, and a store that answers as a
+//! test wants.
 
 use std::time::Duration;
 
-use tower_sliding_window::store::{RedisServers, RedisStoreBuilder};
-use tower_sliding_window::{RedisStore, StoreError};
+use tower_sliding_window::store::{
+    Check, LogId, Outcome, RedisServers, RedisStoreBuilder, Store, StoreFuture,
+};
+use tower_sliding_window::{Explanation, RedisStore, StoreError};
 
 use crate::{Cluster, MASTER, Redis, Sentinels};
 
@@ -45,4 +48,63 @@ where
 /// Begins a store that waits for replies as long as a busy machine may need.
 pub fn patient() -> RedisStoreBuilder {
     RedisStore::builder().response_timeout(Duration::from_secs(10))
+}
+
+/// Makes tests of functions that take a store: in process under paused time, on Redis, and on Redis
+/// behind the deny cache.
+#[macro_export]
+macro_rules! on_every_store {
+    ($($name:ident),* $(,)?) => {
+        mod in_process {
+            $(#[tokio::test(start_paused = true)]
+            async fn $name() {
+                super::$name(tower_sliding_window::MemoryStore::new()).await;
+            })*
+        }
+        mod on_redis {
+            $(#[tokio::test]
+            async fn $name() {
+                let redis = $crate::Redis::start().await;
+                super::$name(redis.store_without_deny_cache().await).await;
+            })*
+        }
+        mod with_deny_cache {
+            $(#[tokio::test]
+            async fn $name() {
+                let redis = $crate::Redis::start().await;
+                super::$name(redis.store().await).await;
+            })*
+        }
+    };
+}
+
+/// Answers each check by a function, and keeps nothing.
+#[derive(Clone)]
+pub struct StubStore<A, C>(pub A, pub C);
+
+impl<A, C> Store for StubStore<A, C>
+where
+    A: Fn(&Check) -> StoreFuture<Outcome> + Send + Sync + 'static,
+    C: Fn() + Send + Sync + 'static,
+{
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
+        (self.0)(check)
+    }
+
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
+        (self.0)(check)
+    }
+
+    fn explain(&self, _: &Check) -> StoreFuture<Vec<Explanation>> {
+        StoreFuture::ready(Err(StoreError::Unsupported { what: "explanations" }))
+    }
+
+    fn settle(&self, _: &Check, _: u32) -> StoreFuture<bool> {
+        (self.1)();
+        StoreFuture::ready(Ok(true))
+    }
+
+    fn reset(&self, _: &[LogId]) -> StoreFuture<()> {
+        StoreFuture::ready(Ok(()))
+    }
 }
