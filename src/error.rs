@@ -161,8 +161,8 @@ impl StoreError {
     /// Reports the error, and warns the first time that a cost can never pass.
     pub(crate) fn report_once(&self, is_warned: &AtomicBool) {
         self.report();
-        if self.is_impossible() && !is_warned.swap(true, Ordering::Relaxed) {
-            telemetry::cost_never_passes(self);
+        if self.retry_after().is_none() && !is_warned.swap(true, Ordering::Relaxed) {
+            telemetry::never_passes(self);
         }
     }
 

@@ -150,12 +150,12 @@ pub(crate) fn impossible_request(kind: &'static str, error: impl Display) {
     event!(debug, %error, "no store could admit the request");
 }
 
-/// Reports a cost that can never pass. Called once for each layer and limiter.
-pub(crate) fn cost_never_passes(error: impl Display) {
+/// Warns of requests that no store can ever admit. Called once for each layer or limiter.
+pub(crate) fn never_passes(error: impl Display) {
     event!(
         warn,
         %error,
-        "requests of this cost are denied for ever: raise the limit of the policy, or lower the cost"
+        "no such request ever passes: lower its cost, raise the limit, or change the policy"
     );
 }
 

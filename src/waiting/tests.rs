@@ -6,6 +6,7 @@ use tokio::time::{Instant, advance, timeout};
 
 use super::*;
 use crate::MemoryStore;
+use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::store::{Store, conclude};
 use crate::window::{Decision, LogCost};
@@ -24,7 +25,7 @@ impl Callers {
     }
 
     async fn denial(&self, cost: u32) -> Option<Denied> {
-        let policy = Arc::new(self.quota.into());
+        let policy = Arc::new(Policy::from(self.quota).budget());
         let check = Check::new([LogId::new(policy, 1_u64)]).at_cost(cost);
         let outcome = self.store.admit(&check).await;
         match conclude(check, outcome, false).unwrap() {
@@ -90,7 +91,7 @@ async fn nothing_stays_when_all_waits_have_ended() {
                     seed ^= seed << 17;
                     seed % most
                 };
-                let policy = Arc::new(callers.quota.into());
+                let policy = Arc::new(Policy::from(callers.quota).budget());
                 let logs: Vec<_> = (0..1 + draw(3))
                     .map(|_| LogCost::new(LogId::new(Arc::clone(&policy), draw(6)), draw(4) as u32))
                     .collect();

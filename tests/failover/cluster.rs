@@ -69,7 +69,8 @@ async fn a_hang_up_leaves_no_trace_in_any_slot() {
 async fn request_is_settled_in_every_slot() {
     let cluster = Cluster::start().await;
     let store = patient_store(cluster.servers()).await;
-    let policy = |name: &str| PolicyHandle::new(Policy::new(name).quota(Quota::per_hour(10)));
+    let policy =
+        |name: &str| PolicyHandle::new(Policy::new(name).quota(Quota::per_hour(10)).budget());
     let (user, ip) = (policy("user"), policy("ip"));
     let limiters = [&user, &ip].map(|policy| Limiter::new(policy, store.clone()));
     let decision = limiters[0].check_all_cost([(&user, "alice"), (&ip, "bob")], 3).await.unwrap();

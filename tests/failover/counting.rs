@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{Limiter, Policy, Quota, RedisStore};
 
-use crate::outage::until_redis_decides;
+use crate::until_redis_decides;
 
 const VALUES: &str = "tsw:{=address}:accounts:1h:distinct";
 const HOUR: Duration = Duration::from_secs(3_600);

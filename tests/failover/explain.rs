@@ -36,7 +36,7 @@ async fn local_log_is_explained_in_an_outage() {
 async fn failure_policy_is_explained() {
     let mut redis = Redis::start().await;
     let store = RedisStore::connect(redis.url()).await.unwrap();
-    let with = |limit, on_failure| limiter(user(limit), &store).failure_policy(on_failure);
+    let with = |limit, on_failure| limiter(user(limit).budget(), &store).failure_policy(on_failure);
     let (open, closed) = (with(1, FailurePolicy::Open), with(1, FailurePolicy::Closed));
     admitted(&open, 1).await;
     assert!(!open.explain("alice").await.unwrap().admitted);

@@ -16,7 +16,7 @@ use crate::{LOG, admitted, limiter, until_redis_decides, user};
 async fn instances_share_the_quota_in_an_outage() {
     let mut redis = Redis::start().await;
     let instance = async |instances| {
-        limiter(user(9), &RedisStore::connect(redis.url()).await.unwrap())
+        limiter(user(9).budget(), &RedisStore::connect(redis.url()).await.unwrap())
             .failure_policy(FailurePolicy::local(instances))
     };
     let (three, many) = (instance(3).await, instance(100).await);
@@ -58,7 +58,7 @@ async fn open_policy_admits_without_counting() {
     let decision = ours.check_all(logs).await.unwrap();
     assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
     let impossible = ours.check_cost("alice", 2).await.unwrap_err();
-    assert!(matches!(impossible, StoreError::CostAboveLimit { .. }), "open is not for everything");
+    assert!(matches!(impossible, StoreError::NoBudget { .. }), "open is not for everything");
     redis.start_again();
     until_redis_decides(&ours).await;
     sleep(Duration::from_millis(100)).await;

@@ -62,7 +62,8 @@ async fn each_rejection_has_a_grpc_status() {
     assert_eq!(denied.header("grpc-message"), Some(message));
     let quotas = r#""user:3/1s";r=2, "user:1/60s";r=0;t=60"#;
     assert_eq!(denied.header("ratelimit"), Some(quotas));
-    let impossible = nth(per_user(MemoryStore::new()).cost(|_| 2), 1, &["alice"]).await;
+    let costly = by_user(policy().budget(), MemoryStore::new()).cost(|_| 2);
+    let impossible = nth(costly, 1, &["alice"]).await;
     check(&impossible, 8, None);
 
     let store = MemoryStore::new();

@@ -7,7 +7,9 @@ use http::{Method, Request, Response, StatusCode};
 use tokio::time::advance;
 use tower::service_fn;
 use tower_layer::Layer;
-use tower_sliding_window::{Decision, MemoryStore, PolicyHandle, Quota, SlidingWindowLayer};
+use tower_sliding_window::{
+    Decision, MemoryStore, Policy, PolicyHandle, Quota, SlidingWindowLayer,
+};
 
 use test_support::requests::{by_user, from_user, ok, request, send, status};
 
@@ -81,7 +83,7 @@ async fn custom_skip_replaces_the_default() {
 
 #[tokio::test(start_paused = true)]
 async fn request_takes_as_many_places_as_its_cost() {
-    let layer = per_user(Quota::new(5, MINUTE)).cost(|parts| {
+    let layer = per_user(Policy::from(Quota::new(5, MINUTE)).budget()).cost(|parts| {
         parts.headers.get("x-count").map_or(1, |it| it.to_str().unwrap().parse().unwrap())
     });
     let service = layer.layer(service_fn(ok));

@@ -132,19 +132,24 @@ async fn request_counted_twice_in_a_log_is_reported() {
 async fn impossible_cost_warns_once_and_is_no_store_failure() {
     let (recorded, _recorder) = RecordedMetrics::listen();
     let (warnings, _subscriber) = Warnings::listen();
-    let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new());
-    for (cost, kind, warned) in [(6, "cost_above_limit", 2), (2_000, "cost_too_high", 3)] {
-        let layer = by_user(Quota::per_minute(5), MemoryStore::new()).cost(move |_| cost);
+    let five = || Policy::from(Quota::per_minute(5));
+    for (policy, kind, status) in [
+        (five().budget(), "cost_above_limit", StatusCode::TOO_MANY_REQUESTS),
+        (five(), "no_budget", StatusCode::INTERNAL_SERVER_ERROR),
+    ] {
+        let (cost, before) = (6, warnings.lines().len());
+        let limiter = Limiter::new(policy.clone(), MemoryStore::new());
+        let layer = by_user(policy, MemoryStore::new()).cost(move |_| cost);
         for service in [layer.clone().layer(service_fn(ok)), layer.layer(service_fn(ok))] {
             let error = limiter.clone().check_cost("alice", cost).await.unwrap_err();
             assert_eq!((error.kind(), error.retry_after()), (kind, None));
             let answer = send(&service, from_user("alice")).await;
-            assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(answer.status, status);
             assert_eq!(answer.retry_after(), None, "no wait would help");
         }
         let count = |name| recorded.count(&format!("sliding_window_{name}_total{{kind={kind}}}"));
         assert_eq!((count("store_errors"), count("impossible_requests")), (0, 4));
-        assert_eq!(warnings.lines().len(), warned, "once for each layer and for the limiter");
+        assert_eq!(warnings.lines().len() - before, 2, "once for the layer and for the limiter");
     }
     assert!(warnings.lines()[0].contains("cost 6 can never pass a limit of 5"));
 }

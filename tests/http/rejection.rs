@@ -163,7 +163,8 @@ async fn no_rejection_shows_a_key() {
     let denied = per_user(1, MemoryStore::new()).layer(service_fn(ok));
     assert_eq!(status(&denied, SECRET).await, OK);
     let full = per_user(1, MemoryStore::with_capacity(0)).layer(service_fn(ok));
-    let heavy = per_user(1, MemoryStore::new()).cost(|_| 2).layer(service_fn(ok));
+    let budget = Policy::new("user").quota(Quota::per_minute(1)).budget();
+    let heavy = by_user(budget, MemoryStore::new()).cost(|_| 2).layer(service_fn(ok));
     let broken = per_user(1, failing()).layer(service_fn(ok));
     let shadow = per_user(1, failing()).shadow(true).layer(service_fn(ok));
     assert_eq!(status(&shadow, SECRET).await, OK, "in shadow mode nothing is refused");

@@ -195,7 +195,9 @@ async fn banned_muted_and_impossible_requests_do_not_wait() {
         assert_eq!((response.status.as_u16(), response.retry_after()), (403, Some(3_600)));
         assert_eq!(status(&muted, "alice").await, OK, "the client does not notice");
     }
-    let costly = one_in_ten().cost(|_| 3).layer(service_fn(ok));
+    let budget = Policy::from(Quota::new(1, TEN)).budget();
+    let costly = by_user(budget, MemoryStore::new()).max_wait(TEN).cost(|_| 3);
+    let costly = costly.layer(service_fn(ok));
     let response = send(&costly, from_user("alice")).await;
     assert_eq!((response.status, response.retry_after()), (TOO_MANY, None));
     assert_eq!(began.elapsed(), Duration::ZERO);

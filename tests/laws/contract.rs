@@ -220,7 +220,8 @@ async fn cancel_removes_that_very_entry(store: impl Store) {
 }
 
 async fn cost_takes_all_its_places_or_none(store: impl Store) {
-    let limiter = new_limiter(Quota::new(5, Duration::from_millis(2000)), store);
+    let quota = Quota::new(5, Duration::from_millis(2000));
+    let limiter = new_limiter(Policy::from(quota).budget(), store);
     let heavy = limiter.check_cost("alice", 3).await.unwrap();
     assert_eq!(heavy.admitted().unwrap().remaining(), 2);
     tokio::time::sleep(Duration::from_millis(300)).await;

@@ -77,7 +77,7 @@ async fn cancellation_ends_the_wait(store: impl Store) {
 }
 
 async fn dropped_waiter_leaves_no_trace(store: impl Store) {
-    let limiter = Limiter::new(Quota::new(2, WINDOW), store);
+    let limiter = Limiter::new(Policy::from(Quota::new(2, WINDOW)).budget(), store);
     assert!(limiter.until_admitted_cost("bob", 2).await.is_ok());
     let mut waiters: Vec<_> = (0..3)
         .map(|_| limiter.clone())
@@ -207,7 +207,7 @@ async fn bound_counts_those_before() {
 
 #[tokio::test(start_paused = true)]
 async fn bound_counts_their_costs() {
-    let limiter = Limiter::new(Quota::new(4, TEN), MemoryStore::new());
+    let limiter = Limiter::new(Policy::from(Quota::new(4, TEN)).budget(), MemoryStore::new());
     limiter.until_admitted_cost("bob", 4).await.unwrap();
     let other = limiter.clone();
     tokio::spawn(async move { other.until_admitted_cost("bob", 3).await });
@@ -223,7 +223,7 @@ async fn bound_counts_their_costs() {
 
 #[tokio::test(start_paused = true)]
 async fn waiter_behind_a_higher_cost_goes_on_at_once() {
-    let limiter = Limiter::new(Quota::new(4, TEN), MemoryStore::new());
+    let limiter = Limiter::new(Policy::from(Quota::new(4, TEN)).budget(), MemoryStore::new());
     assert!(limiter.check_cost("bob", 1).await.unwrap().is_admitted());
     sleep(Duration::from_secs(5)).await;
     assert!(limiter.check_cost("bob", 3).await.unwrap().is_admitted());

@@ -16,11 +16,11 @@ test_support::on_every_store!(
     long_list_is_cut_at_a_request,
 );
 
-const LOG: &str = "tsw:{=alice}:user:1h";
+const LOG: &str = "tsw:{=alice}:user:1h:costs";
 
 fn limiter(policy: &str, store: impl Store) -> Limiter {
     let quotas = policy.split(',').map(|quota| quota.parse().unwrap());
-    Limiter::new(quotas.fold(Policy::new("user"), Policy::quota), store)
+    Limiter::new(quotas.fold(Policy::new("user"), Policy::quota).budget(), store)
 }
 
 async fn admit(limiter: &Limiter, cost: u32) -> Admitted {
@@ -74,7 +74,8 @@ async fn explanation_lists_each_admission_and_what_a_denial_waits_for(store: imp
 }
 
 async fn candidate_is_explained_and_denies_nothing(store: impl Store) {
-    let policy = Policy::new("user").quota(Quota::per_hour(5)).candidate(Quota::per_minute(1));
+    let policy = Policy::new("user").quota(Quota::per_hour(5)).budget();
+    let policy = policy.candidate(Quota::per_minute(1));
     let limiter = Limiter::new(policy, store);
     let only = admit(&limiter, 1).await;
     let explained = explain(&limiter).await;

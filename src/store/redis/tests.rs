@@ -27,6 +27,12 @@ fn log(key: impl ToString) -> LogId {
     LogId::new(Arc::new(policy), key.to_string())
 }
 
+/// A log whose entries have costs, as the random reconciliations change them.
+fn budget() -> LogId {
+    let policy = Policy::new("user").quota(Quota::per_hour(LIMIT)).budget();
+    LogId::new(Arc::new(policy), "alice")
+}
+
 fn check(key: impl ToString) -> Check {
     Check::new([log(key)])
 }
@@ -119,15 +125,18 @@ async fn admission_being_written_is_settled() {
     let server = Redis::start().await;
     let proxy = Proxy::to(server.port()).await;
     let store = store(proxy.url()).await;
+    let policy = Arc::new(Policy::new("user").quota(Quota::per_hour(LIMIT)).budget());
     for (key, actual) in [("alice", 5), ("bob", 1)] {
-        let reserved = check(key).at_cost(3);
+        let reserved = Check::new([LogId::new(policy.clone(), key)]).at_cost(3);
+        let log = format!("{}:costs", name(key));
         proxy.set(Fault::Delay(Duration::from_millis(100)));
         assert!(store.decide_as_in_an_outage(&reserved));
-        eventually("Redis has it", async || server.entries(&name(key)).await == 3).await;
+        eventually("Redis has it", async || server.entries(&log).await == 1).await;
         assert!(Store::settle(&store, &reserved, actual).await.unwrap());
         proxy.set(Fault::None);
         store.settled_journal().await;
-        assert_eq!(server.entries(&name(key)).await, actual as usize);
+        let left = Store::peek(&store, &reserved.at_cost(1)).await.unwrap();
+        assert_eq!(left.logs()[0].quotas()[0].remaining(), LIMIT - actual);
     }
 }
 
@@ -197,24 +206,22 @@ async fn different_costs_are_written_back() {
     let store = store(server.url()).await;
     let log = |name: &str| {
         let policy = Policy::new(name).quota(Quota::per_hour(10));
+        let policy = if name == "messages" { policy } else { policy.budget() };
         LogId::new(Arc::new(policy), "alice")
     };
     let costs = [("parts", 4), ("messages", 1), ("free", 0)];
     let check = || Check::with_costs(costs.map(|(name, cost)| LogCost::new(log(name), cost)));
-    let entries = async || {
+    let taken = async || {
         store.settled_journal().await;
-        let mut entries = Vec::new();
-        for (name, _) in costs {
-            entries.push(server.entries(&format!("tsw:{{=alice}}:{name}:1h")).await);
-        }
-        entries
+        let left = Store::peek(&store, &check().at_cost(0)).await.unwrap();
+        left.logs().iter().map(|log| 10 - log.quotas()[0].remaining()).collect::<Vec<_>>()
     };
     assert!(store.decide_as_in_an_outage(&check()));
-    assert_eq!(entries().await, [4, 1, 0]);
+    assert_eq!(taken().await, [4, 1, 0]);
     let other = check();
     assert!(store.decide_as_in_an_outage(&other));
     assert!(Store::settle(&store, &other.part(|index| index != 1), 2).await.unwrap());
-    assert_eq!(entries().await, [6, 2, 0], "the log without the request stays without it");
+    assert_eq!(taken().await, [6, 2, 0], "the log without the request stays without it");
 }
 
 /// A denial's reply is under way while the ban is lifted. It must not bring the ban back here.
@@ -268,7 +275,7 @@ impl Clocked {
     async fn reconcile(&self, id: Uuid, places: u32, age_us: u64, origin: Origin, delay_us: u64) {
         let at = Instant::now() - Duration::from_micros(age_us);
         let request = ReconcileRequest {
-            log: log("alice"),
+            log: budget(),
             requests: vec![(id, Request { places, at, origin })],
             longest_delay: Duration::from_micros(delay_us),
         };
@@ -276,12 +283,20 @@ impl Clocked {
     }
 
     /// Returns the places of each request.
-    async fn entries(&mut self) -> BTreeMap<Uuid, usize> {
-        let members: Vec<Vec<u8>> =
-            self.connection.zrange("clock:{=alice}:user:1h", 0, -1).await.unwrap();
+    async fn entries(&mut self) -> BTreeMap<Uuid, u32> {
+        const LOG: &str = "clock:{=alice}:user:1h:costs";
+        let ids: Vec<Vec<u8>> = self.connection.zrange(LOG, 0, -1).await.unwrap();
+        let each: BTreeMap<Vec<u8>, Vec<u8>> =
+            self.connection.hgetall(format!("{LOG}:each")).await.unwrap();
         let mut entries = BTreeMap::new();
-        for member in members {
-            *entries.entry(Uuid::from_slice(&member[..16]).unwrap()).or_insert(0) += 1;
+        for id in &ids {
+            let cost = String::from_utf8(each[id].clone()).unwrap().parse().unwrap();
+            entries.insert(Uuid::from_slice(id).unwrap(), cost);
+        }
+        if let Some(sums) = each.get(&b""[..]) {
+            assert_eq!(each.len(), ids.len() + 1, "no cost without its entry");
+            let total = f64::from_be_bytes(*sums.first_chunk().unwrap());
+            assert_eq!(total as u32, entries.values().sum::<u32>());
         }
         entries
     }
@@ -293,7 +308,7 @@ impl Clocked {
 async fn late_write_leaves_a_log_reset() {
     const DELAY_US: u64 = 50_000;
     let mut clocked = Clocked::start().await;
-    let admitted = check("alice");
+    let admitted = Check::new([budget()]);
     assert!(clocked.store.admit_one(&admitted).await);
     clocked.set(START_US + 200_000).await;
     Store::reset(&clocked.store, &admitted.logs).await.unwrap();
@@ -329,12 +344,12 @@ async fn reconciliation_leaves_what_is_known() {
     let (mut clocked, mut random) = (Clocked::start().await, Rng::with_seed(7));
     let hour_us = 3_600_000_000;
     let ids: Vec<Uuid> = (1..9).map(Uuid::from_u128).collect();
-    let mut model: BTreeMap<Uuid, usize> = BTreeMap::new();
+    let mut model: BTreeMap<Uuid, u32> = BTreeMap::new();
     let mut reset_us = 0;
     for step in 0..3_000 {
         clocked.set(clocked.now_us + random.u64(1..20_000_000)).await;
         if random.u8(0..20) == 0 {
-            Store::reset(&clocked.store, &[log("alice")]).await.unwrap();
+            Store::reset(&clocked.store, &[budget()]).await.unwrap();
             model.clear();
             reset_us = clocked.now_us;
             continue;
@@ -352,7 +367,7 @@ async fn reconciliation_leaves_what_is_known() {
         if places == 0 {
             model.remove(&id);
         } else if model.contains_key(&id) || is_wanted {
-            model.insert(id, places as usize);
+            model.insert(id, places);
         }
         assert_eq!(clocked.entries().await, model, "step {step}: {places} {age_us} {origin:?}");
     }

@@ -173,25 +173,29 @@ async fn cache_knows_which_policy_denied() {
 
 /// A denial at a cost of 1 does not say how long a higher cost waits in another log.
 #[tokio::test(start_paused = true)]
-async fn different_costs_go_to_the_store() {
+async fn denial_of_a_budget_is_repeated_at_a_cost_of_1_only() {
     let store = Counting::default();
     let user = PolicyHandle::new(Policy::new("user").quota(Quota::new(1, A_SECOND * 5)));
-    let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_minute(3)));
+    let tokens = PolicyHandle::new(Policy::new("tokens").quota(Quota::per_minute(3)).budget());
     let limiter = Limiter::new(&user, cached(&store));
-    let check =
-        async |cost| limiter.check_all([(&user, "alice", 1), (&ip, "here", cost)]).await.unwrap();
-    assert!(check(1).await.is_admitted());
-    assert_eq!(check(1).await.usage().retry_after(), A_SECOND * 5, "this denial is cached");
-    for checks in 3..6 {
-        let decision = check(3).await;
-        assert_eq!(store.checks(), checks);
-        assert_eq!(decision.usage().retry_after(), A_SECOND * 60);
-        assert_eq!(decision.denied().unwrap().violated().collect::<Vec<_>>(), ["user", "ip"]);
+    let of_tokens =
+        async |cost| limiter.check_all([(&tokens, "here", cost)]).await.unwrap().is_admitted();
+    let both = async |cost| {
+        let logs = [(&user, "alice", 1), (&tokens, "here", cost)];
+        limiter.check_all(logs).await.unwrap()
+    };
+    assert!(both(2).await.is_admitted());
+    for cost in [2, 2, 3, 3] {
+        assert!(!of_tokens(cost).await);
     }
-    advance(A_SECOND * 5).await;
-    assert!(check(2).await.is_admitted());
-    assert!(!check(1).await.is_admitted(), "the admission has dropped the denial");
-    assert_eq!(store.checks(), 7);
+    assert_eq!(store.checks(), 5, "each of them is sent");
+    for cost in [1, 1, 3] {
+        let decision = both(cost).await;
+        assert_eq!(decision.denied().unwrap().violated().collect::<Vec<_>>(), ["user"]);
+    }
+    assert_eq!(store.checks(), 6, "the quota of requests denies at any cost");
+    assert!(of_tokens(1).await && !of_tokens(1).await && !of_tokens(1).await);
+    assert_eq!(store.checks(), 8, "the denial of the last one is repeated");
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,7 +243,7 @@ async fn denial_overtaken_by_a_reset_is_not_cached() {
 #[tokio::test(start_paused = true)]
 async fn lower_cost_is_not_denied_for_a_higher_one() {
     let store = Counting::default();
-    let limiter = Limiter::new(Quota::per_minute(5), cached(&store));
+    let limiter = Limiter::new(Policy::from(Quota::per_minute(5)).budget(), cached(&store));
     assert!(limiter.check_cost("alice", 3).await.unwrap().is_admitted());
     assert!(!limiter.check_cost("alice", 3).await.unwrap().is_admitted());
     assert!(limiter.check_cost("alice", 2).await.unwrap().is_admitted());
