@@ -1,4 +1,4 @@
-//! Requests that take more than one place: an export costs ten, a search one.
+//! Requests that cost more than others: an export ten, a search one.
 //!
 //! ```text
 //! cargo run --example costs
@@ -15,8 +15,8 @@ use tower_sliding_window::{
 };
 
 const HELP: &str = "\
-Serves /search and /export on http://127.0.0.1:3000: twenty places a minute for each user. A search
-takes one, an export ten. Requests without a token share one log of their own.
+Serves /search and /export on http://127.0.0.1:3000: a budget of twenty a minute for each user. A search
+costs one, an export ten. Requests without a token share one log of their own.
   curl -i -H 'authorization: Bearer alice' http://127.0.0.1:3000/export";
 
 fn cost(request: &Parts) -> u32 {
@@ -30,7 +30,7 @@ fn subject(token: &str) -> Option<Key> {
 
 /// A handler finds the decision in the extensions of the request.
 async fn handler(Extension(decision): Extension<Decision>) -> String {
-    format!("{} places left\n", decision.usage().remaining())
+    format!("{} left\n", decision.usage().remaining())
 }
 
 #[tokio::main]
@@ -40,10 +40,10 @@ async fn main() -> std::io::Result<()> {
         return Ok(());
     }
 
-    let places = Policy::new("places").quota(Quota::per_minute(20));
+    let budget = Policy::new("budget").quota(Quota::per_minute(20)).budget();
     // The first extractor that finds a key wins.
     let user = key::first_of(key::bearer(subject), key::constant("anonymous"));
-    let limit = SlidingWindowLayer::new(places, user, MemoryStore::new())
+    let limit = SlidingWindowLayer::new(budget, user, MemoryStore::new())
         .cost(cost)
         .headers_on_success(true)
         // A rule without a key could also be skipped: `MissingKey::SkipRule`.

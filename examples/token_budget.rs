@@ -1,7 +1,7 @@
 //! A budget of language model tokens: each user may use 20,000 in ten seconds.
 //!
 //! How many tokens a completion takes is known only afterwards. So a request reserves an estimate, and is
-//! settled at what it used. A place in the log stands for a thousand tokens.
+//! settled at what it used.
 //!
 //! ```text
 //! cargo run --example token_budget
@@ -9,14 +9,11 @@
 
 use std::time::Duration;
 
-use tower_sliding_window::{Decision, Limiter, MemoryStore, Quota, StoreError};
+use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, Quota, StoreError};
 
 const HELP: &str = "\
 Sends a model five prompts of one user, who may use 20,000 tokens in ten seconds. Each prompt
 reserves an estimate and is settled at its real cost. Takes no options.";
-
-/// How many tokens a place stands for. A request takes at most 1,024 places.
-const UNIT: u32 = 1_000;
 
 struct Prompt {
     text: &'static str,
@@ -38,7 +35,7 @@ async fn complete(prompt: &Prompt) -> Result<u32, &'static str> {
 
 /// Sends one prompt if the user's budget has room for the most that it can cost.
 async fn send(budget: &Limiter, user: &str, prompt: &Prompt) -> Result<(), StoreError> {
-    let estimate = (prompt.tokens + prompt.max_tokens).div_ceil(UNIT);
+    let estimate = prompt.tokens + prompt.max_tokens;
     let admitted = match budget.check_cost(user, estimate).await? {
         Decision::Admitted(admitted) => admitted,
         Decision::Denied(denied) => {
@@ -48,7 +45,7 @@ async fn send(budget: &Limiter, user: &str, prompt: &Prompt) -> Result<(), Store
         }
     };
     let used = match complete(prompt).await {
-        Ok(tokens) => tokens.div_ceil(UNIT),
+        Ok(tokens) => tokens,
         Err(reason) => {
             println!("failed: {}, {reason}", prompt.text);
             0
@@ -57,7 +54,7 @@ async fn send(budget: &Limiter, user: &str, prompt: &Prompt) -> Result<(), Store
     // Less frees places at once. More is counted too, also above the limit.
     budget.settle(&admitted, used).await?;
     let left = budget.peek(user).await?.remaining();
-    println!("{}: reserved {estimate}, used {used}, {left} thousand left", prompt.text);
+    println!("{}: reserved {estimate}, used {used}, {left} left", prompt.text);
     Ok(())
 }
 
@@ -68,7 +65,8 @@ async fn main() -> Result<(), StoreError> {
         return Ok(());
     }
 
-    let budget = Limiter::new(Quota::new(20, Duration::from_secs(10)), MemoryStore::new());
+    let tokens = Policy::new("tokens").quota(Quota::new(20_000, Duration::from_secs(10))).budget();
+    let budget = Limiter::new(tokens, MemoryStore::new());
     let prompt = |text, tokens, max_tokens| Prompt { text, tokens, max_tokens };
     for prompt in [
         prompt("a greeting", 50, 8_000),

@@ -117,16 +117,15 @@ impl Limiter {
         self.decide(self.new_check(key, 1)).await
     }
 
-    /// Admits a request that takes `cost` places, or denies it.
+    /// Admits a request that takes `cost` of a [budget](Policy::budget), or denies it.
     ///
-    /// A cost of 0 takes no place. Such a request is denied only if the log holds more entries than a
-    /// limit, or if the key is banned. A cost that is known only afterwards is settled with
-    /// [`Limiter::settle`].
+    /// A cost of 0 takes nothing. Such a request is denied only if more than a limit is taken, or if the key is
+    /// banned. A cost that is known only afterwards is settled with [`Limiter::settle`].
     ///
     /// # Errors
     ///
-    /// [`StoreError::CostAboveLimit`] if the cost is above a limit, [`StoreError::CostTooHigh`] if it is
-    /// above 1024, and any other [`StoreError`] if the store could not decide.
+    /// [`StoreError::CostAboveLimit`] if the cost is above a limit, [`StoreError::NoBudget`] if it is above 1 and
+    /// the policy is no budget, and any other [`StoreError`] if the store could not decide.
     pub async fn check_cost(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, StoreError> {
         self.decide(self.new_check(key, cost)).await
     }

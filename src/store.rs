@@ -67,9 +67,9 @@ pub use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState,
 /// - [`Outcome::new`] takes one [`LogOutcome`] for each of [`Check::logs`], in their order. It has a
 ///   [`QuotaState`] for each of the policy's [`quotas`](crate::Policy::quotas) and each of its
 ///   [`candidates`](crate::Policy::candidates), in their order. A full candidate denies nothing.
-/// - An admission adds as many entries of one timestamp and identity to each log as [`Check::costs`] has
-///   for it. A cost of 0 adds no entry, and is denied only by a log with more entries than a limit, or
-///   by a ban.
+/// - An admission adds an entry to each log. In a [budget](crate::Policy::budget) it takes as many places as
+///   [`Check::costs`] has for it, and in another log one. A cost of 0 adds no entry, and is denied only by a log in
+///   which more than a limit is taken, or by a ban.
 /// - After an admission, [`QuotaState::remaining`] and [`QuotaState::reset`] include the request.
 ///   After a denial or a peek they do not. [`QuotaState::wait`] is the time until there is room for
 ///   the cost in its log, and is always computed before the request is recorded.
@@ -78,8 +78,7 @@ pub use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState,
 /// - A log whose policy [counts](crate::Policy::counts) distinct values or requests in flight has one entry
 ///   for a value, which is [`LogId::value`], or for a request. If it has that entry in the window of a quota, the
 ///   request takes no place in it. An admission of a cost above 0 adds the entry or gives it the
-///   present timestamp, and never an earlier one. Neither is cancelled nor settled if it is a value, and such logs
-///   do not tell whether a repeated check was recorded.
+///   present timestamp, and never an earlier one. Such logs do not tell whether a repeated check was recorded.
 /// - If [`Check::repeated`] is set and a log of the check has the identity, the outcome is an
 ///   admission without any ban, with all waits zero and with the timestamp of the entries. Nothing is
 ///   recorded. If no log has the identity, the check is decided like any other.
@@ -138,20 +137,20 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError::Unsupported`].
     fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>>;
 
-    /// Sets how many entries the check's identity has in each of its logs.
+    /// Sets what the check's identity takes in each of its logs.
     ///
-    /// - Missing entries are added with the timestamp of those that the log has, whatever the quotas
-    ///   are. Other entries are removed. [`Check::costs`] is ignored: an earlier call may have set
-    ///   another number.
+    /// - In a [budget](crate::Policy::budget) it is `cost` from then on, whatever the quotas are. In another log it
+    ///   stays one place. With a cost of 0 the entry is removed. The timestamp stays. [`Check::costs`] is ignored: an
+    ///   earlier call may have set another cost.
     /// - The check may have only some of the logs of the admission. Then the others are not changed.
-    /// - A log without an entry of the identity is not changed, and neither is one whose entries have
+    /// - A log without an entry of the identity is not changed, and neither is one whose entry has
     ///   left the longest window of the check's policy. With a cost of 0 these are removed too.
-    /// - Strikes and bans stay.
+    /// - Strikes and bans stay, and so do [distinct](crate::Policy::distinct) values.
     ///
     /// Returns whether a log had an entry that had not left the longest window.
     fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool>;
 
-    /// Removes all entries of the check's identity from its logs. It is [`Store::settle`] at 0.
+    /// Removes the entry of the check's identity from its logs. It is [`Store::settle`] at 0.
     fn cancel(&self, check: &Check) -> StoreFuture<bool> {
         self.settle(check, 0)
     }

@@ -249,11 +249,25 @@ impl SlidingWindowLayer {
             && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
     }
 
-    /// Sets the cost of a request: how many places it takes, all or none.
+    /// Sets the cost of a request: what it takes of the rules whose policies are [budgets](crate::Policy::budget).
     ///
-    /// Defaults to 1 for every request. A request that costs more than a limit, or more than 1024,
-    /// can never be admitted: the response is a 429 without `Retry-After`. With the feature `tracing` the
-    /// first one is warned of.
+    /// Defaults to 1 for every request. Other rules count one request, whatever it costs. A request that costs more
+    /// than the limit of a budget can never be admitted: the response is a 429 without `Retry-After`. If it costs
+    /// more than 1 and no rule is a budget, the response is a 500. With the feature `tracing` the first one is
+    /// warned of.
+    ///
+    /// ```
+    /// use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
+    ///
+    /// // Twenty requests a minute for each user, and a hundred megabytes of uploads in an hour.
+    /// let upload = Policy::new("upload").quota(Quota::per_hour(100_000_000)).budget();
+    /// SlidingWindowLayer::new(Quota::per_minute(20), key::header("x-user-id"), MemoryStore::new())
+    ///     .rule(upload, key::header("x-user-id"))
+    ///     .cost(|parts| {
+    ///         let length = parts.headers.get("content-length").and_then(|it| it.to_str().ok());
+    ///         length.and_then(|it| it.parse().ok()).unwrap_or(1)
+    ///     });
+    /// ```
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.with(|config| config.cost = Some(Arc::new(cost)))

@@ -3,7 +3,6 @@
 use super::Limiter;
 use crate::error::StoreError;
 use crate::key::Key;
-use crate::policy::PolicyHandle;
 use crate::window::{Check, Decision, LogCost};
 
 impl Limiter {
@@ -29,11 +28,11 @@ impl Limiter {
     /// record the request or none does.
     ///
     /// The policies replace that of the limiter. Each log is a policy and a key, where the request takes
-    /// one place, or a policy, a key and a cost, see [`LogCost`]. A policy may occur with several keys. If a
+    /// one place, or a policy, a key and a cost for a [budget](crate::Policy::budget), see [`LogCost`]. A policy may occur with several keys. If a
     /// policy and key occur twice, they count once, at the higher cost. Without any log the request is
     /// admitted.
     ///
-    /// A cost of 0 takes no place in that log, see [`Limiter::check_cost`].
+    /// A cost of 0 takes nothing of that log, see [`Limiter::check_cost`].
     ///
     /// # Errors
     ///
@@ -44,7 +43,7 @@ impl Limiter {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// let sender = PolicyHandle::new(Policy::new("sender").quota(Quota::per_minute(100)));
+    /// let sender = PolicyHandle::new(Policy::new("sender").quota(Quota::per_minute(100)).budget());
     /// let receiver = PolicyHandle::new(Policy::new("receiver").quota(Quota::per_minute(5)));
     /// let limiter = Limiter::new(&sender, MemoryStore::new());
     ///
@@ -65,41 +64,5 @@ impl Limiter {
         let mut check = Check::with_costs(logs);
         check.on_failure = self.on_failure;
         self.decide(check).await
-    }
-
-    /// Admits a request that takes `cost` places in the log of each policy and key, or denies it. It is
-    /// [`Limiter::check_all`] with the same cost in every log.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Limiter::check_cost`]. The cost must not be above the limit of any of the
-    /// policies.
-    ///
-    /// ```
-    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// let sender = PolicyHandle::new(Policy::new("sender").quota(Quota::per_minute(100)));
-    /// let receiver = PolicyHandle::new(Policy::new("receiver").quota(Quota::per_minute(5)));
-    /// let limiter = Limiter::new(&sender, MemoryStore::new());
-    ///
-    /// let logs = [(&sender, "bank"), (&receiver, "receiver-17")];
-    /// assert!(limiter.check_all_cost(logs, 3).await?.is_admitted());
-    /// assert!(!limiter.check_all_cost(logs, 3).await?.is_admitted());
-    /// assert_eq!(limiter.peek("bank").await?.remaining(), 97);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn check_all_cost<P, K>(
-        &self,
-        pairs: impl IntoIterator<Item = (P, K)>,
-        cost: u32,
-    ) -> Result<Decision, StoreError>
-    where
-        P: Into<PolicyHandle>,
-        K: Into<Key>,
-    {
-        self.check_all(pairs.into_iter().map(|(policy, key)| (policy, key, cost))).await
     }
 }

@@ -7,8 +7,8 @@ use crate::window::Admitted;
 impl Limiter {
     /// Cancels an admission, as if the request had never been made.
     ///
-    /// It removes the entries of this request and no others. Returns whether there were any: there are
-    /// none if the request was cancelled before or has left the longest window.
+    /// It removes the entry of this request and no other. Returns whether there was one: there is none if the
+    /// request was cancelled before or has left the longest window.
     ///
     /// # Errors
     ///
@@ -17,20 +17,21 @@ impl Limiter {
         self.store.cancel(admitted.check()).await
     }
 
-    /// Sets how many places an admitted request takes, once its real cost is known.
+    /// Sets what an admitted request takes of its budgets, once its real cost is known.
     ///
     /// A request whose cost is known only afterwards, such as the tokens of a language model, reserves
     /// an estimate with [`Limiter::check_cost`] and is settled at what it used:
     ///
-    /// - Below the estimate, places become free at once. At 0 the request is cancelled.
-    /// - Above the estimate, the request takes more places than it was admitted for, also above the
-    ///   limit. It is not denied for that, but later requests wait for these places too. Estimate high
-    ///   if the limit must hold at every instant.
-    /// - All places count from the time of the admission and leave the window together.
+    /// - Below the estimate, the rest is free at once. At 0 the request is cancelled.
+    /// - Above the estimate, the request takes more than it was admitted for, also above the limit. It is not
+    ///   denied for that, but later requests wait for it too. Estimate high if the limit must hold at every
+    ///   instant.
+    /// - It counts from the time of the admission.
     /// - It is atomic over all logs of the request, as the check is. On a Redis Cluster, keys in
     ///   different slots are settled one after another.
-    /// - It is the same in every log, also after [`Limiter::check_all`] with different costs. A log where
-    ///   the cost was 0 stays without the request. [`Limiter::settle_policy`] settles some of the logs.
+    /// - It is the same in every budget, also after [`Limiter::check_all`] with different costs. A log where
+    ///   the cost was 0 stays without the request, and one that is no budget counts one request until it is
+    ///   settled at 0. [`Limiter::settle_policy`] settles some of the logs.
     /// - The last call counts. To repeat a call changes nothing, so a call whose result was lost can be
     ///   repeated.
     ///
@@ -43,22 +44,20 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`StoreError::CostTooHigh`] if `actual` is above 1024: nothing has changed then. Any other
-    /// [`StoreError`] if the store fails.
+    /// A [`StoreError`] if the store fails.
     ///
     /// ```
-    /// use tower_sliding_window::{Decision, Limiter, MemoryStore, Quota};
+    /// use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// // 100,000 tokens a minute, in places of a thousand tokens.
-    /// let tokens = Limiter::new(Quota::per_minute(100), MemoryStore::new());
+    /// let tokens = Policy::new("tokens").quota(Quota::per_minute(100_000)).budget();
+    /// let tokens = Limiter::new(tokens, MemoryStore::new());
     ///
-    /// if let Decision::Admitted(admitted) = tokens.check_cost("alice", 8).await? {
-    ///     let used: u32 = 2_400; // as the model reports
-    ///     tokens.settle(&admitted, used.div_ceil(1000)).await?;
+    /// if let Decision::Admitted(admitted) = tokens.check_cost("alice", 8_000).await? {
+    ///     tokens.settle(&admitted, 2_400).await?; // as the model reports
     /// }
-    /// assert_eq!(tokens.peek("alice").await?.remaining(), 97);
+    /// assert_eq!(tokens.peek("alice").await?.remaining(), 97_600);
     /// # Ok(())
     /// # }
     /// ```
@@ -66,7 +65,7 @@ impl Limiter {
         self.store.settle(admitted.check(), actual).await
     }
 
-    /// Sets how many places an admitted request takes under one of its policies, given by its name. It is
+    /// Sets what an admitted request takes under one of its policies, given by its name. It is
     /// [`Limiter::settle`] for a request that has another cost under other policies.
     ///
     /// The logs of other policies are not changed.
@@ -81,7 +80,7 @@ impl Limiter {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// let tokens = PolicyHandle::new(Policy::new("tokens").quota(Quota::per_minute(100)));
+    /// let tokens = PolicyHandle::new(Policy::new("tokens").quota(Quota::per_minute(100)).budget());
     /// let calls = PolicyHandle::new(Policy::new("calls").quota(Quota::per_minute(20)));
     /// let limiter = Limiter::new(&tokens, MemoryStore::new());
     ///

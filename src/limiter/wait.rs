@@ -111,7 +111,7 @@ impl Limiter {
         self.wait(key.into(), 1, Some(max_wait)).await
     }
 
-    /// Waits until a request that takes `cost` places is admitted. It is [`Limiter::until_admitted`] with
+    /// Waits until a request that takes `cost` of a budget is admitted. It is [`Limiter::until_admitted`] with
     /// a cost, see [`Limiter::check_cost`].
     ///
     /// A request of a high cost holds up those of a lower cost behind it.
@@ -119,7 +119,7 @@ impl Limiter {
     /// # Errors
     ///
     /// [`CostAboveLimit`](crate::StoreError::CostAboveLimit) and
-    /// [`CostTooHigh`](crate::StoreError::CostTooHigh) at once, and the errors of
+    /// [`NoBudget`](crate::StoreError::NoBudget) at once, and the errors of
     /// [`Limiter::until_admitted`].
     pub async fn until_admitted_cost(
         &self,
@@ -163,8 +163,8 @@ impl Limiter {
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), WaitError> {
-    /// let sender = PolicyHandle::new(Policy::new("sender").quota(Quota::per_minute(100)));
-    /// let receiver = PolicyHandle::new(Policy::new("receiver").quota(Quota::per_minute(3)));
+    /// let sender = PolicyHandle::new(Policy::new("sender").quota(Quota::per_minute(100)).budget());
+    /// let receiver = PolicyHandle::new(Policy::new("receiver").quota(Quota::per_minute(3)).budget());
     /// let limiter = Limiter::new(&sender, MemoryStore::new());
     ///
     /// // Two parts for a receiver who gets three a minute.

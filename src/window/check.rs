@@ -11,9 +11,6 @@ use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::policy::Counts;
 
-/// The highest cost of a request. Each place is an entry of the log, and Redis serves no other
-/// client while it writes them.
-
 /// A request for a decision, sent to a [`Store`](crate::store::Store): does the request fit into all
 /// of these logs?
 #[derive(Clone, Debug)]
@@ -21,7 +18,8 @@ use crate::policy::Counts;
 pub struct Check {
     /// The identity of the request. A request counts once under one identity.
     pub id: Uuid,
-    /// How many places the request takes in each log, 0 to 1024. Defaults to 1.
+    /// What the request takes of each log that is a [budget](crate::Policy::budget). Defaults to 1. In every other
+    /// log it is one place, or none at a cost of 0.
     ///
     /// If the logs have different costs, it is the highest, and [`Check::costs`] has that of each log.
     pub cost: u32,

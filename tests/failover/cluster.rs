@@ -73,7 +73,7 @@ async fn request_is_settled_in_every_slot() {
         |name: &str| PolicyHandle::new(Policy::new(name).quota(Quota::per_hour(10)).budget());
     let (user, ip) = (policy("user"), policy("ip"));
     let limiters = [&user, &ip].map(|policy| Limiter::new(policy, store.clone()));
-    let decision = limiters[0].check_all_cost([(&user, "alice"), (&ip, "bob")], 3).await.unwrap();
+    let decision = limiters[0].check_all([(&user, "alice", 3), (&ip, "bob", 3)]).await.unwrap();
     let reserved = decision.admitted().unwrap();
     for (cost, was_there) in [(5, true), (2, true), (0, true), (4, false)] {
         assert_eq!(limiters[0].settle(reserved, cost).await.unwrap(), was_there);

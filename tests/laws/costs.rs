@@ -54,8 +54,8 @@ async fn cost_counts_in_every_log_or_in_none(store: impl Store + Clone) {
     assert_eq!(left("bob").await, [6, 1]);
     assert!(senders.check_all(logs(0, "carol", 1)).await.unwrap().is_admitted());
     assert_eq!(left("carol").await, [6, 1], "a cost of 0 takes no place");
-    let twice = [(&sender, "bank"), (&receiver, "bob")];
-    assert!(!senders.check_all_cost(twice, 2).await.unwrap().is_admitted(), "2 in both");
+    let decision = senders.check_all(logs(2, "bob", 2)).await.unwrap();
+    assert!(!decision.is_admitted(), "2 in both");
     assert!(senders.check_all(logs(4, "bob", 1)).await.unwrap().is_admitted());
     assert_eq!(violated(3, "bob", 1).await, ["sender", "receiver"]);
     assert_eq!(violated(2, "bob", 1).await, ["receiver"]);

@@ -250,7 +250,8 @@ fn limits(name: &'static str, members: &Members, share: u32, left: u32, before: 
 
 /// Returns a policy of this name with a share of each limit, but at least 1.
 fn scaled(name: &str, policy: &Policy, percent: u32) -> Policy {
-    let policy_of = Policy::new(name).keep_for(KEPT);
+    // The parts of a message are its cost.
+    let policy_of = Policy::new(name).keep_for(KEPT).budget();
     policy.quotas().iter().fold(policy_of, |scaled, quota| {
         let limit = u64::from(quota.limit()) * u64::from(percent) / 100;
         scaled.quota(Quota::new(u32::try_from(limit).unwrap_or(u32::MAX).max(1), quota.window()))
