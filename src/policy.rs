@@ -316,9 +316,9 @@ impl Policy {
     /// Makes the policy count requests that are not over yet: at most `limit` of a key at the same time.
     ///
     /// A [`SlidingWindowLayer`](crate::SlidingWindowLayer) gives the place of a request back when the body of the
-    /// response has ended or was dropped. A response that switches protocols, as to a WebSocket, has no body, so the
-    /// task of the socket needs a [`Permit`](crate::Permit). Jobs have one too, from
-    /// [`Limiter::acquire`](crate::Limiter::acquire).
+    /// response has ended or was dropped. Jobs have a [`Permit`](crate::Permit) from
+    /// [`Limiter::acquire`](crate::Limiter::acquire), and so have
+    /// [WebSockets](crate::docs::recipes::concurrent_requests#websockets): the response that opens one has no body.
     ///
     /// The window of the quota is a lease. It is renewed three times within its length while the request runs. A
     /// process that dies renews nothing, and its places are free a lease later. A short lease frees them soon, but each
