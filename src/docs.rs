@@ -1,7 +1,7 @@
 //! The guide. These modules contain only documentation.
 //!
 //! - [Which tool for which problem](which_tool): compares sliding windows, token buckets, counts
-//!   of distinct members, and bans; the memory that each takes per key; and where a
+//!   of distinct members, and bans; what a policy can count; the memory that each takes per key; and where a
 //!   sliding log is the wrong choice.
 //! - [Limiting messages and jobs](not_a_request): per-receiver quotas for queues and workers, where the
 //!   receiver is known only when a message is sent, waits until there is room, the order of sending, and
@@ -41,6 +41,8 @@ pub mod recipes {
     //! |---|---|
     //! | more requests for users that pay, other quotas for single users, no limit for the monitoring | [plans] |
     //! | guesses of passwords: only failures count, by account and by address, with a ban | [failed logins](failed_logins) |
+    //! | one machine with many accounts: at most so many different users behind an address | [accounts behind an address](accounts_per_address) |
+    //! | exports, downloads, connections or jobs that run at the same time | [concurrent requests](concurrent_requests) |
     //! | a 429 in JSON, which a script on another site can read | [JSON and CORS](json_and_cors) |
     //! | calls of tonic services, alone or together with HTTP | [gRPC](grpc) |
     //! | messages over a WebSocket that share the budget of an HTTP route | [WebSocket](websocket) |
@@ -56,6 +58,12 @@ pub mod recipes {
 
     #[doc = include_str!("docs/recipes/failed_logins.md")]
     pub mod failed_logins {}
+
+    #[doc = include_str!("docs/recipes/accounts_per_address.md")]
+    pub mod accounts_per_address {}
+
+    #[doc = include_str!("docs/recipes/concurrent_requests.md")]
+    pub mod concurrent_requests {}
 
     #[doc = include_str!("docs/recipes/json_and_cors.md")]
     pub mod json_and_cors {}

@@ -14,6 +14,8 @@
 //! | message storm: an alert if a group gets too many messages | `StormDetector` of the crate `message-storm` | | [`crates/message-storm`] |
 //! | chat spam: silent mutes for repeated messages and messages to many strangers | `SpeechMonitor` of the crate `speech-monitor` | | [`examples/chat-guard`] |
 //! | per-receiver quota: not too many messages to one receiver | [`Limiter`] | | [`examples/message_quota.rs`] |
+//! | one machine with many accounts: at most so many different users behind an address | [`Policy::distinct`] | | [`examples/accounts_per_address.rs`] |
+//! | concurrent requests: at most so many exports, downloads or jobs at a time | [`Policy::in_flight`] | | [`examples/in_flight.rs`] |
 //! | budget of tokens or bytes: a cost that is known only afterwards | [`Limiter::settle`] | | [`examples/token_budget.rs`] |
 //! | SMS gateway: quotas of institution, channel and receiver in one decision | [`Limiter::check_all`] | | [`examples/sms-gateway`] |
 //! | temporary bans for clients that exceed a quota again and again | [`Penalty`], [`Bans`] | | [`examples/seckill`] |
@@ -68,7 +70,7 @@
 //! # }
 //! ```
 //!
-//! [`Limiter::until_admitted`] waits until there is room.
+//! [`Limiter::until_admitted`] waits until there is room. [`Limiter::acquire`] holds a place while a job runs.
 //!
 //! # Features
 //!
@@ -100,7 +102,7 @@
 //! | `sliding_window_counted_twice_total` | `policy` | requests that two layers counted in the same log |
 //! | `sliding_window_strikes_lost_total` | | strikes that were not counted because the in-process table of ban records was full |
 //! | `sliding_window_store_errors_total` | `kind` | checks that the store did not decide |
-//! | `sliding_window_impossible_requests_total` | `kind`: `cost_above_limit`, `cost_too_high`, `unsupported` | requests that no store could admit |
+//! | `sliding_window_impossible_requests_total` | `kind`: `cost_above_limit`, `cost_too_high`, `unsupported`, `no_value` ([`StoreError::NoValue`]) | requests that no store could admit |
 //! | `sliding_window_fallback_decisions_total` | `failure_policy`: `local`, `open`, `closed`; `outcome`: `admitted`, `denied`, `refused` | decisions made without the store |
 //! | `sliding_window_store_available` | | gauge: 1 while connected to Redis, 0 during an outage |
 //! | `sliding_window_store_call_duration_seconds` | `script`: the name of a file in `lua/`, or `custom`; `outcome`: `ok`, or the kind of an error as in `sliding_window_store_errors_total` | histogram: time from a script call to Redis until its reply |
@@ -198,6 +200,8 @@
 //! [`examples/seckill`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/seckill
 //! [`examples/chat-guard`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/chat-guard
 //! [`examples/message_quota.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/message_quota.rs
+//! [`examples/accounts_per_address.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/accounts_per_address.rs
+//! [`examples/in_flight.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/in_flight.rs
 //! [`examples/token_budget.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/token_budget.rs
 //! [`examples/sms-gateway`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/sms-gateway
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -112,7 +112,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store could not decide.
+    /// A [`StoreError`] if the store could not decide. [`StoreError::NoValue`] under a policy that counts
+    /// [distinct](Policy::distinct) values: see [`Limiter::check_value`].
     pub async fn check(&self, key: impl Into<Key>) -> Result<Decision, StoreError> {
         self.decide(self.new_check(key, 1)).await
     }
@@ -131,6 +132,8 @@ impl Limiter {
     }
 
     /// Returns the state of the log of `key`, without counting a request.
+    ///
+    /// Under a policy that counts [distinct](Policy::distinct) values it is the state for a new value.
     ///
     /// # Errors
     ///

@@ -57,9 +57,12 @@ pub(crate) fn is_name(text: &str) -> bool {
 /// A policy that is replaced in a [`PolicyHandle`] keeps its logs as long as no new window is longer than
 /// the retention.
 ///
+/// A policy counts requests, unless [`Policy::distinct`] or [`Policy::in_flight`] makes it count something else.
+/// Policies of different kinds never share logs.
+///
 /// With the feature `serde`, a configuration has a policy as a text or as a table of `name`, `quotas`,
-/// `keep_for`, `counts`, `candidates` and `penalty`, of which only `quotas` must be there. The format must describe itself, as
-/// JSON and TOML do. In [`Policies`], which shows the forms, the name is the key of the policy.
+/// `keep_for`, `counts`, `candidates` and `penalty`, of which only `quotas` must be there. The format must
+/// describe itself, as JSON and TOML do. In [`Policies`], which shows the forms, the name is the key of the policy.
 ///
 /// ```
 /// use tower_sliding_window::{Policy, Quota};
@@ -298,18 +301,26 @@ impl Policy {
         self.counting(Counts::Costs)
     }
 
-    /// Makes the policy count different values instead of requests.
+    /// Makes the policy count different values instead of requests, such as the accounts behind an address.
     ///
-    /// A request has a value beside its key: see
-    /// [`SlidingWindowLayer::rule_distinct`](crate::SlidingWindowLayer::rule_distinct) and
-    /// [`Limiter::check_value`](crate::Limiter::check_value). A new value takes a place, as many as the limit
-    /// within the window. A value that is in the window takes none, and stays for another window. So
-    /// `5/10m` allows five accounts behind an address, each seen within the last ten minutes, however many
-    /// requests they make.
+    /// A request has a value beside its key, from
+    /// [`SlidingWindowLayer::rule_distinct`](crate::SlidingWindowLayer::rule_distinct),
+    /// [`Limiter::check_value`](crate::Limiter::check_value) or [`LogCost::value`](crate::LogCost::value). A check
+    /// without one is [`StoreError::NoValue`](crate::StoreError::NoValue).
     ///
-    /// An entry is a value, which is hashed. Its cost is 1, or 0 in a request of cost 0. To cancel a request
-    /// removes no value: it was seen. Denials are not repeated from memory, because a value that is in the
-    /// window passes. A log is searched for the value, so keep limits below some ten thousand.
+    /// A new value takes a place, if one of the `limit` places is free. A value that is in the window takes none,
+    /// however often it comes, and each admission keeps it for another window. So with `5/10m` five accounts may use an
+    /// address. A sixth may once one of them has sent nothing for ten minutes.
+    ///
+    /// - A value takes one place whatever the cost of its request, and none if the cost is 0.
+    /// - A denied request leaves no value. One that is cancelled or settled afterwards does: it was seen.
+    /// - A value is kept as a hash.
+    /// - Denials are not repeated from memory, because a value that is in the window passes. On Redis each costs a
+    ///   call.
+    /// - In process a log is searched for the value, so keep limits below some ten thousand.
+    ///
+    /// The guide has a [recipe](crate::docs::recipes::accounts_per_address), and compares the
+    /// [kinds of policies](crate::docs::which_tool#what-a-policy-counts).
     ///
     /// ```
     /// use std::time::Duration;
@@ -331,19 +342,38 @@ impl Policy {
         self.counting(Counts::Distinct)
     }
 
-    /// Makes the policy count requests that are not over yet, at most as many as the limit at a time.
+    /// Makes the policy count requests that are not over yet: at most `limit` of a key at the same time.
     ///
-    /// The window of a quota is the lease: a place is given back when its request is over, and by itself a
-    /// lease after it was last renewed, as after the death of its process. A
-    /// [`SlidingWindowLayer`](crate::SlidingWindowLayer) gives a place back when the body of the response has
-    /// ended or was dropped, and [`Permit`](crate::Permit) does for jobs. Both renew it three times within a
-    /// lease. So a short lease, such as 30 s, frees the places of a dead process soon, and one second costs a
-    /// call a third of a second for each request that takes so long.
+    /// A [`SlidingWindowLayer`](crate::SlidingWindowLayer) gives the place of a request back when the body of the
+    /// response has ended or was dropped. Jobs have a [`Permit`](crate::Permit) from
+    /// [`Limiter::acquire`](crate::Limiter::acquire), and so have
+    /// [WebSockets](crate::docs::recipes::concurrent_requests#websockets): the response that opens one has no body.
     ///
-    /// Nobody knows when a place comes free: [`Denied::retry_after`](crate::Denied::retry_after) is when the
-    /// first lease ends at the latest, and a response has no `Retry-After`, see
-    /// [`Denied::has_known_wait`](crate::Denied::has_known_wait). The cost is 1. Denials are not repeated from
-    /// memory.
+    /// The window of the quota is a lease. It is renewed three times within its length while the request runs. A
+    /// process that dies renews nothing, and its places are free a lease later. A short lease frees them soon, but each
+    /// request that runs costs three checks a lease: with 30 seconds, one every ten seconds.
+    ///
+    /// - Nobody knows when a place comes free. A response has no `Retry-After`, and
+    ///   [`Denied::has_known_wait`](crate::Denied::has_known_wait) is `false`.
+    /// - A request takes one place whatever its cost, and none if the cost is 0.
+    /// - Denials are not repeated from memory. On Redis each costs a call.
+    /// - [`Limiter::check`](crate::Limiter::check) alone takes a place for one lease. To keep it for longer, or to give it
+    ///   back, [hold](crate::Limiter::hold) or [cancel](crate::Limiter::cancel) the admission.
+    /// - If the renewals fail for a whole lease, the place is free while its request still runs.
+    /// - Give the policy one quota: each window is a lease of its own.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
+    ///
+    /// // Twenty exports an hour for each tenant, and two at a time.
+    /// let started = Policy::new("exports-started").quota(Quota::per_hour(20));
+    /// let running = Policy::new("exports").quota(Quota::new(2, Duration::from_secs(30))).in_flight();
+    /// SlidingWindowLayer::new(started, key::header("x-tenant"), MemoryStore::new())
+    ///     .rule(running, key::header("x-tenant"));
+    /// ```
+    ///
+    /// The guide has a [recipe](crate::docs::recipes::concurrent_requests).
     #[must_use]
     pub fn in_flight(self) -> Self {
         self.counting(Counts::InFlight)

@@ -32,10 +32,10 @@
   TTL: unchanged.
 ]]
 local call, log, record, strikes, costs = redis.call, KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local most, within_us = ARGV[2], tonumber(ARGV[3])
+local most, within_us, value = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
-local held_us = ARGV[4] ~= '' and tonumber(call('ZSCORE', log, ARGV[4]) or nil)
+local held_us = value ~= '' and tonumber(call('ZSCORE', log, value) or nil)
 
 local ban, struck = call('HMGET', record, 'until', 'level', 'reason', 'episode_until'), {}
 if within_us > 0 then

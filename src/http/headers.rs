@@ -45,9 +45,13 @@ use crate::window::{QuotaState, Usage};
 /// at any times within `t`. After `t` there may be fewer than `q` places, because each place comes free
 /// a window after its own request. Each response has the next pair.
 ///
+/// A policy that counts requests [in flight](crate::Policy::in_flight) has `qu="concurrent-requests"` in place of
+/// `w`, and no `t`. One that counts [distinct](crate::Policy::distinct) values has no item, because the draft has no
+/// unit for them. [The guide](crate::docs::responses#fields-of-other-kinds-of-policies) has an example.
+///
 /// ## What the older fields say
 ///
-/// They have room for one quota: the one that denies the request for the longest time, otherwise the
+/// They have room for one quota of requests: the one that denies the request for the longest time, otherwise the
 /// one with the fewest places. `X-RateLimit-Reset` is the end of `t` above in seconds since the Unix
 /// epoch, rounded up, as GitHub and express-rate-limit (`legacyHeaders`) send it. A client whose clock
 /// is wrong reads a wrong wait, which `Retry-After` avoids.

@@ -36,6 +36,8 @@ use crate::window::Decision;
 /// - A gRPC request is denied with a status that gRPC clients read, see
 ///   [`Rejection::to_grpc_response`](crate::Rejection::to_grpc_response).
 /// - With several rules, either every log records the request or none does.
+/// - Under a policy that counts requests [in flight](crate::Policy::in_flight), a request holds its place until the
+///   body of the response has ended or was dropped.
 /// - The readiness and the errors of the inner service are passed through unchanged.
 /// - The inner service finds the [`Decision`](crate::Decision) in the request's extensions, unless
 ///   the request is [skipped](Self::skip) or no rule applies to it.
@@ -145,7 +147,14 @@ impl SlidingWindowLayer {
     ///
     /// The first extractor finds the key, and the second one the value. The policy counts
     /// [distinct](crate::Policy::distinct) values. A request without a key or value is treated as
-    /// [`on_missing_key`](Self::on_missing_key) says.
+    /// [`on_missing_key`](Self::on_missing_key) says; [`key::optional`](crate::key::optional), around either
+    /// extractor, skips the rule.
+    ///
+    /// Give each such rule a policy of its own name. Two with one name and one key share a log, and the value of the
+    /// second one is ignored. A policy that [`by`](Self::by) or [`rule_by`](Self::rule_by) chooses has no value, so it
+    /// must not count distinct values: its requests get a 500.
+    ///
+    /// The guide has a [recipe](crate::docs::recipes::accounts_per_address).
     ///
     /// ```
     /// use std::time::Duration;

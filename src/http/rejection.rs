@@ -40,7 +40,8 @@ pub enum Rejection {
     /// The server did not provide the source of a rule's key: 500. This is a mistake in the server's
     /// setup, see [`KeyError::NotProvided`](crate::KeyError::NotProvided).
     KeyNotProvided,
-    /// The store could not decide: 503. Or no store could ever admit the request: 429.
+    /// The store could not decide: 503. Or no store could ever admit the request: 429. Or a policy counts
+    /// distinct values and the rule has none, [`StoreError::NoValue`]: 500.
     StoreFailed(StoreError),
 }
 
@@ -62,10 +63,11 @@ impl Rejection {
         }
     }
 
-    /// Returns how long the client should wait, or `None` if no wait helps.
+    /// Returns how long the client should wait, or `None` if no wait helps or its length is not known.
     ///
     /// It is the wait of a denial, the rest of a ban, or a second after a failure of the store. It is
-    /// `None` for a request without a valid key and for one that costs more than a limit.
+    /// `None` for a request without a valid key, for one that costs more than a limit, and if a policy denies
+    /// that counts requests in flight, see [`Denied::has_known_wait`].
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -79,7 +81,7 @@ impl Rejection {
 
     /// Returns the default response to a request other than gRPC: a problem document
     /// ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) of the types that the draft on the
-    /// RateLimit fields registers, with `Retry-After` if a wait helps.
+    /// RateLimit fields registers, with `Retry-After` if a wait of a known length helps.
     ///
     /// The layer adds the fields of [`headers`](super::SlidingWindowLayer::headers). A handler that has
     /// a [`Denied`] of its own responds with [`Denied::to_response`].
@@ -105,7 +107,7 @@ impl Rejection {
     /// | `grpc-status` | see below |
     /// | `grpc-message` | the reason, with the names of the policies that deny the request |
     /// | `grpc-status-details-bin` | a `google.rpc.Status` with `google.rpc.RetryInfo`, if a wait helps |
-    /// | `grpc-retry-pushback-ms` | the wait, rounded up to milliseconds; -1, so that the client does not retry, if no wait helps or it is longer than 24 days ([gRFC A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md#pushback)) |
+    /// | `grpc-retry-pushback-ms` | the wait, rounded up to milliseconds; -1, so that the client does not retry, if no wait helps or it is longer than 24 days; no field, so that the client pauses as it is configured, if the wait [is not known](Denied::has_known_wait) ([gRFC A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md#pushback)) |
     ///
     /// The layer adds the RateLimit fields, but no `Retry-After`. The status is the one that
     /// [`google.rpc.Code`](https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto)
@@ -119,6 +121,7 @@ impl Rejection {
     /// | `InvalidKey` | 400 | 3, `INVALID_ARGUMENT` |
     /// | `KeyNotProvided` | 500 | 13, `INTERNAL` |
     /// | `StoreFailed`: the store could not decide | 503 | 14, `UNAVAILABLE` |
+    /// | `StoreFailed`: a policy counts distinct values, and the request has none | 500 | 13, `INTERNAL` |
     /// | `StoreFailed`: a cost that no store admits | 429 | 8, `RESOURCE_EXHAUSTED`, with -1 as the pushback |
     ///
     /// A status that was set with [`on_ban`](super::SlidingWindowLayer::on_ban) or
@@ -225,8 +228,9 @@ impl Denied {
     /// Returns the response that a layer makes of this denial by default, for a handler that checks a
     /// [`Limiter`](crate::Limiter) itself.
     ///
-    /// It is a 429 with `Retry-After`, `RateLimit`, `RateLimit-Policy` and a problem document, or, if the
-    /// key is banned, a 403 with `Retry-After` and a problem document. With axum, `into_response` of it is
+    /// It is a 429 with `Retry-After` if the wait [is known](Denied::has_known_wait), `RateLimit`,
+    /// `RateLimit-Policy` and a problem document, or, if the key is banned, a 403 with `Retry-After` and a problem
+    /// document. With axum, `into_response` of it is
     /// a response of axum. [`Rejection::to_grpc_response`] is the response to a gRPC request.
     ///
     /// ```

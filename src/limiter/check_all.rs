@@ -9,11 +9,27 @@ impl Limiter {
     /// Decides on a request of `key` with a value, under a policy that counts
     /// [distinct](crate::Policy::distinct) values.
     ///
-    /// Beside other policies it is [`LogCost::value`] in [`Limiter::check_all`].
+    /// Beside other policies it is [`LogCost::value`] in [`Limiter::check_all`]. A policy that counts something else
+    /// ignores the value.
+    ///
+    /// ```
+    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota, StoreError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), StoreError> {
+    /// let accounts = Policy::new("accounts").quota(Quota::per_hour(1)).distinct();
+    /// let limiter = Limiter::new(accounts, MemoryStore::new());
+    /// assert!(limiter.check_value("203.0.113.7", "alice").await?.is_admitted());
+    /// assert!(limiter.check_value("203.0.113.7", "alice").await?.is_admitted());
+    /// assert!(!limiter.check_value("203.0.113.7", "bob").await?.is_admitted());
+    /// assert_eq!(limiter.peek("203.0.113.7").await?.remaining(), 0); // for another account
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// As for [`Limiter::check`].
+    /// A [`StoreError`] if the store could not decide.
     pub async fn check_value(
         &self,
         key: impl Into<Key>,
@@ -37,6 +53,7 @@ impl Limiter {
     /// # Errors
     ///
     /// The errors of [`Limiter::check_cost`]. No cost may be above the limit of its own policy.
+    /// [`StoreError::NoValue`] if a policy counts distinct values, and its log has none.
     ///
     /// ```
     /// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota};

@@ -39,7 +39,9 @@ impl Limiter {
     /// # Errors
     ///
     /// A [`StoreError`] if the store fails and the failure policy is [`FailurePolicy::Closed`]. A request
-    /// would get the same error.
+    /// would get the same error. [`StoreError::NoValue`] under a policy that counts
+    /// [distinct](crate::Policy::distinct) values, whose logs it can't explain: [`Limiter::peek`] returns how many
+    /// places are left.
     pub async fn explain(&self, key: impl Into<Key>) -> Result<Explanation, StoreError> {
         self.explain_cost(key, 1).await
     }

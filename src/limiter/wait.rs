@@ -215,12 +215,34 @@ impl Limiter {
     /// Waits for a place under a policy that counts requests [in flight](crate::Policy::in_flight), and holds it
     /// until the [`Permit`] is dropped.
     ///
-    /// With a `max_wait` of zero it does not wait. Otherwise it looks 20 times a second whether a place is free,
-    /// in the order of arrival among the callers of this process.
+    /// With a `max_wait` of zero it does not wait. Otherwise the callers of this process get their places in the order of
+    /// their arrival, and the first one of each key looks 20 times a second whether a place is free.
+    ///
+    /// Under a policy that counts requests it is [`Limiter::until_admitted_within`]: the permit holds nothing, and the
+    /// request counts for a window.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota, WaitError};
+    ///
+    /// # async fn export(_tenant: &str) {}
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), WaitError> {
+    /// let exports = Policy::new("exports").quota(Quota::new(2, Duration::from_secs(30))).in_flight();
+    /// let limiter = Limiter::new(exports, MemoryStore::new());
+    ///
+    /// let permit = limiter.acquire("tenant-7", Duration::from_secs(60)).await?;
+    /// export("tenant-7").await; // for hours, if need be
+    /// drop(permit);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// As for [`Limiter::until_admitted`].
+    /// [`WaitError::Denied`] if no place came free in time: its [`retry_after`](crate::Denied::retry_after) says
+    /// nothing, see [`Denied::has_known_wait`](crate::Denied::has_known_wait). And the other errors of
+    /// [`Limiter::until_admitted`].
     pub async fn acquire(
         &self,
         key: impl Into<Key>,
@@ -233,7 +255,30 @@ impl Limiter {
     /// [in flight](crate::Policy::in_flight), until the [`Permit`] is dropped. Without it they are free after a
     /// lease.
     ///
-    /// It is for requests with several logs; [`Limiter::acquire`] serves one.
+    /// It is for requests with several logs; [`Limiter::acquire`] serves one. What the request has in other logs stays
+    /// there for its window. Call it right after the admission, and once: the places are given back with the
+    /// first permit that is dropped. It needs a tokio runtime, whose task renews the leases.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), StoreError> {
+    /// let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_hour(20)));
+    /// let jobs = Policy::new("jobs").quota(Quota::new(1, Duration::from_secs(30))).in_flight();
+    /// let jobs = PolicyHandle::new(jobs);
+    /// let limiter = Limiter::new(&user, MemoryStore::new());
+    ///
+    /// let logs = [(&user, "alice"), (&jobs, "tenant-7")];
+    /// let decision = limiter.check_all(logs).await?;
+    /// let permit = decision.admitted().map(|admitted| limiter.hold(admitted));
+    /// assert!(!limiter.check_all(logs).await?.is_admitted());
+    /// drop(permit);
+    /// assert!(limiter.check_all(logs).await?.is_admitted());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn hold(&self, admitted: &Admitted) -> Permit {
         Permit::hold(&self.store, admitted.check()).unwrap_or_else(Permit::empty)
     }

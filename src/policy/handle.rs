@@ -69,6 +69,9 @@ impl PolicyHandle {
     /// enforced, and [`Bans::impose`](crate::Bans::impose) returns an error.
     /// [`set_candidates`](Self::set_candidates) replaces the candidates alone.
     ///
+    /// What the policy [counts](Policy::counts) stays as it was, whatever the new policy counts: the rule that uses
+    /// it was made for that.
+    ///
     /// The handles of other processes do not change.
     ///
     /// # Errors

@@ -12,8 +12,9 @@ use super::{Policy, PolicyError, PolicyHandle};
 /// replaces the policies behind these handles. What becomes of the logs is as with [`PolicyHandle::set`].
 ///
 /// With the feature `serde` the set is a map of names to policies in any format that describes itself,
-/// such as TOML or JSON. A policy is a text, as in [`Policy`], or a table of `quotas`, `keep_for`,
-/// `candidates` and `penalty`. `quotas` and `candidates` are a text or a list. A name that occurs twice, an unknown field
+/// such as TOML or JSON. A policy is a text, as in [`Policy`], or a table of `quotas`, `keep_for`, `counts`,
+/// `candidates` and `penalty`. `quotas` and `candidates` are a text or a list, `counts` is `"requests"`,
+/// `"distinct"` or `"in_flight"`. A name that occurs twice, an unknown field
 /// and an empty set are errors. An error names the policy and the field, and the format adds the line
 /// and the column. [The guide](crate::docs::configuration) has more.
 ///
@@ -102,7 +103,8 @@ impl Policies {
     ///
     /// Handles that [`Policies::get`] has returned take effect at once in every limiter and layer. A
     /// policy is replaced whole, as by [`PolicyHandle::set`] with a policy that has a name: a penalty or
-    /// candidate that the new policy lacks is gone. A policy of a new name is added.
+    /// candidate that the new policy lacks is gone. Only what a policy [counts](Policy::counts) stays as it
+    /// was. A policy of a new name is added.
     ///
     /// The new set is checked before the first policy is replaced, and reloads take effect one after the
     /// other. A decision under several policies that begins during a reload may use some policies of

@@ -31,7 +31,7 @@ impl WaitError {
     /// Returns how long the caller should wait before it tries again, or `None` if no wait helps.
     ///
     /// It is the time of the denial or of the error of the store, and a second after
-    /// [`WaitError::TooManyWaiters`].
+    /// [`WaitError::TooManyWaiters`]. Check [`Denied::has_known_wait`] for policies that count requests in flight.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

@@ -14,10 +14,10 @@ use crate::store::{PendingCheck, Store, conclude, report};
 use crate::telemetry;
 use crate::window::{Admitted, Check, Decision, Denied, LogOutcome, QuotaState};
 
-/// How long a caller may wait, and how many callers may wait at once.
 /// How soon a caller looks again whether a request in flight is over, which nobody can foresee.
 const LOOK_AGAIN_US: u64 = 50_000;
 
+/// How long a caller may wait, and how many callers may wait at once.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) deadline: Option<Instant>,

@@ -154,6 +154,9 @@ impl Denied {
     /// Returns how long to wait until the request fits, if no other request of its keys is admitted
     /// meanwhile.
     ///
+    /// That is not known if a policy denies that counts requests in flight, see
+    /// [`has_known_wait`](Self::has_known_wait).
+    ///
     /// It is exact to the microsecond, so round up where another unit is needed. `as_millis` rounds down,
     /// and a client that waits so long is denied again:
     ///
@@ -176,8 +179,9 @@ impl Denied {
     /// Returns whether time alone ends the denial, so that [`Denied::retry_after`] is exact.
     ///
     /// It does not if a policy that counts requests [in flight](Policy::in_flight) denies: a place is free as soon
-    /// as another request is over, and [`Denied::retry_after`] is when the first lease ends, if nobody renews it.
-    /// Try again after a pause that grows.
+    /// as another request is over, which may be sooner or much later than [`Denied::retry_after`] says. That is when
+    /// the first lease ends, if nobody renews it, or, after a wait, when the caller would have looked again. Try
+    /// again after a pause that grows.
     #[must_use]
     pub fn has_known_wait(&self) -> bool {
         let is_unknown = |(log, outcome): (&LogId, &LogOutcome)| {

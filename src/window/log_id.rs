@@ -19,8 +19,8 @@ pub struct LogId {
     pub policy: Arc<Policy>,
     /// The key.
     pub key: Key,
-    /// The entry of a request whose policy counts distinct values: a hash of its value. It is no part of the
-    /// identity, so a check has one value for a log.
+    /// The entry of a request whose policy counts [distinct](Policy::distinct) values: a hash of its value. It is no
+    /// part of the identity, so a check has one value for a log: if it has the log twice, the first value counts.
     pub value: Option<Uuid>,
 }
 
@@ -31,7 +31,7 @@ impl LogId {
         Self { policy, key: key.into(), value: None }
     }
 
-    /// Sets the value of a request whose policy counts [distinct](Policy::distinct) values.
+    /// Sets the value of a request whose policy counts [distinct](Policy::distinct) values. Other policies ignore it.
     #[must_use]
     pub fn with_value(mut self, value: impl Into<Key>) -> Self {
         self.value = Some(value.into().entry_id());
@@ -93,7 +93,7 @@ impl LogCost {
         Self { log, cost }
     }
 
-    /// Sets the value of a request whose policy counts [distinct](Policy::distinct) values.
+    /// Sets the value of a request whose policy counts [distinct](Policy::distinct) values. Other policies ignore it.
     ///
     /// ```
     /// use tower_sliding_window::{Limiter, LogCost, MemoryStore, Policy, PolicyHandle, Quota};

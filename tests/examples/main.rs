@@ -256,3 +256,38 @@ fn token_budget_settles_each_prompt() {
     assert_eq!(lines.iter().filter_map(left).collect::<Vec<_>>(), expected, "{lines:?}");
     assert!(lines.last().unwrap().starts_with("denied: a poem, again in 9"), "{lines:?}");
 }
+
+#[test]
+fn in_flight_gives_each_place_back() {
+    let (code, lines, logs) = fed("in_flight", &[], "");
+    assert_eq!(code, Some(0), "{logs}");
+    let lines: Vec<_> = lines.iter().map(|it| it.split(" after ").next().unwrap()).collect();
+    let begin = lines.iter().position(|it| it.starts_with("export of")).expect("an export");
+    let expected = [
+        "export of acme: 200 OK",
+        "export of acme: 200 OK",
+        "export of acme: 429 Too Many Requests",
+        "  ratelimit-policy: \"exports\";q=2;qu=\"concurrent-requests\"",
+        "export of zenith: 200 OK",
+        "a client of acme hangs up",
+        "the report of acme begins",
+        "the report of acme has ended",
+        "an export of acme has ended",
+        "export of acme: 200 OK",
+        "an export of acme has ended",
+    ];
+    assert_eq!(lines[begin..], expected);
+}
+
+#[test]
+fn accounts_per_address_stops_the_script_only() {
+    let (code, lines, logs) = fed("accounts_per_address", &[], "");
+    assert_eq!(code, Some(0), "{logs}");
+    let expected = [
+        "family: 4 users, 12 orders sent, 12 admitted",
+        "script: 100 users, 500 orders sent, 25 admitted",
+        "  5 users got through; the last denial: again in 600 s",
+        "family: 5 users, 5 orders sent, 5 admitted",
+    ];
+    assert_eq!(lines[lines.len() - 4..], expected);
+}

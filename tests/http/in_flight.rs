@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::channel::{Channel, Sender};
 use http_body_util::{BodyExt, Empty};
 use tokio::sync::mpsc;
@@ -152,6 +152,23 @@ async fn denial_names_no_time() {
         assert_eq!(legacy.is_some(), shown == RateLimitHeaders::Legacy, "{legacy:?}");
         assert!(legacy.is_none_or(|limit| limit == "100"), "a quota of requests only");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn grpc_client_chooses_its_pause_itself() {
+    let (store, (service, _bodies)) = (MemoryStore::new(), streaming());
+    let service = layer(store).layer(service);
+    let call = || {
+        let mut request = from_user("alice");
+        *request.method_mut() = http::Method::POST;
+        request.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+        service.clone().oneshot(request)
+    };
+    let _first = call().await.unwrap();
+    let denied = call().await.unwrap();
+    assert_eq!(denied.headers()["grpc-status"], "8");
+    let pushback = denied.headers().get("grpc-retry-pushback-ms");
+    assert_eq!(pushback, None, "-1 would forbid a retry");
 }
 
 #[tokio::test(start_paused = true)]

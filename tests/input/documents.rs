@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::store::RedisServers;
-use tower_sliding_window::{BanCursor, FailurePolicy, Penalty, Policies, Policy, Quota};
+use tower_sliding_window::{BanCursor, Counts, FailurePolicy, Penalty, Policies, Policy, Quota};
 
 fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
@@ -69,11 +69,17 @@ fn full_penalty() -> impl Strategy<Value = Penalty> {
 }
 
 fn unnamed() -> impl Strategy<Value = Policy> {
-    let parts = (vec(quota(), 1..4), vec(quota(), 0..3), option::of(full_penalty()));
-    parts.prop_map(|(quotas, candidates, penalty)| {
+    let counts = select(vec![Counts::Requests, Counts::Distinct, Counts::InFlight]);
+    let parts = (vec(quota(), 1..4), vec(quota(), 0..3), option::of(full_penalty()), counts);
+    parts.prop_map(|(quotas, candidates, penalty, counts)| {
         let texts: Vec<String> = quotas.iter().map(Quota::to_string).collect();
         let policy: Policy = texts.join(",").parse().unwrap();
         let policy = candidates.into_iter().fold(policy, Policy::candidate);
+        let policy = match counts {
+            Counts::Distinct => policy.distinct(),
+            Counts::InFlight => policy.in_flight(),
+            _ => policy,
+        };
         penalty.into_iter().fold(policy, Policy::penalty)
     })
 }
@@ -196,12 +202,13 @@ fn a_policy_is_a_text_or_a_table() {
     let bare: Policy = json(r#""2/1s,5/60s""#).unwrap();
     assert_eq!((bare.name(), bare.to_string().as_str()), ("default", "2/1s,5/60s"));
     let table = r#"{"name": "user", "quotas": ["5/60s", "2/1s"], "candidates": "4/60s,3/60s",
-                    "penalty": "3/10m:1m,1h"}"#;
+                    "counts": "distinct", "penalty": "3/10m:1m,1h"}"#;
     let whole = Policy::new("user")
         .quota(Quota::per_second(2))
         .quota(Quota::per_minute(5))
         .candidate(Quota::per_minute(4))
         .candidate(Quota::per_minute(3))
+        .distinct()
         .penalty("3/10m:1m,1h".parse().unwrap());
     assert_eq!(json::<Policy>(table).unwrap(), whole);
     let set = "user = { quotas = '5/60s', penalty = 'manual' }\nip = '100/60s'";
@@ -212,7 +219,7 @@ fn a_policy_is_a_text_or_a_table() {
 
 #[test]
 fn an_error_says_where_it_is() {
-    const FIELDS: &str = "there are quotas, keep_for, candidates, penalty";
+    const FIELDS: &str = "there are quotas, keep_for, candidates, counts, penalty";
     for (text, place, part) in [
         (
             "ip = '1/1s'\nuser = '5/sixty'",
@@ -227,6 +234,12 @@ fn an_error_says_where_it_is() {
             "line 3, column 11",
             "penalty: write STRIKES",
         ),
+        (
+            "[user]\nquotas = '1/1s'\ncounts = 'all'",
+            "line 3, column 10",
+            "counts: \"all\" is not \"requests\", \"distinct\" or \"in_flight\"",
+        ),
+        ("[user]\nquotas = '1/1s'\ncounts = 5", "line 3, column 10", "counts: \"requests\", \"d"),
         ("[user]\nquota = '5/60s'", "line 2, column 1", FIELDS),
         (
             "[ip]\nquotas = '1/1s'\n[user]\npenalty = 'manual'",
@@ -251,7 +264,7 @@ fn an_error_says_where_it_is() {
     }
     for (text, part) in [
         ("{\"name\": \"a b\", \"quotas\": \"5/60s\"}", "policy, name: \"a b\" is not a policy"),
-        ("{\"plan\": \"user\"}", "there are name, quotas, keep_for, candidates, penalty"),
+        ("{\"plan\": \"user\"}", "there are name, quotas, keep_for, candidates, counts, penalty"),
         ("7", "policy: a text such as \"5/60s\", or a table"),
     ] {
         let error = json::<Policy>(text).unwrap_err();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use test_support::Redis;
-use tower_sliding_window::{Bans, Limiter, Policy, Quota};
+use tower_sliding_window::{Bans, Counts, Limiter, Policy, Quota};
 
 /// A figure on Redis 6.2 to 8.0, which is the guide's, on Valkey 8 and on Valkey 9: in bytes where
 /// nothing else is said.
@@ -87,6 +87,29 @@ async fn log_size_past_128_entries() {
     assert!(about(two_hundred, LOG_OF_200[server]), "{sizes:?}");
     assert!(about(thousand, LOG_OF_1000[server]), "{sizes:?}");
     guide_says(&["25 kB on Redis, and 120 kB with a thousand; 17 kB and 86 kB on Valkey 9"]);
+}
+
+#[tokio::test]
+async fn logs_of_all_kinds_have_their_names_and_take_the_same() {
+    let redis = Redis::start().await;
+    let policy = Policy::new("user").quota(Quota::per_minute(100));
+    let kinds = [policy.clone(), policy.clone().distinct(), policy.in_flight()];
+    let mut sizes = Vec::new();
+    for (kind, name) in kinds.into_iter().zip(["", ":distinct", ":in_flight"]) {
+        let limiter = Limiter::new(kind.clone(), redis.store().await);
+        for value in 0..100 {
+            let decision = match kind.counts() {
+                Counts::Distinct => limiter.check_value("acme", value).await,
+                _ => limiter.check("acme").await,
+            };
+            assert!(decision.unwrap().is_admitted());
+        }
+        let name = format!("tsw:{{=acme}}:user:60s{name}");
+        sizes.push(redis.run::<f64>(&["MEMORY", "USAGE", &name, "SAMPLES", "0"]).await);
+        guide_says(&[&format!("`{name}`")]);
+    }
+    assert!(sizes[1..].iter().all(|it| (0.0..=16.0).contains(&(it - sizes[0]))), "{sizes:?}");
+    guide_says(&["An entry of any kind takes the same memory", "takes 16 bytes more"]);
 }
 
 #[test]

@@ -63,9 +63,12 @@ pub(super) fn response(rejection: &Rejection) -> Response<String> {
     if let Some(wait) = wait {
         insert(headers, DETAILS, STANDARD_NO_PAD.encode(details(code, &message, wait)));
     }
-    // A signed number of 32 bits: a negative one tells the client not to retry.
+    // A signed number of 32 bits: a negative one tells the client not to retry, and none to choose its pauses
+    // itself.
     let pushback = wait.and_then(|wait| i32::try_from(wait.as_micros().div_ceil(1000)).ok());
-    headers.insert(PUSHBACK, HeaderValue::from(pushback.unwrap_or(-1)));
+    if !matches!(rejection, Rejection::Denied(denied) if !denied.has_known_wait()) {
+        headers.insert(PUSHBACK, HeaderValue::from(pushback.unwrap_or(-1)));
+    }
     response
 }
 
