@@ -69,7 +69,8 @@ fn full_penalty() -> impl Strategy<Value = Penalty> {
 }
 
 fn unnamed() -> impl Strategy<Value = Policy> {
-    let counts = select(vec![Counts::Requests, Counts::Distinct, Counts::InFlight]);
+    let counts = [Counts::Requests, Counts::Costs, Counts::Distinct, Counts::InFlight];
+    let counts = select(counts.to_vec());
     let parts = (vec(quota(), 1..4), vec(quota(), 0..3), option::of(full_penalty()), counts);
     parts.prop_map(|(quotas, candidates, penalty, counts)| {
         let texts: Vec<String> = quotas.iter().map(Quota::to_string).collect();
@@ -77,6 +78,7 @@ fn unnamed() -> impl Strategy<Value = Policy> {
         let policy = candidates.into_iter().fold(policy, Policy::candidate);
         let policy = match counts {
             Counts::Distinct => policy.distinct(),
+            Counts::Costs => policy.budget(),
             Counts::InFlight => policy.in_flight(),
             _ => policy,
         };
@@ -237,9 +239,9 @@ fn an_error_says_where_it_is() {
         (
             "[user]\nquotas = '1/1s'\ncounts = 'all'",
             "line 3, column 10",
-            "counts: \"all\" is not \"requests\", \"distinct\" or \"in_flight\"",
+            "counts: \"all\" is not \"requests\", \"costs\", \"distinct\" or \"in_flight\"",
         ),
-        ("[user]\nquotas = '1/1s'\ncounts = 5", "line 3, column 10", "counts: \"requests\", \"d"),
+        ("[user]\nquotas = '1/1s'\ncounts = 5", "line 3, column 10", "counts: \"requests\", \"c"),
         ("[user]\nquota = '5/60s'", "line 2, column 1", FIELDS),
         (
             "[ip]\nquotas = '1/1s'\n[user]\npenalty = 'manual'",
