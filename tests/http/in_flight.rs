@@ -32,11 +32,12 @@ async fn free(store: &MemoryStore) -> u32 {
 }
 
 type Body = Channel<Bytes, Infallible>;
+type Bodies = mpsc::UnboundedReceiver<Sender<Bytes, Infallible>>;
 
 /// A service whose responses are bodies that the test writes.
 fn streaming() -> (
     impl Service<Request<String>, Response = Response<Body>, Error = Infallible, Future: Send> + Clone,
-    mpsc::UnboundedReceiver<Sender<Bytes, Infallible>>,
+    Bodies,
 ) {
     let (bodies, receiver) = mpsc::unbounded_channel();
     let service = service_fn(move |_| {
