@@ -153,6 +153,12 @@ where
                 let admitted = decision.admitted().filter(|_| is_counted);
                 let permit = admitted.and_then(|it| Permit::hold(&self.config.store, it.check()));
                 self.insert(decision);
+                // The permit gives back what is in flight, when the body is over.
+                let cancel = if permit.is_some() {
+                    cancel.and_then(CancelHandle::without_in_flight)
+                } else {
+                    cancel
+                };
                 self.call(shown, cancel, permit)
             }
         }

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::{Store, StoreFuture};
 use crate::error::StoreError;
+use crate::policy::Counts;
 use crate::window::{Check, Outcome};
 
 /// A check that was given to the store and has no outcome yet.
@@ -99,6 +100,14 @@ struct Cancellable {
 impl CancelHandle {
     pub(crate) fn new(store: &Arc<dyn Store>, check: &Check) -> Self {
         Self(Box::new(Cancellable { store: store.clone(), check: check.clone() }))
+    }
+
+    /// Leaves the requests in flight to a permit. Returns `None` if there is nothing else.
+    pub(crate) fn without_in_flight(mut self) -> Option<Self> {
+        let check = &self.0.check;
+        let is_other = |index: usize| check.logs[index].policy.counts() != Counts::InFlight;
+        self.0.check = check.part(is_other);
+        (!self.0.check.logs.is_empty()).then_some(self)
     }
 
     /// Cancels the admission. If the store can't do so at once, a background task waits for it.

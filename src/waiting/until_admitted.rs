@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::store::{PendingCheck, Store, conclude, report};
 use crate::telemetry;
-use crate::window::{Admitted, Check, Decision, Denied, LogOutcome, QuotaState};
+use crate::window::{Admitted, Check, Decision, Denied, LogOutcome, Outcome, QuotaState};
 
 /// How soon a caller looks again whether a request in flight is over, which nobody can foresee.
 const LOOK_AGAIN_US: u64 = 50_000;
@@ -162,14 +162,17 @@ fn longest_full(denied: &Denied) -> usize {
 async fn decide_or_cancel<S>(store: &Arc<dyn Store>, check: Check) -> Result<Decision, Ended<S>> {
     let mut pending = PendingCheck::send(store, check, true);
     let (check, outcome) = poll_fn(|cx| pending.poll(cx)).await;
-    let outcome = outcome.map(|mut outcome| {
-        let logs = check.logs.iter().zip(outcome.logs_mut());
-        for (_, log) in logs.filter(|(log, _)| log.policy.counts() == Counts::InFlight) {
-            log.states_mut().iter_mut().for_each(|it| it.wait_us = it.wait_us.min(LOOK_AGAIN_US));
-        }
-        outcome
-    });
+    let outcome = outcome.map(|outcome| with_looks(&check, outcome));
     Ok(conclude(check, outcome, false)?)
+}
+
+/// Returns an outcome whose wait for a request in flight is the time until the next look.
+fn with_looks(check: &Check, mut outcome: Outcome) -> Outcome {
+    let logs = check.logs.iter().zip(outcome.logs_mut());
+    for (_, log) in logs.filter(|(log, _)| log.policy.counts() == Counts::InFlight) {
+        log.states_mut().iter_mut().for_each(|it| it.wait_us = it.wait_us.min(LOOK_AGAIN_US));
+    }
+    outcome
 }
 
 fn ensure_possible<S>(check: &Check) -> Result<(), Ended<S>> {
@@ -186,7 +189,7 @@ async fn look<S>(
     // The first in the queue of a single log looks for all. If the store fails, the request's own check decides.
     if check.logs.len() > 1
         && let Ok(outcome) = store.peek(check).await
-        && let Decision::Denied(denied) = Decision::new(check.clone(), outcome)
+        && let Decision::Denied(denied) = Decision::new(check.clone(), with_looks(check, outcome))
     {
         let denial = denied.clone();
         worth_a_wait(denied, deadline)

@@ -252,7 +252,7 @@ fn token_budget_settles_each_prompt() {
     let (code, lines, logs) = fed("token_budget", &[], "");
     assert_eq!(code, Some(0), "{logs}");
     let left = |line: &String| Some(line.split_once(", used ")?.1.to_owned());
-    let expected = ["1, 19", "0, 19", "7, 12", "16, 0"].map(|it| format!("{it} thousand left"));
+    let expected = ["350, 19650 left", "0, 19650 left", "7000, 12650 left", "16000, 0 left"];
     assert_eq!(lines.iter().filter_map(left).collect::<Vec<_>>(), expected, "{lines:?}");
     assert!(lines.last().unwrap().starts_with("denied: a poem, again in 9"), "{lines:?}");
 }

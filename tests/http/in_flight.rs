@@ -122,6 +122,22 @@ async fn client_that_hangs_up_gives_the_place_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn cancelled_response_holds_its_place_until_its_body_has_ended() {
+    let (store, (service, mut bodies)) = (MemoryStore::new(), streaming());
+    let user = Policy::new("user").quota(Quota::per_hour(5));
+    let limit = layer(store.clone()).rule(user.clone(), key::header("x-user-id"));
+    let service = limit.cancel_if(|response| response.status() == StatusCode::OK).layer(service);
+    let first = service.clone().oneshot(from_user("alice")).await.unwrap();
+    let _sender = bodies.recv().await.unwrap();
+    let users = Limiter::new(user, store.clone());
+    assert_eq!(users.peek("alice").await.unwrap().remaining(), 5, "it does not count");
+    let second = service.oneshot(from_user("alice")).await.unwrap();
+    assert_eq!(second.status(), StatusCode::TOO_MANY_REQUESTS, "the first body is being sent");
+    drop(first);
+    assert_eq!(free(&store).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn denial_names_no_time() {
     for (shown, policy, admitted, denied) in [
         (

@@ -182,6 +182,29 @@ pub(crate) async fn caller_waits_until_another_is_over(store: impl Store) {
     assert!(began.elapsed() < Duration::from_secs(15), "no lease had to end");
 }
 
+pub(crate) async fn callers_of_two_logs_wait_until_another_is_over(store: impl Store) {
+    let limiter = Limiter::new(Quota::per_hour(1), store);
+    let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_hour(100)));
+    let jobs = PolicyHandle::new(jobs(1, Duration::from_secs(30)));
+    let first = limiter.check_all([(&user, "alice"), (&jobs, "tenant")]).await.unwrap();
+    let first = limiter.hold(&admitted(first));
+    let mut waiters = Vec::new();
+    for _ in 0..3 {
+        let (limiter, user, jobs) = (limiter.clone(), user.clone(), jobs.clone());
+        waiters.push(tokio::spawn(async move {
+            let logs = || [(&user, "alice"), (&jobs, "tenant")];
+            let admitted = limiter.until_admitted_all(logs, Some(Duration::from_secs(5))).await;
+            admitted.map(|admitted| drop(limiter.hold(&admitted)))
+        }));
+        // The next one finds it waiting.
+        sleep(100 * MS).await;
+    }
+    drop(first);
+    for waiter in waiters {
+        waiter.await.unwrap().expect("the wait is bounded by 5 s, and the lease by 30 s");
+    }
+}
+
 pub(crate) async fn request_in_flight_takes_a_place_in_all_logs_or_none(store: impl Store) {
     let limiter = Limiter::new(Quota::per_hour(1), store);
     let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_hour(2)));
