@@ -5,6 +5,7 @@
 
 pub mod acl;
 mod checks;
+pub mod clock;
 mod cluster;
 mod eventually;
 mod every_store;
