@@ -127,45 +127,6 @@ async fn next_message_reports_an_undetected_end() {
 }
 
 #[tokio::test]
-async fn delayed_storm_starts_after_the_cool_down() {
-    on_both(async |clock| {
-        let mut world = World::with_rule(clock, |rule| rule.cool_down(Duration::from_secs(60)));
-        world.record_all(6).await;
-        // The cool-down begins at the end of the storm, not when the end is detected.
-        world.advance(65 * SECOND).await;
-        assert!(world.record_all(8).await.started.is_none());
-        world.advance(5 * SECOND - 1).await;
-        let early = world.peek().await;
-        assert!(has_no_event(&early) && early.recheck_us == 1);
-        world.advance(1).await;
-        let started = world.peek().await;
-        assert_eq!((started.started, started.recheck_us), (Some((0, 8)), 5 * SECOND));
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn count_stops_at_cap_and_newest_are_kept() {
-    on_both(async |clock| {
-        let mut world = World::with_rule(clock, |rule| rule.cap(8));
-        let mut counts = Vec::new();
-        for _ in 0..12 {
-            world.advance(SECOND / 10).await;
-            counts.push(world.record().await.count);
-        }
-        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8]);
-        // The oldest message left is the fifth, 0.7 seconds older than the twelfth.
-        world.advance(10 * SECOND - 7 * SECOND / 10).await;
-        assert_eq!(world.peek().await.count, 7);
-        for (id, expected) in [("message-12", (7, true)), ("message-1", (8, false))] {
-            let outcome = world.check(&Check::new("lobby".into(), Some(id.into()))).await;
-            assert_eq!((outcome.count, outcome.is_repeated), expected, "{id}");
-        }
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn groups_and_ids_are_any_bytes_and_rules_are_independent() {
     let long = "k".repeat(1000);
     let groups: [&[u8]; 9] =
@@ -417,7 +378,9 @@ fn histories_agree_with_the_model(world: &mut World, runtime: &tokio::runtime::R
     let (run, on_redis) = (Cell::new(0), world.clock.redis().is_some());
     let world = std::cell::RefCell::new(world);
     let steps = || prop::collection::vec(step(on_redis), 1..120);
-    proptest!(ProptestConfig::with_cases(150), |(first in rule(), steps in steps())| {
+    // A smaller history helps, but not after minutes.
+    let config = ProptestConfig { max_shrink_iters: 500, ..ProptestConfig::with_cases(150) };
+    proptest!(config, |(first in rule(), steps in steps())| {
         run.set(run.get() + 1);
         runtime.block_on(agrees_with_model(&mut world.borrow_mut(), first, &steps, run.get()));
     });

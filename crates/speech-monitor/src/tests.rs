@@ -478,6 +478,8 @@ fn histories_agree_with_the_model(
 ) {
     let (run, on_redis) = (Cell::new(0), chat.clock.redis().is_some());
     let (chat, config) = (RefCell::new(chat), ProptestConfig::with_cases(120));
+    // A smaller history helps, but not after minutes.
+    let config = ProptestConfig { max_shrink_iters: 500, ..config };
     let rules = || prop::collection::vec(rule(mutes), 1..5);
     let steps = || prop::collection::vec(step(on_redis), 1..60);
     proptest!(config, |(rules in rules(), steps in steps())| {

@@ -67,20 +67,6 @@ async fn processes_share_one_start_and_end() {
 }
 
 #[tokio::test]
-async fn silent_storm_ends_once_for_all() {
-    let redis = Redis::start().await;
-    let one = Watched::on_redis("10/1s", &redis.store().await);
-    let two = Watched::on_redis("10/1s", &redis.store().await);
-    one.record("lobby", 0..11).await;
-    two.record("lobby", 11..14).await;
-    assert_eq!((one.detector.watched(), two.detector.watched()), (1, 1));
-    let mut reported = one.all_starts().await;
-    reported.extend(two.all_starts().await);
-    assert_eq!(reported, [true, false]);
-    assert_eq!((one.detector.watched(), two.detector.watched()), (0, 0));
-}
-
-#[tokio::test]
 async fn another_process_reports_the_end() {
     let redis = Redis::start().await;
     let two = Watched::on_redis("10/1s", &redis.store().await);

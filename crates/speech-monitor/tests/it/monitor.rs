@@ -123,20 +123,6 @@ async fn every_key_expires_and_keeps_little() {
 }
 
 #[tokio::test]
-async fn a_long_text_is_short_in_redis() {
-    let redis = Redis::start().await;
-    let monitor = monitor(&redis).await;
-    for number in 0..70 {
-        let text = long(number).repeat(10);
-        assert!(monitor.check(&Message::from("alice").text(text)).await.unwrap().is_delivered());
-    }
-    let prints = ["ZRANGE", "tsw:{=alice}:speech:log:prints", "0", "-1"];
-    let prints: Vec<Vec<u8>> = redis.run(&prints).await;
-    // An id, and a fingerprint instead of 1,500 bytes.
-    assert!(prints.len() == 64 && prints.iter().all(|it| it.len() <= 16 + 258));
-}
-
-#[tokio::test]
 async fn a_rule_that_is_not_there_costs_no_key() {
     let redis = Redis::start().await;
     let rule: Rule = "peers 5/3m mute 24h".parse().unwrap();

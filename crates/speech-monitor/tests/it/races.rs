@@ -143,3 +143,18 @@ async fn first_report_of_a_mute_says_that_it_is_new() {
     two.far.settled().await;
     assert_eq!(two.events(), [(7200, false)]);
 }
+
+#[tokio::test]
+async fn lost_reply_does_not_report_the_mute_of_another_process() {
+    let two = Two::start(&["events 3/1h mute 2h"]).await;
+    assert!(says(&two.near, "one").await && says(&two.near, "two").await);
+    two.proxy.drop_replies_to("messages within", 1);
+    two.proxy.set(Fault::Delay(DELAY));
+    let far = two.far.clone();
+    let late = tokio::spawn(async move { far.check(&Message::from("alice").text("four")).await });
+    sleep(DELAY / 2).await;
+    assert!(!says(&two.near, "three").await);
+    assert!(late.await.unwrap().is_err(), "its reply is lost, and it has imposed nothing");
+    two.far.settled().await;
+    assert_eq!(two.events(), [(7200, false)]);
+}
