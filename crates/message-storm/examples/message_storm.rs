@@ -1,4 +1,4 @@
-//! Counts the messages of groups, refuses none, and prints when a storm starts, lasts and ends.
+//! Counts the messages of groups, refuses none, and prints when a storm starts and ends.
 //!
 //! ```text
 //! cargo run -p message-storm --example message_storm -- --simulate
@@ -12,20 +12,18 @@ use std::time::Duration;
 
 use clap::Parser;
 use example_support::webhook::{Webhook, WebhookFlags, plain};
-use example_support::{flags::span, lines::Lines, logs::Throttle};
+use example_support::{lines::Lines, logs::Throttle};
 use message_storm::{StormDetector, StormEvent};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::{sync::mpsc, task::JoinSet, time};
 use tower_sliding_window::{Quota, RedisStore};
 
-/// Reads lines GROUP<TAB>MESSAGE-ID and prints when a storm starts, lasts and ends. A message id that
+/// Reads lines GROUP<TAB>MESSAGE-ID and prints when a storm starts and ends. A message id that
 /// comes twice counts once. At the end of the input it waits for the end of the storms.
 #[derive(Parser)]
 struct Args {
     #[arg(long, default_value = "100/60s", help = "A storm starts above LIMIT/WINDOW")]
     threshold: Quota,
-    #[arg(long, default_value = "1h", value_parser = span, help = "Prints this often that it lasts")]
-    remind: Duration,
     #[arg(long, help = "Needs no input: 50 messages of one group, 150 of another")]
     simulate: bool,
     #[arg(long, help = "URL to count with other processes, as redis://127.0.0.1:6379")]
@@ -49,24 +47,27 @@ async fn main() {
 async fn run(args: Args) -> Result<(), Error> {
     let webhook = Webhook::new(&args.webhook)?;
     let detector = match args.redis {
-        Some(url) => StormDetector::try_on_redis(args.threshold, &RedisStore::connect(url).await?)?,
-        None => StormDetector::try_in_process(args.threshold)?,
+        Some(url) => StormDetector::on_redis(args.threshold, &RedisStore::connect(url).await?)?,
+        None => StormDetector::in_process(args.threshold)?,
     };
     let alerts = webhook.clone();
-    let detector = detector.try_remind_every(args.remind)?.on_event(move |it| tell(it, &alerts));
+    let detector = detector.on_event(move |it| tell(it, &alerts));
     let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let result = tokio::select! {
-        result = record_all(&detector, args.simulate) => result,
+        result = record_all(&detector, args.threshold, args.simulate) => result,
         _ = int.recv() => Ok(()),
         _ = term.recv() => Ok(()),
     };
-    detector.flush().await;
     let _ = time::timeout(Duration::from_secs(10), webhook.flush()).await;
     result
 }
 
 /// Records up to 64 messages at a time, those of one group in their order.
-async fn record_all(detector: &StormDetector, simulated: bool) -> Result<(), Error> {
+async fn record_all(
+    detector: &StormDetector,
+    threshold: Quota,
+    simulated: bool,
+) -> Result<(), Error> {
     let (mut lanes, mut tasks, hasher) = (Vec::new(), JoinSet::new(), RandomState::new());
     for _ in 0..64 {
         let (lane, mut messages) = mpsc::channel::<(Vec<u8>, Vec<u8>)>(16);
@@ -96,7 +97,7 @@ async fn record_all(detector: &StormDetector, simulated: bool) -> Result<(), Err
     }
     drop(lanes);
     let failed = tasks.join_all().await.contains(&true);
-    let (left, window) = (detector.watched(), detector.rule().threshold().window());
+    let (left, window) = (detector.watched(), threshold.window());
     eprintln!("waiting for the end of {left} storms, up to {window:?} (Ctrl-C stops)");
     detector.settled().await;
     if failed { Err("some messages may not be counted".into()) } else { Ok(()) }
@@ -113,7 +114,6 @@ fn tell(event: &StormEvent, webhook: &Webhook) {
     let group = format!("{:?}", String::from_utf8_lossy(event.group().as_bytes()));
     let line = match event {
         StormEvent::Started { count, .. } => format!("start group={group} count={count}"),
-        StormEvent::Ongoing { lasted, .. } => format!("ongoing group={group} lasted={lasted:?}"),
         StormEvent::Ended { peak, lasted, .. } => {
             format!("end group={group} peak={peak} lasted={lasted:.1?}")
         }

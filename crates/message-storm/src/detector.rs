@@ -1,34 +1,25 @@
 //! [`StormDetector`]: records every message and reports when a group has too many.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::timeout;
 use tower_sliding_window::{Key, RedisStore, StoreError};
 use uuid::Uuid;
 
-use crate::alerts::Alerts;
-use crate::event::{Outcome, Profile, ProfileError, Reading, StormEvent};
 use crate::in_process::InProcess;
 use crate::on_redis::OnRedis;
-use crate::rule::{LONGEST, StormRule, StormRuleError, micros};
+use crate::rule::{StormRule, StormRuleError};
 
-/// The highest number of steps in a profile.
-const MAX_STEPS: u64 = 1_000;
-/// Storms are not reported again more often than this.
-const SHORTEST_REMINDER: Duration = Duration::from_secs(1);
 /// How many tasks may wait. The end of a storm beyond that is found by the next message of its group.
 const MOST_TASKS: usize = 100_000;
 /// The pause before a call is repeated. It doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A group in a storm is checked again after at most this time.
-const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// Detects message storms: records every message of every group, denies none, and reports when a group
 /// has too many. See [the crate](crate).
@@ -42,61 +33,32 @@ impl StormDetector {
     /// Creates a detector that keeps its groups in this process, from a rule, or from a threshold with
     /// defaults for the rest.
     ///
-    /// # Panics
-    ///
-    /// If [`StormDetector::try_in_process`] returns an error.
-    #[track_caller]
-    pub fn in_process(rule: impl Into<StormRule>) -> Self {
-        valid(Self::try_in_process(rule))
-    }
-
-    /// Creates a detector that keeps its groups in this process, or returns an error if the rule is
-    /// invalid.
-    ///
     /// # Errors
     ///
-    /// A [`StormRuleError`] that names the invalid part.
-    pub fn try_in_process(rule: impl Into<StormRule>) -> Result<Self, StormRuleError> {
-        Self::try_with(rule.into(), Store::InProcess(InProcess::new(100_000, 1_000_000)))
+    /// A [`StormRuleError`] that names the invalid part of the rule.
+    pub fn in_process(rule: impl Into<StormRule>) -> Result<Self, StormRuleError> {
+        let rule = Arc::new(rule.into().validated()?);
+        Ok(Self::with(&rule, &Arc::new(Store::InProcess(InProcess::new(rule.clone()))), None))
     }
 
     /// Creates a detector that shares its groups with others through Redis, on the connection of a
     /// store, from a rule, or from a threshold with defaults for the rest.
     ///
-    /// # Panics
-    ///
-    /// If [`StormDetector::try_on_redis`] returns an error.
-    #[track_caller]
-    pub fn on_redis(rule: impl Into<StormRule>, store: &RedisStore) -> Self {
-        valid(Self::try_on_redis(rule, store))
-    }
-
-    /// Creates a detector that shares its groups through Redis, or returns an error if the rule is
-    /// invalid.
-    ///
     /// # Errors
     ///
-    /// A [`StormRuleError`] that names the invalid part.
-    pub fn try_on_redis(
+    /// A [`StormRuleError`] that names the invalid part of the rule.
+    pub fn on_redis(
         rule: impl Into<StormRule>,
         store: &RedisStore,
     ) -> Result<Self, StormRuleError> {
-        Self::try_with(rule.into(), Store::OnRedis(OnRedis::new(store.commands(), str::to_owned)))
+        let rule = Arc::new(rule.into().validated()?);
+        let store = OnRedis::new(rule.clone(), store.commands(), str::to_owned);
+        Ok(Self::with(&rule, &Arc::new(Store::OnRedis(store)), None))
     }
 
-    fn try_with(rule: StormRule, store: Store) -> Result<Self, StormRuleError> {
-        rule.validate()?;
-        Ok(Self::with(&Arc::new(rule), &Arc::new(store), None, 0))
-    }
-
-    fn with(
-        rule: &Arc<StormRule>,
-        store: &Arc<Store>,
-        alerts: Option<Arc<Alerts>>,
-        remind_us: u64,
-    ) -> Self {
-        let (rule, store, (calls, alive, watching)) = (rule.clone(), store.clone(), <_>::default());
-        Self(Arc::new(Shared { rule, store, alerts, remind_us, calls, alive, watching }))
+    fn with(rule: &Arc<StormRule>, store: &Arc<Store>, hook: Option<Box<Hook>>) -> Self {
+        let (rule, store, (alive, watched)) = (rule.clone(), store.clone(), <_>::default());
+        Self(Arc::new(Shared { rule, store, hook, alive, watched }))
     }
 
     /// Sets how many groups and how many messages of all groups are kept in process. Defaults to 100,000
@@ -115,50 +77,15 @@ impl StormDetector {
         self
     }
 
-    /// Sets a hook to call at each start, each end and each reminder of a storm that a call of this
-    /// detector caused. Defaults to none.
+    /// Sets a hook to call at each start and each end of a storm that a call of this detector has caused.
+    /// Defaults to none.
     ///
-    /// The hook runs on a thread of its own, for one event at a time. It may block: callers of
-    /// [`StormDetector::record`] do not wait for it. Up to 100,000 events wait for the hook. **A further
-    /// event is dropped**, and counted in [`StormDetector::shed`]. A panic of the hook is caught and
-    /// counted in [`StormDetector::panicked`].
+    /// It runs inside [`StormDetector::record`] and in the tasks that find the end of a storm, so it must
+    /// not block.
     ///
     /// The returned detector shares only the rule and the groups with earlier clones.
     pub fn on_event(self, hook: impl Fn(&StormEvent) + Send + Sync + 'static) -> Self {
-        let alerts = Some(Arc::new(Alerts::new(hook)));
-        Self::with(&self.0.rule, &self.0.store, alerts, self.0.remind_us)
-    }
-
-    /// Sets how often a storm that continues is reported, by a [`StormEvent::Ongoing`]. Defaults to
-    /// never.
-    ///
-    /// One process of the fleet reports each reminder. All processes should set the same time.
-    ///
-    /// The returned detector shares only the rule, the groups and the hook with earlier clones.
-    ///
-    /// # Panics
-    ///
-    /// If [`StormDetector::try_remind_every`] returns an error.
-    #[track_caller]
-    pub fn remind_every(self, time: Duration) -> Self {
-        valid(self.try_remind_every(time))
-    }
-
-    /// Sets the time between reminders as [`StormDetector::remind_every`] does, or returns an error.
-    ///
-    /// # Errors
-    ///
-    /// [`StormRuleError::Reminder`] if the time is shorter than a second or longer than a hundred years.
-    pub fn try_remind_every(self, time: Duration) -> Result<Self, StormRuleError> {
-        if !(SHORTEST_REMINDER..=LONGEST).contains(&time) {
-            return Err(StormRuleError::Reminder);
-        }
-        Ok(Self::with(&self.0.rule, &self.0.store, self.0.alerts.clone(), micros(time)))
-    }
-
-    /// Returns the rule.
-    pub fn rule(&self) -> &StormRule {
-        &self.0.rule
+        Self::with(&self.0.rule, &self.0.store, Some(Box::new(hook)))
     }
 
     /// Records a message and returns the state of its group. Takes one call of Redis.
@@ -190,45 +117,6 @@ impl StormDetector {
         self.0.call(group.into(), None).await
     }
 
-    /// Counts the messages of a group in each step of the window, for a graph. Takes one call of Redis.
-    ///
-    /// The length of a step is rounded down to microseconds.
-    ///
-    /// # Errors
-    ///
-    /// A [`ProfileError`] if the window has more than 1,000 steps, the step is shorter than a
-    /// microsecond, or Redis did not reply.
-    pub async fn profile(
-        &self,
-        group: impl Into<Key>,
-        step: Duration,
-    ) -> Result<Profile, ProfileError> {
-        let (rule, step_us) = (&self.0.rule, micros(step));
-        if step_us == 0 {
-            return Err(ProfileError::ZeroStep);
-        }
-        let steps = rule.window_us().div_ceil(step_us);
-        if steps > MAX_STEPS {
-            return Err(ProfileError::TooManySteps { steps, most: MAX_STEPS });
-        }
-        let counts = match &*self.0.store {
-            Store::InProcess(store) => store.profile(rule, &group.into(), step_us),
-            Store::OnRedis(store) => {
-                store.profile(rule, &group.into(), step_us).await.inspect_err(report)?
-            }
-        };
-        let step = Duration::from_micros(step_us);
-        let is_saturated = counts.iter().sum::<u32>() >= rule.cap;
-        Ok(Profile { counts, step, is_saturated })
-    }
-
-    /// Waits until the hook has returned from all earlier events.
-    pub async fn flush(&self) {
-        if let Some(alerts) = &self.0.alerts {
-            alerts.flush().await;
-        }
-    }
-
     /// Waits until this process watches no storm, and has repeated all calls whose reply was lost.
     pub async fn settled(&self) {
         self.0.alive.closed().await;
@@ -236,17 +124,7 @@ impl StormDetector {
 
     /// Returns how many groups this process checks again later because of a storm.
     pub fn watched(&self) -> usize {
-        self.0.watching().len()
-    }
-
-    /// Returns how many events were dropped because too many waited for the hook.
-    pub fn shed(&self) -> u64 {
-        self.0.alerts.as_ref().map_or(0, |alerts| alerts.shed.load(Ordering::Relaxed))
-    }
-
-    /// Returns how many times the hook has panicked.
-    pub fn panicked(&self) -> u64 {
-        self.0.alerts.as_ref().map_or(0, |alerts| alerts.panics.load(Ordering::Relaxed))
+        self.0.watched().len()
     }
 }
 
@@ -256,13 +134,72 @@ impl fmt::Debug for StormDetector {
     }
 }
 
-#[track_caller]
-fn valid(detector: Result<StormDetector, StormRuleError>) -> StormDetector {
-    match detector {
-        Ok(detector) => detector,
-        Err(error) => panic!("{error}"),
+/// The state of a group after a message was recorded, or after a [`peek`](StormDetector::peek).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Reading {
+    /// How many messages of the group are in the window, at most the rule's [`cap`](StormRule::cap).
+    pub count: u32,
+    /// Whether the count has reached the cap, so that there may have been more messages.
+    pub is_saturated: bool,
+    /// Whether the message was already in the window and was not counted again.
+    pub is_repeated: bool,
+    /// The current storm.
+    pub storm: Option<Storm>,
+    /// The events that this call caused, the earliest first. No other call returns them. The hook of
+    /// [`StormDetector::on_event`] gets them too.
+    pub events: Vec<StormEvent>,
+}
+
+/// A storm that is not over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Storm {
+    /// How long ago it started.
+    pub lasted: Duration,
+    /// The highest count so far, at most the rule's [`cap`](StormRule::cap).
+    pub peak: u32,
+}
+
+/// The start or the end of a storm, each delivered once in the whole fleet.
+///
+/// The times are by the clock of Redis, or in process by the system clock. They are for display only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StormEvent {
+    /// The count of a group has exceeded the threshold.
+    #[non_exhaustive]
+    Started {
+        /// The group of the messages.
+        group: Key,
+        /// How many messages were in the window, at most the cap.
+        count: u32,
+        /// The time of the start.
+        at: SystemTime,
+    },
+    /// The count has fallen below [`StormRule::ends_below`].
+    #[non_exhaustive]
+    Ended {
+        /// The group of the messages.
+        group: Key,
+        /// The highest count in the storm, at most the cap.
+        peak: u32,
+        /// How long the storm has lasted.
+        lasted: Duration,
+        /// The time when the count fell, which may be before the end was detected.
+        at: SystemTime,
+    },
+}
+
+impl StormEvent {
+    /// Returns the group of the storm.
+    pub const fn group(&self) -> &Key {
+        let (Self::Started { group, .. } | Self::Ended { group, .. }) = self;
+        group
     }
 }
+
+type Hook = dyn Fn(&StormEvent) + Send + Sync;
 
 /// Where the messages and storms of groups are.
 pub(crate) enum Store {
@@ -284,13 +221,50 @@ impl Store {
 pub(crate) struct Check {
     /// The id of the call. It stays the same if the call is repeated because its reply was lost.
     pub(crate) call: Uuid,
-    /// A call of this detector with a higher number was begun later.
-    pub(crate) number: u64,
-    pub(crate) rule: Arc<StormRule>,
     pub(crate) group: Key,
     pub(crate) message: Option<Key>,
-    /// The time between reminders of a storm, zero for none.
-    pub(crate) remind_us: u64,
+}
+
+impl Check {
+    pub(crate) fn new(group: Key, message: Option<Key>) -> Self {
+        Self { call: Uuid::new_v4(), group, message }
+    }
+}
+
+/// What a check of a group finds. The times are in microseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// The time of the check, by the store's clock. For display only.
+    pub(crate) at: SystemTime,
+    /// How many messages are in the window, at most the rule's cap.
+    pub(crate) count: u32,
+    /// Whether the message was already recorded.
+    pub(crate) is_repeated: bool,
+    /// After how long a storm could start or end without further messages. Zero if none can.
+    pub(crate) recheck_us: u64,
+    /// How long the current storm has lasted, and its highest count.
+    pub(crate) storm: Option<(u64, u32)>,
+    /// How long ago this check has started a storm, and the count then.
+    pub(crate) started: Option<(u64, u32)>,
+    /// How long ago the storm ended whose end this check has found, how long it lasted, and its peak.
+    pub(crate) ended: Option<(u64, u64, u32)>,
+}
+
+impl Outcome {
+    /// Returns the events, the earliest first.
+    fn events(&self, group: &Key) -> Vec<StormEvent> {
+        let at = |ago_us| self.at.checked_sub(Duration::from_micros(ago_us)).unwrap_or(self.at);
+        let started = self.started.map(|(ago_us, count)| {
+            (ago_us, StormEvent::Started { group: group.clone(), count, at: at(ago_us) })
+        });
+        let ended = self.ended.map(|(ago_us, lasted_us, peak)| {
+            let (group, lasted, at) = (group.clone(), Duration::from_micros(lasted_us), at(ago_us));
+            (ago_us, StormEvent::Ended { group, peak, lasted, at })
+        });
+        let mut events: Vec<_> = ended.into_iter().chain(started).collect();
+        events.sort_by_key(|(ago_us, _)| std::cmp::Reverse(*ago_us));
+        events.into_iter().map(|(_, event)| event).collect()
+    }
 }
 
 /// The state that the handles of a detector share with its tasks.
@@ -300,125 +274,111 @@ pub(crate) struct Check {
 /// nobody else gets its events. These interleavings are possible:
 ///
 /// - Two calls about a group, in this process or others: the store runs them one after the other, and
-///   one of them gets the event.
-/// - Their outcomes come to [`Shared::report`] in the other order. If the older one has a storm that is
-///   over, a task finds no storm and ends. If the older one has no storm yet, the task of the storm goes
-///   on: only a call that was begun after a task ends it.
-/// - A message finds the storm over: the task of the group is ended if it sleeps. A task that has begun
-///   its call is not in `watching` any more and goes on until it is answered, because the event may be in
-///   its reply. It leaves the table under the lock, so it is either ended or begins.
-/// - A message finds the storm while the task of the group has begun its call: the group gets another
-///   task. One of the two has the event.
+///   one of them gets the event. If their outcomes come to [`Shared::report`] in the other order, a task
+///   may find no storm, and ends.
+/// - A message finds the storm while the task of the group calls: the task is not in `watched` any more,
+///   so the group gets another one. One of the two has the event.
 /// - A storm ends and another starts while the task of the first sleeps: it wakes no later than at the
 ///   end of the first, and finds the second.
 /// - The caller drops a call: [`LostCall`] has it repeated.
-/// - The last handle is dropped: the tasks have weak references only. A task that sleeps ends with its
-///   entry in `watching`, one that pauses before it repeats a call finds nothing, and one that calls
-///   delivers its event first.
-/// - The runtime ends, and the tasks with it: the next call of a group finds that, and starts another.
+/// - The last handle is dropped: the tasks have weak references only. One that sleeps hears of it and
+///   ends, and one that calls delivers its event first.
+/// - The runtime ends, and the tasks with it: each takes its group out of `watched`, and the next call of
+///   the group starts another.
 pub(crate) struct Shared {
     rule: Arc<StormRule>,
     pub(crate) store: Arc<Store>,
-    alerts: Option<Arc<Alerts>>,
-    /// Zero for never.
-    remind_us: u64,
-    calls: AtomicU64,
+    hook: Option<Box<Hook>>,
     /// Each task has a receiver.
     alive: watch::Sender<()>,
-    /// The tasks that sleep, by their groups: the number of the call that each will make, and what ends it
-    /// when it is dropped.
-    watching: Mutex<HashMap<Key, (u64, oneshot::Sender<()>)>>,
+    /// The groups that have a task that sleeps.
+    watched: Mutex<HashSet<Key>>,
 }
 
 impl Shared {
-    fn watching(&self) -> MutexGuard<'_, HashMap<Key, (u64, oneshot::Sender<()>)>> {
+    fn watched(&self) -> MutexGuard<'_, HashSet<Key>> {
         // No code under the lock panics halfway through a change, so a poisoned value is consistent.
-        self.watching.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn check_of(&self, group: Key, message: Option<Key>) -> Check {
-        let (call, number) = (Uuid::new_v4(), self.calls.fetch_add(1, Ordering::SeqCst));
-        let (rule, remind_us) = (self.rule.clone(), self.remind_us);
-        Check { call, number, rule, group, message, remind_us }
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records a message, or only checks the group if there is none, and reports the outcome.
     async fn call(self: &Arc<Self>, group: Key, id: Option<Key>) -> Result<Reading, StoreError> {
-        let check = self.check_of(group, id);
+        let check = Check::new(group, id);
         let mut lost = LostCall { shared: self, check: &check, is_lost: true };
         let outcome = self.store.check(&check).await;
         lost.is_lost = outcome.as_ref().is_err_and(StoreError::may_have_counted);
         drop(lost);
-        Ok(self.report(&check, &outcome.inspect_err(report)?))
+        Ok(self.report(&check.group, &outcome.inspect_err(report_error)?))
     }
 
     /// Delivers the events of an outcome, and has the group watched for as long as it may change.
-    pub(crate) fn report(self: &Arc<Self>, check: &Check, outcome: &Outcome) -> Reading {
-        let reading = Reading::new(outcome, &self.rule, &check.group);
-        for event in &reading.events {
-            report_event(event);
-            if let Some(alerts) = &self.alerts {
-                alerts.send(event);
+    fn report(self: &Arc<Self>, group: &Key, outcome: &Outcome) -> Reading {
+        if outcome.recheck_us > 0 && self.watched().insert(group.clone()) {
+            let watched = Watched { shared: Arc::downgrade(self), group: group.clone() };
+            let after = Duration::from_micros(outcome.recheck_us);
+            self.check_later(Check::new(group.clone(), None), after, Some(watched));
+        }
+        let &Outcome { count, is_repeated, storm, .. } = outcome;
+        let events = outcome.events(group);
+        for event in &events {
+            let (name, is_start) =
+                (self.rule.name().to_owned(), matches!(event, StormEvent::Started { .. }));
+            let kind = if is_start { "start" } else { "end" };
+            metrics::counter!("sliding_window_storms_total", "name" => name, "event" => kind)
+                .increment(1);
+            // A group is printed as its length.
+            tracing::info!(?event, "a storm has {kind}ed");
+            if let Some(hook) = &self.hook {
+                hook(event);
             }
         }
-        let mut watching = self.watching();
-        let may_change = outcome.recheck_us > 0;
-        if watching
-            .get(&check.group)
-            .is_some_and(|(number, end)| end.is_closed() || !may_change && check.number > *number)
-        {
-            watching.remove(&check.group);
-        }
-        if may_change && !watching.contains_key(&check.group) {
-            let (shared, next) = (Arc::downgrade(self), self.check_of(check.group.clone(), None));
-            let after = Duration::from_micros(outcome.recheck_us).min(LONGEST_WAIT);
-            let (number, (end, ended)) = (next.number, oneshot::channel());
-            self.spawn(watch(shared, next, after, ended));
-            if !end.is_closed() {
-                watching.insert(check.group.clone(), (number, end));
-            }
-        }
-        reading
+        let storm = storm.map(|(us, peak)| Storm { lasted: Duration::from_micros(us), peak });
+        Reading { count, is_saturated: count >= self.rule.cap, is_repeated, storm, events }
     }
 
-    /// Spawns a task, unless there are too many, or no runtime.
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        if self.alive.receiver_count() < MOST_TASKS
-            && let Ok(runtime) = Handle::try_current()
-        {
-            let alive = self.alive.subscribe();
-            runtime.spawn(async move {
-                task.await;
-                drop(alive);
-            });
+    /// Makes a check after a pause, and again with the same id until the store answers, in a task.
+    /// Does nothing if there are too many tasks, or no runtime.
+    pub(crate) fn check_later(
+        self: &Arc<Self>,
+        check: Check,
+        mut pause: Duration,
+        mut watched: Option<Watched>,
+    ) {
+        if self.alive.receiver_count() >= MOST_TASKS {
+            return;
         }
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (shared, mut alive) = (Arc::downgrade(self), self.alive.subscribe());
+        let mut next_pause = FIRST_PAUSE;
+        runtime.spawn(async move {
+            loop {
+                // Ends at once when the detector is dropped.
+                let _ = timeout(pause, alive.changed()).await;
+                let Some(shared) = shared.upgrade() else { return };
+                // Before the call, because the group may change after it.
+                drop(watched.take());
+                match shared.store.check(&check).await {
+                    Ok(outcome) => return drop(shared.report(&check.group, &outcome)),
+                    Err(error) => report_error(&error),
+                }
+                pause = next_pause;
+                next_pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        });
     }
 }
 
-/// Checks a group after some time, unless it is ended before.
-async fn watch(shared: Weak<Shared>, check: Check, after: Duration, ended: oneshot::Receiver<()>) {
-    let is_ended = timeout(after, ended).await.is_ok();
-    let begins = |shared: Arc<Shared>| {
-        let mut watching = shared.watching();
-        let is_own = watching.get(&check.group).is_some_and(|(number, _)| *number == check.number);
-        is_own && watching.remove(&check.group).is_some()
-    };
-    if !is_ended && shared.upgrade().is_some_and(begins) {
-        check_until_answered(shared, check).await;
-    }
+/// A group that has a task that sleeps.
+pub(crate) struct Watched {
+    shared: Weak<Shared>,
+    group: Key,
 }
 
-/// Checks a group, and again with the same id until the store answers.
-pub(crate) async fn check_until_answered(shared: Weak<Shared>, check: Check) {
-    let mut pause = FIRST_PAUSE;
-    while let Some(shared) = shared.upgrade() {
-        match shared.store.check(&check).await {
-            Ok(outcome) => return drop(shared.report(&check, &outcome)),
-            Err(error) => report(&error),
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.watched().remove(&self.group);
         }
-        drop(shared);
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -435,29 +395,12 @@ impl Drop for LostCall<'_> {
         if self.is_lost {
             // Whether the message is recorded is for the caller to see to.
             let check = Check { message: None, ..self.check.clone() };
-            let shared = Arc::downgrade(self.shared);
-            self.shared.spawn(async move {
-                sleep(FIRST_PAUSE).await;
-                check_until_answered(shared, check).await;
-            });
+            self.shared.check_later(check, FIRST_PAUSE, None);
         }
     }
 }
 
-/// Reports that a call failed.
-fn report(error: &StoreError) {
+fn report_error(error: &StoreError) {
     metrics::counter!("sliding_window_store_errors_total", "kind" => error.kind()).increment(1);
     tracing::debug!(%error, "the store could not decide");
-}
-
-/// Reports the start or the end of a storm.
-fn report_event(event: &StormEvent) {
-    let (name, kind) = match event {
-        StormEvent::Started { name, .. } => (name.clone(), "start"),
-        StormEvent::Ended { name, .. } => (name.clone(), "end"),
-        StormEvent::Ongoing { .. } => return,
-    };
-    // A group is printed as its length.
-    tracing::info!(?event, "a storm has {kind}ed");
-    metrics::counter!("sliding_window_storms_total", "name" => name, "event" => kind).increment(1);
 }

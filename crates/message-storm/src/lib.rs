@@ -2,15 +2,14 @@
 //! many.
 //!
 //! ```
-//! use std::time::Duration;
 //! use message_storm::{StormDetector, StormEvent, StormRule};
 //! use tower_sliding_window::Quota;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let rule = StormRule::new(Quota::per_minute(100)).ends_below(20);
-//! // or `StormDetector::on_redis(rule, &RedisStore::connect("redis://127.0.0.1:6379").await?)`
-//! let detector = StormDetector::in_process(rule).on_event(|event| match event {
+//! // or `StormDetector::on_redis(rule, &RedisStore::connect("redis://127.0.0.1:6379").await?)?`
+//! let detector = StormDetector::in_process(rule)?.on_event(|event| match event {
 //!     StormEvent::Started { count, .. } => println!("a storm: {count} messages"),
 //!     StormEvent::Ended { peak, lasted, .. } => println!("over after {lasted:?}, peak {peak}"),
 //!     _ => {}
@@ -20,8 +19,6 @@
 //!     let reading = detector.record("group-7", format!("message-{number}")).await?;
 //!     assert_eq!(reading.storm.is_some(), number >= 100);
 //! }
-//! let profile = detector.profile("group-7", Duration::from_secs(1)).await?;
-//! assert_eq!(profile.counts.len(), 60);
 //! # Ok(())
 //! # }
 //! ```
@@ -38,7 +35,7 @@
 //!   and [`Reading::is_saturated`] returns true. A message that was dropped to keep newer ones counts
 //!   again if it is delivered again; the count is at the cap then and does not change.
 //!
-//! # Start, end and reminders of a storm
+//! # Start and end of a storm
 //!
 //! - A storm starts with the message that raises the count above the threshold. It ends at the instant
 //!   when the count falls below [`ends_below`](StormRule::ends_below). No storm starts or ends while
@@ -50,13 +47,10 @@
 //!   it is detected later.
 //! - No storm starts during the [`cool_down`](StormRule::cool_down), which begins at that end. Messages
 //!   still count. If the count is above the threshold when the cool-down is over, a storm starts then.
-//! - With [`StormDetector::remind_every`] a storm that lasts is reported again at each multiple of that
-//!   time since its start, by a [`StormEvent::Ongoing`] in one process of the fleet. Of several reminders
-//!   that were missed, the latest is reported.
 //!
 //! # Delivery of events
 //!
-//! Start, end and reminder are decided in the same atomic step that records a message. **Exactly one
+//! Start and end are decided in the same atomic step that records a message. **Exactly one
 //! call in the whole fleet gets each event**: the call that caused it, as [`Reading::events`] and
 //! through [`StormDetector::on_event`].
 //!
@@ -65,9 +59,9 @@
 //!   background until it answers.
 //! - If a message is delivered again, that is another call. It gets no event.
 //! - If the process ends between decision and alert, that event is lost. The other event of the storm,
-//!   its start or its end, is still delivered, and so is the next reminder.
-//! - The hook has its own thread, so it may block. Up to 100,000 events wait for it; a further event is
-//!   dropped and counted.
+//!   its start or its end, is still delivered.
+//! - The hook runs where the event is found, so it must not block: hand what takes long to a queue of your
+//!   own.
 //!
 //! A process has at most 100,000 tasks that check groups and repeat calls. Storms beyond that end by a
 //! check of another process, or by the next message. The tasks need a tokio runtime: without one, only
@@ -108,21 +102,16 @@
 //! | counter | labels | counts |
 //! |---|---|---|
 //! | `sliding_window_storms_total` | `name`; `event`: `start`, `end` | starts and ends of storms, each counted in one process of the fleet |
-//! | `sliding_window_storm_alerts_shed_total` | | events of storms that were dropped because too many waited for the hook |
-//! | `sliding_window_storm_alert_panics_total` | | panics of the hook for storm events |
 //! | `sliding_window_store_errors_total` | `kind` | calls that failed, as for the limiter |
 //!
 //! [`examples/message_storm.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/crates/message-storm/examples/message_storm.rs
 
-mod alerts;
 mod detector;
-mod event;
 mod in_process;
 mod on_redis;
 mod rule;
 #[cfg(test)]
 mod tests;
 
-pub use self::detector::StormDetector;
-pub use self::event::{Profile, ProfileError, Reading, Storm, StormEvent};
+pub use self::detector::{Reading, Storm, StormDetector, StormEvent};
 pub use self::rule::{StormRule, StormRuleError};

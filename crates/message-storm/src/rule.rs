@@ -9,7 +9,7 @@ const MAX_CAP: u32 = 1_000_000;
 /// The lowest default cap.
 const MIN_DEFAULT_CAP: u32 = 1_000;
 /// A hundred years. Every sum of timestamps is an exact integer in a double, the type of a Redis score.
-pub(crate) const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// When a storm starts and when it ends.
 ///
@@ -19,30 +19,22 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 ///
 /// ```
 /// use std::time::Duration;
-/// use message_storm::StormRule;
+/// use message_storm::{StormDetector, StormRule};
 ///
 /// let rule = StormRule::new("100/60s".parse()?)
 ///     .ends_below(20)
 ///     .cool_down(Duration::from_secs(300))
 ///     .cap(5_000);
-/// assert_eq!(rule.validate(), Ok(()));
-/// # Ok::<(), tower_sliding_window::ParseQuotaError>(())
+/// let detector = StormDetector::in_process(rule)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// With the feature `serde`, a configuration has a rule as a table of `threshold`, which must be there,
-/// `name`, `ends_below`, `cap` and `cool_down`, such as `"5m"`.
 #[must_use]
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(try_from = "document::Document"))]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StormRule {
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     name: Option<String>,
-    threshold: Quota,
+    pub(crate) threshold: Quota,
     pub(crate) ends_below: u32,
     pub(crate) cap: u32,
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Duration::is_zero"))]
-    #[cfg_attr(feature = "serde", serde(serialize_with = "document::write"))]
     pub(crate) cool_down: Duration,
 }
 
@@ -90,12 +82,8 @@ impl StormRule {
         self
     }
 
-    /// Checks whether the rule is valid.
-    ///
-    /// # Errors
-    ///
-    /// A [`StormRuleError`] that names the invalid part.
-    pub fn validate(&self) -> Result<(), StormRuleError> {
+    /// Returns the rule, or an error that names the invalid part.
+    pub(crate) fn validated(self) -> Result<Self, StormRuleError> {
         let (name, limit) = (self.name(), self.threshold.limit());
         let (ends_below, cap) = (self.ends_below, self.cap);
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
@@ -111,17 +99,12 @@ impl StormRule {
         if self.cool_down > LONGEST {
             return Err(StormRuleError::CoolDown);
         }
-        Ok(())
+        Ok(self)
     }
 
     /// Returns the name, or `default` if the rule has none.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.name.as_deref().unwrap_or("default")
-    }
-
-    /// Returns the count above which a storm starts, and its window.
-    pub const fn threshold(&self) -> Quota {
-        self.threshold
     }
 
     /// Returns the name of the rule's groups in Redis.
@@ -174,61 +157,7 @@ pub enum StormRuleError {
         /// The highest allowed cap.
         highest: u32,
     },
-    /// Storms would be reported again too often, or never.
-    #[error("the time between reminders must be at least a second and at most a hundred years")]
-    Reminder,
     /// The cool-down is longer than a hundred years.
     #[error("the cool-down is longer than a hundred years")]
     CoolDown,
-}
-
-/// A rule as a configuration has it. Nothing but the threshold must be there.
-#[cfg(feature = "serde")]
-mod document {
-    use serde::{Deserialize, Deserializer, Serializer, de, ser};
-    use tower_sliding_window::{ParseQuotaError, QuotaError};
-
-    use super::*;
-
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields, expecting = "a table with `threshold`, such as \"100/60s\"")]
-    pub(super) struct Document {
-        name: Option<String>,
-        threshold: Quota,
-        ends_below: Option<u32>,
-        cap: Option<u32>,
-        #[serde(default, deserialize_with = "read")]
-        cool_down: Duration,
-    }
-
-    impl TryFrom<Document> for StormRule {
-        type Error = StormRuleError;
-
-        fn try_from(document: Document) -> Result<Self, StormRuleError> {
-            let Document { name, threshold, ends_below, cap, cool_down } = document;
-            let Self { ends_below: default_end, cap: default_cap, .. } = Self::new(threshold);
-            let (ends_below, cap) = (ends_below.unwrap_or(default_end), cap.unwrap_or(default_cap));
-            let rule = Self { name, threshold, ends_below, cap, cool_down };
-            rule.validate().map(|()| rule)
-        }
-    }
-
-    /// Reads a length of time as the window of a quota.
-    fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        match format!("1/{text}").parse::<Quota>() {
-            Ok(quota) => Ok(quota.window()),
-            Err(ParseQuotaError::Quota(QuotaError::ZeroWindow)) => Ok(Duration::ZERO),
-            // Too long, which is not valid in a rule either.
-            Err(ParseQuotaError::Quota(_)) => Ok(Duration::MAX),
-            Err(_) => Err(de::Error::custom(format_args!(
-                "the cool-down {text:?} is not a whole number of us, ms, s, m, h or d, such as 5m"
-            ))),
-        }
-    }
-
-    pub(super) fn write<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        let quota = Quota::try_new(1, Duration::from_micros(micros(*time)));
-        to.serialize_str(&quota.map_err(ser::Error::custom)?.to_string()[2..])
-    }
 }

@@ -1,155 +1,402 @@
 //! What a check decides, in process and on Redis, with a clock that the test moves.
 
-mod clock;
-mod counts;
-mod events;
-mod histories;
-mod reminders;
-mod tasks;
-
+use std::cell::Cell;
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
-use test_support::Redis;
-use tower_sliding_window::Key;
-use tower_sliding_window::store::RedisCommands;
+use proptest::prelude::*;
+use test_support::clock::{Clock, on_both};
+use test_support::recorder::RecordedMetrics;
+use tokio::time::Instant;
+use tower_sliding_window::{Key, RedisStore};
 use uuid::Uuid;
 
-use crate::StormRule;
-use crate::detector::{Check, Store};
-use crate::event::Outcome;
+use crate::detector::{Check, Outcome, Store};
 use crate::in_process::InProcess;
 use crate::on_redis::OnRedis;
+use crate::{StormDetector, StormRule};
 
 const SECOND: u64 = 1_000_000;
-
-/// Makes two tests of each function: in process under paused time, and on Redis.
-macro_rules! on_both {
-    ($($name:ident),* $(,)?) => {
-        mod in_process {
-            $(#[tokio::test(start_paused = true)]
-            async fn $name() {
-                super::$name(super::World::in_process()).await;
-            })*
-        }
-        mod on_redis {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name(super::World::on_redis().await).await;
-            })*
-        }
-    };
-}
-use on_both;
+const HOUR: u64 = 3_600 * SECOND;
 
 /// A store and its clock.
 struct World {
+    clock: Clock,
     store: Store,
-    redis: Option<(Redis, RedisCommands)>,
-    now_us: u64,
-    rule: Arc<StormRule>,
-    remind_us: u64,
+    rule: StormRule,
     sent: u32,
 }
 
 impl World {
-    fn in_process() -> Self {
-        Self::new(Store::InProcess(InProcess::new(100, 1_000)), None)
+    /// A storm starts with more than five messages in ten seconds and ends with fewer than three.
+    fn new(clock: Clock) -> Self {
+        Self::with_rule(clock, |rule| rule)
     }
 
-    /// Starts a server. The scripts read its clock from a hash.
-    async fn on_redis() -> Self {
-        let redis = Redis::start().await;
-        let commands = redis.store().await.commands();
-        let edited = |text: &str| {
-            assert_eq!(text.matches("call('TIME')").count(), 1, "TIME is called once");
-            text.replace("call('TIME')", "redis.call('HMGET', 'clock', 's', 'us')")
-        };
-        let store = Store::OnRedis(OnRedis::new(commands.clone(), edited));
-        let mut world = Self::new(store, Some((redis, commands)));
-        world.advance(0).await;
-        world
-    }
-
-    fn new(store: Store, redis: Option<(Redis, RedisCommands)>) -> Self {
-        // A storm starts with more than five messages in ten seconds and ends with fewer than three.
-        let rule = Arc::new(StormRule::new("5/10s".parse().unwrap()));
-        // As many digits as real timestamps have.
-        Self { store, redis, now_us: 1_790_000_000_000_000, rule, remind_us: 0, sent: 0 }
-    }
-
-    fn with_rule(mut self, change: impl FnOnce(StormRule) -> StormRule) -> Self {
-        self.rule = Arc::new(change((*self.rule).clone()));
-        assert_eq!(self.rule.validate(), Ok(()));
-        self
-    }
-
-    fn server(&self) -> Option<&Redis> {
-        self.redis.as_ref().map(|(server, _)| server)
+    fn with_rule(clock: Clock, change: impl FnOnce(StormRule) -> StormRule) -> Self {
+        let rule = change(StormRule::new("5/10s".parse().unwrap())).validated().unwrap();
+        let store = store(&clock, &rule);
+        Self { clock, store, rule, sent: 0 }
     }
 
     async fn advance(&mut self, us: u64) {
-        self.now_us += us;
-        match &self.redis {
-            None => tokio::time::advance(Duration::from_micros(us)).await,
-            Some(_) => self.set_clock().await,
-        }
-    }
-
-    /// Sets the clock of Redis back. The one in process never steps back.
-    async fn step_back(&mut self, us: u64) {
-        self.now_us -= us;
-        self.set_clock().await;
-    }
-
-    async fn set_clock(&self) {
-        let (_, commands) = self.redis.as_ref().expect("a clock of Redis");
-        let mut set = redis::cmd("HSET");
-        set.arg(("clock", "s", self.now_us / SECOND, "us", self.now_us % SECOND));
-        commands.query::<u32>(&set).await.unwrap();
+        self.clock.advance(Duration::from_micros(us)).await;
     }
 
     async fn check(&self, check: &Check) -> Outcome {
-        self.store.check(check).await.unwrap()
-    }
-
-    /// Makes a check with a new call id.
-    fn check_of(&self, group: impl Into<Key>, message: Option<Key>) -> Check {
-        let (call, rule, group) = (Uuid::new_v4(), self.rule.clone(), group.into());
-        Check { call, number: 0, rule, group, message, remind_us: self.remind_us }
-    }
-
-    fn message(&self, id: &str) -> Check {
-        self.check_of("lobby", Some(id.into()))
+        Outcome { at: UNIX_EPOCH, ..self.store.check(check).await.unwrap() }
     }
 
     /// Records a new message of the group.
     async fn record(&mut self) -> Outcome {
         self.sent += 1;
-        self.check(&self.message(&format!("message-{}", self.sent))).await
+        let id = Key::from(format!("message-{}", self.sent));
+        self.check(&Check::new("lobby".into(), Some(id))).await
     }
 
     /// Records `count` messages at the same instant, and returns the last outcome.
     async fn record_all(&mut self, count: usize) -> Outcome {
-        let mut last = None;
-        for _ in 0..count {
-            last = Some(self.record().await);
+        for _ in 1..count {
+            self.record().await;
         }
-        last.unwrap()
+        self.record().await
     }
 
     async fn peek(&self) -> Outcome {
-        self.check(&self.check_of("lobby", None)).await
+        self.check(&Check::new("lobby".into(), None)).await
     }
+}
 
-    async fn profile(&self, step_us: u64) -> Vec<u32> {
-        self.profile_of(&Key::from("lobby"), step_us).await
+/// On Redis, all stores of a clock have the same groups.
+fn store(clock: &Clock, rule: &StormRule) -> Store {
+    let rule = Arc::new(rule.clone());
+    match clock.store() {
+        None => Store::InProcess(InProcess::new(rule)),
+        Some(store) => Store::OnRedis(OnRedis::new(rule, store.commands(), Clock::edited)),
     }
+}
 
-    async fn profile_of(&self, group: &Key, step_us: u64) -> Vec<u32> {
-        match &self.store {
-            Store::InProcess(store) => store.profile(&self.rule, group, step_us),
-            Store::OnRedis(store) => store.profile(&self.rule, group, step_us).await.unwrap(),
+fn has_no_event(outcome: &Outcome) -> bool {
+    (outcome.started, outcome.ended) == (None, None)
+}
+
+#[tokio::test]
+async fn storm_starts_above_one_count_and_ends_below_another() {
+    on_both(async |clock| {
+        let mut world = World::new(clock);
+        for number in 1..=5 {
+            let outcome = world.record().await;
+            assert_eq!((outcome.count, outcome.storm, outcome.recheck_us), (number, None, 0));
+            world.advance(SECOND).await;
+        }
+        let sixth = world.record().await;
+        assert_eq!((sixth.started, sixth.storm, sixth.ended), (Some((0, 6)), Some((0, 6)), None));
+        // The count falls below three when the fourth message leaves, which came at second 3.
+        assert_eq!(sixth.recheck_us, 8 * SECOND);
+        world.advance(SECOND).await;
+        let seventh = world.record().await;
+        assert!(has_no_event(&seventh), "the storm has already started");
+        assert_eq!((seventh.storm, seventh.recheck_us), (Some((SECOND, 7)), 8 * SECOND));
+        world.advance(8 * SECOND - 1).await;
+        let last = world.peek().await;
+        assert_eq!((last.ended, last.count, last.recheck_us), (None, 3, 1));
+        world.advance(1).await;
+        let peeked = world.peek().await;
+        let ended = (0, 9 * SECOND, 7);
+        assert_eq!((peeked.ended, peeked.count, peeked.storm), (Some(ended), 2, None));
+        assert!(has_no_event(&world.peek().await), "the storm has already ended");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn next_message_reports_an_undetected_end() {
+    on_both(async |clock| {
+        let mut world = World::new(clock);
+        for wait in [0, HOUR, 23 * HOUR] {
+            assert_eq!(world.record_all(6).await.started, Some((0, 6)), "after {wait} us");
+            world.advance(10 * SECOND + wait).await;
+            let next = world.record().await;
+            let ended = (wait, 10 * SECOND, 6);
+            assert_eq!((next.ended, next.started, next.count), (Some(ended), None, 1));
+            world.advance(20 * SECOND).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn groups_and_ids_are_any_bytes_and_rules_are_independent() {
+    let long = "k".repeat(1000);
+    let groups: [&[u8]; 9] =
+        [b"", b"=", b"}", b"{}", b"%7D", b"a\r\nb", b"\0", b"\xff\xfe", long.as_bytes()];
+    let ids: [&[u8]; 6] = [b"", b"\0", b"\xff", b"{}", long.as_bytes(), b"x"];
+    on_both(async |clock| {
+        let world = World::new(clock);
+        for (number, id) in ids.iter().enumerate() {
+            for group in groups {
+                let outcome = world.check(&Check::new(group.into(), Some((*id).into()))).await;
+                assert_eq!(outcome.count as usize, number + 1, "{group:?}");
+                assert_eq!(outcome.started.is_some(), number == 5, "{group:?}");
+            }
+        }
+        let nothing = world.peek().await;
+        assert_eq!((nothing.count, nothing.recheck_us), (0, 0));
+        let other = StormRule::new("6/10s".parse().unwrap());
+        for rule in [world.rule.clone().named("other"), other] {
+            let other = store(&world.clock, &rule);
+            assert_eq!(other.check(&Check::new("}".into(), None)).await.unwrap().count, 0);
+        }
+        if let Some(redis) = world.clock.redis() {
+            let keys: Vec<Vec<u8>> = redis.run(&["KEYS", "tsw:{*"]).await;
+            assert_eq!(keys.len(), 2 * groups.len(), "to look leaves nothing: {keys:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn end_is_detected_after_log_expired() {
+    let clock = Clock::on_redis().await;
+    let mut world = World::with_rule(clock, |rule| rule.cool_down(Duration::from_secs(60)));
+    world.record_all(6).await;
+    world.advance(4 * SECOND).await;
+    world.record().await;
+    world.advance(HOUR).await;
+    // The clock of the test does not expire keys.
+    let redis = world.clock.redis().unwrap();
+    redis.run::<()>(&["DEL", "tsw:{=lobby}:default:5/10s:storm:log"]).await;
+    let ended = (3_594 * SECOND, 10 * SECOND, 7);
+    assert_eq!(world.record().await.ended, Some(ended));
+    assert_eq!(world.record_all(5).await.started, Some((0, 6)), "the cool-down is over");
+}
+
+#[tokio::test]
+async fn every_key_has_a_ttl_if_clock_steps_back() {
+    let mut world = World::new(Clock::on_redis().await);
+    for round in 0..6 {
+        if round % 2 == 0 {
+            world.clock.step_back(Duration::from_micros(HOUR)).await;
+        }
+        world.record_all(2).await;
+        world.advance(SECOND).await;
+        for (part, most) in [("log", 11_000), ("state", 24 * 3_600_000 + 11_000)] {
+            let key = format!("tsw:{{=lobby}}:default:5/10s:storm:{part}");
+            let ttl: i64 = world.clock.redis().unwrap().run(&["PTTL", &key]).await;
+            assert!(ttl == -2 || (1..=most).contains(&ttl), "{part}: {ttl}");
         }
     }
+}
+
+/// Nobody answers at that port. The time is that of the test, so it counts the attempts.
+#[tokio::test(start_paused = true)]
+async fn failed_call_is_repeated_with_growing_pauses() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let store = RedisStore::connect_lazy("redis://127.0.0.1:1").unwrap();
+    let rule = StormRule::new("1/10s".parse().unwrap());
+    let detector = StormDetector::on_redis(rule, &store).unwrap();
+    detector.peek("lobby").await.unwrap_err();
+    let errors = || {
+        let errors = recorded.names().into_iter().filter(|it| it.contains("store_errors"));
+        errors.map(|it| recorded.count(&it)).sum::<u64>()
+    };
+    let (before, start) = (errors(), Instant::now());
+    detector.0.check_later(Check::new("lobby".into(), None), Duration::ZERO, None);
+    let mut attempts = Vec::new();
+    while attempts.len() < 8 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let done = (errors() - before) as usize;
+        attempts.resize(done, start.elapsed().as_millis());
+    }
+    let pauses: Vec<_> = attempts.windows(2).map(|two| (two[1] - two[0]).div_ceil(100)).collect();
+    assert_eq!(pauses, [2, 4, 8, 16, 32, 50, 50], "in tenths of a second: {attempts:?}");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Advance(u64),
+    /// A message, or none.
+    Check {
+        group: usize,
+        id: Option<u8>,
+    },
+    /// The clock of Redis steps back.
+    Rewind(u64),
+    /// A call of before is repeated.
+    Repeat(prop::sample::Index),
+    /// Another process has another rule.
+    Rule(StormRule),
+}
+
+const GROUPS: [&str; 2] = ["lobby", "}\0%"];
+
+fn step(on_redis: bool) -> impl Strategy<Value = Step> {
+    // Often a multiple of half a window, plus or minus a microsecond.
+    let advance = prop_oneof![
+        3 => 0..4 * SECOND,
+        2 => (0..3_u64, 0..3_u64).prop_map(|(n, off)| (n * 5 * SECOND + off).saturating_sub(1)),
+        1 => 0..40 * SECOND,
+    ];
+    let only_there = if on_redis { 1 } else { 0 };
+    prop_oneof![
+        4 => advance.prop_map(Step::Advance),
+        23 => (0..GROUPS.len(), prop::option::weighted(0.87, any::<u8>()))
+            .prop_map(|(group, id)| Step::Check { group, id }),
+        only_there => (1..30 * SECOND).prop_map(Step::Rewind),
+        2 * only_there => any::<prop::sample::Index>().prop_map(Step::Repeat),
+        only_there => rule().prop_map(Step::Rule),
+    ]
+}
+
+fn rule() -> impl Strategy<Value = StormRule> {
+    (2..8_u32, 0..8_u32, 1..6_u32, 0..3_u64).prop_map(|(limit, ends, more, cool)| {
+        let rule = StormRule::new(format!("{limit}/10s").parse().unwrap()).named("same");
+        let rule = rule.ends_below(1 + ends % limit).cap(limit + more);
+        rule.cool_down(Duration::from_secs(cool * 7))
+    })
+}
+
+/// A group, as the documentation of the crate defines it.
+#[derive(Default)]
+struct Model {
+    messages: Vec<(u64, Key)>,
+    /// When the storm started, its peak, and when it would end, as of the last message.
+    storm: Option<(u64, u32, u64)>,
+    /// By how much the group's timestamps are ahead of the clock after it has stepped back.
+    offset_us: u64,
+    /// The call that has started the last storm, when, and the count then.
+    started: Option<(Uuid, u64, u32)>,
+    /// The call that has ended the last storm, when, how long it lasted, and its peak.
+    ended: Option<(Uuid, u64, u64, u32)>,
+}
+
+impl Model {
+    /// Returns the first instant at which fewer than `ends_below` messages are in the window.
+    fn below_us(&self, rule: &StormRule) -> Option<u64> {
+        let leave = || self.messages.iter().map(|(at_us, _)| at_us + rule.window_us());
+        let is_below =
+            |at_us: &u64| leave().filter(|it| it > at_us).count() < rule.ends_below as usize;
+        (self.messages.len() >= rule.ends_below as usize).then(|| leave().filter(is_below).min())?
+    }
+
+    fn check(&mut self, check: &Check, rule: &StormRule, clock_us: u64) -> Outcome {
+        let times = self.messages.iter().map(|(at_us, _)| *at_us);
+        let times = times.chain(self.started.map(|it| it.1)).chain(self.ended.map(|it| it.1));
+        let latest_us = times.max().unwrap_or(0);
+        self.offset_us = self.offset_us.max(latest_us.saturating_sub(clock_us));
+        let now_us = clock_us + self.offset_us;
+
+        if let Some((since_us, peak, below_us)) = self.storm {
+            let over_us = self.below_us(rule).unwrap_or(below_us.min(now_us));
+            if over_us <= now_us {
+                let over_us = over_us.max(since_us);
+                self.storm = None;
+                self.ended = Some((check.call, over_us, over_us - since_us, peak));
+            }
+        }
+        self.messages.retain(|(at_us, _)| at_us + rule.window_us() > now_us);
+        let is_new = |id: &&Key| self.messages.iter().all(|(_, it)| it != *id);
+        let added = check.message.as_ref().filter(is_new).cloned();
+        let is_added = added.is_some();
+        if let Some(id) = added {
+            self.messages.push((now_us, id));
+            // Redis sorts messages of one instant. In process, the histories have none at the cap.
+            self.messages.sort();
+            let above = self.messages.len().saturating_sub(rule.cap as usize);
+            self.messages.drain(..above);
+        }
+        let count = self.messages.len() as u32;
+        let cool_us = self.ended.map_or(0, |(_, at_us, ..)| {
+            (at_us + rule.cool_down.as_micros() as u64).saturating_sub(now_us)
+        });
+        let exceeds = count > rule.threshold.limit();
+        let starts = self.storm.is_none() && exceeds && cool_us == 0;
+        if starts {
+            self.storm = Some((now_us, 0, 0));
+            self.started = Some((check.call, now_us, count));
+        }
+        let below_us = self.below_us(rule);
+        let mut recheck_us = if exceeds { cool_us } else { 0 };
+        if let Some((_, peak, below)) = &mut self.storm {
+            if is_added || starts {
+                (*peak, *below) = (count.max(*peak), below_us.unwrap_or(now_us));
+            }
+            recheck_us = below_us.map_or(1, |at_us| at_us - now_us);
+        }
+        let started = self.started.filter(|(call, ..)| *call == check.call);
+        let ended = self.ended.filter(|(call, ..)| *call == check.call);
+        Outcome {
+            at: UNIX_EPOCH,
+            count,
+            is_repeated: check.message.is_some() && !is_added,
+            recheck_us,
+            storm: self.storm.map(|(since_us, peak, _)| (now_us - since_us, peak)),
+            started: started.map(|(_, at_us, count)| (now_us - at_us, count)),
+            ended: ended.map(|(_, at_us, lasted_us, peak)| (now_us - at_us, lasted_us, peak)),
+        }
+    }
+}
+
+async fn agrees_with_model(world: &mut World, first: StormRule, steps: &[Step], run: u32) {
+    (world.store, world.rule) = (store(&world.clock, &first), first);
+    let (mut sent, mut models) = (Vec::<Check>::new(), HashMap::<Key, Model>::new());
+    for step in steps {
+        let check = match step {
+            Step::Advance(by_us) => {
+                world.advance(*by_us).await;
+                continue;
+            }
+            Step::Rewind(by_us) => {
+                world.clock.step_back(Duration::from_micros(*by_us)).await;
+                continue;
+            }
+            Step::Rule(rule) => {
+                (world.store, world.rule) = (store(&world.clock, rule), rule.clone());
+                continue;
+            }
+            Step::Check { group, id } => {
+                // In process, messages of one instant leave in the order in which they came.
+                if world.clock.redis().is_none() {
+                    world.advance(1).await;
+                }
+                let group = Key::from(format!("{run}:{}", GROUPS[*group]));
+                Check::new(group, id.map(|id| Key::from([id])))
+            }
+            Step::Repeat(_) if sent.is_empty() => continue,
+            Step::Repeat(at) => sent[at.index(sent.len())].clone(),
+        };
+        let clock_us = world.clock.now().as_micros() as u64;
+        let model = models.entry(check.group.clone()).or_default();
+        let expected = model.check(&check, &world.rule, clock_us);
+        assert_eq!(world.check(&check).await, expected, "{step:?} in {steps:?}");
+        sent.push(check);
+    }
+}
+
+fn histories_agree_with_the_model(world: &mut World, runtime: &tokio::runtime::Runtime) {
+    let (run, on_redis) = (Cell::new(0), world.clock.redis().is_some());
+    let world = std::cell::RefCell::new(world);
+    let steps = || prop::collection::vec(step(on_redis), 1..120);
+    // A smaller history helps, but not after minutes.
+    let config = ProptestConfig { max_shrink_iters: 500, ..ProptestConfig::with_cases(150) };
+    proptest!(config, |(first in rule(), steps in steps())| {
+        run.set(run.get() + 1);
+        runtime.block_on(agrees_with_model(&mut world.borrow_mut(), first, &steps, run.get()));
+    });
+}
+
+#[test]
+fn random_histories_in_process() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+    let mut world = runtime.block_on(async { World::new(Clock::in_process()) });
+    histories_agree_with_the_model(&mut world, &runtime);
+}
+
+#[test]
+fn random_histories_on_redis() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut world = World::new(runtime.block_on(Clock::on_redis()));
+    histories_agree_with_the_model(&mut world, &runtime);
 }

@@ -16,8 +16,7 @@ These rules mute, or the rules given as arguments:
   peers 5/3m mute 24h          private messages to five users within three minutes
   peers 9/5m mute 48h
 Messages of fewer than nine letters are not compared, and numbers are words that differ. A rule can set
-another length, such as `similar 3/1m 90% min 4 mute 6h`. One text of many senders is a campaign:
-  campaign 20/10m mute 1h      the twentieth sender of one text within ten minutes, and those after it
+another length, such as `similar 3/1m 90% min 4 mute 6h`.
 ";
 
 type Error = Box<dyn std::error::Error>;

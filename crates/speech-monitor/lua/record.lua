@@ -5,7 +5,7 @@
     KEYS[1] messages (ZSET): log 1, of messages; the member is the id
     KEYS[2] peers (ZSET): log 2, of the receivers in private chats; the member is the receiver
     KEYS[3] texts (ZSET): log 3, of texts; the member is the id, followed by the fingerprint
-    KEYS[4] row (HASH): the sender's mutes in a row, as row.lua keeps it
+    KEYS[4] length (STRING): how long the mute that stands was imposed for, in microseconds
 
     The score of an entry in a log is its timestamp in microseconds.
 
@@ -14,41 +14,37 @@
     ARGV[2] peer (bytes): the receiver; empty outside private chats
     ARGV[3] print (bytes): the fingerprint of the text
     ARGV[4] muted (0 or 1): whether a mute stands, so that rules whose mute is not longer count nothing
-    ARGV[5] remembered_us (microseconds): for how long after its end a mute is in a row with the next
-    ARGV[6...] for each log:
+    ARGV[5...] for each log:
       capacity (entries): how many entries the log keeps; 0 if the message is not recorded in it
       horizon_us (microseconds): the longest window of its rules
-    ARGV[12...] for each rule:
+    ARGV[11...] for each rule:
       log (index): which log it counts in, from 1
       threshold (entries): how many complete the rule
       window_us (microseconds): the length of the window
       mute_us (microseconds): the length of its mute
 
   Reply:
-    REPLY[1] nth (mutes): how many mutes in a row the sender has had; 0 if the last one is forgotten
-    REPLY[2] stands (0 or 1): whether the last of them has not ended
-    REPLY[3] counts (array): for each rule
-      count (entries): how many its window holds; -1 if its mute is not longer than the one that stands
-    REPLY[4] ages_us (array): for each earlier text to compare with; empty if no rule needs it
+    REPLY[1] counts (array): for each rule
+      count (entries): how many its window holds; 0 if its mute is not longer than the one that stands
+    REPLY[2] ages_us (array): for each earlier text to compare with; empty if no rule needs it
       age_us (microseconds): how old it is
-    REPLY[5] prints (array): for each of them
+    REPLY[3] prints (array): for each of them
       print (bytes): its fingerprint
 
   Cost: O(log n) for each log and rule, and O(n) for the texts, n is the number of entries in a log.
   TTL: of a log horizon_us and a second. A recorded message renews it. It never becomes shorter.
 ]]
 local call = redis.call
-local messages, peers, texts, row = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local messages, peers, texts, length = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, peer, print, muted = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
-local remembered_us = ARGV[5]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
 local logs, entry, capacity = { messages, peers, texts }, { id, peer, id .. print }, {}
 for k = 1, #logs do
-  capacity[k] = tonumber(ARGV[2 * k + 4])
+  capacity[k] = tonumber(ARGV[2 * k + 3])
   if capacity[k] > 0 then
-    local log, horizon_us = logs[k], ARGV[2 * k + 5]
+    local log, horizon_us = logs[k], ARGV[2 * k + 4]
     -- A second message to a peer raises the timestamp. A repeated call keeps the timestamp.
     call('ZADD', log, log == peers and 'GT' or 'NX', now_us, entry[k])
     call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)
@@ -60,19 +56,12 @@ for k = 1, #logs do
   end
 end
 
-local held = call('HMGET', row, 'nth', 'until_us', 'length_us')
-local until_us = tonumber(held[2] or 0)
-local stands = until_us > now_us
-local nth = now_us < until_us + remembered_us and tonumber(held[1]) or 0
-local muted_us = muted and stands and tonumber(held[3]) or 0
-
+local muted_us = muted and tonumber(call('GET', length) or 0) or 0
 local counts, compared_us = {}, 0
-for r = 12, #ARGV, 4 do
+for r = 11, #ARGV, 4 do
   local k, threshold, window_us = tonumber(ARGV[r]), tonumber(ARGV[r + 1]), tonumber(ARGV[r + 2])
   local log, count = logs[k], 0
-  if tonumber(ARGV[r + 3]) <= muted_us then
-    count = -1
-  elseif capacity[k] > 0 then
+  if tonumber(ARGV[r + 3]) > muted_us and capacity[k] > 0 then
     count = call('ZCOUNT', log, now_us - window_us + 1, '+inf')
     if log == texts and count >= threshold then
       compared_us = math.max(compared_us, window_us)
@@ -91,4 +80,4 @@ if compared_us > 0 then
     end
   end
 end
-return { nth, stands and 1 or 0, counts, ages_us, earlier }
+return { counts, ages_us, earlier }

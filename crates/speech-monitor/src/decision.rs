@@ -107,12 +107,6 @@ impl Mute {
         &self.reason
     }
 
-    /// Returns the rule that was triggered, or `None` for a manual mute.
-    #[must_use]
-    pub fn rule(&self) -> Option<Rule> {
-        self.reason.split_once(": ")?.0.parse().ok()
-    }
-
     /// Returns how long the mute still lasts.
     #[must_use]
     pub const fn remaining(&self) -> Duration {
@@ -133,16 +127,12 @@ pub struct MuteEvent {
 }
 
 /// Returns the reason of a mute by a rule, with the identity of the message that triggered it.
-pub(crate) fn reason(rule: Rule, count: u32, percent: u8, id: Uuid) -> String {
+pub(crate) fn reason(rule: &Rule, count: u32, percent: u8, id: Uuid) -> String {
     let window = span(rule.window());
-    match rule.counted() {
-        Counted::Events => format!("{rule}: {count} messages within {window} by {id}"),
-        Counted::DistinctPeers => {
-            format!("{rule}: {count} private-chat peers within {window} by {id}")
-        }
-        Counted::Campaign => format!("{rule}: {count} senders of one text within {window} by {id}"),
-        Counted::Similar { .. } => {
-            format!("{rule}: {count} messages within {window} at {percent}% similarity by {id}")
-        }
-    }
+    let what = match rule.counted {
+        Counted::Events => format!("messages within {window}"),
+        Counted::Peers => format!("private-chat peers within {window}"),
+        Counted::Similar { .. } => format!("messages within {window} at {percent}% similarity"),
+    };
+    format!("{rule}: {count} {what} by {id}")
 }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use rapidhash::v3::rapidhash_v3;
-use tower_sliding_window::Key;
 use unicode_script::{Script, UnicodeScript};
 
 use crate::normalised::normalised;
@@ -170,16 +169,6 @@ impl Fingerprint {
     /// Reads a fingerprint that a store has kept, or returns `None` if the bytes are not one.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         (bytes.len() % 4 == 2 && bytes.len() <= 2 + 4 * MAX_HASHES).then(|| Self(bytes.into()))
-    }
-
-    /// Returns the key under which the senders of this text are counted.
-    ///
-    /// Most texts that differ in a tenth have the same four lowest hashes of pieces. Texts with other numbers
-    /// are other texts.
-    pub(crate) fn campaign(&self) -> Key {
-        let of = |kind: Kind| self.hashes().filter(move |hash| hash & 3 == kind as u32);
-        let parts = of(Kind::Piece).take(4).chain(of(Kind::Number).take(8));
-        Key::from(parts.flat_map(u32::to_le_bytes).collect::<Vec<u8>>().as_slice())
     }
 
     fn header(&self) -> u16 {

@@ -30,8 +30,8 @@
 //!
 //! # Rules
 //!
-//! A [`Rule`] counts messages, private-chat peers, similar messages or the senders of one text within a
-//! window, and sets the length of a mute. The message that reaches the count triggers the rule, and is
+//! A [`Rule`] counts messages, private-chat peers or similar messages within a window, and sets the length
+//! of a mute. The message that reaches the count triggers the rule, and is
 //! the first that is not delivered. At the instant `t` a window holds the messages of `(t - window, t]`,
 //! to the microsecond. [`Rule::recommended`] returns four rules to start with.
 //!
@@ -49,17 +49,15 @@
 //! compare all pairs would take exponential time on texts made for it.
 //!
 //! A message without a text, such as a picture, is not compared, and neither is a text of fewer than nine
-//! letters and digits: honest senders repeat `ok` and `thank you` too. [`Rule::min_length`] sets another
+//! letters and digits: honest senders repeat `ok` and `thank you` too. A [`Rule`] can set another
 //! length. Only the two ends of a long text are compared, and only with the 64 newest texts of the
 //! sender. Rules that count messages stop senders that send more than that in a window.
 //!
 //! # Campaigns
 //!
-//! The rule `campaign 20/10m mute 1h` is about all senders: the twentieth sender of one text within ten
-//! minutes is muted, and each one after it. Most texts that differ in a tenth are one text, but not those with
-//! other numbers. Texts of
-//! fewer than 30 letters do not count, unless the rule sets another [length](Rule::min_length).
-//! [`Rule::recommended`] has no such rule, because honest people share texts too.
+//! One text of many senders is for the crate `message-storm`, which counts different ids: record the
+//! [`normalised`] text as the group and the sender as the message's id, and [mute](SpeechMonitor::mute) the
+//! senders while there is a storm. Honest people share texts too.
 //!
 //! # Mutes
 //!
@@ -72,8 +70,6 @@
 //!   stands lengthens it. So each rule lengthens a mute at most once.
 //! - Messages within the rules' windows still count after a mute has ended. A sender that has never
 //!   stopped is muted again at once.
-//! - With [`SpeechMonitor::first_mutes`] the first mute of a sender is shorter, and the next ones grow to
-//!   the lengths of their rules.
 //! - [`SpeechMonitor::on_mute`] is called once for each mute, and once each time it is lengthened, in one
 //!   process of the fleet.
 //! - [`SpeechMonitor::mute`] mutes a sender manually. [`SpeechMonitor::exempt`] names senders that no rule
@@ -102,11 +98,14 @@
 //! | | for each message | stored for each sender |
 //! |---|---|---|
 //! | in process | a mutex, and a comparison with each text in the window if there are as many as the rule counts | up to 64 fingerprints, and as many timestamps and peers as the highest count |
-//! | on Redis | a look for the mute, which shares its call with others, and one script call; two more if a rule is triggered, one for a text that may be of a campaign; fingerprints are transferred only if they could lengthen a mute | the same in up to three ZSETs, and a HASH of the mutes in a row: `PREFIX:{=SENDER}:speech:log:messages`, `:peers`, `:prints`, `:row` |
+//! | on Redis | a look for the mute, which shares its call with others, and one script call; two more if a rule is triggered; fingerprints are transferred only if they could lengthen a mute | the same in up to three ZSETs, and the length of the mute that stands: `PREFIX:{=SENDER}:speech:log:messages`, `:peers`, `:prints`, `:muted` |
 //!
 //! A text is kept as a fingerprint: 4 bytes for each letter or word, and at most 258 bytes, whatever the
 //! length of the text. So 64 texts of a sender take at most 18 KB to transfer. Each Redis key has a TTL of
-//! the longest window that needs it, or until a day after the mute. All keys of a sender are in one cluster slot.
+//! the longest window that needs it, or of the mute. All keys of a sender are in one cluster slot.
+//!
+//! Every message is recorded, also those of muted senders. Give senders a quota of messages before the
+//! monitor, as `chat-guard` does.
 //!
 //! # Metrics
 //!
@@ -128,4 +127,4 @@ pub use self::decision::{Message, Mute, MuteEvent, SpeechDecision};
 pub use self::fingerprint::similarity;
 pub use self::monitor::SpeechMonitor;
 pub use self::normalised::normalised;
-pub use self::rule::{Counted, ParseRuleError, Rule, RuleError};
+pub use self::rule::{ParseRuleError, Rule};

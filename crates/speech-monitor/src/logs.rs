@@ -13,51 +13,36 @@ use uuid::Uuid;
 use crate::fingerprint::Fingerprint;
 use crate::rule::{Counted, MAX_TEXTS, Rule};
 
-/// For how long after its end a mute is in a row with the next one.
-const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
-/// The Redis keys of a sender: the three logs, and the mutes in a row.
-const NAMES: [&str; 4] = ["messages", "peers", "prints", "row"];
+/// The Redis keys of a sender: the three logs, and how long the mute that stands was imposed for.
+const NAMES: [&str; 4] = ["messages", "peers", "prints", "muted"];
 
-/// The rules of a monitor, the longest mute first.
-#[derive(Debug)]
+/// The rules of a monitor, and what they need.
 pub(crate) struct Rules {
-    rules: Vec<Rule>,
-    /// How long and how many entries each log of a sender keeps.
-    of_sender: [Retention; 3],
-    /// The same of a text, whose peers are its senders.
-    of_text: [Retention; 3],
+    /// The longest mute first.
+    pub(crate) rules: Vec<Rule>,
+    /// How long and how many entries each log keeps. No entries if no rule counts in it.
+    kept: [(Duration, u32); 3],
 }
-
-/// How long and how many entries a log keeps. No entries if none is needed.
-type Retention = (Duration, u32);
 
 impl Rules {
     pub(crate) fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
         let mut rules: Vec<Rule> = rules.into_iter().collect();
-        rules.sort_by_key(|rule| std::cmp::Reverse(rule.mute()));
-        let retention = |log, of_text| {
-            let count_there = |rule: &&Rule| log_of(rule) == log && is_campaign(rule) == of_text;
-            let window = rules.iter().filter(count_there).map(Rule::window).max();
+        rules.sort_by_key(|rule| std::cmp::Reverse(rule.mute));
+        let kept = [MESSAGES, PEERS, TEXTS].map(|log| {
+            let count_there = || rules.iter().filter(|rule| log_of(rule) == log);
+            let window = count_there().map(Rule::window).max().unwrap_or_default();
             // A rule triggers if the count-th newest entry is in its window. Older ones don't matter,
             // except that a text is compared with all others.
-            let most = rules.iter().filter(count_there).map(Rule::count).max().unwrap_or(0);
-            (window.unwrap_or_default(), if log == TEXTS && most > 0 { MAX_TEXTS } else { most })
-        };
-        let of_sender = [MESSAGES, PEERS, TEXTS].map(|log| retention(log, false));
-        let of_text = [MESSAGES, PEERS, TEXTS].map(|log| retention(log, true));
-        Self { rules, of_sender, of_text }
+            let most = count_there().map(Rule::count).max().unwrap_or(0);
+            (window, if log == TEXTS && most > 0 { MAX_TEXTS } else { most })
+        });
+        Self { rules, kept }
     }
 
     /// Returns how long a text must be for any rule to compare it.
-    pub(crate) fn min_length(&self) -> u16 {
-        let similar = |rule: &&Rule| log_of(rule) == TEXTS;
-        self.rules.iter().filter(similar).map(Rule::get_min_length).min().unwrap_or(0)
-    }
-
-    /// Returns how long a text must be to belong to a campaign, or `None` without such a rule.
-    pub(crate) fn campaign_length(&self) -> Option<u16> {
-        let campaigns = self.rules.iter().filter(|rule| is_campaign(rule));
-        campaigns.map(Rule::get_min_length).min()
+    fn min_length(&self) -> u16 {
+        let similar = self.rules.iter().filter(|rule| log_of(rule) == TEXTS);
+        similar.map(|rule| rule.min_length).min().unwrap_or(0)
     }
 }
 
@@ -67,16 +52,11 @@ const TEXTS: usize = 2;
 
 /// Returns the log that a rule counts in.
 fn log_of(rule: &Rule) -> usize {
-    match rule.counted() {
+    match rule.counted {
         Counted::Events => MESSAGES,
-        // The senders of a text are recorded as if the text had written to them.
-        Counted::DistinctPeers | Counted::Campaign => PEERS,
+        Counted::Peers => PEERS,
         Counted::Similar { .. } => TEXTS,
     }
-}
-
-fn is_campaign(rule: &Rule) -> bool {
-    rule.counted() == Counted::Campaign
 }
 
 /// A message to record. It is recorded once under its id.
@@ -84,49 +64,40 @@ pub(crate) struct Record {
     pub(crate) id: Uuid,
     pub(crate) sender: Key,
     pub(crate) peer: Option<Key>,
-    pub(crate) text: Option<Fingerprint>,
+    text: Option<Fingerprint>,
+    /// Whether the sender is muted, so that rules whose mute is not longer count nothing.
+    pub(crate) is_muted: bool,
     pub(crate) rules: Arc<Rules>,
-    /// Whether the sender is muted.
-    pub(crate) muted: bool,
-    /// Whether the sender is a text that has one more sender, the peer.
-    pub(crate) is_text: bool,
 }
 
 impl Record {
-    /// Returns the retention of each log, without entries if the message adds none there.
-    fn retention(&self) -> [Retention; 3] {
-        let of = if self.is_text { self.rules.of_text } else { self.rules.of_sender };
+    pub(crate) fn new(
+        rules: &Arc<Rules>,
+        sender: &Key,
+        peer: Option<&Key>,
+        text: Option<&Fingerprint>,
+        is_muted: bool,
+    ) -> Self {
+        let text = text.filter(|text| text.length() >= rules.min_length()).cloned();
+        let (id, sender, rules) = (Uuid::new_v4(), sender.clone(), rules.clone());
+        Self { id, sender, peer: peer.cloned(), text, is_muted, rules }
+    }
+
+    /// Returns what each log keeps, no entries if the message adds none there.
+    fn kept(&self) -> [(Duration, u32); 3] {
         let adds = [true, self.peer.is_some(), self.text.is_some()];
-        [MESSAGES, PEERS, TEXTS].map(|log| if adds[log] { of[log] } else { (Duration::ZERO, 0) })
+        [MESSAGES, PEERS, TEXTS]
+            .map(|log| if adds[log] { self.rules.kept[log] } else { <_>::default() })
     }
 }
 
 /// What the rules need to decide on a message.
 pub(crate) struct History {
-    /// Each rule, the longest mute first, with how many entries its window holds, this message included, or
-    /// `None` if its mute is not longer than the one that stands.
-    pub(crate) counts: Vec<(Rule, Option<u32>)>,
+    /// How many entries the window of each rule holds, this message included. 0 if the rule does not
+    /// count the message, or its mute is not longer than the one that stands.
+    pub(crate) counts: Vec<u32>,
     /// The ages and the fingerprints of the sender's other texts, if a rule has to compare them.
     pub(crate) texts: Vec<(Duration, Fingerprint)>,
-    /// How many mutes in a row the sender has had, and whether the last of them has not ended.
-    pub(crate) nth: usize,
-    pub(crate) stands: bool,
-}
-
-impl History {
-    /// Returns how many entries the window of a rule holds.
-    pub(crate) fn count(&self, rule: &Rule) -> u32 {
-        self.counts.iter().find_map(|(it, count)| count.filter(|_| it == rule)).unwrap_or(0)
-    }
-}
-
-/// A mute that was imposed.
-pub(crate) struct Imposed {
-    /// How many mutes in a row it is. 0 for a manual mute.
-    pub(crate) nth: usize,
-    pub(crate) remaining: Duration,
-    /// How long it was imposed for, or longer if the rule was held to a shorter first mute.
-    pub(crate) length: Duration,
 }
 
 /// The logs of all senders.
@@ -145,28 +116,31 @@ impl Logs {
         }
     }
 
-    /// Notes that a sender was muted. If that fails, the next mute is too short, and until the end of this one
-    /// each message that triggers its rule tries to impose it again.
-    pub(crate) async fn note(&self, sender: &Key, mute: &Imposed) -> Result<(), StoreError> {
+    /// Notes that a sender was muted for a length of time of which some remains. That saves the calls of
+    /// rules whose mute is not longer, and nothing else: whether a mute is imposed is for the bans to
+    /// decide. So it does no harm if it is lost, or overtaken by another.
+    pub(crate) async fn note(&self, sender: &Key, length: Duration, remaining: Duration) {
         match self {
-            Self::InProcess(senders) => {
-                lock(senders).note(sender, mute);
-                Ok(())
+            Self::InProcess(senders) => lock(senders).note(sender, length, remaining),
+            Self::OnRedis(redis) => {
+                let mut set = redis::cmd("SET");
+                let ends_ms = remaining.as_millis().max(1) as u64;
+                set.arg(&redis.names(sender)[3]).arg(length.as_micros() as u64);
+                let _ = redis.commands.query::<()>(set.arg("PX").arg(ends_ms)).await;
             }
-            Self::OnRedis(redis) => redis.note(sender, mute).await,
         }
     }
 
-    /// Forgets the messages of a sender, and the mutes in a row.
+    /// Forgets the messages of a sender.
     pub(crate) async fn forget(&self, sender: &Key) -> Result<(), StoreError> {
         match self {
             Self::InProcess(senders) => {
-                lock(senders).remove(&(false, sender.clone()));
+                lock(senders).remove(sender);
                 Ok(())
             }
             Self::OnRedis(redis) => {
                 let mut command = redis::cmd("DEL");
-                command.arg(&redis.names(sender, false)[..]);
+                command.arg(&redis.names(sender)[..]);
                 redis.commands.query(&command).await
             }
         }
@@ -181,77 +155,53 @@ fn lock(senders: &Mutex<InProcess>) -> MutexGuard<'_, InProcess> {
 pub(crate) struct OnRedis {
     commands: RedisCommands,
     record: RedisScript,
-    row: RedisScript,
 }
 
 impl OnRedis {
-    pub(crate) fn new(store: &RedisStore, change: impl Fn(&str) -> String) -> Self {
-        let [record, row] = [include_str!("../lua/record.lua"), include_str!("../lua/row.lua")];
-        let [record, row] = [record, row].map(|text| RedisScript::new(&change(text)));
-        Self { commands: store.commands(), record, row }
+    /// Takes the connection of a store. `edit` changes the text of the script, for tests.
+    pub(crate) fn new(store: &RedisStore, edit: impl Fn(&str) -> String) -> Self {
+        let record = RedisScript::new(&edit(include_str!("../lua/record.lua")));
+        Self { commands: store.commands(), record }
     }
 
-    fn names(&self, sender: &Key, is_text: bool) -> [Vec<u8>; 4] {
-        let of = if is_text { "text" } else { "log" };
-        NAMES.map(|name| self.commands.key_name(sender, &format!("speech:{of}:{name}")))
+    fn names(&self, sender: &Key) -> [Vec<u8>; 4] {
+        NAMES.map(|name| self.commands.key_name(sender, &format!("speech:log:{name}")))
     }
 
     async fn record(&self, record: &Record) -> Result<History, StoreError> {
-        let number = |number: u64| number.to_string().into_bytes();
-        let micros = |time: Duration| number(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
-        let mut arguments = vec![
-            record.id.as_bytes().to_vec(),
-            record.peer.as_ref().map_or(&[][..], Key::as_bytes).to_vec(),
-            record.text.as_ref().map_or(&[][..], Fingerprint::as_bytes).to_vec(),
-            number(record.muted.into()),
-            micros(REMEMBERED),
-        ];
-        for (window, most) in record.retention() {
-            arguments.extend([number(most.into()), micros(window)]);
-        }
-        for rule in &record.rules.rules {
-            let (log, count) = (number(log_of(rule) as u64 + 1), number(rule.count().into()));
-            arguments.extend([log, count, micros(rule.window()), micros(rule.mute())]);
-        }
-        let names = self.names(&record.sender, record.is_text);
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let kept = record.kept().map(|(window, most)| (most, micros(window)));
+        let rules = record.rules.rules.iter();
+        let rules: Vec<_> = rules
+            .map(|it| (log_of(it) + 1, it.count(), micros(it.window()), micros(it.mute)))
+            .collect();
+        let arguments = (
+            record.id.as_bytes(),
+            record.peer.as_ref().map_or(&[][..], Key::as_bytes),
+            record.text.as_ref().map_or(&[][..], Fingerprint::as_bytes),
+            u8::from(record.is_muted),
+            &kept[..],
+            rules,
+        );
+        let names = self.names(&record.sender);
         let call = || self.commands.script(&self.record, &names[..], &arguments);
-        type Reply = (usize, bool, Vec<i64>, Vec<u64>, Vec<Vec<u8>>);
-        let (nth, stands, counts, ages_us, texts): Reply = twice(call).await?;
+        type Reply = (Vec<u32>, Vec<u64>, Vec<Vec<u8>>);
+        let (counts, ages_us, texts): Reply = match call().await {
+            // The message is recorded once under its id, and the reply is the same.
+            Err(error) if error.may_have_counted() => call().await,
+            reply => reply,
+        }?;
         let texts: Option<Vec<_>> = texts.iter().map(|it| Fingerprint::from_bytes(it)).collect();
         let malformed = || StoreError::Protocol { message: "expected fingerprints".to_owned() };
-        let texts = texts.ok_or_else(malformed)?;
-        let texts = ages_us.into_iter().map(Duration::from_micros).zip(texts).collect();
-        let counts = counts.into_iter().map(|count| u32::try_from(count).ok());
-        let counts = record.rules.rules.iter().copied().zip(counts).collect();
-        Ok(History { counts, texts, nth, stands })
-    }
-
-    async fn note(&self, sender: &Key, mute: &Imposed) -> Result<(), StoreError> {
-        let [.., name] = self.names(sender, false);
-        let names = [&name[..]];
-        let [remaining, length, remembered] =
-            [mute.remaining, mute.length, REMEMBERED].map(|time| time.as_micros() as u64);
-        let arguments = (mute.nth, remaining, length, remembered);
-        let _nth: u64 = twice(|| self.commands.script(&self.row, &names, &arguments)).await?;
-        Ok(())
-    }
-}
-
-/// Calls a script again if its reply was lost. A script that has run already gives the same reply.
-async fn twice<T, F: Future<Output = Result<T, StoreError>>>(
-    call: impl Fn() -> F,
-) -> Result<T, StoreError> {
-    match call().await {
-        Err(error) if error.may_have_counted() => call().await,
-        reply => reply,
+        let ages = ages_us.into_iter().map(Duration::from_micros);
+        Ok(History { counts, texts: ages.zip(texts.ok_or_else(malformed)?).collect() })
     }
 }
 
 /// The senders of this process.
 pub(crate) struct InProcess {
     start: Instant,
-    /// The senders, and the texts of campaigns, by whether it is a text.
-    senders: HashMap<(bool, Key), Sender, RandomState>,
+    senders: HashMap<Key, Sender, RandomState>,
     /// How many bytes all senders take, and how many they may take.
     bytes: usize,
     budget: usize,
@@ -262,16 +212,14 @@ type Entries<T> = VecDeque<(Duration, T)>;
 
 #[derive(Default)]
 struct Sender {
-    messages: Entries<Uuid>,
+    messages: Entries<()>,
     peers: Entries<Key>,
-    texts: Entries<(Uuid, Fingerprint)>,
-    /// How many mutes in a row the sender has had, when the latest ends, and how long it was imposed for.
-    nth: usize,
+    texts: Entries<Fingerprint>,
+    /// When the mute ends that was noted, and how long it was imposed for.
     until: Duration,
     length: Duration,
-    /// When the last message came, and when nothing of this is needed any more.
+    /// When the sender was changed.
     last: Duration,
-    over: Duration,
 }
 
 impl InProcess {
@@ -282,109 +230,65 @@ impl InProcess {
 
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.senders.values().map(Sender::bytes).sum()
     }
 
     fn record(&mut self, record: &Record) -> History {
-        let now = self.start.elapsed();
-        self.change((record.is_text, record.sender.clone()), now, |sender| {
-            let [messages, peers, texts] = record.retention();
-            add(&mut sender.messages, now, record.id, messages, |it| *it == record.id, false);
+        self.change(&record.sender, |sender, now| {
+            let [messages, peers, texts] = record.kept();
+            add(&mut sender.messages, now, (), messages);
             if let Some(peer) = &record.peer {
-                add(&mut sender.peers, now, peer.clone(), peers, |it| it == peer, true);
+                sender.peers.retain(|(_, it)| it != peer);
+                add(&mut sender.peers, now, peer.clone(), peers);
             }
             if let Some(text) = &record.text {
-                let is_there = |it: &(Uuid, Fingerprint)| it.0 == record.id;
-                add(&mut sender.texts, now, (record.id, text.clone()), texts, is_there, false);
+                add(&mut sender.texts, now, text.clone(), texts);
             }
-            for (window, most) in [messages, peers, texts] {
-                sender.over = sender.over.max(if most > 0 { now + window } else { now });
-            }
-            sender.last = now;
             sender.history(record, now)
         })
     }
 
-    fn note(&mut self, sender: &Key, mute: &Imposed) {
-        let now = self.start.elapsed();
-        self.change((false, sender.clone()), now, |sender| {
-            let stands = sender.until > now;
-            sender.length = mute.length.max(if stands { sender.length } else { Duration::ZERO });
-            sender.nth = mute.nth.max(if sender.is_remembered(now) { sender.nth } else { 0 });
-            sender.until = sender.until.max(now + mute.remaining);
-            sender.over = sender.over.max(sender.until + REMEMBERED);
+    fn note(&mut self, sender: &Key, length: Duration, remaining: Duration) {
+        self.change(sender, |sender, now| {
+            (sender.until, sender.length) = (now + remaining, length);
         });
     }
 
-    fn change<T>(
-        &mut self,
-        key: (bool, Key),
-        now: Duration,
-        change: impl FnOnce(&mut Sender) -> T,
-    ) -> T {
-        let mut sender = self.remove(&key).unwrap_or_default();
-        let result = change(&mut sender);
-        if sender.over > now {
-            self.bytes += sender.bytes();
-            self.senders.insert(key, sender);
-            self.make_room(now);
+    fn change<T>(&mut self, key: &Key, change: impl FnOnce(&mut Sender, Duration) -> T) -> T {
+        let (mut sender, now) = (self.remove(key).unwrap_or_default(), self.start.elapsed());
+        let result = change(&mut sender, now);
+        sender.last = now;
+        self.bytes += sender.bytes();
+        self.senders.insert(key.clone(), sender);
+        if self.bytes > self.budget {
+            self.make_room();
         }
         result
     }
 
-    fn remove(&mut self, key: &(bool, Key)) -> Option<Sender> {
+    fn remove(&mut self, key: &Key) -> Option<Sender> {
         let sender = self.senders.remove(key)?;
         self.bytes -= sender.bytes();
         Some(sender)
     }
 
-    /// Forgets senders that are over, and then what those wrote that wrote longest ago, until a tenth is free.
-    /// What is known of a mute that stands stays.
-    fn make_room(&mut self, now: Duration) {
-        if self.bytes <= self.budget {
-            return;
-        }
-        self.senders.retain(|_, sender| sender.over > now);
-        self.bytes = self.senders.values().map(Sender::bytes).sum();
-        if self.bytes <= self.budget / 10 * 9 {
-            return;
-        }
-        let mut oldest: Vec<_> =
-            self.senders.iter().map(|(key, it)| (it.last, key.clone())).collect();
+    /// Forgets those that wrote longest ago, until a tenth is free.
+    fn make_room(&mut self) {
+        let times = self.senders.iter().map(|(key, it)| (it.last, key.clone()));
+        let mut oldest: Vec<_> = times.collect();
         oldest.sort_unstable();
         for (_, key) in oldest {
             if self.bytes <= self.budget / 10 * 9 {
                 return;
             }
-            if let Some(sender) = self.remove(&key).filter(|sender| sender.until > now) {
-                let Sender { nth, until, length, over, .. } = sender;
-                let mute = Sender { nth, until, length, over, ..Sender::default() };
-                self.bytes += mute.bytes();
-                self.senders.insert(key, mute);
-            }
+            self.remove(&key);
         }
     }
 }
 
-/// Adds an entry unless it is there, or moves it to the end, and drops what is too old or too much.
-fn add<T>(
-    entries: &mut Entries<T>,
-    now: Duration,
-    entry: T,
-    (window, most): (Duration, u32),
-    is_there: impl Fn(&T) -> bool,
-    moves: bool,
-) {
-    if most == 0 {
-        return;
-    }
-    let place = entries.iter().position(|(_, it)| is_there(it));
-    if let Some(place) = place.filter(|_| moves) {
-        entries.remove(place);
-    }
-    if place.is_none() || moves {
-        entries.push_back((now, entry));
-    }
+/// Adds an entry, and drops what is too old or too much.
+fn add<T>(entries: &mut Entries<T>, now: Duration, entry: T, (window, most): (Duration, u32)) {
+    entries.push_back((now, entry));
     let is_old = |entries: &Entries<T>| entries.front().is_some_and(|(at, _)| now - *at >= window);
     while entries.len() > most as usize || is_old(entries) {
         entries.pop_front();
@@ -392,41 +296,34 @@ fn add<T>(
 }
 
 impl Sender {
-    fn is_remembered(&self, now: Duration) -> bool {
-        self.until + REMEMBERED > now
-    }
-
     fn history(&self, record: &Record, now: Duration) -> History {
-        let (retention, stands) = (record.retention(), self.until > now);
-        let muted = if record.muted && stands { self.length } else { Duration::ZERO };
+        let (kept, rules) = (record.kept(), &record.rules.rules);
+        let muted = if record.is_muted && self.until > now { self.length } else { Duration::ZERO };
         let count = |rule: &Rule| match log_of(rule) {
-            _ if rule.mute() <= muted => None,
-            log if retention[log].1 == 0 => Some(0),
-            MESSAGES => Some(within(&self.messages, now, rule)),
-            PEERS => Some(within(&self.peers, now, rule)),
-            _ => Some(within(&self.texts, now, rule)),
+            log if rule.mute <= muted || kept[log].1 == 0 => 0,
+            MESSAGES => within(&self.messages, now, rule),
+            PEERS => within(&self.peers, now, rule),
+            _ => within(&self.texts, now, rule),
         };
-        let counts: Vec<_> = record.rules.rules.iter().map(|rule| (*rule, count(rule))).collect();
-        let compares = |(rule, count): &(Rule, Option<u32>)| {
-            log_of(rule) == TEXTS && count.is_some_and(|count| count >= rule.count())
-        };
+        let counts: Vec<u32> = rules.iter().map(count).collect();
+        let mut of_rules = rules.iter().zip(&counts);
         let mut texts = Vec::new();
-        if counts.iter().any(compares) {
-            let others = self.texts.iter().filter(|(_, (id, _))| *id != record.id);
-            texts.extend(others.map(|(at, (_, text))| (now - *at, text.clone())));
+        if of_rules.any(|(rule, count)| log_of(rule) == TEXTS && *count >= rule.count()) {
+            // The last one is that of this message.
+            let others = self.texts.iter().rev().skip(1);
+            texts.extend(others.map(|(at, text)| (now - *at, text.clone())));
         }
-        let nth = if self.is_remembered(now) { self.nth } else { 0 };
-        History { counts, texts, nth, stands }
+        History { counts, texts }
     }
 
     /// Returns about how many bytes the sender takes: tables are counted by what they have allocated.
     fn bytes(&self) -> usize {
         let peers: usize = self.peers.iter().map(|(_, peer)| peer.as_bytes().len()).sum();
-        let texts: usize = self.texts.iter().map(|(_, (_, it))| 16 + it.as_bytes().len()).sum();
-        let tables = self.messages.capacity() * size_of::<(Duration, Uuid)>()
+        let texts: usize = self.texts.iter().map(|(_, text)| 16 + text.as_bytes().len()).sum();
+        let tables = self.messages.capacity() * size_of::<(Duration, ())>()
             + self.peers.capacity() * size_of::<(Duration, Key)>()
-            + self.texts.capacity() * size_of::<(Duration, (Uuid, Fingerprint))>();
-        2 * (size_of::<Self>() + size_of::<(bool, Key)>()) + tables + peers + texts
+            + self.texts.capacity() * size_of::<(Duration, Fingerprint)>();
+        2 * (size_of::<Self>() + size_of::<Key>()) + tables + peers + texts
     }
 }
 
@@ -434,44 +331,4 @@ impl Sender {
 fn within<T>(entries: &Entries<T>, now: Duration, rule: &Rule) -> u32 {
     let inside = entries.iter().rev().take_while(|(at, _)| now - *at < rule.window());
     u32::try_from(inside.count()).unwrap_or(u32::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    impl Sender {
-        /// Returns how many bytes the sender takes at least.
-        fn allocated(&self) -> usize {
-            let messages = self.messages.capacity() * size_of::<(Duration, Uuid)>();
-            let peers = self.peers.capacity() * size_of::<(Duration, Key)>();
-            let texts = self.texts.capacity() * size_of::<(Duration, (Uuid, Fingerprint))>();
-            size_of::<Self>() + size_of::<Key>() + messages + peers + texts
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn bytes_of_a_sender_are_counted() {
-        for rule in ["similar 3/5m 90% mute 1h", "peers 900/5m mute 1h", "events 1000/5m mute 1h"] {
-            let rules = Arc::new(Rules::new([rule.parse().unwrap()]));
-            let mut senders = InProcess::new(256 << 20);
-            let says = |senders: &mut InProcess, number: u32| {
-                senders.record(&Record {
-                    id: Uuid::new_v4(),
-                    sender: Key::from("alice"),
-                    peer: Some(Key::from(number)),
-                    text: Some(Fingerprint::of(&number.to_string())),
-                    rules: rules.clone(),
-                    muted: false,
-                    is_text: false,
-                });
-            };
-            (0..800).for_each(|number| says(&mut senders, number));
-            // Only the last message is within the window.
-            tokio::time::advance(Duration::from_secs(300)).await;
-            says(&mut senders, 800);
-            let allocated: usize = senders.senders.values().map(Sender::allocated).sum();
-            assert!(allocated <= senders.bytes(), "{rule}: {allocated}, not {}", senders.bytes());
-        }
-    }
 }

@@ -7,6 +7,7 @@ use example_support::webhook::{Webhook, plain};
 use message_storm::StormEvent;
 use serde_json::json;
 use speech_monitor::MuteEvent;
+use tower_sliding_window::Quota;
 
 /// Returns a hook for mutes.
 pub(crate) fn of_mutes(webhook: Webhook) -> impl Fn(&MuteEvent) + Send + Sync {
@@ -31,12 +32,12 @@ pub(crate) fn of_mutes(webhook: Webhook) -> impl Fn(&MuteEvent) + Send + Sync {
 }
 
 /// Returns a hook for storms. Each starts once and ends once in the whole fleet.
-pub(crate) fn of_storms(webhook: Webhook) -> impl Fn(&StormEvent) + Send + Sync {
+pub(crate) fn of_storms(webhook: Webhook, threshold: Quota) -> impl Fn(&StormEvent) + Send + Sync {
     move |event| {
         let room = String::from_utf8_lossy(event.group().as_bytes());
         let is_start = matches!(event, StormEvent::Started { .. });
         let what = match event {
-            StormEvent::Started { count, threshold, .. } => {
+            StormEvent::Started { count, .. } => {
                 format!("has a storm: {count} messages, more than {threshold}")
             }
             StormEvent::Ended { peak, lasted, .. } => {

@@ -1,10 +1,8 @@
 //! [`Args`]: the command line.
 
-use std::time::Duration;
-
 use clap::Parser;
 use example_support::admin::AdminFlags;
-use example_support::flags::{ListenFlags, RedisFlags, span};
+use example_support::flags::{ListenFlags, RedisFlags};
 use example_support::webhook::WebhookFlags;
 use speech_monitor::Rule;
 use tower_sliding_window::{Policy, Quota};
@@ -55,9 +53,8 @@ pub(crate) struct Args {
 
     /// A rule that mutes; repeat it for more. One of
     /// `similar COUNT/WINDOW PERCENT% [min LENGTH] mute DURATION` (messages that are alike),
-    /// `peers COUNT/WINDOW mute DURATION` (private-chat peers),
-    /// `events COUNT/WINDOW mute DURATION` (messages) and
-    /// `campaign COUNT/WINDOW [min LENGTH] mute DURATION` (senders of one text; 30 letters or more).
+    /// `peers COUNT/WINDOW mute DURATION` (private-chat peers) and
+    /// `events COUNT/WINDOW mute DURATION` (messages).
     #[arg(
         long,
         value_name = "RULE",
@@ -69,12 +66,6 @@ pub(crate) struct Args {
         ]
     )]
     pub(crate) rule: Vec<Rule>,
-
-    /// How long the first mutes of a user last at most, such as `10m,1h`: the first one ten minutes, the
-    /// next one an hour, and further ones as long as their rules say. A day after a mute, the next one
-    /// is a first one again. If left out, the first mute is as long as the others.
-    #[arg(long, value_name = "DURATIONS", value_delimiter = ',', value_parser = span)]
-    pub(crate) first_mutes: Vec<Duration>,
 
     /// A user that no rule mutes, such as support staff; repeat it for more. A manual mute holds.
     #[arg(long, value_name = "USER", value_parser = name)]

@@ -48,18 +48,18 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let (monitor, storms) = match args.redis.connect().await? {
         Some(redis) => {
             tracing::info!(addresses = %redis.addresses, "mutes are kept in Redis");
-            let storms = StormDetector::try_on_redis(storm, &redis.store)?;
+            let storms = StormDetector::on_redis(storm, &redis.store)?;
             (SpeechMonitor::on_redis(rules, &redis.store), storms)
         }
         None => {
             tracing::info!("mutes are kept in this process");
-            (SpeechMonitor::in_process(rules), StormDetector::try_in_process(storm)?)
+            (SpeechMonitor::in_process(rules), StormDetector::in_process(storm)?)
         }
     };
-    let monitor = monitor.exempt(&args.exempt).first_mutes(args.first_mutes);
+    let monitor = monitor.exempt(&args.exempt);
     let monitor = monitor.on_mute(alerts::of_mutes(webhook.clone()));
-    let storms = storms.on_event(alerts::of_storms(webhook.clone()));
-    let (chat, checks) = Chat::start(monitor.clone(), storms.clone());
+    let storms = storms.on_event(alerts::of_storms(webhook.clone(), storm));
+    let (chat, checks) = Chat::start(monitor.clone(), storms);
 
     server.announce("listening on")?;
     if let Some(admin) = &admin {
@@ -74,11 +74,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     };
     tokio::join!(server.serve(routes::routes(chat.clone(), args.quota)), serve_admin);
     chat.finish(checks).await;
-    let last_alerts = async {
-        storms.flush().await;
-        webhook.flush().await;
-    };
     // What is left then is lost.
-    let _ = timeout(LAST_ALERTS, last_alerts).await;
+    let _ = timeout(LAST_ALERTS, webhook.flush()).await;
     Ok(())
 }

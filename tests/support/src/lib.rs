@@ -4,6 +4,7 @@
 //! dropped, and its files go with it.
 
 pub mod acl;
+pub mod clock;
 mod cluster;
 pub mod fault;
 pub mod load;

@@ -1,20 +1,18 @@
-//! In process: the hook delays no check, storms end by themselves, and memory is bounded.
+//! In process: storms end by themselves, memory is bounded, and rules are checked.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use message_storm::{StormDetector, StormEvent};
+use message_storm::{StormDetector, StormEvent, StormRule};
 use test_support::recorder::RecordedMetrics;
 use tokio::time::{Instant, advance, sleep};
-use tower_sliding_window::StoreError;
+use tower_sliding_window::{Quota, StoreError};
 
 use super::{Watched, rule};
 
 fn detector(threshold: &str) -> StormDetector {
-    StormDetector::in_process(rule(threshold))
+    StormDetector::in_process(rule(threshold)).unwrap()
 }
 
 /// Has a storm start in each of so many groups.
@@ -27,65 +25,8 @@ async fn storms(detector: &StormDetector, groups: std::ops::Range<usize>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn blocking_hook_delays_no_check_and_sheds_what_is_too_much() {
-    let (recorded, _recorder) = RecordedMetrics::listen();
-    let (let_go, wait) = mpsc::channel::<()>();
-    let (wait, reported) = (Mutex::new(wait), Arc::new(AtomicUsize::new(0)));
-    let heard = reported.clone();
-    let rule = rule("1/10s").named("chat");
-    let detector = StormDetector::in_process(rule).on_event(move |_| {
-        let _ = wait.lock().unwrap().recv();
-        heard.fetch_add(1, Ordering::SeqCst);
-    });
-    // Every call is answered although the hook has not returned once.
-    storms(&detector, 0..51_000).await;
-    assert_eq!(detector.watched(), 51_000);
-    detector.settled().await;
-    assert_eq!(reported.load(Ordering::SeqCst), 0);
-    // Of the starts and ends 100,000 wait, and one may be with the hook.
-    assert!((1_999..=2_000).contains(&detector.shed()), "{}", detector.shed());
-    let storms = |event: &str| {
-        recorded.count(&format!("sliding_window_storms_total{{name=chat,event={event}}}"))
-    };
-    assert_eq!((storms("start"), storms("end")), (51_000, 51_000));
-    assert_eq!(recorded.count("sliding_window_storm_alerts_shed_total{}"), detector.shed());
-    drop(let_go);
-    detector.flush().await;
-    assert_eq!(reported.load(Ordering::SeqCst) as u64, 102_000 - detector.shed());
-}
-
-#[test]
-fn stuck_hook_lets_the_runtime_end() {
-    let (entered, at_hook) = mpsc::channel();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let detector = detector("1/1h").on_event(move |_| {
-            let _ = entered.send(());
-            loop {
-                std::thread::park();
-            }
-        });
-        storms(&detector, 0..3).await;
-    });
-    at_hook.recv_timeout(Duration::from_secs(30)).expect("the hook is called");
-    drop(runtime);
-}
-
-#[tokio::test]
-async fn panicking_hook_gets_the_next_event() {
-    let reported = Arc::new(AtomicUsize::new(0));
-    let heard = reported.clone();
-    let detector = detector("1/1h").on_event(move |event| {
-        heard.fetch_add(1, Ordering::SeqCst);
-        assert_ne!(event.group().as_bytes(), b"1", "a panic of the test's own");
-    });
-    storms(&detector, 0..3).await;
-    detector.flush().await;
-    assert_eq!((reported.load(Ordering::SeqCst), detector.panicked(), detector.shed()), (3, 1, 0));
-}
-
-#[tokio::test(start_paused = true)]
 async fn silent_storm_ends_on_time() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
     let Watched { detector, events } = Watched::in_process("10/60s");
     let start = Instant::now();
     for id in 0..20_u32 {
@@ -97,7 +38,10 @@ async fn silent_storm_ends_on_time() {
     // Below five when the fifth newest has left, which came at second 15.
     assert_eq!(start.elapsed(), Duration::from_secs(75));
     assert_eq!(detector.watched(), 0);
-    detector.flush().await;
+    let storms = |event: &str| {
+        recorded.count(&format!("sliding_window_storms_total{{name=default,event={event}}}"))
+    };
+    assert_eq!((storms("start"), storms("end")), (1, 1));
     let events = events.lock().unwrap();
     let [StormEvent::Started { count: 11, .. }, StormEvent::Ended { peak: 20, lasted, .. }] =
         &events[..]
@@ -108,34 +52,9 @@ async fn silent_storm_ends_on_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silent_storm_is_reported_again() {
-    let one = Watched::in_process("10/60s").remind_every(Duration::from_secs(20));
-    // A detector of its own, with the same groups.
-    let two = Watched::new(one.detector.clone());
-    let watched = [one, two];
-    for id in 0..12_u32 {
-        watched[id as usize % 2].detector.record("lobby", id.to_be_bytes()).await.unwrap();
-    }
-    let mut seen = Vec::new();
-    for Watched { detector, events } in &watched {
-        detector.settled().await;
-        detector.flush().await;
-        seen.extend(events.lock().unwrap().iter().map(|event| match event {
-            StormEvent::Started { .. } => (0, "start"),
-            StormEvent::Ongoing { lasted, count: 12, peak: 12, .. } => (lasted.as_secs(), "on"),
-            StormEvent::Ended { lasted, .. } => (lasted.as_secs(), "end"),
-            other => panic!("{other:?}"),
-        }));
-    }
-    seen.sort_unstable();
-    // At 60 seconds it is over.
-    assert_eq!(seen, [(0, "start"), (20, "on"), (40, "on"), (60, "end")]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn storm_starts_when_the_cool_down_ends() {
     let rule = rule("10/60s").cool_down(Duration::from_secs(30));
-    let detector = StormDetector::in_process(rule);
+    let detector = StormDetector::in_process(rule).unwrap();
     let start = Instant::now();
     for id in 0..11_u32 {
         detector.record("lobby", id.to_be_bytes()).await.unwrap();
@@ -150,20 +69,6 @@ async fn storm_starts_when_the_cool_down_ends() {
     assert!(detector.peek("lobby").await.unwrap().storm.is_some());
     detector.settled().await;
     assert_eq!(start.elapsed(), Duration::from_secs(121));
-}
-
-#[tokio::test(start_paused = true)]
-async fn message_that_finds_the_end_stops_the_recheck() {
-    let one = Watched::in_process("1/10s").remind_every(Duration::from_secs(6));
-    let two = Watched::new(one.detector.clone());
-    one.record("lobby", 0..2).await;
-    // The task of one comes at 6 and 10 seconds, and is kept from both by the blocked runtime.
-    advance(Duration::from_secs(10)).await;
-    assert_eq!(one.detector.watched(), 1);
-    one.record("lobby", 2..3).await;
-    assert_eq!(one.detector.watched(), 0, "the message has found the end");
-    one.detector.settled().await;
-    assert_eq!((one.starts().await, two.starts().await), (vec![true, false], vec![]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,7 +93,7 @@ async fn dropped_detector_stops_looking() {
     assert_eq!(metrics.num_alive_tasks(), 1);
     let Watched { detector, events } = watched;
     drop(detector);
-    // The hook holds the events until the thread has ended.
+    // The hook holds the events.
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
     while Arc::strong_count(&events) > 1 || metrics.num_alive_tasks() > 0 {
         assert!(std::time::Instant::now() < deadline, "the detector is still there");
@@ -250,18 +155,6 @@ async fn groups_and_messages_have_a_capacity() {
 }
 
 #[tokio::test]
-async fn a_profile_has_a_bounded_number_of_steps() {
-    let detector = detector("10/60s");
-    let error = async |step| detector.profile("lobby", step).await.unwrap_err().to_string();
-    assert!(error(Duration::ZERO).await.contains("at least 1us"));
-    assert!(error(Duration::from_nanos(999)).await.contains("at least 1us"));
-    assert!(error(Duration::from_millis(59)).await.contains("1017 steps"));
-    assert!(error(Duration::from_micros(1)).await.contains("at most 1000"));
-    let finest = detector.profile("lobby", Duration::from_millis(60)).await.unwrap();
-    assert_eq!(finest.counts, [0; 1000]);
-}
-
-#[tokio::test]
 async fn debug_shows_no_group_or_message() {
     let watched = detector("1/60s");
     watched.record("lobby", "secret").await.unwrap();
@@ -287,4 +180,24 @@ async fn timestamp_member_merges_messages() {
     }
     assert_eq!(wrong.len(), 15, "the wrong design counts too few for a storm");
     assert_eq!((detector.peek("lobby").await.unwrap().count, starts), (150, 1));
+}
+
+#[test]
+fn errors_name_the_invalid_part_of_a_rule() {
+    let per_minute = |limit| StormRule::new(Quota::per_minute(limit));
+    let error = |rule: StormRule| StormDetector::in_process(rule).unwrap_err().to_string();
+    assert!(error(per_minute(10).named("a:b")).contains("\"a:b\" is not a name"));
+    assert!(error(per_minute(10).named("")).contains("\"\" is not a name"));
+    assert!(error(per_minute(10).named("x".repeat(65))).contains("1 to 64 characters"));
+    assert!(error(per_minute(10).ends_below(0)).contains("can't end below 0"));
+    assert!(error(per_minute(10).ends_below(11)).contains("to the threshold of 10"));
+    assert!(error(per_minute(10).cap(10)).contains("cap of 10 must be above the threshold of 10"));
+    assert!(error(per_minute(10).cap(1_000_001)).contains("at most 1000000"));
+    assert!(error(per_minute(u32::MAX)).contains("above the threshold of 4294967295"));
+    assert!(error(per_minute(10).cool_down(Duration::MAX)).contains("cool-down"));
+    for limit in [1, 2, 3, 99, 100, 101, 1_000, 99_999, 999_999] {
+        assert!(StormDetector::in_process(Quota::per_minute(limit)).is_ok(), "{limit}");
+        let extreme = per_minute(limit).ends_below(limit).cap(limit + 1).named("x".repeat(64));
+        assert!(StormDetector::in_process(extreme).is_ok(), "{limit}");
+    }
 }

@@ -3,10 +3,8 @@
 mod in_process;
 mod lost_replies;
 mod on_redis;
-mod rule;
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use message_storm::{StormDetector, StormEvent, StormRule};
 use tower_sliding_window::RedisStore;
@@ -23,11 +21,11 @@ struct Watched {
 
 impl Watched {
     fn in_process(threshold: &str) -> Self {
-        Self::new(StormDetector::in_process(rule(threshold)))
+        Self::new(StormDetector::in_process(rule(threshold)).unwrap())
     }
 
     fn on_redis(threshold: &str, store: &RedisStore) -> Self {
-        Self::new(StormDetector::on_redis(rule(threshold), store))
+        Self::new(StormDetector::on_redis(rule(threshold), store).unwrap())
     }
 
     fn new(detector: StormDetector) -> Self {
@@ -37,10 +35,6 @@ impl Watched {
         Self { detector, events }
     }
 
-    fn remind_every(self, time: Duration) -> Self {
-        Self { detector: self.detector.remind_every(time), events: self.events }
-    }
-
     async fn record(&self, group: &str, ids: std::ops::Range<u32>) {
         for id in ids {
             self.detector.record(group, id.to_string()).await.unwrap();
@@ -48,8 +42,7 @@ impl Watched {
     }
 
     /// Returns for each event so far whether it is a start.
-    async fn starts(&self) -> Vec<bool> {
-        self.detector.flush().await;
+    fn starts(&self) -> Vec<bool> {
         let is_start = |event: &StormEvent| matches!(event, StormEvent::Started { .. });
         self.events.lock().unwrap().iter().map(is_start).collect()
     }
@@ -57,6 +50,6 @@ impl Watched {
     /// Returns for each event whether it is a start, after the last storm has ended.
     async fn all_starts(&self) -> Vec<bool> {
         self.detector.settled().await;
-        self.starts().await
+        self.starts()
     }
 }

@@ -1,0 +1,508 @@
+//! What the monitor decides, in process and on Redis, with a clock that the test moves. Mutes on Redis go by
+//! its own clock, so they do not end there.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use test_support::clock::{Clock, on_both};
+use tower_sliding_window::{BanCursor, Key};
+
+use crate::fingerprint::Fingerprint;
+use crate::rule::Counted;
+use crate::{Message, Mute, MuteEvent, Rule, SpeechMonitor, similarity};
+
+const MICROSECOND: Duration = Duration::from_micros(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A monitor under test, and the events that its hook got.
+struct Chat {
+    clock: Clock,
+    start: Duration,
+    monitor: SpeechMonitor,
+    events: Arc<Mutex<Vec<MuteEvent>>>,
+}
+
+impl Chat {
+    fn new(clock: Clock, texts: &[&str]) -> Self {
+        let (start, monitor) = (clock.now(), SpeechMonitor::in_process([]));
+        let mut chat = Self { clock, start, monitor, events: Arc::default() };
+        chat.use_rules(rules(texts));
+        chat
+    }
+
+    /// Under paused time.
+    fn in_process(texts: &[&str]) -> Self {
+        Self::new(Clock::in_process(), texts)
+    }
+
+    /// A monitor with other rules. In process it has other senders too.
+    fn use_rules(&mut self, rules: impl IntoIterator<Item = Rule>) {
+        let events = self.events.clone();
+        let monitor = match self.clock.store() {
+            None => SpeechMonitor::in_process(rules),
+            Some(store) => SpeechMonitor::with_scripts(rules, store, Clock::edited),
+        };
+        self.monitor = monitor.on_mute(move |event| events.lock().unwrap().push(event.clone()));
+    }
+
+    /// Moves the clock to a time after the start.
+    async fn at(&mut self, at: Duration) -> &mut Self {
+        self.clock.advance(self.start + at - self.clock.now()).await;
+        self
+    }
+
+    /// Sends a message, and returns the sender's mute if it is not delivered.
+    async fn send(&self, message: Message) -> Option<Mute> {
+        let is_delivered = self.monitor.check(&message).await.unwrap().is_delivered();
+        let mute = self.monitor.mute_of(message.sender.clone()).await.unwrap();
+        assert_eq!(mute.is_none(), is_delivered);
+        mute
+    }
+
+    /// Sends a text from Alice, and returns her mute.
+    async fn says(&self, text: &str) -> Option<Mute> {
+        self.send(Message::from("alice").text(text)).await
+    }
+
+    /// Returns each event's seconds that are left, rounded, and whether the mute was lengthened.
+    fn audit(&self) -> Vec<(u64, bool)> {
+        let events = self.events.lock().unwrap();
+        events.iter().map(|it| (seconds_left(&it.mute), it.lengthened)).collect()
+    }
+}
+
+fn seconds_left(mute: &Mute) -> u64 {
+    mute.remaining().as_secs_f64().round() as u64
+}
+
+fn rules(texts: &[&str]) -> Vec<Rule> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+const fn hours(hours: u64) -> Duration {
+    Duration::from_secs(hours * 3600)
+}
+
+/// Returns a text that is not similar to those of other numbers.
+fn noise(number: usize) -> String {
+    (0..12).map(|at| char::from_u32((0x4e00 + number * 12 + at) as u32).unwrap()).collect()
+}
+
+const RECOMMENDED: &str = "similar 5/5m 90% mute 12h; similar 3/1m 90% mute 6h; \
+    peers 5/3m mute 24h; peers 9/5m mute 48h";
+
+/// Rules, the messages of a sender, and what the last message triggers. The messages are their seconds
+/// and texts, or `@` and the peer that gets a picture.
+const CASES: &[(&str, &str, &str)] = &[
+    (
+        "similar 5/5m 90% mute 12h",
+        "0 Cheap gold; 70 Cheap gold; 140 Cheap gold; 210 Cheap gold; 299 cheap gold!",
+        "similar 5/300s 90% mute 12h: 5 messages within 300s at 100% similarity",
+    ),
+    (
+        // Only two of the first are within any minute, and the third is two minutes old later.
+        RECOMMENDED,
+        "0 加微信领红包; 20 加微信领红包！; 81 加 微信领红包; 141 今天天气很好; 142 加微信领红包; 143 hello; \
+         440 加微信领红包; 450 加微信领红包; 499 加微信领红包",
+        "similar 3/60s 90% mute 6h: 3 messages within 60s at 100% similarity",
+    ),
+    (
+        // The fifth peer is too late.
+        RECOMMENDED,
+        "0 @a; 45 @b; 90 @c; 135 @d; 180 @e; 200 @f",
+        "peers 5/180s mute 24h: 5 private-chat peers within 180s",
+    ),
+    (
+        // A repeated peer moves and counts once.
+        "peers 3/1m mute 24h",
+        "0 @a; 1 @a; 2 @a; 19 @a; 70 @b; 75 @a; 80 @b; 134 @c",
+        "peers 3/60s mute 24h: 3 private-chat peers within 60s",
+    ),
+    (
+        // At second 10 the first two have left.
+        "events 4/10s mute 1h",
+        "0 one; 0 @bob; 5 two; 10 three; 11 @bob; 14 @carol",
+        "events 4/10s mute 1h: 4 messages within 10s",
+    ),
+    (
+        // The first two have too little in common, and each has enough in common with the third.
+        "similar 3/1m 90% mute 6h",
+        "0 old silver and platinum; 0 cheap gold silver and pl; 0 cheap gold silver and platinum",
+        "similar 3/60s 90% mute 6h: 3 messages within 60s at 90% similarity",
+    ),
+    (
+        // The newest is similar to only one of the others.
+        "similar 3/1m 90% mute 6h",
+        "0 old silver and platinum; 0 cheap gold silver and platinum; 0 cheap gold silver and pl",
+        "",
+    ),
+    (
+        // Blank texts are similar to each other. Pictures are not compared.
+        "similar 3/1m 90% min 0 mute 6h",
+        "0 @bob; 0 @bob; 0 @bob; 0 @bob; 0 ; 0 \n\u{200b}; 0   ",
+        "similar 3/60s 90% min 0 mute 6h: 3 messages within 60s at 100% similarity",
+    ),
+];
+
+#[tokio::test]
+async fn last_message_of_each_case_triggers_a_rule() {
+    let parsed = |texts: &str| rules(&texts.split("; ").collect::<Vec<_>>());
+    assert_eq!(parsed(RECOMMENDED), Rule::recommended());
+    on_both(async |clock| {
+        let mut chat = Chat::new(clock, &[]);
+        for (index, (texts, messages, expected)) in CASES.iter().enumerate() {
+            chat.use_rules(parsed(texts));
+            let (start, sender) = (Duration::from_secs(1000 * index as u64), index.to_string());
+            let mut mute = None;
+            for message in messages.split("; ") {
+                assert_eq!(mute, None, "earlier messages are delivered: {messages}");
+                let (second, text) = message.split_once(' ').unwrap();
+                let message = match text.strip_prefix('@') {
+                    Some(peer) => Message::from(&sender).to(peer),
+                    None => Message::from(&sender).text(text),
+                };
+                let at = start + Duration::from_secs(second.parse().unwrap());
+                mute = chat.at(at).await.send(message).await;
+            }
+            let mut events = chat.events.lock().unwrap();
+            let Some(mute) = mute else {
+                assert_eq!((*expected, events.len()), ("", 0), "{messages}");
+                continue;
+            };
+            assert_eq!(mute.reason(), *expected);
+            let event = events.pop().unwrap();
+            assert_eq!((event.sender.as_bytes(), event.lengthened), (sender.as_bytes(), false));
+            assert!(events.is_empty(), "one event for each mute");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nine_peers_in_5m_mute_for_48h() {
+    on_both(async |clock| {
+        let mut chat = Chat::new(clock, &RECOMMENDED.split("; ").collect::<Vec<_>>());
+        for peer in 0..9_u32 {
+            let message = Message::from("alice").to(peer);
+            let mute = chat.at(Duration::from_secs(37) * peer).await.send(message).await;
+            let expected = [None, Some(24), Some(48)][(peer >= 4) as usize + (peer >= 8) as usize];
+            assert_eq!(mute.map(|mute| seconds_left(&mute) / 3595), expected);
+        }
+        let mute = chat.monitor.mute_of("alice").await.unwrap().unwrap();
+        assert_eq!(mute.reason(), "peers 9/300s mute 48h: 9 private-chat peers within 300s");
+        assert_eq!(chat.audit(), [(24 * 3600, false), (48 * 3600, true)]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn number_of_kept_texts_is_bounded() {
+    on_both(async |clock| {
+        let mut chat = Chat::new(clock, &["similar 2/1h 90% mute 6h"]);
+        for between in [62, 63] {
+            assert_eq!(chat.says("buy cheap gold").await, None);
+            for number in 0..between {
+                chat.clock.advance(MICROSECOND).await;
+                assert_eq!(chat.says(&noise(between * 100 + number)).await, None);
+            }
+            // Texts that are too short to count take no place.
+            for _ in 0..3 {
+                assert_eq!(chat.says("ok").await, None);
+            }
+            chat.clock.advance(MICROSECOND).await;
+            let is_muted = chat.says("buy cheap gold").await.is_some();
+            assert_eq!(is_muted, between == 62, "64 texts are kept, including the newest");
+            chat.monitor.unmute("alice").await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn short_texts_do_not_count() {
+    on_both(async |clock| {
+        let mut chat = Chat::new(clock, &["similar 3/1m 90% min 6 mute 6h"]);
+        for text in ["o k !!!", "", "abcde"].repeat(4) {
+            assert_eq!(chat.says(text).await, None, "{text:?}");
+        }
+        // Similar to these texts, but those are too short to count.
+        chat.use_rules(rules(&[
+            "similar 3/1m 80% min 6 mute 6h",
+            "similar 9/1m 80% min 0 mute 1h",
+        ]));
+        for text in ["abcdef", "abcde", "abcdef"] {
+            assert_eq!(chat.says(text).await, None);
+        }
+        assert!(chat.says("abcdef").await.unwrap().reason().contains(": 3 messages"));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn manual_mute_begins_now_and_silences_exempt_senders_too() {
+    let mut chat = Chat::in_process(&["similar 2/1m 90% mute 12h"]);
+    let rules_for_all = chat.monitor.clone();
+    chat.monitor = chat.monitor.exempt(["support", "alice"]).exempt([*b"bob"]);
+    for sender in ["support", "alice", "bob"].repeat(3) {
+        assert_eq!(chat.send(Message::from(sender).text("how can I help?")).await, None);
+    }
+    let first = Message::from("support").text("how can I help?");
+    assert!(rules_for_all.check(&first).await.unwrap().is_delivered(), "nothing was recorded");
+
+    chat.at(5 * MICROSECOND).await;
+    let mute = chat.monitor.mute("alice", hours(1)).await.unwrap();
+    assert_eq!((mute.reason(), mute.remaining()), ("a manual mute", hours(1)));
+    assert_eq!(chat.says("hello").await, Some(mute));
+    assert_eq!(chat.monitor.mute("alice", hours(0)).await.unwrap().remaining(), hours(1));
+    let last = 5 * MICROSECOND + hours(1) - MICROSECOND;
+    assert!(chat.at(last).await.says("hello").await.is_some());
+    assert_eq!(chat.at(last + MICROSECOND).await.says("hello").await, None);
+    assert_eq!(chat.audit(), [(3600, false)]);
+    chat.monitor.mute("alice", hours(1)).await.unwrap();
+    chat.monitor.unmute("alice").await.unwrap();
+    assert_eq!(chat.says("hello").await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_mute_is_in_a_page() {
+    let mut chat = Chat::in_process(&[]);
+    let senders: BTreeSet<Key> = (0..50).map(|it| Key::from(format!("a}}b{it}"))).collect();
+    for sender in &senders {
+        chat.monitor.mute(sender.clone(), hours(2)).await.unwrap();
+    }
+    chat.monitor.mute("lifted", hours(2)).await.unwrap();
+    chat.monitor.unmute("lifted").await.unwrap();
+    chat.monitor.mute("ended", hours(1)).await.unwrap();
+    chat.at(hours(1)).await;
+    let (mut next, mut found) = (Some(BanCursor::default()), BTreeSet::new());
+    while let Some(cursor) = next {
+        let (mutes, after) = chat.monitor.mutes(cursor, 10).await.unwrap();
+        assert!(mutes.iter().all(|(_, mute)| mute.remaining() == hours(1)));
+        found.extend(mutes.into_iter().map(|(sender, _)| sender));
+        next = after;
+    }
+    assert!(found == senders, "{} of {}", found.len(), senders.len());
+}
+
+#[tokio::test]
+async fn senders_and_peers_are_any_bytes() {
+    let long = "k".repeat(1000);
+    let senders: [&[u8]; 8] =
+        [b"", b"=", b"}", b"{}", b"a\r\nb", b"\0", b"\xff\xfe", long.as_bytes()];
+    on_both(async |clock| {
+        let chat = Chat::new(clock, &["similar 3/1m 90% mute 6h"]);
+        for number in 0..3 {
+            for sender in senders {
+                let message = Message::from(sender).to(sender).text("buy cheap gold");
+                assert_eq!(chat.send(message).await.is_some(), number == 2, "{sender:?}");
+            }
+        }
+        assert_eq!(chat.audit(), [(6 * 3600, false); 8]);
+        assert_eq!(chat.says("buy cheap gold").await, None);
+    })
+    .await;
+}
+
+/// A text of 500 characters, 1,500 bytes, that is like no other.
+fn long(number: u32) -> String {
+    let character = |at: u32| char::from_u32(0x4e00 + (number * 499 + at * (number + 7)) % 20_000);
+    (0..500).filter_map(character).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_is_bounded_and_a_new_spammer_is_found() {
+    let events = Arc::new(Mutex::new(0));
+    let heard = events.clone();
+    let monitor = SpeechMonitor::with_budget(Rule::recommended(), 50_000)
+        .on_mute(move |_| *heard.lock().unwrap() += 1);
+    let says = async |sender: &str| {
+        let message = Message::from(sender).text("buy cheap gold at example.com ".repeat(20));
+        monitor.check(&message).await.unwrap().is_delivered()
+    };
+    assert!(says("bob").await && says("bob").await && !says("bob").await);
+    let mut spammers = 1;
+    for number in 0..700 {
+        tokio::time::advance(MICROSECOND).await;
+        let stranger = if number % 2 == 0 { number } else { number % 100 };
+        let message = Message::from(format!("stranger-{stranger}")).text(long(number));
+        assert!(monitor.check(&message).await.unwrap().is_delivered());
+        assert!(monitor.bytes() <= 50_000, "{}", monitor.bytes());
+        if number % 7 == 0 {
+            let name = number.to_string();
+            assert!(says(&name).await && says(&name).await);
+            assert!(!says(&name).await, "spammer {number} is muted");
+            spammers += 1;
+        }
+    }
+    for _ in 0..3 {
+        assert!(!says("bob").await, "a mute stands, although its sender is forgotten");
+    }
+    assert_eq!(*events.lock().unwrap(), spammers, "and is not reported again");
+    tokio::time::advance(hours(100)).await;
+    assert!(says("alice").await);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Advance(Duration),
+    Check { peer: Option<u32>, text: Option<usize> },
+    Mute(Duration),
+    Unmute,
+}
+
+const TEXTS: [&str; 6] = [
+    "buy cheap gold",
+    "b u y  cheap gold!",
+    "old silver and platinum",
+    "cheap gold silver and platinum",
+    "cheap gold silver and pl",
+    "ok",
+];
+/// Mutes on Redis do not end while a history is played.
+const ON_REDIS: [Duration; 3] = [hours(1), hours(2), hours(12)];
+const IN_PROCESS: [Duration; 4] = [Duration::from_secs(20), MINUTE, hours(1), hours(2)];
+
+fn step(on_redis: bool) -> impl Strategy<Value = Step> {
+    // Often a multiple of half a minute, plus or minus a microsecond.
+    let advance = prop_oneof![
+        3 => (0..20_000_000_u64).prop_map(Duration::from_micros),
+        2 => (0..4_u32, 0..3_u32)
+            .prop_map(|(n, off)| (n * MINUTE / 2 + off * MICROSECOND).saturating_sub(MICROSECOND)),
+    ];
+    let check = (prop::option::of(0..6_u32), prop::option::weighted(0.8, 0..TEXTS.len()));
+    prop_oneof![
+        4 => advance.prop_map(Step::Advance),
+        16 => check.prop_map(|(peer, text)| Step::Check { peer, text }),
+        if on_redis { 0 } else { 1 } => prop::sample::select(&IN_PROCESS[..]).prop_map(Step::Mute),
+        1 => Just(Step::Unmute),
+    ]
+}
+
+fn rule(mutes: &'static [Duration]) -> impl Strategy<Value = Rule> {
+    const KINDS: [&str; 3] = ["events", "peers", "similar"];
+    let parts = (prop::sample::select(&KINDS[..]), 2..6_u32, 1..5_u32, prop::sample::select(mutes));
+    parts.prop_map(|(kind, count, half_minutes, mute)| {
+        let percent = if kind == "similar" { "90%" } else { "" };
+        let (window, mute) = (half_minutes * 30, mute.as_secs());
+        format!("{kind} {count}/{window}s {percent} mute {mute}s").parse().unwrap()
+    })
+}
+
+/// A sender, as the documentation of the crate defines it.
+#[derive(Default)]
+struct Model {
+    /// When each message came, its peer, and its text.
+    messages: Vec<(Duration, Option<u32>, Option<&'static str>)>,
+    /// When the mute ends, and how long it was imposed for.
+    until: Duration,
+    length: Duration,
+    /// The length of each mute that was imposed, and whether it lengthened another.
+    events: Vec<(u64, bool)>,
+}
+
+impl Model {
+    fn triggers(&self, rule: &Rule, now: Duration) -> bool {
+        let inside = || self.messages.iter().filter(|(at, ..)| now - *at < rule.window());
+        let (_, peer, text) = *self.messages.last().unwrap();
+        let count = match rule.counted {
+            Counted::Events => inside().count(),
+            Counted::Peers if peer.is_none() => 0,
+            Counted::Peers => inside().filter_map(|it| it.1).collect::<BTreeSet<_>>().len(),
+            Counted::Similar { percent } => {
+                let is_long = |text: &&str| Fingerprint::of(text).length() >= rule.min_length;
+                let Some(text) = text.filter(is_long) else { return false };
+                // It is similar to itself.
+                let others = inside().filter_map(|it| it.2).filter(is_long);
+                others.filter(|other| similarity(text, other) >= percent).count()
+            }
+        };
+        count >= rule.count() as usize
+    }
+
+    /// Returns whether a message is delivered.
+    fn check(&mut self, rules: &[Rule], now: Duration) -> bool {
+        let stands = if self.until > now { self.length } else { Duration::ZERO };
+        let longer = rules.iter().filter(|rule| rule.mute > stands && self.triggers(rule, now));
+        if let Some(mute) = longer.map(|rule| rule.mute).max() {
+            self.impose(mute, now);
+        }
+        self.until <= now
+    }
+
+    fn impose(&mut self, length: Duration, now: Duration) {
+        if now + length > self.until {
+            self.events.push((length.as_secs(), self.until > now));
+            (self.until, self.length) = (now + length, length);
+        }
+    }
+}
+
+async fn agrees_with_model(chat: &mut Chat, rules: &[Rule], steps: &[Step], run: u32) {
+    chat.use_rules(rules.iter().copied());
+    chat.events.lock().unwrap().clear();
+    let (mut model, sender, start) = (Model::default(), format!("sender-{run}"), chat.clock.now());
+    // No time passes there for mutes.
+    let mutes_stand = chat.clock.redis().is_some();
+    for step in steps {
+        let now = chat.clock.now() - start;
+        if mutes_stand && !model.length.is_zero() {
+            model.until = now + model.length;
+        }
+        match step {
+            Step::Advance(by) => chat.clock.advance(*by).await,
+            Step::Unmute => {
+                chat.monitor.unmute(&sender).await.unwrap();
+                model = Model { events: model.events, ..Model::default() };
+            }
+            Step::Mute(length) => {
+                chat.monitor.mute(&sender, *length).await.unwrap();
+                model.impose(*length, now);
+            }
+            Step::Check { peer, text } => {
+                let text = text.map(|it| TEXTS[it]);
+                let message = Message::from(&sender);
+                let message = text.map_or(message.clone(), |text| message.text(text));
+                let message = peer.map_or(message.clone(), |peer| message.to(peer));
+                model.messages.push((now, *peer, text));
+                let delivered = chat.monitor.check(&message).await.unwrap().is_delivered();
+                assert_eq!(delivered, model.check(rules, now), "{step:?} in {steps:?}");
+            }
+        }
+        assert_eq!(chat.audit(), model.events, "{step:?} in {steps:?}");
+    }
+}
+
+fn histories_agree_with_the_model(
+    chat: &mut Chat,
+    mutes: &'static [Duration],
+    runtime: &tokio::runtime::Runtime,
+) {
+    let (run, on_redis) = (Cell::new(0), chat.clock.redis().is_some());
+    let (chat, config) = (RefCell::new(chat), ProptestConfig::with_cases(120));
+    // A smaller history helps, but not after minutes.
+    let config = ProptestConfig { max_shrink_iters: 500, ..config };
+    let rules = || prop::collection::vec(rule(mutes), 1..5);
+    let steps = || prop::collection::vec(step(on_redis), 1..60);
+    proptest!(config, |(rules in rules(), steps in steps())| {
+        run.set(run.get() + 1);
+        runtime.block_on(agrees_with_model(&mut chat.borrow_mut(), &rules, &steps, run.get()));
+    });
+}
+
+#[test]
+fn random_histories_in_process() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+    let mut chat = runtime.block_on(async { Chat::in_process(&[]) });
+    histories_agree_with_the_model(&mut chat, &IN_PROCESS, &runtime);
+}
+
+#[test]
+fn random_histories_on_redis() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut chat = Chat::new(runtime.block_on(Clock::on_redis()), &[]);
+    histories_agree_with_the_model(&mut chat, &ON_REDIS, &runtime);
+}
