@@ -174,7 +174,7 @@ impl Limiter {
     }
 
     async fn decide(&self, check: Check) -> Result<Decision, StoreError> {
-        check.ensure_possible().inspect_err(|error| error.report_once(&self.cost_reported))?;
+        check.ensure_admissible().inspect_err(|error| error.report_once(&self.cost_reported))?;
         let outcome = self.store.admit(&check).await;
         let decision = conclude(check, outcome, false);
         if let (Some(offenders), Ok(decision)) = (&self.offenders, &decision) {

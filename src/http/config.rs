@@ -141,7 +141,7 @@ impl Config {
         check.on_failure = self.on_failure;
         check.cost = self.cost.as_ref().map_or(1, |cost| cost(head));
         check
-            .ensure_possible()
+            .ensure_admissible()
             .inspect_err(|error| error.report_once(&self.cost_reported))
             .map_err(Rejection::StoreFailed)?;
         Ok(Some(check))

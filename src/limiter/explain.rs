@@ -19,6 +19,9 @@ impl Limiter {
     /// [`FailurePolicy::Open`] an admission that is not counted. So does the log in this process until
     /// its decisions in an outage are written back.
     ///
+    /// Under a policy that counts [distinct](crate::Policy::distinct) values, it is for a value that is not in the
+    /// log, and the admissions are the values, by their hashes.
+    ///
     /// ```
     /// use tower_sliding_window::{Limiter, MemoryStore, Quota};
     ///
@@ -39,9 +42,7 @@ impl Limiter {
     /// # Errors
     ///
     /// A [`StoreError`] if the store fails and the failure policy is [`FailurePolicy::Closed`]. A request
-    /// would get the same error. [`StoreError::NoValue`] under a policy that counts
-    /// [distinct](crate::Policy::distinct) values, whose logs it can't explain: [`Limiter::peek`] returns how many
-    /// places are left.
+    /// would get the same error.
     pub async fn explain(&self, key: impl Into<Key>) -> Result<Explanation, StoreError> {
         self.explain_cost(key, 1).await
     }

@@ -176,7 +176,7 @@ fn with_looks(check: &Check, mut outcome: Outcome) -> Outcome {
 }
 
 fn ensure_possible<S>(check: &Check) -> Result<(), Ended<S>> {
-    Ok(check.ensure_possible().inspect_err(StoreError::report)?)
+    Ok(check.ensure_admissible().inspect_err(StoreError::report)?)
 }
 
 /// Looks at the logs of a request that would wait behind others for one of them. It is denied at once if a key

@@ -139,13 +139,18 @@ impl Check {
         check.ensure_possible().is_ok().then_some(Cow::Owned(check))
     }
 
-    /// Returns an error if no store could ever admit the request.
-    pub(crate) fn ensure_possible(&self) -> Result<(), StoreError> {
+    /// Returns an error if no store could ever admit the request, or if it lacks the value of a log.
+    pub(crate) fn ensure_admissible(&self) -> Result<(), StoreError> {
         let has_value =
             |log: &&LogId| log.policy.counts() != Counts::Distinct || log.value.is_some();
         if let Some(log) = self.logs.iter().find(|log| !has_value(log)) {
             return Err(StoreError::NoValue { policy: log.policy.name().to_owned() });
         }
+        self.ensure_possible()
+    }
+
+    /// Returns an error if no store could ever admit the request.
+    pub(crate) fn ensure_possible(&self) -> Result<(), StoreError> {
         let is_budget = |log: &LogId| log.policy.counts() == Counts::Costs;
         if self.cost > 1 && !self.logs.iter().any(is_budget) {
             return Err(StoreError::NoBudget { cost: self.cost });

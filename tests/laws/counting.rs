@@ -111,6 +111,8 @@ pub(crate) async fn check_without_a_value_is_an_error(store: impl Store) {
     assert!(matches!(&error, StoreError::NoValue { policy } if policy == "accounts"), "{error}");
     assert!(error.to_string().contains("Limiter::check_value"), "{error}");
     assert_eq!(limiter.peek("address").await.unwrap().remaining(), 1, "for a new value");
+    let explained = limiter.explain("address").await.unwrap();
+    assert!(explained.admitted && explained.quotas[0].free == 1, "{explained}");
 }
 
 /// Plays a random history of requests that are over at some time or never.
