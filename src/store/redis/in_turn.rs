@@ -67,7 +67,7 @@ pub(super) fn is_split(check: &Check) -> bool {
 //
 // - Another check of an earlier log arrives before the cancellation. It may be denied because of a request
 //   that does not pass: too few are admitted for the length of a round trip, never too many. Then the
-//   denials of all logs of the check are forgotten. Test: `denial_stands_if_its_rollback_fails`.
+//   denials of all logs of the check are forgotten. Test: `rolled_back_request_leaves_no_denial`.
 // - A client hangs up between two keys. The calls run in a task of their own, which finishes or cancels
 //   what it began. Test: `a_hang_up_leaves_no_trace_in_any_slot`.
 // - A node fails after a log has denied. The denial stands, and if a cancellation has failed, the request
