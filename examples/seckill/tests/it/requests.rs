@@ -2,8 +2,8 @@
 //! leaves nothing in Redis but a log that expires.
 
 use test_support::Redis;
-use test_support::raw_client::RawClient;
 
+use crate::raw_client::RawClient;
 use crate::{alone, on_redis, stop, ttl};
 
 /// Part of each user id. No error and no log may show it.

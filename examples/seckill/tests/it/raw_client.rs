@@ -4,36 +4,35 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use test_support::server_process::{HttpResponse, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-use crate::server_process::{HttpResponse, Server};
 
 /// No connection that is to be closed may stay open longer.
 const HANG: Duration = Duration::from_secs(30);
 
 /// One connection to a server.
-pub struct RawClient(TcpStream);
+pub(crate) struct RawClient(TcpStream);
 
 impl RawClient {
     /// Connects to a server.
-    pub async fn connect(server: &Server) -> Self {
+    pub(crate) async fn connect(server: &Server) -> Self {
         let address = server.url.trim_start_matches("http://");
         Self(TcpStream::connect(address).await.expect("the server accepts connections"))
     }
 
     /// Writes bytes as they are. A server that has closed already does not have to read them.
-    pub async fn write(&mut self, bytes: &[u8]) {
+    pub(crate) async fn write(&mut self, bytes: &[u8]) {
         let _ = self.0.write_all(bytes).await;
     }
 
     /// Closes this side of the connection only.
-    pub async fn half_close(&mut self) {
+    pub(crate) async fn half_close(&mut self) {
         let _ = self.0.shutdown().await;
     }
 
     /// Reads until the server closes, and returns the responses. A reset is a close without one.
-    pub async fn responses(&mut self) -> Vec<HttpResponse> {
+    pub(crate) async fn responses(&mut self) -> Vec<HttpResponse> {
         let mut bytes = Vec::new();
         let read = tokio::time::timeout(HANG, self.0.read_to_end(&mut bytes));
         let _ = read.await.expect("the server closes the connection");
