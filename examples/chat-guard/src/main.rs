@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use example_support::admin::Admin;
-use example_support::program::exit_code;
+use example_support::logs::exit_code;
 use example_support::server::Server;
 use example_support::webhook::Webhook;
 use message_storm::StormDetector;

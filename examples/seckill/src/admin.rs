@@ -16,15 +16,11 @@ use serde_json::{Value, json};
 use tower_sliding_window::{Ban, BanEvent, BanPage, Bans, Explanation, Key, Limiter};
 
 use crate::names::UserId;
-use crate::policies::{Changes, Fleet, Thresholds, shown};
+use crate::policies::{Changes, Fleet, shown};
 use example_support::admin::{PageQuery, no_page, page};
-use example_support::body::WholeBody;
 use example_support::flags::penalty_length;
 use example_support::policies::PutError;
-use example_support::problem::{Problem, whole_seconds};
-
-/// The most bans in a page.
-const LARGEST_PAGE: usize = 10_000;
+use example_support::problem::{Problem, WholeBody, whole_seconds};
 
 /// What the routes share.
 #[derive(Clone)]
@@ -89,7 +85,7 @@ async fn list(
     State(Operator { bans, .. }): State<Operator>,
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    let (cursor, limit) = PageQuery::read(query, LARGEST_PAGE)?;
+    let (cursor, limit) = PageQuery::read(query)?;
     let BanPage { mut bans, next, .. } =
         bans.page(cursor, limit).await.map_err(|error| no_page(error, "/admin/bans/{user}"))?;
     bans.sort_by_key(|(_, ban)| std::cmp::Reverse(ban.remaining()));
@@ -170,7 +166,7 @@ async fn explain(
 }
 
 async fn policies(State(Operator { fleet, .. }): State<Operator>) -> Json<Value> {
-    Json(shown(&fleet))
+    Json(shown(&fleet).await)
 }
 
 /// The body of the PUT of a policy.
@@ -178,8 +174,6 @@ async fn policies(State(Operator { fleet, .. }): State<Operator>) -> Json<Value>
 #[serde(deny_unknown_fields, expecting = "an object")]
 struct WantedPolicy {
     quotas: String,
-    #[serde(default)]
-    candidates: String,
     /// The version that the policies must have, if the operator has seen one.
     version: Option<u64>,
 }
@@ -189,43 +183,39 @@ async fn set_policy(
     name: PathText,
     WholeBody(body): WholeBody,
 ) -> Result<Json<Value>, Problem> {
-    let WantedPolicy { quotas, candidates, version } =
-        serde_json::from_slice(&body).map_err(bad_policy)?;
-    change(&fleet, name, version, |changes, name| {
-        changes.insert(name, Thresholds { quotas, candidates });
-    })
-    .await
+    let WantedPolicy { quotas, version } = serde_json::from_slice(&body).map_err(bad_policy)?;
+    change(&fleet, name, version, Some(quotas)).await
 }
 
-/// Follows the flags or the file again.
+/// Follows the flags again.
 async fn reset_policy(
     State(Operator { fleet, .. }): State<Operator>,
     name: PathText,
 ) -> Result<Json<Value>, Problem> {
-    change(&fleet, name, None, |changes, name| {
-        changes.remove(&name);
-    })
-    .await
+    change(&fleet, name, None, None).await
 }
 
 async fn change(
     fleet: &Fleet,
     name: PathText,
     version: Option<u64>,
-    change: impl FnOnce(&mut Changes, String),
+    quotas: Option<String>,
 ) -> Result<Json<Value>, Problem> {
-    let known = |name: &String| fleet.set().all().iter().any(|policy| policy.name() == name);
-    let name = name.ok().map(|Path(name)| name).filter(known).ok_or_else(|| {
+    let name = name.ok().map(|Path(name)| name).filter(|name| fleet.set().has(name));
+    let name = name.ok_or_else(|| {
         let title = "There is no such policy";
         Problem::new(StatusCode::NOT_FOUND, "unknown-policy", title)
             .detail("There are `user` and, unless addresses have no limit, `ip`.")
     })?;
     fleet.look().await?;
-    let (present, document) = fleet.present();
-    let mut changes = document.map(|it| Changes::clone(&it)).unwrap_or_default();
-    change(&mut changes, name);
-    match fleet.put(changes, version.unwrap_or(present)).await {
-        Ok(_) => Ok(Json(shown(fleet))),
+    let present = fleet.present().await;
+    let mut changes = present.document.map(|it| Changes::clone(&it)).unwrap_or_default();
+    match quotas {
+        Some(quotas) => changes.insert(name, quotas),
+        None => changes.remove(&name),
+    };
+    match fleet.put(changes, version.unwrap_or(present.version)).await {
+        Ok(_) => Ok(Json(shown(fleet).await)),
         Err(PutError::Unusable(why)) => Err(bad_policy(why)),
         Err(PutError::Store(error)) => Err(error.into()),
         Err(changed @ PutError::Changed { present }) => {
@@ -239,8 +229,6 @@ async fn change(
 
 fn bad_policy(why: impl Display) -> Problem {
     let title = "The policy is malformed";
-    Problem::new(StatusCode::BAD_REQUEST, "bad-policy", title).detail(format!(
-        "The body must be {{\"quotas\": \"2/1s,5/60s\", \"candidates\": \"4/60s\"}}, where \
-         `candidates` may be left out: {why}."
-    ))
+    Problem::new(StatusCode::BAD_REQUEST, "bad-policy", title)
+        .detail(format!("The body must be {{\"quotas\": \"2/1s,5/60s\"}}: {why}."))
 }

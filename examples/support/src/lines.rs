@@ -30,10 +30,6 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
 
     /// Returns the next line with its number, or `None` at the end. If the future is dropped, the next
     /// call goes on where it was.
-    ///
-    /// # Errors
-    ///
-    /// That of the input.
     pub async fn next(&mut self) -> io::Result<Option<(u64, Vec<u8>)>> {
         loop {
             let read = self.input.fill_buf().await?;

@@ -68,22 +68,11 @@ function render() {
   if (!isOff && document.activeElement === document.body) at("buy").focus();
 }
 
-// The server says where it looks for the user id.
-function orderRequest(user) {
-  const { place, name } = sale.userFrom;
-  const request = { url: seckill() + "/orders", options: { method: "POST" } };
-  // fetch takes a header value as one byte a character.
-  const bytes = () => String.fromCharCode(...new TextEncoder().encode(user));
-  if (place === "header") request.options.headers = { [name]: bytes() };
-  if (place === "query") request.url += "?" + new URLSearchParams({ [name]: user });
-  if (place === "cookie") document.cookie = `${name}=${user};path=/;samesite=strict`;
-  return request;
-}
-
 async function order() {
   const user = at("user").value;
-  const { url, options } = orderRequest(user);
-  const response = await fetch(url, options);
+  // fetch takes a header value as one byte a character.
+  const id = String.fromCharCode(...new TextEncoder().encode(user));
+  const response = await fetch(seckill() + "/orders", { method: "POST", headers: { "x-user-id": id } });
   const body = await response.json();
   const wait = Number(response.headers.get("retry-after"));
   if (response.status === 201) {
