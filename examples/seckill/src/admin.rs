@@ -209,7 +209,7 @@ async fn change(
     })?;
     fleet.look().await?;
     let present = fleet.present().await;
-    let mut changes = present.document.map(|it| Changes::clone(&it)).unwrap_or_default();
+    let mut changes: Changes = present.document.unwrap_or_default();
     match quotas {
         Some(quotas) => changes.insert(name, quotas),
         None => changes.remove(&name),

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use tower_sliding_window::key::{TrustedProxies, TrustedProxiesError};
+use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::{FailurePolicy, Penalty, Policy, PolicyError};
 
 use crate::names::Sku;
@@ -66,14 +66,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/60s", value_parser = ip_quota)]
     pub(crate) ip_quota: IpQuota,
 
-    /// Network of proxies or balancers in front of the server, such as 10.0.0.0/8; repeat it for
-    /// more. The client of a request from there is the last address in X-Forwarded-For that is in
-    /// none of these networks: each proxy must add the address of its own client to that header. The
-    /// networks may not hold all addresses together. No proxy is trusted, and the header is ignored, if
-    /// left out.
-    // Text here, which `Args::proxies` joins: the list has one parser.
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
-    trust_proxy: Vec<String>,
+    /// Networks of the proxies or balancers in front of the server, such as 10.0.0.0/8,127.0.0.1. The
+    /// client of a request from there is the last address in X-Forwarded-For that is in none of these
+    /// networks: each proxy must add the address of its own client to that header. The networks may
+    /// not hold all addresses together. No proxy is trusted, and the header is ignored, if left out.
+    #[arg(long, value_name = "CIDR,...")]
+    pub(crate) trust_proxy: Option<TrustedProxies>,
 
     /// Bans users that are denied by --quota again and again. 3/10m:1m,1h,24h means: three strikes
     /// within ten minutes are a ban of a minute, the next ban lasts an hour, and each one after that
@@ -125,26 +123,16 @@ impl Args {
             let message = format!("--stock names the SKU {twice} twice");
             Self::command().error(ErrorKind::ArgumentConflict, message).exit();
         }
-        if let Err(error) = args.proxies() {
-            let message = format!("--trust-proxy: {error}");
-            Self::command().error(ErrorKind::ValueValidation, message).exit();
-        }
         args
     }
 
     /// Returns how many replicas must have an order.
     pub(crate) fn replicas(&self) -> Replicas {
-        let default = self.redis.can_fail_over().into();
+        // Of a Cluster, or behind Sentinels, one server can take the place of another.
+        let can_fail_over = self.redis.redis.len() > 1 || self.redis.sentinel_master.is_some();
+        let default = can_fail_over.into();
         let timeout = self.redis.response_timeout;
         Replicas { wanted: self.min_replicas.unwrap_or(default), timeout }
-    }
-
-    /// Returns the networks of `--trust-proxy`, if there are any.
-    pub(crate) fn proxies(&self) -> Result<Option<TrustedProxies>, TrustedProxiesError> {
-        if self.trust_proxy.is_empty() {
-            return Ok(None);
-        }
-        self.trust_proxy.join(",").parse().map(Some)
     }
 }
 

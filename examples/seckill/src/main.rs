@@ -32,7 +32,7 @@ use crate::opening::Opening;
 use crate::policies::{Fleet, Limits};
 use crate::routes::{Shop, routes};
 use crate::stock::{MemoryStock, RedisStock, Stock, StockError};
-use example_support::admin::Admin;
+use example_support::admin::{Admin, serve};
 use example_support::logs::exit_code;
 use example_support::policies::SharedPolicies;
 use example_support::redis::Connected;
@@ -54,21 +54,12 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
             let stock = Stock::Memory(MemoryStock::new(&args.stock));
             let opening = Opening::start(&args, None).await?;
             let fleet = SharedPolicies::here(limits);
-            apps(&args, fleet, stock, opening, MemoryStore::new(), None)?
+            apps(&args, fleet, stock, opening, MemoryStore::new(), None)
         }
     };
     tokio::spawn(async move { apps.fleet.follow().await });
 
-    server.announce("listening on")?;
-    if let Some(admin) = &admin {
-        admin.announce()?;
-    }
-    let serve_admin = async {
-        if let Some(admin) = admin {
-            admin.serve_with_pages(apps.operator, pages::live()).await;
-        }
-    };
-    tokio::join!(server.serve(apps.clients), serve_admin);
+    serve(server, apps.clients, admin, apps.operator, pages::live()).await?;
     Ok(())
 }
 
@@ -95,7 +86,7 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
     let fleet = SharedPolicies::in_redis(limits, commands.clone(), prefix);
     fleet.look().await.map_err(unusable)?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
-    apps(args, fleet, Stock::Redis(stock), opening, redis.store, Some(commands))
+    Ok(apps(args, fleet, Stock::Redis(stock), opening, redis.store, Some(commands)))
 }
 
 /// The routes of both listeners.
@@ -113,7 +104,7 @@ fn apps<S>(
     opening: Opening,
     windows: S,
     redis: Option<RedisCommands>,
-) -> Result<Apps, Box<dyn Error>>
+) -> Apps
 where
     S: Store + Clone,
 {
@@ -124,13 +115,17 @@ where
     let shop = Arc::new(Shop { stock, opening, skus, user, meter: meter.clone() });
     let fleet = Arc::new(fleet);
     let limits = fleet.set();
-    let clients = routes(args, Arc::clone(&shop), limits, windows.clone())?;
+    let clients = routes(args, Arc::clone(&shop), limits, windows.clone());
     let mut operator = Router::new();
     if let Some(meter) = meter {
         let bans = Bans::new(limits.user(), windows.clone());
         let limiter = Limiter::new(limits.user(), windows).failure_policy(args.on_failure);
-        operator = admin::routes(bans.clone(), limiter, Arc::clone(&fleet))
-            .merge(live::routes(Live { meter, fleet: Arc::clone(&fleet), shop, bans, redis }));
+        operator = admin::routes(bans, limiter, Arc::clone(&fleet)).merge(live::routes(Live {
+            meter,
+            fleet: Arc::clone(&fleet),
+            shop,
+            redis,
+        }));
     }
-    Ok(Apps { clients, operator, fleet })
+    Apps { clients, operator, fleet }
 }

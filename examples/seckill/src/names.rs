@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
+use axum::http::StatusCode;
 use axum::http::request::Parts;
 use serde::Serialize;
 use tower_sliding_window::{Key, KeyError, KeyExtractor, key};
@@ -123,6 +124,6 @@ impl FromRequestParts<Arc<Shop>> for UserId {
     async fn from_request_parts(parts: &mut Parts, shop: &Arc<Shop>) -> Result<Self, Problem> {
         let user = shop.user.extract(parts).ok();
         let user = user.and_then(|key| String::from_utf8(key.as_bytes().to_vec()).ok());
-        user.map(Self).ok_or_else(|| Problem::no_user(format_args!("header {USER}")))
+        user.map(Self).ok_or_else(|| Problem::plain(StatusCode::UNAUTHORIZED))
     }
 }

@@ -11,7 +11,6 @@ use axum::http::{HeaderName, StatusCode};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
-use tower_sliding_window::key::TrustedProxiesError;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{KeyExtractor, MemoryStore, Policy, Quota, SlidingWindowLayer, key};
 use uuid::Uuid;
@@ -40,13 +39,8 @@ pub(crate) struct Shop {
 }
 
 /// Puts the shop together.
-pub(crate) fn routes(
-    args: &Args,
-    shop: Arc<Shop>,
-    limits: &Limits,
-    windows: impl Store,
-) -> Result<Router, TrustedProxiesError> {
-    let address = args.proxies()?.map_or_else(key::peer_ip, key::client_ip);
+pub(crate) fn routes(args: &Args, shop: Arc<Shop>, limits: &Limits, windows: impl Store) -> Router {
+    let address = args.trust_proxy.clone().map_or_else(key::peer_ip, key::client_ip);
     let names = Arc::clone(&shop.user);
     let user = move |parts: &Parts| names.extract(parts);
     // Two rules, one decision: a request counts for its user and for its address, or for neither.
@@ -73,7 +67,7 @@ pub(crate) fn routes(
         .route("/orders/{order_id}", get(order).route_layer(read_limit))
         .route("/healthz", get(|| async { "ok" }))
         .with_state(Arc::clone(&shop));
-    Ok(with_fallbacks(routes.merge(pages::shop(&shop.skus))))
+    with_fallbacks(routes.merge(pages::shop(&shop.skus)))
 }
 
 type PathText = Result<Path<String>, PathRejection>;

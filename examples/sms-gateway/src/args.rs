@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Parser;
 use clap::builder::RangedI64ValueParser;
 use example_support::admin::AdminFlags;
-use example_support::flags::{ListenFlags, RedisFlags, span};
+use example_support::flags::{FlagError, ListenFlags, RedisFlags, span};
 use example_support::webhook::WebhookFlags;
 use tower_sliding_window::{FailurePolicy, Quota};
 
@@ -98,4 +98,9 @@ pub(crate) struct Args {
 /// Reads a share in percent.
 pub(crate) fn percent() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(0..=100)
+}
+
+/// Reads a length of time that is not zero.
+pub(crate) fn timeout(text: &str) -> Result<Duration, FlagError> {
+    span(text).and_then(|it| if it.is_zero() { Err("it is zero".into()) } else { Ok(it) })
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use axum::Router;
 use clap::Parser;
-use example_support::admin::Admin;
+use example_support::admin::{Admin, serve};
 use example_support::logs::exit_code;
 use example_support::policies::SharedPolicies;
 use example_support::server::Server;
@@ -69,16 +69,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     };
     let (clients, operator) = apps(args, levels, server.stopping(), &webhook).await?;
 
-    server.announce("listening on")?;
-    if let Some(admin) = &admin {
-        admin.announce()?;
-    }
-    let serve_admin = async {
-        if let Some(admin) = admin {
-            admin.serve(operator).await;
-        }
-    };
-    tokio::join!(server.serve(clients), serve_admin);
+    serve(server, clients, admin, operator, Router::new()).await?;
     if timeout(LAST_ALERTS, webhook.flush()).await.is_err() {
         tracing::warn!("some alerts did not reach the webhook in time");
     }

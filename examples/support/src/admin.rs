@@ -5,6 +5,7 @@
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
@@ -56,7 +57,7 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
 /// An admin listener that has its address.
 pub struct Admin {
     server: Server,
-    token: Token,
+    token: Arc<str>,
     routes: Router,
 }
 
@@ -67,38 +68,45 @@ impl Admin {
     /// With the feature `metrics` it has `GET /metrics`, in the text format of Prometheus.
     pub async fn bind(flags: &AdminFlags, clients: &Server) -> Result<Option<Self>, AdminError> {
         let Some(listen) = flags.admin else { return Ok(None) };
-        let token = Token::new(flags.admin_token.as_deref().ok_or(AdminError::NoToken)?)?;
+        let token = checked(flags.admin_token.as_deref().ok_or(AdminError::NoToken)?)?;
         #[cfg(feature = "metrics")]
         let routes = metrics()?;
         #[cfg(not(feature = "metrics"))]
         let routes = Router::new();
         Ok(Some(Self { server: clients.bind_beside(listen, "--admin").await?, token, routes }))
     }
-
-    /// Prints where it listens.
-    pub fn announce(&self) -> Result<(), ServerError> {
-        self.server.announce("admin on")
-    }
-
-    /// Serves these routes, and only requests with the token, until it is asked to stop. A route may
-    /// have a body of 4 KiB.
-    pub async fn serve(self, routes: Router) {
-        self.serve_with_pages(routes, Router::new()).await;
-    }
-
-    /// Serves these routes as [`Admin::serve`] does, and `pages` also without the token, which a browser
-    /// can't send when it opens a page. The pages hold nothing but what is in the program's source, and
-    /// send the token with each request for more.
-    pub async fn serve_with_pages(self, routes: Router, pages: Router) {
-        let routes = with_fallbacks(self.routes.merge(routes))
-            .layer(DefaultBodyLimit::max(LONGEST_BODY))
-            .layer(from_fn_with_state(self.token, with_token));
-        self.server.serve(routes.merge(pages)).await;
-    }
 }
 
-async fn with_token(State(token): State<Token>, request: Request, next: Next) -> Response {
-    let is_admin = key::bearer(move |text| token.is(text).then(|| Key::from("admin")));
+/// Prints where the server listens, and serves its clients until it is asked to stop. With an admin listener
+/// also the routes of the operator, for requests with the token, with bodies of up to 4 KiB.
+///
+/// The `pages` there need no token, which a browser can't send when it opens a page. They hold nothing
+/// but what is in the program's source, and send the token with each request for more.
+pub async fn serve(
+    server: Server,
+    clients: Router,
+    admin: Option<Admin>,
+    operator: Router,
+    pages: Router,
+) -> Result<(), ServerError> {
+    server.announce("listening on")?;
+    let Some(admin) = admin else {
+        drop(operator);
+        server.serve(clients).await;
+        return Ok(());
+    };
+    admin.server.announce("admin on")?;
+    let operator = with_fallbacks(admin.routes.merge(operator))
+        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(from_fn_with_state(admin.token, with_token));
+    tokio::join!(server.serve(clients), admin.server.serve(operator.merge(pages)));
+    Ok(())
+}
+
+async fn with_token(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
+    // The time that a comparison takes depends on the length only.
+    let is_token = move |text: &str| bool::from(token.as_bytes().ct_eq(text.as_bytes()));
+    let is_admin = key::bearer(move |text| is_token(text).then(|| Key::from("admin")));
     let (parts, body) = request.into_parts();
     if is_admin.extract(&parts).is_ok() {
         return next.run(Request::from_parts(parts, body)).await;
@@ -112,21 +120,12 @@ async fn with_token(State(token): State<Token>, request: Request, next: Next) ->
     ([(WWW_AUTHENTICATE, "Bearer")], problem).into_response()
 }
 
-/// A secret: 16 to 256 characters of those that a bearer token may have. 16 random ones can't be guessed.
-#[derive(Clone)]
-struct Token(String);
-
-impl Token {
-    fn new(text: &str) -> Result<Self, AdminError> {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
-        let fits = (16..=256).contains(&text.len()) && text.bytes().all(allowed);
-        if fits { Ok(Self(text.to_owned())) } else { Err(AdminError::Token) }
-    }
-
-    /// Returns whether this is the token. The time it takes depends on the length only.
-    fn is(&self, text: &str) -> bool {
-        self.0.as_bytes().ct_eq(text.as_bytes()).into()
-    }
+/// Checks a token: 16 to 256 characters of those that a bearer token may have. 16 random ones can't be
+/// guessed.
+fn checked(token: &str) -> Result<Arc<str>, AdminError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+    let fits = (16..=256).contains(&token.len()) && token.bytes().all(allowed);
+    if fits { Ok(token.into()) } else { Err(AdminError::Token) }
 }
 
 /// Why there is no admin listener, and what to do about it. No message shows a token.
@@ -162,11 +161,8 @@ fn metrics() -> Result<Router, metrics_exporter_prometheus::BuildError> {
         0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
         30.0,
     ];
-    // The requests in a call to Redis. There are at most 32.
-    const BATCH: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)?
-        .set_buckets_for_metric(Matcher::Suffix("_batch_size".to_owned()), BATCH)?
         .install_recorder()?;
     let upkeep = handle.clone();
     // What was measured is put into its buckets now and then, also if no one reads it.

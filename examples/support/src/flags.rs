@@ -10,8 +10,6 @@ use clap::Args;
 /// The longest length of time that a flag takes: a year.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-const SECOND: Duration = Duration::from_secs(1);
-
 /// Where a server listens, and to how many clients.
 ///
 /// `mut_arg` gives `--listen` another port.
@@ -53,14 +51,6 @@ pub struct RedisFlags {
     pub prefix: String,
 }
 
-impl RedisFlags {
-    /// Tells whether the flags name servers of which one can take the place of another: those of a
-    /// Cluster, or behind Sentinels.
-    pub fn can_fail_over(&self) -> bool {
-        self.redis.len() > 1 || self.sentinel_master.is_some()
-    }
-}
-
 /// What is wrong with the text of a flag.
 pub type FlagError = Cow<'static, str>;
 
@@ -79,14 +69,8 @@ pub fn span(text: &str) -> Result<Duration, FlagError> {
     if span > LONGEST { Err("it is longer than a year".into()) } else { Ok(span) }
 }
 
-/// Reads how long a server waits for a client: a [`span`] that is not zero.
-pub fn timeout(text: &str) -> Result<Duration, FlagError> {
-    let is_zero = "it is zero, in which no request could be read";
-    span(text).and_then(|it| if it.is_zero() { Err(is_zero.into()) } else { Ok(it) })
-}
-
 /// Reads how long a ban or a mute lasts: a [`span`] of at least a second.
 pub fn penalty_length(text: &str) -> Result<Duration, FlagError> {
     let is_short = "it is shorter than a second";
-    span(text).and_then(|it| if it < SECOND { Err(is_short.into()) } else { Ok(it) })
+    span(text).and_then(|it| if it.as_secs() < 1 { Err(is_short.into()) } else { Ok(it) })
 }

@@ -4,7 +4,6 @@ pub mod admin;
 pub mod flags;
 pub mod lines;
 pub mod logs;
-#[cfg(feature = "policies")]
 pub mod policies;
 pub mod problem;
 pub mod redis;

@@ -1,7 +1,6 @@
 //! [`Problem`]: every error of a server as `application/problem+json` (RFC 9457), in the same form
 //! as the responses of the layer.
 
-use std::fmt::Display;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -73,20 +72,6 @@ impl Problem {
             "Request cannot be satisfied due to temporary server capacity constraints",
         )
         .retry_after(wait)
-    }
-
-    /// Creates the 401 for a request without a user in this place, such as `header x-user-id`.
-    pub fn no_user(place: impl Display) -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "no-user", "The request names no user")
-            .detail(format!("The {place} is missing or empty."))
-    }
-
-    /// Creates the 400 for a user in this place that can't be read.
-    pub fn bad_user(place: impl Display) -> Self {
-        let title = "The request does not name its user clearly";
-        Self::new(StatusCode::BAD_REQUEST, "bad-user", title).detail(format!(
-            "The {place} must be there once, in UTF-8, and be at most 128 bytes long."
-        ))
     }
 }
 

@@ -53,7 +53,7 @@ impl Server {
     /// Takes the address of `--listen`, and begins to listen for SIGTERM and SIGINT.
     pub async fn bind(flags: &ListenFlags) -> Result<Self, ServerError> {
         // Before anything is announced, so that a signal right after that is not missed.
-        let stop = signals().map_err(ServerError::system("listen for signals"))?;
+        let stop = signals()?;
         let (listener, address) = bind(flags.listen, "--listen")?;
         let max_connections = allowed(flags.max_connections.get() as usize);
         Ok(Self { listener, address, max_connections, stop })
@@ -61,7 +61,7 @@ impl Server {
 
     /// Takes one more address, that of `flag`, for a server that stops together with this one. It has
     /// its own few connections, whatever the clients of this one do.
-    pub async fn bind_beside(
+    pub(crate) async fn bind_beside(
         &self,
         listen: SocketAddr,
         flag: &'static str,
@@ -71,10 +71,9 @@ impl Server {
     }
 
     /// Prints where it listens, after a few words that say what for.
-    pub fn announce(&self, what: &str) -> Result<(), ServerError> {
+    pub(crate) fn announce(&self, what: &str) -> Result<(), ServerError> {
         // Connections queue at the listener from the start, so the line is true already.
-        let printed = writeln!(io::stdout(), "{what} http://{}", self.address);
-        printed.map_err(ServerError::system("print the address to stdout"))
+        Ok(writeln!(io::stdout(), "{what} http://{}", self.address)?)
     }
 
     /// Returns what becomes true when the server is asked to stop. Responses without an end end then.
@@ -86,13 +85,11 @@ impl Server {
     ///
     /// When all connections are taken, each of them ends: at once if it waits for a request, and otherwise
     /// after its response, or after ten seconds. New clients wait meanwhile.
-    pub async fn serve(mut self, app: Router) {
+    pub(crate) async fn serve(mut self, app: Router) {
         // Some routes need to know the other end of each connection.
         let mut app = app.into_make_service_with_connect_info::<SocketAddr>();
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(LONGEST_HEAD);
-        // A client that closes its side after the request, as `nc -N` does, is answered.
-        http.half_close(true);
         let places = Arc::new(Semaphore::new(self.max_connections));
         let mut connections = Connections::default();
         loop {
@@ -202,14 +199,8 @@ pub enum ServerError {
          a free one)"
     )]
     Listen { listen: SocketAddr, flag: &'static str, source: io::Error },
-    #[error("can't {what}: {source}")]
-    System { what: &'static str, source: io::Error },
-}
-
-impl ServerError {
-    fn system(what: &'static str) -> impl Fn(io::Error) -> Self {
-        move |source| Self::System { what, source }
-    }
+    #[error(transparent)]
+    Io(#[from] io::Error),
 }
 
 #[cfg(test)]
@@ -243,7 +234,7 @@ mod tests {
     }
 
     /// Reads until the server closes, and returns the start of what it sent.
-    async fn start(stream: &mut TcpStream) -> String {
+    async fn start(mut stream: TcpStream) -> String {
         let mut bytes = Vec::new();
         let read = stream.read_to_end(&mut bytes);
         let _ = timeout(Duration::from_secs(30), read).await.expect("it is closed");
@@ -262,15 +253,12 @@ mod tests {
             (half, "HTTP/1.1 408"),
             (&unread, "HTTP/1.1 200"),
         ];
-        let cases = cases.map(async |(slow, answer)| {
+        for (slow, answer) in cases {
             let server = serve().await;
-            let [mut one, mut two] = [connect(server, slow).await, connect(server, slow).await];
+            let [one, two] = [connect(server, slow).await, connect(server, slow).await];
             let post = b"POST / HTTP/1.0\r\ncontent-length: 2\r\n\r\nhi";
-            assert_eq!(start(&mut connect(server, post).await).await, "HTTP/1.0 200");
-            assert_eq!([start(&mut one).await, start(&mut two).await], [answer; 2]);
-        });
-        for case in cases {
-            case.await;
+            assert_eq!(start(connect(server, post).await).await, "HTTP/1.0 200");
+            assert_eq!([start(one).await, start(two).await], [answer; 2]);
         }
     }
 }

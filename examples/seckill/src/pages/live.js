@@ -59,9 +59,7 @@ function showOrders(counts) {
   earlier = { counts, now };
 }
 
-let decided = { local: 0, policy: 0 };
-
-function showState({ store, decided_by, opens_in_ms, stock }) {
+function showState({ store, opens_in_ms, stock }) {
   show("opening", opens_in_ms === null ? "open" : `opens in ${Math.ceil(opens_in_ms / 1000)} s`);
   const level = ({ sku, stock, sold }) => `${sku}: ${sold < stock ? `${stock - sold} of ${stock} left` : "sold out"}`;
   show("stock", stock.map(level).join("\n"));
@@ -69,9 +67,6 @@ function showState({ store, decided_by, opens_in_ms, stock }) {
   const reply = isDown ? `Redis does not reply: ${store.error}` : `Redis replies in ${number(store.round_trip_ms ?? 0)} ms`;
   show("store", store.kind === "redis" ? reply : "in this process", isDown);
   at("alert").textContent = isDown ? "Redis does not reply: the failure policy decides." : "";
-  const isHere = decided_by.local > decided.local || decided_by.policy > decided.policy;
-  show("decided", isHere ? "this server alone" : store.kind === "redis" ? "Redis" : "this server", isHere);
-  decided = decided_by;
 }
 
 const banPath = (user) => "/admin/bans/" + encodeURIComponent(user);
@@ -94,7 +89,7 @@ at("one-user").addEventListener("submit", (event) => {
 
 /** A user in the list is put into the form by a click. */
 function showOffenders(offenders) {
-  offenders.forEach(({ user, denials, banned_seconds }, index) => {
+  offenders.forEach(({ user, denials }, index) => {
     const row = at("offenders").rows[index] ?? at("offenders").insertRow();
     if (row.cells.length === 0) {
       const button = add(add(row, "th", { scope: "row" }), "button", { type: "button" });
@@ -102,7 +97,7 @@ function showOffenders(offenders) {
       row.insertCell();
     }
     Object.assign(row.querySelector("button"), { value: user, textContent: user });
-    row.cells[1].textContent = number(denials) + (banned_seconds === null ? " denials" : " denials, banned");
+    row.cells[1].textContent = `${number(denials)} denials`;
   });
   while (at("offenders").rows.length > offenders.length) at("offenders").deleteRow(-1);
 }

@@ -91,12 +91,12 @@ async fn invented_users_share_an_address_quota() {
 
 #[tokio::test]
 async fn a_trusted_proxy_names_the_client() {
-    let trusted = ["--trust-proxy", "192.0.2.0/24", "--trust-proxy", "127.0.0.1,::1"];
+    let [some, all] = ["192.0.2.0/24", "192.0.2.0/24,127.0.0.1,::1"];
     for (flags, statuses) in [
         // What the client claims stands left of what the proxy has seen.
-        (&trusted[..], [201, 429, 201, 429]),
+        (&["--trust-proxy", all][..], [201, 429, 201, 429]),
         // A header from elsewhere is not believed: all have the address of the peer.
-        (&trusted[..2], [201, 429, 429, 429]),
+        (&["--trust-proxy", some], [201, 429, 429, 429]),
         (&[], [201, 429, 429, 429]),
     ] {
         let server = alone(&[&["--ip-quota", "1/60s"], flags].concat());

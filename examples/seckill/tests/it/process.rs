@@ -3,7 +3,6 @@
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use test_support::raw_client::RawClient;
 use test_support::server_process::{Server, cannot_start, refuses, run};
 use test_support::{Redis, eventually};
 
@@ -28,14 +27,9 @@ fn a_wrong_flag_is_named() {
         (&["--on-failure", "closed"], "--redis"),
         (&["--trust-proxy", "10.0.0.0/33"], "10.0.0.0/33"),
         (&["--trust-proxy", "10.0.0.1,0.0.0.0/0"], every),
-        (&["--trust-proxy", "0.0.0.0/1", "--trust-proxy", "128.0.0.0/1"], "all IPv4 addresses"),
+        (&["--trust-proxy", "0.0.0.0/1,128.0.0.0/1"], "all IPv4 addresses"),
     ];
     refuses(SECKILL, cases);
-    let help = String::from_utf8(run(SECKILL, &["--help"]).stdout).unwrap();
-    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    for warning in ["all clients share one quota", "before the opening count"] {
-        assert!(help.contains(warning), "{help}");
-    }
 }
 
 #[test]
@@ -107,11 +101,6 @@ async fn order_under_way_finishes_before_the_stop() {
     // Redis holds scripts back, and with them the order.
     redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
     let placed = server.spawn(server.order_request("iphone", "alice"));
-    // A client that has closed its side after the request, as `nc -N` does, is answered too.
-    let mut half_closed = RawClient::connect(&server).await;
-    let order = "POST /seckill/iphone/orders HTTP/1.1\r\nhost: x\r\nx-user-id: bob\r\n\r\n";
-    half_closed.write(order.as_bytes()).await;
-    half_closed.half_close().await;
     let is_blocked = async || {
         let clients = redis.run::<String>(&["INFO", "clients"]).await;
         !clients.contains("blocked_clients:0")
@@ -123,7 +112,6 @@ async fn order_under_way_finishes_before_the_stop() {
     eventually("it refuses", async || TcpStream::connect(&address).is_err()).await;
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
     assert_eq!(placed.await.unwrap().status, 201);
-    assert_eq!(half_closed.responses().await[0].status, 201);
     assert_eq!(server.stopped().0.code(), Some(0));
 }
 
