@@ -3,14 +3,12 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, put};
 use axum::{Json, Router};
-use humantime::format_rfc3339_seconds;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tower_sliding_window::{Ban, BanEvent, BanPage, Bans, Explanation, Key, Limiter};
@@ -44,18 +42,14 @@ pub(crate) fn routes(bans: Bans, limiter: Limiter, fleet: Arc<Fleet>) -> Router 
 /// Where a real shop writes its audit log. User ids, and reasons that may contain one, appear at the
 /// level debug only.
 fn audit(event: &BanEvent) {
-    match event {
-        BanEvent::Imposed { policy, key, ban } => {
-            tracing::info!(%policy, length = ?ban.remaining(), "audit: a ban was imposed");
-            let user = String::from_utf8_lossy(key.as_bytes());
-            tracing::debug!(?user, reason = ?ban.reason(), "audit: a ban was imposed");
-        }
-        BanEvent::Lifted { policy, key } => {
-            tracing::info!(%policy, "audit: a ban was lifted");
-            tracing::debug!(user = ?String::from_utf8_lossy(key.as_bytes()), "audit: a ban was lifted");
-        }
-        _ => tracing::info!("audit: a ban was changed"),
-    }
+    let (what, key, reason) = match event {
+        BanEvent::Imposed { key, ban, .. } => ("imposed", key, ban.reason()),
+        BanEvent::Lifted { key, .. } => ("lifted", key, ""),
+        _ => return,
+    };
+    tracing::info!("audit: a ban was {what}");
+    let user = String::from_utf8_lossy(key.as_bytes());
+    tracing::debug!(?user, ?reason, "audit: a ban was {what}");
 }
 
 type PathText = Result<Path<String>, PathRejection>;
@@ -70,25 +64,18 @@ fn user(path: PathText) -> Result<UserId, Problem> {
 
 /// Shows a ban in a response.
 fn shown_ban(user: &str, ban: &Ban) -> Value {
-    let until = SystemTime::now().checked_add(ban.remaining());
-    json!({
-        "user": user,
-        "until": until.map(|until| format_rfc3339_seconds(until).to_string()),
-        "remaining_seconds": whole_seconds(ban.remaining()),
-        "reason": ban.reason(),
-    })
+    let remaining = whole_seconds(ban.remaining());
+    json!({ "user": user, "remaining_seconds": remaining, "reason": ban.reason() })
 }
 
-/// Responds with a page of the bans, the longest of the page first, and with the cursor of the next
-/// page, if there is one.
+/// Responds with a page of the bans, and with the cursor of the next page, if there is one.
 async fn list(
     State(Operator { bans, .. }): State<Operator>,
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
     let (cursor, limit) = PageQuery::read(query)?;
-    let BanPage { mut bans, next, .. } =
+    let BanPage { bans, next, .. } =
         bans.page(cursor, limit).await.map_err(|error| no_page(error, "/admin/bans/{user}"))?;
-    bans.sort_by_key(|(_, ban)| std::cmp::Reverse(ban.remaining()));
     let user = |key: &Key| String::from_utf8_lossy(key.as_bytes()).into_owned();
     let listed = bans.iter().map(|(key, ban)| shown_ban(&user(key), ban)).collect();
     Ok(page("bans", listed, next))
@@ -112,17 +99,6 @@ struct WantedBan {
     reason: String,
 }
 
-impl WantedBan {
-    fn read(body: &[u8]) -> Result<(Duration, String), Problem> {
-        let Self { length, reason } = serde_json::from_slice(body).map_err(bad_ban)?;
-        let length = penalty_length(&length).map_err(|why| bad_ban(format!("`for`: {why}")))?;
-        if reason.len() > 500 {
-            return Err(bad_ban("`reason`: it is longer than 500 bytes"));
-        }
-        Ok((length, reason))
-    }
-}
-
 /// Responds with the ban that stands, which may be a longer one from before.
 async fn impose(
     State(Operator { bans, .. }): State<Operator>,
@@ -130,7 +106,8 @@ async fn impose(
     WholeBody(body): WholeBody,
 ) -> Result<Json<Value>, Problem> {
     let user = user(path)?;
-    let (length, reason) = WantedBan::read(&body)?;
+    let WantedBan { length, reason } = serde_json::from_slice(&body).map_err(bad_ban)?;
+    let length = penalty_length(&length).map_err(|why| bad_ban(format!("`for`: {why}")))?;
     let ban = bans.impose(&user, length, &reason).await?;
     Ok(Json(shown_ban(user.as_str(), &ban)))
 }

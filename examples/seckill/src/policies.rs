@@ -2,6 +2,7 @@
 //! quotas, on every server.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tower_sliding_window::{Penalty, Policy, PolicyError, PolicyHandle};
@@ -12,6 +13,9 @@ use example_support::policies::{PolicySet, SharedPolicies};
 /// The policy of users.
 pub(crate) const USER: &str = "user";
 const IP: &str = "ip";
+/// How long a log keeps its entries at least. It makes the log of a policy depend on the present quotas alone,
+/// so that servers that were started before and after a change share it.
+const KEPT: Duration = Duration::from_secs(60);
 
 /// The quotas that operators have set, as in the flags: `2/1s,5/60s`. By the names of the policies. All
 /// servers share them.
@@ -29,7 +33,7 @@ pub(crate) struct Limits {
 impl Limits {
     /// Takes the policies of the flags.
     pub(crate) fn new(args: &Args) -> Result<Self, PolicyError> {
-        let mut user = args.quota.clone().named(USER);
+        let mut user = args.quota.clone().named(USER).keep_for(KEPT);
         if let Some(penalty) = &args.ban {
             tracing::info!(%penalty, "users that are denied again and again are banned");
             user = user.penalty(penalty.clone());
@@ -38,7 +42,7 @@ impl Limits {
             user = user.penalty(Penalty::manual());
         }
         let limit = |policy: Policy| Ok((policy.clone(), PolicyHandle::try_new(policy)?));
-        let ip = args.ip_quota.clone().map(|policy| limit(policy.named(IP)));
+        let ip = args.ip_quota.clone().map(|policy| limit(policy.named(IP).keep_for(KEPT)));
         Ok(Self { user: limit(user)?, ip: ip.transpose()? })
     }
 
@@ -63,7 +67,7 @@ impl Limits {
     fn with(&self, changes: &Changes) -> Result<Vec<Policy>, PolicyError> {
         let set = |(base, _): &(Policy, PolicyHandle)| match changes.get(base.name()) {
             // Without a name it replaces the quotas only: the penalty stays.
-            Some(quotas) => quotas.parse(),
+            Some(quotas) => Ok(quotas.parse::<Policy>()?.keep_for(KEPT)),
             None => Ok(base.clone()),
         };
         self.all().map(set).collect()

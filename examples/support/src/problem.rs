@@ -46,20 +46,17 @@ impl Problem {
     }
 
     /// Says what is wrong with this very request.
-    #[must_use]
     pub fn detail(self, detail: impl Into<String>) -> Self {
         self.member("detail", detail.into())
     }
 
     /// Adds a member that only this type of problem has.
-    #[must_use]
     pub fn member(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.members.insert(name.to_owned(), value.into());
         self
     }
 
     /// Says when to try again.
-    #[must_use]
     pub fn retry_after(self, wait: Duration) -> Self {
         Self { retry_after: Some(wait), ..self }
     }

@@ -74,7 +74,7 @@ const actions = {
   explain,
   async ban(user) {
     const ban = await request("PUT", banPath(user), { for: at("length").value, reason: at("reason").value });
-    return `${user} is banned until ${ban.until}.`;
+    return `${user} is banned for ${ban.remaining_seconds} s.`;
   },
   async lift(user) {
     await request("DELETE", banPath(user));
@@ -155,7 +155,7 @@ function addForm(name, quotas) {
 
 function askForToken(why) {
   sessionStorage.removeItem(KEY);
-  at("main").hidden = at("logout").hidden = true;
+  at("main").hidden = true;
   at("login").hidden = false;
   show("connection", why);
   at("token").focus();
@@ -163,7 +163,6 @@ function askForToken(why) {
 
 async function run() {
   at("login").hidden = true;
-  at("logout").hidden = false;
   for (;;) {
     try {
       const sample = await request("GET", "/admin/live");
@@ -186,10 +185,6 @@ at("login").addEventListener("submit", (event) => {
   sessionStorage.setItem(KEY, at("token").value.trim());
   at("token").value = "";
   run();
-});
-at("logout").addEventListener("click", () => {
-  sessionStorage.removeItem(KEY);
-  location.reload();
 });
 
 if (sessionStorage.getItem(KEY)) run();

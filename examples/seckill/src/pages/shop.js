@@ -8,7 +8,6 @@ const seckill = () => "/seckill/" + encodeURIComponent(at("sku").value);
 const waits = new Map();
 let opensAt = null;
 let isSending = false;
-let announced = Infinity;
 
 for (const sku of sale.skus) at("sku").add(new Option(sku));
 at("user").value = "guest-" + Math.random().toString(36).slice(2, 8);
@@ -56,11 +55,6 @@ function render() {
   if (opensAt !== null) text = opening > 0 ? `Opens in ${clockTime(opening)}` : "Opening …";
   else if (left > 0) text = `You can try again in ${clockTime(left)}`;
   if (at("timer").textContent !== text) at("timer").textContent = text;
-  // A screen reader is told when the page learns of it, and ten seconds before.
-  if (opening > 0 && (announced === Infinity || (opening <= 10 && announced > 10))) {
-    announced = opening;
-    say(`The sale opens in ${clockTime(opening)}.`, "");
-  }
   const isOff = text !== "" || isSending;
   if (at("buy").disabled === isOff) return;
   at("buy").disabled = isOff;

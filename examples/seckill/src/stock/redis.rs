@@ -31,9 +31,12 @@ pub(crate) struct RedisStock {
     prefix: String,
     replicas: Replicas,
     place_order: RedisScript,
-    /// What was last read of each SKU on sale, and when.
-    seen: HashMap<Sku, Mutex<(Instant, Result<Level, StockError>)>>,
+    /// What was last read of each SKU on sale.
+    seen: HashMap<Sku, Mutex<Seen>>,
 }
+
+/// When a level was read, and what it was.
+type Seen = (Instant, Result<Level, StockError>);
 
 /// How many replicas have an order before it is answered with 201.
 ///

