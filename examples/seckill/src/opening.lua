@@ -17,16 +17,16 @@
   Cost: O(1).
   TTL: ttl_ms after the opening.
 ]]
-local call, key = redis.call, KEYS[1]
-local date, delay, ttl_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local call, opening = redis.call, KEYS[1]
+local date, delay, ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
-local held = call('GET', key)
-local proposed = date or (not held and delay and now_us + delay)
+local held = call('GET', opening)
+local proposed = tonumber(date) or (not held and tonumber(delay) and now_us + delay)
 -- What is no number was written by another program, and stays.
 if proposed and (not held or (tonumber(held) or math.huge) < proposed) then
   held = string.format('%.0f', proposed)
-  call('SET', key, held, 'PXAT', string.format('%.0f', proposed / 1000 + ttl_ms))
+  call('SET', opening, held, 'PXAT', string.format('%.0f', proposed / 1000 + ttl_ms))
 end
 return { now_us, held or '' }
