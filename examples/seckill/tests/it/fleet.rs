@@ -123,6 +123,8 @@ async fn a_dead_redis_is_a_503_until_it_is_back() {
     assert!(order.problem(503).ends_with("#temporary-reduced-capacity") && order.retry_after() > 0);
     let is_unknown = async || server.get("/seckill/iphone").await.status == 503;
     eventually("the level is not known", is_unknown).await;
+    let order = server.order("iphone", "bob").await;
+    assert_eq!(order.json()["detail"], "No order was placed.");
     assert_eq!(server.get("/healthz").await.status, 200);
 
     redis.restart().await;
