@@ -11,7 +11,7 @@ use crate::table::Table;
 
 /// The same two rules as by default, but so many requests of an address that it is never denied: all of the load come
 /// from one. oha makes new users in the URL only.
-const MANY_USERS: [&str; 4] = ["--ip-quota", "1000000/60s", "--user-from", "query:user"];
+const MANY_USERS: [&str; 4] = ["--ip-quota", "1000000/60s", "--user-query", "user"];
 const POST: &[&str] = &["-m", "POST"];
 const POST_AS_ALICE: &[&str] = &["-m", "POST", "-H", "x-user-id: alice"];
 const ADDRESS: &[&str] = &["-H", "x-address: 127.0.0.1"];

@@ -8,9 +8,8 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
 use example_support::admin::{PageQuery, no_page, page};
-use example_support::body::WholeBody;
 use example_support::flags::penalty_length;
-use example_support::problem::{Problem, whole_seconds};
+use example_support::problem::{Problem, WholeBody, whole_seconds};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use speech_monitor::{Mute, SpeechMonitor};
@@ -18,9 +17,6 @@ use tower_sliding_window::Key;
 
 use crate::chat::Chat;
 use crate::routes::Named;
-
-/// The most mutes in a page. Each costs a call of the store.
-const LARGEST_PAGE: usize = 1_000;
 
 /// Returns the routes for an operator.
 pub(crate) fn routes(monitor: SpeechMonitor, chat: Chat) -> Router {
@@ -37,7 +33,7 @@ async fn list(
     State(monitor): State<SpeechMonitor>,
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    let (cursor, limit) = PageQuery::read(query, LARGEST_PAGE)?;
+    let (cursor, limit) = PageQuery::read(query)?;
     let mutes = monitor.mutes(cursor, limit).await;
     let (mutes, next) = mutes.map_err(|error| no_page(error, "/admin/mutes/{user}"))?;
     let row = |(user, mute): &(Key, Mute)| shown(&String::from_utf8_lossy(user.as_bytes()), mute);

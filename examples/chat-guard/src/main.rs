@@ -20,9 +20,10 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use axum::Router;
 use clap::Parser;
-use example_support::admin::Admin;
-use example_support::program::exit_code;
+use example_support::admin::{Admin, serve};
+use example_support::logs::exit_code;
 use example_support::server::Server;
 use example_support::webhook::Webhook;
 use message_storm::StormDetector;
@@ -61,18 +62,9 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let storms = storms.on_event(alerts::of_storms(webhook.clone(), storm));
     let (chat, checks) = Chat::start(monitor.clone(), storms);
 
-    server.announce("listening on")?;
-    if let Some(admin) = &admin {
-        admin.announce()?;
-    }
     let operator = admin::routes(monitor, chat.clone());
-    let serve_admin = async {
-        match admin {
-            Some(admin) => admin.serve(operator).await,
-            None => drop(operator),
-        }
-    };
-    tokio::join!(server.serve(routes::routes(chat.clone(), args.quota)), serve_admin);
+    let clients = routes::routes(chat.clone(), args.quota);
+    serve(server, clients, admin, operator, Router::new()).await?;
     chat.finish(checks).await;
     // What is left then is lost.
     let _ = timeout(LAST_ALERTS, webhook.flush()).await;

@@ -8,8 +8,7 @@ use axum::http::request::Parts;
 use axum::middleware::from_extractor;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use example_support::body::WholeBody;
-use example_support::problem::{Problem, with_fallbacks};
+use example_support::problem::{Problem, WholeBody, with_fallbacks};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tower_sliding_window::{MemoryStore, Policy, SlidingWindowLayer, key};
@@ -84,12 +83,19 @@ impl<S: Sync> FromRequestParts<S> for User {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let place = format_args!("header {USER}");
         let mut values = parts.headers.get_all(USER).iter();
-        let value = values.next().filter(|value| !value.is_empty());
-        let value = value.ok_or_else(|| Problem::no_user(place))?;
+        let value = values.next().filter(|value| !value.is_empty()).ok_or_else(|| {
+            let title = "The request names no user";
+            Problem::new(StatusCode::UNAUTHORIZED, "no-user", title)
+                .detail(format!("The header {USER} is missing or empty."))
+        })?;
         let user = std::str::from_utf8(value.as_bytes()).ok().and_then(|text| name(text).ok());
-        user.filter(|_| values.next().is_none()).map(Self).ok_or_else(|| Problem::bad_user(place))
+        user.filter(|_| values.next().is_none()).map(Self).ok_or_else(|| {
+            let title = "The request does not name its user clearly";
+            Problem::new(StatusCode::BAD_REQUEST, "bad-user", title).detail(format!(
+                "The header {USER} must be there once, in UTF-8, and be at most 128 bytes long."
+            ))
+        })
     }
 }
 

@@ -3,28 +3,22 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, put};
 use axum::{Json, Router};
-use humantime::format_rfc3339_seconds;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tower_sliding_window::{Ban, BanEvent, BanPage, Bans, Explanation, Key, Limiter};
 
 use crate::names::UserId;
-use crate::policies::{Changes, Fleet, Thresholds, shown};
+use crate::policies::{Changes, Fleet, shown};
 use example_support::admin::{PageQuery, no_page, page};
-use example_support::body::WholeBody;
 use example_support::flags::penalty_length;
 use example_support::policies::PutError;
-use example_support::problem::{Problem, whole_seconds};
-
-/// The most bans in a page.
-const LARGEST_PAGE: usize = 10_000;
+use example_support::problem::{Problem, WholeBody, whole_seconds};
 
 /// What the routes share.
 #[derive(Clone)]
@@ -48,18 +42,14 @@ pub(crate) fn routes(bans: Bans, limiter: Limiter, fleet: Arc<Fleet>) -> Router 
 /// Where a real shop writes its audit log. User ids, and reasons that may contain one, appear at the
 /// level debug only.
 fn audit(event: &BanEvent) {
-    match event {
-        BanEvent::Imposed { policy, key, ban } => {
-            tracing::info!(%policy, length = ?ban.remaining(), "audit: a ban was imposed");
-            let user = String::from_utf8_lossy(key.as_bytes());
-            tracing::debug!(?user, reason = ?ban.reason(), "audit: a ban was imposed");
-        }
-        BanEvent::Lifted { policy, key } => {
-            tracing::info!(%policy, "audit: a ban was lifted");
-            tracing::debug!(user = ?String::from_utf8_lossy(key.as_bytes()), "audit: a ban was lifted");
-        }
-        _ => tracing::info!("audit: a ban was changed"),
-    }
+    let (what, key, reason) = match event {
+        BanEvent::Imposed { key, ban, .. } => ("imposed", key, ban.reason()),
+        BanEvent::Lifted { key, .. } => ("lifted", key, ""),
+        _ => return,
+    };
+    tracing::info!("audit: a ban was {what}");
+    let user = String::from_utf8_lossy(key.as_bytes());
+    tracing::debug!(?user, ?reason, "audit: a ban was {what}");
 }
 
 type PathText = Result<Path<String>, PathRejection>;
@@ -74,25 +64,18 @@ fn user(path: PathText) -> Result<UserId, Problem> {
 
 /// Shows a ban in a response.
 fn shown_ban(user: &str, ban: &Ban) -> Value {
-    let until = SystemTime::now().checked_add(ban.remaining());
-    json!({
-        "user": user,
-        "until": until.map(|until| format_rfc3339_seconds(until).to_string()),
-        "remaining_seconds": whole_seconds(ban.remaining()),
-        "reason": ban.reason(),
-    })
+    let remaining = whole_seconds(ban.remaining());
+    json!({ "user": user, "remaining_seconds": remaining, "reason": ban.reason() })
 }
 
-/// Responds with a page of the bans, the longest of the page first, and with the cursor of the next
-/// page, if there is one.
+/// Responds with a page of the bans, and with the cursor of the next page, if there is one.
 async fn list(
     State(Operator { bans, .. }): State<Operator>,
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    let (cursor, limit) = PageQuery::read(query, LARGEST_PAGE)?;
-    let BanPage { mut bans, next, .. } =
+    let (cursor, limit) = PageQuery::read(query)?;
+    let BanPage { bans, next, .. } =
         bans.page(cursor, limit).await.map_err(|error| no_page(error, "/admin/bans/{user}"))?;
-    bans.sort_by_key(|(_, ban)| std::cmp::Reverse(ban.remaining()));
     let user = |key: &Key| String::from_utf8_lossy(key.as_bytes()).into_owned();
     let listed = bans.iter().map(|(key, ban)| shown_ban(&user(key), ban)).collect();
     Ok(page("bans", listed, next))
@@ -116,17 +99,6 @@ struct WantedBan {
     reason: String,
 }
 
-impl WantedBan {
-    fn read(body: &[u8]) -> Result<(Duration, String), Problem> {
-        let Self { length, reason } = serde_json::from_slice(body).map_err(bad_ban)?;
-        let length = penalty_length(&length).map_err(|why| bad_ban(format!("`for`: {why}")))?;
-        if reason.len() > 500 {
-            return Err(bad_ban("`reason`: it is longer than 500 bytes"));
-        }
-        Ok((length, reason))
-    }
-}
-
 /// Responds with the ban that stands, which may be a longer one from before.
 async fn impose(
     State(Operator { bans, .. }): State<Operator>,
@@ -134,7 +106,8 @@ async fn impose(
     WholeBody(body): WholeBody,
 ) -> Result<Json<Value>, Problem> {
     let user = user(path)?;
-    let (length, reason) = WantedBan::read(&body)?;
+    let WantedBan { length, reason } = serde_json::from_slice(&body).map_err(bad_ban)?;
+    let length = penalty_length(&length).map_err(|why| bad_ban(format!("`for`: {why}")))?;
     let ban = bans.impose(&user, length, &reason).await?;
     Ok(Json(shown_ban(user.as_str(), &ban)))
 }
@@ -170,7 +143,7 @@ async fn explain(
 }
 
 async fn policies(State(Operator { fleet, .. }): State<Operator>) -> Json<Value> {
-    Json(shown(&fleet))
+    Json(shown(&fleet).await)
 }
 
 /// The body of the PUT of a policy.
@@ -178,8 +151,6 @@ async fn policies(State(Operator { fleet, .. }): State<Operator>) -> Json<Value>
 #[serde(deny_unknown_fields, expecting = "an object")]
 struct WantedPolicy {
     quotas: String,
-    #[serde(default)]
-    candidates: String,
     /// The version that the policies must have, if the operator has seen one.
     version: Option<u64>,
 }
@@ -189,43 +160,39 @@ async fn set_policy(
     name: PathText,
     WholeBody(body): WholeBody,
 ) -> Result<Json<Value>, Problem> {
-    let WantedPolicy { quotas, candidates, version } =
-        serde_json::from_slice(&body).map_err(bad_policy)?;
-    change(&fleet, name, version, |changes, name| {
-        changes.insert(name, Thresholds { quotas, candidates });
-    })
-    .await
+    let WantedPolicy { quotas, version } = serde_json::from_slice(&body).map_err(bad_policy)?;
+    change(&fleet, name, version, Some(quotas)).await
 }
 
-/// Follows the flags or the file again.
+/// Follows the flags again.
 async fn reset_policy(
     State(Operator { fleet, .. }): State<Operator>,
     name: PathText,
 ) -> Result<Json<Value>, Problem> {
-    change(&fleet, name, None, |changes, name| {
-        changes.remove(&name);
-    })
-    .await
+    change(&fleet, name, None, None).await
 }
 
 async fn change(
     fleet: &Fleet,
     name: PathText,
     version: Option<u64>,
-    change: impl FnOnce(&mut Changes, String),
+    quotas: Option<String>,
 ) -> Result<Json<Value>, Problem> {
-    let known = |name: &String| fleet.set().all().iter().any(|policy| policy.name() == name);
-    let name = name.ok().map(|Path(name)| name).filter(known).ok_or_else(|| {
+    let name = name.ok().map(|Path(name)| name).filter(|name| fleet.set().has(name));
+    let name = name.ok_or_else(|| {
         let title = "There is no such policy";
         Problem::new(StatusCode::NOT_FOUND, "unknown-policy", title)
             .detail("There are `user` and, unless addresses have no limit, `ip`.")
     })?;
     fleet.look().await?;
-    let (present, document) = fleet.present();
-    let mut changes = document.map(|it| Changes::clone(&it)).unwrap_or_default();
-    change(&mut changes, name);
-    match fleet.put(changes, version.unwrap_or(present)).await {
-        Ok(_) => Ok(Json(shown(fleet))),
+    let present = fleet.present().await;
+    let mut changes: Changes = present.document.unwrap_or_default();
+    match quotas {
+        Some(quotas) => changes.insert(name, quotas),
+        None => changes.remove(&name),
+    };
+    match fleet.put(changes, version.unwrap_or(present.version)).await {
+        Ok(_) => Ok(Json(shown(fleet).await)),
         Err(PutError::Unusable(why)) => Err(bad_policy(why)),
         Err(PutError::Store(error)) => Err(error.into()),
         Err(changed @ PutError::Changed { present }) => {
@@ -239,8 +206,6 @@ async fn change(
 
 fn bad_policy(why: impl Display) -> Problem {
     let title = "The policy is malformed";
-    Problem::new(StatusCode::BAD_REQUEST, "bad-policy", title).detail(format!(
-        "The body must be {{\"quotas\": \"2/1s,5/60s\", \"candidates\": \"4/60s\"}}, where \
-         `candidates` may be left out: {why}."
-    ))
+    Problem::new(StatusCode::BAD_REQUEST, "bad-policy", title)
+        .detail(format!("The body must be {{\"quotas\": \"2/1s,5/60s\"}}: {why}."))
 }

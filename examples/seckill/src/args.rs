@@ -7,15 +7,13 @@ use std::time::{Duration, SystemTime};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use tower_sliding_window::key::{TrustedProxies, TrustedProxiesError};
+use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::{FailurePolicy, Penalty, Policy, PolicyError};
 
-use crate::names::{Sku, UserFrom};
-use crate::opening::date;
+use crate::names::Sku;
 use crate::stock::Replicas;
 use example_support::admin::AdminFlags;
 use example_support::flags::{ListenFlags, RedisFlags, span};
-use example_support::policies::PolicyFile;
 
 /// A flash sale: at most so many requests of each user in any minute, the stock never oversold.
 #[derive(Parser)]
@@ -29,15 +27,6 @@ Try it:
   curl -i -X POST -H 'x-user-id: alice' http://127.0.0.1:3000/seckill/iphone/orders
   curl http://127.0.0.1:3000/seckill/iphone
 
-A file for --policies, with all that a policy can have; only the quotas of `user` must be there:
-  [policies]
-  ip = \"100/60s\"
-  [policies.user]
-  quotas = [\"2/1s\", \"5/60s\"]
-  candidates = \"4/60s\"            # reported, not enforced
-  penalty = \"3/10m:1m,1h,24h\"     # as --ban, or \"manual\"
-kill -HUP PID has the server read it again. Replace the file whole, with mv.
-
 Bans by hand, with --admin 127.0.0.1:3001 and a token in SECKILL_ADMIN_TOKEN; a ban only ever
 lengthens until it is lifted:
   admin() { curl -i -H \"authorization: Bearer $SECKILL_ADMIN_TOKEN\" \
@@ -47,10 +36,9 @@ lengthens until it is lifted:
   admin -X PUT -d '{\"for\": \"1h\", \"reason\": \"a script\"}' http://127.0.0.1:3001/admin/bans/mallory
   admin -X DELETE http://127.0.0.1:3001/admin/bans/mallory
 
-http://127.0.0.1:3001 in a browser is the live page. Thresholds, on every server with this Redis; a
-candidate is counted and refuses nothing, and DELETE returns to the flags or the file:
-  admin -X PUT -d '{\"quotas\": \"5/60s\", \"candidates\": \"4/60s\"}' \
-    http://127.0.0.1:3001/admin/policies/user
+http://127.0.0.1:3001 in a browser is the live page. Quotas, on every server with this Redis; DELETE
+returns to the flags:
+  admin -X PUT -d '{\"quotas\": \"2/1s,5/60s\"}' http://127.0.0.1:3001/admin/policies/user
   admin http://127.0.0.1:3001/admin/policies
   admin http://127.0.0.1:3001/admin/explain/mallory
 
@@ -68,13 +56,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "POLICY", default_value = "local", requires = "redis")]
     pub(crate) on_failure: FailurePolicy,
 
-    /// TOML or JSON file (by its extension) with the policies `user` and, unless addresses have no
-    /// limit, `ip`. It takes the place of --quota, --ip-quota and --ban. SIGHUP has the server read it
-    /// again: all policies change at once and logs stay, or, if something is wrong, none changes and the
-    /// log says what. Other servers of the fleet have to read theirs too. The flags decide if left out.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["quota", "ip_quota", "ban"])]
-    pub(crate) policies: Option<PolicyFile>,
-
     /// Requests a user may make in any window; several quotas as 2/1s,5/60s.
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "5/60s")]
     pub(crate) quota: Policy,
@@ -85,22 +66,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/60s", value_parser = ip_quota)]
     pub(crate) ip_quota: IpQuota,
 
-    /// Times a user may look up orders in any window. Each server counts for itself, without Redis.
-    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "60/60s")]
-    pub(crate) read_quota: Policy,
-
-    /// Times an IP address may look up orders in any window, on each server, or `off`.
-    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "1000/60s", value_parser = ip_quota)]
-    pub(crate) read_ip_quota: IpQuota,
-
-    /// Network of proxies or balancers in front of the server, such as 10.0.0.0/8; repeat it for
-    /// more. The client of a request from there is the last address in X-Forwarded-For that is in
-    /// none of these networks: each proxy must add the address of its own client to that header. The
-    /// networks may not hold all addresses together. No proxy is trusted, and the header is ignored, if
-    /// left out.
-    // Text here, which `Args::proxies` joins: the list has one parser.
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
-    trust_proxy: Vec<String>,
+    /// Networks of the proxies or balancers in front of the server, such as 10.0.0.0/8,127.0.0.1. The
+    /// client of a request from there is the last address in X-Forwarded-For that is in none of these
+    /// networks: each proxy must add the address of its own client to that header. The networks may
+    /// not hold all addresses together. No proxy is trusted, and the header is ignored, if left out.
+    #[arg(long, value_name = "CIDR,...")]
+    pub(crate) trust_proxy: Option<TrustedProxies>,
 
     /// Bans users that are denied by --quota again and again. 3/10m:1m,1h,24h means: three strikes
     /// within ten minutes are a ban of a minute, the next ban lasts an hour, and each one after that
@@ -109,24 +80,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "STRIKES/TIME:LENGTH,LENGTH,...")]
     pub(crate) ban: Option<Penalty>,
 
-    /// Where the user id stands in a request: header:NAME, query:NAME or cookie:NAME. With query and
-    /// cookie, orders that a page of another site sends are refused, by Origin and Sec-Fetch-Site: a
-    /// proxy must leave these and Host as they are. A browser sends a header for another site only
-    /// if the server allows it, and this one does not; a proxy that makes the header from a cookie
-    /// has to refuse such orders itself.
-    #[arg(long, value_name = "PLACE:NAME", default_value = "header:x-user-id")]
-    pub(crate) user_from: UserFrom,
+    /// A query parameter with the user id, for requests without the header x-user-id. For load
+    /// generators, which can vary the URL only.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) user_query: Option<String>,
 
     /// A SKU on sale, and how many pieces there are; repeat it for more SKUs. A SKU that is in Redis
     /// already keeps its stock.
     #[arg(long, value_name = "SKU=COUNT", default_value = "iphone=100", value_parser = stock)]
     pub(crate) stock: Vec<(Sku, u32)>,
-
-    /// Begins a new sale of SKUs that Redis has lost. Without this flag a server does not start if
-    /// another, which has run since before the loss, has marked them as lost. A sale that stands is
-    /// kept. Use it for one start only.
-    #[arg(long, requires = "redis")]
-    pub(crate) new_sale: bool,
 
     /// Replicas that must have an order before it is answered with 201; without them it is a 503. A
     /// failover loses what no replica has. Defaults to 1 behind Sentinels and on a Cluster, and to 0
@@ -142,9 +104,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = span, conflicts_with = "opens_at")]
     pub(crate) opens_in: Option<Duration>,
 
-    /// Opens the sale at this date and time of RFC 3339, such as 2030-11-11T12:00:00+08:00: with
-    /// Redis by its clock, and otherwise by the clock of this machine. If servers of a prefix name
-    /// different dates, the later one holds for all of them, also for those without a date.
+    /// Opens the sale at this date and time in UTC, such as 2030-11-11T04:00:00Z: with Redis by its
+    /// clock, and otherwise by the clock of this machine. Of two dates the later one holds on every
+    /// server of a prefix that is still closed.
     #[arg(long, value_name = "DATETIME", value_parser = date)]
     pub(crate) opens_at: Option<SystemTime>,
 
@@ -161,27 +123,23 @@ impl Args {
             let message = format!("--stock names the SKU {twice} twice");
             Self::command().error(ErrorKind::ArgumentConflict, message).exit();
         }
-        if let Err(error) = args.proxies() {
-            let message = format!("--trust-proxy: {error}");
-            Self::command().error(ErrorKind::ValueValidation, message).exit();
-        }
         args
     }
 
     /// Returns how many replicas must have an order.
     pub(crate) fn replicas(&self) -> Replicas {
-        let default = self.redis.can_fail_over().into();
+        // Of a Cluster, or behind Sentinels, one server can take the place of another.
+        let can_fail_over = self.redis.redis.len() > 1 || self.redis.sentinel_master.is_some();
+        let default = can_fail_over.into();
         let timeout = self.redis.response_timeout;
         Replicas { wanted: self.min_replicas.unwrap_or(default), timeout }
     }
+}
 
-    /// Returns the networks of `--trust-proxy`, if there are any.
-    pub(crate) fn proxies(&self) -> Result<Option<TrustedProxies>, TrustedProxiesError> {
-        if self.trust_proxy.is_empty() {
-            return Ok(None);
-        }
-        self.trust_proxy.join(",").parse().map(Some)
-    }
+/// Reads a date and time of RFC 3339, in UTC.
+fn date(text: &str) -> Result<SystemTime, &'static str> {
+    let error = "it is not a date and time of RFC 3339 in UTC, such as 2030-11-11T04:00:00Z";
+    humantime::parse_rfc3339(text).map_err(|_| error)
 }
 
 /// The quota of an IP address, if there is one.

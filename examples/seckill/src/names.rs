@@ -1,18 +1,21 @@
-//! [`Sku`], [`OrderId`] and [`UserId`]: what is sold, the name of one sale, and the buyer. [`UserFrom`]:
-//! where a request names its user.
+//! [`Sku`], [`OrderId`] and [`UserId`]: what is sold, the name of one sale, and the buyer.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use axum::http::HeaderName;
+use axum::extract::FromRequestParts;
+use axum::http::StatusCode;
 use axum::http::request::Parts;
 use serde::Serialize;
 use tower_sliding_window::{Key, KeyError, KeyExtractor, key};
 use uuid::Uuid;
 
+use crate::routes::Shop;
 use example_support::problem::Problem;
 
+/// The header that names the user.
+const USER: &str = "x-user-id";
 /// The longest user id, in bytes.
 const LONGEST_USER_ID: usize = 128;
 
@@ -64,24 +67,27 @@ impl OrderId {
     }
 }
 
-/// A user, as the authentication in front of this server names them.
+/// A user, as the authentication in front of this server names them: 1 to 128 bytes.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize)]
 pub(crate) struct UserId(String);
 
 impl UserId {
-    /// Returns the id if it is 1 to 128 bytes long and can't stand for two users.
     pub(crate) fn new(text: String) -> Option<Self> {
-        let is_clear = (1..=LONGEST_USER_ID).contains(&text.len())
-            // Stands for bytes that could not be decoded, and so for different ones.
-            && !text.contains(char::REPLACEMENT_CHARACTER)
-            // A text that looks like a hash is kept as its own hash.
-            && Key::from(&text).as_bytes() == text.as_bytes();
-        is_clear.then_some(Self(text))
+        is_user_id(text.as_bytes()).then_some(Self(text))
     }
 
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Tells whether a user id can't stand for two users: a key of more than 128 bytes, or one that looks like
+/// a hash, is kept as its hash, and the replacement character stands for bytes that could not be decoded.
+fn is_user_id(id: &[u8]) -> bool {
+    let text = str::from_utf8(id).unwrap_or_default();
+    (1..=LONGEST_USER_ID).contains(&text.len())
+        && !text.starts_with("sha256:")
+        && !text.contains(char::REPLACEMENT_CHARACTER)
 }
 
 /// The log of a user and the order of a user have the same id.
@@ -98,51 +104,26 @@ impl fmt::Debug for UserId {
     }
 }
 
-/// Where the user id stands in a request: `header:NAME`, `query:NAME` or `cookie:NAME`.
-#[derive(Clone)]
-pub(crate) struct UserFrom {
-    pub(crate) place: &'static str,
-    pub(crate) name: String,
-    key: Arc<dyn KeyExtractor>,
-}
-
-impl UserFrom {
-    /// Returns the sender of a request, or the response that says why it is not known: a 401 or a 400.
-    ///
-    /// A real shop has its authentication here.
-    pub(crate) fn identify(&self, parts: &Parts) -> Result<UserId, Problem> {
-        let place = || format!("{} {:?}", self.place, self.name);
-        self.user(parts).map_err(|error| match error {
-            KeyError::Missing => Problem::no_user(place()),
-            _ => Problem::bad_user(place()),
-        })
-    }
-
-    fn user(&self, parts: &Parts) -> Result<UserId, KeyError> {
-        let key = self.key.extract(parts)?;
-        // A text over 128 bytes comes as its hash, which is no user id.
-        let text = std::str::from_utf8(key.as_bytes()).map_err(|_| KeyError::Invalid)?;
-        UserId::new(text.to_owned()).ok_or(KeyError::Invalid)
-    }
-}
-
-impl FromStr for UserFrom {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (place, name) = text
-            .split_once(':')
-            .ok_or("write PLACE:NAME, such as header:x-user-id, query:user or cookie:session")?;
-        // Header names and cookie names are tokens of the same characters.
-        if name.parse::<HeaderName>().is_err() {
-            return Err(format!("{name:?} is not a name: use letters, digits, - and _"));
-        }
-        let (place, key): (_, Arc<dyn KeyExtractor>) = match place {
-            "header" => ("header", Arc::new(key::header(name))),
-            "query" => ("query", Arc::new(key::query(name))),
-            "cookie" => ("cookie", Arc::new(key::cookie(name))),
-            _ => return Err(format!("the place {place:?} is none of header, query and cookie")),
+/// Returns what finds the user id in a request: in the header `x-user-id`, or, if that is missing, in this
+/// query parameter. A real shop has its authentication here.
+pub(crate) fn user_key(query: Option<&str>) -> Arc<dyn KeyExtractor> {
+    let (header, query) = (key::header(USER), query.map(key::query));
+    Arc::new(move |parts: &Parts| {
+        let found = match (header.extract(parts), &query) {
+            (Err(KeyError::Missing), Some(query)) => query.extract(parts)?,
+            (found, _) => found?,
         };
-        Ok(Self { place, name: name.to_owned(), key })
+        if is_user_id(found.as_bytes()) { Ok(found) } else { Err(KeyError::Invalid) }
+    })
+}
+
+/// The sender of a request, in a handler. Behind the limit there is one.
+impl FromRequestParts<Arc<Shop>> for UserId {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, shop: &Arc<Shop>) -> Result<Self, Problem> {
+        let user = shop.user.extract(parts).ok();
+        let user = user.and_then(|key| String::from_utf8(key.as_bytes().to_vec()).ok());
+        user.map(Self).ok_or_else(|| Problem::plain(StatusCode::UNAUTHORIZED))
     }
 }

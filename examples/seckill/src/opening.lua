@@ -1,29 +1,32 @@
 --[[
-  Tells the time of Redis, and agrees on when the sale opens: the latest proposal stands.
+  Tells the time of Redis, and when the sale opens. Of two dates the later one stands, and a delay is added
+  to the time of Redis only if nothing stands.
 
   Keys:
     KEYS[1] opening (string): when the sale opens, in microseconds since 1970
 
   Arguments:
-    ARGV[1] proposed (microseconds): when the sale should open; empty if nothing is proposed
-    ARGV[2] until_ms (milliseconds): until when to keep the proposal, counted from 1970
+    ARGV[1] date (microseconds): a proposed date, since 1970; empty if there is none
+    ARGV[2] delay (microseconds): a proposed delay; empty if there is none
+    ARGV[3] ttl_ms (milliseconds): for how long after the opening to keep it
 
   Reply:
     REPLY[1] now_us (microseconds): the time of Redis
-    REPLY[2] held (text): the opening that stands; empty if there is none
+    REPLY[2] opening (text): the opening that stands; empty if there is none
 
   Cost: O(1).
-  TTL: up to the time that came with the proposal that stands.
+  TTL: ttl_ms after the opening.
 ]]
 local call, opening = redis.call, KEYS[1]
-local proposed, until_ms = ARGV[1], ARGV[2]
+local date, delay, ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
 local held = call('GET', opening)
--- What another program has written there is no number, and stays.
-if proposed ~= '' and (not held or (tonumber(held) or math.huge) < tonumber(proposed)) then
-  call('SET', opening, proposed, 'PXAT', until_ms)
-  held = proposed
+local proposed = tonumber(date) or (not held and tonumber(delay) and now_us + delay)
+-- What is no number was written by another program, and stays.
+if proposed and (not held or (tonumber(held) or math.huge) < proposed) then
+  held = string.format('%.0f', proposed)
+  call('SET', opening, held, 'PXAT', string.format('%.0f', proposed / 1000 + ttl_ms))
 end
 return { now_us, held or '' }

@@ -8,7 +8,7 @@ use axum::http::header::{
 use axum::routing::get;
 use serde_json::json;
 
-use crate::names::{Sku, UserFrom};
+use crate::names::Sku;
 
 /// What a page may load: its own files. No other page may show it in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -20,11 +20,10 @@ pub(crate) fn live() -> Router {
     page(include_str!("pages/live.html"), include_str!("pages/live.css"), "/live.js", script)
 }
 
-/// Returns the page of the customers with the SKUs, and where a request carries the user id.
-pub(crate) fn shop(skus: &[Sku], user_from: &UserFrom) -> Router {
-    // Neither a SKU nor a name holds a character that could end the script element.
-    let from = json!({ "place": user_from.place, "name": user_from.name });
-    let sale = json!({ "skus": skus, "userFrom": from });
+/// Returns the page of the customers, with the SKUs.
+pub(crate) fn shop(skus: &[Sku]) -> Router {
+    // No SKU holds a character that could end the script element.
+    let sale = json!({ "skus": skus });
     let html = include_str!("pages/shop.html").replace(">SALE<", &format!(">{sale}<"));
     page(html, include_str!("pages/shop.css"), "/shop.js", include_str!("pages/shop.js"))
 }

@@ -1,99 +1,93 @@
 //! The server's routes, and what each of them does.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Path, State};
 use axum::http::header::LOCATION;
+use axum::http::request::Parts;
 use axum::http::{HeaderName, StatusCode};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
-use tower_http::csrf::{CsrfLayer, ProtectionError};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{MemoryStore, SlidingWindowLayer, key};
+use tower_sliding_window::{KeyExtractor, MemoryStore, Policy, Quota, SlidingWindowLayer, key};
 use uuid::Uuid;
 
 use crate::args::Args;
-use crate::live::{Meter, count, mark_passed};
-use crate::names::{OrderId, Sku, UserFrom, UserId};
+use crate::live::Meter;
+use crate::names::{OrderId, Sku, UserId};
 use crate::opening::Opening;
 use crate::pages;
 use crate::policies::Limits;
 use crate::stock::{Outcome, Stock, StockError};
 use example_support::problem::{Problem, with_fallbacks};
 
+/// How often a user, and an address, may look up orders on each server.
+const READS: Quota = Quota::per_minute(60);
+const READS_OF_ADDRESS: Quota = Quota::per_minute(1000);
+
 /// What the handlers share.
 pub(crate) struct Shop {
     pub(crate) stock: Stock,
     pub(crate) opening: Opening,
     pub(crate) skus: Vec<Sku>,
-    pub(crate) user_from: UserFrom,
+    pub(crate) user: Arc<dyn KeyExtractor>,
+    /// Counts what comes of orders, if an operator can see the counts.
+    pub(crate) meter: Option<Arc<Meter>>,
 }
 
-/// Puts the shop together. The meter counts the requests, if an operator can see the counts.
-pub(crate) fn routes(
-    args: &Args,
-    shop: Arc<Shop>,
-    limits: &Limits,
-    meter: Option<Arc<Meter>>,
-    windows: impl Store,
-) -> Result<Router, Box<dyn Error>> {
-    let address = args.proxies()?.map_or_else(key::peer_ip, key::client_ip);
-    let user = key::extension::<UserId>;
-    let mut limit = SlidingWindowLayer::new(limits.user()?, user(), windows);
+/// Puts the shop together.
+pub(crate) fn routes(args: &Args, shop: Arc<Shop>, limits: &Limits, windows: impl Store) -> Router {
+    let address = args.trust_proxy.clone().map_or_else(key::peer_ip, key::client_ip);
+    let names = Arc::clone(&shop.user);
+    let user = move |parts: &Parts| names.extract(parts);
+    // Two rules, one decision: a request counts for its user and for its address, or for neither.
+    let mut limit = SlidingWindowLayer::new(limits.user(), user.clone(), windows);
     limit = limit.failure_policy(args.on_failure);
     if let Some(ip) = limits.ip() {
         limit = limit.rule(ip, address.clone());
     }
+    if let Some(meter) = &shop.meter {
+        limit = meter.watch(limit);
+    }
     // Kept in this process: a read that is refused costs Redis nothing, and one that is not costs it no
     // check.
-    let reads = args.read_quota.clone().named("read");
-    let mut read_limit = SlidingWindowLayer::new(reads, user(), MemoryStore::new());
-    if let Some(ip) = args.read_ip_quota.clone() {
-        read_limit = read_limit.rule(ip.named("read-ip"), address);
-    }
-    if let Some(meter) = meter.clone() {
-        limit = limit.top_offenders(meter.offenders());
-        limit = limit.on_decision(move |decision| meter.decided(decision));
-    }
-    // `route_layer` guards this route's own method only: neither other routes nor a 405 are
-    // counted. The layer added last runs first.
-    let mut orders = post(place_order);
-    if meter.is_some() {
-        orders = orders.route_layer(from_fn(mark_passed));
-    }
-    orders = orders.route_layer(limit).route_layer(from_fn_with_state(Arc::clone(&shop), enter));
-    if let Some(meter) = meter {
-        orders = orders.route_layer(from_fn_with_state(meter, count));
-    }
-    // A browser adds a cookie, and a page any query, to what it sends to another site. A header it
-    // sends there only if that site allows it by CORS, which this server does not.
-    if shop.user_from.place != "header" {
-        orders = orders.route_layer(CsrfLayer::new().with_rejection_response(cross_site));
-    }
+    let [of_user, of_address] = [("read", READS), ("read-ip", READS_OF_ADDRESS)]
+        .map(|(name, quota)| Policy::new(name).quota(quota));
+    let read_limit = SlidingWindowLayer::new(of_user, user, MemoryStore::new());
+    let read_limit = read_limit.rule(of_address, address);
 
-    let identify = from_fn_with_state(Arc::clone(&shop), identify);
     let routes = Router::new()
-        .route("/seckill/{sku}/orders", orders)
+        // `route_layer` guards this route's own method only: neither other routes nor a 405 are
+        // counted.
+        .route("/seckill/{sku}/orders", post(place_order).route_layer(limit))
         .route("/seckill/{sku}", get(level))
-        .route("/orders/{order_id}", get(order).route_layer(read_limit).route_layer(identify))
+        .route("/orders/{order_id}", get(order).route_layer(read_limit))
         .route("/healthz", get(|| async { "ok" }))
         .with_state(Arc::clone(&shop));
-    Ok(with_fallbacks(routes.merge(pages::shop(&shop.skus, &shop.user_from))))
+    with_fallbacks(routes.merge(pages::shop(&shop.skus)))
+}
+
+type PathText = Result<Path<String>, PathRejection>;
+type Created = (StatusCode, [(HeaderName, String); 1], Json<Value>);
+
+async fn place_order(
+    State(shop): State<Arc<Shop>>,
+    user: UserId,
+    path: PathText,
+) -> Result<Created, Problem> {
+    let placed = place(&shop, user, path).await;
+    if let Some(meter) = &shop.meter {
+        meter.count(placed.as_ref().map_or_else(Problem::status, |(status, ..)| *status));
+    }
+    placed
 }
 
 /// Runs behind the layer, so the request counts whatever the response is. A client that hammers the
 /// route before the sale opens has a full quota when it opens.
-async fn place_order(
-    State(shop): State<Arc<Shop>>,
-    Extension(user): Extension<UserId>,
-    path: Result<Path<String>, PathRejection>,
-) -> Result<(StatusCode, [(HeaderName, String); 1], Json<Value>), Problem> {
+async fn place(shop: &Shop, user: UserId, path: PathText) -> Result<Created, Problem> {
     shop.opening.check()?;
     let sku = sku(path)?;
     let order_id = OrderId { sku: sku.clone(), uuid: Uuid::new_v4() };
@@ -109,56 +103,15 @@ async fn place_order(
             Err(Problem::new(StatusCode::CONFLICT, "already-ordered", title)
                 .member("order_id", order_id))
         }
-        Outcome::SoldOut => Err(sold_out(&sku)),
+        Outcome::SoldOut => Err(Problem::new(StatusCode::GONE, "sold-out", "Sold out")
+            .detail(format!("Every {sku} has been sold."))),
         Outcome::UnknownSku => Err(unknown_sku()),
     }
 }
 
-/// Puts the [`UserId`] into the request's extensions, or answers 401 or 400.
-async fn identify(
-    State(shop): State<Arc<Shop>>,
-    request: Request,
-    next: Next,
-) -> Result<Response, Problem> {
-    let (mut parts, body) = request.into_parts();
-    let user = shop.user_from.identify(&parts)?;
-    parts.extensions.insert(user);
-    Ok(next.run(Request::from_parts(parts, body)).await)
-}
-
-/// Identifies the user, and refuses orders of a sold-out SKU in front of the limit. There is nothing left
-/// to guard, and most orders of a sale come after its end: none of them costs Redis a check.
-async fn enter(
-    State(shop): State<Arc<Shop>>,
-    path: Result<Path<String>, PathRejection>,
-    request: Request,
-    next: Next,
-) -> Result<Response, Problem> {
-    let (mut parts, body) = request.into_parts();
-    let user = shop.user_from.identify(&parts)?;
-    if shop.opening.check().is_ok()
-        && let Ok(sku) = sku(path)
-        && shop.stock.is_sold_out_to(&sku, &user)
-    {
-        return Err(sold_out(&sku));
-    }
-    parts.extensions.insert(user);
-    Ok(next.run(Request::from_parts(parts, body)).await)
-}
-
-fn cross_site(_: ProtectionError) -> Response {
-    let title = "The order was sent by a page of another site";
-    Problem::new(StatusCode::FORBIDDEN, "cross-site", title)
-        .detail("Origin has to name this server's host, or Sec-Fetch-Site has to be same-origin.")
-        .into_response()
-}
-
-async fn level(
-    State(shop): State<Arc<Shop>>,
-    path: Result<Path<String>, PathRejection>,
-) -> Result<Json<Value>, Problem> {
+async fn level(State(shop): State<Arc<Shop>>, path: PathText) -> Result<Json<Value>, Problem> {
     let sku = sku(path)?;
-    let level = shop.stock.level(&sku).await?.ok_or_else(unknown_sku)?;
+    let level = shop.stock.level(&sku)?.ok_or_else(unknown_sku)?;
     Ok(Json(json!({
         "sku": sku,
         "stock": level.stock,
@@ -169,20 +122,20 @@ async fn level(
 }
 
 /// Rounds up, so that a client that waits as long is not too early.
-fn whole_milliseconds(span: Duration) -> u64 {
+pub(crate) fn whole_milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// Shows an order to its user. To another user it does not exist.
 async fn order(
     State(shop): State<Arc<Shop>>,
-    Extension(user): Extension<UserId>,
-    path: Result<Path<String>, PathRejection>,
+    user: UserId,
+    path: PathText,
 ) -> Result<Json<Value>, Problem> {
     let id: Option<OrderId> = path.ok().and_then(|Path(text)| OrderId::parse(&text));
+    let unknown_order = || Problem::new(StatusCode::NOT_FOUND, "unknown-order", "No such order");
     let id = id.ok_or_else(unknown_order)?;
-    let buyer = shop.stock.buyer(&id).await?;
-    if buyer.as_ref() != Some(&user) {
+    if shop.stock.buyer(&id).await?.as_ref() != Some(&user) {
         return Err(unknown_order());
     }
     Ok(Json(shown(&id, &user)))
@@ -193,19 +146,10 @@ fn shown(id: &OrderId, user: &UserId) -> Value {
 }
 
 /// Reads the SKU of the path. A text that can't be one is answered as an unknown SKU is.
-fn sku(path: Result<Path<String>, PathRejection>) -> Result<Sku, Problem> {
+fn sku(path: PathText) -> Result<Sku, Problem> {
     path.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(unknown_sku)
-}
-
-fn sold_out(sku: &Sku) -> Problem {
-    Problem::new(StatusCode::GONE, "sold-out", "Sold out")
-        .detail(format!("Every {sku} has been sold."))
 }
 
 fn unknown_sku() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "unknown-sku", "No such SKU is for sale")
-}
-
-fn unknown_order() -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "unknown-order", "No such order")
 }

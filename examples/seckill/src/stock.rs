@@ -18,12 +18,11 @@ use example_support::problem::Problem;
 
 /// The stock and the orders of a sale, in this process or in Redis.
 ///
-/// In both, a sale is one atomic step: never more orders than stock, never two orders of one user for
-/// one SKU, and an order that is placed twice under one id is one order.
-#[derive(Clone)]
+/// In both, a sale is one atomic step: never more orders than stock, and never two orders of one user for
+/// one SKU.
 pub(crate) enum Stock {
     Memory(MemoryStock),
-    Redis(RedisStock),
+    Redis(Arc<RedisStock>),
 }
 
 /// What came of an attempt to buy.
@@ -38,7 +37,7 @@ pub(crate) enum Outcome {
 }
 
 /// How much of a SKU there was, and how much of it is sold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Level {
     pub(crate) stock: u32,
     pub(crate) sold: u32,
@@ -54,19 +53,10 @@ impl Stock {
     }
 
     /// Returns how much of a SKU is sold, or nothing if it is not for sale.
-    pub(crate) async fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
+    pub(crate) fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
         match self {
             Self::Memory(stock) => Ok(stock.level(sku)),
-            Self::Redis(stock) => stock.level(sku).await,
-        }
-    }
-
-    /// Tells whether a SKU is sold out, and this user has no order of it, as far as that is known without
-    /// a question to Redis. If not, the stock decides.
-    pub(crate) fn is_sold_out_to(&self, sku: &Sku, user: &UserId) -> bool {
-        match self {
-            Self::Memory(stock) => stock.is_sold_out_to(sku, user),
-            Self::Redis(stock) => stock.is_sold_out_to(sku, user),
+            Self::Redis(stock) => stock.level(sku),
         }
     }
 
@@ -79,9 +69,8 @@ impl Stock {
     }
 }
 
-/// Keeps stock and orders in the memory of this process. Clones share them.
-#[derive(Clone)]
-pub(crate) struct MemoryStock(Arc<Mutex<HashMap<Sku, Shelf>>>);
+/// Keeps stock and orders in the memory of this process.
+pub(crate) struct MemoryStock(Mutex<HashMap<Sku, Shelf>>);
 
 /// One SKU. Bounded by its stock: only users with an order are kept.
 struct Shelf {
@@ -91,10 +80,9 @@ struct Shelf {
 }
 
 impl MemoryStock {
-    pub(crate) fn new(skus: impl IntoIterator<Item = (Sku, u32)>) -> Self {
+    pub(crate) fn new(skus: &[(Sku, u32)]) -> Self {
         let shelf = |stock| Shelf { stock, buyers: HashMap::new(), orders: HashMap::new() };
-        let shelves = skus.into_iter().map(|(sku, stock)| (sku, shelf(stock))).collect();
-        Self(Arc::new(Mutex::new(shelves)))
+        Self(Mutex::new(skus.iter().map(|(sku, stock)| (sku.clone(), shelf(*stock))).collect()))
     }
 
     /// The lock is held for all of the looking and the selling, so that nothing comes between.
@@ -102,7 +90,7 @@ impl MemoryStock {
         let mut shelves = lock(&self.0);
         let Some(shelf) = shelves.get_mut(&id.sku) else { return Outcome::UnknownSku };
         if let Some(held) = shelf.buyers.get(user) {
-            return if *held == id.uuid { Outcome::Placed } else { Outcome::AlreadyOrdered(*held) };
+            return Outcome::AlreadyOrdered(*held);
         }
         if shelf.orders.len() >= shelf.stock as usize {
             return Outcome::SoldOut;
@@ -112,18 +100,10 @@ impl MemoryStock {
         Outcome::Placed
     }
 
-    fn is_sold_out_to(&self, sku: &Sku, user: &UserId) -> bool {
-        let is_sold_out = |shelf: &Shelf| {
-            shelf.orders.len() >= shelf.stock as usize && !shelf.buyers.contains_key(user)
-        };
-        lock(&self.0).get(sku).is_some_and(is_sold_out)
-    }
-
     fn level(&self, sku: &Sku) -> Option<Level> {
         let shelves = lock(&self.0);
         let shelf = shelves.get(sku)?;
-        let sold = u32::try_from(shelf.orders.len()).unwrap_or(u32::MAX);
-        Some(Level { stock: shelf.stock, sold })
+        Some(Level { stock: shelf.stock, sold: shelf.orders.len() as u32 })
     }
 
     fn buyer(&self, id: &OrderId) -> Option<UserId> {
@@ -142,9 +122,6 @@ pub(crate) enum StockError {
     /// Redis has lost a SKU that this server was started with.
     #[error("Redis has lost the stock of {0}")]
     Lost(Sku),
-    /// Clients have named too many SKUs that this server does not know.
-    #[error("clients name too many SKUs that are not known here")]
-    TooManyUnknown { retry_after: Duration },
 }
 
 const MAY_STAND: &str =
@@ -153,13 +130,12 @@ const MAY_STAND: &str =
 impl StockError {
     /// Returns the problem of a request to order, which says whether the order may stand.
     pub(crate) fn of_an_order(self) -> Problem {
-        match self {
-            Self::Store(error) if error.may_have_counted() => {
-                Problem::from(error).detail(MAY_STAND)
-            }
-            Self::Store(error) => Problem::from(error).detail("No order was placed."),
-            other => other.into(),
-        }
+        let detail = match &self {
+            Self::NotReplicated { .. } => MAY_STAND,
+            Self::Store(error) if error.may_have_counted() => MAY_STAND,
+            Self::Store(_) | Self::Lost(_) => "No order was placed.",
+        };
+        Problem::from(self).detail(detail)
     }
 }
 
@@ -170,17 +146,15 @@ impl From<StockError> for Problem {
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
         match error {
             StockError::Store(error) => error.into(),
-            StockError::TooManyUnknown { retry_after } => Self::reduced_capacity(retry_after),
             StockError::NotReplicated { .. } => {
-                NOT_REPLICATED.log(move |times| {
+                NOT_REPLICATED.log(|times| {
                     tracing::warn!(%error, times, "orders are answered with 503: too few replicas");
                 });
                 Self::new(unavailable, "not-replicated", "The order is not safe yet")
-                    .detail(MAY_STAND)
                     .retry_after(Duration::from_secs(1))
             }
             StockError::Lost(sku) => {
-                LOST.log(move |times| {
+                LOST.log(|times| {
                     tracing::error!(
                         %sku,
                         times,
@@ -191,29 +165,6 @@ impl From<StockError> for Problem {
                 Self::new(unavailable, "stock-lost", "The stock of this SKU is not known")
                     .retry_after(Duration::from_secs(10))
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use axum::body::to_bytes;
-    use axum::response::IntoResponse;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_503_says_whether_the_order_may_stand() {
-        for (error, detail) in [
-            (StoreError::Timeout, MAY_STAND),
-            (StoreError::Unavailable, "No order was placed."),
-            (StoreError::Overloaded, "No order was placed."),
-        ] {
-            let response = StockError::from(error).of_an_order().into_response();
-            assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-            let body = to_bytes(response.into_body(), 10_000).await.unwrap();
-            let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
-            assert_eq!(problem["detail"], detail);
         }
     }
 }

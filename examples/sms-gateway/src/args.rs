@@ -1,12 +1,12 @@
 //! [`Args`]: the command line.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
 use clap::builder::RangedI64ValueParser;
 use example_support::admin::AdminFlags;
-use example_support::flags::{ListenFlags, RedisFlags, span};
-use example_support::policies::PolicyFile;
+use example_support::flags::{FlagError, ListenFlags, RedisFlags, span};
 use example_support::webhook::WebhookFlags;
 use tower_sliding_window::{FailurePolicy, Quota};
 
@@ -64,10 +64,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "POLICY", requires = "redis", default_value = "local")]
     pub(crate) on_failure: FailurePolicy,
 
-    /// TOML or JSON file (by its extension) with the institutions, channels and destinations, the limit
-    /// of each, and the limit of the receivers. What the operator changes replaces it.
+    /// JSON file with the institutions, channels and destinations, the limit of each, and the limit of
+    /// the receivers. What the operator changes replaces it.
     #[arg(long, value_name = "FILE")]
-    pub(crate) policies: Option<PolicyFile>,
+    pub(crate) policies: Option<PathBuf>,
 
     /// Parts of messages that this server, not the fleet, hands on altogether, by a token bucket. An equal
     /// portion belongs to each institution. A message takes its tokens when the levels have admitted it;
@@ -98,4 +98,9 @@ pub(crate) struct Args {
 /// Reads a share in percent.
 pub(crate) fn percent() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(0..=100)
+}
+
+/// Reads a length of time that is not zero.
+pub(crate) fn timeout(text: &str) -> Result<Duration, FlagError> {
+    span(text).and_then(|it| if it.is_zero() { Err("it is zero".into()) } else { Ok(it) })
 }

@@ -5,11 +5,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
-use example_support::flags::{span, timeout};
+use example_support::flags::span;
 use example_support::lock;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::args::percent;
+use crate::args::{percent, timeout};
 use crate::levels::Levels;
 use crate::message::Message;
 

@@ -19,15 +19,16 @@ mod routes;
 mod tests;
 
 use std::error::Error;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
 use clap::Parser;
-use example_support::admin::Admin;
+use example_support::admin::{Admin, serve};
+use example_support::logs::exit_code;
 use example_support::policies::SharedPolicies;
-use example_support::program::exit_code;
 use example_support::server::Server;
 use example_support::webhook::Webhook;
 use tokio::sync::watch;
@@ -39,7 +40,7 @@ use crate::args::Args;
 use crate::bucket::Bucket;
 use crate::downstream::Downstream;
 use crate::gateway::Gateway;
-use crate::levels::{Document, Levels};
+use crate::levels::Levels;
 
 /// The policies without `--policies`.
 const POLICIES: &str = include_str!("../policies.json");
@@ -59,40 +60,35 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?;
     let admin = Admin::bind(&args.admin, &server).await?;
     let webhook = Webhook::new(&args.webhook)?;
-    let document = match &args.policies {
-        Some(file) => file.read().map_err(|error| file.unusable(error))?,
-        None => serde_json::from_str(POLICIES)?,
+    let levels = match &args.policies {
+        None => Levels::new(serde_json::from_str(POLICIES)?)?,
+        Some(file) => configured(file).map_err(|error| {
+            let file = file.display();
+            format!("can't use the policies of {file}: {error}\nhint: --help shows such a file")
+        })?,
     };
-    let (clients, operator) = apps(args, document, server.stopping(), &webhook).await?;
+    let (clients, operator) = apps(args, levels, server.stopping(), &webhook).await?;
 
-    server.announce("listening on")?;
-    if let Some(admin) = &admin {
-        admin.announce()?;
-    }
-    let serve_admin = async {
-        if let Some(admin) = admin {
-            admin.serve(operator).await;
-        }
-    };
-    tokio::join!(server.serve(clients), serve_admin);
+    serve(server, clients, admin, operator, Router::new()).await?;
     if timeout(LAST_ALERTS, webhook.flush()).await.is_err() {
         tracing::warn!("some alerts did not reach the webhook in time");
     }
     Ok(())
 }
 
+/// Reads the file of `--policies`.
+fn configured(file: &Path) -> Result<Levels, Box<dyn Error>> {
+    Ok(Levels::new(serde_json::from_slice(&std::fs::read(file)?)?)?)
+}
+
 /// Opens the stores, puts the apps of the clients and of the operator together, and spawns the tasks that
 /// run beside the requests.
 async fn apps(
     args: Args,
-    document: Document,
+    levels: Levels,
     stopping: watch::Receiver<bool>,
     webhook: &Webhook,
 ) -> Result<(Router, Router), Box<dyn Error>> {
-    let levels = Levels::new(document).map_err(|error| match &args.policies {
-        Some(file) => file.unusable(error),
-        None => error.into(),
-    })?;
     let (limiter, policies) = match args.redis.connect().await? {
         Some(redis) => {
             tracing::info!(addresses = %redis.addresses, "windows and policies are kept in Redis");

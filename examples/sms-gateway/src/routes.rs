@@ -8,9 +8,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use example_support::body::WholeBody;
-use example_support::policies::PutError;
-use example_support::problem::{Problem, with_fallbacks};
+use example_support::policies::{Present, PutError};
+use example_support::problem::{Problem, WholeBody, with_fallbacks};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -52,9 +51,9 @@ pub(crate) fn operator(gateway: Arc<Gateway>) -> Router {
 }
 
 async fn policies(State(gateway): Shared) -> Json<Value> {
-    let (version, stale) = (gateway.policies.present().0, gateway.policies.is_stale());
+    let Present { version, is_stale, .. } = gateway.policies.present().await;
     let policies = gateway.policies.set().document();
-    Json(json!({ "version": version, "stale": stale, "policies": policies }))
+    Json(json!({ "version": version, "stale": is_stale, "policies": policies }))
 }
 
 /// What replaces the document, as GET shows it.
@@ -99,7 +98,7 @@ async fn change(
     limit: Option<String>,
 ) -> Result<Json<Value>, Problem> {
     gateway.policies.look().await?;
-    let (version, _) = gateway.policies.present();
+    let version = gateway.policies.present().await.version;
     let mut document = gateway.policies.set().document();
     if !document.change(target, limit) {
         let title = "There is no such limit";

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::args::Args;
+use crate::levels::Levels;
 
 const SECOND: Duration = Duration::from_secs(1);
 const ALICE: &str = "+491701234567";
@@ -46,8 +47,8 @@ impl App {
         let args = Args::try_parse_from([&["sms-gateway"], global, flags].concat()).unwrap();
         let webhook = Webhook::new(&args.webhook).unwrap();
         let (stop, stopping) = watch::channel(false);
-        let document = serde_json::from_value(document).unwrap();
-        let apps = crate::apps(args, document, stopping, &webhook).await;
+        let levels = Levels::new(serde_json::from_value(document).unwrap()).unwrap();
+        let apps = crate::apps(args, levels, stopping, &webhook).await;
         let (clients, operator) = apps.unwrap();
         let app = Self { clients, operator, stop: Arc::new(stop) };
         app.downstream(json!({ "latency_ms": 0 })).await;

@@ -10,9 +10,7 @@ use clap::Args;
 /// The longest length of time that a flag takes: a year.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-const SECOND: Duration = Duration::from_secs(1);
-
-/// Where a server listens, and for how long it waits for a client.
+/// Where a server listens, and to how many clients.
 ///
 /// `mut_arg` gives `--listen` another port.
 #[derive(Args)]
@@ -20,16 +18,6 @@ pub struct ListenFlags {
     /// Address to listen on; port 0 takes a free one. The server prints the address when it is ready.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:3000")]
     pub listen: SocketAddr,
-
-    /// Closes a connection on which no whole request head has come for this long. A proxy in front
-    /// of the server must have a shorter idle timeout.
-    #[arg(long, value_name = "DURATION", default_value = "75s", value_parser = timeout)]
-    pub idle_timeout: Duration,
-
-    /// Closes a connection whose client takes longer than this over the body of a request, or takes
-    /// no byte of a response for this long.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = timeout)]
-    pub io_timeout: Duration,
 
     /// Connections that may be open at one time. For one more, all of them end after their response,
     /// and those that wait for a request at once. The system's limit of open files (`ulimit -Hn`) may
@@ -63,22 +51,10 @@ pub struct RedisFlags {
     pub prefix: String,
 }
 
-impl RedisFlags {
-    /// Tells whether the flags name servers of which one can take the place of another: those of a
-    /// Cluster, or behind Sentinels.
-    pub fn can_fail_over(&self) -> bool {
-        self.redis.len() > 1 || self.sentinel_master.is_some()
-    }
-}
-
 /// What is wrong with the text of a flag.
 pub type FlagError = Cow<'static, str>;
 
 /// Reads what the Redis keys begin with.
-///
-/// # Errors
-///
-/// A text if it has other characters, or too many.
 pub fn prefix(text: &str) -> Result<String, FlagError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
     let fits = (1..=64).contains(&text.len()) && text.bytes().all(allowed);
@@ -87,32 +63,14 @@ pub fn prefix(text: &str) -> Result<String, FlagError> {
 }
 
 /// Reads a length of time of up to a year, written `200ms`, `30s` or `5m`.
-///
-/// # Errors
-///
-/// A text if the text has another form, or the time is too long.
 pub fn span(text: &str) -> Result<Duration, FlagError> {
     let span = humantime::parse_duration(text)
         .map_err(|error| format!("it is not a length of time such as 30s or 5m: {error}"))?;
     if span > LONGEST { Err("it is longer than a year".into()) } else { Ok(span) }
 }
 
-/// Reads how long a server waits for a client: a [`span`] that is not zero.
-///
-/// # Errors
-///
-/// A text if it is no such time.
-pub fn timeout(text: &str) -> Result<Duration, FlagError> {
-    let is_zero = "it is zero, in which no request could be read";
-    span(text).and_then(|it| if it.is_zero() { Err(is_zero.into()) } else { Ok(it) })
-}
-
 /// Reads how long a ban or a mute lasts: a [`span`] of at least a second.
-///
-/// # Errors
-///
-/// A text if it is no such time.
 pub fn penalty_length(text: &str) -> Result<Duration, FlagError> {
     let is_short = "it is shorter than a second";
-    span(text).and_then(|it| if it < SECOND { Err(is_short.into()) } else { Ok(it) })
+    span(text).and_then(|it| if it.as_secs() < 1 { Err(is_short.into()) } else { Ok(it) })
 }

@@ -1,14 +1,11 @@
 //! What the example servers share.
 
 pub mod admin;
-pub mod body;
 pub mod flags;
 pub mod lines;
 pub mod logs;
-#[cfg(feature = "policies")]
 pub mod policies;
 pub mod problem;
-pub mod program;
 pub mod redis;
 pub mod server;
 #[cfg(feature = "webhook")]

@@ -12,7 +12,6 @@ pub struct Lines<R> {
     input: R,
     line: Vec<u8>,
     number: u64,
-    is_too_long: bool,
 }
 
 impl Lines<BufReader<Stdin>> {
@@ -25,35 +24,28 @@ impl Lines<BufReader<Stdin>> {
 
 impl<R: AsyncBufRead + Unpin> Lines<R> {
     fn new(input: R) -> Self {
-        Self { input, line: Vec::new(), number: 0, is_too_long: false }
+        Self { input, line: Vec::new(), number: 0 }
     }
 
     /// Returns the next line with its number, or `None` at the end. If the future is dropped, the next
     /// call goes on where it was.
-    ///
-    /// # Errors
-    ///
-    /// That of the input.
     pub async fn next(&mut self) -> io::Result<Option<(u64, Vec<u8>)>> {
         loop {
             let read = self.input.fill_buf().await?;
             let end = read.iter().position(|byte| *byte == b'\n');
-            let part = &read[..end.unwrap_or(read.len())];
-            let (is_over, used) = (read.is_empty(), part.len() + usize::from(end.is_some()));
-            self.is_too_long |= self.line.len() + part.len() > LONGEST;
-            if !self.is_too_long {
-                self.line.extend_from_slice(part);
+            let (is_over, used) = (read.is_empty(), end.map_or(read.len(), |end| end + 1));
+            // Of a line that is too long, no more is kept than shows it.
+            if self.line.len() <= LONGEST {
+                self.line.extend_from_slice(&read[..end.unwrap_or(used)]);
             }
             self.input.consume(used);
-            if end.is_none() && !is_over {
-                continue;
+            match end {
+                None if !is_over => continue,
+                None if self.line.is_empty() => return Ok(None),
+                _ => self.number += 1,
             }
-            if is_over && self.line.is_empty() && !self.is_too_long {
-                return Ok(None);
-            }
-            self.number += 1;
             let line = std::mem::take(&mut self.line);
-            if !std::mem::take(&mut self.is_too_long) {
+            if line.len() <= LONGEST {
                 return Ok(Some((self.number, line)));
             }
             eprintln!("line {} is skipped: it is longer than {LONGEST} bytes", self.number);

@@ -1,47 +1,31 @@
-//! [`SharedPolicies`]: policies that an operator changes on every server. [`PolicyFile`]: policies from
-//! a file, which a server reads again on SIGHUP.
-
-mod file;
+//! [`SharedPolicies`]: policies that an operator changes on every server.
 
 use std::fmt::Display;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
 
-pub use self::file::{PolicyFile, Reloads, report};
-
-use crate::lock;
-
 /// How often a server looks for a new version.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long the policies outlive the last server.
-const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+const TTL_MS: u64 = 30 * 24 * 3600 * 1000;
 
 /// The policies of one program.
 pub trait PolicySet: Send + Sync + 'static {
     /// What an operator can change, all of it, as Redis keeps it in JSON.
-    type Document: Serialize + DeserializeOwned + Send + Sync + 'static;
+    type Document: Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
     /// Why a document can't be used.
     type Error: Display + Send;
 
     /// Tells whether [`PolicySet::apply`] would take a document. Changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with it.
     fn check(&self, document: &Self::Document) -> Result<(), Self::Error>;
 
     /// Puts all policies of a document in force.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with it. Then nothing has changed.
     fn apply(&self, document: &Self::Document) -> Result<(), Self::Error>;
 }
 
@@ -53,18 +37,26 @@ pub trait PolicySet: Send + Sync + 'static {
 pub struct SharedPolicies<S: PolicySet> {
     set: S,
     redis: Option<Hash>,
-    /// Held by the look or the change that is under way.
-    turn: tokio::sync::Mutex<()>,
+    /// Locked by the look or the change that is under way.
     state: Mutex<State<S::Document>>,
-    is_stale: AtomicBool,
 }
 
 struct State<D> {
-    /// The version of the policies in force.
-    version: u64,
-    document: Option<Arc<D>>,
+    present: Present<D>,
     /// The version that was last seen in Redis. Its document may be one that can't be used.
     seen: u64,
+}
+
+/// The document in force.
+#[derive(Clone)]
+pub struct Present<D> {
+    /// Its version, or 0 if no operator has changed anything.
+    pub version: u64,
+    /// `None` if no operator has changed anything.
+    pub document: Option<D>,
+    /// Whether Redis could not be read at the last look, so that an operator may have changed something
+    /// since.
+    pub is_stale: bool,
 }
 
 impl<S: PolicySet> SharedPolicies<S> {
@@ -82,8 +74,8 @@ impl<S: PolicySet> SharedPolicies<S> {
     }
 
     fn new(set: S, redis: Option<Hash>) -> Self {
-        let state = Mutex::new(State { version: 0, document: None, seen: 0 });
-        Self { set, redis, turn: Default::default(), state, is_stale: AtomicBool::new(false) }
+        let present = Present { version: 0, document: None, is_stale: false };
+        Self { set, redis, state: Mutex::new(State { present, seen: 0 }) }
     }
 
     /// Returns the policies of the program.
@@ -91,17 +83,9 @@ impl<S: PolicySet> SharedPolicies<S> {
         &self.set
     }
 
-    /// Returns the document in force with its version, or `(0, None)` if no operator has changed
-    /// anything.
-    pub fn present(&self) -> (u64, Option<Arc<S::Document>>) {
-        let state = lock(&self.state);
-        (state.version, state.document.clone())
-    }
-
-    /// Tells whether Redis could not be read at the last look, so that an operator may have changed
-    /// something since.
-    pub fn is_stale(&self) -> bool {
-        self.is_stale.load(Ordering::Relaxed)
+    /// Returns the document in force.
+    pub async fn present(&self) -> Present<S::Document> {
+        self.state.lock().await.present.clone()
     }
 
     /// Looks for a new version once a second, for ever. Returns at once without Redis.
@@ -117,15 +101,11 @@ impl<S: PolicySet> SharedPolicies<S> {
 
     /// Looks for a new version, and puts its policies in force. Logs when Redis can't be read, and when
     /// it can again.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if Redis can't be read. That a document can't be used is no error: it is logged.
     pub async fn look(&self) -> Result<(), StoreError> {
         let Some(redis) = &self.redis else { return Ok(()) };
-        let _turn = self.turn.lock().await;
-        let looked = self.look_at(redis).await;
-        match (&looked, self.is_stale.swap(looked.is_err(), Ordering::Relaxed)) {
+        let mut state = self.state.lock().await;
+        let looked = self.look_at(redis, &mut state).await;
+        match (&looked, std::mem::replace(&mut state.present.is_stale, looked.is_err())) {
             (Ok(()), true) => tracing::info!("policies are read from Redis again"),
             (Err(error), false) => {
                 tracing::warn!(%error, "policies can't be read from Redis: those known hold");
@@ -135,41 +115,33 @@ impl<S: PolicySet> SharedPolicies<S> {
         looked
     }
 
-    async fn look_at(&self, redis: &Hash) -> Result<(), StoreError> {
-        let found = redis.version().await?;
-        let (version, document, seen) = {
-            let state = lock(&self.state);
-            (state.version, state.document.clone(), state.seen)
-        };
-        if found == seen {
+    async fn look_at(
+        &self,
+        redis: &Hash,
+        state: &mut State<S::Document>,
+    ) -> Result<(), StoreError> {
+        let (found, text) = redis.read().await?;
+        if found == state.seen {
             return Ok(());
         }
-        if found == 0
-            && let Some(document) = document
-        {
-            if redis.put(0, version, &json(&*document)?).await?.0 {
-                lock(&self.state).seen = version;
+        if let (0, Present { version, document: Some(document), .. }) = (found, &state.present) {
+            // If another server was faster, the next look shows what it has put there.
+            if redis.put(0, *version, &json(document)?).await?.0 {
                 tracing::warn!(version, "Redis had lost the policies: it has them again");
+                state.seen = *version;
             }
-            // Another server was faster: the next look shows what it has put there.
             return Ok(());
         }
-        let (version, text) = redis.document().await?;
-        lock(&self.state).seen = version;
+        state.seen = found;
         match serde_json::from_slice(&text) {
-            Ok(document) => self.apply(version, document),
-            Err(_) if version == 0 => {}
-            Err(error) => not_usable(version, &error),
+            Ok(document) => self.apply(found, document, state),
+            Err(error) => not_usable(found, &error),
         }
         Ok(())
     }
 
     /// Replaces the document, whose version must be the `expected` one: here at once, and on the other
     /// servers within about a second. Returns the new version.
-    ///
-    /// # Errors
-    ///
-    /// [`PutError`]. Nothing has changed then, but after a [`StoreError::may_have_counted`] it may have.
     pub async fn put(
         &self,
         document: S::Document,
@@ -177,41 +149,35 @@ impl<S: PolicySet> SharedPolicies<S> {
     ) -> Result<u64, PutError<S::Error>> {
         self.set.check(&document).map_err(PutError::Unusable)?;
         let text = json(&document)?;
-        let _turn = self.turn.lock().await;
-        let version = version_after(expected);
+        let mut state = self.state.lock().await;
+        // One that no other document has had: after a failover Redis may forget some.
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let version = (time.as_millis() as u64).max(expected.saturating_add(1));
+        let present = state.present.version;
         let (is_replaced, present) = match &self.redis {
             Some(redis) => redis.put(expected, version, &text).await?,
-            None => {
-                let present = lock(&self.state).version;
-                (present == expected, present)
-            }
+            None => (present == expected, present),
         };
         if !is_replaced {
             return Err(PutError::Changed { present });
         }
-        lock(&self.state).seen = version;
-        self.apply(version, document);
+        state.seen = version;
+        self.apply(version, document, &mut state);
         Ok(version)
     }
 
-    fn apply(&self, version: u64, document: S::Document) {
+    fn apply(&self, version: u64, document: S::Document, state: &mut State<S::Document>) {
         if let Err(error) = self.set.apply(&document) {
             return not_usable(version, &error);
         }
         tracing::info!(version, "audit: the policies of an operator are in force");
-        let mut state = lock(&self.state);
-        (state.version, state.document) = (version, Some(Arc::new(document)));
+        (state.present.version, state.present.document) = (version, Some(document));
     }
 }
 
 fn not_usable(version: u64, error: &dyn Display) {
-    tracing::error!(version, %error, "policies in Redis can't be used: the old ones stay");
-}
-
-/// Returns a version that no other document has had: after a failover Redis may forget some.
-fn version_after(expected: u64) -> u64 {
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(time.as_millis()).unwrap_or(0).max(expected.saturating_add(1))
+    let error = error.to_string();
+    tracing::error!(version, ?error, "policies in Redis can't be used: the old ones stay");
 }
 
 fn json(document: &impl Serialize) -> Result<String, StoreError> {
@@ -227,18 +193,13 @@ struct Hash {
 }
 
 impl Hash {
-    /// Returns the version, which is 0 if there is no document.
-    async fn version(&self) -> Result<u64, StoreError> {
+    /// Returns the version, which is 0 if there is no document, and the document.
+    async fn read(&self) -> Result<(u64, Vec<u8>), StoreError> {
         let mut look = ::redis::pipe();
-        look.pexpire(&self.key, TTL.as_millis() as i64).ignore().hget(&self.key, "version");
-        let (version,): (Option<u64>,) = self.commands.pipeline(&look).await?;
-        Ok(version.unwrap_or(0))
-    }
-
-    async fn document(&self) -> Result<(u64, Vec<u8>), StoreError> {
-        let mut read = ::redis::cmd("HMGET");
-        let (version, text): (Option<u64>, Option<Vec<u8>>) =
-            self.commands.query(read.arg(&self.key).arg("version").arg("document")).await?;
+        look.pexpire(&self.key, TTL_MS as i64).ignore();
+        look.cmd("HMGET").arg(&self.key).arg("version").arg("document");
+        let ((version, text),): ((Option<u64>, Option<Vec<u8>>),) =
+            self.commands.pipeline(&look).await?;
         Ok((version.unwrap_or(0), text.unwrap_or_default()))
     }
 
@@ -249,9 +210,8 @@ impl Hash {
         version: u64,
         text: &str,
     ) -> Result<(bool, u64), StoreError> {
-        let arguments = [expected, version].map(|version| version.to_string());
-        let ttl_ms = TTL.as_millis().to_string();
-        let arguments = [&arguments[0], &arguments[1], text, &ttl_ms];
+        let [expected, version, ttl] = [expected, version, TTL_MS].map(|it| it.to_string());
+        let arguments = [&expected, &version, text, &ttl];
         self.commands.script(&self.put, &self.key, &arguments).await
     }
 }
@@ -274,9 +234,10 @@ mod tests {
     use tower_sliding_window::RedisStore;
 
     use super::*;
+    use crate::lock;
 
     /// A policy that is a number, which may not be 0.
-    struct Limit(Mutex<u32>);
+    struct Limit(std::sync::Mutex<u32>);
 
     impl PolicySet for Limit {
         type Document = u32;
@@ -293,47 +254,16 @@ mod tests {
         }
     }
 
-    type Shared = SharedPolicies<Limit>;
-
-    fn limit(server: &Shared) -> u32 {
+    fn limit(server: &SharedPolicies<Limit>) -> u32 {
         *lock(&server.set().0)
     }
 
     /// Starts a server that has looked once, as before its first request.
-    async fn server(redis: &Redis) -> Shared {
+    async fn server(redis: &Redis) -> SharedPolicies<Limit> {
         let store = RedisStore::builder().connect(redis.url()).await.unwrap();
-        let server = SharedPolicies::in_redis(Limit(Mutex::new(5)), store.commands(), "shop");
+        let server = SharedPolicies::in_redis(Limit(5.into()), store.commands(), "shop");
         server.look().await.unwrap();
         server
-    }
-
-    #[tokio::test]
-    async fn a_change_reaches_every_server() {
-        let redis = Redis::start().await;
-        let servers = [server(&redis).await, server(&redis).await];
-        let version = servers[0].put(7, 0).await.unwrap();
-        assert_eq!((limit(&servers[0]), limit(&servers[1])), (7, 5));
-        servers[1].look().await.unwrap();
-        assert_eq!((limit(&servers[1]), servers[1].present().0), (7, version));
-        assert_eq!(limit(&server(&redis).await), 7, "also one that starts later");
-        let left: i64 = redis.run(&["PTTL", "shop:policies"]).await;
-        assert!(left > TTL.as_millis() as i64 - 60_000, "{left}");
-    }
-
-    #[tokio::test]
-    async fn a_change_of_another_version_is_refused() {
-        let redis = Redis::start().await;
-        let [one, two] = [server(&redis).await, server(&redis).await];
-        let alone = Shared::here(Limit(Mutex::new(5)));
-        let first = one.put(7, 0).await.unwrap();
-        // The second server does not know of it yet, and the third has no Redis.
-        let own = alone.put(7, 0).await.unwrap();
-        for (server, version) in [(&two, first), (&alone, own)] {
-            let refused = server.put(8, 0).await;
-            assert!(matches!(refused, Err(PutError::Changed { present }) if present == version));
-            assert!(server.put(8, version).await.unwrap() > version);
-            assert_eq!(limit(server), 8);
-        }
     }
 
     #[tokio::test]
@@ -348,7 +278,8 @@ mod tests {
             let hset = ["HSET", "shop:policies", "version", &newer, "document", document];
             redis.run::<()>(&hset).await;
             server.look().await.unwrap();
-            assert_eq!((limit(&server), server.present().0), (7, version), "{document}");
+            let present = server.present().await.version;
+            assert_eq!((limit(&server), present), (7, version), "{document}");
         }
         // An operator replaces it.
         server.put(9, version + 3).await.unwrap();
@@ -361,12 +292,12 @@ mod tests {
         let server = server(&redis).await;
         let version = server.put(7, 0).await.unwrap();
         redis.kill();
-        assert!(server.look().await.is_err() && server.is_stale());
+        assert!(server.look().await.is_err() && server.present().await.is_stale);
         assert!(matches!(server.put(8, version).await, Err(PutError::Store(_))));
         assert_eq!(limit(&server), 7);
         redis.restart().await;
         eventually("the server looks again", async || server.look().await.is_ok()).await;
-        assert!(!server.is_stale());
+        assert!(!server.present().await.is_stale);
         let held: Vec<String> = redis.run(&["HMGET", "shop:policies", "version", "document"]).await;
         assert_eq!(held, [version.to_string(), "7".to_owned()], "Redis has them again");
     }

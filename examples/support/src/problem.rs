@@ -1,39 +1,32 @@
 //! [`Problem`]: every error of a server as `application/problem+json` (RFC 9457), in the same form
 //! as the responses of the layer.
 
-use std::borrow::Cow;
-use std::fmt::Display;
 use std::time::Duration;
 
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
-use serde::Serialize;
 use serde_json::{Map, Value};
+use tokio::time::timeout;
 use tower_sliding_window::StoreError;
 
 use crate::logs::Throttle;
+use crate::server::IO_TIMEOUT;
 
 /// A response that says what went wrong.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct Problem {
-    #[serde(rename = "type")]
-    kind: Cow<'static, str>,
-    title: &'static str,
-    #[serde(serialize_with = "number")]
     status: StatusCode,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<String>,
-    #[serde(flatten)]
     members: Map<String, Value>,
-    #[serde(skip)]
     retry_after: Option<Duration>,
 }
 
 impl Problem {
     /// Creates a problem of the type `/problems/KIND`, which `title` describes.
-    pub fn new(status: StatusCode, kind: &str, title: &'static str) -> Self {
+    pub fn new(status: StatusCode, kind: &str, title: &str) -> Self {
         Self::of_type(status, format!("/problems/{kind}"), title)
     }
 
@@ -42,30 +35,28 @@ impl Problem {
         Self::of_type(status, "about:blank", status.canonical_reason().unwrap_or("Refused"))
     }
 
-    fn of_type(
-        status: StatusCode,
-        kind: impl Into<Cow<'static, str>>,
-        title: &'static str,
-    ) -> Self {
-        let kind = kind.into();
-        Self { kind, title, status, detail: None, members: Map::new(), retry_after: None }
+    fn of_type(status: StatusCode, kind: impl Into<Value>, title: &str) -> Self {
+        let problem = Self { status, members: Map::new(), retry_after: None };
+        problem.member("type", kind).member("title", title).member("status", status.as_u16())
+    }
+
+    /// Returns the status of the response.
+    pub fn status(&self) -> StatusCode {
+        self.status
     }
 
     /// Says what is wrong with this very request.
-    #[must_use]
     pub fn detail(self, detail: impl Into<String>) -> Self {
-        Self { detail: Some(detail.into()), ..self }
+        self.member("detail", detail.into())
     }
 
     /// Adds a member that only this type of problem has.
-    #[must_use]
     pub fn member(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.members.insert(name.to_owned(), value.into());
         self
     }
 
     /// Says when to try again.
-    #[must_use]
     pub fn retry_after(self, wait: Duration) -> Self {
         Self { retry_after: Some(wait), ..self }
     }
@@ -78,20 +69,6 @@ impl Problem {
             "Request cannot be satisfied due to temporary server capacity constraints",
         )
         .retry_after(wait)
-    }
-
-    /// Creates the 401 for a request without a user in this place, such as `header x-user-id`.
-    pub fn no_user(place: impl Display) -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "no-user", "The request names no user")
-            .detail(format!("The {place} is missing or empty."))
-    }
-
-    /// Creates the 400 for a user in this place that can't be read.
-    pub fn bad_user(place: impl Display) -> Self {
-        let title = "The request does not name its user clearly";
-        Self::new(StatusCode::BAD_REQUEST, "bad-user", title).detail(format!(
-            "The {place} must be there once, in UTF-8, and be at most 128 bytes long."
-        ))
     }
 }
 
@@ -107,14 +84,14 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         static UNAVAILABLE: Throttle = Throttle::new();
         let wait = error.retry_after().unwrap_or(Duration::from_secs(1));
-        UNAVAILABLE.log(move |times| tracing::warn!(%error, times, "the store does not answer"));
+        UNAVAILABLE.log(|times| tracing::warn!(%error, times, "the store does not answer"));
         Self::reduced_capacity(wait)
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(&self)).into_response();
+        let mut response = (self.status, Json(self.members)).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(wait) = self.retry_after {
@@ -135,6 +112,18 @@ pub fn whole_seconds(span: Duration) -> u64 {
     span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }
 
-fn number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u16(status.as_u16())
+/// The body of a request, read whole within ten seconds: else a 408. The length is bounded by axum's
+/// `DefaultBodyLimit`.
+pub struct WholeBody(pub Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for WholeBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        match timeout(IO_TIMEOUT, Bytes::from_request(request, state)).await {
+            Ok(Ok(body)) => Ok(Self(body)),
+            Ok(Err(error)) => Err(Problem::plain(error.status()).detail(error.body_text())),
+            Err(_) => Err(Problem::plain(StatusCode::REQUEST_TIMEOUT)),
+        }
+    }
 }

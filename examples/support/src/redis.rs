@@ -26,10 +26,6 @@ impl Connected {
 impl RedisFlags {
     /// Connects to the Redis that the flags name, if they name one: to the server at a URL, to the
     /// Cluster of several, or to the master that Sentinels name.
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError`] if a URL is wrong or the Redis can't be used.
     pub async fn connect(&self) -> Result<Option<Connected>, OpenError> {
         let infos = self.redis.iter().map(|url| url.as_str().into_connection_info());
         let infos: Vec<ConnectionInfo> =

@@ -1,12 +1,13 @@
-//! [`Server`]: listens, prints its address, closes slow clients, and stops gracefully when it is asked to.
+//! [`Server`]: an HTTP/1 server with bounds on what clients can take of it, that stops gracefully.
 
 use std::io::{self, Write};
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::serve::Listener;
-use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -15,15 +16,19 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 use tower::Service;
 
-use crate::body::BodyTimeout;
 use crate::flags::ListenFlags;
 use crate::logs::Throttle;
 
 /// How long requests may take to end once the server has been asked to stop.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A connection on which no whole request head has come for so long is closed.
+const IDLE: Duration = Duration::from_secs(75);
+/// How long a client may take over the body of a request, or take no byte of a response.
+pub(crate) const IO_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 /// The longest request head, in bytes. With hyper's default of 400 KiB, 8192 connections could take 3 GiB.
 const LONGEST_HEAD: usize = 32 * 1024;
 /// The clients that may queue at the listener. The system may allow fewer: `net.core.somaxconn`.
@@ -39,8 +44,6 @@ static FULL: Throttle = Throttle::new();
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
-    idle_timeout: Duration,
-    io_timeout: Duration,
     max_connections: usize,
     /// Becomes true when the server is asked to stop.
     stop: watch::Receiver<bool>,
@@ -48,44 +51,29 @@ pub struct Server {
 
 impl Server {
     /// Takes the address of `--listen`, and begins to listen for SIGTERM and SIGINT.
-    ///
-    /// # Errors
-    ///
-    /// [`ServerError`] if the address is taken.
     pub async fn bind(flags: &ListenFlags) -> Result<Self, ServerError> {
-        let &ListenFlags { listen, idle_timeout, io_timeout, max_connections } = flags;
         // Before anything is announced, so that a signal right after that is not missed.
-        let stop = signals().map_err(ServerError::system("listen for signals"))?;
-        let (listener, address) = bind(listen, "--listen")?;
-        let max_connections = allowed(max_connections.get() as usize);
-        Ok(Self { listener, address, idle_timeout, io_timeout, max_connections, stop })
+        let stop = signals()?;
+        let (listener, address) = bind(flags.listen, "--listen")?;
+        let max_connections = allowed(flags.max_connections.get() as usize);
+        Ok(Self { listener, address, max_connections, stop })
     }
 
     /// Takes one more address, that of `flag`, for a server that stops together with this one. It has
     /// its own few connections, whatever the clients of this one do.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Server::bind`].
-    pub async fn bind_beside(
+    pub(crate) async fn bind_beside(
         &self,
         listen: SocketAddr,
         flag: &'static str,
     ) -> Result<Self, ServerError> {
         let (listener, address) = bind(listen, flag)?;
-        let (max_connections, stop) = (OPERATORS, self.stop.clone());
-        Ok(Self { listener, address, max_connections, stop, ..*self })
+        Ok(Self { listener, address, max_connections: OPERATORS, stop: self.stop.clone() })
     }
 
     /// Prints where it listens, after a few words that say what for.
-    ///
-    /// # Errors
-    ///
-    /// [`ServerError`] if stdout is closed.
-    pub fn announce(&self, what: &str) -> Result<(), ServerError> {
+    pub(crate) fn announce(&self, what: &str) -> Result<(), ServerError> {
         // Connections queue at the listener from the start, so the line is true already.
-        let printed = writeln!(io::stdout(), "{what} http://{}", self.address);
-        printed.map_err(ServerError::system("print the address to stdout"))
+        Ok(writeln!(io::stdout(), "{what} http://{}", self.address)?)
     }
 
     /// Returns what becomes true when the server is asked to stop. Responses without an end end then.
@@ -95,27 +83,22 @@ impl Server {
 
     /// Serves until it is asked to stop, and then until the requests under way are answered.
     ///
-    /// Closes a connection on which no whole request head comes for the idle timeout, and one whose
-    /// client takes no byte of a response for the I/O timeout. When all connections are taken, each of
-    /// them ends: at once if it waits for a request, and otherwise after its response, or, if that takes
-    /// longer, after ten seconds. New clients wait meanwhile. A head of more than 32 KiB gets a 431.
-    pub async fn serve(mut self, app: Router) {
+    /// When all connections are taken, each of them ends: at once if it waits for a request, and otherwise
+    /// after its response, or after ten seconds. New clients wait meanwhile.
+    pub(crate) async fn serve(mut self, app: Router) {
         // Some routes need to know the other end of each connection.
-        let app = app.layer(Extension(BodyTimeout(self.io_timeout)));
         let mut app = app.into_make_service_with_connect_info::<SocketAddr>();
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(self.idle_timeout);
-        // A client that closes its side after the request, as `nc -N` does, is answered.
-        http.max_buf_size(LONGEST_HEAD).half_close(true);
-        let places = Arc::new(Semaphore::new(self.max_connections.min(Semaphore::MAX_PERMITS)));
-        let (mut connections, mut ending) = (Connections::default(), JoinSet::new());
+        http.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(LONGEST_HEAD);
+        let places = Arc::new(Semaphore::new(self.max_connections));
+        let mut connections = Connections::default();
         loop {
             let accepted = async {
                 // This method tries again by itself, with a pause if the system refuses.
                 let accepted = Listener::accept(&mut self.listener).await;
                 if places.available_permits() == 0 {
                     FULL.log(|times| tracing::warn!(times, "all connections are taken"));
-                    ending.spawn(std::mem::take(&mut connections).end());
+                    tokio::spawn(mem::take(&mut connections).end());
                 }
                 (Arc::clone(&places).acquire_owned().await, accepted)
             };
@@ -127,49 +110,40 @@ impl Server {
             // Else the second response of a pipeline waits for the acknowledgement of the first.
             let _ = stream.set_nodelay(true);
             let mut stream = TimeoutStream::new(stream);
-            stream.set_write_timeout(Some(self.io_timeout));
+            stream.set_write_timeout(Some(IO_TIMEOUT));
             let Ok(service) = app.call(peer).await;
-            let service = TowerToHyperService::new(service);
-            let connection = http.serve_connection(TokioIo::new(Box::pin(stream)), service);
+            let stream = TokioIo::new(Box::pin(stream));
+            let connection = http.serve_connection(stream, TowerToHyperService::new(service));
             let connection = connections.graceful.watch(connection);
-            let mut cut = connections.cut.subscribe();
-            tokio::spawn(async move {
-                tokio::select! {
-                    ended = connection => if let Err(error) = ended {
-                        tracing::debug!(%error, "a connection broke");
-                    },
-                    // An error: what can cut it off is dropped.
-                    _ = cut.changed() => {}
+            while connections.tasks.try_join_next().is_some() {}
+            connections.tasks.spawn(async move {
+                let _place = place;
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a connection broke");
                 }
-                drop(place);
             });
         }
         drop(self.listener);
-        ending.spawn(connections.end());
-        if ending.join_all().await.contains(&false) {
-            tracing::warn!("some requests did not end in time and are cut off");
-        }
+        connections.end().await;
+        // Those that were told to end before are soon over too.
+        let _ = places.acquire_many(self.max_connections as u32).await;
     }
 }
 
 /// Connections that are told to end together.
+#[derive(Default)]
 struct Connections {
     graceful: GracefulShutdown,
-    /// Cuts them off when it is dropped.
-    cut: watch::Sender<()>,
-}
-
-impl Default for Connections {
-    fn default() -> Self {
-        Self { graceful: GracefulShutdown::new(), cut: watch::Sender::new(()) }
-    }
+    tasks: JoinSet<()>,
 }
 
 impl Connections {
     /// Closes those that wait for a request, and the others once they have answered theirs, but after
-    /// ten seconds at the latest. Returns whether all had answered by then.
-    async fn end(self) -> bool {
-        tokio::time::timeout(PATIENCE, self.graceful.shutdown()).await.is_ok()
+    /// ten seconds at the latest.
+    async fn end(self) {
+        if timeout(PATIENCE, self.graceful.shutdown()).await.is_err() {
+            tracing::warn!("some connections did not end in time and are cut off");
+        }
     }
 }
 
@@ -180,10 +154,7 @@ fn allowed(wanted: usize) -> usize {
     let files = files.map_or(usize::MAX, |limit| limit as usize);
     let connections = wanted.min(files.saturating_sub(OTHER_DESCRIPTORS).max(1));
     if connections < wanted {
-        tracing::warn!(
-            connections,
-            "the system allows fewer connections than --max-connections: raise `ulimit -Hn`"
-        );
+        tracing::warn!(connections, "fewer than --max-connections: raise `ulimit -Hn`");
     }
     connections
 }
@@ -191,7 +162,6 @@ fn allowed(wanted: usize) -> usize {
 /// Takes an address. With `TcpListener::bind` no more than 128 clients could queue, whatever the
 /// system allows.
 fn bind(listen: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketAddr), ServerError> {
-    let taken = |source| ServerError::Listen { listen, flag, source };
     let bound = || {
         let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         // A server that is started again need not wait for the connections of the one before.
@@ -201,24 +171,17 @@ fn bind(listen: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketAd
         let address = listener.local_addr()?;
         Ok((listener, address))
     };
-    bound().map_err(taken)
+    bound().map_err(|source| ServerError::Listen { listen, flag, source })
 }
 
-/// Begins to listen for SIGTERM and SIGINT, and for SIGHUP, which otherwise ends a program.
 fn signals() -> io::Result<watch::Receiver<bool>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hangup = signal(SignalKind::hangup())?;
     let (ask, asked) = watch::channel(false);
     tokio::spawn(async move {
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
-                _ = hangup.recv() => {
-                    tracing::info!("SIGHUP: what --policies names is read again, and nothing else");
-                }
-            }
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
         }
         tracing::info!("stopping: requests that are under way are answered first");
         ask.send_replace(true);
@@ -236,14 +199,8 @@ pub enum ServerError {
          a free one)"
     )]
     Listen { listen: SocketAddr, flag: &'static str, source: io::Error },
-    #[error("can't {what}: {source}")]
-    System { what: &'static str, source: io::Error },
-}
-
-impl ServerError {
-    fn system(what: &'static str) -> impl Fn(io::Error) -> Self {
-        move |source| Self::System { what, source }
-    }
+    #[error(transparent)]
+    Io(#[from] io::Error),
 }
 
 #[cfg(test)]
@@ -253,14 +210,12 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
-    use crate::body::WholeBody;
+    use crate::problem::WholeBody;
 
     /// Serves with two connections, and returns the address.
     async fn serve() -> SocketAddr {
         let flags = ListenFlags {
             listen: "127.0.0.1:0".parse().unwrap(),
-            idle_timeout: Duration::from_secs(600),
-            io_timeout: Duration::from_secs(2),
             max_connections: std::num::NonZeroU32::new(2).unwrap(),
         };
         let server = Server::bind(&flags).await.unwrap();
@@ -279,40 +234,31 @@ mod tests {
     }
 
     /// Reads until the server closes, and returns the start of what it sent.
-    async fn start(stream: &mut TcpStream) -> String {
+    async fn start(mut stream: TcpStream) -> String {
         let mut bytes = Vec::new();
         let read = stream.read_to_end(&mut bytes);
-        let _ = tokio::time::timeout(Duration::from_secs(30), read).await.expect("it is closed");
+        let _ = timeout(Duration::from_secs(30), read).await.expect("it is closed");
         String::from_utf8_lossy(&bytes[..bytes.len().min(12)]).into_owned()
     }
 
-    /// Fills a server with two clients that send this and no more. Expects it to serve another, and
-    /// returns how its answers to the two begin.
-    async fn is_served_beside(slow: &[u8]) -> [String; 2] {
-        let server = serve().await;
-        let [mut first, mut second] = [connect(server, slow).await, connect(server, slow).await];
-        let post = b"POST / HTTP/1.0\r\ncontent-length: 2\r\n\r\nhi";
-        assert_eq!(start(&mut connect(server, post).await).await, "HTTP/1.0 200");
-        [start(&mut first).await, start(&mut second).await]
-    }
-
     #[tokio::test]
-    async fn clients_that_send_nothing_or_wait_between_requests_make_room() {
-        assert_eq!(is_served_beside(b"").await, ["", ""]);
+    async fn slow_clients_do_not_hold_a_full_server() {
         let whole = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi";
-        assert_eq!(is_served_beside(whole).await, ["HTTP/1.1 200"; 2]);
-    }
-
-    #[tokio::test]
-    async fn half_a_head_or_body_does_not_hold_a_full_server() {
-        assert_eq!(is_served_beside(b"POST / HTT").await, ["", ""]);
         let half = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf";
-        assert_eq!(is_served_beside(half).await, ["HTTP/1.1 408"; 2]);
-    }
-
-    #[tokio::test]
-    async fn clients_that_do_not_read_do_not_hold_a_full_server() {
-        let pipeline = b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n".repeat(500);
-        assert_eq!(is_served_beside(&pipeline).await, ["HTTP/1.1 200"; 2]);
+        let unread = b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n".repeat(500);
+        let cases: [(&[u8], &str); 5] = [
+            (b"", ""),
+            (b"POST / HTT", ""),
+            (whole, "HTTP/1.1 200"),
+            (half, "HTTP/1.1 408"),
+            (&unread, "HTTP/1.1 200"),
+        ];
+        for (slow, answer) in cases {
+            let server = serve().await;
+            let [one, two] = [connect(server, slow).await, connect(server, slow).await];
+            let post = b"POST / HTTP/1.0\r\ncontent-length: 2\r\n\r\nhi";
+            assert_eq!(start(connect(server, post).await).await, "HTTP/1.0 200");
+            assert_eq!([start(one).await, start(two).await], [answer; 2]);
+        }
     }
 }

@@ -59,20 +59,14 @@ function showOrders(counts) {
   earlier = { counts, now };
 }
 
-let decided = { local: 0, policy: 0 };
-
-function showState({ store, decided_by, opens_in_ms, stock }) {
+function showState({ store, opens_in_ms, stock }) {
   show("opening", opens_in_ms === null ? "open" : `opens in ${Math.ceil(opens_in_ms / 1000)} s`);
   const level = ({ sku, stock, sold }) => `${sku}: ${sold < stock ? `${stock - sold} of ${stock} left` : "sold out"}`;
   show("stock", stock.map(level).join("\n"));
   const isDown = store.error !== undefined;
   const reply = isDown ? `Redis does not reply: ${store.error}` : `Redis replies in ${number(store.round_trip_ms ?? 0)} ms`;
   show("store", store.kind === "redis" ? reply : "in this process", isDown);
-  show("breaker", store.breaker ?? "none", store.breaker === "open");
   at("alert").textContent = isDown ? "Redis does not reply: the failure policy decides." : "";
-  const isHere = decided_by.local > decided.local || decided_by.policy > decided.policy;
-  show("decided", isHere ? "this server alone" : store.kind === "redis" ? "Redis" : "this server", isHere);
-  decided = decided_by;
 }
 
 const banPath = (user) => "/admin/bans/" + encodeURIComponent(user);
@@ -80,7 +74,7 @@ const actions = {
   explain,
   async ban(user) {
     const ban = await request("PUT", banPath(user), { for: at("length").value, reason: at("reason").value });
-    return `${user} is banned until ${ban.until}.`;
+    return `${user} is banned for ${ban.remaining_seconds} s.`;
   },
   async lift(user) {
     await request("DELETE", banPath(user));
@@ -95,7 +89,7 @@ at("one-user").addEventListener("submit", (event) => {
 
 /** A user in the list is put into the form by a click. */
 function showOffenders(offenders) {
-  offenders.forEach(({ user, denials, banned_seconds }, index) => {
+  offenders.forEach(({ user, denials }, index) => {
     const row = at("offenders").rows[index] ?? at("offenders").insertRow();
     if (row.cells.length === 0) {
       const button = add(add(row, "th", { scope: "row" }), "button", { type: "button" });
@@ -103,7 +97,7 @@ function showOffenders(offenders) {
       row.insertCell();
     }
     Object.assign(row.querySelector("button"), { value: user, textContent: user });
-    row.cells[1].textContent = number(denials) + (banned_seconds === null ? " denials" : " denials, banned");
+    row.cells[1].textContent = `${number(denials)} denials`;
   });
   while (at("offenders").rows.length > offenders.length) at("offenders").deleteRow(-1);
 }
@@ -130,53 +124,38 @@ async function explain(user) {
 const forms = new Map();
 
 function showPolicies({ policies, stale }) {
-  for (const policy of policies) {
-    const form = forms.get(policy.name) ?? addForm(policy);
-    form.policy = policy;
-    const { quotas, candidates, trial } = policy;
-    form.now.textContent = `In force: ${quotas}${stale ? " (Redis can't be read: maybe not on every server)" : ""}`;
-    form.trial.textContent = candidates
-      ? `Candidate ${candidates}, for ${trial.seconds} s: ${trial.would_refuse} more refused than the ${trial.refused} that were.`
-      : "No candidate.";
-    form.apply.disabled = form.drop.disabled = candidates === "";
+  for (const { name, quotas } of policies) {
+    const now = forms.get(name) ?? addForm(name, quotas);
+    now.textContent = `In force: ${quotas}${stale ? " (Redis can't be read: maybe not on every server)" : ""}`;
   }
 }
 
-function addForm({ name, quotas }) {
-  const root = add(at("policies"), "form", { id: `policy-${name}` });
-  add(root, "h3", { textContent: NAMES[name] ?? name });
-  const form = { now: add(root, "p", { className: "now" }), trial: add(root, "p", { className: "trial" }) };
-  const label = add(root, "label", { textContent: "New quotas, such as 2/1s,5/60s " });
+function addForm(name, quotas) {
+  const form = add(at("policies"), "form", { id: `policy-${name}` });
+  add(form, "h3", { textContent: NAMES[name] ?? name });
+  forms.set(name, add(form, "p", { className: "now" }));
+  const label = add(form, "label", { textContent: "New quotas, such as 2/1s,5/60s " });
   const field = add(label, "input", { id: `quotas-${name}`, value: quotas, required: true, autocomplete: "off" });
-  add(root, "button", { textContent: "Try in shadow" });
+  add(form, "button", { textContent: "Enforce" });
+  const reset = add(form, "button", { type: "button", className: "reset", textContent: "As configured" });
   const path = "/admin/policies/" + encodeURIComponent(name);
-  const put = (quotas, candidates, said) => attempt(async () => {
-    await request("PUT", path, { quotas, candidates });
-    return said;
-  });
-  const button = (className, textContent, act) => {
-    const it = add(root, "button", { type: "button", className, textContent });
-    it.addEventListener("click", act);
-    return it;
-  };
-  root.addEventListener("submit", (event) => {
+  form.addEventListener("submit", (event) => {
     event.preventDefault();
-    put(form.policy.quotas, field.value.trim(), `${field.value.trim()} is tried in shadow on every server.`);
+    attempt(async () => {
+      await request("PUT", path, { quotas: field.value.trim() });
+      return `${field.value.trim()} is enforced on every server.`;
+    });
   });
-  form.apply = button("apply", "Enforce the candidate", () =>
-    put(form.policy.candidates, "", `${form.policy.candidates} is enforced on every server.`));
-  form.drop = button("drop", "Drop the candidate", () => put(form.policy.quotas, "", "The candidate is dropped."));
-  button("reset", "As configured", () => attempt(async () => {
+  reset.addEventListener("click", () => attempt(async () => {
     await request("DELETE", path);
     return "The configured quotas are enforced again.";
   }));
-  forms.set(name, form);
-  return form;
+  return forms.get(name);
 }
 
 function askForToken(why) {
   sessionStorage.removeItem(KEY);
-  at("main").hidden = at("logout").hidden = true;
+  at("main").hidden = true;
   at("login").hidden = false;
   show("connection", why);
   at("token").focus();
@@ -184,7 +163,6 @@ function askForToken(why) {
 
 async function run() {
   at("login").hidden = true;
-  at("logout").hidden = false;
   for (;;) {
     try {
       const sample = await request("GET", "/admin/live");
@@ -207,10 +185,6 @@ at("login").addEventListener("submit", (event) => {
   sessionStorage.setItem(KEY, at("token").value.trim());
   at("token").value = "";
   run();
-});
-at("logout").addEventListener("click", () => {
-  sessionStorage.removeItem(KEY);
-  location.reload();
 });
 
 if (sessionStorage.getItem(KEY)) run();

@@ -8,7 +8,6 @@ const seckill = () => "/seckill/" + encodeURIComponent(at("sku").value);
 const waits = new Map();
 let opensAt = null;
 let isSending = false;
-let announced = Infinity;
 
 for (const sku of sale.skus) at("sku").add(new Option(sku));
 at("user").value = "guest-" + Math.random().toString(36).slice(2, 8);
@@ -56,11 +55,6 @@ function render() {
   if (opensAt !== null) text = opening > 0 ? `Opens in ${clockTime(opening)}` : "Opening …";
   else if (left > 0) text = `You can try again in ${clockTime(left)}`;
   if (at("timer").textContent !== text) at("timer").textContent = text;
-  // A screen reader is told when the page learns of it, and ten seconds before.
-  if (opening > 0 && (announced === Infinity || (opening <= 10 && announced > 10))) {
-    announced = opening;
-    say(`The sale opens in ${clockTime(opening)}.`, "");
-  }
   const isOff = text !== "" || isSending;
   if (at("buy").disabled === isOff) return;
   at("buy").disabled = isOff;
@@ -68,22 +62,11 @@ function render() {
   if (!isOff && document.activeElement === document.body) at("buy").focus();
 }
 
-// The server says where it looks for the user id.
-function orderRequest(user) {
-  const { place, name } = sale.userFrom;
-  const request = { url: seckill() + "/orders", options: { method: "POST" } };
-  // fetch takes a header value as one byte a character.
-  const bytes = () => String.fromCharCode(...new TextEncoder().encode(user));
-  if (place === "header") request.options.headers = { [name]: bytes() };
-  if (place === "query") request.url += "?" + new URLSearchParams({ [name]: user });
-  if (place === "cookie") document.cookie = `${name}=${user};path=/;samesite=strict`;
-  return request;
-}
-
 async function order() {
   const user = at("user").value;
-  const { url, options } = orderRequest(user);
-  const response = await fetch(url, options);
+  // fetch takes a header value as one byte a character.
+  const id = String.fromCharCode(...new TextEncoder().encode(user));
+  const response = await fetch(seckill() + "/orders", { method: "POST", headers: { "x-user-id": id } });
   const body = await response.json();
   const wait = Number(response.headers.get("retry-after"));
   if (response.status === 201) {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use test_support::eventually;
 use test_support::server_process::{HttpResponse, Server};
 
-use crate::{ADMIN, SECKILL, TOKEN, admin_request, alone, ask, on_both, stop};
+use crate::{ADMIN, SECKILL, TOKEN, alone, ask, on_both, stop};
 
 /// The first strike is a ban of an hour.
 const STRICT: [&str; 8] =
@@ -27,14 +27,8 @@ fn assert_banned(answer: &HttpResponse, seconds: u64) {
 
 #[tokio::test]
 async fn no_route_works_without_the_token() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), format!("{TOKEN}\n")).unwrap();
-    let from_file = ["--admin", "127.0.0.1:0", "--admin-token-file", file.path().to_str().unwrap()];
-    let from_variable = [("SECKILL_ADMIN_TOKEN", TOKEN)];
-    for server in [alone(&from_file), Server::start_in(SECKILL, &from_variable, &ADMIN[..2])] {
-        assert_eq!(ask(&server, "GET", "/admin/bans", "").await.status, 200);
-    }
-    let server = alone(&ADMIN);
+    let server = Server::start_in(SECKILL, &[("SECKILL_ADMIN_TOKEN", TOKEN)], &ADMIN[..2]);
+    assert_eq!(ask(&server, "GET", "/admin/bans", "").await.status, 200);
     for value in ["", "Bearer ", TOKEN, &format!("Basic {TOKEN}"), &format!("Bearer {TOKEN}x")] {
         for path in ["bans", "bans/alice", "live", "policies/user", "nowhere"] {
             let request = server.admin_request("PUT", &format!("/admin/{path}"));
@@ -47,37 +41,11 @@ async fn no_route_works_without_the_token() {
     let request = server.request("GET", "/admin/bans");
     server.send(request.header("authorization", format!("Bearer {TOKEN}"))).await.problem(404);
     server.get("/live.js").await.problem(404);
-    assert!(stop(server).contains("audit: refused"), "the operator can see it");
-}
-
-#[tokio::test]
-async fn only_programs_on_this_machine_are_served() {
-    let server = alone(&ADMIN);
-    let ban = r#"{"for": "1h", "reason": ""}"#;
-    for (name, value) in [
-        ("host", "evil.example:3001"),
-        ("origin", "http://evil.example"),
-        ("origin", "null"),
-        ("sec-fetch-site", "cross-site"),
-        ("x-forwarded-for", "203.0.113.9"),
-        ("x-real-ip", "203.0.113.9"),
-        ("forwarded", "for=203.0.113.9"),
-        ("via", "1.1 proxy"),
-    ] {
-        let request = admin_request(&server, "PUT", "/admin/bans/alice").header(name, value);
-        let answer = server.send_body(request, ban).await;
-        assert_eq!(answer.problem(403), "/problems/not-local", "{name}: {value}");
-    }
-    assert_eq!(ask(&server, "GET", "/admin/bans", "").await.json(), json!({ "bans": [] }));
-    let request = admin_request(&server, "PUT", "/admin/bans/alice");
-    let request = request.header("origin", server.admin_url.clone().unwrap());
-    assert_eq!(server.send_body(request, ban).await.status, 200);
-    // The page needs no token, and a page of another name can't have it.
+    // The page needs no token, and loads no script but its own.
     let page = server.send(server.admin_request("GET", "/")).await;
     let policy = page.header("content-security-policy");
     assert!(policy.contains("script-src 'self';") && !policy.contains("unsafe"), "{policy}");
-    let rebound = server.admin_request("GET", "/").header("host", "evil.example");
-    assert_eq!(server.send(rebound).await.problem(403), "/problems/not-local");
+    assert!(stop(server).contains("audit: refused"), "the operator can see it");
 }
 
 #[tokio::test]
@@ -91,8 +59,6 @@ async fn strikes_ban_a_user_and_no_other() {
         assert_eq!(server.order("iphone", "alice").await.status, 201);
         let ban = ask(server, "GET", "/admin/bans/mallory", "").await.json();
         assert_eq!((&ban["user"], &ban["reason"]), (&"mallory".into(), &"strikes".into()));
-        let until = ban["until"].as_str().unwrap();
-        assert!(until.len() == 20 && until.ends_with('Z'), "{ban}");
         ask(server, "GET", "/admin/bans/alice", "").await.problem(404);
     })
     .await;
@@ -144,7 +110,6 @@ async fn a_malformed_request_is_refused() {
         r#"{"for": "1h", "reason": "x", "until": 1}"#,
         r#"{"for": "999ms", "reason": "x"}"#,
         r#"{"for": "8761h", "reason": "x"}"#,
-        &json!({ "for": "1h", "reason": "x".repeat(501) }).to_string(),
     ] {
         let answer = ask(&server, "PUT", "/admin/bans/alice", body).await;
         assert_eq!(answer.problem(400), "/problems/bad-ban", "{body}");
@@ -156,7 +121,7 @@ async fn a_malformed_request_is_refused() {
             assert_eq!(answer.problem(400), "/problems/bad-user", "{path}");
         }
     }
-    for query in ["limit=0", "limit=10001", "cursor=-1", "page=2"] {
+    for query in ["limit=0", "limit=1001", "cursor=-1", "page=2"] {
         let answer = ask(&server, "GET", &format!("/admin/bans?{query}"), "").await;
         assert_eq!(answer.problem(400), "/problems/bad-page", "{query}");
     }
@@ -172,7 +137,7 @@ async fn what_the_server_decides_is_shown_and_explained() {
         server.order("iphone", "bob").await.problem(410);
         let live = ask(server, "GET", "/admin/live", "").await.json();
         assert_eq!(live["counts"], json!([1, 1, 1, 1, 0, 0, 0]));
-        let denied = json!([{ "user": "a/b 陈", "denials": 1, "banned_seconds": null }]);
+        let denied = json!([{ "user": "a/b 陈", "denials": 1 }]);
         assert_eq!(live["offenders"], denied);
 
         let path = "/admin/explain/a%2Fb%20%E9%99%88";
@@ -195,32 +160,15 @@ async fn an_early_order_is_no_ban() {
 
 #[cfg(feature = "metrics")]
 #[tokio::test]
-async fn prometheus_reads_the_metrics_and_nothing_else() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), "the-token-of-prometheus\n").unwrap();
-    let flags = ["--scrape-token-file", file.path().to_str().unwrap()];
-    let server = alone(&[&ADMIN[..], &flags].concat());
+async fn metrics_need_the_token_and_name_no_user() {
+    let server = alone(&ADMIN);
     for _ in 0..7 {
         server.order("iphone", "alice").await;
     }
-    let scrape = async |method: &str, path: &str| {
-        let request = server.admin_request(method, path);
-        server.send(request.header("authorization", "Bearer the-token-of-prometheus")).await
-    };
-    for page in [scrape("GET", "/metrics").await, ask(&server, "GET", "/metrics", "").await] {
-        assert_eq!(page.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
-        let text = std::str::from_utf8(&page.body).unwrap();
-        let denied = r#"sliding_window_decisions_total{policy="user",outcome="denied"} 2"#;
-        assert!(text.lines().any(|it| it == denied) && !text.contains("alice"), "{text}");
-    }
-    for (method, path) in [
-        ("GET", "/admin/bans"),
-        ("PUT", "/admin/bans/alice"),
-        ("GET", "/admin/live"),
-        ("GET", "/x"),
-    ] {
-        assert_eq!(scrape(method, path).await.problem(401), "/problems/no-token", "{path}");
-    }
-    let stranger = server.send(server.admin_request("GET", "/metrics")).await;
-    assert_eq!(stranger.problem(401), "/problems/no-token");
+    let page = ask(&server, "GET", "/metrics", "").await;
+    assert_eq!(page.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    let text = std::str::from_utf8(&page.body).unwrap();
+    let denied = r#"sliding_window_decisions_total{policy="user",outcome="denied"} 2"#;
+    assert!(text.lines().any(|it| it == denied) && !text.contains("alice"), "{text}");
+    server.send(server.admin_request("GET", "/metrics")).await.problem(401);
 }

@@ -2,7 +2,6 @@
 
 mod admin;
 mod fleet;
-mod load;
 mod opening;
 mod orders;
 mod policies;

@@ -3,10 +3,11 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use humantime::format_rfc3339_micros;
-use test_support::server_process::Server;
+use test_support::server_process::{Server, run};
 use test_support::{Redis, eventually};
+use tokio::time::sleep;
 
-use crate::{on_redis, stop, ttl};
+use crate::{SECKILL, alone, on_redis, stop, ttl};
 
 const HOUR: u64 = 3600;
 const FREE: [&str; 4] = ["--quota", "9999/1s", "--ip-quota", "off"];
@@ -15,26 +16,28 @@ async fn is_open(server: &Server) -> bool {
     server.order("iphone", "alice").await.status != 403
 }
 
+/// Returns how long a server says that it is still closed, in milliseconds.
+async fn opens_in_ms(server: &Server) -> u64 {
+    server.get("/seckill/iphone").await.json()["opens_in_ms"].as_u64().unwrap_or(0)
+}
+
 #[tokio::test]
-async fn opens_in_is_agreed_on_once() {
+async fn opens_in_is_added_once() {
     let redis = Redis::start().await;
     let first = on_redis(&redis, &["--opens-in", "1h"]);
-    let agreed: String = redis.run(&["GET", "seckill:opening"]).await;
+    let opening: String = redis.run(&["GET", "seckill:opening"]).await;
     assert!((1..40 * 24 * HOUR as i64).contains(&ttl(&redis, b"seckill:opening").await));
-    // A running server writes it again when it is lost.
+    // A server that is closed writes it again when it is lost.
     redis.run::<()>(&["DEL", "seckill:opening"]).await;
     let held = async || redis.run::<Option<String>>(&["GET", "seckill:opening"]).await;
-    eventually("it is back", async || held().await.as_ref() == Some(&agreed)).await;
-    let second = on_redis(&redis, &["--opens-in", "1ms"]);
-    for server in [&first, &second] {
+    eventually("it is back", async || held().await.as_ref() == Some(&opening)).await;
+    for server in [first, on_redis(&redis, &["--opens-in", "1ms"]), on_redis(&redis, &[])] {
         let early = server.order("iphone", "alice").await;
         assert_eq!(early.problem(403), "/problems/sale-not-open");
         assert!((HOUR - 120..=HOUR).contains(&early.retry_after()), "{early:?}");
-        let left = server.get("/seckill/iphone").await.json()["opens_in_ms"].as_u64().unwrap();
+        let left = opens_in_ms(&server).await;
         assert!(((HOUR - 120) * 1000..=HOUR * 1000).contains(&left), "{left} ms");
     }
-    assert!(stop(second).contains("different openings"));
-    assert!(!stop(first).contains("different openings"));
 }
 
 #[tokio::test]
@@ -54,32 +57,45 @@ async fn no_order_is_taken_before_the_opening() {
 }
 
 #[tokio::test]
-async fn the_later_opening_holds_for_every_server() {
-    let from_now = |seconds| {
-        format_rfc3339_micros(SystemTime::now() + Duration::from_secs(seconds)).to_string()
+async fn the_later_date_holds_for_servers_that_are_closed() {
+    let redis = Redis::start().await;
+    let from_now = |hours| {
+        format_rfc3339_micros(SystemTime::now() + Duration::from_secs(hours * HOUR)).to_string()
     };
-    let (near, far) = (from_now(1), from_now(HOUR));
-    let date = ["--opens-at", &far];
-    let others: [&[&str]; 3] = [&[], &["--opens-in", "1ms"], &["--opens-at", &near]];
-    for other in others {
-        for [first, second] in [[&date[..], other], [other, &date[..]]] {
-            let redis = Redis::start().await;
-            let servers =
-                [first, second].map(|opening| on_redis(&redis, &[&FREE[..], opening].concat()));
-            for server in &servers {
-                let is_closed = async || !is_open(server).await;
-                eventually(&format!("{first:?}, {second:?}: it is closed"), is_closed).await;
-            }
-            // Long after the earlier of the two.
-            tokio::time::sleep(Duration::from_millis(1500)).await;
-            let mut logs = String::new();
-            for server in servers {
-                let early = server.order("iphone", "alice").await;
-                assert_eq!(early.problem(403), "/problems/sale-not-open", "{first:?}, {second:?}");
-                logs += &stop(server);
-            }
-            let is_said = logs.contains("different openings") || logs.contains("a later opening");
-            assert!(is_said, "{logs}");
-        }
+    let near = on_redis(&redis, &["--opens-at", &from_now(1)]);
+    let far = on_redis(&redis, &["--opens-at", &from_now(3)]);
+    let again = on_redis(&redis, &["--opens-at", &from_now(1)]);
+    for server in [near, far, again] {
+        let is_far = async || opens_in_ms(&server).await > 2 * HOUR * 1000;
+        eventually("it opens with the last", is_far).await;
     }
+}
+
+#[tokio::test]
+async fn a_sale_does_not_open_while_redis_is_away() {
+    let redis = Redis::start().await;
+    let url = redis.url();
+    let flags = [&FREE[..], &["--redis", &url, "--opens-in", "2s"]].concat();
+    let server = alone(&flags);
+    redis.signal("STOP");
+    sleep(Duration::from_millis(2500)).await;
+    assert_eq!(server.order("iphone", "alice").await.problem(403), "/problems/sale-not-open");
+    redis.signal("CONT");
+    eventually("it opens", async || is_open(&server).await).await;
+    assert!(stop(server).contains("the sale can't open"));
+}
+
+#[tokio::test]
+async fn what_is_no_opening_prevents_the_start() {
+    let redis = Redis::start().await;
+    redis.run::<()>(&["SET", "seckill:opening", "noon"]).await;
+    let url = redis.url();
+    for opening in [&[][..], &["--opens-in", "1h"]] {
+        let flags = [&["--listen", "127.0.0.1:0", "--redis", &url], opening].concat();
+        let output = run(SECKILL, &flags);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("seckill:opening holds no opening: delete it"), "{stderr}");
+    }
+    assert_eq!(redis.run::<String>(&["GET", "seckill:opening"]).await, "noon");
 }

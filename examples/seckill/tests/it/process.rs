@@ -18,7 +18,6 @@ fn a_wrong_flag_is_named() {
         (&["--stock", "i/phone=1"], "the SKU \"i/phone\""),
         (&["--stock", "a=-1"], "the count \"-1\""),
         (&["--stock", "a=1", "--stock", "a=2"], "--stock names the SKU a twice"),
-        (&["--user-from", "body:user"], "the place \"body\""),
         (&["--opens-in", "9000h"], "longer than a year"),
         (&["--opens-at", "noon"], "RFC 3339"),
         (&["--on-failure", "sometimes"], "\"sometimes\" is not a failure policy"),
@@ -29,14 +28,9 @@ fn a_wrong_flag_is_named() {
         (&["--on-failure", "closed"], "--redis"),
         (&["--trust-proxy", "10.0.0.0/33"], "10.0.0.0/33"),
         (&["--trust-proxy", "10.0.0.1,0.0.0.0/0"], every),
-        (&["--trust-proxy", "0.0.0.0/1", "--trust-proxy", "128.0.0.0/1"], "all IPv4 addresses"),
+        (&["--trust-proxy", "0.0.0.0/1,128.0.0.0/1"], "all IPv4 addresses"),
     ];
     refuses(SECKILL, cases);
-    let help = String::from_utf8(run(SECKILL, &["--help"]).stdout).unwrap();
-    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    for warning in ["all clients share one quota", "before the opening count"] {
-        assert!(help.contains(warning), "{help}");
-    }
 }
 
 #[test]
@@ -45,9 +39,8 @@ fn a_failed_start_names_the_way_out() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
     let cases: &[(&[&str], &str)] = &[
-        (&["--admin", "127.0.0.1:0"], "--admin-token-file"),
+        (&["--admin", "127.0.0.1:0"], "--admin-token"),
         (&["--admin", "127.0.0.1:0", "--admin-token", "hunter2"], "16 to 256 characters"),
-        (&["--admin", "127.0.0.1:0", "--admin-token-file", "/nowhere/x"], "/nowhere/x"),
         (&["--admin", &taken.1, "--admin-token", TOKEN], "--admin IP:PORT"),
     ];
     for (flags, part) in cases {
@@ -109,26 +102,17 @@ async fn order_under_way_finishes_before_the_stop() {
     // Redis holds scripts back, and with them the order.
     redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
     let placed = server.spawn(server.order_request("iphone", "alice"));
-    // A client that has closed its side after the request, as `nc -N` does, is answered too.
-    let mut half_closed = RawClient::connect(&server).await;
-    let order = "POST /seckill/iphone/orders HTTP/1.1\r\nhost: x\r\nx-user-id: bob\r\n\r\n";
-    half_closed.write(order.as_bytes()).await;
-    half_closed.half_close().await;
     let is_blocked = async || {
         let clients = redis.run::<String>(&["INFO", "clients"]).await;
         !clients.contains("blocked_clients:0")
     };
     eventually("the orders are held back", is_blocked).await;
-    // Without --policies a hangup changes nothing.
-    server.signal("HUP");
-    server.logs_until("SIGHUP", 1).await;
     server.signal("TERM");
     // New connections are refused once the server has begun to stop.
     let address = server.url.trim_start_matches("http://").to_owned();
     eventually("it refuses", async || TcpStream::connect(&address).is_err()).await;
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
     assert_eq!(placed.await.unwrap().status, 201);
-    assert_eq!(half_closed.responses().await[0].status, 201);
     assert_eq!(server.stopped().0.code(), Some(0));
 }
 

@@ -63,7 +63,9 @@ async fn order_that_no_replica_confirms_is_a_503() {
     let redis = Redis::start().await;
     let server = waiting_for(&redis, "1");
     for _ in 0..2 {
-        assert_eq!(server.order("iphone", "alice").await.problem(503), "/problems/not-replicated");
+        let answer = server.order("iphone", "alice").await;
+        assert_eq!(answer.problem(503), "/problems/not-replicated");
+        assert!(answer.json()["detail"].as_str().unwrap().starts_with("It may stand."));
     }
     assert_eq!(redis.run::<usize>(&["HLEN", "seckill:{iphone}:orders"]).await, 1, "one order");
     // The order of the first try, once a replica has it.
