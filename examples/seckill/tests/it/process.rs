@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use test_support::server_process::{Server, cannot_start, refuses, run};
 use test_support::{Redis, eventually};
 
-use crate::raw_client::RawClient;
 use crate::{ADMIN, SECKILL, TOKEN, admin_request, alone, ask, on_redis, stop};
 
 #[test]
