@@ -122,7 +122,7 @@ impl Rule {
         let value = match &self.value {
             Some(value) => {
                 let value = value.extract(parts).inspect_err(|error| self.report(*error))?;
-                Some(value.entry_id())
+                Some(Box::new(value.entry_id()))
             }
             None => None,
         };

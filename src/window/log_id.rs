@@ -19,9 +19,8 @@ pub struct LogId {
     pub policy: Arc<Policy>,
     /// The key.
     pub key: Key,
-    /// The entry of a request whose policy counts [distinct](Policy::distinct) values: a hash of its value. It is no
-    /// part of the identity, so a check has one value for a log: if it has the log twice, the first value counts.
-    pub value: Option<Uuid>,
+    /// Boxed, because most policies have none.
+    pub(crate) value: Option<Box<Uuid>>,
 }
 
 impl LogId {
@@ -34,14 +33,22 @@ impl LogId {
     /// Sets the value of a request whose policy counts [distinct](Policy::distinct) values. Other policies ignore it.
     #[must_use]
     pub fn with_value(mut self, value: impl Into<Key>) -> Self {
-        self.value = Some(value.into().entry_id());
+        self.value = Some(Box::new(value.into().entry_id()));
         self
+    }
+
+    /// Returns the entry of a request whose policy counts [distinct](Policy::distinct) values: a hash of its value. It
+    /// is no part of the identity, so a check has one value for a log: if it has the log twice, the first value
+    /// counts.
+    #[must_use]
+    pub fn value(&self) -> Option<Uuid> {
+        self.value.as_deref().copied()
     }
 
     /// Returns the identity of a request's entry in the log. A check without a value has one that no log has.
     pub(crate) fn entry_id(&self, request: Uuid) -> Uuid {
         match self.policy.counts() {
-            Counts::Distinct => self.value.unwrap_or_default(),
+            Counts::Distinct => self.value().unwrap_or_default(),
             Counts::Requests | Counts::InFlight | Counts::Costs => request,
         }
     }

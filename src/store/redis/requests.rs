@@ -440,7 +440,7 @@ pub(super) async fn explain(
     }
     command.arg(cost).arg(MAX_LISTED).arg(within_us);
     // A new request in flight has no entry yet.
-    match log.value {
+    match log.value() {
         Some(value) if log.policy.counts() == Counts::Distinct => command.arg(value.as_bytes()),
         _ => command.arg(""),
     };
