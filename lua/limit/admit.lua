@@ -79,7 +79,7 @@ local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 -- As text: a number becomes text anew for each command, and slowly.
 local now = format('%d', now_us)
-local left, left_of, expires_ms, expires_of, budget_of
+local left, left_of, expires_ms, expires_of, budget_of, used_of, wait_of
 
 local numbers, n, errors, key, arg = { now_us }, 1, nil, 1, 1
 while key <= #KEYS do
@@ -93,104 +93,92 @@ while key <= #KEYS do
     -- A budget counts with running sums, packed in the empty field of its costs: of all entries, the instant up
     -- to which these have left, and for each shorter window its length, the sum of what is later than an instant,
     -- and that instant. An instant follows the clock, also backwards.
+    local function cost_of(costs, members)
+      local total = 0
+      for from = 1, #members, 1000 do
+        local of = call('HMGET', costs, unpack(members, from, math.min(from + 999, #members)))
+        for i = 1, #of do
+          total = total + (of[i] or 0)
+        end
+      end
+      return total
+    end
+
+    -- Returns the entries between two instants, and the instant up to which these are all.
+    local function between(budget, after_us, until_us)
+      local log, from = budget.log, format('(%d', after_us)
+      local members = call('ZRANGE', log, from, format('%d', until_us), 'BYSCORE', 'LIMIT', 0, most_costs)
+      if #members == most_costs then
+        -- With all others of the last one's timestamp.
+        local last_us = tonumber(call('ZSCORE', log, members[most_costs]))
+        if last_us < until_us then
+          budget.is_whole, until_us = false, last_us
+        end
+        members = call('ZRANGE', log, from, format('%d', until_us), 'BYSCORE')
+      end
+      budget.has_changed = budget.has_changed or #members > 0
+      return members, until_us
+    end
+
     budget_of = function(log, costs, kept_us)
-      local packed, is_whole, changed = try('HGET', costs, ''), true, false
+      local packed = try('HGET', costs, '')
       if type(packed) == 'table' then
         return nil, packed.err
       end
       local sums = packed and { struct.unpack('>' .. rep('d', #packed / 8), packed) } or { 0, -1, 0 }
       sums[#sums] = nil
-
-      local function cost_of(members)
-        local total = 0
-        for from = 1, #members, 1000 do
-          local of = call('HMGET', costs, unpack(members, from, math.min(from + 999, #members)))
-          for i = 1, #of do
-            total = total + (of[i] or 0)
-          end
-        end
-        return total
-      end
-
-      local function between(after_us, until_us)
-        local from, to = format('(%d', after_us), format('%d', until_us)
-        local members = call('ZRANGE', log, from, to, 'BYSCORE', 'LIMIT', 0, most_costs)
-        if #members == most_costs then
-          -- With all others of the last one's timestamp.
-          local last_us = tonumber(call('ZSCORE', log, members[most_costs]))
-          if last_us < until_us then
-            is_whole, until_us = false, last_us
-          end
-          members = call('ZRANGE', log, from, format('%d', until_us), 'BYSCORE')
-        end
-        changed = changed or #members > 0
-        return cost_of(members), until_us, members
-      end
-
-      local total, until_us, members = between(-1, now_us - kept_us)
-      sums[1], sums[2] = sums[1] - total, math.max(sums[2], until_us)
-      for from = 1, #members, 1000 do
-        call('HDEL', costs, unpack(members, from, math.min(from + 999, #members)))
-      end
+      local budget = { log = log, costs = costs, kept_us = kept_us, sums = sums, is_whole = true }
+      local members, until_us = between(budget, -1, now_us - kept_us)
+      sums[2] = math.max(sums[2], until_us)
       if #members > 0 then
+        sums[1] = sums[1] - cost_of(costs, members)
+        for from = 1, #members, 1000 do
+          call('HDEL', costs, unpack(members, from, math.min(from + 999, #members)))
+        end
         call('ZREMRANGEBYRANK', log, 0, #members - 1)
       end
-
-      local function window_of(window_us)
-        local at = 3
-        while sums[at] and sums[at] ~= window_us do
-          at = at + 3
-        end
-        if not sums[at] or sums[at + 2] < sums[2] then
-          sums[at], sums[at + 1], sums[at + 2] = window_us, sums[1], -1
-        end
-        local since_us = now_us - window_us
-        if since_us >= sums[at + 2] then
-          local left
-          left, sums[at + 2] = between(sums[at + 2], since_us)
-          sums[at + 1] = sums[at + 1] - left
-        else
-          local from, to = format('(%d', since_us), format('%d', sums[at + 2])
-          local back = cost_of(call('ZRANGE', log, from, to, 'BYSCORE'))
-          sums[at + 1], sums[at + 2], changed = sums[at + 1] + back, since_us, true
-        end
-        return at
-      end
-
-      local budget = {}
-      budget.used = function(window_us)
-        return sums[window_us == kept_us and 1 or window_of(window_us) + 1]
-      end
-      budget.wait_us = function(window_us, excess)
-        local since, first, count = format('(%d', now_us - window_us), 0, 16
-        while first < 4096 do
-          local found = call('ZRANGE', log, since, '+inf', 'BYSCORE', 'LIMIT', first, count)
-          local of = #found > 0 and call('HMGET', costs, unpack(found)) or {}
-          for i = 1, #of do
-            excess = excess - (of[i] or 0)
-            if excess <= 0 then
-              return call('ZSCORE', log, found[i]) + window_us - now_us
-            end
-          end
-          first, count = first + count, first + count
-        end
-        return call('ZRANGE', log, -1, -1, 'WITHSCORES')[2] + window_us - now_us
-      end
-      budget.save = function()
-        if changed then
-          call('HSET', costs, '', struct.pack('>' .. rep('d', #sums), unpack(sums)))
-        end
-        return is_whole
-      end
-      budget.add = function(entry, cost, expires_ms)
-        sums[1] = sums[1] + cost
-        for at = 4, #sums, 3 do
-          sums[at] = sums[at] + cost
-        end
-        call('HSET', costs, entry, cost, '', struct.pack('>' .. rep('d', #sums), unpack(sums)))
-        call('PEXPIREAT', costs, expires_ms)
-      end
       return budget
+    end
+
+    used_of = function(budget, window_us)
+      local sums, at = budget.sums, 3
+      if window_us == budget.kept_us then
+        return sums[1]
+      end
+      while sums[at] and sums[at] ~= window_us do
+        at = at + 3
+      end
+      if not sums[at] or sums[at + 2] < sums[2] then
+        sums[at], sums[at + 1], sums[at + 2] = window_us, sums[1], -1
+      end
+      local since_us = now_us - window_us
+      if since_us >= sums[at + 2] then
+        local left
+        left, sums[at + 2] = between(budget, sums[at + 2], since_us)
+        sums[at + 1] = sums[at + 1] - cost_of(budget.costs, left)
+      else
+        local from, to = format('(%d', since_us), format('%d', sums[at + 2])
+        local back = cost_of(budget.costs, call('ZRANGE', budget.log, from, to, 'BYSCORE'))
+        sums[at + 1], sums[at + 2], budget.has_changed = sums[at + 1] + back, since_us, true
+      end
+      return sums[at + 1]
+    end
+
+    -- Returns the time until so much has left a window.
+    wait_of = function(budget, window_us, excess)
+      local log, since, first, count = budget.log, format('(%d', now_us - window_us), 0, 4
+      while first < 4096 do
+        local found = call('ZRANGE', log, since, '+inf', 'BYSCORE', 'LIMIT', first, count)
+        local of = #found > 0 and call('HMGET', budget.costs, unpack(found)) or {}
+        for i = 1, #of do
+          excess = excess - (of[i] or 0)
+          if excess <= 0 then
+            return call('ZSCORE', log, found[i]) + window_us - now_us
+          end
+        end
+        first, count = first + count, first + count
+      end
+      return call('ZRANGE', log, -1, -1, 'WITHSCORES')[2] + window_us - now_us
     end
   end
 
@@ -257,14 +245,14 @@ while key <= #KEYS do
           limit = -limit
         end
         if budget and budget[k] then
-          used = budget[k].used(window_us)
+          used = used_of(budget[k], window_us)
         elseif entries > 0 and window_us ~= kept_us then
           used = call('ZCOUNT', log, format('(%d', now_us - window_us), '+inf')
         end
         if used + cost > limit then
           wait_us = window_us
           if cost <= limit and budget and budget[k] then
-            wait_us = budget[k].wait_us(window_us, used + cost - limit)
+            wait_us = wait_of(budget[k], window_us, used + cost - limit)
           elseif cost <= limit then
             -- The request fits as soon as the (limit - cost + 1)-th newest entry has left the window.
             local rank = cost - limit - 1
@@ -283,8 +271,10 @@ while key <= #KEYS do
 
     if budget then
       for _, it in pairs(budget) do
-        local is_whole = it.save()
-        state = state >= 0 and not is_whole and -2 or state
+        if it.has_changed then
+          call('HSET', it.costs, '', struct.pack('>' .. rep('d', #it.sums), unpack(it.sums)))
+        end
+        state = state >= 0 and not it.is_whole and -2 or state
       end
     end
 
@@ -379,7 +369,13 @@ while key <= #KEYS do
           end
           call('PEXPIREAT', log, expires_ms)
           if budget and budget[k] then
-            budget[k].add(member, cost, expires_ms)
+            local costs, sums = budget[k].costs, budget[k].sums
+            sums[1] = sums[1] + cost
+            for i = 4, #sums, 3 do
+              sums[i] = sums[i] + cost
+            end
+            call('HSET', costs, member, cost, '', struct.pack('>' .. rep('d', #sums), unpack(sums)))
+            call('PEXPIREAT', costs, expires_ms)
           end
         end
         if score ~= now then
