@@ -189,7 +189,7 @@ while key <= #KEYS do
     n = first
     for k = key, key + logs - 1 do
       local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
-      local entries, found_us = try('ZCARD', log), nil
+      local counts, entries, found_us = shape[at + 4], try('ZCARD', log), nil
       if not tonumber(entries) then
         state, errors = -1, errors or {}
         errors[#errors + 1] = entries.err
@@ -204,7 +204,7 @@ while key <= #KEYS do
         if left_of ~= kept_us then
           left, left_of = format('%d', now_us - kept_us), kept_us
         end
-        if shape[at + 4] == 3 then
+        if counts == 3 then
           -- Its entries leave together with their costs.
         elseif entries <= most_expired then
           entries = entries - call('ZREMRANGEBYSCORE', log, '-inf', left)
@@ -216,7 +216,7 @@ while key <= #KEYS do
           entries = entries - expired
         end
       end
-      if shape[at + 4] == 3 then
+      if counts == 3 then
         budget = budget or {}
         local it, error = budget_of(log, KEYS[costs_at], kept_us)
         if not it then
@@ -225,9 +225,9 @@ while key <= #KEYS do
           break
         end
         budget[k], costs_at = it, costs_at + 1
-      elseif shape[at + 4] > 0 then
+      elseif counts > 0 then
         local entry = member
-        if shape[at + 4] == 2 then
+        if counts == 2 then
           value = value + 1
           entry = ARGV[value]
         end
@@ -235,27 +235,29 @@ while key <= #KEYS do
         refreshed[k], found_us = entry, tonumber(call('ZSCORE', log, entry) or nil)
       end
       for q = at + 5, last, 2 do
-        local limit, window_us, used, wait_us, cost = shape[q], shape[q + 1], entries, 0, cost
-        if found_us and found_us + window_us > now_us then
-          cost, free = 0, free or {}
-          free[n + 1] = true
-        end
+        local limit, window_us, used, wait_us, needed = shape[q], shape[q + 1], entries, 0, cost
         local is_enforced = limit > 0
         if not is_enforced then
           limit = -limit
         end
-        if budget and budget[k] then
+        if found_us and found_us + window_us > now_us then
+          needed, free = 0, free or {}
+          free[n + 1] = true
+        end
+        if counts == 3 then
           used = used_of(budget[k], window_us)
         elseif entries > 0 and window_us ~= kept_us then
           used = call('ZCOUNT', log, format('(%d', now_us - window_us), '+inf')
         end
-        if used + cost > limit then
+        if used + needed > limit then
           wait_us = window_us
-          if cost <= limit and budget and budget[k] then
-            wait_us = wait_of(budget[k], window_us, used + cost - limit)
-          elseif cost <= limit then
-            -- The request fits as soon as the (limit - cost + 1)-th newest entry has left the window.
-            local rank = cost - limit - 1
+          if needed > limit then
+            -- It never fits.
+          elseif counts == 3 then
+            wait_us = wait_of(budget[k], window_us, used + needed - limit)
+          else
+            -- The request fits as soon as the (limit - needed + 1)-th newest entry has left the window.
+            local rank = needed - limit - 1
             wait_us = call('ZRANGE', log, rank, rank, 'WITHSCORES')[2] + window_us - now_us
           end
           if is_enforced then
