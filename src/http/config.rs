@@ -45,6 +45,8 @@ pub(super) struct Config {
     /// How long a request waits for room. Zero if no request waits.
     pub(super) max_wait: Duration,
     pub(super) max_waiters: usize,
+    /// The longest time that is added to a wait in a response.
+    pub(super) jitter: Duration,
     pub(super) waiting: Arc<Waiting>,
     /// Whether a double count with an outer layer was already reported.
     pub(super) double_count_reported: Arc<AtomicBool>,

@@ -104,6 +104,11 @@ where
         State::Calling { response, called: Called { shown, cancel, permit, config: self.config } }
     }
 
+    fn reject_denied<R>(self, denied: Denied) -> StateOf<S, ReqBody, R> {
+        let denied = denied.delayed(self.config.jitter);
+        self.reject(Rejection::Denied(denied))
+    }
+
     fn reject<R>(self, rejection: Rejection) -> StateOf<S, ReqBody, R> {
         State::Rejected { rejection, head: self.head, config: self.config }
     }
@@ -166,7 +171,7 @@ where
 
     fn deny<R>(mut self, denied: Denied, decided_by: DecidedBy) -> StateOf<S, ReqBody, R> {
         let Some(remaining) = denied.usage().banned_for() else {
-            return self.reject(Rejection::Denied(denied));
+            return self.reject_denied(denied);
         };
         if let OnBan::Reject(status) = self.config.on_ban {
             return self.reject(Rejection::Banned { denied, status });
@@ -180,7 +185,7 @@ where
                 self.insert(Decision::Denied(denied));
                 self.call(None, None, None)
             }
-            RemainingRules::Denied(denied) => self.reject(Rejection::Denied(denied)),
+            RemainingRules::Denied(denied) => self.reject_denied(denied),
             RemainingRules::Check(check) => self.ask(check),
         }
     }

@@ -107,6 +107,7 @@ impl SlidingWindowLayer {
             cancel_unanswered: false,
             max_wait: Duration::ZERO,
             max_waiters: DEFAULT_MAX_WAITERS,
+            jitter: Duration::ZERO,
             waiting: Arc::new(Waiting::new()),
             double_count_reported: Arc::default(),
             cost_reported: Arc::default(),

@@ -340,6 +340,7 @@ impl Inner {
     }
 
     async fn check_once(&self, check: Arc<Check>, mode: Mode) -> Result<Outcome, StoreError> {
+        // Once, unless so many entries have left a budget that a call counts out only some of them.
         loop {
             let request = CheckRequest { check: check.clone(), mode };
             if let Some(outcome) = self.checks.send(request, Instant::now()).await? {

@@ -104,7 +104,7 @@ impl Check {
     pub(crate) fn cost_in(&self, index: usize) -> u32 {
         let cost = self.costs.get(index).copied().unwrap_or(self.cost);
         // Elsewhere than in a budget a request is one place, whatever it costs.
-        if self.logs[index].policy.counts() == Counts::Costs { cost } else { cost.min(1) }
+        if self.logs[index].is_budget() { cost } else { cost.min(1) }
     }
 
     /// Returns the check with the same cost in each log.
@@ -151,8 +151,7 @@ impl Check {
 
     /// Returns an error if no store could ever admit the request.
     pub(crate) fn ensure_possible(&self) -> Result<(), StoreError> {
-        let is_budget = |log: &LogId| log.policy.counts() == Counts::Costs;
-        if self.cost > 1 && !self.logs.iter().any(is_budget) {
+        if self.cost > 1 && !self.logs.iter().any(LogId::is_budget) {
             return Err(StoreError::NoBudget { cost: self.cost });
         }
         let limits = self.costs().flat_map(|(log, cost)| {

@@ -12,6 +12,7 @@ use super::outcome::{DecidedBy, LogOutcome, Outcome};
 use super::state::{BanState, QuotaState};
 use crate::policy::{Counts, Policy};
 use crate::quota::Quota;
+use crate::time::micros;
 
 /// Whether a request was admitted.
 ///
@@ -219,6 +220,21 @@ impl Denied {
         let mut alone = Outcome::new(false, [outcome.logs()[index].clone()]);
         (alone.timestamp, alone.decided_by) = (outcome.timestamp, outcome.decided_by);
         Self { usage: Usage::new(check.part(|it| it == index), alone) }
+    }
+
+    /// Makes the waits longer by one random part of a time.
+    pub(crate) fn delayed(mut self, longest: Duration) -> Self {
+        if !longest.is_zero() {
+            // The random bits of a UUID save a dependency on a generator.
+            let random = Uuid::new_v4().as_u64_pair().1 as u32;
+            let later_us = micros(longest.mul_f64(f64::from(random) / f64::from(u32::MAX)));
+            let states =
+                self.usage.decided.outcome.logs_mut().iter_mut().flat_map(LogOutcome::states_mut);
+            for state in states.filter(|state| state.is_full()) {
+                state.wait_us = state.wait_us.saturating_add(later_us);
+            }
+        }
+        self
     }
 
     /// Returns the denial of a caller that waits behind this one, `elapsed_us` later. It has room

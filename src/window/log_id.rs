@@ -53,9 +53,13 @@ impl LogId {
         }
     }
 
+    pub(crate) fn is_budget(&self) -> bool {
+        self.policy.counts() == Counts::Costs
+    }
+
     /// Returns the cost that the log keeps with an entry, if it is a budget.
     pub(crate) fn kept_cost(&self, cost: u32) -> Option<u32> {
-        (self.policy.counts() == Counts::Costs).then_some(cost)
+        self.is_budget().then_some(cost)
     }
 
     /// Returns what a request takes in the log once it is settled at `cost`, or `None` if the log

@@ -149,7 +149,7 @@ async fn denial_names_no_time() {
         (RateLimitHeaders::Legacy, None, None, None),
     ] {
         let (store, (service, _bodies)) = (MemoryStore::new(), streaming());
-        let ip = Policy::new("ip").quota(Quota::per_minute(100));
+        let ip = Policy::new("ip").quota(Quota::per_minute(100)).budget();
         let layer = layer(store).rule(ip, key::constant("all")).headers(shown);
         let service = layer.headers_on_success(true).layer(service);
         let first = service.clone().oneshot(from_user("alice")).await.unwrap();

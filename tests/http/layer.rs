@@ -1,6 +1,7 @@
 //! One rule in front of a service.
 
 use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
@@ -120,4 +121,24 @@ async fn clones_share_the_logs_and_a_new_policy() {
     assert_eq!(status(&clone, "alice").await, OK);
     let answer = send(&service, from_user("alice")).await;
     assert_eq!(answer.header("ratelimit-policy"), Some("\"default\";q=5;w=60"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn jitter_makes_the_told_wait_longer_and_never_shorter() {
+    let exact = Arc::new(Mutex::new(Vec::new()));
+    let seen = exact.clone();
+    let layer = per_user(Quota::new(1, MINUTE)).retry_jitter(Duration::from_secs(20));
+    let layer = layer.on_decision(move |it| seen.lock().unwrap().push(it.usage().retry_after()));
+    let service = layer.layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    let mut told = std::collections::BTreeSet::new();
+    for _ in 0..100 {
+        let answer = send(&service, from_user("alice")).await;
+        let wait = answer.retry_after().unwrap();
+        assert_eq!(answer.header("ratelimit"), Some(format!("\"default\";r=0;t={wait}").as_str()));
+        assert!((60..=80).contains(&wait), "{wait}");
+        told.insert(wait);
+    }
+    assert!(told.len() > 10, "{told:?}");
+    assert!(exact.lock().unwrap()[1..].iter().all(|wait| *wait == MINUTE));
 }

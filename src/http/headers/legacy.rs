@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::{HeaderName, HeaderValue};
 
 use super::{Fields, Pair, seconds};
-use crate::policy::Counts;
 use crate::window::Usage;
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -15,7 +14,7 @@ const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// Inserts the fields for the quota that limits the client most.
 pub(super) fn insert(fields: &mut Fields<'_>, usage: &Usage) {
-    let quotas = usage.quotas().filter(|(policy, ..)| policy.counts() == Counts::Requests);
+    let quotas = usage.quotas().filter(|(policy, ..)| !policy.refreshes());
     let quotas = quotas.map(|(_, quota, state)| (quota, state));
     // The longest wait, then the fewest places, then the longest window.
     let most_limiting = quotas.min_by_key(|(quota, state)| {

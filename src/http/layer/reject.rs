@@ -1,6 +1,7 @@
 //! The setting for the response to a rejected request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 
@@ -9,6 +10,25 @@ use crate::http::body::RejectionBody;
 use crate::http::rejection::Rejection;
 
 impl SlidingWindowLayer {
+    /// Adds a random time of up to `longest` to the wait that a denied client is told, so that those of a sale do not
+    /// all come back in the same second. Defaults to zero.
+    ///
+    /// It is the same in `Retry-After`, `RateLimit` and the gRPC details, and the wait is never too short. Decisions in
+    /// [`on_decision`](Self::on_decision) have the exact wait. The
+    /// [draft](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11#section-8.5) advises it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
+    ///
+    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
+    ///     .retry_jitter(Duration::from_secs(10));
+    /// ```
+    #[must_use]
+    pub fn retry_jitter(self, longest: Duration) -> Self {
+        self.with(|config| config.jitter = longest)
+    }
+
     /// Sets the response to a rejected request.
     ///
     /// Defaults to [`Rejection::to_response`], and to [`Rejection::to_grpc_response`] for a gRPC

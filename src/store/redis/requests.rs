@@ -246,19 +246,18 @@ impl BatchedRequest for SettleRequest {
         keys: &Keys,
     ) -> Cmd {
         let logs = requests.clone().flat_map(Self::logs);
-        let is_budget = |log: &LogId| log.policy.counts() == Counts::Costs;
-        let budgets = logs.clone().filter(|(log, _)| is_budget(log)).count();
+        let budgets = logs.clone().filter(|(log, _)| log.is_budget()).count();
         let mut command = script.command(logs.clone().count() + budgets);
         for (log, _) in logs {
             command.arg(keys.log(log));
-            if is_budget(log) {
+            if log.is_budget() {
                 command.arg(keys.costs(log));
             }
         }
         for request in requests {
             command.arg(request.check.id.as_bytes()).arg(request.logs().count());
             for (log, cost) in request.logs() {
-                command.arg(cost).arg(log.policy.retention_us()).arg(u8::from(is_budget(log)));
+                command.arg(cost).arg(log.policy.retention_us()).arg(u8::from(log.is_budget()));
             }
         }
         command
@@ -312,12 +311,11 @@ impl BatchedRequest for ReconcileRequest {
         script: &Script,
         keys: &Keys,
     ) -> Cmd {
-        let is_budget = |request: &&Self| request.log.policy.counts() == Counts::Costs;
-        let budgets = requests.clone().filter(is_budget).count();
+        let budgets = requests.clone().filter(|request| request.log.is_budget()).count();
         let mut command = script.command(2 * requests.clone().count() + budgets);
         for request in requests.clone() {
             command.arg(keys.log(&request.log)).arg(keys.reset_mark(&request.log));
-            if is_budget(&request) {
+            if request.log.is_budget() {
                 command.arg(keys.costs(&request.log));
             }
         }
@@ -432,10 +430,9 @@ pub(super) async fn explain(
     let (keys, script) = (client.keys(), &client.scripts().explain);
     let penalty = log.policy.get_penalty();
     let within_us = penalty.and_then(|it| it.strikes()).map_or(0, |strikes| strikes.window_us());
-    let is_budget = log.policy.counts() == Counts::Costs;
-    let mut command = script.command(3 + usize::from(is_budget));
+    let mut command = script.command(3 + usize::from(log.is_budget()));
     command.arg(keys.log(log)).arg(keys.ban_record(log)).arg(keys.strikes(log));
-    if is_budget {
+    if log.is_budget() {
         command.arg(keys.costs(log));
     }
     command.arg(cost).arg(MAX_LISTED).arg(within_us);
