@@ -154,6 +154,7 @@ impl From<&PolicyHandle> for PolicyHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Counts;
 
     #[test]
     fn wrong_policy_changes_nothing() {
@@ -183,6 +184,18 @@ mod tests {
         assert_eq!(handle.get().get_penalty().unwrap().to_string(), "1/1h:60s");
         handle.set(Policy::new("user").quota(Quota::per_minute(7))).unwrap();
         assert!(handle.get().get_penalty().is_none(), "a named policy replaces everything");
+    }
+
+    #[test]
+    fn what_a_policy_counts_stays() {
+        let accounts = || Policy::new("accounts").quota(Quota::per_minute(5));
+        let handle = PolicyHandle::new(accounts().distinct());
+        for policy in [accounts(), accounts().in_flight(), "9/60s".parse().unwrap()] {
+            assert!(!handle.set(policy).unwrap().begins_new_logs());
+            handle.set_candidates([]);
+            assert_eq!(handle.get().counts(), Counts::Distinct);
+            assert_eq!(handle.get().log_name(), "accounts:60s:distinct");
+        }
     }
 
     #[test]

@@ -111,6 +111,37 @@ async fn values_survive_a_loss_with_their_last_sight() {
     }
 }
 
+/// The process that saw the value earlier writes first.
+#[tokio::test]
+async fn latest_sight_of_two_processes_survives_a_loss() {
+    const BETWEEN_US: f64 = 600_000.0;
+    let mut redis = Redis::start().await;
+    let (one, two) =
+        (redis.store_without_deny_cache().await, redis.store_without_deny_cache().await);
+    let probes = [&one, &two]
+        .map(|store| Limiter::new(Policy::new("probe").quota(Quota::per_hour(1)), store.clone()));
+    let (one, two) = (accounts(one), accounts(two));
+    assert!(is_admitted(&one, "alice").await);
+    sleep(Duration::from_micros(BETWEEN_US as u64)).await;
+    assert!(is_admitted(&two, "alice").await);
+    let seen = async |redis: &Redis| -> f64 {
+        let entries: Vec<(Vec<u8>, f64)> =
+            redis.run(&["ZRANGE", VALUES, "0", "0", "WITHSCORES"]).await;
+        entries[0].1
+    };
+    let before = seen(&redis).await;
+    redis.restart().await;
+    for probe in &probes {
+        until_redis_decides(probe).await;
+    }
+    assert!(is_admitted(&one, "bob").await);
+    let by_one = seen(&redis).await;
+    assert!((before - by_one - BETWEEN_US).abs() < 250_000.0, "{before} {by_one}");
+    assert!(!is_admitted(&two, "carol").await);
+    let by_both = seen(&redis).await;
+    assert!((before - by_both).abs() < 250_000.0, "{before} {by_both}");
+}
+
 #[tokio::test]
 async fn request_whose_reply_is_lost_takes_one_place() {
     let redis = Redis::start().await;
