@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use uuid::Uuid;
+use crate::time::random_part;
 
 /// Pauses between attempts: they double from `first` to `longest`.
 ///
@@ -28,9 +28,7 @@ impl Backoff {
     }
 
     fn next_pause(&mut self) -> Duration {
-        // The random bits of a UUID save a dependency on a generator.
-        let random = Uuid::new_v4().as_u64_pair().1 as u32;
-        let shortened = self.next.mul_f64(1.0 - 0.5 * f64::from(random) / f64::from(u32::MAX));
+        let shortened = self.next - random_part(self.next / 2);
         self.next = (self.next * 2).min(self.longest);
         shortened
     }

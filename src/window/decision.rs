@@ -12,7 +12,7 @@ use super::outcome::{DecidedBy, LogOutcome, Outcome};
 use super::state::{BanState, QuotaState};
 use crate::policy::{Counts, Policy};
 use crate::quota::Quota;
-use crate::time::micros;
+use crate::time::{micros, random_part};
 
 /// Whether a request was admitted.
 ///
@@ -225,9 +225,7 @@ impl Denied {
     /// Makes the waits longer by one random part of a time.
     pub(crate) fn delayed(mut self, longest: Duration) -> Self {
         if !longest.is_zero() {
-            // The random bits of a UUID save a dependency on a generator.
-            let random = Uuid::new_v4().as_u64_pair().1 as u32;
-            let later_us = micros(longest.mul_f64(f64::from(random) / f64::from(u32::MAX)));
+            let later_us = micros(random_part(longest));
             let states =
                 self.usage.decided.outcome.logs_mut().iter_mut().flat_map(LogOutcome::states_mut);
             for state in states.filter(|state| state.is_full()) {
@@ -290,7 +288,7 @@ impl Usage {
     pub(crate) fn give_back(&mut self) {
         let Decided { check, outcome } = &mut *self.decided;
         for ((log, cost), outcome) in check.costs().zip(outcome.logs_mut()) {
-            let cost = log.settled_cost(0).map_or(0, |_| cost);
+            let cost = log.given_back(cost);
             let quotas = log.policy.quotas_and_candidates();
             for (quota, state) in quotas.zip(outcome.states_mut()) {
                 state.remaining = state.remaining.saturating_add(cost).min(quota.limit());

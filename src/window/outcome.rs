@@ -172,13 +172,6 @@ impl LogOutcome {
         Self { states, ..*self }
     }
 
-    /// Makes the states those of after an admission.
-    pub(crate) fn count(&mut self, policy: &Policy, cost: u32) {
-        for (quota, state) in policy.quotas_and_candidates().zip(self.states_mut()) {
-            state.count(quota, cost);
-        }
-    }
-
     pub(crate) fn states_mut(&mut self) -> &mut [QuotaState] {
         &mut self.states
     }

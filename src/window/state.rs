@@ -6,7 +6,6 @@ use uuid::Uuid;
 
 use super::ban_record::{BanRecord, Strike};
 use crate::policy::Penalty;
-use crate::quota::Quota;
 use crate::time::micros;
 
 /// The state of one quota at an instant.
@@ -50,14 +49,6 @@ impl QuotaState {
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.wait_us > 0
-    }
-
-    /// Makes the state that of after an admission.
-    pub(crate) fn count(&mut self, quota: Quota, cost: u32) {
-        self.remaining = self.remaining.saturating_sub(cost);
-        if self.reset_us == 0 {
-            self.reset_us = quota.window_us();
-        }
     }
 
     /// Returns the state `elapsed_us` later, without the places that become free meanwhile.

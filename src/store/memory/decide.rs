@@ -65,12 +65,8 @@ impl Inner {
             return Ok(outcome);
         }
         self.add_to(&mut locked, check, &slots, now_us, 0)?;
-        for (index, (log, cost)) in check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0) {
+        for (index, (log, _)) in check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0) {
             let outcome = &mut outcome.logs_mut()[index];
-            if !log.policy.refreshes() {
-                outcome.count(&log.policy, cost);
-                continue;
-            }
             let (shard, hash) = locked.shard(index);
             let Some(slot) = shard.find(hash, log) else { continue };
             for (quota, state) in log.policy.quotas_and_candidates().zip(outcome.states_mut()) {
