@@ -12,7 +12,7 @@ mod service;
 mod span;
 mod wait;
 
-pub use body::ResponseBody;
+pub use body::{ResponseBody, ResponseEnd};
 pub use config::{MissingKey, Muted, OnBan};
 pub use future::ResponseFuture;
 pub use headers::RateLimitHeaders;

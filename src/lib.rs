@@ -237,8 +237,8 @@ pub use self::bans::{BanEvent, Bans};
 pub use self::error::StoreError;
 pub use self::failure::{FailurePolicy, ParseFailurePolicyError};
 pub use self::http::{
-    MissingKey, Muted, OnBan, RateLimitHeaders, Rejection, ResponseBody, ResponseFuture,
-    SlidingWindow, SlidingWindowLayer,
+    MissingKey, Muted, OnBan, RateLimitHeaders, Rejection, ResponseBody, ResponseEnd,
+    ResponseFuture, SlidingWindow, SlidingWindowLayer,
 };
 pub use self::key::extractor::{KeyError, KeyExtractor};
 pub use self::key::value::Key;

@@ -106,15 +106,27 @@ pub enum Counts {
     InFlight,
     /// The costs of requests, see [`Policy::budget`].
     Costs,
+    /// The costs of requests in bytes, see [`Policy::byte_budget`].
+    Bytes,
 }
 
 impl Counts {
+    /// Every kind.
+    #[cfg(feature = "serde")]
+    const ALL: [Self; 5] =
+        [Self::Requests, Self::Costs, Self::Bytes, Self::Distinct, Self::InFlight];
+
+    pub(crate) const fn is_budget(self) -> bool {
+        matches!(self, Self::Costs | Self::Bytes)
+    }
+
     const fn name(self) -> &'static str {
         match self {
             Self::Requests => "requests",
             Self::Distinct => "distinct",
             Self::InFlight => "in_flight",
             Self::Costs => "costs",
+            Self::Bytes => "bytes",
         }
     }
 }
@@ -220,6 +232,8 @@ impl Policy {
         let name = format!("{}:{}", self.base_name, Span(self.retention_us));
         self.log_name = match self.counts {
             Counts::Requests => name.into(),
+            // The unit is shown to clients only.
+            Counts::Bytes => format!("{name}:{}", Counts::Costs.name()).into(),
             counts => format!("{name}:{}", counts.name()).into(),
         };
     }
@@ -299,6 +313,18 @@ impl Policy {
     #[must_use]
     pub fn budget(self) -> Self {
         self.counting(Counts::Costs)
+    }
+
+    /// Makes the policy a [budget](Self::budget) of bytes.
+    ///
+    /// It decides as any budget does, and shares the logs of one of its name. `RateLimit-Policy` shows its quotas with
+    /// the unit `content-bytes` of
+    /// [draft 11](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11).
+    /// [`SlidingWindowLayer::settle_from_body`](crate::SlidingWindowLayer::settle_from_body) counts the bytes that
+    /// were sent.
+    #[must_use]
+    pub fn byte_budget(self) -> Self {
+        self.counting(Counts::Bytes)
     }
 
     /// Makes the policy count different values instead of requests, such as the accounts behind an address.

@@ -1,13 +1,16 @@
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::Response;
+use http::header::CONTENT_LENGTH;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::store::Permit;
+use super::config::{BodyCost, Config};
+use crate::store::{Permit, SettleHandle};
 
 pin_project! {
     /// The body of the inner service's response, or of a rejection.
@@ -25,16 +28,16 @@ pin_project! {
         Inner {
             #[pin]
             body: B,
-            // The places of a request in flight, until the body has ended.
-            permit: Option<Permit>,
+            // What happens when the body is over.
+            end: Option<Box<AtEnd>>,
         },
         Rejection { body: RejectionBody },
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn inner(body: B, permit: Option<Permit>) -> Self {
-        Self { kind: Kind::Inner { body, permit } }
+    pub(super) fn inner(body: B, end: Option<Box<AtEnd>>) -> Self {
+        Self { kind: Kind::Inner { body, end } }
     }
 
     pub(super) fn rejection(body: RejectionBody) -> Self {
@@ -58,11 +61,18 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
-            KindProj::Inner { mut body, permit } => {
+            KindProj::Inner { mut body, end } => {
                 let frame = ready!(body.as_mut().poll_frame(cx));
-                if permit.is_some() && (!matches!(frame, Some(Ok(_))) || body.is_end_stream()) {
-                    // Before the client has the last frame: its next request finds the place free.
-                    *permit = None;
+                if let Some(at_end) = end {
+                    match &frame {
+                        Some(Ok(frame)) => at_end.see(frame, is_over(&*body)),
+                        Some(Err(_)) => {}
+                        None => at_end.is_complete = true,
+                    }
+                    if at_end.is_complete || !matches!(frame, Some(Ok(_))) {
+                        // Before the client has the last frame: its next request finds the place free.
+                        *end = None;
+                    }
                 }
                 Poll::Ready(frame)
             }
@@ -82,6 +92,126 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
             Kind::Inner { body, .. } => body.size_hint(),
             Kind::Rejection { body } => body.size_hint(),
         }
+    }
+}
+
+/// Returns whether a body is known to have no further frame.
+pub(super) fn is_over(body: &impl Body) -> bool {
+    body.is_end_stream() || body.size_hint().exact() == Some(0)
+}
+
+/// What happens when the body of a response is over: the places of a request in flight come free, and its budgets
+/// are settled. Dropping it does both.
+#[derive(Debug)]
+pub(super) struct AtEnd {
+    #[allow(dead_code, reason = "it is dropped")]
+    permit: Option<Permit>,
+    settlement: Option<Settlement>,
+    pub(super) is_complete: bool,
+}
+
+struct Settlement {
+    budgets: SettleHandle,
+    cost: Arc<BodyCost>,
+    bytes: u64,
+    /// The number of bytes that the head announces.
+    length: Option<u64>,
+    /// The last bytes, at most `tail_length`.
+    tail: Vec<u8>,
+    tail_length: usize,
+}
+
+impl AtEnd {
+    /// Returns what happens at the end of a response, if anything does.
+    pub(super) fn new<B>(
+        config: &Config,
+        permit: Option<Permit>,
+        budgets: Option<SettleHandle>,
+        response: &Response<B>,
+    ) -> Option<Box<Self>>
+    where
+        B: Body,
+    {
+        let settlement = budgets.zip(config.body_cost.clone());
+        if permit.is_none() && settlement.is_none() {
+            return None;
+        }
+        let length = response.headers().get(CONTENT_LENGTH).and_then(|it| it.to_str().ok());
+        let length = length.and_then(|it| it.parse().ok());
+        let settlement = settlement.map(|(budgets, (tail_length, cost))| Settlement {
+            budgets,
+            cost,
+            bytes: 0,
+            length,
+            tail: Vec::new(),
+            tail_length,
+        });
+        Some(Box::new(Self { permit, settlement, is_complete: is_over(response.body()) }))
+    }
+
+    fn see(&mut self, frame: &Frame<Bytes>, is_last: bool) {
+        if let (Some(settlement), Some(data)) = (&mut self.settlement, frame.data_ref()) {
+            settlement.see(data);
+            // A server may read no further than the length that the head announces.
+            self.is_complete = settlement.length == Some(settlement.bytes);
+        }
+        self.is_complete |= is_last;
+    }
+}
+
+impl Settlement {
+    fn see(&mut self, data: &[u8]) {
+        self.bytes += data.len() as u64;
+        let data = &data[data.len().saturating_sub(self.tail_length)..];
+        let kept = self.tail_length - data.len();
+        self.tail.drain(..self.tail.len().saturating_sub(kept));
+        self.tail.extend_from_slice(data);
+    }
+}
+
+impl fmt::Debug for Settlement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settlement").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        let Some(Settlement { budgets, cost, bytes, tail, .. }) = self.settlement.take() else {
+            return;
+        };
+        let end = ResponseEnd { bytes, tail: &tail, is_complete: self.is_complete };
+        if let Some(cost) = cost(end) {
+            budgets.settle(cost);
+        }
+    }
+}
+
+/// The end of a response body, for [`settle_from_body`](super::SlidingWindowLayer::settle_from_body).
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseEnd<'a> {
+    bytes: u64,
+    tail: &'a [u8],
+    is_complete: bool,
+}
+
+impl ResponseEnd<'_> {
+    /// Returns how many bytes of data the body had until it ended or was dropped.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns the last bytes of them: as many as the layer keeps, or all if there were fewer.
+    #[must_use]
+    pub fn tail(&self) -> &[u8] {
+        self.tail
+    }
+
+    /// Returns whether the body has ended by itself. It has not if it failed, or if the client hung up before.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
     }
 }
 

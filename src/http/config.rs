@@ -9,6 +9,7 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use smallvec::SmallVec;
 
+use super::body::ResponseEnd;
 use super::headers::RateLimitHeaders;
 use super::rejection::{OnRejection, Rejection};
 use super::rule::Rule;
@@ -24,6 +25,8 @@ pub(super) type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
 pub(super) type Cost = dyn Fn(&Parts) -> u32 + Send + Sync;
 pub(super) type OnDecision = dyn Fn(&Decision) + Send + Sync;
 pub(super) type CancelIf = dyn Fn(&Response<()>) -> bool + Send + Sync;
+pub(super) type HeadCost = dyn Fn(&Response<()>) -> Option<u32> + Send + Sync;
+pub(super) type BodyCost = dyn Fn(ResponseEnd<'_>) -> Option<u32> + Send + Sync;
 
 #[derive(Clone)]
 pub(super) struct Config {
@@ -42,6 +45,10 @@ pub(super) struct Config {
     pub(super) offenders: Option<TopOffenders>,
     pub(super) cancel_if: Option<Arc<CancelIf>>,
     pub(super) cancel_unanswered: bool,
+    /// What a request takes of its budgets, by the head of its response.
+    pub(super) head_cost: Option<Arc<HeadCost>>,
+    /// The same by the end of the body, and how many of its last bytes are kept for that.
+    pub(super) body_cost: Option<(usize, Arc<BodyCost>)>,
     /// How long a request waits for room. Zero if no request waits.
     pub(super) max_wait: Duration,
     pub(super) max_waiters: usize,
@@ -114,6 +121,11 @@ impl Config {
     /// Returns whether a request may be cancelled after it was counted.
     pub(super) fn cancels(&self) -> bool {
         self.cancel_if.is_some() || self.cancel_unanswered
+    }
+
+    /// Returns whether the response of a request tells what it takes of its budgets.
+    pub(super) fn settles(&self) -> bool {
+        self.head_cost.is_some() || self.body_cost.is_some()
     }
 
     pub(super) fn shows_headers_on_success(&self) -> bool {

@@ -8,18 +8,20 @@ use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
 use http::{Extensions, Request, Response};
+use http_body::Body;
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 use tokio::task::JoinHandle;
 use tower_service::Service;
 
-use super::body::ResponseBody;
+use super::body::{AtEnd, ResponseBody};
 use super::config::{Config, Muted, OnBan};
 use super::headers::Fields;
 use super::rejection::Rejection;
 use super::wait::{Wait, Waited, wait};
 use crate::error::StoreError;
-use crate::store::{CancelHandle, PendingCheck, Permit, conclude, may_have_counted};
+use crate::policy::Counts;
+use crate::store::{PendingCheck, Permit, SettleHandle, conclude, may_have_counted};
 use crate::telemetry;
 use crate::window::{Check, DecidedBy, Decision, Denied, LogId, LogOutcome, Outcome, Usage};
 
@@ -42,10 +44,10 @@ pin_project! {
         /// The request waits for room.
         Waiting { wait: Wait, rest: Option<(S, ReqBody, Arc<Config>)> },
         /// The inner service handles the request.
-        Calling { #[pin] response: F, called: Called },
-        /// The request is cancelled after its response. A client that retries at once then finds the place
-        /// free.
-        Cancelling { cancelled: JoinHandle<()>, result: Option<R>, rest: Finish },
+        Calling { #[pin] response: F, called: Option<Called> },
+        /// The request is cancelled or settled after its response. A client that retries at once then finds the
+        /// place free.
+        Settling { settled: JoinHandle<()>, result: Option<R>, called: Called },
         Rejected { rejection: Rejection, head: Parts, config: Arc<Config> },
     }
 }
@@ -67,8 +69,8 @@ where
                 State::Waiting { wait, rest: Some((inner, body, config)) }
             }
             Ok(Some(check)) => request.ask(check),
-            Ok(None) => request.call(None, None, None),
-            Err(_) if request.config.shadow => request.call(None, None, None),
+            Ok(None) => request.call(Counted::default()),
+            Err(_) if request.config.shadow => request.call(Counted::default()),
             Err(rejection) => request.reject(rejection),
         };
         Self { state }
@@ -94,14 +96,9 @@ where
         State::Deciding { check, request: Some(self) }
     }
 
-    fn call<R>(
-        mut self,
-        shown: Option<Usage>,
-        cancel: Option<CancelHandle>,
-        permit: Option<Permit>,
-    ) -> StateOf<S, ReqBody, R> {
+    fn call<R>(mut self, counted: Counted) -> StateOf<S, ReqBody, R> {
         let response = self.inner.call(Request::from_parts(self.head, self.body));
-        State::Calling { response, called: Called { shown, cancel, permit, config: self.config } }
+        State::Calling { response, called: Some(Called { counted, config: self.config }) }
     }
 
     fn reject_denied<R>(self, denied: Denied) -> StateOf<S, ReqBody, R> {
@@ -121,10 +118,10 @@ where
     ) -> StateOf<S, ReqBody, R> {
         let shadow = self.config.shadow;
         let cancel = (self.config.cancels() && may_have_counted(&outcome))
-            .then(|| CancelHandle::new(&self.config.store, &check));
+            .then(|| SettleHandle::new(&self.config.store, check.clone()));
         match conclude(check, outcome, shadow) {
             Ok(decision) => self.follow(decision, cancel),
-            Err(_) if shadow => self.call(None, cancel, None),
+            Err(_) if shadow => self.call(Counted { cancel, ..Counted::default() }),
             Err(error) => {
                 // A store whose reply was lost sees to it that the request does not count.
                 self.reject(Rejection::StoreFailed(error))
@@ -137,14 +134,14 @@ where
         let is_counted =
             decision.is_admitted() && decision.decided_by() != DecidedBy::FailurePolicy;
         let cancel = (is_counted && self.config.cancels())
-            .then(|| CancelHandle::new(&self.config.store, decision.usage().check()));
+            .then(|| SettleHandle::new(&self.config.store, decision.usage().check().clone()));
         self.follow(decision, cancel)
     }
 
     fn follow<R>(
         mut self,
         decision: Decision,
-        cancel: Option<CancelHandle>,
+        mut cancel: Option<SettleHandle>,
     ) -> StateOf<S, ReqBody, R> {
         self.config.observe(&decision);
         let decided_by = decision.decided_by();
@@ -155,16 +152,21 @@ where
                 let is_counted = decided_by != DecidedBy::FailurePolicy;
                 let is_shown = self.config.shows_headers_on_success() && is_counted;
                 let shown = is_shown.then(|| decision.usage().clone());
-                let admitted = decision.admitted().filter(|_| is_counted);
-                let permit = admitted.and_then(|it| Permit::hold(&self.config.store, it.check()));
+                let (mut permit, mut budgets) = (None, None);
+                if let Some(admitted) = decision.admitted().filter(|_| is_counted) {
+                    let (store, check) = (&self.config.store, admitted.check());
+                    permit = Permit::hold(store, check);
+                    if permit.is_some() && cancel.is_some() {
+                        // The permit gives back what is in flight, when the body is over.
+                        let is_other = |log: &LogId| log.policy.counts() != Counts::InFlight;
+                        cancel = SettleHandle::of(store, check, is_other);
+                    }
+                    if self.config.settles() {
+                        budgets = SettleHandle::of(store, check, LogId::is_budget);
+                    }
+                }
                 self.insert(decision);
-                // The permit gives back what is in flight, when the body is over.
-                let cancel = if permit.is_some() {
-                    cancel.and_then(CancelHandle::without_in_flight)
-                } else {
-                    cancel
-                };
-                self.call(shown, cancel, permit)
+                self.call(Counted { shown, cancel, permit, budgets })
             }
         }
     }
@@ -183,7 +185,7 @@ where
         match remaining_rules(&denied, decided_by) {
             RemainingRules::None => {
                 self.insert(Decision::Denied(denied));
-                self.call(None, None, None)
+                self.call(Counted::default())
             }
             RemainingRules::Denied(denied) => self.reject_denied(denied),
             RemainingRules::Check(check) => self.ask(check),
@@ -202,38 +204,72 @@ where
 /// If it is dropped before the response is ready, the request stays counted, because the inner service was
 /// called. With `cancel_unanswered` it is cancelled instead.
 struct Called {
-    /// The state of the logs that the response shows.
-    shown: Option<Usage>,
-    cancel: Option<CancelHandle>,
-    /// The places that the request holds until the body of its response is over.
-    permit: Option<Permit>,
+    counted: Counted,
     config: Arc<Config>,
 }
 
+/// What is left to do for a request that the store has counted.
+#[derive(Default)]
+struct Counted {
+    /// The state of the logs that the response shows.
+    shown: Option<Usage>,
+    cancel: Option<SettleHandle>,
+    /// The places that the request holds until the body of its response is over.
+    permit: Option<Permit>,
+    /// The budgets that the response settles.
+    budgets: Option<SettleHandle>,
+}
+
 impl Called {
-    /// Cancels the request if it does not count with this response.
+    /// Cancels the request if it does not count with this response, or settles its budgets.
     fn settle<B, E>(&mut self, result: &mut Result<Response<B>, E>) -> Option<JoinHandle<()>> {
-        let cancel = self.cancel.take()?;
-        let cancels = match (result, &self.config.cancel_if) {
-            (Ok(response), Some(cancel_if)) => {
-                // The closure sees the head of the response as one without a body.
-                let mut head = Response::new(());
-                swap_heads(response, &mut head);
-                let cancels = cancel_if(&head);
-                swap_heads(response, &mut head);
-                cancels
-            }
-            (Ok(_), None) => false,
-            (Err(_), _) => self.config.cancel_unanswered,
+        let Self { counted, config } = self;
+        let cancel = counted.cancel.take();
+        let cancels = match result {
+            Ok(response) => match (&cancel, &config.cancel_if) {
+                (Some(_), Some(cancel_if)) => with_head(response, |head| cancel_if(head)),
+                _ => false,
+            },
+            Err(_) => config.cancel_unanswered,
         };
-        if !cancels {
-            return None;
+        if cancels {
+            counted.budgets = None;
+            let shown = counted.shown.as_mut();
+            shown.into_iter().for_each(|shown| shown.settle(0, |_| true));
+            return cancel?.settle(0);
         }
-        if let Some(shown) = &mut self.shown {
-            shown.give_back();
-        }
-        cancel.cancel()
+        let (Some(head_cost), Ok(response)) = (&config.head_cost, result) else { return None };
+        let budgets = counted.budgets.as_ref()?;
+        let cost = with_head(response, |head| head_cost(head))?;
+        let shown = counted.shown.as_mut();
+        shown.into_iter().for_each(|shown| shown.settle(cost, LogId::is_budget));
+        budgets.settle(cost)
     }
+
+    fn finish<B: Body, E>(
+        &mut self,
+        result: Result<Response<B>, E>,
+    ) -> Result<Response<ResponseBody<B>>, E> {
+        let Counted { shown, permit, budgets, .. } = &mut self.counted;
+        let (permit, budgets) = (permit.take(), budgets.take());
+        let response = result?;
+        let end = AtEnd::new(&self.config, permit, budgets, &response);
+        let mut response = response.map(|body| ResponseBody::inner(body, end));
+        if let Some(shown) = shown {
+            let mut fields = Fields::of_application(response.headers_mut());
+            self.config.headers.insert(&mut fields, shown);
+        }
+        Ok(response)
+    }
+}
+
+/// Calls a closure with the head of a response, as one without a body.
+fn with_head<B, T>(response: &mut Response<B>, see: impl FnOnce(&Response<()>) -> T) -> T {
+    let mut head = Response::new(());
+    swap_heads(response, &mut head);
+    let seen = see(&head);
+    swap_heads(response, &mut head);
+    seen
 }
 
 fn swap_heads<A, B>(one: &mut Response<A>, other: &mut Response<B>) {
@@ -245,10 +281,10 @@ fn swap_heads<A, B>(one: &mut Response<A>, other: &mut Response<B>) {
 
 impl Drop for Called {
     fn drop(&mut self) {
-        if let Some(cancel) = self.cancel.take()
+        if let Some(cancel) = self.counted.cancel.take()
             && self.config.cancel_unanswered
         {
-            cancel.cancel();
+            cancel.settle(0);
         }
     }
 }
@@ -256,6 +292,7 @@ impl Drop for Called {
 impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    ResBody: Body,
 {
     type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
 
@@ -274,22 +311,20 @@ where
                     match waited {
                         Waited::Decided(decision) => request.end_wait(decision),
                         Waited::Rejected(rejection) => request.reject(rejection),
-                        Waited::NotLimited => request.call(None, None, None),
+                        Waited::NotLimited => request.call(Counted::default()),
                     }
                 }
                 StateProj::Calling { response, called } => {
                     let mut result = ready!(response.poll(cx));
-                    let cancelled = called.settle(&mut result);
-                    let (shown, permit) = (called.shown.take(), called.permit.take());
-                    let mut rest = Finish { shown, permit, config: called.config.clone() };
-                    let Some(cancelled) = cancelled else {
-                        return Poll::Ready(rest.finish(result));
-                    };
-                    State::Cancelling { cancelled, result: Some(result), rest }
+                    let mut called = called.take().expect(COMPLETED);
+                    match called.settle(&mut result) {
+                        None => return Poll::Ready(called.finish(result)),
+                        Some(settled) => State::Settling { settled, result: Some(result), called },
+                    }
                 }
-                StateProj::Cancelling { cancelled, result, rest } => {
-                    let _ = ready!(Pin::new(cancelled).poll(cx));
-                    return Poll::Ready(rest.finish(result.take().expect(COMPLETED)));
+                StateProj::Settling { settled, result, called } => {
+                    let _ = ready!(Pin::new(settled).poll(cx));
+                    return Poll::Ready(called.finish(result.take().expect(COMPLETED)));
                 }
                 StateProj::Rejected { rejection, head, config } => {
                     let on_rejection = config.on_rejection.as_deref();
@@ -298,29 +333,6 @@ where
             };
             state.set(next);
         }
-    }
-}
-
-/// What the response of the inner service gets.
-struct Finish {
-    /// The state of the logs that the response shows.
-    shown: Option<Usage>,
-    permit: Option<Permit>,
-    config: Arc<Config>,
-}
-
-impl Finish {
-    fn finish<B, E>(
-        &mut self,
-        result: Result<Response<B>, E>,
-    ) -> Result<Response<ResponseBody<B>>, E> {
-        let permit = self.permit.take();
-        let mut response = result?.map(|body| ResponseBody::inner(body, permit));
-        if let Some(shown) = &self.shown {
-            let mut fields = Fields::of_application(response.headers_mut());
-            self.config.headers.insert(&mut fields, shown);
-        }
-        Ok(response)
     }
 }
 

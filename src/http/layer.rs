@@ -1,7 +1,7 @@
-mod cancel;
 mod choose;
 mod offenders;
 mod reject;
+mod settle;
 mod wait;
 
 use std::fmt;
@@ -105,6 +105,8 @@ impl SlidingWindowLayer {
             offenders: None,
             cancel_if: None,
             cancel_unanswered: false,
+            head_cost: None,
+            body_cost: None,
             max_wait: Duration::ZERO,
             max_waiters: DEFAULT_MAX_WAITERS,
             jitter: Duration::ZERO,

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
+use http_body::Body;
 use tower_service::Service;
 
 use super::body::ResponseBody;
@@ -29,6 +30,7 @@ impl<S> SlidingWindow<S> {
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for SlidingWindow<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    ResBody: Body,
 {
     type Response = Response<ResponseBody<ResBody>>;
     type Error = S::Error;

@@ -103,12 +103,11 @@ impl<'de> Visitor<'de> for OnePolicy<'_> {
                         policy.keep_for(table.next_value_seed(Text { place, expected, parse })?);
                 }
                 COUNTS => {
-                    let expected = "\"requests\", \"costs\", \"distinct\" or \"in_flight\"";
+                    let expected =
+                        "\"requests\", \"costs\", \"bytes\", \"distinct\" or \"in_flight\"";
                     let parse = |text: &str| {
                         let is_it = |counts: &&Counts| counts.name() == text;
-                        let known =
-                            [Counts::Requests, Counts::Costs, Counts::Distinct, Counts::InFlight];
-                        let found = known.iter().find(is_it).copied();
+                        let found = Counts::ALL.iter().find(is_it).copied();
                         found.ok_or_else(|| format!("{text:?} is not {expected}"))
                     };
                     policy =

@@ -1,4 +1,4 @@
-//! [`PendingCheck`], which waits for an outcome, and [`CancelHandle`], which cancels an admission.
+//! [`PendingCheck`], which waits for an outcome, and [`SettleHandle`], which settles an admission.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,8 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::{Store, StoreFuture};
 use crate::error::StoreError;
-use crate::policy::Counts;
-use crate::window::{Check, Outcome};
+use crate::window::{Check, LogId, Outcome};
 
 /// A check that was given to the store and has no outcome yet.
 ///
@@ -60,7 +59,7 @@ impl Drop for PendingCheck {
         let later = match self.outcome.take().into_ready() {
             Ok(outcome) => {
                 if may_have_counted(&outcome) {
-                    CancelHandle::new(&self.store, &check).cancel();
+                    SettleHandle::new(&self.store, check).settle(0);
                 }
                 return;
             }
@@ -87,40 +86,45 @@ pub(crate) fn may_have_counted(outcome: &Result<Outcome, StoreError>) -> bool {
     }
 }
 
-/// Removes a request from its logs. If the handle is dropped, the request stays counted.
+/// Settles a request in its logs. If the handle is dropped, the request stays as it was counted.
 ///
-/// Boxed, because few layers cancel requests, and the future of every request has room for it.
-pub(crate) struct CancelHandle(Box<Cancellable>);
+/// Boxed, because few layers settle requests, and the future of every request has room for it.
+pub(crate) struct SettleHandle(Box<Settleable>);
 
-struct Cancellable {
+struct Settleable {
     store: Arc<dyn Store>,
     check: Check,
 }
 
-impl CancelHandle {
-    pub(crate) fn new(store: &Arc<dyn Store>, check: &Check) -> Self {
-        Self(Box::new(Cancellable { store: store.clone(), check: check.clone() }))
+impl SettleHandle {
+    pub(crate) fn new(store: &Arc<dyn Store>, check: Check) -> Self {
+        Self(Box::new(Settleable { store: store.clone(), check }))
     }
 
-    /// Leaves the requests in flight to a permit. Returns `None` if there is nothing else.
-    pub(crate) fn without_in_flight(mut self) -> Option<Self> {
-        let check = &self.0.check;
-        let is_other = |index: usize| check.logs[index].policy.counts() != Counts::InFlight;
-        self.0.check = check.part(is_other);
-        (!self.0.check.logs.is_empty()).then_some(self)
+    /// Settles the logs of some kinds only. Returns `None` if the request has none of them.
+    pub(crate) fn of(
+        store: &Arc<dyn Store>,
+        check: &Check,
+        has: impl Fn(&LogId) -> bool,
+    ) -> Option<Self> {
+        let check = check.part(|index| has(&check.logs[index]));
+        (!check.logs.is_empty()).then(|| Self::new(store, check))
     }
 
-    /// Cancels the admission. If the store can't do so at once, a background task waits for it.
+    /// Settles the request at a cost; 0 cancels it. If the store can't do so at once, a background task waits for
+    /// it.
     ///
     /// Dropping the returned handle does not stop the task.
-    pub(crate) fn cancel(self) -> Option<JoinHandle<()>> {
-        let outcome = match self.0.store.cancel(&self.0.check).into_ready() {
+    pub(crate) fn settle(&self, cost: u32) -> Option<JoinHandle<()>> {
+        let Settleable { store, check } = &*self.0;
+        let outcome = if cost == 0 { store.cancel(check) } else { store.settle(check, cost) };
+        let outcome = match outcome.into_ready() {
             Ok(_) => return None,
             Err(later) => later,
         };
         let runtime = Handle::try_current().ok()?;
         Some(runtime.spawn(async move {
-            // A cancellation that fails is written later by the store.
+            // What fails is written later by the store.
             let _ = outcome.await;
         }))
     }
@@ -135,7 +139,7 @@ mod tests {
     use crate::MemoryStore;
     use crate::policy::Policy;
     use crate::quota::Quota;
-    use crate::window::{Explanation, LogId};
+    use crate::window::Explanation;
 
     /// Decides after a millisecond.
     struct Slow(MemoryStore);

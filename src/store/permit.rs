@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use super::{CancelHandle, Store};
+use super::{SettleHandle, Store};
 use crate::policy::Counts;
 use crate::window::{Check, LogId};
 
@@ -108,7 +108,7 @@ impl Drop for Held {
             if let Some(renewals) = &self.renewals {
                 renewals.abort();
             }
-            CancelHandle::new(&self.store, &self.check).cancel();
+            SettleHandle::new(&self.store, self.check.clone()).settle(0);
         }
     }
 }

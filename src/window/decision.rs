@@ -284,14 +284,16 @@ impl Usage {
         !self.decided.outcome.admitted
     }
 
-    /// Adds the places of the request to the remaining ones, after it was cancelled.
-    pub(crate) fn give_back(&mut self) {
+    /// Shows what remains once some of the logs are settled at a cost; 0 cancels the request.
+    pub(crate) fn settle(&mut self, cost: u32, has: impl Fn(&LogId) -> bool) {
         let Decided { check, outcome } = &mut *self.decided;
-        for ((log, cost), outcome) in check.costs().zip(outcome.logs_mut()) {
-            let cost = log.given_back(cost);
+        let logs = check.costs().zip(outcome.logs_mut()).filter(|((log, _), _)| has(log));
+        for ((log, reserved), outcome) in logs {
+            let Some(settled) = log.settled_cost(cost) else { continue };
             let quotas = log.policy.quotas_and_candidates();
             for (quota, state) in quotas.zip(outcome.states_mut()) {
-                state.remaining = state.remaining.saturating_add(cost).min(quota.limit());
+                let without = state.remaining.saturating_add(reserved);
+                state.remaining = without.saturating_sub(settled).min(quota.limit());
             }
         }
     }

@@ -49,12 +49,12 @@ impl LogId {
     pub(crate) fn entry_id(&self, request: Uuid) -> Uuid {
         match self.policy.counts() {
             Counts::Distinct => self.value().unwrap_or_default(),
-            Counts::Requests | Counts::InFlight | Counts::Costs => request,
+            _ => request,
         }
     }
 
     pub(crate) fn is_budget(&self) -> bool {
-        self.policy.counts() == Counts::Costs
+        self.policy.counts().is_budget()
     }
 
     /// Returns the cost that the log keeps with an entry, if it is a budget.
@@ -66,7 +66,7 @@ impl LogId {
     /// stays as it is: a value was seen, whatever became of the request.
     pub(crate) fn settled_cost(&self, cost: u32) -> Option<u32> {
         match self.policy.counts() {
-            Counts::Costs => Some(cost),
+            Counts::Costs | Counts::Bytes => Some(cost),
             Counts::Requests | Counts::InFlight => Some(cost.min(1)),
             Counts::Distinct => None,
         }

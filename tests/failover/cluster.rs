@@ -44,7 +44,7 @@ async fn a_hang_up_leaves_no_trace_in_any_slot() {
         .cancel_if(|response| response.status() == StatusCode::GONE)
         .layer(service_fn(async |_: Request<()>| {
             std::future::pending::<()>().await;
-            Ok::<_, &str>(Response::new(()))
+            Ok::<_, &str>(Response::new(String::new()))
         }));
     let (user, ip) = (LOG, "tsw:{=bob}:ip:1h");
     assert_ne!(cluster.slot(user).await.1, cluster.slot(ip).await.1, "two nodes");

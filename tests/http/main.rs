@@ -14,6 +14,7 @@ mod quota_fields;
 mod rejection;
 mod rules;
 mod service;
+mod settle;
 mod stack;
 mod tracing;
 mod waits;

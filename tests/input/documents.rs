@@ -69,17 +69,18 @@ fn full_penalty() -> impl Strategy<Value = Penalty> {
 }
 
 fn unnamed() -> impl Strategy<Value = Policy> {
-    let counts = [Counts::Requests, Counts::Costs, Counts::Distinct, Counts::InFlight];
-    let counts = select(counts.to_vec());
+    use Counts::{Bytes, Costs, Distinct, InFlight, Requests};
+    let counts = select(vec![Requests, Costs, Bytes, Distinct, InFlight]);
     let parts = (vec(quota(), 1..4), vec(quota(), 0..3), option::of(full_penalty()), counts);
     parts.prop_map(|(quotas, candidates, penalty, counts)| {
         let texts: Vec<String> = quotas.iter().map(Quota::to_string).collect();
         let policy: Policy = texts.join(",").parse().unwrap();
         let policy = candidates.into_iter().fold(policy, Policy::candidate);
         let policy = match counts {
-            Counts::Distinct => policy.distinct(),
-            Counts::Costs => policy.budget(),
-            Counts::InFlight => policy.in_flight(),
+            Distinct => policy.distinct(),
+            Costs => policy.budget(),
+            Bytes => policy.byte_budget(),
+            InFlight => policy.in_flight(),
             _ => policy,
         };
         penalty.into_iter().fold(policy, Policy::penalty)
@@ -239,7 +240,7 @@ fn an_error_says_where_it_is() {
         (
             "[user]\nquotas = '1/1s'\ncounts = 'all'",
             "line 3, column 10",
-            "counts: \"all\" is not \"requests\", \"costs\", \"distinct\" or \"in_flight\"",
+            "counts: \"all\" is not \"requests\", \"costs\", \"bytes\", \"distinct\" or \"in_flight\"",
         ),
         ("[user]\nquotas = '1/1s'\ncounts = 5", "line 3, column 10", "counts: \"requests\", \"c"),
         ("[user]\nquota = '5/60s'", "line 2, column 1", FIELDS),

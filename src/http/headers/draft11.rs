@@ -42,7 +42,11 @@ pub(super) fn values(usage: &Usage) -> (HeaderValue, HeaderValue) {
             push_parameter(&mut policies, ";q=", u64::from(quota.limit()));
             match counts {
                 Counts::InFlight => policies.push_str(";qu=\"concurrent-requests\""),
-                _ => push_parameter(&mut policies, ";w=", seconds(quota.window())),
+                Counts::Bytes => policies.push_str(";qu=\"content-bytes\""),
+                _ => {}
+            }
+            if counts != Counts::InFlight {
+                push_parameter(&mut policies, ";w=", seconds(quota.window()));
             }
             if !outcome.is_read() {
                 continue;

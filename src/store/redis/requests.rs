@@ -37,7 +37,7 @@ fn counts_number(log: &LogId) -> u8 {
         Counts::Requests => 0,
         Counts::InFlight => 1,
         Counts::Distinct => 2,
-        Counts::Costs => 3,
+        Counts::Costs | Counts::Bytes => 3,
     }
 }
 
@@ -60,8 +60,12 @@ impl CheckRequest {
         self.check.logs.iter().filter_map(|log| Some((log, log.policy.get_penalty()?)))
     }
 
-    fn counting(&self, counts: Counts) -> impl Iterator<Item = &LogId> {
-        self.check.logs.iter().filter(move |log| log.policy.counts() == counts)
+    fn budgets(&self) -> impl Iterator<Item = &LogId> {
+        self.check.logs.iter().filter(|log| log.is_budget())
+    }
+
+    fn with_values(&self) -> impl Iterator<Item = &LogId> {
+        self.check.logs.iter().filter(|log| log.policy.counts() == Counts::Distinct)
     }
 
     fn add_keys(&self, keys: &Keys, name: &mut Vec<u8>, command: &mut Cmd) {
@@ -70,7 +74,7 @@ impl CheckRequest {
             keys.write_log(log, name);
             command.arg(&*name);
         }
-        for log in self.counting(Counts::Costs) {
+        for log in self.budgets() {
             command.arg(keys.costs(log));
         }
         for (log, _) in self.penalties() {
@@ -86,8 +90,8 @@ impl CheckRequest {
         add(f64::from(u8::from(check.wants_reset)));
         add(check.logs.len() as f64);
         add(self.penalties().count() as f64);
-        add(self.counting(Counts::Distinct).count() as f64);
-        add(self.counting(Counts::Costs).count() as f64);
+        add(self.with_values().count() as f64);
+        add(self.budgets().count() as f64);
         for (log, cost) in check.costs() {
             let policy = &log.policy;
             add(f64::from(cost));
@@ -176,7 +180,7 @@ impl BatchedRequest for CheckRequest {
         keys: &Keys,
     ) -> Cmd {
         let count = |request: &Self| {
-            let budgets = request.counting(Counts::Costs).count();
+            let budgets = request.budgets().count();
             request.check.logs.len() + budgets + 2 * request.penalties().count()
         };
         let mut command = script.command(requests.clone().map(count).sum());
@@ -192,7 +196,7 @@ impl BatchedRequest for CheckRequest {
             for request in group {
                 let id = request.check.id;
                 command.arg(id.as_bytes());
-                for log in request.counting(Counts::Distinct) {
+                for log in request.with_values() {
                     command.arg(log.entry_id(id).as_bytes());
                 }
                 for (_, penalty) in request.penalties() {

@@ -1,0 +1,319 @@
+//! A response settles the budgets of its request: by its head, or by the end of its body, however that ends.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body::{Body, Frame};
+use http_body_util::channel::{Channel, Sender};
+use http_body_util::{BodyExt, Full};
+use test_support::requests::from_user;
+use test_support::{Redis, eventually};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{
+    Limiter, MemoryStore, Policy, Quota, RedisStore, SlidingWindowLayer, key,
+};
+
+/// What a request reserves.
+const RESERVED: u32 = 400;
+
+fn tokens() -> Policy {
+    Policy::new("tokens").quota(Quota::per_minute(1_000)).budget()
+}
+
+fn calls() -> Policy {
+    Policy::new("calls").quota(Quota::per_minute(10))
+}
+
+fn layer(store: impl Store) -> SlidingWindowLayer {
+    SlidingWindowLayer::new(tokens(), key::header("x-user-id"), store)
+        .rule(calls(), key::header("x-user-id"))
+        .cost(|_| RESERVED)
+}
+
+fn sent(end: tower_sliding_window::ResponseEnd<'_>) -> Option<u32> {
+    u32::try_from(end.bytes()).ok()
+}
+
+/// Returns what is left of the tokens and of the calls of alice.
+async fn left(store: &(impl Store + Clone)) -> (u32, u32) {
+    let [tokens, calls] = [tokens(), calls()].map(|policy| Limiter::new(policy, store.clone()));
+    (
+        tokens.peek("alice").await.unwrap().remaining(),
+        calls.peek("alice").await.unwrap().remaining(),
+    )
+}
+
+/// A response that says in a header how many tokens it took.
+async fn answer(request: Request<String>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let tokens = request.uri().query().unwrap_or("none").to_owned();
+    Ok(Response::builder().header("x-tokens", tokens).body(Full::from("an answer")).unwrap())
+}
+
+fn answered(tokens: &str) -> Request<String> {
+    let uri = format!("/?{tokens}");
+    Request::builder().uri(uri).header("x-user-id", "alice").body(String::new()).unwrap()
+}
+
+fn by_head(store: impl Store) -> SlidingWindowLayer {
+    layer(store).settle_from_head(|response| {
+        response.headers().get("x-tokens")?.to_str().ok()?.parse().ok()
+    })
+}
+
+/// Sends one request whose head says what it cost, and returns what is left.
+async fn left_after(store: impl Store + Clone, tokens: &str) -> (u32, u32) {
+    let service = by_head(store.clone()).headers_on_success(true).layer(service_fn(answer));
+    let response = service.oneshot(answered(tokens)).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let left = left(&store).await;
+    let shown = response.headers()["ratelimit"].to_str().unwrap();
+    assert!(shown.starts_with(&format!("\"tokens\";r={};", left.0)), "{shown}, {left:?}");
+    left
+}
+
+#[tokio::test]
+async fn head_settles_before_the_response() {
+    for (tokens, expected) in [
+        ("70", (930, 9)),
+        ("900", (100, 9)),
+        ("3000", (0, 9)),
+        // A request that was free is still a request.
+        ("0", (1_000, 9)),
+        ("none", (600, 9)),
+    ] {
+        assert_eq!(left_after(MemoryStore::new(), tokens).await, expected, "{tokens}");
+        let redis = RedisStore::connect(Redis::start().await.url()).await.unwrap();
+        assert_eq!(left_after(redis, tokens).await, expected, "{tokens} on Redis");
+    }
+}
+
+#[tokio::test]
+async fn response_waits_for_its_settlement() {
+    let redis = Arc::new(Redis::start().await);
+    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let paused = redis.clone();
+    let service = by_head(store).layer(service_fn(move |request| {
+        let redis = paused.clone();
+        async move {
+            redis.run::<()>(&["CLIENT", "PAUSE", "60000", "WRITE"]).await;
+            answer(request).await
+        }
+    }));
+    let response = tokio::spawn(service.oneshot(answered("70")));
+    let is_sent =
+        async || redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1");
+    eventually("the settlement is sent", is_sent).await;
+    assert!(!response.is_finished());
+    redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
+    assert_eq!(response.await.unwrap().unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn cancelled_request_is_not_settled() {
+    let store = MemoryStore::new();
+    let limit = by_head(store.clone()).settle_from_body(0, |_| panic!("nobody asks"));
+    let service = limit.cancel_if(|_| true).layer(service_fn(answer));
+    service.oneshot(answered("70")).await.unwrap().into_body().collect().await.unwrap();
+    assert_eq!(left(&store).await, (1_000, 10));
+}
+
+#[tokio::test]
+async fn request_without_a_response_keeps_its_reservation() {
+    let store = MemoryStore::new();
+    let failing =
+        service_fn(async |_: Request<String>| Err::<Response<Full<Bytes>>, _>("no response"));
+    let service = by_head(store.clone()).settle_from_body(0, sent).layer(failing);
+    assert_eq!(service.oneshot(answered("70")).await.err(), Some("no response"));
+    assert_eq!(left(&store).await, (600, 9));
+}
+
+/// Sends a request to a service with a body that the test writes, behind a layer that settles by `end`.
+async fn stream<E: Send + 'static>(
+    layer: SlidingWindowLayer,
+) -> (Sender<Bytes, E>, impl Body<Data = Bytes, Error = E> + Unpin) {
+    let (sender, body) = Channel::<Bytes, E>::new(8);
+    let body = Arc::new(Mutex::new(Some(body)));
+    let service = layer.layer(service_fn(move |_: Request<String>| {
+        let body = body.lock().unwrap().take().expect("one request");
+        std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+    }));
+    (sender, service.oneshot(from_user("alice")).await.unwrap().into_body())
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_is_settled_when_it_ends() {
+    let store = MemoryStore::new();
+    let (mut sender, mut body) =
+        stream::<Infallible>(layer(store.clone()).settle_from_body(0, sent)).await;
+    for _ in 0..30 {
+        sender.send_data(Bytes::from_static(b"0123456789")).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+    }
+    assert_eq!(left(&store).await, (600, 9), "it holds the reservation until then");
+    drop(sender);
+    assert!(body.frame().await.is_none());
+    assert_eq!(left(&store).await, (700, 9), "before the body is dropped");
+    drop(body);
+    assert_eq!(left(&store).await, (700, 9));
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_hangs_up_pays_what_was_sent() {
+    for whole_only in [false, true] {
+        let store = MemoryStore::new();
+        let limit = layer(store.clone());
+        let limit = limit.settle_from_body(0, move |end| {
+            assert!(!end.is_complete());
+            sent(end).filter(|_| !whole_only)
+        });
+        let (mut sender, mut body) = stream::<Infallible>(limit).await;
+        sender.send_data(Bytes::from_static(b"0123456789")).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        sender.send_data(Bytes::from_static(b"unread")).await.unwrap();
+        drop(body);
+        let expected = if whole_only { 600 } else { 990 };
+        assert_eq!(left(&store).await, (expected, 9));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_that_fails_is_not_complete() {
+    let store = MemoryStore::new();
+    let limit = layer(store.clone()).settle_from_body(0, |end| {
+        assert!(!end.is_complete());
+        sent(end)
+    });
+    let (mut sender, mut body) = stream::<&str>(limit).await;
+    sender.send_data(Bytes::from_static(b"0123456789")).await.unwrap();
+    body.frame().await.unwrap().unwrap();
+    sender.abort("the disk is gone");
+    assert_eq!(body.frame().await.unwrap().err(), Some("the disk is gone"));
+    assert_eq!(left(&store).await, (990, 9));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tail_has_the_last_bytes() {
+    for (tail, frames, expected) in [
+        (0, &["abc", "def"][..], ""),
+        (4, &["abc", "def"], "cdef"),
+        (4, &["a", "b"], "ab"),
+        (3, &["ab", "", "cdefgh", "i"], "ghi"),
+        (100, &["abc", "def"], "abcdef"),
+        (2, &[], ""),
+    ] {
+        let store = MemoryStore::new();
+        let length = frames.concat().len() as u64;
+        let limit = layer(store.clone()).settle_from_body(tail, move |end| {
+            let whole = (end.tail(), end.bytes(), end.is_complete());
+            (whole == (expected.as_bytes(), length, true)).then_some(1)
+        });
+        let (mut sender, mut body) = stream::<Infallible>(limit).await;
+        for frame in frames {
+            sender.send_data(Bytes::from_static(frame.as_bytes())).await.unwrap();
+            body.frame().await.unwrap().unwrap();
+        }
+        sender.send(Frame::trailers(HeaderMap::new())).await.unwrap();
+        drop(sender);
+        body.collect().await.unwrap();
+        assert_eq!(left(&store).await, (999, 9), "{frames:?}");
+    }
+}
+
+#[tokio::test]
+async fn end_of_the_body_has_the_last_word() {
+    let store = MemoryStore::new();
+    let service = by_head(store.clone()).settle_from_body(0, sent).layer(service_fn(answer));
+    let response = service.oneshot(answered("70")).await.unwrap();
+    assert_eq!(left(&store).await, (930, 9));
+    // The body knows that this frame is the last one.
+    response.into_body().frame().await.unwrap().unwrap();
+    assert_eq!(left(&store).await, (991, 9));
+}
+
+/// Sends a request over a connection and reads `bytes` of the response.
+async fn over_http(address: std::net::SocketAddr, request_line: &str, bytes: usize) -> String {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let request = format!("{request_line} HTTP/1.1\r\nhost: x\r\nx-user-id: alice\r\n\r\n");
+    connection.write_all(request.as_bytes()).await.unwrap();
+    let mut read = Vec::new();
+    while read.len() < bytes && connection.read_buf(&mut read).await.unwrap() > 0 {}
+    String::from_utf8(read).unwrap()
+}
+
+#[tokio::test]
+async fn server_completes_and_breaks_off_responses() {
+    let store = RedisStore::connect(Redis::start().await.url()).await.unwrap();
+    let limit = layer(store.clone()).settle_from_body(0, |end| {
+        // 100 tokens for what did not end by itself, so that the test tells the two apart.
+        Some(u32::try_from(end.bytes()).ok()?.min(50) + if end.is_complete() { 0 } else { 100 })
+    });
+    let endless = || async {
+        let (mut sender, body) = Channel::<Bytes, Infallible>::new(1);
+        tokio::spawn(async move {
+            while sender.send_data(Bytes::from_static(&[b'x'; 1 << 16])).await.is_ok() {}
+        });
+        axum::body::Body::new(body)
+    };
+    // A stream that does not know its end, which a header announces.
+    let announced = || async {
+        let (mut sender, body) = Channel::<Bytes, Infallible>::new(1);
+        sender.send_data(Bytes::from_static(b"0123456789")).await.unwrap();
+        tokio::spawn(async move {
+            std::future::pending::<()>().await;
+            drop(sender);
+        });
+        ([("content-length", "10")], axum::body::Body::new(body))
+    };
+    let app = Router::new()
+        .route("/short", get(|| async { "0123456789" }))
+        .route("/empty", get(|| async {}))
+        .route("/announced", get(announced))
+        .route("/endless", get(endless))
+        .layer(limit);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+
+    let mut used = 0;
+    for (request, tokens) in [
+        ("GET /short", 10),
+        ("GET /empty", 0),
+        ("GET /announced", 10),
+        ("HEAD /short", 100),
+        ("GET /endless", 150),
+    ] {
+        let response = over_http(address, request, 60).await;
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+        used += tokens;
+        let expected = 1_000 - used;
+        let settled = async || left(&store).await.0 == expected;
+        eventually(&format!("{request} is settled"), settled).await;
+    }
+    assert_eq!(left(&store).await.1, 5);
+}
+
+#[tokio::test]
+async fn policy_of_bytes_says_so() {
+    let bytes =
+        Policy::new("bytes").quota(Quota::new(1_000, Duration::from_secs(60))).byte_budget();
+    let store = MemoryStore::new();
+    let limit = SlidingWindowLayer::new(bytes, key::header("x-user-id"), store.clone());
+    let limit = limit.cost(|_| 400).headers_on_success(true);
+    let response = limit.layer(service_fn(answer)).oneshot(answered("1")).await.unwrap();
+    assert_eq!(
+        response.headers()["ratelimit-policy"],
+        "\"bytes\";q=1000;qu=\"content-bytes\";w=60"
+    );
+    assert_eq!(response.headers()["ratelimit"], "\"bytes\";r=600;t=60");
+    // It is the log of a budget with this name.
+    let same = Policy::new("bytes").quota(Quota::new(1_000, Duration::from_secs(60))).budget();
+    assert_eq!(Limiter::new(same, store).peek("alice").await.unwrap().remaining(), 600);
+}
