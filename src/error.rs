@@ -27,8 +27,8 @@ pub enum StoreError {
         /// The message of the connection.
         message: String,
     },
-    /// The store failed recently, and the request was not sent.
-    #[error("the store failed recently: no request is sent until it replies again")]
+    /// There is no connection to the store, and the request was not sent.
+    #[error("there is no connection to the store: no request is sent until it replies")]
     Unavailable,
     /// The store has more to do than it can. The request has waited for a second and was not sent.
     ///

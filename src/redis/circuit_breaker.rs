@@ -26,8 +26,8 @@ use crate::error::StoreError;
 
 /// A connection shared by all requests, with a circuit breaker.
 ///
-/// - A connection that breaks is made again at once. Calls wait for the first attempt, for at most
-///   the response timeout, and fail at once when it has failed.
+/// - The first connection is made when it is needed, and one that breaks is made again at once. Calls wait for
+///   the first attempt, for at most the response timeout, and fail at once when it has failed.
 /// - A connection that is silent is given up: calls wait on it, and no reply to any of them arrives
 ///   for the response timeout. The calls that wait on it fail with it. A late reply is none of that:
 ///   while others arrive, a call waits for its own.
@@ -132,12 +132,15 @@ impl CircuitBreaker {
                 State::Ready { connection, number, .. } => {
                     return Ok((connection.clone(), *number, changed));
                 }
-                state if state.is_idle() => {
+                State::Connecting(attempt) if attempt.strong_count() > 0 => {}
+                State::Idle if Handle::try_current().is_ok() => {
+                    self.0.connect_if_idle();
+                    continue;
+                }
+                _ => {
                     self.0.connect_if_idle();
                     return Err(StoreError::Unavailable);
                 }
-                State::Connecting(_) => {}
-                State::Failed(_) | State::Idle => return Err(StoreError::Unavailable),
             }
             let mut changed = pin!(changed);
             let wait = poll_fn(|cx| match changed.as_mut().poll(cx) {

@@ -126,7 +126,8 @@ impl RedisStore {
 
     /// Connects in the background, so that a service can start before its Redis does.
     ///
-    /// Until the store is connected, the failure policies decide.
+    /// Checks that come before the first connection is there wait for it, for at most the response timeout. If
+    /// that fails, the failure policies decide until the store is connected.
     ///
     /// # Errors
     ///

@@ -179,6 +179,23 @@ async fn service_can_start_before_redis() {
     assert_eq!((second.decided_by(), second.usage().remaining()), (DecidedBy::Store, 1));
 }
 
+#[tokio::test]
+async fn first_checks_wait_for_the_first_connection() {
+    let redis = Redis::start().await;
+    let builder = RedisStore::builder().response_timeout(Duration::from_secs(10));
+    let ours = limiter(user(1_000), &builder.connect_lazy(redis.url()).unwrap());
+    let checks: Vec<_> = (0..300)
+        .map(|_| {
+            let ours = ours.clone();
+            tokio::spawn(async move { ours.check("alice").await })
+        })
+        .collect();
+    for check in checks {
+        assert_eq!(check.await.unwrap().unwrap().decided_by(), DecidedBy::Store);
+    }
+    redis.has_entries(LOG, 300).await;
+}
+
 /// As in a program with a runtime a thread.
 #[tokio::test]
 async fn outage_ends_when_its_runtime_is_gone() {

@@ -71,7 +71,7 @@ pub(super) struct Shared {
 pub(super) enum State {
     /// No call has needed a connection yet.
     Idle,
-    /// The first attempt after a connection that worked. Calls wait for it.
+    /// The first attempt, at all or after a connection that worked. Calls wait for it.
     Connecting(Attempt),
     Ready {
         connection: Connection,
@@ -153,7 +153,13 @@ impl Shared {
             let _lock = self.lock();
             if self.state.load().is_idle() {
                 let token = Arc::new(());
-                self.state.store(Arc::new(State::Failed(Arc::downgrade(&token))));
+                let attempt = Arc::downgrade(&token);
+                // Of a server that was never tried nobody knows that it fails.
+                let next = match **self.state.load() {
+                    State::Idle => State::Connecting(attempt),
+                    _ => State::Failed(attempt),
+                };
+                self.state.store(Arc::new(next));
                 runtime.spawn(reconnect(Arc::downgrade(self), token));
             }
         }
