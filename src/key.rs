@@ -15,6 +15,7 @@
 //! | [`constant`] | the same key for all requests | never |
 //! | [`pair`] | two keys as one | either is missing |
 //! | [`first_of`] | the key of the first extractor that has one | all are missing |
+//! | [`hashed`] | the hash of another extractor's key, for secrets | that key is |
 //! | [`optional`] | the key of another extractor; without it the rule does not apply | never |
 #![cfg_attr(
     feature = "axum",
@@ -43,7 +44,7 @@ pub(crate) mod value;
 #[cfg(test)]
 use http::request::Parts;
 
-pub use combine::{constant, first_of, optional, pair};
+pub use combine::{constant, first_of, hashed, optional, pair};
 pub use extension::extension;
 pub(crate) use extractor::{KeyError, KeyExtractor};
 pub use header::{bearer, cookie, header};

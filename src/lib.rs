@@ -41,7 +41,8 @@
 //!     ));
 //! ```
 //!
-//! Switch on the features `tracing` and `metrics` in every server: without them a wrong setup is silent. A
+//! Switch on the feature `metrics` in every server, and install a subscriber for `tracing`: warnings say what is wrong
+//! with a setup. A
 //! client chooses its own `x-user-id`: use the header only behind a gateway that sets it, else
 //! [`key::extension`] after your authentication.
 //!
@@ -85,7 +86,7 @@
 //! | `axum` | no | `key::path_param`, and axum's `ConnectInfo` in [`key::peer_ip`] |
 //! | `tonic` | no | tonic's `TcpConnectInfo` in [`key::peer_ip`] |
 //! | `metrics` | no | the metrics below, through the `metrics` crate |
-//! | `tracing` | no | warnings of mistakes, events about denials and failures, and the fields of spans below, without keys, through the `tracing` crate |
+//! | `tracing` | yes | warnings of mistakes, events about denials and failures, and the fields of spans below, without keys, through the `tracing` crate |
 //! | `serde` | no | `Serialize` and `Deserialize` for [`Policies`], [`Policy`] and everything else that has a text form |
 //! | `full` | no | all of the above |
 //! | `contract` | no | `store::contract`, the contract test for custom stores; not in `full` |

@@ -175,7 +175,9 @@ impl Config {
                     return Err(Rejection::MissingKey { status });
                 }
                 (Err(KeyError::Invalid), _) => return Err(Rejection::InvalidKey),
-                (Err(KeyError::NotProvided { .. }), _) => return Err(Rejection::KeyNotProvided),
+                (Err(KeyError::NotProvided { fix }), _) => {
+                    return Err(Rejection::KeyNotProvided { fix });
+                }
             }
         }
         Ok(())

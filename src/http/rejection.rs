@@ -39,7 +39,10 @@ pub enum Rejection {
     InvalidKey,
     /// The server did not provide the source of a rule's key: 500. This is a mistake in the server's
     /// setup, see [`KeyError::NotProvided`](crate::KeyError::NotProvided).
-    KeyNotProvided,
+    KeyNotProvided {
+        /// What has to be changed in the server. It is the `detail` of the problem document.
+        fix: &'static str,
+    },
     /// The store could not decide: 503. Or no store could ever admit the request: 429. Or a policy counts
     /// distinct values and the rule has none, [`StoreError::NoValue`]: 500.
     StoreFailed(StoreError),
@@ -58,7 +61,7 @@ impl Rejection {
             }
             Self::MissingKey { status } | Self::Banned { status, .. } => *status,
             Self::InvalidKey => StatusCode::BAD_REQUEST,
-            Self::KeyNotProvided => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::KeyNotProvided { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             Self::StoreFailed(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -75,7 +78,7 @@ impl Rejection {
                 denied.has_known_wait().then(|| denied.retry_after())
             }
             Self::StoreFailed(error) => error.retry_after(),
-            Self::MissingKey { .. } | Self::InvalidKey | Self::KeyNotProvided => None,
+            Self::MissingKey { .. } | Self::InvalidKey | Self::KeyNotProvided { .. } => None,
         }
     }
 

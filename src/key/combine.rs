@@ -98,6 +98,32 @@ impl<E: KeyExtractor> KeyExtractor for Optional<E> {
     }
 }
 
+/// Hashes the key of another extractor, such as an API key, so that the secret does not stand in Redis.
+///
+/// [`Key::hashed`] makes the same key for a [`Limiter`](crate::Limiter) or for [`Bans`](crate::Bans).
+///
+/// ```
+/// use tower_sliding_window::key;
+///
+/// let api_key = key::hashed(key::header("x-api-key"));
+/// ```
+#[must_use]
+pub fn hashed(extractor: impl KeyExtractor) -> impl KeyExtractor {
+    Hashed(extractor)
+}
+
+struct Hashed<E>(E);
+
+impl<E: KeyExtractor> KeyExtractor for Hashed<E> {
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        self.0.extract(parts).map(Key::into_hashed)
+    }
+
+    fn is_provided_by_server(&self) -> bool {
+        self.0.is_provided_by_server()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use http::Request;
@@ -120,6 +146,10 @@ mod tests {
         assert_ne!(first.extract(&both), first.extract(&only_b), "same bytes, other extractor");
         assert_eq!(first.extract(&twice), Err(KeyError::Invalid));
         assert_eq!(first.extract(&parts_of(Request::builder())), Err(KeyError::Missing));
+
+        let secret = hashed(header("a"));
+        assert_eq!(secret.extract(&both), Ok(Key::hashed("1")));
+        assert_eq!(secret.extract(&only_b), Err(KeyError::Missing));
 
         let optional = optional(header("a"));
         assert_eq!(optional.extract(&only_b), Err(KeyError::NotApplicable));

@@ -35,6 +35,8 @@ pub fn header(name: impl AsRef<str>) -> impl KeyExtractor + Clone {
 /// `subject` verifies the token and returns the key of its subject, or `None` if the token is not
 /// valid. `None` is [`KeyError::Missing`]. Two `Authorization` headers are [`KeyError::Invalid`].
 ///
+/// If it returns the token itself, the key is its hash, [`Key::hashed`]: a secret does not stand in Redis.
+///
 /// The syntax is that of [RFC 6750, section 2.1]. The header is parsed as in the crate `headers`, which
 /// axum-extra's `TypedHeader` uses: the token follows the scheme `Bearer`, in upper or lower case, and
 /// any number of spaces.
@@ -59,7 +61,9 @@ where
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Err(KeyError::Missing);
         }
-        subject(token.trim_start()).ok_or(KeyError::Missing)
+        let token = token.trim_start();
+        let key = subject(token).ok_or(KeyError::Missing)?;
+        Ok(if key.as_bytes() == token.as_bytes() { key.into_hashed() } else { key })
     }
 }
 

@@ -35,7 +35,8 @@ const HASHED: &[u8] = b"sha256:";
 /// `bans.lift(address)` and `limiter.peek(address)` find it. If the extractor counts by longer or shorter
 /// networks, [`IpExtractor::key_of`](super::IpExtractor::key_of) makes its key. [`Key::new`] takes any other bytes.
 ///
-/// A key of more than 128 bytes is replaced by its SHA-256. Keys often identify people, so neither
+/// A key of more than 128 bytes is replaced by its SHA-256. A shorter one stands in Redis as it is: hash a secret
+/// with [`Key::hashed`]. Keys often identify people, so neither
 /// [`Debug`](fmt::Debug) nor any message of this crate contains their bytes. [`Key::as_bytes`] returns
 /// them.
 ///
@@ -69,9 +70,31 @@ impl Key {
         if bytes.len() <= LONGEST_KEY && !bytes.starts_with(HASHED) {
             return Self(SmallVec::from_slice(bytes));
         }
+        Self::hashed(bytes)
+    }
+
+    /// Creates a key from the SHA-256 of bytes, whatever their number.
+    ///
+    /// A key of up to 128 bytes stands in Redis as it is. Hash a secret, such as an API key, so that whoever reads
+    /// Redis does not get it. [`key::hashed`](super::hashed) does so for an extractor.
+    ///
+    /// ```
+    /// use tower_sliding_window::Key;
+    ///
+    /// let key = Key::hashed("sk_live_4242");
+    /// assert!(key.as_bytes().starts_with(b"sha256:") && key.as_bytes().len() == 39);
+    /// assert_eq!(Key::hashed([b'x'; 1_000]), Key::from([b'x'; 1_000]));
+    /// ```
+    #[must_use]
+    pub fn hashed(bytes: impl AsRef<[u8]>) -> Self {
         let mut hashed = SmallVec::from_slice(HASHED);
         hashed.extend_from_slice(&Sha256::digest(bytes));
         Self(hashed)
+    }
+
+    /// Returns the key as its hash. A key with this prefix is one already.
+    pub(super) fn into_hashed(self) -> Self {
+        if self.0.starts_with(HASHED) { self } else { Self::hashed(self.0) }
     }
 
     /// Creates a key from the [bytes](Key::as_bytes) of an earlier one, without hashing them again.
@@ -180,6 +203,10 @@ mod tests {
         assert_ne!(long, Key::from("y".repeat(129)));
         assert_ne!(Key::from(long.as_bytes()), long, "the hash as a key is another key");
         assert_eq!(Key::from("x".repeat(128)).as_bytes().len(), 128);
+        assert_eq!(Key::hashed("x".repeat(129)), long);
+        assert_eq!(long.clone().into_hashed(), long);
+        assert_eq!(Key::from("x").into_hashed(), Key::hashed("x"));
+        assert_ne!(Key::hashed("x"), Key::hashed("y"));
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! The default response: a problem document.
 
+use std::borrow::Cow;
+
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
 use super::Rejection;
 use super::headers::push_name;
+use crate::error::StoreError;
 
 pub(super) fn response(rejection: &Rejection) -> Response<String> {
     let mut response = Response::new(document(rejection));
@@ -35,8 +38,29 @@ pub(super) fn document(rejection: &Rejection) -> String {
         }
         document.push(']');
     }
+    if let Some(mistake) = mistake(rejection) {
+        document.push_str(r#","detail":""#);
+        for char in mistake.chars().filter(|char| !char.is_control()) {
+            if matches!(char, '"' | '\\') {
+                document.push('\\');
+            }
+            document.push(char);
+        }
+        document.push('"');
+    }
     document.push('}');
     document
+}
+
+/// Returns what is wrong with the server, if the rejection is its own mistake.
+fn mistake(rejection: &Rejection) -> Option<Cow<'static, str>> {
+    match rejection {
+        Rejection::KeyNotProvided { fix } => Some(Cow::Borrowed(fix)),
+        Rejection::StoreFailed(
+            error @ (StoreError::NoValue { .. } | StoreError::NoBudget { .. }),
+        ) => Some(Cow::Owned(error.to_string())),
+        _ => None,
+    }
 }
 
 /// Returns a text for persons.
