@@ -182,7 +182,11 @@ async fn every_bearer_token_is_handled() {
         ("refused by the closure", bearer(b"Bearer forged-Lysistrata"), MISSING),
         ("no ASCII", bearer(b"Bearer Lysistrata\xff"), INVALID),
         ("twice", with(&[("authorization", b"Bearer a"), ("authorization", b"Bearer a")]), INVALID),
-        ("any case, any spaces", bearer(b"bEaReR   a  "), counts_for(Key::hashed("a  ").as_bytes())),
+        (
+            "any case, any spaces",
+            bearer(b"bEaReR   a  "),
+            counts_for(Key::hashed("a  ").as_bytes()),
+        ),
         ("1 MB", bearer(long.as_bytes()), counts_for(MARK.repeat(100_000))),
     ];
     let subject = |token: &str| (!token.starts_with("forged")).then(|| Key::from(token));
