@@ -188,6 +188,8 @@ impl Bans {
 
     /// Lifts the ban of a key and deletes its strikes and its level. Returns whether there were any.
     ///
+    /// Its log stays as full as it was, see [`Bans::pardon`].
+    ///
     /// The ban ends within a second in all processes that share the store.
     ///
     /// # Errors
@@ -201,6 +203,39 @@ impl Bans {
             self.emit(|| BanEvent::Lifted { policy, key: log.key });
         }
         Ok(was_there)
+    }
+
+    /// Lifts the ban of a key as [`Bans::lift`] does, and empties its log, so that the next request is admitted.
+    /// Returns whether there was a ban, a strike or a level.
+    ///
+    /// After [`Bans::lift`] alone the log is as full as it was: the next request may be denied, and be the first
+    /// strike again. The logs of other policies stay.
+    ///
+    /// # Errors
+    ///
+    /// A [`StoreError`] if the store fails. Then the ban stands.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{Bans, Limiter, MemoryStore, Policy, PolicyHandle, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
+    /// let user = Policy::new("user").quota(Quota::per_hour(1)).penalty("1/1d:1h".parse().unwrap());
+    /// let (user, store) = (PolicyHandle::new(user), MemoryStore::new());
+    /// let (limiter, bans) = (Limiter::new(&user, store.clone()), Bans::new(&user, store));
+    /// assert!(limiter.check("alice").await?.is_admitted());
+    /// assert!(!limiter.check("alice").await?.is_admitted()); // a strike, and a ban
+    /// assert!(bans.pardon("alice").await?);
+    /// assert!(limiter.check("alice").await?.is_admitted());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn pardon(&self, key: impl Into<Key>) -> Result<bool, StoreError> {
+        let log = self.log(key);
+        // The ban holds requests off until its log is empty.
+        self.store.reset(std::slice::from_ref(&log)).await?;
+        self.lift(log.key).await
     }
 
     /// Returns about `count` of the banned keys, and where the next page begins.

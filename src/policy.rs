@@ -20,7 +20,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::quota::{LONGEST_WINDOW_US, Quota, Span};
-use crate::telemetry::PolicyLabel;
+use crate::telemetry::{self, PolicyLabel};
 use crate::time::micros;
 
 pub use self::error::{ParsePenaltyError, PolicyError};
@@ -561,9 +561,14 @@ impl Policy {
         self.quotas.last().map_or(0, Quota::window_us).max(candidates)
     }
 
+    /// Refuses a policy that limits nothing, and warns of a ban that nobody would notice.
     fn ensure_quota(self) -> Result<Self, PolicyError> {
-        if self.quotas.is_empty() {
+        let Some(longest) = self.quotas.last() else {
             return Err(PolicyError::NoQuota { name: self.name().to_owned() });
+        };
+        let first = self.get_penalty().and_then(|penalty| penalty.levels().first());
+        if let Some(first) = first.filter(|first| **first < longest.window()) {
+            telemetry::ban_too_short(self.name(), *first, *longest);
         }
         Ok(self)
     }

@@ -248,6 +248,18 @@ pub(crate) fn proxy_not_trusted(requests: u32) {
     );
 }
 
+/// Warns of a penalty under which the log of a key can be full for longer than the key is banned.
+pub(crate) fn ban_too_short(policy: &str, ban: Duration, quota: impl Display) {
+    event!(
+        warn,
+        policy,
+        ?ban,
+        %quota,
+        "the first ban of a penalty is shorter than a window of its policy: when it ends, the log may still be \
+         full, and the next denial is another strike"
+    );
+}
+
 pub(crate) fn counted_twice(policy: &str, is_first: bool) {
     count!("sliding_window_counted_twice_total", "policy" => policy.to_owned());
     if is_first {

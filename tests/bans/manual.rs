@@ -18,6 +18,7 @@ test_support::on_every_store!(
     rule_given_twice_keeps_its_penalty,
     a_ban_by_hand_needs_no_strikes,
     new_quotas_lift_no_ban,
+    pardoned_key_begins_anew,
     reading_a_ban_keeps_its_strikes,
     ban_without_a_penalty_keeps_the_level,
     ban_if_longer_is_imposed_once,
@@ -87,6 +88,26 @@ async fn a_ban_by_hand_needs_no_strikes(store: impl Store + Clone) {
     assert!(!bans.lift("mallory").await.unwrap(), "no strike was counted");
     bans.impose("trudy", Duration::from_secs(60), "by hand").await.unwrap();
     assert!(limiter.check("trudy").await.unwrap().usage().banned_for().is_some());
+}
+
+async fn pardoned_key_begins_anew(store: impl Store + Clone) {
+    let user = Policy::new("user").quota(Quota::per_hour(1)).penalty("1/1d:1h,2h".parse().unwrap());
+    let (user, other) = (PolicyHandle::new(user), Policy::new("other").quota(Quota::per_hour(5)));
+    let (limiter, bans) = (Limiter::new(&user, store.clone()), Bans::new(&user, store.clone()));
+    let other = Limiter::new(other, store);
+    let banned_for = async || {
+        assert!(other.check("alice").await.unwrap().is_admitted());
+        assert!(limiter.check("alice").await.unwrap().is_admitted());
+        let denied = limiter.check("alice").await.unwrap();
+        denied.usage().banned_for().unwrap().as_secs_f64().round()
+    };
+    let first = banned_for().await;
+    bans.lift("alice").await.unwrap();
+    assert!(!limiter.check("alice").await.unwrap().is_admitted(), "its log is full");
+    assert!(bans.pardon("alice").await.unwrap());
+    assert_eq!(banned_for().await, first, "its level is the first one again");
+    assert_eq!(other.peek("alice").await.unwrap().remaining(), 3, "that of another policy stays");
+    assert!(!bans.pardon("bob").await.unwrap());
 }
 
 async fn new_quotas_lift_no_ban(store: impl Store + Clone) {

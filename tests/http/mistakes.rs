@@ -54,6 +54,26 @@ async fn key_not_provided_is_500_and_warns_once() {
     assert_eq!(missing(&recorded, "ip", "not_provided"), 5, "in shadow mode too");
 }
 
+#[test]
+fn ban_that_ends_before_the_log_has_room_is_warned_of() {
+    let (warnings, _subscriber) = Warnings::listen();
+    let user = |penalty: &str| {
+        let quota = Quota::new(5, Duration::from_secs(600));
+        PolicyHandle::new(Policy::new("user").quota(quota).penalty(penalty.parse().unwrap()))
+    };
+    user("3/1h:10m,1h");
+    user("3/1h:30m");
+    assert_eq!(warnings.lines(), Vec::<String>::new());
+    let short = user("3/1h:1m,1h");
+    let lines = warnings.lines();
+    assert!(
+        lines.len() == 1 && lines[0].contains("policy=\"user\" ban=60s quota=5/600s"),
+        "{lines:?}"
+    );
+    short.set("5/1m".parse::<Policy>().unwrap()).unwrap();
+    assert_eq!(warnings.lines().len(), 1, "a shorter window is full for no longer");
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_reason_has_a_label() {
     let (recorded, _recorder) = RecordedMetrics::listen();
