@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use http::request::Parts;
-use tokio::time::Instant;
 
 use super::config::Config;
 use super::rejection::Rejection;
@@ -45,9 +44,7 @@ async fn decide(check: Check, head: &Parts, config: &Config) -> Waited {
         Ok(None) => Err(Stop::NotLimited),
         Err(rejection) => Err(Stop::Rejected(rejection)),
     };
-    // Without a deadline if it is too far away to be an instant.
-    let deadline = Instant::now().checked_add(config.max_wait);
-    let bounds = Bounds { deadline, max_waiters: config.max_waiters };
+    let bounds = Bounds::new(config.max_wait, config.max_waiters);
     let first = check.clone();
     match until_admitted(&config.waiting, &config.store, first, again, bounds).await {
         Ok(admitted) => Waited::Decided(Decision::Admitted(admitted)),

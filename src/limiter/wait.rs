@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::Limiter;
 use crate::key::Key;
 use crate::store::Permit;
@@ -78,7 +76,8 @@ impl Limiter {
     /// windows, rounded down, after the first waiter has room. The [`retry_after`](crate::Denied::retry_after)
     /// of the denial is that time.
     ///
-    /// The bound holds for the wait. A check that is under way at its end is completed, and can still
+    /// The bound holds for the wait, which may be a twentieth longer: each caller is admitted a little after its place is
+    /// free, and those behind it later by as much. A check that is under way at its end is completed, and can still
     /// admit the request. A bound of zero makes it a [`Limiter::check`] that does not overtake the
     /// callers that wait.
     ///
@@ -297,9 +296,7 @@ impl Limiter {
         check: impl Fn() -> Check,
         max_wait: Option<Duration>,
     ) -> Result<Admitted, WaitError> {
-        // Without a deadline if it is too far away to be an instant.
-        let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
-        let bounds = Bounds { deadline, max_waiters: self.max_waiters };
+        let bounds = Bounds::new(max_wait.unwrap_or(Duration::MAX), self.max_waiters);
         let again = || Ok(check());
         Ok(until_admitted(&self.waiting, &self.store, check(), again, bounds).await?)
     }

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
@@ -22,6 +23,16 @@ const LOOK_AGAIN_US: u64 = 50_000;
 pub(crate) struct Bounds {
     pub(crate) deadline: Option<Instant>,
     pub(crate) max_waiters: usize,
+}
+
+impl Bounds {
+    /// Bounds a wait, a twentieth later: each caller of a queue is admitted a little after its place is free, and
+    /// those behind it later by as much.
+    pub(crate) fn new(max_wait: Duration, max_waiters: usize) -> Self {
+        // Without a deadline if it is too far away to be an instant.
+        let deadline = Instant::now().checked_add(max_wait.saturating_add(max_wait / 20));
+        Self { deadline, max_waiters }
+    }
 }
 
 /// Why a wait ended without an admission.

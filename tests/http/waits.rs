@@ -26,7 +26,10 @@ const TEN: Duration = Duration::from_secs(10);
 const HOUR: Duration = Duration::from_secs(3600);
 const A_MOMENT: Duration = Duration::from_millis(1);
 
-test_support::on_every_store!(waiting_request_counts_under_every_rule);
+test_support::on_every_store!(
+    waiting_request_counts_under_every_rule,
+    as_many_wait_as_fit_into_the_bound,
+);
 
 async fn waiting_request_counts_under_every_rule(store: impl Store + Clone) {
     let policy = |name: &str, quota| PolicyHandle::new(Policy::new(name).quota(quota));
@@ -60,6 +63,21 @@ where
 
 fn one_in_ten() -> SlidingWindowLayer {
     by_user(Quota::new(1, TEN), MemoryStore::new()).max_wait(TEN * 3)
+}
+
+/// On a real clock, on which each pair is a little later than its place.
+async fn as_many_wait_as_fit_into_the_bound(store: impl Store + Clone) {
+    let limit = by_user(Quota::per_second(2), store).max_wait(Duration::from_secs(3));
+    let service = limit.layer(service_fn(ok));
+    let waits = (0..9).map(|_| {
+        let service = service.clone();
+        tokio::spawn(async move { send(&service, from_user("alice")).await.status })
+    });
+    let mut admitted = 0;
+    for status in waits.collect::<Vec<_>>() {
+        admitted += usize::from(status.await.unwrap() == OK);
+    }
+    assert_eq!(admitted, 8);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,8 @@ use super::SlidingWindowLayer;
 impl SlidingWindowLayer {
     /// Sets how long a request waits for room before it is denied.
     ///
-    /// Defaults to zero: no request waits.
+    /// Defaults to zero: no request waits. A wait may be a twentieth longer, as those that are admitted one after the
+    /// other are each a little late.
     ///
     /// ```
     /// use std::time::Duration;
