@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use test_support::Redis;
-use test_support::server_process::{HttpResponse, Server};
+use test_support::server_process::{HttpResponse, Server, run};
 
-use crate::{alone, count, on_redis, responses};
+use crate::{SECKILL, alone, count, on_redis, responses};
 
 /// Sends the orders of all these users to the servers in turn, a hundred at once.
 async fn rush(servers: &[Server], users: impl Iterator<Item = String>) -> Vec<HttpResponse> {
@@ -117,10 +117,13 @@ async fn an_order_sent_twice_is_one_order() {
 }
 
 #[test]
-fn load_sh_refuses_wrong_flags() {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/load.sh");
-    for flags in [&["--scale", "0"][..], &["--scale"], &["--scal", "1"], &["flood"]] {
-        let output = std::process::Command::new(script).args(flags).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{flags:?}: {output:?}");
-    }
+fn a_sale_under_robots_is_simulated() {
+    let sale = ["--server", SECKILL, "--honest", "40", "--bots", "2", "--accounts", "5"];
+    let sale = [&sale[..], &["--stock", "10", "--nat-share", "20", "--", "--ip-quota", "3/60s"]];
+    let output = run(env!("CARGO_BIN_EXE_simulate"), &sale.concat());
+    let row = String::from_utf8(output.stdout).unwrap();
+    let row: Vec<_> = row.split('|').map(str::trim).collect();
+    // Three accounts of each bot, and three of the five customers behind each address of the carrier.
+    assert_eq!(row[1..7], ["first come", "one-shot", "20", "20 %", "10", "15.8 %"], "{row:?}");
+    assert_eq!(row[8..11], ["8", "1", "0"], "{row:?}");
 }
