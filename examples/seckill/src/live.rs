@@ -98,7 +98,7 @@ async fn show(State(live): State<Arc<Live>>) -> Json<Value> {
     Json(json!({
         "counts": meter.classes.each_ref().map(|count| count.load(Ordering::Relaxed)),
         "stock": stock,
-        "opens_in_ms": shop.opening.opens_in().map(whole_milliseconds),
+        "opens_in_ms": shop.terms.opening.opens_in().map(whole_milliseconds),
         "store": store,
         "policies": shown(fleet).await,
         "offenders": offenders.iter().take(OFFENDERS.1).map(offender).collect::<Vec<_>>(),

@@ -150,7 +150,7 @@ async fn what_the_server_decides_is_shown_and_explained() {
 
 #[tokio::test]
 async fn an_early_order_is_no_ban() {
-    let server = alone(&[&ADMIN[..], &["--opens-in", "1h"]].concat());
+    let server = alone(&[&ADMIN[..], &["--first-come", "--opens-in", "1h"]].concat());
     server.order("iphone", "alice").await.problem(403);
     impose(&server, "mallory", "1h", "").await;
     server.order("iphone", "mallory").await.problem(403);

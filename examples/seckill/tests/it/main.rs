@@ -1,9 +1,11 @@
 //! What the flash-sale server promises, as its clients and its operator see it.
 
 mod admin;
+mod draw;
 mod fleet;
 mod opening;
 mod orders;
+mod payments;
 mod policies;
 mod process;
 mod raw_client;
@@ -45,6 +47,17 @@ fn admin_request(server: &Server, method: &str, path: &str) -> Builder {
 /// Sends a request with a body to the admin listener.
 async fn ask(server: &Server, method: &str, path: &str, body: &str) -> HttpResponse {
     server.send_body(admin_request(server, method, path), body.to_owned()).await
+}
+
+/// Sells a piece of `{x}` as a server does that wants no payment. Returns what came of it, and the user's order.
+async fn sell(redis: &Redis, sku: &str, user: &str, order: &str) -> (String, String) {
+    let keys = "stock buyers orders line turns unpaid paid returned refunds".split(' ');
+    let keys: Vec<String> = keys.map(|what| format!("{sku}:{what}")).collect();
+    let mut call = vec!["EVAL", include_str!("../../src/sale.lua"), "9"];
+    call.extend(keys.iter().map(String::as_str));
+    call.extend(["order", "", "0", "0", user, order]);
+    let (outcome, held, _, _): (String, String, u64, u64) = redis.run(&call).await;
+    (outcome, held)
 }
 
 /// Returns the answers to all these requests.

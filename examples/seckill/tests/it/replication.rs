@@ -7,7 +7,7 @@ use test_support::proxy::{Fault, Proxy};
 use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 
-use crate::{alone, stop};
+use crate::{alone, sell, stop};
 
 /// How far a replica is behind its master: far enough to lose an order that is not waited for.
 const LAG: Duration = Duration::from_millis(20);
@@ -43,11 +43,8 @@ async fn a_201_and_a_409_are_on_a_replica() {
         assert!(replica.run::<bool>(&["HEXISTS", orders, uuid]).await, "round {round}: lost");
     }
     // An order of another connection is waited for too.
-    let place = include_str!("../../src/place_order.lua");
-    let keys = ["stock", "buyers", "orders"].map(|what| format!("seckill:{{iphone}}:{what}"));
     let uuid = "00000000-0000-4000-8000-000000000001";
-    let eval = ["EVAL", place, "3", &keys[0], &keys[1], &keys[2], "alice", uuid];
-    master.run::<(i64, String)>(&eval).await;
+    sell(&master, "seckill:{iphone}", "alice", uuid).await;
     let answer = server.order("iphone", "alice").await;
     assert_eq!(answer.problem(409), "/problems/already-ordered");
     assert!(replica.run::<bool>(&["HEXISTS", orders, uuid]).await, "a 409 holds too");

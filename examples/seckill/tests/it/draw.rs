@@ -1,0 +1,1 @@
+//! Sales that are drawn: entries, turns and tickets.

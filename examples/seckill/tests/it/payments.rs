@@ -1,0 +1,1 @@
+//! Orders that are paid, or come back.
