@@ -230,7 +230,7 @@ impl Shop {
     async fn level(&self, number: u32) -> Result<Value> {
         let ip = Ipv4Addr::LOCALHOST.to_string();
         let anybody = Actor { number, user: "anybody".into(), ip, ..Actor::default() };
-        Ok(self.ask(&anybody, LEVEL, "").await?.body)
+        Ok(self.ask(&anybody, LEVEL, "", "").await?.body)
     }
 
     /// Waits until the sale is open on both servers.
@@ -239,7 +239,7 @@ impl Shop {
     }
 
     /// Sends a request on an idle connection, or on a new one.
-    async fn ask(&self, actor: &Actor, what: &str, header: &str) -> Result<Answer> {
+    async fn ask(&self, actor: &Actor, what: &str, header: &str, body: &str) -> Result<Answer> {
         let _place = self.connections.acquire().await?;
         let Actor { number, user, ip, .. } = actor;
         let Server { address, idle, .. } = &self.servers[*number as usize % 2];
@@ -249,7 +249,9 @@ impl Shop {
             None => BufStream::new(TcpStream::connect(address).await?),
         };
         let head = format!(
-            "{what} HTTP/1.1\r\nhost: {address}\r\nx-user-id: {user}\r\nx-forwarded-for: {ip}\r\n{header}\r\n"
+            "{what} HTTP/1.1\r\nhost: {address}\r\nx-user-id: {user}\r\nx-forwarded-for: {ip}\r\n{header}\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
         );
         stream.write_all(head.as_bytes()).await?;
         stream.flush().await?;
@@ -275,6 +277,7 @@ impl Shop {
 const LEVEL: &str = "GET /seckill/sku";
 const ORDER: &str = "POST /seckill/sku/orders";
 const ENTER: &str = "POST /seckill/sku/entries";
+const PAYMENT: &str = r#"{"payment_id": "simulated"}"#;
 const ENTRY: &str = "GET /seckill/sku/entry";
 
 /// One account, and what came of it.
@@ -295,7 +298,7 @@ struct Actor {
 impl Actor {
     async fn send(&mut self, shop: &Shop, what: &str, header: &str) -> Result<Answer> {
         self.requests += 1;
-        let answer = shop.ask(self, what, header).await?;
+        let answer = shop.ask(self, what, header, "").await?;
         self.is_admitted |= [201, 202, 409, 410].contains(&answer.status);
         self.has_ordered |= answer.status == 201;
         Ok(answer)
@@ -312,6 +315,11 @@ impl Actor {
         if let Some(ticket) = answer.body["ticket"].as_str() {
             let ticket = format!("x-seckill-ticket: {ticket}\r\n");
             answer = self.send(shop, ORDER, &ticket).await?;
+        }
+        if answer.status == 201 {
+            // As the payment provider does.
+            let order = answer.body["order_id"].as_str().unwrap_or_default();
+            shop.ask(self, &format!("POST /orders/{order}/payment"), "", PAYMENT).await?;
         }
         let again = answer.body["again_in_ms"].as_u64().filter(|_| is_open);
         Ok(again.map(Duration::from_millis).or(answer.wait))

@@ -116,11 +116,12 @@ async fn an_order_sent_twice_is_one_order() {
 #[test]
 fn a_sale_under_robots_is_simulated() {
     let sale = ["--server", SECKILL, "--honest", "40", "--bots", "2", "--accounts", "5"];
-    let sale = [&sale[..], &["--stock", "10", "--nat-share", "20", "--", "--ip-quota", "3/60s"]];
-    let output = run(env!("CARGO_BIN_EXE_simulate"), &sale.concat());
+    let servers =
+        ["--stock", "10", "--nat-share", "20", "--", "--ip-quota", "3/60s", "--turn", "8s"];
+    let output = run(env!("CARGO_BIN_EXE_simulate"), &[&sale[..], &servers].concat());
     let row = String::from_utf8(output.stdout).unwrap();
     let row: Vec<_> = row.split('|').map(str::trim).collect();
     // Three accounts of each bot, and three of the five customers behind each address of the carrier.
-    assert_eq!(row[1..7], ["first come", "one-shot", "20", "20 %", "10", "15.8 %"], "{row:?}");
-    assert_eq!(row[8..11], ["8", "1", "0"], "{row:?}");
+    assert_eq!(row[1..7], ["draw", "one-shot", "20", "20 %", "10", "15.8 %"], "{row:?}");
+    assert_eq!(row[8..11], ["8", "3", "0"], "{row:?}");
 }
