@@ -58,6 +58,9 @@ pub(crate) async fn enter(
 ) -> Result<(StatusCode, Json<Value>), Problem> {
     let (sku, draw) = drawn(&shop, path)?;
     let reply = shop.stock.call(&sku, Call::Enter(&user)).await;
+    if let (Some(meter), Ok(_)) = (&shop.meter, &reply) {
+        meter.count(StatusCode::ACCEPTED);
+    }
     let reply = reply.map_err(StockError::of_a_change)?;
     Ok((StatusCode::ACCEPTED, Json(shown(&shop, &sku, draw, &user, &reply))))
 }

@@ -16,6 +16,7 @@ mod names;
 mod opening;
 mod pages;
 mod policies;
+mod ready;
 mod routes;
 mod stock;
 
@@ -122,20 +123,19 @@ where
     let meter = args.admin.admin.map(|_| Arc::new(Meter::new()));
     let skus = args.stock.iter().map(|(sku, _)| sku.clone()).collect();
     let user = user_key(args.user_query.as_deref());
-    let shop = Arc::new(Shop { stock, terms, skus, user, meter: meter.clone() });
+    let prefix = args.redis.prefix.clone();
+    let shop = Arc::new(Shop { stock, terms, skus, prefix, user, meter: meter.clone() });
     let fleet = Arc::new(fleet);
     let limits = fleet.set();
     let clients = routes(args, Arc::clone(&shop), limits, windows.clone())?;
     let mut operator = Router::new();
     if let Some(meter) = meter {
         let bans = Bans::new(limits.user(), windows.clone());
-        let limiter = Limiter::new(limits.user(), windows).failure_policy(args.on_failure);
-        operator = admin::routes(bans, limiter, Arc::clone(&fleet)).merge(live::routes(Live {
-            meter,
-            fleet: Arc::clone(&fleet),
-            shop,
-            redis,
-        }));
+        let on_failure = args.on_failure;
+        let limiter =
+            move |policy| Limiter::new(policy, windows.clone()).failure_policy(on_failure);
+        let live = Live { meter, fleet: Arc::clone(&fleet), shop, redis };
+        operator = admin::routes(bans, limiter, Arc::clone(&fleet)).merge(live::routes(live));
     }
     Ok(Apps { clients, operator, fleet })
 }

@@ -24,8 +24,9 @@ const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 #[derive(Clone)]
 pub(crate) struct Opening(Receiver<When>);
 
-/// The opening in microseconds since 1970, or 0 if there is none; and about when that is, unless it has been.
-type When = (u64, Option<Instant>);
+/// The opening in microseconds since 1970, or 0 if there is none; about when that is, unless it has been; and why
+/// it can't be read at the moment.
+type When = (u64, Option<Instant>, Option<StoreError>);
 
 impl Opening {
     /// Reads when the sale opens, and follows the clock until then: that of Redis, or else that of this
@@ -49,10 +50,10 @@ impl Opening {
         let left = opening.saturating_sub(now);
         let at = opening.as_micros() as u64;
         if left.is_zero() {
-            return Ok(Self(watch::channel((at, None)).1));
+            return Ok(Self(watch::channel((at, None, None)).1));
         }
         tracing::info!(opens_in = ?left, "the sale is closed, on every server");
-        let (sender, receiver) = watch::channel((at, Some(Instant::now() + left)));
+        let (sender, receiver) = watch::channel((at, Some(Instant::now() + left), None));
         tokio::spawn(clock.follow(opening, left, sender));
         Ok(Self(receiver))
     }
@@ -68,6 +69,11 @@ impl Opening {
     /// Returns about how long it is until the sale opens, or nothing if it is open.
     pub(crate) fn opens_in(&self) -> Option<Duration> {
         self.0.borrow().1.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Returns why the sale can't open, if it can't.
+    pub(crate) fn trouble(&self) -> Option<StoreError> {
+        self.0.borrow().2.clone()
     }
 
     /// Returns the opening, in microseconds since 1970: 0 if the sale has always been open.
@@ -119,7 +125,7 @@ impl Clock {
                 Ok((now, held)) => {
                     (is_known, opening, left) = (true, held, held.saturating_sub(now));
                     let at = Some(Instant::now() + left).filter(|_| !left.is_zero());
-                    sender.send_replace((held.as_micros() as u64, at));
+                    sender.send_replace((held.as_micros() as u64, at, None));
                     if at.is_none() {
                         return tracing::info!("the sale is open");
                     }
@@ -128,6 +134,7 @@ impl Clock {
                     if mem::take(&mut is_known) {
                         tracing::warn!(%error, "the sale can't open: Redis does not tell the time");
                     }
+                    sender.send_modify(|(.., trouble)| *trouble = Some(error));
                 }
             }
         }

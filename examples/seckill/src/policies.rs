@@ -115,6 +115,18 @@ impl Limits {
         layer
     }
 
+    /// Returns the policy of that name that holds for a user or an address.
+    pub(crate) fn of(&self, name: &str, key: &Key) -> Option<PolicyHandle> {
+        let nets: Vec<_> = self.networks.iter().filter_map(|it| it.net).collect();
+        let Network { ip, accounts, .. } = &self.networks[network_of(&nets, key)];
+        match name {
+            USER => Some(self.user()),
+            IP => ip.clone(),
+            ACCOUNTS => accounts.clone(),
+            _ => None,
+        }
+    }
+
     pub(crate) fn user(&self) -> PolicyHandle {
         self.user.1.clone()
     }

@@ -30,7 +30,8 @@ impl Standstill {
         });
         let failed: Vec<_> =
             skus.iter().filter_map(|sku| Some((sku, stock.level(sku).err()?))).collect();
-        let what = |sku| if failed.len() == skus.len() { "Nothing".into() } else { format!("No {sku}") };
+        let what =
+            |sku| if failed.len() == skus.len() { "Nothing".into() } else { format!("No {sku}") };
         let of_stock = failed.first().map(|(sku, error)| match error {
             StockError::Lost(_) => Self {
                 reason: format!("{} is sold: Redis has lost the stock of {sku}.", what(sku)),

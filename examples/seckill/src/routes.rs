@@ -25,6 +25,7 @@ use crate::live::Meter;
 use crate::names::{OrderId, Sku, UserId};
 use crate::pages;
 use crate::policies::Limits;
+use crate::ready::readyz;
 use crate::stock::{Call, Order, Outcome, Stock, StockError, Terms};
 use example_support::admin::{AdminError, guarded};
 use example_support::problem::{Problem, WholeBody, with_fallbacks};
@@ -42,6 +43,8 @@ pub(crate) struct Shop {
     pub(crate) stock: Stock,
     pub(crate) terms: Terms,
     pub(crate) skus: Vec<Sku>,
+    /// What the keys in Redis begin with.
+    pub(crate) prefix: String,
     pub(crate) user: Arc<dyn KeyExtractor>,
     /// Counts what comes of orders, if an operator can see the counts.
     pub(crate) meter: Option<Arc<Meter>>,
@@ -94,6 +97,7 @@ pub(crate) fn routes(
         .route("/orders/{order_id}", get(order).route_layer(read_limit))
         .merge(payment)
         .route("/healthz", get(|| async { "ok" }))
+        .route("/readyz", get(readyz))
         .with_state(Arc::clone(&shop));
     Ok(with_fallbacks(routes.merge(pages::shop(&shop.skus))))
 }
@@ -217,7 +221,11 @@ async fn pay(
         })?;
     shop.stock.draw(&id.sku).ok_or_else(unknown_order)?;
     let call = Call::Pay { order: &id, payment: &payment };
-    let reply = shop.stock.call(&id.sku, call).await.map_err(StockError::of_a_change)?;
+    let reply = shop.stock.call(&id.sku, call).await;
+    if let Some(meter) = &shop.meter {
+        meter.count_payment(reply.as_ref().ok().map(|reply| reply.outcome));
+    }
+    let reply = reply.map_err(StockError::of_a_change)?;
     let conflict = |kind, title| {
         Err(Problem::new(StatusCode::CONFLICT, kind, title)
             .detail("The payment is recorded for a refund."))

@@ -114,7 +114,7 @@ fn left(end_us: u64, now_us: u64) -> Option<Duration> {
 }
 
 /// How much of a SKU there was, and what has become of it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Level {
     pub(crate) stock: u32,
     /// Pieces that orders hold.

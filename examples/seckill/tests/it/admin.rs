@@ -136,8 +136,8 @@ async fn what_the_server_decides_is_shown_and_explained() {
         }
         server.order("iphone", "bob").await.problem(410);
         let live = ask(server, "GET", "/admin/live", "").await.json();
-        assert_eq!(live["counts"], json!([1, 1, 1, 1, 0, 0, 0]));
-        let denied = json!([{ "user": "a/b 陈", "denials": 1 }]);
+        assert_eq!(live["counts"], json!([1, 1, 1, 1, 0, 0, 0, 0]));
+        let denied = json!([{ "policy": "user", "key": "a/b 陈", "denials": 1 }]);
         assert_eq!(live["offenders"], denied);
 
         let path = "/admin/explain/a%2Fb%20%E9%99%88";
@@ -155,7 +155,7 @@ async fn an_early_order_is_no_ban() {
     impose(&server, "mallory", "1h", "").await;
     server.order("iphone", "mallory").await.problem(403);
     let live = ask(&server, "GET", "/admin/live", "").await.json();
-    assert_eq!(live["counts"], json!([0, 0, 0, 0, 1, 0, 1]));
+    assert_eq!(live["counts"], json!([0, 0, 0, 0, 1, 0, 1, 0]));
 }
 
 #[cfg(feature = "metrics")]

@@ -9,6 +9,7 @@ mod payments;
 mod policies;
 mod process;
 mod raw_client;
+mod ready;
 mod replication;
 mod requests;
 mod stock;
