@@ -64,7 +64,7 @@ wait_for() { for _ in $(seq 200); do "$@" > /dev/null 2>&1 && return; sleep 0.05
 # so there is no limit for that. No window slides while the script runs.
 start_server() {
   local out=$work/server$1.out
-  "$seckill" --listen 127.0.0.1:0 "${@:2}" --quota "$quota/$((10 * scale))m" --ip-quota off --user-query user \
+  "$seckill" --listen 127.0.0.1:0 "${@:2}" --quota "$quota/$((10 * scale))m" --ip-quota off --pay-within off --user-query user \
     --stock flood=1000 --stock crowd=10000 --stock rush=100 > "$out" 2> "$work/server$1.log" &
   pids+=($!)
   wait_for grep -q '^listening on ' "$out"
