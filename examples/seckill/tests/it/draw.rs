@@ -94,7 +94,9 @@ async fn the_secret_decides_and_late_entries_queue_behind() {
 async fn an_order_without_a_ticket_asks_nobody() {
     let redis = Redis::start().await;
     let flags = ["--opens-at", "2020-01-01T00:00:00Z", "--turn", "5s", "--quota", "9/60s"];
-    let server = on_redis(&redis, &[&flags[..], &["--stock", "iphone=2"]].concat());
+    // The entries use up the quota of the address, which the orders do not need.
+    let server =
+        on_redis(&redis, &[&flags[..], &["--ip-quota", "2/60s", "--stock", "iphone=2"]].concat());
     let [ticket, of_bob] = [enter(&server, "alice").await, enter(&server, "bob").await]
         .map(|turn| turn.json()["ticket"].clone());
     let (end, hash) = ticket.as_str().unwrap().split_once('.').unwrap();
@@ -113,9 +115,13 @@ async fn an_order_without_a_ticket_asks_nobody() {
     assert_eq!(placed.status, 201, "nothing of the quota is used: {placed:?}");
     assert!(calls().await.iter().zip(before).all(|(now, before)| *now > before));
     assert_eq!(order(&server, "alice", &ticket).await.problem(409), "/problems/already-ordered");
-    // The server does not know that the turn is gone, and Redis does.
-    redis.run::<()>(&["ZREM", "seckill:{iphone}:turns", "bob"]).await;
-    assert_eq!(order(&server, "bob", &of_bob).await.problem(403), "/problems/turn-over");
+    // The server does not know that the turn is another one, or gone, and Redis does.
+    for change in
+        [&["ZINCRBY", "seckill:{iphone}:turns", "1", "bob"][..], &["DEL", "seckill:{iphone}:turns"]]
+    {
+        redis.run::<()>(change).await;
+        assert_eq!(order(&server, "bob", &of_bob).await.problem(403), "/problems/turn-over");
+    }
     let is_over = async || order(&server, "bob", &of_bob).await.problem(403).ends_with("no-ticket");
     sleep(Duration::from_secs(5)).await;
     eventually("it has run out", is_over).await;
@@ -140,6 +146,12 @@ async fn an_unused_turn_and_an_unpaid_piece_pass_on() {
         assert_eq!(enter(server, first).await.json()["place"], 1);
         let placed = order(server, second, &turn).await;
         assert_eq!(placed.status, 201, "{placed:?}");
+        let is_counted = async || {
+            let level = server.get("/seckill/iphone").await.json();
+            (&level["turns"], &level["entries"], &level["sold"])
+                == (&json!(0), &json!(1), &json!(1))
+        };
+        eventually("the turn has become an order", is_counted).await;
         let held = entry(server, second).await;
         assert_eq!((&held["state"], &held["paid"]), (&json!("ordered"), &json!(false)));
         assert_eq!(held["order_id"], placed.json()["order_id"]);
