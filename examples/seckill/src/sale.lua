@@ -77,7 +77,10 @@ local function give_turns()
   if free > 0 then
     local first = call('ZPOPMIN', line, free)
     for at = 1, #first, 2 do
-      call('ZADD', turns, now_us + turn_us, first[at])
+      first[at], first[at + 1] = now_us + turn_us, first[at]
+    end
+    if #first > 0 then
+      call('ZADD', turns, unpack(first))
     end
   end
 end

@@ -180,8 +180,8 @@ impl Stock {
 pub(crate) enum StockError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The order stands on the master only, and would be lost with it.
-    #[error("{confirmed} of {wanted} replicas have the order")]
+    /// It stands on the master only, and would be lost with it.
+    #[error("{confirmed} of {wanted} replicas have it")]
     NotReplicated { confirmed: u32, wanted: u32 },
     /// Redis has lost a SKU that this server was started with.
     #[error("Redis has lost the stock of {0}")]
@@ -212,9 +212,9 @@ impl From<StockError> for Problem {
             StockError::Store(error) => error.into(),
             StockError::NotReplicated { .. } => {
                 NOT_REPLICATED.log(|times| {
-                    tracing::warn!(%error, times, "orders are answered with 503: too few replicas");
+                    tracing::warn!(%error, times, "orders, entries and payments are answered with 503: too few replicas");
                 });
-                Self::new(unavailable, "not-replicated", "The order is not safe yet")
+                Self::new(unavailable, "not-replicated", "It is not safe yet")
                     .retry_after(Duration::from_secs(1))
             }
             StockError::Lost(sku) => {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::pipe;
+use redis::{Script, pipe};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
@@ -37,6 +37,8 @@ pub(crate) struct RedisStock {
     prefix: String,
     replicas: Replicas,
     script: RedisScript,
+    /// The same, for a pipeline.
+    hash: Script,
     terms: Terms,
     on_sale: HashMap<Sku, OnSale>,
 }
@@ -76,9 +78,10 @@ impl RedisStock {
         terms: Terms,
     ) -> Result<Arc<Self>, StockError> {
         let (prefix, script) = (prefix.to_owned(), RedisScript::new(SALE));
+        let hash = Script::new(SALE);
         let on_sale_here = HashMap::new();
         let mut stock =
-            Self { orders, reads, prefix, replicas, script, terms, on_sale: on_sale_here };
+            Self { orders, reads, prefix, replicas, script, hash, terms, on_sale: on_sale_here };
         for (sku, _) in on_sale {
             let exists = redis::cmd("GET").arg(stock.key(sku, "stock")).to_owned();
             if stock.reads.query::<Option<String>>(&exists).await?.is_none() {
@@ -93,6 +96,8 @@ impl RedisStock {
         }
         let stock = Arc::new(stock);
         for (sku, _) in on_sale {
+            // So that Redis has the script, and the server knows the time of Redis.
+            stock.send(sku, &["tick".to_owned()], false).await?;
             stock.look(sku).await;
             tokio::spawn(Arc::clone(&stock).follow(sku.clone()));
         }
@@ -272,11 +277,17 @@ impl RedisStock {
         type Sent = (String, String, u64, u64);
         let ((outcome, order, number, now_us), confirmed): (Sent, u32) = if waits && wanted > 0 {
             let patience = timeout.as_millis().div_ceil(2) as u64;
-            let mut change = pipe();
-            // By its text: in a pipeline there is no second call for a server that lacks the script.
-            change.cmd("EVAL").arg(SALE).arg(keys.len()).arg(&keys).arg(&arguments);
-            change.cmd("WAIT").arg(wanted).arg(patience);
-            self.orders.pipeline(&change).await?
+            let change = |eval: &str, script: &str| {
+                let mut change = pipe();
+                change.cmd(eval).arg(script).arg(keys.len()).arg(&keys).arg(&arguments);
+                change.cmd("WAIT").arg(wanted).arg(patience).to_owned()
+            };
+            match self.orders.pipeline(&change("EVALSHA", self.hash.get_hash())).await {
+                Err(StoreError::Refused { code, .. }) if code == "NOSCRIPT" => {
+                    self.orders.pipeline(&change("EVAL", SALE)).await?
+                }
+                reply => reply?,
+            }
         } else {
             let commands = if waits { &self.orders } else { &self.reads };
             (commands.script(&self.script, &keys, &arguments).await?, 0)

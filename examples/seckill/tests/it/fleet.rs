@@ -8,7 +8,7 @@ use test_support::server_process::run;
 use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
 use tokio::time::sleep;
 
-use crate::{ADMIN, SECKILL, alone, ask, on_redis, stop, ttl};
+use crate::{ADMIN, SECKILL, alone, ask, by, on_redis, stop, ttl};
 
 #[tokio::test]
 async fn a_restart_keeps_stock_and_orders() {
@@ -225,6 +225,21 @@ async fn the_rights_of_security_md_are_enough() {
     assert_eq!(ask(&server, "DELETE", "/admin/bans/mallory", "").await.status, 204);
     let change = ask(&server, "PUT", "/admin/policies/user", r#"{"quotas": "9/60s"}"#).await;
     assert_eq!(change.status, 200);
+    let draw =
+        ["--prefix", "limiter:drawn", "--opens-at", "2020-01-01T00:00:00Z", "--stock", "iphone=1"];
+    let drawn =
+        alone(&[&["--redis", &url, "--turn", "1s", "--pay-within", "1s"], &draw[..]].concat());
+    let mut seen = by(&drawn, "alice", "POST", "/seckill/iphone/entries").await.json();
+    let ordered = drawn.order_request("iphone", "alice");
+    let ordered = ordered.header("x-seckill-ticket", seen["ticket"].as_str().unwrap());
+    let ordered = drawn.send(ordered).await;
+    assert_eq!(ordered.status, 201, "{ordered:?}");
+    while seen["state"] != "none" {
+        seen = by(&drawn, "alice", "GET", "/seckill/iphone/entry").await.json();
+        sleep(Duration::from_millis(500)).await;
+    }
+    let pay = drawn.request("POST", &format!("{}/payment", ordered.header("location")));
+    assert_eq!(drawn.send_body(pay, r#"{"payment_id": "1"}"#).await.status, 409);
     // With replicas, of which there are none.
     let waits = ["--redis", &url, "--prefix", "limiter", "--min-replicas", "1"];
     let waiting = alone(&[&waits[..], &["--response-timeout", "1s"]].concat());
