@@ -32,6 +32,10 @@ const END: Duration = SECOND.saturating_mul(180);
 /// The requests under way at one time.
 const CONNECTIONS: usize = 256;
 
+const COLUMNS: &str = "| sale | bots | their addresses | customers behind 4 addresses | stock | bots' \
+                       share of those admitted | of the stock | customers turned away | most \
+                       requests of a customer | unsold |";
+
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Plays a sale under robots on this machine, and prints a row of a markdown table. Starts a Redis and two servers,
@@ -86,12 +90,6 @@ enum Strategy {
     HammerWindow,
 }
 
-impl Strategy {
-    fn lead(self) -> Duration {
-        SECOND * [0, 5, 60][self as usize]
-    }
-}
-
 #[tokio::main]
 async fn main() -> ExitCode {
     let Err(error) = run(Args::parse()).await else { return ExitCode::SUCCESS };
@@ -109,10 +107,7 @@ async fn run(mut args: Args) -> Result<()> {
     args.server.get_or_insert(std::env::current_exe()?.with_file_name("seckill"));
     let mut sales = vec![args];
     if sales[0].table {
-        println!(
-            "| sale | bots | addresses of bots | customers behind 4 addresses | stock | bots' share of those admitted | of the stock | customers turned away | requests of a customer, at most | unsold |"
-        );
-        println!("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|");
+        println!("{COLUMNS}\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|");
         sales = table(&sales[0]);
     }
     for sale in &sales {
@@ -179,37 +174,28 @@ struct Shop {
     opens: Instant,
     is_open: watch::Sender<bool>,
     is_draw: bool,
-    strategy: Strategy,
+    /// How long before the opening bots hammer.
+    lead: Duration,
 }
 
-struct Answer {
-    status: u16,
-    wait: Option<Duration>,
-    body: Value,
-}
+/// A status, `Retry-After`, and the body.
+type Answer = (u16, Option<Duration>, Value);
 
 impl Shop {
     async fn open(args: &Args, redis: &str) -> Result<Self> {
         let prefix = format!("simulate-{}", uuid::Uuid::new_v4().simple());
-        let opens_in = format!("{}s", (LEAD + args.strategy.lead()).as_secs());
+        let lead = SECOND * [0, 5, 60][args.strategy as usize];
+        let opens_in = format!("{}s", (LEAD + lead).as_secs());
         let start = || -> Result<Server> {
             let mut command = Command::new(args.server.as_deref().unwrap_or("seckill".as_ref()));
-            command.args([
-                "--listen",
-                "127.0.0.1:0",
-                "--trust-proxy",
-                "127.0.0.1",
-                "--redis",
-                redis,
-            ]);
-            command.args(["--prefix", &prefix, "--opens-in", &opens_in, "--stock"]);
-            command.arg(format!("sku={}", args.stock)).args(&args.flags).env("RUST_LOG", "error");
-            let (mut process, mut line) = (Process::start(&mut command)?, String::new());
-            BufReader::new(process.0.stdout.as_mut().ok_or("no stdout")?).read_line(&mut line)?;
-            let address = line
-                .trim()
-                .strip_prefix("listening on http://")
-                .ok_or("the server does not start")?;
+            command.args(["--listen", "127.0.0.1:0", "--trust-proxy", "127.0.0.1"]);
+            command.args(["--redis", redis, "--prefix", &prefix, "--opens-in", &opens_in]);
+            command.args(["--stock", &format!("sku={}", args.stock)]).args(&args.flags);
+            let mut process = Process::start(command.env("RUST_LOG", "error"))?;
+            let (mut line, out) = (String::new(), process.0.stdout.as_mut().ok_or("no stdout")?);
+            BufReader::new(out).read_line(&mut line)?;
+            let address = line.trim().strip_prefix("listening on http://");
+            let address = address.ok_or("the server does not start")?;
             Ok(Server { address: address.to_owned(), _process: process, idle: Mutex::default() })
         };
         let mut shop = Self {
@@ -218,7 +204,7 @@ impl Shop {
             opens: Instant::now(),
             is_open: watch::Sender::new(false),
             is_draw: false,
-            strategy: args.strategy,
+            lead,
         };
         let level = shop.level(0).await?;
         let opens_in = level["opens_in_ms"].as_u64().ok_or("the sale is open already")?;
@@ -230,12 +216,7 @@ impl Shop {
     async fn level(&self, number: u32) -> Result<Value> {
         let ip = Ipv4Addr::LOCALHOST.to_string();
         let anybody = Actor { number, user: "anybody".into(), ip, ..Actor::default() };
-        Ok(self.ask(&anybody, LEVEL, "", "").await?.body)
-    }
-
-    /// Waits until the sale is open on both servers.
-    async fn opening(&self) {
-        let _ = self.is_open.subscribe().wait_for(|is_open| *is_open).await;
+        Ok(self.ask(&anybody, LEVEL, "", "").await?.2)
     }
 
     /// Sends a request on an idle connection, or on a new one.
@@ -270,7 +251,7 @@ impl Shop {
         let mut body = vec![0; length];
         stream.read_exact(&mut body).await?;
         lock(idle).push(stream);
-        Ok(Answer { status, wait, body: serde_json::from_slice(&body)? })
+        Ok((status, wait, serde_json::from_slice(&body)?))
     }
 }
 
@@ -299,8 +280,8 @@ impl Actor {
     async fn send(&mut self, shop: &Shop, what: &str, header: &str) -> Result<Answer> {
         self.requests += 1;
         let answer = shop.ask(self, what, header, "").await?;
-        self.is_admitted |= [201, 202, 409, 410].contains(&answer.status);
-        self.has_ordered |= answer.status == 201;
+        self.is_admitted |= [201, 202, 409, 410].contains(&answer.0);
+        self.has_ordered |= answer.0 == 201;
         Ok(answer)
     }
 
@@ -311,18 +292,17 @@ impl Actor {
             (true, true) => ENTRY,
             (false, _) => ORDER,
         };
-        let mut answer = self.send(shop, what, "").await?;
-        if let Some(ticket) = answer.body["ticket"].as_str() {
+        let (mut status, mut wait, mut body) = self.send(shop, what, "").await?;
+        if let Some(ticket) = body["ticket"].as_str() {
             let ticket = format!("x-seckill-ticket: {ticket}\r\n");
-            answer = self.send(shop, ORDER, &ticket).await?;
+            (status, wait, body) = self.send(shop, ORDER, &ticket).await?;
         }
-        if answer.status == 201 {
+        if let (201, Some(order)) = (status, body["order_id"].as_str()) {
             // As the payment provider does.
-            let order = answer.body["order_id"].as_str().unwrap_or_default();
             shop.ask(self, &format!("POST /orders/{order}/payment"), "", PAYMENT).await?;
         }
-        let again = answer.body["again_in_ms"].as_u64().filter(|_| is_open);
-        Ok(again.map(Duration::from_millis).or(answer.wait))
+        let again = body["again_in_ms"].as_u64().filter(|_| is_open);
+        Ok(again.map(Duration::from_millis).or(wait))
     }
 
     async fn clicks(&mut self, shop: &Shop, is_open: bool, most: usize) -> Result<()> {
@@ -336,9 +316,8 @@ impl Actor {
     }
 
     async fn take_part(&mut self, shop: &Shop) -> Result<()> {
-        let lead = shop.strategy.lead();
-        if !self.is_honest && !lead.is_zero() {
-            let mut next = shop.opens - lead;
+        if !self.is_honest && !shop.lead.is_zero() {
+            let mut next = shop.opens - shop.lead;
             while next < shop.opens + AFTER && !self.has_ordered {
                 sleep_until(next).await;
                 self.click(shop, next >= shop.opens).await?;
@@ -350,13 +329,10 @@ impl Actor {
             sleep_until(shop.opens - LEAD / 2 + self.click).await;
             self.clicks(shop, false, 2).await?;
         }
-        shop.opening().await;
+        let _ = shop.is_open.subscribe().wait_for(|is_open| *is_open).await;
         sleep(self.click).await;
-        match shop.is_draw {
-            true if self.is_admitted => self.clicks(shop, true, 100).await,
-            true => Ok(()),
-            false => self.clicks(shop, true, 2).await,
-        }
+        let most = [2, if self.is_admitted { 100 } else { 0 }][usize::from(shop.is_draw)];
+        self.clicks(shop, true, most).await
     }
 }
 
@@ -382,13 +358,10 @@ fn actors(args: &Args) -> impl Iterator<Item = Actor> {
 
 /// Plays a sale, and returns its row.
 async fn play(args: &Args) -> Result<String> {
-    let (_redis, url) = match &args.redis {
-        Some(url) => (None, url.clone()),
-        None => redis().await.map(|(process, url)| (Some(process), url))?,
-    };
-    let shop = Arc::new(Shop::open(args, &url).await?);
-    let opens_in = shop.opens - Instant::now();
-    eprintln!("{:?} with {:?}: opens in {opens_in:.1?}", args.strategy, args.flags);
+    let own = if args.redis.is_none() { Some(redis().await?) } else { None };
+    let url = args.redis.as_ref().or(own.as_ref().map(|(_, url)| url)).ok_or("no Redis")?;
+    let shop = Arc::new(Shop::open(args, url).await?);
+    eprintln!("{:?}, stock {}, servers with {:?}", args.strategy, args.stock, args.flags);
     let mut all = JoinSet::new();
     for mut actor in actors(args) {
         let shop = Arc::clone(&shop);
@@ -404,27 +377,24 @@ async fn play(args: &Args) -> Result<String> {
     let actors: Vec<Actor> = all.join_all().await.into_iter().collect::<Result<_>>()?;
     // The servers read the levels four times a second.
     sleep(SECOND).await;
-    let sold =
-        shop.level(0).await?["sold"].as_u64().ok_or("a server does not know what is sold")?;
-    let count = |which: fn(&&Actor) -> bool| actors.iter().filter(which).count();
-    let (orders, stock) = (count(|it| it.has_ordered), args.stock);
+    let sold = shop.level(0).await?["sold"].as_u64().ok_or("what is sold is not known")?;
+    let count = |which: fn(&&Actor) -> bool| actors.iter().filter(which).count() as u64;
+    let (orders, stock) = (count(|it| it.has_ordered), args.stock.into());
     eprintln!("{} requests, {orders} orders", actors.iter().map(|it| it.requests).sum::<u32>());
-    if orders as u64 != sold || sold > stock.into() {
+    if orders != sold || sold > stock {
         return Err(format!("{orders} orders, and {sold} of {stock} are sold").into());
     }
-    let admitted =
-        count(|it| it.is_admitted && !it.is_honest) as f64 / count(|it| it.is_admitted) as f64;
-    let bought = count(|it| it.has_ordered && !it.is_honest) as f64 / f64::from(stock);
-    let mode = if shop.is_draw { "draw" } else { "first come" };
+    let share = |part, whole: u64| 100.0 * part as f64 / whole as f64;
     Ok(format!(
-        "| {mode} | {} | {} | {} % | {stock} | {:.1} % | {:.1} % | {} | {} | {} |",
+        "| {} | {} | {} | {} % | {stock} | {:.1} % | {:.1} % | {} | {} | {} |",
+        if shop.is_draw { "draw" } else { "first come" },
         args.strategy.to_possible_value().as_ref().map_or("", |it| it.get_name()),
         args.addresses,
         args.nat_share,
-        admitted * 100.0,
-        bought * 100.0,
+        share(count(|it| it.is_admitted && !it.is_honest), count(|it| it.is_admitted)),
+        share(count(|it| it.has_ordered && !it.is_honest), stock),
         count(|it| it.is_honest && !it.is_admitted),
         actors.iter().filter(|it| it.is_honest).map(|it| it.requests).max().unwrap_or(0),
-        u64::from(stock) - sold,
+        stock - sold,
     ))
 }

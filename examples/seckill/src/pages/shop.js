@@ -15,7 +15,7 @@ const ENGLISH = {
   line: "You can join the line: what others do not take is yours.",
   ordered: (id) => `Yours, once it is paid. Order ${id}.`, paid: (id) => `Yours! Order ${id}.`, soldOut: "Sold out.",
   "turn-over": "Your turn is over. You can join the line again.", "paid-too-late": "The order was not paid in time.",
-  "sale-not-open": "The sale is not open yet.", busy: "Too many requests from you or your network. Please wait.",
+  "sale-not-open": "The sale is not open yet.", "no-token": "Please pay where the shop has told you.", busy: "Too many requests from you or your network. Please wait.",
   banned: "Your account can't order at the moment.", "bad-user": "This user id can't be used.",
   outage: "The shop can't answer at the moment. This page tries again by itself, and your order is not lost.",
 };
@@ -33,7 +33,7 @@ const CHINESE = {
   line: "您可以排队：别人放弃的就是您的。",
   ordered: (id) => `付款后就是您的。订单 ${id}。`, paid: (id) => `已经是您的了！订单 ${id}。`, soldOut: "已售罄。",
   "turn-over": "您的下单时间已过，可以重新排队。", "paid-too-late": "订单没有按时付款。",
-  "sale-not-open": "还没有开售。", busy: "您或您所在网络的请求过多，请稍候。",
+  "sale-not-open": "还没有开售。", "no-token": "请到商店指定的地方付款。", busy: "您或您所在网络的请求过多，请稍候。",
   banned: "您的账号暂时不能下单。", "bad-user": "这个用户名不能使用。",
   outage: "商店暂时无法响应。本页会自动重试，您的订单不会丢失。",
 };
