@@ -21,13 +21,14 @@ async fn entry(server: &Server, user: &str) -> Value {
 
 /// Waits until a user is in that state, as often as the server allows.
 async fn becomes(server: &Server, user: &str, state: &str) -> Value {
-    loop {
+    for _ in 0..30 {
         let seen = entry(server, user).await;
         if seen["state"] == state {
             return seen;
         }
         sleep(Duration::from_millis(seen["again_in_ms"].as_u64().unwrap_or(1000))).await;
     }
+    panic!("{user} never is in the state {state}");
 }
 
 async fn order(server: &Server, user: &str, ticket: &Value) -> HttpResponse {
@@ -180,7 +181,8 @@ async fn a_crowd_gets_what_there_is() {
         };
         let users: Vec<String> = (0..20).map(|number| format!("user-{number}")).collect();
         let mut paid = 0;
-        while paid < 5 {
+        for round in 0.. {
+            assert!(round < 40, "{paid} of 5 pieces are paid");
             let seen = users.iter().map(|user| server.spawn(ask(user, "GET", "entry")));
             let seen = responses(seen).await.into_iter().map(|answer| answer.json());
             let next = users.iter().zip(seen).map(|(user, seen)| match seen["ticket"].as_str() {
@@ -196,6 +198,9 @@ async fn a_crowd_gets_what_there_is() {
                 if order["user"].as_str().unwrap() >= "user-15" {
                     paid += usize::from(pay(server, &order, "1").await.status == 200);
                 }
+            }
+            if paid == 5 {
+                break;
             }
             sleep(Duration::from_secs(1)).await;
         }
