@@ -113,7 +113,7 @@ fn shown(shop: &Shop, sku: &Sku, draw: &Draw, user: &UserId, reply: &Reply) -> V
             let rounds = reply.number.div_ceil(pieces.into());
             let held = shop.terms.turn + shop.terms.pay_within.unwrap_or_default();
             shown["place"] = reply.number.into();
-            shown["estimate_ms"] = (whole_milliseconds(held) * rounds).into();
+            shown["estimate_ms"] = whole_milliseconds(held).saturating_mul(rounds).into();
             // Who is near asks more often, and nobody sleeps through half a turn.
             let wait =
                 shop.terms.turn.mul_f64(rounds.min(4) as f64 / 8.0).mul_f64(0.5 + chance() / 2.0);

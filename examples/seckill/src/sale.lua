@@ -35,24 +35,53 @@
   TTL: none. Orders are kept, and the stock must outlive every restart of the servers.
 ]]
 local call, most = redis.call, 500
-local stock, buyers, orders, line, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local unpaid, paid, returned, refunds = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local stock, buyers, orders = KEYS[1], KEYS[2], KEYS[3]
+local line, turns, unpaid, paid, returned, refunds = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local op, subject, value = ARGV[1], ARGV[5], ARGV[6]
 local opening, turn_us, pay_us = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
-local function reply(outcome, text, number)
-  return { outcome, text or '', tonumber(number) or 0, now_us }
+if op == 'pay' then
+  local by, user = call('HGET', paid, subject), call('HGET', orders, subject)
+  local deadline = tonumber(call('ZSCORE', unpaid, subject))
+  local outcome = by and 'already-paid' or 'too-late'
+  if by == value or user and not by and (not deadline or deadline > now_us) then
+    outcome = 'paid'
+    -- Also if it is there, so that a WAIT after this call covers it, whichever connection wrote it.
+    call('HSET', paid, subject, value)
+    call('ZREM', unpaid, subject)
+  elseif user or call('HGET', returned, subject) then
+    call('HSET', refunds, value, subject)
+  else
+    outcome = 'unknown'
+  end
+  return { outcome, '', 0, now_us }
 end
 
-local function has_ended(set)
-  return call('ZRANGEBYSCORE', set, '-inf', now_us, 'LIMIT', 0, most)
+local pieces, sold = tonumber(call('GET', stock)) or 0, 0
+if op == 'order' then
+  local held = call('HGET', buyers, subject)
+  if held then
+    -- For the WAIT, as above.
+    call('HSET', buyers, subject, held)
+    -- The same order again: the reply to the first call was lost.
+    local deadline = tonumber(call('ZSCORE', unpaid, held)) or 0
+    return { held == value and 'placed' or 'held', held, deadline, now_us }
+  end
+  if opening then
+    local turn_end = tonumber(call('ZSCORE', turns, subject))
+    if not turn_end or turn_end ~= tonumber(ARGV[7]) or turn_end <= now_us then
+      return { 'turn-over', '', 0, now_us }
+    end
+  end
+  -- The number of sold pieces is the number of orders, so that the two cannot differ.
+  sold = call('HLEN', orders)
 end
 
--- Puts pieces that were not paid in time on sale again.
-local function take_back()
-  for _, order in ipairs(has_ended(unpaid)) do
+-- Pieces that were not paid in time come back. An order needs that only if there is no other piece.
+if sold >= pieces or op ~= 'order' then
+  for _, order in ipairs(call('ZRANGEBYSCORE', unpaid, '-inf', now_us, 'LIMIT', 0, most)) do
     local user = call('HGET', orders, order)
     if user then
       call('HDEL', orders, order)
@@ -61,112 +90,53 @@ local function take_back()
     end
     call('ZREM', unpaid, order)
   end
-end
-
--- Gives a turn to as many as there are free pieces.
-local function give_turns()
-  if not opening or now_us < opening or turn_us == 0 then
-    return
-  end
-  local over = has_ended(turns)
-  if #over > 0 then
-    call('ZREM', turns, unpack(over))
-  end
-  local taken = call('HLEN', orders) + call('ZCOUNT', turns, '(' .. string.format('%.0f', now_us), '+inf')
-  local free = math.min((tonumber(call('GET', stock)) or 0) - taken, most)
-  if free > 0 then
-    local first = call('ZPOPMIN', line, free)
-    for at = 1, #first, 2 do
-      first[at], first[at + 1] = now_us + turn_us, first[at]
-    end
-    if #first > 0 then
-      call('ZADD', turns, unpack(first))
-    end
-  end
-end
-
--- Tells where a user of a draw is.
-local function state(user)
-  local held = call('HGET', buyers, user)
-  if held then
-    local outcome = call('HGET', paid, held) and 'paid' or 'ordered'
-    return outcome, held, call('ZSCORE', unpaid, held)
-  end
-  local turn_end = tonumber(call('ZSCORE', turns, user))
-  if turn_end and turn_end > now_us then
-    return 'turn', '', turn_end
-  end
-  local rank = call('ZRANK', line, user)
-  if now_us < opening then
-    return rank and 'entered' or 'none', '', opening
-  end
-  if call('HLEN', orders) >= (tonumber(call('GET', stock)) or 0) and call('ZCARD', unpaid) == 0 then
-    return 'over'
-  end
-  return rank and 'waiting' or 'none', '', (rank or 0) + 1
-end
-
-if op == 'pay' then
-  local by, user = call('HGET', paid, subject), call('HGET', orders, subject)
-  local deadline = tonumber(call('ZSCORE', unpaid, subject))
-  if by == value or user and not by and (not deadline or deadline > now_us) then
-    -- Also if it is there, so that a WAIT after this call covers it, whichever connection wrote it.
-    call('HSET', paid, subject, value)
-    call('ZREM', unpaid, subject)
-    return reply('paid')
-  end
-  if not user and not call('HGET', returned, subject) then
-    return reply('unknown')
-  end
-  call('HSET', refunds, value, subject)
-  return reply(by and 'already-paid' or 'too-late')
+  sold = call('HLEN', orders)
 end
 
 if op == 'order' then
-  local held = call('HGET', buyers, subject)
-  if held then
-    -- For the WAIT, as above.
-    call('HSET', buyers, subject, held)
-    -- The same order again: the reply to the first call was lost.
-    return reply(held == value and 'placed' or 'held', held, call('ZSCORE', unpaid, held))
-  end
-  local pieces = tonumber(call('GET', stock))
-  if not pieces then
-    return reply('lost')
-  end
-  if opening then
-    local turn_end = tonumber(call('ZSCORE', turns, subject))
-    if not turn_end or turn_end ~= tonumber(ARGV[7]) or turn_end <= now_us then
-      return reply('turn-over')
-    end
-  end
-  -- The number of sold pieces is the number of orders, so that the two cannot differ.
-  local sold = call('HLEN', orders)
-  if sold >= pieces then
-    take_back()
-    sold = call('HLEN', orders)
-  end
-  -- Every order has a buyer. A Redis that evicts keys may have dropped one of the two.
-  if call('HLEN', buyers) ~= sold then
-    return reply('lost')
+  -- Every order has a buyer. A Redis that evicts keys may have dropped one of the two, or the stock.
+  if call('HLEN', buyers) ~= sold or pieces == 0 and not tonumber(call('GET', stock)) then
+    return { 'lost', '', 0, now_us }
   end
   if sold >= pieces then
-    return reply('sold-out')
+    return { 'sold-out', '', 0, now_us }
   end
   call('HSET', buyers, subject, value)
   call('HSET', orders, value, subject)
   if opening then
     call('ZREM', turns, subject)
   end
+  local deadline = 0
   if pay_us > 0 then
-    call('ZADD', unpaid, now_us + pay_us, value)
+    deadline = now_us + pay_us
+    call('ZADD', unpaid, deadline, value)
   end
-  return reply('placed', value, pay_us > 0 and now_us + pay_us)
+  return { 'placed', value, deadline, now_us }
 end
 
-take_back()
+-- Tells where the user is.
+local function state()
+  local held = call('HGET', buyers, subject)
+  if held then
+    local outcome = call('HGET', paid, held) and 'paid' or 'ordered'
+    return outcome, held, tonumber(call('ZSCORE', unpaid, held)) or 0
+  end
+  local turn_end = tonumber(call('ZSCORE', turns, subject))
+  if turn_end and turn_end > now_us then
+    return 'turn', '', turn_end
+  end
+  local rank = call('ZRANK', line, subject)
+  if now_us < opening then
+    return rank and 'entered' or 'none', '', opening
+  end
+  if sold >= pieces and call('ZCARD', unpaid) == 0 then
+    return 'over', '', 0
+  end
+  return rank and 'waiting' or 'none', '', (rank or 0) + 1
+end
+
 if op == 'enter' then
-  local outcome = state(subject)
+  local outcome = state()
   if outcome == 'none' or outcome == 'entered' or outcome == 'waiting' then
     local place = now_us < opening and value or 4503599627370496 + now_us - opening
     place = call('ZSCORE', line, subject) or place
@@ -175,8 +145,25 @@ if op == 'enter' then
     call('ZADD', line, place, subject)
   end
 end
-give_turns()
-if op == 'tick' then
-  return reply('done')
+
+-- As many turns as there are free pieces.
+if opening and now_us >= opening and turn_us > 0 then
+  local over = call('ZRANGEBYSCORE', turns, '-inf', now_us, 'LIMIT', 0, most)
+  if #over > 0 then
+    call('ZREM', turns, unpack(over))
+  end
+  local live = call('ZCOUNT', turns, '(' .. string.format('%.0f', now_us), '+inf')
+  local free = math.min(pieces - sold - live, most)
+  local first = free > 0 and call('ZPOPMIN', line, free) or {}
+  for at = 1, #first, 2 do
+    first[at], first[at + 1] = now_us + turn_us, first[at]
+  end
+  if #first > 0 then
+    call('ZADD', turns, unpack(first))
+  end
 end
-return reply(state(subject))
+if op == 'tick' then
+  return { 'done', '', 0, now_us }
+end
+local outcome, text, number = state()
+return { outcome, text, number, now_us }

@@ -136,7 +136,7 @@ impl Stock {
     /// Makes a call about a SKU on sale.
     pub(crate) async fn call(&self, sku: &Sku, call: Call<'_>) -> Result<Reply, StockError> {
         match self {
-            Self::Memory(stock) => Ok(stock.call(sku, call)),
+            Self::Memory(stock) => stock.call(sku, call),
             Self::Redis(stock) => stock.call(sku, call).await,
         }
     }

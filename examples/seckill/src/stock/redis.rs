@@ -77,11 +77,16 @@ impl RedisStock {
         replicas: Replicas,
         terms: Terms,
     ) -> Result<Arc<Self>, StockError> {
-        let (prefix, script) = (prefix.to_owned(), RedisScript::new(SALE));
-        let hash = Script::new(SALE);
-        let on_sale_here = HashMap::new();
-        let mut stock =
-            Self { orders, reads, prefix, replicas, script, hash, terms, on_sale: on_sale_here };
+        let mut stock = Self {
+            orders,
+            reads,
+            prefix: prefix.to_owned(),
+            replicas,
+            script: RedisScript::new(SALE),
+            hash: Script::new(SALE),
+            terms,
+            on_sale: HashMap::new(),
+        };
         for (sku, _) in on_sale {
             let exists = redis::cmd("GET").arg(stock.key(sku, "stock")).to_owned();
             if stock.reads.query::<Option<String>>(&exists).await?.is_none() {
@@ -206,26 +211,20 @@ impl RedisStock {
         sku: &Sku,
         call: Call<'_>,
     ) -> Result<Reply, StockError> {
-        let Some(OnSale { draw, .. }) = self.on_sale.get(sku) else {
-            return Err(StockError::Lost(sku.clone()));
-        };
+        let of = |user: &UserId| user.as_str().to_owned();
+        let place = |user| self.draw(sku).flatten().map_or(0, |draw| draw.score(user)).to_string();
         let (op, subject, value, ticket) = match call {
             Call::Order { user, order, ticket } => {
-                ("order", user.as_str(), order.uuid.to_string(), ticket)
+                ("order", of(user), order.uuid.to_string(), ticket)
             }
-            Call::Pay { order, payment } => {
-                ("pay", &*order.uuid.to_string(), payment.to_owned(), 0)
-            }
-            Call::Enter(user) => {
-                let place = draw.as_ref().map_or(0, |draw| draw.score(user));
-                ("enter", user.as_str(), place.to_string(), 0)
-            }
-            Call::Entry(user) => {
-                let call = ["entry".to_owned(), user.as_str().to_owned()];
-                return Ok(self.send(sku, &call, false).await?.0);
-            }
+            Call::Pay { order, payment } => ("pay", order.uuid.to_string(), payment.to_owned(), 0),
+            Call::Enter(user) => ("enter", of(user), place(user), 0),
+            Call::Entry(user) => ("entry", of(user), String::new(), 0),
         };
-        let call = [op.to_owned(), subject.to_owned(), value, ticket.to_string()];
+        let call = [op.to_owned(), subject, value, ticket.to_string()];
+        if op == "entry" {
+            return Ok(self.send(sku, &call, false).await?.0);
+        }
         if self.replicas.wanted == 0 {
             return self.change(sku, &call).await;
         }

@@ -110,6 +110,7 @@ async fn no_piece_has_two_holders_when_payments_race_the_deadline() {
     let servers = [(); 2].map(|()| on_redis(&redis, &[&FREE[..], &terms].concat()));
     let (mut paid, mut late) = (HashMap::new(), HashMap::new());
     for round in 0.. {
+        assert!(round < 20, "only these are paid: {paid:?}");
         let orders = |from: usize| {
             let user = move |number| format!("user-{round}-{}", from + number);
             let of = |number: usize| servers[number % 2].order_request("iphone", &user(number));
