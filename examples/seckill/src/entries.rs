@@ -56,7 +56,11 @@ pub(crate) async fn enter(
     user: UserId,
     path: PathText,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let (sku, draw) = drawn(&shop, path)?;
+    let (sku, draw) = on_sale(&shop, path)?;
+    if draw.is_none() {
+        let title = "This SKU goes to who comes first";
+        return Err(Problem::new(StatusCode::NOT_FOUND, "no-draw", title));
+    }
     let reply = shop.stock.call(&sku, Call::Enter(&user)).await;
     if let (Some(meter), Ok(_)) = (&shop.meter, &reply) {
         meter.count(StatusCode::ACCEPTED);
@@ -70,30 +74,26 @@ pub(crate) async fn show(
     user: UserId,
     path: PathText,
 ) -> Result<Json<Value>, Problem> {
-    let (sku, draw) = drawn(&shop, path)?;
+    let (sku, draw) = on_sale(&shop, path)?;
     let reply = shop.stock.call(&sku, Call::Entry(&user)).await?;
     Ok(Json(shown(&shop, &sku, draw, &user, &reply)))
 }
 
-fn drawn(shop: &Shop, path: PathText) -> Result<(Sku, &Draw), Problem> {
+fn on_sale(shop: &Shop, path: PathText) -> Result<(Sku, Option<&Draw>), Problem> {
     let (sku, draw) = shop.sku(path)?;
     // A seed that Redis has lost may be another one there now.
     shop.stock.level(&sku)?;
-    let draw = draw.ok_or_else(|| {
-        let title = "This SKU goes to who comes first";
-        Problem::new(StatusCode::NOT_FOUND, "no-draw", title)
-    })?;
     Ok((sku, draw))
 }
 
-fn shown(shop: &Shop, sku: &Sku, draw: &Draw, user: &UserId, reply: &Reply) -> Value {
+fn shown(shop: &Shop, sku: &Sku, draw: Option<&Draw>, user: &UserId, reply: &Reply) -> Value {
     let left = reply.left().map(whole_milliseconds);
     let outcome = if reply.outcome == Outcome::Paid { Outcome::Ordered } else { reply.outcome };
     let mut shown = json!({
         "sku": sku,
         "state": outcome,
-        "commitment": draw.commitment(),
-        "secret": shop.secret(Some(draw)),
+        "commitment": draw.map(Draw::commitment),
+        "secret": shop.secret(draw),
         "again_in_ms": null,
     });
     match reply.outcome {
@@ -103,7 +103,7 @@ fn shown(shop: &Shop, sku: &Sku, draw: &Draw, user: &UserId, reply: &Reply) -> V
             shown["again_in_ms"] = whole_milliseconds(wait).into();
         }
         Outcome::Turn => {
-            shown["ticket"] = draw.ticket(sku, user, reply.number).into();
+            shown["ticket"] = draw.map(|it| it.ticket(sku, user, reply.number)).into();
             shown["turn_ends_in_ms"] = left.into();
         }
         Outcome::Waiting => {

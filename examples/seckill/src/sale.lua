@@ -126,7 +126,7 @@ local function state()
     return 'turn', '', turn_end
   end
   local rank = call('ZRANK', line, subject)
-  if now_us < opening then
+  if opening and now_us < opening then
     return rank and 'entered' or 'none', '', opening
   end
   if sold >= pieces and call('ZCARD', unpaid) == 0 then

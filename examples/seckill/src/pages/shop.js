@@ -53,7 +53,7 @@ at("user").value = sessionStorage.user ?? localStorage.user ?? "guest-" + Math.r
 
 /** The level of the SKU: undefined until it is known, and null while the shop does not answer. */
 let level;
-/** Where the customer is, and an order that was placed here, which a reload and another page find again. */
+/** Where the customer is. */
 let mine = { state: "none" };
 /** The ends of all waits, on the page's clock. */
 const ends = {};
@@ -61,7 +61,6 @@ let isSending = false;
 /** What the last answer was, until something else happens. */
 let said = "";
 
-const heldAt = () => `order ${at("sku").value} ${at("user").value}`;
 const endsIn = (ms) => (ms === null || ms === undefined ? null : performance.now() + ms);
 const isOver = (end) => end === null || end === undefined || end <= performance.now();
 
@@ -87,7 +86,6 @@ async function send(method, path, headers, body) {
 
 /** Takes over where the customer is. */
 function take(content) {
-  if (content.order_id) localStorage[heldAt()] = content.order_id;
   const changed = content.state !== mine.state;
   mine = content;
   ends.draw = endsIn(content.draws_in_ms);
@@ -97,21 +95,16 @@ function take(content) {
   if (changed) said = "";
 }
 
-/** Asks where the customer is. Without a draw, only an order that was placed here can be asked for. */
+/** Asks where the customer is. */
 async function look() {
   ends.again = endsIn(2000);
-  const [asked, order] = [heldAt(), localStorage[heldAt()]];
-  const isDraw = level?.mode === "draw";
-  if (!isDraw && !order) return take({ state: "none" });
+  const whom = () => seckill() + at("user").value;
+  const asked = whom();
   try {
-    const path = isDraw ? seckill() + "/entry" : "/orders/" + encodeURIComponent(order);
-    const { status, content, wait } = await send("GET", path);
-    if (asked !== heldAt()) return;
-    if (status === 200) return take({ state: "ordered", ...content });
-    if (wait) ends.again = endsIn(wait);
-    if (status !== 404) return;
-    delete localStorage[heldAt()];
-    take({ state: "none" });
+    const { status, content, wait } = await send("GET", seckill() + "/entry");
+    if (asked !== whom()) return;
+    if (status === 200) take(content);
+    else if (wait) ends.again = endsIn(wait);
   } catch { /* It asks again. */ }
 }
 
@@ -199,7 +192,7 @@ async function showLevel() {
     const read = response.ok ? await response.json() : null;
     if (sku !== at("sku").value) return;
     const isFirst = !level;
-    const wasClosed = level?.opens_in_ms !== null;
+    const wasClosed = level?.opens_in_ms;
     level = read;
     // From before the request: the page never takes the sale for closed too long.
     ends.opening = level?.opens_in_ms ? sent + level.opens_in_ms : null;

@@ -261,6 +261,7 @@ async fn the_mode_of_a_sale_is_kept() {
     stop(on_redis(&redis, &["--prefix", "other"]));
     let server = on_redis(&redis, &["--prefix", "other", "--opens-in", "1h"]);
     assert_eq!(enter(&server, "alice").await.problem(404), "/problems/no-draw");
+    assert_eq!(entry(&server, "alice").await["state"], "none", "and an order, after one");
     assert_eq!(server.get("/seckill/iphone").await.json()["mode"], "first-come");
     assert!(stop(server).contains(warning));
     // Another seed is a loss, and not another draw.
