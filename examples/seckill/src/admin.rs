@@ -146,10 +146,11 @@ struct OfPolicy {
 /// Reads the log of a user, or of an address under its policy. It is not changed, and nothing is counted.
 async fn explain(
     State(Operator { limiter, fleet, .. }): State<Operator>,
-    Query(OfPolicy { policy }): Query<OfPolicy>,
+    query: Result<Query<OfPolicy>, QueryRejection>,
     path: PathText,
 ) -> Result<Json<Explanation>, Problem> {
     let key = Key::from(&user(path)?);
+    let Query(OfPolicy { policy }) = query.map_err(|_| unknown_policy())?;
     let policy = fleet.set().of(policy.as_deref().unwrap_or(USER), &key);
     Ok(Json(limiter(policy.ok_or_else(unknown_policy)?).explain(key).await?))
 }
@@ -214,7 +215,7 @@ async fn change(
 
 fn unknown_policy() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "unknown-policy", "There is no such policy")
-        .detail("There are `user` and, unless addresses have no limit, `ip`.")
+        .detail("There are `user` and, unless addresses have no limit, `ip` and `accounts`.")
 }
 
 fn bad_policy(why: impl Display) -> Problem {

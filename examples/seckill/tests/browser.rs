@@ -204,8 +204,8 @@ async fn customer_buys_pays_and_finds_the_order_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn customer_goes_from_entry_to_payment() {
-    let server = start(&["--opens-in", "12s", "--stock", "iphone=1", "--turn", "30s"]);
     let chrome = Chrome::start().await;
+    let server = start(&["--opens-in", "12s", "--stock", "iphone=1"]);
     let alice = chrome.open(&server.url).await;
     alice.sees("#timer", |text| text.starts_with("Opens in 0:")).await;
     alice.does("Enter the draw").await;

@@ -153,6 +153,27 @@ async fn what_the_server_decides_is_shown_and_explained() {
 }
 
 #[tokio::test]
+async fn an_address_is_explained_by_the_policy_of_its_network() {
+    let draw = ["--accounts", "1/10m", "--nat", "127.0.0.0/8=2", "--opens-in", "1h"];
+    let server = alone(&[&ADMIN[..], &draw].concat());
+    for (user, status) in [("alice", 202), ("bob", 202), ("carol", 429)] {
+        let entry = server.request("POST", "/seckill/iphone/entries");
+        assert_eq!(server.send(entry.header("x-user-id", user)).await.status, status);
+    }
+    let live = ask(&server, "GET", "/admin/live", "").await.json();
+    let denied = json!([{ "policy": "accounts", "key": "127.0.0.1", "denials": 1 }]);
+    assert_eq!(live["offenders"], denied);
+    let explain = async |policy: &str| {
+        ask(&server, "GET", &format!("/admin/explain/127.0.0.1?policy={policy}"), "").await
+    };
+    for (policy, quota) in [("accounts", "2/600s"), ("ip", "200/60s")] {
+        let quotas = &explain(policy).await.json()["quotas"];
+        assert_eq!((&quotas[0]["quota"], &quotas[0]["taken"]), (&json!(quota), &json!(2)));
+    }
+    assert_eq!(explain("ip&policy=ip").await.problem(404), "/problems/unknown-policy");
+}
+
+#[tokio::test]
 async fn an_early_order_is_no_ban() {
     let server = alone(&[&ADMIN[..], &["--first-come", "--opens-in", "1h"]].concat());
     server.order("iphone", "alice").await.problem(403);
