@@ -168,6 +168,12 @@ async fn on_a_cluster_quota_and_stock_hold() {
     servers[0].order("radio", "alice").await.problem(403);
     assert_eq!(ask(&servers[0], "GET", "/admin/bans", "").await.problem(501), "/problems/no-list");
     assert_eq!(ask(&servers[1], "DELETE", "/admin/bans/alice", "").await.status, 204);
+    flags.retain(|flag| *flag != "--first-come");
+    let drawn = alone(&[&flags[..], &["--prefix", "drawn"]].concat());
+    let entered = by(&drawn, "alice", "POST", "/seckill/iphone/entries").await.json();
+    let order = drawn.order_request("iphone", "alice");
+    let order = order.header("x-seckill-ticket", entered["ticket"].as_str().unwrap());
+    assert_eq!(drawn.send(order).await.status, 201);
 }
 
 #[tokio::test]
