@@ -76,7 +76,8 @@ pub(crate) struct Args {
 
     /// A network whose addresses have many customers each, such as those of a mobile carrier, and how many
     /// users of such an address may enter. --ip-quota is that many times as large there as it is for the
-    /// users of --accounts. Repeat it; the first network that has an address counts.
+    /// users of --accounts, whatever an operator changes later. Repeat it; the first network that has an
+    /// address counts.
     #[arg(long, value_name = "CIDR=USERS", value_parser = nat)]
     pub(crate) nat: Vec<(IpNet, u32)>,
 

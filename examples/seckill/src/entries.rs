@@ -18,8 +18,8 @@ use crate::stock::{Call, Outcome, Reply, StockError};
 use example_support::problem::Problem;
 
 const TICKET: &str = "x-seckill-ticket";
-/// Over what time those in line ask for the first time after the opening.
-const RUSH: Duration = Duration::from_secs(2);
+/// How long it may take, for each user in line, until all have asked after the opening.
+const RUSH: Duration = Duration::from_micros(100);
 
 /// A ticket that is good until the turn ends, in microseconds since 1970.
 #[derive(Clone, Copy)]
@@ -88,6 +88,7 @@ fn on_sale(shop: &Shop, path: PathText) -> Result<(Sku, Option<&Draw>), Problem>
 
 fn shown(shop: &Shop, sku: &Sku, draw: Option<&Draw>, user: &UserId, reply: &Reply) -> Value {
     let left = reply.left().map(whole_milliseconds);
+    let level = shop.stock.level(sku).ok().flatten().unwrap_or_default();
     let outcome = if reply.outcome == Outcome::Paid { Outcome::Ordered } else { reply.outcome };
     let mut shown = json!({
         "sku": sku,
@@ -99,7 +100,8 @@ fn shown(shop: &Shop, sku: &Sku, draw: Option<&Draw>, user: &UserId, reply: &Rep
     match reply.outcome {
         Outcome::Entered => {
             shown["draws_in_ms"] = left.into();
-            let wait = reply.left().unwrap_or_default() + RUSH.mul_f64(chance());
+            let rush = (RUSH * level.entries).max(Duration::from_secs(2)).min(shop.terms.turn / 2);
+            let wait = reply.left().unwrap_or_default() + rush.mul_f64(chance());
             shown["again_in_ms"] = whole_milliseconds(wait).into();
         }
         Outcome::Turn => {
@@ -107,7 +109,6 @@ fn shown(shop: &Shop, sku: &Sku, draw: Option<&Draw>, user: &UserId, reply: &Rep
             shown["turn_ends_in_ms"] = left.into();
         }
         Outcome::Waiting => {
-            let level = shop.stock.level(sku).ok().flatten().unwrap_or_default();
             // The pieces that can still come, and how long one user can hold each of them.
             let pieces = level.stock.saturating_sub(level.paid).max(1);
             let rounds = reply.number.div_ceil(pieces.into());

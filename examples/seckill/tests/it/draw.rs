@@ -7,7 +7,7 @@ use test_support::server_process::{HttpResponse, Server};
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, sleep};
 
-use crate::{by, on_both, on_redis, responses, stop};
+use crate::{by, on_both, on_redis, pay, responses, sale, stop};
 
 const FREE: [&str; 6] = ["--quota", "999/60s", "--ip-quota", "off", "--accounts", "off"];
 
@@ -153,6 +153,7 @@ async fn an_unused_turn_and_an_unpaid_piece_pass_on() {
                 == (&json!(0), &json!(1), &json!(1))
         };
         eventually("the turn has become an order", is_counted).await;
+        assert_eq!(entry(server, first).await["state"], "waiting", "an unpaid piece can come back");
         let held = entry(server, second).await;
         assert_eq!((&held["state"], &held["paid"]), (&json!("ordered"), &json!(false)));
         assert_eq!(held["order_id"], placed.json()["order_id"]);
@@ -166,10 +167,29 @@ async fn an_unused_turn_and_an_unpaid_piece_pass_on() {
     .await;
 }
 
-async fn pay(server: &Server, order: &Value, payment: &str) -> HttpResponse {
-    let path = format!("/orders/{}/payment", order["order_id"].as_str().unwrap());
-    let body = json!({ "payment_id": payment }).to_string();
-    server.send_body(server.request("POST", &path), body).await
+#[tokio::test]
+async fn a_ticket_is_good_for_one_order() {
+    let terms = ["--opens-at", "2020-01-01T00:00:00Z", "--turn", "1h", "--pay-within", "1s"];
+    on_both(&[&FREE[..], &terms].concat(), async |server| {
+        let turn = enter(server, "alice").await.json()["ticket"].clone();
+        assert_eq!(order(server, "alice", &turn).await.status, 201);
+        becomes(server, "alice", "none").await;
+        assert_eq!(order(server, "alice", &turn).await.problem(403), "/problems/turn-over");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_turn_ends_by_the_clock_and_not_by_the_sweep() {
+    let redis = Redis::start().await;
+    redis.run::<()>(&["SET", "{x}:stock", "1"]).await;
+    redis.run::<()>(&["ZADD", "{x}:turns", "1", "alice"]).await;
+    let terms = ["1", "60000000", "0", "alice"];
+    let call =
+        async |op, value| sale(&redis, "{x}", op, &[&terms[..], &[value, "1"]].concat()).await.0;
+    assert_eq!(call("order", "1").await, "turn-over");
+    assert_eq!(call("enter", "5").await, "turn", "a new one");
+    assert_eq!(call("order", "1").await, "turn-over", "the ticket is that of the old one");
 }
 
 #[tokio::test]

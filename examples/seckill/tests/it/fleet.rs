@@ -8,7 +8,7 @@ use test_support::server_process::run;
 use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
 use tokio::time::sleep;
 
-use crate::{ADMIN, SECKILL, alone, ask, by, on_redis, stop, ttl};
+use crate::{ADMIN, SECKILL, alone, ask, by, on_redis, pay, stop, ttl};
 
 #[tokio::test]
 async fn a_restart_keeps_stock_and_orders() {
@@ -168,6 +168,12 @@ async fn on_a_cluster_quota_and_stock_hold() {
     servers[0].order("radio", "alice").await.problem(403);
     assert_eq!(ask(&servers[0], "GET", "/admin/bans", "").await.problem(501), "/problems/no-list");
     assert_eq!(ask(&servers[1], "DELETE", "/admin/bans/alice", "").await.status, 204);
+    flags.retain(|flag| *flag != "--first-come");
+    let drawn = alone(&[&flags[..], &["--prefix", "drawn"]].concat());
+    let entered = by(&drawn, "alice", "POST", "/seckill/iphone/entries").await.json();
+    let order = drawn.order_request("iphone", "alice");
+    let order = order.header("x-seckill-ticket", entered["ticket"].as_str().unwrap());
+    assert_eq!(drawn.send(order).await.status, 201);
 }
 
 #[tokio::test]
@@ -238,8 +244,7 @@ async fn the_rights_of_security_md_are_enough() {
         seen = by(&drawn, "alice", "GET", "/seckill/iphone/entry").await.json();
         sleep(Duration::from_millis(500)).await;
     }
-    let pay = drawn.request("POST", &format!("{}/payment", ordered.header("location")));
-    assert_eq!(drawn.send_body(pay, r#"{"payment_id": "1"}"#).await.status, 409);
+    assert_eq!(pay(&drawn, &ordered.json(), "1").await.status, 409);
     // With replicas, of which there are none.
     let waits = ["--redis", &url, "--prefix", "limiter", "--min-replicas", "1"];
     let waiting = alone(&[&waits[..], &["--response-timeout", "1s"]].concat());

@@ -15,6 +15,7 @@ mod requests;
 mod stock;
 
 use http::request::Builder;
+use serde_json::{Value, json};
 use test_support::Redis;
 use test_support::server_process::{HttpResponse, Server};
 use tokio::task::JoinHandle;
@@ -65,6 +66,16 @@ async fn sale(redis: &Redis, sku: &str, op: &str, arguments: &[&str]) -> (String
 /// Returns a request about a SKU or an order, of a user.
 async fn by(server: &Server, user: &str, method: &str, path: &str) -> HttpResponse {
     server.send(server.request(method, path).header("x-user-id", user)).await
+}
+
+/// Begins the call by which the payment provider says that an order is paid.
+fn payment(server: &Server, order: &Value) -> Builder {
+    let path = format!("/orders/{}/payment", order["order_id"].as_str().unwrap());
+    server.request("POST", &path).header("authorization", format!("Bearer {TOKEN}"))
+}
+
+async fn pay(server: &Server, order: &Value, id: &str) -> HttpResponse {
+    server.send_body(payment(server, order), json!({ "payment_id": id }).to_string()).await
 }
 
 /// Returns the answers to all these requests.

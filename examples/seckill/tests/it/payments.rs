@@ -2,22 +2,13 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Value, json};
-use test_support::server_process::{HttpResponse, Server};
+use serde_json::json;
 use test_support::{Redis, eventually};
-use tokio::task::JoinHandle;
 use tokio::time::{Duration, sleep};
 
-use crate::{TOKEN, by, on_both, on_redis, responses, sale};
+use crate::{TOKEN, by, on_both, on_redis, pay, payment, responses, sale};
 
 const FREE: [&str; 4] = ["--quota", "9999/1s", "--ip-quota", "off"];
-
-fn pay(server: &Server, order: &Value, body: &Value) -> JoinHandle<HttpResponse> {
-    let path = format!("/orders/{}/payment", order["order_id"].as_str().unwrap());
-    let request = server.request("POST", &path);
-    let request = request.header("authorization", format!("Bearer {TOKEN}"));
-    server.spawn_body(request, body.to_string())
-}
 
 #[tokio::test]
 async fn an_order_is_paid_once() {
@@ -33,21 +24,21 @@ async fn an_order_is_paid_once() {
             json!({ "payment_id": "" }),
             json!({ "payment_id": "x".repeat(129) }),
         ] {
-            let refused = pay(server, &order, &wrong).await.unwrap();
+            let refused = server.send_body(payment(server, &order), wrong.to_string()).await;
             assert_eq!(refused.problem(400), "/problems/bad-payment", "{wrong}");
         }
         assert_eq!(by(server, "alice", "GET", &path).await.json()["paid"], false);
         for _ in 0..2 {
-            let paid = pay(server, &order, &json!({ "payment_id": "1" })).await.unwrap();
+            let paid = pay(server, &order, "1").await;
             assert_eq!(paid.json(), json!({ "order_id": order["order_id"], "paid": true }));
-            let other = pay(server, &order, &json!({ "payment_id": "2" })).await.unwrap();
+            let other = pay(server, &order, "2").await;
             assert_eq!(other.problem(409), "/problems/already-paid");
         }
         let shown = by(server, "alice", "GET", &path).await.json();
         assert_eq!((&shown["paid"], &shown["pay_in_ms"]), (&json!(true), &json!(null)));
         for sku in ["iphone", "android"] {
             let none = json!({ "order_id": format!("{sku}.00000000-0000-4000-8000-000000000000") });
-            let unknown = pay(server, &none, &json!({ "payment_id": "3" })).await.unwrap();
+            let unknown = pay(server, &none, "3").await;
             assert_eq!(unknown.problem(404), "/problems/unknown-order");
         }
         let is_seen = async || server.get("/seckill/iphone").await.json()["paid"] == 1;
@@ -65,9 +56,9 @@ async fn an_unpaid_piece_is_for_sale_again() {
         let is_sold = async || server.order("iphone", "bob").await.status != 410;
         eventually("it comes back", is_sold).await;
         let order = server.order("iphone", "bob").await.json();
-        assert_eq!(pay(server, &order, &json!({ "payment_id": "1" })).await.unwrap().status, 200);
+        assert_eq!(pay(server, &order, "1").await.status, 200);
         for _ in 0..2 {
-            let late = pay(server, &late, &json!({ "payment_id": "2" })).await.unwrap();
+            let late = pay(server, &late, "2").await;
             assert_eq!(late.problem(409), "/problems/paid-too-late");
         }
         let path = format!("/orders/{}", late["order_id"].as_str().unwrap());
@@ -122,16 +113,14 @@ async fn no_piece_has_two_holders_when_payments_race_the_deadline() {
         let (mut payments, mut others) = (Vec::new(), Vec::new());
         for (number, holder) in holders.iter().enumerate() {
             let (order, id) = (holder.json(), format!("{round}-{number}"));
-            payments.push((
-                pay(&servers[number % 2], &order, &json!({ "payment_id": id })),
-                order,
-                id,
-            ));
+            let server = &servers[number % 2];
+            let body = json!({ "payment_id": id }).to_string();
+            payments.push((server.spawn_body(payment(server, &order), body), order, id));
             others.extend(orders(10 * (number + 1)));
             sleep(Duration::from_millis(20)).await;
         }
-        for (payment, order, id) in payments {
-            let answer = payment.await.unwrap();
+        for (sent, order, id) in payments {
+            let answer = sent.await.unwrap();
             let uuid = order["order_id"].as_str().unwrap().rsplit_once('.').unwrap().1.to_owned();
             if answer.status == 200 {
                 paid.insert(uuid, id);

@@ -9,7 +9,7 @@ use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 
 use crate::draw::assert_line;
-use crate::{alone, by, on_redis, sale, stop};
+use crate::{alone, by, on_redis, pay, sale, stop};
 
 /// How far a replica is behind its master: far enough to lose an order that is not waited for.
 const LAG: Duration = Duration::from_millis(20);
@@ -69,8 +69,7 @@ async fn order_that_no_replica_confirms_is_a_503() {
     }
     let [uuid]: [String; 1] = redis.run(&["HKEYS", "seckill:{iphone}:orders"]).await;
     // Payments and entries are not safe either.
-    let pay = server.request("POST", &format!("/orders/iphone.{uuid}/payment"));
-    let paid = server.send_body(pay, r#"{"payment_id": "1"}"#).await;
+    let paid = pay(&server, &json!({ "order_id": format!("iphone.{uuid}") }), "1").await;
     assert_eq!(paid.problem(503), "/problems/not-replicated");
     let drawn = waiting_for(&redis, "1", &["--opens-in", "1h", "--prefix", "drawn"]);
     let entered = by(&drawn, "alice", "POST", "/seckill/iphone/entries").await;
