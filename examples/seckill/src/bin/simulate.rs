@@ -68,8 +68,8 @@ struct Args {
     /// Plays the sales of the README, and prints their table.
     #[arg(long)]
     table: bool,
-    /// A Redis in place of one of its own. The keys of the sale, simulate-*, are left there.
-    #[arg(long, value_name = "URL")]
+    /// A Redis on this machine in place of one of its own. The keys of the sale, simulate-*, are left there.
+    #[arg(long, value_name = "URL", value_parser = here)]
     redis: Option<String>,
     /// The server, if it is not beside this program.
     #[arg(long, value_name = "PATH")]
@@ -88,6 +88,13 @@ enum Strategy {
     Hammer5s,
     /// The same from a whole window of 60 s before the opening on.
     HammerWindow,
+}
+
+/// Nobody else's Redis gets this load by accident.
+fn here(url: &str) -> std::result::Result<String, &'static str> {
+    let is_here = ["redis://127.0.0.1:", "redis://localhost:", "unix:"];
+    let is_here = is_here.iter().any(|it| url.starts_with(it));
+    if is_here { Ok(url.to_owned()) } else { Err("write redis://127.0.0.1:PORT or unix:PATH") }
 }
 
 #[tokio::main]

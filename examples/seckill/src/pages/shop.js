@@ -8,14 +8,14 @@ const ENGLISH = {
   opensIn: (time) => `Opens in ${time}`, drawsIn: (time) => `The draw is in ${time}`, opening: "Opening …",
   turnEndsIn: (time) => `Order within ${time}`, payIn: (time) => `Pay within ${time}`,
   againIn: (time) => `You can try again in ${time}`,
-  closed: "The sale is not open yet.", open: "The sale is open.",
+  "sale-not-open": "The sale is not open yet.", open: "The sale is open.",
   draws: "Enter before the opening: the draw decides who comes first, and not who is fastest.",
   entered: "You are in the draw. It makes no difference when you entered, and you need not stay here.",
   turn: "It is your turn!", waiting: (place, time) => `You are number ${place} in line: about ${time} if nobody gives up.`,
   line: "You can join the line: what others do not take is yours.",
   ordered: (id) => `Yours, once it is paid. Order ${id}.`, paid: (id) => `Yours! Order ${id}.`, soldOut: "Sold out.",
   "turn-over": "Your turn is over. You can join the line again.", "paid-too-late": "The order was not paid in time.",
-  "sale-not-open": "The sale is not open yet.", "no-token": "Please pay where the shop has told you.", busy: "Too many requests from you or your network. Please wait.",
+  "no-token": "Please pay where the shop has told you.", busy: "Too many requests from you or your network. Please wait.",
   banned: "Your account can't order at the moment.", "bad-user": "This user id can't be used.",
   outage: "The shop can't answer at the moment. This page tries again by itself, and your order is not lost.",
 };
@@ -26,14 +26,14 @@ const CHINESE = {
   opensIn: (time) => `距开售 ${time}`, drawsIn: (time) => `距抽签 ${time}`, opening: "即将开售…",
   turnEndsIn: (time) => `请在 ${time} 内下单`, payIn: (time) => `请在 ${time} 内付款`,
   againIn: (time) => `${time} 后可以重试`,
-  closed: "还没有开售。", open: "已经开售。",
+  "sale-not-open": "还没有开售。", open: "已经开售。",
   draws: "请在开售前参加：先后由抽签决定，与手速无关。",
   entered: "您已参加抽签。早参加晚参加机会相同，不必守在这里。",
   turn: "轮到您了！", waiting: (place, time) => `您排在第 ${place} 位：若无人放弃，大约还要 ${time}。`,
   line: "您可以排队：别人放弃的就是您的。",
   ordered: (id) => `付款后就是您的。订单 ${id}。`, paid: (id) => `已经是您的了！订单 ${id}。`, soldOut: "已售罄。",
   "turn-over": "您的下单时间已过，可以重新排队。", "paid-too-late": "订单没有按时付款。",
-  "sale-not-open": "还没有开售。", "no-token": "请到商店指定的地方付款。", busy: "您或您所在网络的请求过多，请稍候。",
+  "no-token": "请到商店指定的地方付款。", busy: "您或您所在网络的请求过多，请稍候。",
   banned: "您的账号暂时不能下单。", "bad-user": "这个用户名不能使用。",
   outage: "商店暂时无法响应。本页会自动重试，您的订单不会丢失。",
 };
@@ -124,7 +124,7 @@ function view() {
   if (state === "entered") return { timer: isOver(ends.draw) ? text.opening : text.drawsIn(clock(ends.draw)), say: text.entered };
   const timer = isOver(ends.opening) ? text.opening : text.opensIn(clock(ends.opening));
   if (level.mode === "draw") return isOpen ? { act: "join", say: text.line } : { act: "enter", timer, say: text.draws };
-  if (!isOpen) return { timer, say: text.closed };
+  if (!isOpen) return { timer, say: text["sale-not-open"] };
   return level.remaining === 0 ? { say: text.soldOut } : { act: "buy", say: text.open };
 }
 
@@ -148,7 +148,8 @@ function render() {
   if (!isOff && document.activeElement === document.body) button.focus();
 }
 
-const payment = () => JSON.stringify({ payment_id: crypto.randomUUID() });
+/** The same each time, so that a payment whose answer was lost is not a second one. */
+const payment = () => JSON.stringify({ payment_id: "page-" + mine.order_id });
 const actions = {
   enter: () => send("POST", seckill() + "/entries"),
   join: () => send("POST", seckill() + "/entries"),
