@@ -38,7 +38,7 @@ pub(crate) async fn run(rounds: usize, requests: u64) -> Result<Table> {
     for round in 1..=rounds {
         eprintln!("flagship: start {round} of {rounds}");
         let as_started = Server::of_seckill(&[]).await?;
-        let closed = [&MANY_USERS[..], &["--opens-in", "1h"]].concat();
+        let closed = [&MANY_USERS[..], &["--first-come", "--opens-in", "1h"]].concat();
         let closed = Server::of_seckill(&closed).await?;
         let selling = [&MANY_USERS[..], &["--stock", "iphone=4000000"]].concat();
         let selling = Server::of_seckill(&selling).await?;

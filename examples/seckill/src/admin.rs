@@ -11,10 +11,10 @@ use axum::routing::{get, put};
 use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tower_sliding_window::{Ban, BanEvent, BanPage, Bans, Explanation, Key, Limiter};
+use tower_sliding_window::{Ban, BanEvent, BanPage, Bans, Explanation, Key, Limiter, PolicyHandle};
 
 use crate::names::UserId;
-use crate::policies::{Changes, Fleet, shown};
+use crate::policies::{Changes, Fleet, USER, shown};
 use example_support::admin::{PageQuery, no_page, page};
 use example_support::flags::penalty_length;
 use example_support::policies::PutError;
@@ -24,19 +24,24 @@ use example_support::problem::{Problem, WholeBody, whole_seconds};
 #[derive(Clone)]
 struct Operator {
     bans: Bans,
-    limiter: Limiter,
+    limiter: Arc<dyn Fn(PolicyHandle) -> Limiter + Send + Sync>,
     fleet: Arc<Fleet>,
 }
 
-/// Returns the routes of the admin listener. The limiter has the policy and the store of the users.
-pub(crate) fn routes(bans: Bans, limiter: Limiter, fleet: Arc<Fleet>) -> Router {
+/// Returns the routes of the admin listener. The limiters have the store of the clients.
+pub(crate) fn routes(
+    bans: Bans,
+    limiter: impl Fn(PolicyHandle) -> Limiter + Send + Sync + 'static,
+    fleet: Arc<Fleet>,
+) -> Router {
+    let (bans, limiter) = (bans.on_event(audit), Arc::new(limiter));
     Router::new()
         .route("/admin/bans", get(list))
         .route("/admin/bans/{user}", get(show).put(impose).delete(lift))
         .route("/admin/explain/{user}", get(explain))
         .route("/admin/policies", get(policies))
         .route("/admin/policies/{name}", put(set_policy).delete(reset_policy))
-        .with_state(Operator { bans: bans.on_event(audit), limiter, fleet })
+        .with_state(Operator { bans, limiter, fleet })
 }
 
 /// Where a real shop writes its audit log. User ids, and reasons that may contain one, appear at the
@@ -133,13 +138,21 @@ fn bad_ban(why: impl Display) -> Problem {
     ))
 }
 
-/// Reads the log of a user. It is not changed, and nothing is counted.
+#[derive(Deserialize)]
+struct OfPolicy {
+    policy: Option<String>,
+}
+
+/// Reads the log of a user, or of an address under its policy. It is not changed, and nothing is counted.
 async fn explain(
-    State(Operator { limiter, .. }): State<Operator>,
+    State(Operator { limiter, fleet, .. }): State<Operator>,
+    query: Result<Query<OfPolicy>, QueryRejection>,
     path: PathText,
 ) -> Result<Json<Explanation>, Problem> {
-    let user = user(path)?;
-    Ok(Json(limiter.explain(&user).await?))
+    let key = Key::from(&user(path)?);
+    let Query(OfPolicy { policy }) = query.map_err(|_| unknown_policy())?;
+    let policy = fleet.set().of(policy.as_deref().unwrap_or(USER), &key);
+    Ok(Json(limiter(policy.ok_or_else(unknown_policy)?).explain(key).await?))
 }
 
 async fn policies(State(Operator { fleet, .. }): State<Operator>) -> Json<Value> {
@@ -179,11 +192,7 @@ async fn change(
     quotas: Option<String>,
 ) -> Result<Json<Value>, Problem> {
     let name = name.ok().map(|Path(name)| name).filter(|name| fleet.set().has(name));
-    let name = name.ok_or_else(|| {
-        let title = "There is no such policy";
-        Problem::new(StatusCode::NOT_FOUND, "unknown-policy", title)
-            .detail("There are `user` and, unless addresses have no limit, `ip`.")
-    })?;
+    let name = name.ok_or_else(unknown_policy)?;
     fleet.look().await?;
     let present = fleet.present().await;
     let mut changes: Changes = present.document.unwrap_or_default();
@@ -202,6 +211,11 @@ async fn change(
                 .member("version", present))
         }
     }
+}
+
+fn unknown_policy() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "unknown-policy", "There is no such policy")
+        .detail("There are `user` and, unless addresses have no limit, `ip` and `accounts`.")
 }
 
 fn bad_policy(why: impl Display) -> Problem {

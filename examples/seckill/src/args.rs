@@ -2,18 +2,21 @@
 
 use std::collections::HashSet;
 use std::error::Error;
-use std::num::ParseIntError;
+use std::fmt::Display;
+use std::num::{NonZeroU32, ParseIntError};
+use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
+use ipnet::IpNet;
 use tower_sliding_window::key::TrustedProxies;
-use tower_sliding_window::{FailurePolicy, Penalty, Policy, PolicyError};
+use tower_sliding_window::{FailurePolicy, Penalty, Policy, Quota};
 
 use crate::names::Sku;
 use crate::stock::Replicas;
 use example_support::admin::AdminFlags;
-use example_support::flags::{ListenFlags, RedisFlags, span};
+use example_support::flags::{ListenFlags, RedisFlags, penalty_length, span};
 
 /// A flash sale: at most so many requests of each user in any minute, the stock never oversold.
 #[derive(Parser)]
@@ -63,8 +66,20 @@ pub(crate) struct Args {
     /// Requests an IP address may make in any window, or `off`. It bounds how many user ids one
     /// client can invent. Behind a proxy that --trust-proxy does not name, all clients share one
     /// quota, that of the proxy's address.
-    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/60s", value_parser = ip_quota)]
-    pub(crate) ip_quota: IpQuota,
+    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/60s", value_parser = or_off::<Policy>)]
+    pub(crate) ip_quota: OrOff<Policy>,
+
+    /// Different users of an IP address that may enter a draw in any window, or `off`. Sales to who comes first
+    /// have no such limit.
+    #[arg(long, value_name = "USERS/WINDOW", default_value = "5/10m", value_parser = or_off::<Quota>)]
+    pub(crate) accounts: OrOff<Quota>,
+
+    /// A network whose addresses have many customers each, such as those of a mobile carrier, and how many
+    /// users of such an address may enter. --ip-quota is that many times as large there as it is for the
+    /// users of --accounts, whatever an operator changes later. Repeat it; the first network that has an
+    /// address counts.
+    #[arg(long, value_name = "CIDR=USERS", value_parser = nat)]
+    pub(crate) nat: Vec<(IpNet, u32)>,
 
     /// Networks of the proxies or balancers in front of the server, such as 10.0.0.0/8,127.0.0.1. The
     /// client of a request from there is the last address in X-Forwarded-For that is in none of these
@@ -110,6 +125,26 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DATETIME", value_parser = date)]
     pub(crate) opens_at: Option<SystemTime>,
 
+    /// Sells to who comes first, although there is an opening. Without it a sale with an opening is a draw:
+    /// until it opens, everybody enters, and chance decides who comes when. The first server keeps in Redis
+    /// which of the two a SKU is.
+    #[arg(long)]
+    pub(crate) first_come: bool,
+
+    /// How long a user whose turn it is has to order. Then the turn passes to the next in line.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = penalty_length)]
+    pub(crate) turn: Duration,
+
+    /// How long an order holds its piece until it is paid, or `off` if it needs no payment.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = pay_within)]
+    pub(crate) pay_within: OrOff<Duration>,
+
+    /// Token that the payment provider sends to POST /orders/ORDER/payment, 16 characters or more. Without it
+    /// everybody can say that an order is paid. Every user of this machine can see it in `ps`: better set
+    /// the variable.
+    #[arg(long, value_name = "TOKEN", env = "SECKILL_PAYMENT_TOKEN", hide_env_values = true)]
+    pub(crate) payment_token: Option<String>,
+
     #[command(flatten)]
     pub(crate) admin: AdminFlags,
 }
@@ -121,6 +156,10 @@ impl Args {
         let mut skus = HashSet::new();
         if let Some((twice, _)) = args.stock.iter().find(|(sku, _)| !skus.insert(sku)) {
             let message = format!("--stock names the SKU {twice} twice");
+            Self::command().error(ErrorKind::ArgumentConflict, message).exit();
+        }
+        if args.accounts.is_none() && !args.nat.is_empty() {
+            let message = "--nat needs --accounts";
             Self::command().error(ErrorKind::ArgumentConflict, message).exit();
         }
         args
@@ -142,20 +181,32 @@ fn date(text: &str) -> Result<SystemTime, &'static str> {
     humantime::parse_rfc3339(text).map_err(|_| error)
 }
 
-/// The quota of an IP address, if there is one.
-pub(crate) type IpQuota = Option<Policy>;
+/// A flag that can be `off`. By this name, clap does not take it for one that can be left out.
+pub(crate) type OrOff<T> = Option<T>;
 
 /// What is wrong with the text of a flag.
 type FlagError = Box<dyn Error + Send + Sync>;
 
-/// Reads `LIMIT/WINDOW` or `off`.
-fn ip_quota(text: &str) -> Result<IpQuota, FlagError> {
+/// Reads a limit or `off`.
+fn or_off<T: FromStr<Err: Display>>(text: &str) -> Result<OrOff<T>, FlagError> {
     match text {
         "off" => Ok(None),
-        _ => text.parse().map(Some).map_err(|error: PolicyError| {
-            format!("{error}; to turn the limit off, write off").into()
-        }),
+        _ => text
+            .parse()
+            .map(Some)
+            .map_err(|error| format!("{error}; to turn the limit off, write off").into()),
     }
+}
+
+fn pay_within(text: &str) -> Result<OrOff<Duration>, FlagError> {
+    if text == "off" { Ok(None) } else { Ok(Some(penalty_length(text)?)) }
+}
+
+/// Reads a network and how many users an address there may have, written `CIDR=USERS`.
+fn nat(text: &str) -> Result<(IpNet, u32), FlagError> {
+    let (net, users) = text.split_once('=').ok_or("write CIDR=USERS, such as 100.64.0.0/10=500")?;
+    let users: NonZeroU32 = users.parse()?;
+    Ok((net.parse()?, users.get()))
 }
 
 /// Reads a SKU and how many pieces of it there are, written `SKU=COUNT`.

@@ -1,5 +1,6 @@
 //! The live page of the admin listener: what the server decides. [`Meter`] counts, and `GET /admin/live`
-//! shows the counts, the stock and the state of the store at the moment. The page asks once a second.
+//! shows the counts, the stock and the state of the store at the moment. The page asks once a second. With the
+//! feature `metrics`, Prometheus gets the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +15,12 @@ use tokio::time::{Instant, timeout};
 use tower_sliding_window::store::RedisCommands;
 use tower_sliding_window::{Offender, Rejection, SlidingWindowLayer, StoreError, TopOffenders};
 
-use crate::policies::{Fleet, USER, shown};
+use crate::policies::{Fleet, shown};
+use crate::ready::Standstill;
 use crate::routes::{Shop, whole_milliseconds};
+use crate::stock::Outcome;
+#[cfg(feature = "metrics")]
+use crate::stock::StockError;
 
 /// How many keys of each policy are told apart among those denied most, and how many are shown.
 const OFFENDERS: (usize, usize) = (200, 10);
@@ -24,8 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Counts since the start.
 pub(crate) struct Meter {
-    /// What comes of requests: 201, 409, 410, 429, a ban, 5xx, and the rest.
-    classes: [AtomicU64; 7],
+    /// What comes of orders and entries: 201, 409, 410, 429, a ban, 5xx, the rest, and 202.
+    classes: [AtomicU64; 8],
+    /// What comes of payments: paid, too late, paid already, no answer of the store, and the rest.
+    payments: [AtomicU64; 5],
     offenders: TopOffenders,
 }
 
@@ -35,7 +42,8 @@ fn add(counter: &AtomicU64) {
 
 impl Meter {
     pub(crate) fn new() -> Self {
-        Self { classes: Default::default(), offenders: TopOffenders::new(OFFENDERS.0) }
+        let offenders = TopOffenders::new(OFFENDERS.0);
+        Self { classes: Default::default(), payments: Default::default(), offenders }
     }
 
     /// Counts what the layer rejects.
@@ -58,7 +66,19 @@ impl Meter {
             StatusCode::GONE => 2,
             StatusCode::TOO_MANY_REQUESTS => 3,
             status if status.is_server_error() => 5,
+            StatusCode::ACCEPTED => 7,
             _ => 6,
+        }]);
+    }
+
+    /// Counts what came of a payment, or that the store did not say.
+    pub(crate) fn count_payment(&self, outcome: Option<Outcome>) {
+        add(&self.payments[match outcome {
+            Some(Outcome::Paid) => 0,
+            Some(Outcome::TooLate) => 1,
+            Some(Outcome::AlreadyPaid) => 2,
+            None => 3,
+            Some(_) => 4,
         }]);
     }
 }
@@ -74,7 +94,53 @@ pub(crate) struct Live {
 
 /// Returns the route of the figures.
 pub(crate) fn routes(live: Live) -> Router {
-    Router::new().route("/admin/live", get(show)).with_state(Arc::new(live))
+    let live = Arc::new(live);
+    #[cfg(feature = "metrics")]
+    tokio::spawn(report(Arc::clone(&live)));
+    Router::new().route("/admin/live", get(show)).with_state(live)
+}
+
+/// Sets the metrics of the sale once a second.
+#[cfg(feature = "metrics")]
+async fn report(live: Arc<Live>) {
+    const ORDERS: [&str; 8] = [
+        "ordered",
+        "ordered-before",
+        "sold-out",
+        "denied",
+        "banned",
+        "unavailable",
+        "other",
+        "entered",
+    ];
+    const PAYMENTS: [&str; 5] = ["paid", "too-late", "already-paid", "unavailable", "other"];
+    let Live { meter, shop, .. } = &*live;
+    let count = |name: &'static str, outcomes: &[&'static str], counters: &[AtomicU64]| {
+        for (outcome, counter) in outcomes.iter().zip(counters) {
+            let count = counter.load(Ordering::Relaxed);
+            metrics::counter!(name, "outcome" => *outcome).absolute(count);
+        }
+    };
+    loop {
+        count("seckill_orders_total", &ORDERS, &meter.classes);
+        count("seckill_payments_total", &PAYMENTS, &meter.payments);
+        metrics::gauge!("seckill_ready").set(f64::from(Standstill::of(shop).is_none()));
+        for sku in &shop.skus {
+            let gauge = |name: &'static str| metrics::gauge!(name, "sku" => sku.to_string());
+            let [left, entries, turns] = match shop.stock.level(sku) {
+                Ok(Some(level)) => {
+                    let left = level.stock.saturating_sub(level.sold);
+                    [left, level.entries, level.turns].map(f64::from)
+                }
+                Err(StockError::Lost(_)) => [-1.0, f64::NAN, f64::NAN],
+                _ => [f64::NAN; 3],
+            };
+            gauge("seckill_stock_left").set(left);
+            gauge("seckill_entries").set(entries);
+            gauge("seckill_turns").set(turns);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }
 
 async fn show(State(live): State<Arc<Live>>) -> Json<Value> {
@@ -83,22 +149,20 @@ async fn show(State(live): State<Arc<Live>>) -> Json<Value> {
         Some(commands) => state_of(commands).await,
         None => json!({ "kind": "memory" }),
     };
-    let mut stock = Vec::new();
-    for sku in &shop.skus {
-        // What is not known is not shown: the state of the store says why.
-        if let Ok(Some(level)) = shop.stock.level(sku) {
-            stock.push(json!({ "sku": sku, "stock": level.stock, "sold": level.sold }));
-        }
-    }
+    let stock = shop
+        .skus
+        .iter()
+        .map(|sku| json!({ "sku": sku, "level": shop.stock.level(sku).ok().flatten() }));
     let offender = |it: &Offender| {
-        let user = String::from_utf8_lossy(it.key().as_bytes());
-        json!({ "user": user, "denials": it.denials() })
+        let key = String::from_utf8_lossy(it.key().as_bytes());
+        json!({ "policy": it.policy(), "key": key, "denials": it.denials() })
     };
-    let offenders = meter.offenders.of(USER);
+    let offenders = meter.offenders.all();
     Json(json!({
         "counts": meter.classes.each_ref().map(|count| count.load(Ordering::Relaxed)),
-        "stock": stock,
-        "opens_in_ms": shop.opening.opens_in().map(whole_milliseconds),
+        "standstill": Standstill::of(shop).as_ref().map(Standstill::shown),
+        "stock": stock.collect::<Vec<_>>(),
+        "opens_in_ms": shop.terms.opening.opens_in().map(whole_milliseconds),
         "store": store,
         "policies": shown(fleet).await,
         "offenders": offenders.iter().take(OFFENDERS.1).map(offender).collect::<Vec<_>>(),

@@ -9,11 +9,14 @@
 
 mod admin;
 mod args;
+mod draw;
+mod entries;
 mod live;
 mod names;
 mod opening;
 mod pages;
 mod policies;
+mod ready;
 mod routes;
 mod stock;
 
@@ -31,7 +34,7 @@ use crate::names::user_key;
 use crate::opening::Opening;
 use crate::policies::{Fleet, Limits};
 use crate::routes::{Shop, routes};
-use crate::stock::{MemoryStock, RedisStock, Stock, StockError};
+use crate::stock::{MemoryStock, RedisStock, Stock, StockError, Terms};
 use example_support::admin::{Admin, serve};
 use example_support::logs::exit_code;
 use example_support::policies::SharedPolicies;
@@ -51,10 +54,10 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
         Some(redis) => on_redis(&args, limits, redis).await?,
         None => {
             tracing::info!("windows, stock and orders are kept in this process");
-            let stock = Stock::Memory(MemoryStock::new(&args.stock));
-            let opening = Opening::start(&args, None).await?;
+            let terms = terms(&args, Opening::start(&args, None).await?);
+            let stock = Stock::Memory(MemoryStock::new(&args.stock, terms.clone())?);
             let fleet = SharedPolicies::here(limits);
-            apps(&args, fleet, stock, opening, MemoryStore::new(), None)
+            apps(&args, fleet, stock, terms, MemoryStore::new(), None)?
         }
     };
     tokio::spawn(async move { apps.fleet.follow().await });
@@ -68,10 +71,13 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
     let (prefix, replicas) = (&args.redis.prefix, args.replicas());
     let commands = redis.store.commands();
     let opening = Opening::start(args, Some(commands.clone())).await.map_err(unusable)?;
+    let terms = terms(args, opening);
     // Orders that wait for replicas have a connection on which nothing else waits with them.
     let waiting = if replicas.wanted > 0 { args.redis.connect().await? } else { None };
     let orders = waiting.map_or_else(|| commands.clone(), |redis| redis.store.commands());
-    let stock = RedisStock::open(orders, commands.clone(), prefix, &args.stock, replicas).await;
+    let on_sale = &args.stock;
+    let stock =
+        RedisStock::open(orders, commands.clone(), prefix, on_sale, replicas, terms.clone()).await;
     let stock = stock.map_err(|error| -> Box<dyn Error> {
         match error {
             StockError::Store(source) => redis.unusable(source).into(),
@@ -86,7 +92,12 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
     let fleet = SharedPolicies::in_redis(limits, commands.clone(), prefix);
     fleet.look().await.map_err(unusable)?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
-    Ok(apps(args, fleet, Stock::Redis(stock), opening, redis.store, Some(commands)))
+    apps(args, fleet, Stock::Redis(stock), terms, redis.store, Some(commands))
+}
+
+fn terms(args: &Args, opening: Opening) -> Terms {
+    let draws = opening.micros() > 0 && !args.first_come;
+    Terms { opening, draws, turn: args.turn, pay_within: args.pay_within }
 }
 
 /// The routes of both listeners.
@@ -101,10 +112,10 @@ fn apps<S>(
     args: &Args,
     fleet: Fleet,
     stock: Stock,
-    opening: Opening,
+    terms: Terms,
     windows: S,
     redis: Option<RedisCommands>,
-) -> Apps
+) -> Result<Apps, Box<dyn Error>>
 where
     S: Store + Clone,
 {
@@ -112,20 +123,19 @@ where
     let meter = args.admin.admin.map(|_| Arc::new(Meter::new()));
     let skus = args.stock.iter().map(|(sku, _)| sku.clone()).collect();
     let user = user_key(args.user_query.as_deref());
-    let shop = Arc::new(Shop { stock, opening, skus, user, meter: meter.clone() });
+    let prefix = args.redis.prefix.clone();
+    let shop = Arc::new(Shop { stock, terms, skus, prefix, user, meter: meter.clone() });
     let fleet = Arc::new(fleet);
     let limits = fleet.set();
-    let clients = routes(args, Arc::clone(&shop), limits, windows.clone());
+    let clients = routes(args, Arc::clone(&shop), limits, windows.clone())?;
     let mut operator = Router::new();
     if let Some(meter) = meter {
         let bans = Bans::new(limits.user(), windows.clone());
-        let limiter = Limiter::new(limits.user(), windows).failure_policy(args.on_failure);
-        operator = admin::routes(bans, limiter, Arc::clone(&fleet)).merge(live::routes(Live {
-            meter,
-            fleet: Arc::clone(&fleet),
-            shop,
-            redis,
-        }));
+        let on_failure = args.on_failure;
+        let limiter =
+            move |policy| Limiter::new(policy, windows.clone()).failure_policy(on_failure);
+        let live = Live { meter, fleet: Arc::clone(&fleet), shop, redis };
+        operator = admin::routes(bans, limiter, Arc::clone(&fleet)).merge(live::routes(live));
     }
-    Apps { clients, operator, fleet }
+    Ok(Apps { clients, operator, fleet })
 }

@@ -20,9 +20,13 @@ const RETRY: Duration = Duration::from_millis(100);
 /// For how long after the opening Redis keeps it: longer than a sale, so that a restart does not move it.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// When orders are taken from: about then, or from now on if it is `None`.
+/// When orders are taken from.
 #[derive(Clone)]
-pub(crate) struct Opening(Receiver<Option<Instant>>);
+pub(crate) struct Opening(Receiver<When>);
+
+/// The opening in microseconds since 1970, or 0 if there is none; about when that is, unless it has been; and why
+/// it can't be read at the moment.
+type When = (u64, Option<Instant>, Option<StoreError>);
 
 impl Opening {
     /// Reads when the sale opens, and follows the clock until then: that of Redis, or else that of this
@@ -44,11 +48,12 @@ impl Opening {
         };
         let (now, opening) = clock.read(date, args.opens_in).await?;
         let left = opening.saturating_sub(now);
+        let at = opening.as_micros() as u64;
         if left.is_zero() {
-            return Ok(Self(watch::channel(None).1));
+            return Ok(Self(watch::channel((at, None, None)).1));
         }
         tracing::info!(opens_in = ?left, "the sale is closed, on every server");
-        let (sender, receiver) = watch::channel(Some(Instant::now() + left));
+        let (sender, receiver) = watch::channel((at, Some(Instant::now() + left), None));
         tokio::spawn(clock.follow(opening, left, sender));
         Ok(Self(receiver))
     }
@@ -63,7 +68,17 @@ impl Opening {
 
     /// Returns about how long it is until the sale opens, or nothing if it is open.
     pub(crate) fn opens_in(&self) -> Option<Duration> {
-        self.0.borrow().map(|at| at.saturating_duration_since(Instant::now()))
+        self.0.borrow().1.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Returns why the sale can't open, if it can't.
+    pub(crate) fn trouble(&self) -> Option<StoreError> {
+        self.0.borrow().2.clone()
+    }
+
+    /// Returns the opening, in microseconds since 1970: 0 if the sale has always been open.
+    pub(crate) fn micros(&self) -> u64 {
+        self.0.borrow().0
     }
 }
 
@@ -101,12 +116,7 @@ impl Clock {
 
     /// Opens the sale when the clock says that it is time. What this server computes is only when to ask, so
     /// no order is early by that clock.
-    async fn follow(
-        self,
-        mut opening: Duration,
-        mut left: Duration,
-        sender: Sender<Option<Instant>>,
-    ) {
+    async fn follow(self, mut opening: Duration, mut left: Duration, sender: Sender<When>) {
         let mut is_known = true;
         loop {
             sleep(if is_known { left.min(LOOK) } else { RETRY }).await;
@@ -114,23 +124,23 @@ impl Clock {
             match self.read(Some(opening), None).await {
                 Ok((now, held)) => {
                     (is_known, opening, left) = (true, held, held.saturating_sub(now));
-                    if left.is_zero() {
-                        break;
+                    let at = Some(Instant::now() + left).filter(|_| !left.is_zero());
+                    sender.send_replace((held.as_micros() as u64, at, None));
+                    if at.is_none() {
+                        return tracing::info!("the sale is open");
                     }
-                    sender.send_replace(Some(Instant::now() + left));
                 }
                 Err(error) => {
                     if mem::take(&mut is_known) {
                         tracing::warn!(%error, "the sale can't open: Redis does not tell the time");
                     }
+                    sender.send_modify(|(.., trouble)| *trouble = Some(error));
                 }
             }
         }
-        tracing::info!("the sale is open");
-        sender.send_replace(None);
     }
 }
 
-fn since_1970() -> Duration {
+pub(crate) fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

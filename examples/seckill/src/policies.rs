@@ -2,17 +2,27 @@
 //! quotas, on every server.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::request::Parts;
+use ipnet::IpNet;
 use serde_json::{Value, json};
-use tower_sliding_window::{Penalty, Policy, PolicyError, PolicyHandle};
+use tower_sliding_window::key::IpExtractor;
+use tower_sliding_window::{
+    Key, KeyError, KeyExtractor, Penalty, Policy, PolicyError, PolicyHandle, Quota,
+    SlidingWindowLayer,
+};
 
 use crate::args::Args;
+use crate::entries::Ticket;
 use example_support::policies::{PolicySet, SharedPolicies};
 
 /// The policy of users.
 pub(crate) const USER: &str = "user";
 const IP: &str = "ip";
+const ACCOUNTS: &str = "accounts";
 /// How long a log keeps its entries at least. It makes the log of a policy depend on the present quotas alone,
 /// so that servers that were started before and after a change share it.
 const KEPT: Duration = Duration::from_secs(60);
@@ -28,6 +38,15 @@ pub(crate) type Fleet = SharedPolicies<Limits>;
 pub(crate) struct Limits {
     user: (Policy, PolicyHandle),
     ip: Option<(Policy, PolicyHandle)>,
+    /// Those of addresses that are in none of the networks of `--nat`, and then those of each network.
+    networks: Vec<Network>,
+}
+
+/// The policies of the addresses of a network.
+struct Network {
+    net: Option<IpNet>,
+    ip: Option<PolicyHandle>,
+    accounts: Option<PolicyHandle>,
 }
 
 impl Limits {
@@ -43,15 +62,73 @@ impl Limits {
         }
         let limit = |policy: Policy| Ok((policy.clone(), PolicyHandle::try_new(policy)?));
         let ip = args.ip_quota.clone().map(|policy| limit(policy.named(IP).keep_for(KEPT)));
-        Ok(Self { user: limit(user)?, ip: ip.transpose()? })
+        let ip = ip.transpose()?;
+        let mut networks = vec![Network {
+            net: None,
+            ip: ip.as_ref().map(|(_, handle)| handle.clone()),
+            accounts: args.accounts.map(accounts),
+        }];
+        for ((net, users), usual) in args.nat.iter().zip(args.accounts.iter().cycle()) {
+            let more = |quota: &Quota| {
+                let limit = quota.limit().saturating_mul(*users).div_ceil(usual.limit());
+                Quota::new(limit, quota.window())
+            };
+            let ip = args.ip_quota.as_ref().map(|usual| {
+                let quotas = usual.quotas().iter().map(more);
+                PolicyHandle::new(quotas.fold(Policy::new(IP), Policy::quota).keep_for(KEPT))
+            });
+            let accounts = Some(accounts(Quota::new(*users, usual.window())));
+            networks.push(Network { net: Some(*net), ip, accounts });
+        }
+        Ok(Self { user: limit(user)?, ip, networks })
+    }
+
+    /// Adds the rules of addresses: how many requests an address may send and, if there is an extractor of
+    /// users, for how many of them. A request with a ticket passes: it has entered once.
+    pub(crate) fn of_addresses(
+        &self,
+        mut layer: SlidingWindowLayer,
+        address: &IpExtractor,
+        user: Option<impl KeyExtractor + Clone>,
+    ) -> SlidingWindowLayer {
+        let nets: Arc<[IpNet]> = self.networks.iter().filter_map(|it| it.net).collect();
+        for (number, Network { ip, accounts, .. }) in self.networks.iter().enumerate() {
+            let (nets, address) = (Arc::clone(&nets), address.clone());
+            let here = move |parts: &Parts| {
+                if parts.extensions.get::<Ticket>().is_some() {
+                    return Err(KeyError::NotApplicable);
+                }
+                let key = address.extract(parts)?;
+                if network_of(&nets, &key) == number {
+                    Ok(key)
+                } else {
+                    Err(KeyError::NotApplicable)
+                }
+            };
+            if let Some(ip) = ip {
+                layer = layer.rule(ip, here.clone());
+            }
+            if let (Some(accounts), Some(user)) = (accounts, &user) {
+                layer = layer.rule_distinct(accounts, here, user.clone());
+            }
+        }
+        layer
+    }
+
+    /// Returns the policy of that name that holds for a user or an address.
+    pub(crate) fn of(&self, name: &str, key: &Key) -> Option<PolicyHandle> {
+        let nets: Vec<_> = self.networks.iter().filter_map(|it| it.net).collect();
+        let Network { ip, accounts, .. } = &self.networks[network_of(&nets, key)];
+        match name {
+            USER => Some(self.user()),
+            IP => ip.clone(),
+            ACCOUNTS => accounts.clone(),
+            _ => None,
+        }
     }
 
     pub(crate) fn user(&self) -> PolicyHandle {
         self.user.1.clone()
-    }
-
-    pub(crate) fn ip(&self) -> Option<PolicyHandle> {
-        self.ip.as_ref().map(|(_, handle)| handle.clone())
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -88,6 +165,22 @@ impl PolicySet for Limits {
         }
         Ok(())
     }
+}
+
+fn accounts(quota: Quota) -> PolicyHandle {
+    PolicyHandle::new(Policy::new(ACCOUNTS).quota(quota).distinct())
+}
+
+/// Returns the number of the first network that has this address, counted from 1, or 0.
+fn network_of(nets: &[IpNet], address: &Key) -> usize {
+    if nets.is_empty() {
+        return 0;
+    }
+    // The text is an IPv4 address or an IPv6 network.
+    let text = str::from_utf8(address.as_bytes()).unwrap_or_default();
+    let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    let holds = |it: &IpNet| net.as_ref().is_ok_and(|net| it.contains(net));
+    nets.iter().position(holds).map_or(0, |at| at + 1)
 }
 
 /// Shows the policies in force, and the version of what operators have set.

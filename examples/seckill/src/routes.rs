@@ -4,54 +4,70 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::header::LOCATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, StatusCode};
+use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
+use serde::Deserialize;
 use serde_json::{Value, json};
+use tower_sliding_window::key::IpExtractor;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{KeyExtractor, MemoryStore, Policy, Quota, SlidingWindowLayer, key};
 use uuid::Uuid;
 
 use crate::args::Args;
+use crate::draw::{Draw, FIRST_COME};
+use crate::entries::{self, Ticket};
 use crate::live::Meter;
 use crate::names::{OrderId, Sku, UserId};
-use crate::opening::Opening;
 use crate::pages;
 use crate::policies::Limits;
-use crate::stock::{Outcome, Stock, StockError};
-use example_support::problem::{Problem, with_fallbacks};
+use crate::ready::readyz;
+use crate::stock::{Call, Order, Outcome, Stock, StockError, Terms};
+use example_support::admin::{AdminError, guarded};
+use example_support::problem::{Problem, WholeBody, with_fallbacks};
 
 /// How often a user, and an address, may look up orders on each server.
 const READS: Quota = Quota::per_minute(60);
 const READS_OF_ADDRESS: Quota = Quota::per_minute(1000);
 
+/// The longest id of a payment, and the longest body that names one, in bytes.
+const LONGEST_PAYMENT_ID: usize = 128;
+const LONGEST_BODY: usize = 4096;
+
 /// What the handlers share.
 pub(crate) struct Shop {
     pub(crate) stock: Stock,
-    pub(crate) opening: Opening,
+    pub(crate) terms: Terms,
     pub(crate) skus: Vec<Sku>,
+    /// What the keys in Redis begin with.
+    pub(crate) prefix: String,
     pub(crate) user: Arc<dyn KeyExtractor>,
     /// Counts what comes of orders, if an operator can see the counts.
     pub(crate) meter: Option<Arc<Meter>>,
 }
 
 /// Puts the shop together.
-pub(crate) fn routes(args: &Args, shop: Arc<Shop>, limits: &Limits, windows: impl Store) -> Router {
+pub(crate) fn routes(
+    args: &Args,
+    shop: Arc<Shop>,
+    limits: &Limits,
+    windows: impl Store,
+) -> Result<Router, AdminError> {
     let address = args.trust_proxy.clone().map_or_else(key::peer_ip, key::client_ip);
     let names = Arc::clone(&shop.user);
     let user = move |parts: &Parts| names.extract(parts);
     // Two rules, one decision: a request counts for its user and for its address, or for neither.
     let mut limit = SlidingWindowLayer::new(limits.user(), user.clone(), windows);
     limit = limit.failure_policy(args.on_failure);
-    if let Some(ip) = limits.ip() {
-        limit = limit.rule(ip, address.clone());
-    }
     if let Some(meter) = &shop.meter {
         limit = meter.watch(limit);
     }
+    let entry_limit = limits.of_addresses(limit.clone(), &address, Some(user.clone()));
+    let limit = limits.of_addresses(limit, &address, None::<IpExtractor>);
     // Kept in this process: a read that is refused costs Redis nothing, and one that is not costs it no
     // check.
     let [of_user, of_address] = [("read", READS), ("read-ip", READS_OF_ADDRESS)]
@@ -59,26 +75,47 @@ pub(crate) fn routes(args: &Args, shop: Arc<Shop>, limits: &Limits, windows: imp
     let read_limit = SlidingWindowLayer::new(of_user, user, MemoryStore::new());
     let read_limit = read_limit.rule(of_address, address);
 
+    let payment = Router::new().route("/orders/{order_id}/payment", post(pay));
+    let payment = payment.layer(DefaultBodyLimit::max(LONGEST_BODY));
+    let payment = match &args.payment_token {
+        Some(token) => guarded(payment, token)?,
+        None => {
+            tracing::warn!(
+                "payments are simulated: without --payment-token everybody can pay an order"
+            );
+            payment
+        }
+    };
+    let mut orders = post(place_order).route_layer(limit);
+    if shop.skus.iter().any(|sku| shop.stock.draw(sku).flatten().is_some()) {
+        let tickets = from_fn_with_state(Arc::clone(&shop), entries::with_ticket);
+        orders = orders.route_layer(tickets);
+    }
     let routes = Router::new()
         // `route_layer` guards this route's own method only: neither other routes nor a 405 are
         // counted.
-        .route("/seckill/{sku}/orders", post(place_order).route_layer(limit))
+        .route("/seckill/{sku}/orders", orders)
+        .route("/seckill/{sku}/entries", post(entries::enter).route_layer(entry_limit))
+        .route("/seckill/{sku}/entry", get(entries::show).route_layer(read_limit.clone()))
         .route("/seckill/{sku}", get(level))
         .route("/orders/{order_id}", get(order).route_layer(read_limit))
+        .merge(payment)
         .route("/healthz", get(|| async { "ok" }))
+        .route("/readyz", get(readyz))
         .with_state(Arc::clone(&shop));
-    with_fallbacks(routes.merge(pages::shop(&shop.skus)))
+    Ok(with_fallbacks(routes.merge(pages::shop(&shop.skus))))
 }
 
-type PathText = Result<Path<String>, PathRejection>;
+pub(crate) type PathText = Result<Path<String>, PathRejection>;
 type Created = (StatusCode, [(HeaderName, String); 1], Json<Value>);
 
 async fn place_order(
     State(shop): State<Arc<Shop>>,
     user: UserId,
+    ticket: Option<Extension<Ticket>>,
     path: PathText,
 ) -> Result<Created, Problem> {
-    let placed = place(&shop, user, path).await;
+    let placed = place(&shop, user, ticket, path).await;
     if let Some(meter) = &shop.meter {
         meter.count(placed.as_ref().map_or_else(Problem::status, |(status, ..)| *status));
     }
@@ -87,37 +124,56 @@ async fn place_order(
 
 /// Runs behind the layer, so the request counts whatever the response is. A client that hammers the
 /// route before the sale opens has a full quota when it opens.
-async fn place(shop: &Shop, user: UserId, path: PathText) -> Result<Created, Problem> {
-    shop.opening.check()?;
-    let sku = sku(path)?;
-    let order_id = OrderId { sku: sku.clone(), uuid: Uuid::new_v4() };
-    match shop.stock.place(&order_id, &user).await.map_err(StockError::of_an_order)? {
+async fn place(
+    shop: &Shop,
+    user: UserId,
+    ticket: Option<Extension<Ticket>>,
+    path: PathText,
+) -> Result<Created, Problem> {
+    shop.terms.opening.check()?;
+    let (sku, _) = shop.sku(path)?;
+    let ticket = ticket.map_or(0, |Extension(Ticket(end))| end);
+    let order = OrderId { sku: sku.clone(), uuid: Uuid::new_v4() };
+    let call = Call::Order { user: &user, order: &order, ticket };
+    let reply = shop.stock.call(&sku, call).await.map_err(StockError::of_a_change)?;
+    match reply.outcome {
         Outcome::Placed => {
-            tracing::debug!(%order_id, user = ?user.as_str(), "order placed");
-            let location = [(LOCATION, format!("/orders/{order_id}"))];
-            Ok((StatusCode::CREATED, location, Json(shown(&order_id, &user))))
+            tracing::debug!(%order, user = ?user.as_str(), "order placed");
+            let location = [(LOCATION, format!("/orders/{order}"))];
+            let placed = Order { user, is_paid: false, pay_in: reply.left() };
+            Ok((StatusCode::CREATED, location, Json(shown(&order, &placed))))
         }
-        Outcome::AlreadyOrdered(uuid) => {
+        Outcome::Held => {
             let title = "The user has an order for this SKU already";
-            let order_id = OrderId { sku, uuid }.to_string();
+            let order_id = format!("{sku}.{}", reply.order);
             Err(Problem::new(StatusCode::CONFLICT, "already-ordered", title)
                 .member("order_id", order_id))
         }
-        Outcome::SoldOut => Err(Problem::new(StatusCode::GONE, "sold-out", "Sold out")
+        Outcome::TurnOver => {
+            let problem = Problem::new(StatusCode::FORBIDDEN, "turn-over", "The turn is over");
+            Err(problem
+                .detail("It has passed to the next in line. Enter again to be behind the others."))
+        }
+        _ => Err(Problem::new(StatusCode::GONE, "sold-out", "Sold out")
             .detail(format!("Every {sku} has been sold."))),
-        Outcome::UnknownSku => Err(unknown_sku()),
     }
 }
 
 async fn level(State(shop): State<Arc<Shop>>, path: PathText) -> Result<Json<Value>, Problem> {
-    let sku = sku(path)?;
+    let (sku, draw) = shop.sku(path)?;
     let level = shop.stock.level(&sku)?.ok_or_else(unknown_sku)?;
     Ok(Json(json!({
+        "mode": if draw.is_some() { "draw" } else { FIRST_COME },
+        "commitment": draw.map(Draw::commitment),
+        "secret": shop.secret(draw),
+        "entries": level.entries,
+        "turns": level.turns,
+        "paid": level.paid,
         "sku": sku,
         "stock": level.stock,
         "sold": level.sold,
         "remaining": level.stock.saturating_sub(level.sold),
-        "opens_in_ms": shop.opening.opens_in().map(whole_milliseconds),
+        "opens_in_ms": shop.terms.opening.opens_in().map(whole_milliseconds),
     })))
 }
 
@@ -132,22 +188,81 @@ async fn order(
     user: UserId,
     path: PathText,
 ) -> Result<Json<Value>, Problem> {
-    let id: Option<OrderId> = path.ok().and_then(|Path(text)| OrderId::parse(&text));
-    let unknown_order = || Problem::new(StatusCode::NOT_FOUND, "unknown-order", "No such order");
-    let id = id.ok_or_else(unknown_order)?;
-    if shop.stock.buyer(&id).await?.as_ref() != Some(&user) {
-        return Err(unknown_order());
+    let id = order_id(path)?;
+    let order = shop.stock.order(&id).await?.filter(|order| order.user == user);
+    Ok(Json(shown(&id, &order.ok_or_else(unknown_order)?)))
+}
+
+fn shown(id: &OrderId, order: &Order) -> Value {
+    json!({
+        "order_id": id.to_string(),
+        "sku": id.sku,
+        "user": order.user,
+        "paid": order.is_paid,
+        "pay_in_ms": order.pay_in.map(whole_milliseconds),
+    })
+}
+
+/// What the payment provider sends.
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct Payment {
+    payment_id: String,
+}
+
+/// Marks an order as paid. The provider may call again until it has an answer.
+async fn pay(
+    State(shop): State<Arc<Shop>>,
+    path: PathText,
+    WholeBody(body): WholeBody,
+) -> Result<Json<Value>, Problem> {
+    let id = order_id(path)?;
+    let payment = serde_json::from_slice(&body).ok().map(|Payment { payment_id }| payment_id);
+    let payment =
+        payment.filter(|id| (1..=LONGEST_PAYMENT_ID).contains(&id.len())).ok_or_else(|| {
+            Problem::new(StatusCode::BAD_REQUEST, "bad-payment", "The body names no payment")
+                .detail("The body must be {\"payment_id\": \"...\"}, with 1 to 128 bytes.")
+        })?;
+    shop.stock.draw(&id.sku).ok_or_else(unknown_order)?;
+    let call = Call::Pay { order: &id, payment: &payment };
+    let reply = shop.stock.call(&id.sku, call).await;
+    if let Some(meter) = &shop.meter {
+        meter.count_payment(reply.as_ref().ok().map(|reply| reply.outcome));
     }
-    Ok(Json(shown(&id, &user)))
+    let reply = reply.map_err(StockError::of_a_change)?;
+    let conflict = |kind, title| {
+        Err(Problem::new(StatusCode::CONFLICT, kind, title)
+            .detail("The payment is recorded for a refund."))
+    };
+    match reply.outcome {
+        Outcome::Paid => Ok(Json(json!({ "order_id": id.to_string(), "paid": true }))),
+        Outcome::AlreadyPaid => conflict("already-paid", "Another payment has paid the order"),
+        Outcome::TooLate => conflict("paid-too-late", "The order was not paid in time"),
+        _ => Err(unknown_order()),
+    }
 }
 
-fn shown(id: &OrderId, user: &UserId) -> Value {
-    json!({ "order_id": id.to_string(), "sku": id.sku, "user": user })
+fn order_id(path: PathText) -> Result<OrderId, Problem> {
+    path.ok().and_then(|Path(text)| OrderId::parse(&text)).ok_or_else(unknown_order)
 }
 
-/// Reads the SKU of the path. A text that can't be one is answered as an unknown SKU is.
-fn sku(path: PathText) -> Result<Sku, Problem> {
-    path.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(unknown_sku)
+fn unknown_order() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "unknown-order", "No such order")
+}
+
+impl Shop {
+    /// Reads the SKU of the path, and finds its draw, if it has one. A text that can't be a SKU is answered as
+    /// an unknown one is.
+    pub(crate) fn sku(&self, path: PathText) -> Result<(Sku, Option<&Draw>), Problem> {
+        let sku: Option<Sku> = path.ok().and_then(|Path(text)| text.parse().ok());
+        let found = sku.and_then(|sku| self.stock.draw(&sku).map(|draw| (sku, draw)));
+        found.ok_or_else(unknown_sku)
+    }
+
+    /// Returns the secret of a draw, which nobody may know before the opening.
+    pub(crate) fn secret(&self, draw: Option<&Draw>) -> Option<String> {
+        draw.filter(|_| self.terms.opening.opens_in().is_none()).map(Draw::secret)
+    }
 }
 
 fn unknown_sku() -> Problem {

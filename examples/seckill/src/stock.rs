@@ -1,54 +1,152 @@
-//! [`Stock`]: what is for sale, and its orders.
+//! [`Stock`]: what is for sale, its draw, and its orders.
 
+mod memory;
 mod redis;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
 use tower_sliding_window::StoreError;
-use uuid::Uuid;
 
+pub(crate) use self::memory::MemoryStock;
 pub(crate) use self::redis::{RedisStock, Replicas};
+use crate::draw::Draw;
 use crate::names::{OrderId, Sku, UserId};
-use example_support::lock;
+use crate::opening::Opening;
 use example_support::logs::Throttle;
 use example_support::problem::Problem;
 
 /// The stock and the orders of a sale, in this process or in Redis.
 ///
-/// In both, a sale is one atomic step: never more orders than stock, and never two orders of one user for
+/// In both, a call is one atomic step: never more orders than stock, and never two orders of one user for
 /// one SKU.
 pub(crate) enum Stock {
     Memory(MemoryStock),
     Redis(Arc<RedisStock>),
 }
 
-/// What came of an attempt to buy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The terms of a sale.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    pub(crate) opening: Opening,
+    /// Whether what is new on sale is drawn.
+    pub(crate) draws: bool,
+    pub(crate) turn: Duration,
+    pub(crate) pay_within: Option<Duration>,
+}
+
+impl Terms {
+    /// Returns how long a turn is, in microseconds: 0 while none is given, since the sale is closed.
+    fn turn_us(&self) -> u64 {
+        self.opening.opens_in().map_or(self.turn.as_micros() as u64, |_| 0)
+    }
+
+    fn pay_us(&self) -> u64 {
+        self.pay_within.map_or(0, |span| span.as_micros() as u64)
+    }
+}
+
+/// What to do with a SKU. `sale.lua` describes the parts.
+#[derive(Clone, Copy)]
+pub(crate) enum Call<'a> {
+    Order { user: &'a UserId, order: &'a OrderId, ticket: u64 },
+    Pay { order: &'a OrderId, payment: &'a str },
+    Enter(&'a UserId),
+    Entry(&'a UserId),
+}
+
+/// What came of a call, or where a user of a draw is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
     /// The order stands.
     Placed,
-    /// The user has an order for this SKU already: this one.
-    AlreadyOrdered(Uuid),
+    /// The user has another order for this SKU.
+    Held,
     SoldOut,
-    UnknownSku,
+    /// The turn of the ticket has ended.
+    TurnOver,
+    /// Not in the draw, or not any more.
+    None,
+    /// In the draw, which has not been.
+    Entered,
+    Turn,
+    Waiting,
+    /// The user has an order that is not paid.
+    Ordered,
+    /// The user has an order that is paid. To `Pay`: this order is paid by this payment.
+    Paid,
+    /// There is nothing left that could come to those in line.
+    Over,
+    /// The order was not paid in time.
+    TooLate,
+    /// The order is paid by another payment.
+    AlreadyPaid,
+    /// There is no such order.
+    Unknown,
+    /// There is no such SKU, or a part of its records is lost.
+    Lost,
+    Done,
 }
 
-/// How much of a SKU there was, and how much of it is sold.
-#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reply {
+    pub(crate) outcome: Outcome,
+    /// The UUID of the order that the user has.
+    pub(crate) order: String,
+    /// The end of the turn, or the time until which the order can be paid, in microseconds since 1970, or 0; or
+    /// the place in line.
+    pub(crate) number: u64,
+    /// The time of the store.
+    pub(crate) now_us: u64,
+}
+
+impl Reply {
+    /// Returns how long it is until the time that `number` is, if there is one.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        left(self.number, self.now_us)
+    }
+}
+
+fn left(end_us: u64, now_us: u64) -> Option<Duration> {
+    (end_us > 0).then(|| Duration::from_micros(end_us.saturating_sub(now_us)))
+}
+
+/// How much of a SKU there was, and what has become of it.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Level {
     pub(crate) stock: u32,
+    /// Pieces that orders hold.
     pub(crate) sold: u32,
+    pub(crate) paid: u32,
+    /// Users in line.
+    pub(crate) entries: u32,
+    pub(crate) turns: u32,
+}
+
+/// An order that holds a piece.
+pub(crate) struct Order {
+    pub(crate) user: UserId,
+    pub(crate) is_paid: bool,
+    pub(crate) pay_in: Option<Duration>,
 }
 
 impl Stock {
-    /// Sells one piece to a user.
-    pub(crate) async fn place(&self, id: &OrderId, user: &UserId) -> Result<Outcome, StockError> {
+    /// Makes a call about a SKU on sale.
+    pub(crate) async fn call(&self, sku: &Sku, call: Call<'_>) -> Result<Reply, StockError> {
         match self {
-            Self::Memory(stock) => Ok(stock.place(id, user)),
-            Self::Redis(stock) => stock.place(id, user).await,
+            Self::Memory(stock) => stock.call(sku, call),
+            Self::Redis(stock) => stock.call(sku, call).await,
+        }
+    }
+
+    /// Returns the draw of a SKU, or nothing if it is not on sale; and nothing in that if it goes to who comes
+    /// first.
+    pub(crate) fn draw(&self, sku: &Sku) -> Option<Option<&Draw>> {
+        match self {
+            Self::Memory(stock) => stock.draw(sku),
+            Self::Redis(stock) => stock.draw(sku),
         }
     }
 
@@ -60,54 +158,20 @@ impl Stock {
         }
     }
 
-    /// Returns the user with the order of that id, if there is one.
-    pub(crate) async fn buyer(&self, id: &OrderId) -> Result<Option<UserId>, StockError> {
+    /// Returns the time of the store in microseconds since 1970, or an earlier one.
+    pub(crate) fn now_us(&self, sku: &Sku) -> u64 {
         match self {
-            Self::Memory(stock) => Ok(stock.buyer(id)),
-            Self::Redis(stock) => stock.buyer(id).await,
+            Self::Memory(stock) => stock.now_us(),
+            Self::Redis(stock) => stock.now_us(sku),
         }
     }
-}
 
-/// Keeps stock and orders in the memory of this process.
-pub(crate) struct MemoryStock(Mutex<HashMap<Sku, Shelf>>);
-
-/// One SKU. Bounded by its stock: only users with an order are kept.
-struct Shelf {
-    stock: u32,
-    buyers: HashMap<UserId, Uuid>,
-    orders: HashMap<Uuid, UserId>,
-}
-
-impl MemoryStock {
-    pub(crate) fn new(skus: &[(Sku, u32)]) -> Self {
-        let shelf = |stock| Shelf { stock, buyers: HashMap::new(), orders: HashMap::new() };
-        Self(Mutex::new(skus.iter().map(|(sku, stock)| (sku.clone(), shelf(*stock))).collect()))
-    }
-
-    /// The lock is held for all of the looking and the selling, so that nothing comes between.
-    fn place(&self, id: &OrderId, user: &UserId) -> Outcome {
-        let mut shelves = lock(&self.0);
-        let Some(shelf) = shelves.get_mut(&id.sku) else { return Outcome::UnknownSku };
-        if let Some(held) = shelf.buyers.get(user) {
-            return Outcome::AlreadyOrdered(*held);
+    /// Returns the order of that id, if there is one.
+    pub(crate) async fn order(&self, id: &OrderId) -> Result<Option<Order>, StockError> {
+        match self {
+            Self::Memory(stock) => Ok(stock.order(id)),
+            Self::Redis(stock) => stock.order(id).await,
         }
-        if shelf.orders.len() >= shelf.stock as usize {
-            return Outcome::SoldOut;
-        }
-        shelf.buyers.insert(user.clone(), id.uuid);
-        shelf.orders.insert(id.uuid, user.clone());
-        Outcome::Placed
-    }
-
-    fn level(&self, sku: &Sku) -> Option<Level> {
-        let shelves = lock(&self.0);
-        let shelf = shelves.get(sku)?;
-        Some(Level { stock: shelf.stock, sold: shelf.orders.len() as u32 })
-    }
-
-    fn buyer(&self, id: &OrderId) -> Option<UserId> {
-        lock(&self.0).get(&id.sku)?.orders.get(&id.uuid).cloned()
     }
 }
 
@@ -116,8 +180,8 @@ impl MemoryStock {
 pub(crate) enum StockError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The order stands on the master only, and would be lost with it.
-    #[error("{confirmed} of {wanted} replicas have the order")]
+    /// It stands on the master only, and would be lost with it.
+    #[error("{confirmed} of {wanted} replicas have it")]
     NotReplicated { confirmed: u32, wanted: u32 },
     /// Redis has lost a SKU that this server was started with.
     #[error("Redis has lost the stock of {0}")]
@@ -125,15 +189,15 @@ pub(crate) enum StockError {
 }
 
 const MAY_STAND: &str =
-    "It may stand. Send the same request again to find out: it never orders twice.";
+    "It may stand. Send the same request again to find out: it never counts twice.";
 
 impl StockError {
-    /// Returns the problem of a request to order, which says whether the order may stand.
-    pub(crate) fn of_an_order(self) -> Problem {
+    /// Returns the problem of a request that orders, enters or pays, which says whether that may stand.
+    pub(crate) fn of_a_change(self) -> Problem {
         let detail = match &self {
             Self::NotReplicated { .. } => MAY_STAND,
             Self::Store(error) if error.may_have_counted() => MAY_STAND,
-            Self::Store(_) | Self::Lost(_) => "No order was placed.",
+            Self::Store(_) | Self::Lost(_) => "Nothing was changed.",
         };
         Problem::from(self).detail(detail)
     }
@@ -148,9 +212,9 @@ impl From<StockError> for Problem {
             StockError::Store(error) => error.into(),
             StockError::NotReplicated { .. } => {
                 NOT_REPLICATED.log(|times| {
-                    tracing::warn!(%error, times, "orders are answered with 503: too few replicas");
+                    tracing::warn!(%error, times, "orders, entries and payments are answered with 503: too few replicas");
                 });
-                Self::new(unavailable, "not-replicated", "The order is not safe yet")
+                Self::new(unavailable, "not-replicated", "It is not safe yet")
                     .retry_after(Duration::from_secs(1))
             }
             StockError::Lost(sku) => {

@@ -3,7 +3,9 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use chromiumoxide::cdp::browser_protocol::emulation::SetDeviceMetricsOverrideParams;
+use chromiumoxide::cdp::browser_protocol::emulation::{
+    SetDeviceMetricsOverrideParams, SetUserAgentOverrideParams,
+};
 use chromiumoxide::cdp::js_protocol::runtime::EvaluateParams;
 use chromiumoxide::{Browser, BrowserConfig, Page};
 use futures_util::StreamExt;
@@ -19,7 +21,7 @@ use tokio::time::timeout;
 const TOKEN: &str = "0123456789abcdef-the-token";
 /// How long a page may take to show something on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-const DISABLED: &str = "document.querySelector('#buy').disabled";
+const DISABLED: &str = "document.querySelector('#act').disabled";
 
 /// Notes what a person sees only as a page that does not work.
 const NOTE_PROBLEMS: &str = "window.problems = [];
@@ -142,6 +144,13 @@ impl Tab {
         element.click().await.expect(selector);
     }
 
+    /// Clicks the button of the shop once it offers this.
+    async fn does(&self, what: &str) {
+        self.sees("#act", |text| text == what).await;
+        self.until(&format!("!{DISABLED}")).await;
+        self.click("#act").await;
+    }
+
     /// Replaces the text of a field by typing.
     async fn fill(&self, selector: &str, text: &str) {
         self.click(selector).await;
@@ -163,50 +172,116 @@ fn start(flags: &[&str]) -> Server {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn customer_buys_and_sees_the_order() {
+async fn customer_buys_pays_and_finds_the_order_again() {
     let server = start(&["--stock", "iphone=3"]);
     let chrome = Chrome::start().await;
     let tab = chrome.open(&server.url).await;
     tab.sees("#count", |text| text == "3 of 3").await;
-    tab.click("#buy").await;
-    tab.sees("#answer", |text| text.starts_with("Yours! Order iphone.")).await;
+    tab.fill("#user", "alice").await;
+    tab.press("Tab").await;
+    tab.does("Buy now").await;
+    tab.sees("#answer", |text| text.starts_with("Yours, once it is paid. Order iphone.")).await;
     tab.sees("#count", |text| text == "2 of 3").await;
-    tab.click("#buy").await;
-    tab.sees("#answer", |text| text.contains("has an order for this SKU already: iphone.")).await;
+    tab.0.reload().await.unwrap();
+    tab.sees("#timer", |text| text.starts_with("Pay within 4:")).await;
+    tab.does("Pay (simulated)").await;
+    tab.sees("#answer", |text| text.starts_with("Yours! Order iphone.")).await;
+    tab.0.reload().await.unwrap();
+    tab.sees("#answer", |text| text.starts_with("Yours! Order iphone.")).await;
+    tab.sees("#act", str::is_empty).await;
+    // Somebody with an order sees that, and never that there were too many requests.
+    assert_eq!(server.order("iphone", "carol").await.status, 201);
+    while server.order("iphone", "carol").await.status != 429 {}
+    tab.fill("#user", "carol").await;
+    tab.press("Tab").await;
+    tab.sees("#answer", |text| text.starts_with("Yours, once it is paid. Order iphone.")).await;
+    // Another user is somebody else.
+    tab.fill("#user", "bob").await;
+    tab.press("Tab").await;
+    tab.sees("#act", |text| text == "Buy now").await;
     tab.works().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn button_waits_after_a_429() {
-    let server = start(&["--quota", "1/5s"]);
+async fn customer_goes_from_entry_to_payment() {
     let chrome = Chrome::start().await;
-    let tab = chrome.open(&server.url).await;
-    tab.fill("#user", "alice").await;
-    // With the keyboard alone. A slow machine may need several attempts within five seconds.
-    tab.press("Tab").await;
-    while !tab.run::<String>("answer.innerText").await.starts_with("Too many requests.") {
-        tab.until(&format!("!{DISABLED}")).await;
-        tab.press("Enter").await;
-        tab.sees("#answer", |text| !text.is_empty()).await;
-    }
-    assert!(tab.run::<bool>(DISABLED).await, "the button waits too");
-    tab.sees("#timer", |text| text.starts_with("You can try again in 0:0")).await;
-    tab.sees("#answer", |text| text == "You can try again now.").await;
-    // The button has the focus again.
-    tab.press("Enter").await;
-    tab.sees("#answer", |text| text.contains("has an order for this SKU already")).await;
+    let server = start(&["--opens-in", "12s", "--stock", "iphone=1"]);
+    let alice = chrome.open(&server.url).await;
+    alice.sees("#timer", |text| text.starts_with("Opens in 0:")).await;
+    alice.does("Enter the draw").await;
+    alice.sees("#answer", |text| text.starts_with("You are in the draw.")).await;
+    alice.0.reload().await.unwrap();
+    alice.sees("#answer", |text| text.starts_with("You are in the draw.")).await;
+    // To a tenth of a second.
+    alice.sees("#timer", |text| text.starts_with("The draw is in 0:") && text.contains('.')).await;
+    alice.sees("#act", str::is_empty).await;
+    alice.sees("#answer", |text| text == "It is your turn!").await;
+    let bob = chrome.open(&server.url).await;
+    bob.fill("#user", "bob").await;
+    bob.press("Tab").await;
+    bob.does("Join the line").await;
+    bob.sees("#answer", |text| text.starts_with("You are number 1 in line: about ")).await;
+    bob.sees("#act", str::is_empty).await;
+    alice.0.reload().await.unwrap();
+    alice.sees("#timer", |text| text.starts_with("Order within 0:")).await;
+    alice.does("Order now").await;
+    alice.sees("#answer", |text| text.starts_with("Yours, once it is paid. Order iphone.")).await;
+    alice.does("Pay (simulated)").await;
+    alice.sees("#answer", |text| text.starts_with("Yours! Order iphone.")).await;
+    bob.sees("#answer", |text| text == "Sold out.").await;
+    bob.sees("#act", str::is_empty).await;
+    alice.works().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn countdown_ends_with_the_opening() {
+async fn button_waits_after_a_429() {
+    let server = start(&["--quota", "1/20s", "--stock", "iphone=9", "--stock", "ipad=9"]);
     let chrome = Chrome::start().await;
-    let server = start(&["--opens-in", "8s"]);
+    let tab = chrome.open(&server.url).await;
+    tab.fill("#user", "alice").await;
+    tab.press("Tab").await;
+    tab.sees("#act", |text| text == "Buy now").await;
+    assert_eq!(server.order("ipad", "alice").await.status, 201);
+    // With the keyboard alone.
+    tab.until(&format!("!{DISABLED} && document.activeElement.id === 'act'")).await;
+    tab.press("Enter").await;
+    tab.sees("#answer", |text| text.starts_with("Too many requests from you")).await;
+    assert!(tab.run::<bool>(DISABLED).await, "the button waits too");
+    tab.sees("#timer", |text| text.starts_with("You can try again in 0:")).await;
+    tab.sees("#answer", |text| text == "The sale is open.").await;
+    // The button has the focus again.
+    tab.press("Enter").await;
+    tab.sees("#answer", |text| text.starts_with("Yours, once it is paid.")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_first_waits_for_the_opening() {
+    let chrome = Chrome::start().await;
+    let server = start(&["--opens-in", "8s", "--first-come", "--stock", "iphone=1"]);
     let tab = chrome.open(&server.url).await;
     tab.sees("#timer", |text| text.starts_with("Opens in 0:0")).await;
-    assert!(tab.run::<bool>(DISABLED).await, "the button waits for the opening");
+    tab.sees("#act", str::is_empty).await;
     tab.sees("#answer", |text| text == "The sale is open.").await;
-    tab.click("#buy").await;
-    tab.sees("#answer", |text| text.starts_with("Yours!")).await;
+    assert_eq!(server.order("iphone", "somebody").await.status, 201);
+    tab.sees("#answer", |text| text == "Sold out.").await;
+    tab.sees("#act", str::is_empty).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn page_speaks_chinese_also_of_an_outage() {
+    let (chrome, server) = (Chrome::start().await, start(&[]));
+    let tab = chrome.open("about:blank").await;
+    let chinese = SetUserAgentOverrideParams::builder().user_agent("a phone");
+    let chinese = chinese.accept_language("zh-CN,zh,en").build().unwrap();
+    tab.0.execute(chinese).await.unwrap();
+    tab.0.goto(&server.url).await.unwrap();
+    tab.sees("#act", |text| text == "立即购买").await;
+    tab.sees("h1", |text| text == "限时抢购").await;
+    server.signal("STOP");
+    tab.sees("#answer", |text| text.starts_with("商店暂时无法响应")).await;
+    tab.sees("#act", str::is_empty).await;
+    server.signal("CONT");
+    tab.sees("#act", |text| text == "立即购买").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,18 +315,40 @@ async fn outcomes_and_the_state_are_shown() {
     }
     tab.sees("#classes", |text| {
         let total = |line: &str| line.rsplit('\t').next().unwrap().to_owned();
-        text.lines().map(total).collect::<Vec<_>>() == ["2", "1", "0", "1", "0", "0", "0"]
+        text.lines().map(total).collect::<Vec<_>>() == ["2", "1", "0", "1", "0", "0", "0", "0"]
     })
     .await;
-    tab.sees("#stock", |text| text == "iphone: sold out\nipad: 4 of 5 left").await;
+    let stock = "iphone\tsold out\t1\t0\t0\t0\nipad\t4 of 5\t1\t0\t0\t0";
+    tab.sees("#stock", |text| text == stock).await;
     tab.sees("#store", |text| text.starts_with("Redis replies in ")).await;
+    let end = "document.querySelector('#stock').getBoundingClientRect().bottom";
+    assert!(tab.run::<bool>(&format!("{end} < innerHeight")).await, "it is above the fold");
     tab.works().await;
     redis.signal("STOP");
-    tab.sees("#alert", |text| text == "Redis does not reply: the failure policy decides.").await;
+    tab.sees("#alert", |text| {
+        text.starts_with("Nothing is sold: the stock can't be read.")
+            && text.ends_with("Redis does not reply: the failure policy decides about requests.")
+    })
+    .await;
     redis.signal("CONT");
     tab.sees("#alert", str::is_empty).await;
+    // As a Redis that was started again without its data.
+    redis.run::<()>(&["FLUSHALL"]).await;
+    tab.sees("#alert", |text| {
+        text.starts_with("Nothing is sold: Redis has lost the stock of iphone.")
+            && text.contains("redis-cli --scan --pattern 'seckill:{iphone}:*'")
+    })
+    .await;
+    tab.sees("#stock", |text| text.starts_with("iphone\tnot known")).await;
+    redis.run::<()>(&["MSET", "seckill:{iphone}:stock", "7", "seckill:{ipad}:stock", "5"]).await;
+    tab.sees("#alert", str::is_empty).await;
+    tab.sees("#stock", |text| text.starts_with("iphone\t7 of 7")).await;
     server.signal("STOP");
-    tab.sees("#connection", |text| text == "No connection: trying again").await;
+    tab.sees("#connection", |text| {
+        text.starts_with("This server does not answer") && text.ends_with(" s old.")
+    })
+    .await;
+    assert_eq!(tab.run::<String>("document.querySelector('main').className").await, "stale");
     server.signal("CONT");
     tab.sees("#connection", |text| text == "Live").await;
 }
@@ -286,6 +383,23 @@ async fn operator_explains_bans_and_lifts() {
     tab.sees("#done", |text| text == "The user is not banned").await;
     assert_eq!(tab.run::<usize>("document.querySelectorAll('img').length").await, 0);
     tab.works().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operator_explains_an_address_that_is_not_banned() {
+    let server = start(&["--ip-quota", "1/10m"]);
+    let chrome = Chrome::start().await;
+    let tab = chrome.open_live(&server).await;
+    for (user, status) in [("alice", 201), ("bob", 429)] {
+        assert_eq!(server.order("iphone", user).await.status, status);
+    }
+    tab.sees("#offenders", |text| text == "127.0.0.1\tEach address\t1 denials").await;
+    tab.click("#offenders button").await;
+    tab.click("button[value=explain]").await;
+    let denied = "The next request of 127.0.0.1 is denied for 59";
+    tab.sees("#explanation", |text| text.starts_with(denied)).await;
+    assert!(tab.run::<bool>("document.querySelector('button[value=ban]').disabled").await);
+    tab.sees("#no-ban", |text| text.starts_with("An address is not banned")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -103,6 +103,14 @@ pub async fn serve(
     Ok(())
 }
 
+/// Lets only requests that carry a token through to these routes.
+pub fn guarded<S>(routes: Router<S>, token: &str) -> Result<Router<S>, AdminError>
+where
+    S: Clone + Send + Sync + 'static,
+{
+    Ok(routes.route_layer(from_fn_with_state(checked(token)?, with_token)))
+}
+
 async fn with_token(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
     // The time that a comparison takes depends on the length only.
     let is_token = move |text: &str| bool::from(token.as_bytes().ct_eq(text.as_bytes()));
@@ -112,9 +120,9 @@ async fn with_token(State(token): State<Arc<str>>, request: Request, next: Next)
         return next.run(Request::from_parts(parts, body)).await;
     }
     REFUSED.log(|times| {
-        tracing::warn!(times, "audit: refused a request without the admin token");
+        tracing::warn!(times, "audit: refused a request without the token");
     });
-    let title = "The request does not carry the admin token";
+    let title = "The request does not carry the token";
     let problem = Problem::new(StatusCode::UNAUTHORIZED, "no-token", title)
         .detail("Send `Authorization: Bearer TOKEN`, with the token the server was started with.");
     ([(WWW_AUTHENTICATE, "Bearer")], problem).into_response()

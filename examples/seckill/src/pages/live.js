@@ -2,8 +2,8 @@
 
 const at = (id) => document.getElementById(id);
 const OUTCOMES = ["Ordered (201)", "Ordered before (409)", "Sold out (410)", "Too many requests (429)", "Banned (403)",
-  "Not available (5xx)", "Other"];
-const NAMES = { user: "Each user", ip: "Each address" };
+  "Not available (5xx)", "Other", "Entered (202)"];
+const NAMES = { user: "Each user", ip: "Each address", accounts: "Accounts of an address" };
 const KEY = "admin-token";
 const SILENCE = 5000;
 
@@ -46,27 +46,39 @@ const number = (value) => value.toLocaleString("en", { maximumFractionDigits: va
 
 let earlier = null;
 
+/** Returns the cells of a row of a table, the first of which is a heading. */
+function cells(table, index, count) {
+  const row = at(table).rows[index] ?? at(table).insertRow();
+  if (row.cells.length === 0) add(row, "th", { scope: "row" });
+  while (row.cells.length < count) row.insertCell();
+  return row.cells;
+}
+
 function showOrders(counts) {
   const now = performance.now();
   // A server that was started again counts from zero.
-  const last = earlier && counts.every((count, outcome) => count >= earlier.counts[outcome]) ? earlier : { counts, now: now - 1 };
+  const goesOn = earlier && counts.every((count, outcome) => count >= earlier.counts[outcome]);
+  const last = goesOn ? earlier : { counts, now: now - 1 };
   OUTCOMES.forEach((name, outcome) => {
-    const row = at("classes").rows[outcome] ?? at("classes").insertRow();
-    if (row.cells.length === 0) [add(row, "th", { scope: "row", textContent: name }), row.insertCell(), row.insertCell()];
-    row.cells[1].textContent = number((1000 * (counts[outcome] - last.counts[outcome])) / (now - last.now));
-    row.cells[2].textContent = number(counts[outcome]);
+    const texts = [name, number((1000 * (counts[outcome] - last.counts[outcome])) / (now - last.now)), number(counts[outcome])];
+    [...cells("classes", outcome, 3)].forEach((cell, at) => { cell.textContent = texts[at]; });
   });
   earlier = { counts, now };
 }
 
-function showState({ store, opens_in_ms, stock }) {
+function showState({ store, opens_in_ms, stock, standstill }) {
   show("opening", opens_in_ms === null ? "open" : `opens in ${Math.ceil(opens_in_ms / 1000)} s`);
-  const level = ({ sku, stock, sold }) => `${sku}: ${sold < stock ? `${stock - sold} of ${stock} left` : "sold out"}`;
-  show("stock", stock.map(level).join("\n"));
+  stock.forEach(({ sku, level }, index) => {
+    const { stock, sold, paid, entries, turns } = level ?? {};
+    const left = sold < stock ? `${stock - sold} of ${stock}` : "sold out";
+    const known = level ? [left, sold, paid, entries, turns] : ["not known"];
+    [...cells("stock", index, 6)].forEach((cell, at) => { cell.textContent = at ? known[at - 1] ?? "" : sku; });
+  });
   const isDown = store.error !== undefined;
   const reply = isDown ? `Redis does not reply: ${store.error}` : `Redis replies in ${number(store.round_trip_ms ?? 0)} ms`;
   show("store", store.kind === "redis" ? reply : "in this process", isDown);
-  at("alert").textContent = isDown ? "Redis does not reply: the failure policy decides." : "";
+  const policy = isDown ? "Redis does not reply: the failure policy decides about requests." : "";
+  show("alert", [standstill?.reason, standstill?.hint, policy].filter(Boolean).join("\n"), true);
 }
 
 const banPath = (user) => "/admin/bans/" + encodeURIComponent(user);
@@ -87,17 +99,22 @@ at("one-user").addEventListener("submit", (event) => {
   attempt(() => actions[event.submitter?.value ?? "explain"](at("user").value));
 });
 
-/** A user in the list is put into the form by a click. */
+/** Only users can be banned. */
+function choose(policy) {
+  at("policy").value = policy;
+  at("no-ban").hidden = policy === "user";
+  for (const button of at("one-user").querySelectorAll("button:not([value=explain])")) button.disabled = policy !== "user";
+}
+
+at("policy").addEventListener("change", () => choose(at("policy").value));
+
+/** A key in the list is put into the form by a click. */
 function showOffenders(offenders) {
-  offenders.forEach(({ user, denials }, index) => {
-    const row = at("offenders").rows[index] ?? at("offenders").insertRow();
-    if (row.cells.length === 0) {
-      const button = add(add(row, "th", { scope: "row" }), "button", { type: "button" });
-      button.addEventListener("click", () => { at("user").value = button.value; at("user").focus(); });
-      row.insertCell();
-    }
-    Object.assign(row.querySelector("button"), { value: user, textContent: user });
-    row.cells[1].textContent = `${number(denials)} denials`;
+  offenders.forEach(({ policy, key, denials }, index) => {
+    const [heading, name, count] = cells("offenders", index, 3);
+    const button = heading.firstChild ?? add(heading, "button", { type: "button" });
+    button.onclick = () => { at("user").value = key; choose(policy); at("user").focus(); };
+    [button.textContent, name.textContent, count.textContent] = [key, NAMES[policy] ?? policy, `${number(denials)} denials`];
   });
   while (at("offenders").rows.length > offenders.length) at("offenders").deleteRow(-1);
 }
@@ -107,7 +124,7 @@ const seconds = (micros) => `${number(micros / 1e6)} s`;
 /** Shows what the log of a user decides, and why. */
 async function explain(user) {
   const { admitted, retry_after_us, ban, decided_by, store, quotas } =
-    await request("GET", "/admin/explain/" + encodeURIComponent(user));
+    await request("GET", `/admin/explain/${encodeURIComponent(user)}?policy=${at("policy").value}`);
   at("explanation").replaceChildren();
   const say = (textContent) => add(at("explanation"), "p", { textContent });
   const isBanned = ban?.remaining_us > 0;
@@ -161,6 +178,9 @@ function askForToken(why) {
   at("token").focus();
 }
 
+/** When the server last answered. */
+let seen = null;
+
 async function run() {
   at("login").hidden = true;
   for (;;) {
@@ -171,10 +191,14 @@ async function run() {
       showOffenders(sample.offenders);
       showPolicies(sample.policies);
       at("main").hidden = false;
+      at("main").className = "";
+      seen = Date.now();
       show("connection", "Live");
     } catch (error) {
       if (error instanceof NoToken) return askForToken(error.message);
-      show("connection", "No connection: trying again");
+      at("main").className = "stale";
+      const age = seen ? ` What is shown is ${Math.round((Date.now() - seen) / 1000)} s old.` : "";
+      show("connection", "This server does not answer: trying again." + age, true);
     }
     await new Promise((done) => setTimeout(done, 1000));
   }

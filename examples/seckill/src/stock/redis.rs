@@ -1,22 +1,28 @@
 //! [`RedisStock`]: the stock of a fleet, which outlives its servers.
 //!
-//! One task for each SKU reads its level four times a second. What clients poll, and whether Redis has lost
-//! the SKU, follows from that, whatever the number of clients.
+//! One task for each SKU reads its level four times a second. What clients poll, whether Redis has lost the
+//! SKU, and when a turn or the time to pay ends, follows from that, whatever the number of clients.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::pipe;
+use redis::{Script, pipe};
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
 
-use super::{Level, Outcome, StockError};
+use super::{Call, Level, Order, Outcome, Reply, StockError, Terms, left};
+use crate::draw::{Draw, FIRST_COME};
 use crate::names::{OrderId, Sku, UserId};
 use example_support::lock;
 
-const PLACE_ORDER: &str = include_str!("../place_order.lua");
+const SALE: &str = include_str!("../sale.lua");
+/// The keys of the script.
+const KEYS: [&str; 9] =
+    ["stock", "buyers", "orders", "line", "turns", "unpaid", "paid", "returned", "refunds"];
 /// What stands in place of a stock that Redis has lost, so that no server that is started sells it again.
 const LOST: &str = "lost";
 /// How often the levels are read.
@@ -30,13 +36,22 @@ pub(crate) struct RedisStock {
     reads: RedisCommands,
     prefix: String,
     replicas: Replicas,
-    place_order: RedisScript,
-    /// What was last read of each SKU on sale.
-    seen: HashMap<Sku, Mutex<Seen>>,
+    script: RedisScript,
+    /// The same, for a pipeline.
+    hash: Script,
+    terms: Terms,
+    on_sale: HashMap<Sku, OnSale>,
 }
 
-/// When a level was read, and what it was.
-type Seen = (Instant, Result<Level, StockError>);
+struct OnSale {
+    /// The seed of the draw, or what stands there instead.
+    kept: String,
+    draw: Option<Draw>,
+    /// When the level was read, and what it was.
+    seen: Mutex<(Instant, Result<Level, StockError>)>,
+    /// When Redis has told its time, and what it was.
+    clock: Mutex<(Instant, u64)>,
+}
 
 /// How many replicas have an order before it is answered with 201.
 ///
@@ -49,7 +64,7 @@ pub(crate) struct Replicas {
 }
 
 impl RedisStock {
-    /// Puts new SKUs on sale. A SKU that is there already keeps its stock and its orders, so a server
+    /// Puts new SKUs on sale. A SKU that is there already keeps its stock, its draw and its orders, so a server
     /// may be restarted at any time. One that Redis has lost is an error.
     ///
     /// The connection of the orders must be their own if replicas are waited for, because `WAIT` holds
@@ -60,16 +75,18 @@ impl RedisStock {
         prefix: &str,
         on_sale: &[(Sku, u32)],
         replicas: Replicas,
+        terms: Terms,
     ) -> Result<Arc<Self>, StockError> {
-        let unseen = || Mutex::new((Instant::now(), Err(StoreError::Timeout.into())));
-        let stock = Arc::new(Self {
+        let mut stock = Self {
             orders,
             reads,
             prefix: prefix.to_owned(),
             replicas,
-            place_order: RedisScript::new(PLACE_ORDER),
-            seen: on_sale.iter().map(|(sku, _)| (sku.clone(), unseen())).collect(),
-        });
+            script: RedisScript::new(SALE),
+            hash: Script::new(SALE),
+            terms,
+            on_sale: HashMap::new(),
+        };
         for (sku, _) in on_sale {
             let exists = redis::cmd("GET").arg(stock.key(sku, "stock")).to_owned();
             if stock.reads.query::<Option<String>>(&exists).await?.is_none() {
@@ -79,25 +96,41 @@ impl RedisStock {
             }
         }
         for (sku, pieces) in on_sale {
-            stock.put_on_sale(sku, *pieces).await?;
+            let put = stock.put_on_sale(sku, *pieces).await?;
+            stock.on_sale.insert(sku.clone(), put);
+        }
+        let stock = Arc::new(stock);
+        for (sku, _) in on_sale {
+            // So that Redis has the script, and the server knows the time of Redis.
+            stock.send(sku, &["tick".to_owned()], false).await?;
             stock.look(sku).await;
             tokio::spawn(Arc::clone(&stock).follow(sku.clone()));
         }
         Ok(stock)
     }
 
-    async fn put_on_sale(&self, sku: &Sku, pieces: u32) -> Result<(), StockError> {
-        let key = self.key(sku, "stock");
+    async fn put_on_sale(&self, sku: &Sku, pieces: u32) -> Result<OnSale, StockError> {
+        let [stock, draw] = ["stock", "draw"].map(|what| self.key(sku, what));
+        let failed = |message: String| StockError::from(StoreError::Protocol { message });
+        let mode = if self.terms.draws { Draw::seed() } else { Ok(FIRST_COME.to_owned()) };
+        let mode = mode.map_err(|error| failed(error.to_string()))?;
         let mut set = pipe();
-        set.set_nx(&key, pieces).ignore().get(&key);
-        let (kept,): (String,) = self.reads.pipeline(&set).await?;
-        if kept == LOST {
+        set.set_nx(&stock, pieces).ignore().get(&stock).set_nx(&draw, mode).ignore().get(&draw);
+        let (pieces_kept, kept): (String, String) = self.reads.pipeline(&set).await?;
+        if pieces_kept == LOST {
             return Err(StockError::Lost(sku.clone()));
         }
-        if kept != pieces.to_string() {
-            tracing::warn!(%sku, kept, asked = pieces, "the stock was set before, and is kept");
+        if pieces_kept != pieces.to_string() {
+            tracing::warn!(%sku, kept = pieces_kept, asked = pieces, "the stock was set before, and is kept");
         }
-        Ok(())
+        let no_seed = |()| failed(format!("the key {draw} holds no seed: delete it"));
+        let draw = Draw::from_kept(&kept).map_err(no_seed)?;
+        if draw.is_some() != self.terms.draws {
+            let kept = if draw.is_some() { "draw" } else { FIRST_COME };
+            tracing::warn!(%sku, kept, "the mode of the sale was set before, and is kept");
+        }
+        let unseen = (Instant::now(), Err(StoreError::Timeout.into()));
+        Ok(OnSale { kept, draw, seen: Mutex::new(unseen), clock: Mutex::new((Instant::now(), 0)) })
     }
 
     async fn follow(self: Arc<Self>, sku: Sku) {
@@ -109,32 +142,43 @@ impl RedisStock {
         }
     }
 
-    /// Reads the level of a SKU, and marks it if Redis has lost it.
+    /// Reads the level of a SKU, does what its time has come for, and marks it if Redis has lost it.
     async fn look(&self, sku: &Sku) {
+        let Some(OnSale { kept, draw, seen, .. }) = self.on_sale.get(sku) else { return };
+        let key = |what| self.key(sku, what);
         let mut read = pipe();
-        read.get(self.key(sku, "stock")).hlen(self.key(sku, "orders"));
-        let level = match self.reads.pipeline::<(Option<String>, u32)>(&read).await {
-            Ok((stock, sold)) => {
+        read.get(key("stock")).get(key("draw")).hlen(key("orders")).hlen(key("paid"));
+        read.zcard(key("line")).zcard(key("turns")).zcard(key("unpaid"));
+        type Read = (Option<String>, Option<String>, u32, u32, u32, u32, u32);
+        let level = match self.reads.pipeline::<Read>(&read).await {
+            Ok((stock, mode, sold, paid, entries, turns, unpaid)) => {
                 if stock.is_none() {
                     let mut mark = redis::cmd("SETNX");
-                    mark.arg(self.key(sku, "stock")).arg(LOST);
+                    mark.arg(key("stock")).arg(LOST);
                     if let Ok(true) = self.reads.query(&mark).await {
                         tracing::error!(%sku, "Redis has lost a SKU on sale: it is marked as lost");
                     }
                 }
-                let stock = stock.and_then(|pieces| pieces.parse().ok());
-                let level = stock.map(|stock| Level { stock, sold });
+                let same_draw = draw.is_none() || mode.as_ref() == Some(kept);
+                let stock = stock.and_then(|pieces| pieces.parse().ok()).filter(|_| same_draw);
+                if stock.is_some() && entries + turns + unpaid > 0 {
+                    // If it fails, the next look tries again.
+                    let _ = self.send(sku, &["tick".to_owned()], false).await;
+                }
+                let level = stock.map(|stock| Level { stock, sold, paid, entries, turns });
                 level.ok_or_else(|| StockError::Lost(sku.clone()))
             }
             Err(error) => Err(error.into()),
         };
-        if let Some(seen) = self.seen.get(sku) {
-            *lock(seen) = (Instant::now(), level);
-        }
+        *lock(seen) = (Instant::now(), level);
+    }
+
+    pub(super) fn draw(&self, sku: &Sku) -> Option<Option<&Draw>> {
+        self.on_sale.get(sku).map(|it| it.draw.as_ref())
     }
 
     pub(super) fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
-        let Some(seen) = self.seen.get(sku) else { return Ok(None) };
+        let Some(OnSale { seen, .. }) = self.on_sale.get(sku) else { return Ok(None) };
         let (at, level) = &*lock(seen);
         if at.elapsed() > STALE {
             return Err(StoreError::Timeout.into());
@@ -142,86 +186,119 @@ impl RedisStock {
         level.clone().map(Some)
     }
 
-    pub(super) async fn buyer(&self, id: &OrderId) -> Result<Option<UserId>, StockError> {
+    pub(super) fn now_us(&self, sku: &Sku) -> u64 {
+        let Some(OnSale { clock, .. }) = self.on_sale.get(sku) else { return 0 };
+        let (at, now_us) = *lock(clock);
+        if now_us == 0 { 0 } else { now_us + at.elapsed().as_micros() as u64 }
+    }
+
+    pub(super) async fn order(&self, id: &OrderId) -> Result<Option<Order>, StockError> {
         if self.level(&id.sku)?.is_none() {
             return Ok(None);
         }
-        let mut read = redis::cmd("HGET");
-        read.arg(self.key(&id.sku, "orders")).arg(id.uuid.to_string());
-        let user: Option<String> = self.reads.query(&read).await?;
-        Ok(user.and_then(UserId::new))
+        let (key, uuid) = (|what| self.key(&id.sku, what), id.uuid.to_string());
+        let mut read = pipe();
+        read.hget(key("orders"), &uuid).hget(key("paid"), &uuid).zscore(key("unpaid"), &uuid);
+        let (user, paid, deadline): (Option<String>, Option<String>, Option<f64>) =
+            self.reads.pipeline(&read).await?;
+        let pay_in = left(deadline.unwrap_or_default() as u64, self.now_us(&id.sku));
+        let user = user.and_then(UserId::new);
+        Ok(user.map(|user| Order { user, is_paid: paid.is_some(), pay_in }))
     }
 
-    pub(super) async fn place(
+    pub(super) async fn call(
         self: &Arc<Self>,
-        id: &OrderId,
-        user: &UserId,
-    ) -> Result<Outcome, StockError> {
-        if !self.seen.contains_key(&id.sku) {
-            return Ok(Outcome::UnknownSku);
+        sku: &Sku,
+        call: Call<'_>,
+    ) -> Result<Reply, StockError> {
+        let of = |user: &UserId| user.as_str().to_owned();
+        let place = |user| self.draw(sku).flatten().map_or(0, |draw| draw.score(user)).to_string();
+        let (op, subject, value, ticket) = match call {
+            Call::Order { user, order, ticket } => {
+                ("order", of(user), order.uuid.to_string(), ticket)
+            }
+            Call::Pay { order, payment } => ("pay", order.uuid.to_string(), payment.to_owned(), 0),
+            Call::Enter(user) => ("enter", of(user), place(user), 0),
+            Call::Entry(user) => ("entry", of(user), String::new(), 0),
+        };
+        let call = [op.to_owned(), subject, value, ticket.to_string()];
+        if op == "entry" {
+            return Ok(self.send(sku, &call, false).await?.0);
         }
         if self.replicas.wanted == 0 {
-            return self.place_whole(id, user).await;
+            return self.change(sku, &call).await;
         }
         // A task of its own sees the call to its end, so that the circuit breaker learns of it.
-        let (stock, id, user) = (Arc::clone(self), id.clone(), user.clone());
-        let placed = tokio::spawn(async move { stock.place_whole(&id, &user).await });
-        match timeout(self.replicas.timeout, placed).await {
-            Ok(Ok(outcome)) => outcome,
+        let (stock, sku) = (Arc::clone(self), sku.clone());
+        let changed = tokio::spawn(async move { stock.change(&sku, &call).await });
+        match timeout(self.replicas.timeout, changed).await {
+            Ok(Ok(reply)) => reply,
             // Only a panic, or the end of the program, ends the task early.
             Ok(Err(_)) | Err(_) => Err(StoreError::Timeout.into()),
         }
     }
 
-    async fn place_whole(&self, id: &OrderId, user: &UserId) -> Result<Outcome, StockError> {
-        let reply = match self.try_place(id, user).await {
-            // Redis may have placed the order. To place it again under the same id is safe. After a
-            // timeout there is no time left for that.
+    async fn change(&self, sku: &Sku, call: &[String]) -> Result<Reply, StockError> {
+        let (reply, confirmed) = match self.send(sku, call, true).await {
+            // Redis may have made the change. To make it again is safe. After a timeout there is no time left
+            // for that.
             Err(error) if error.may_have_counted() && !matches!(error, StoreError::Timeout) => {
-                self.try_place(id, user).await.map_err(|_| error)?
+                self.send(sku, call, true).await.map_err(|_| error)?
             }
             reply => reply?,
         };
-        let ((code, held), confirmed) = reply;
-        let outcome = match (code, held.parse()) {
-            (1, _) => Outcome::Placed,
-            (0, Ok(held)) => Outcome::AlreadyOrdered(held),
-            (-1, _) => return Ok(Outcome::SoldOut),
-            // It is not set again: the orders are lost with it, and would be sold twice.
-            (-2, _) => return Err(StockError::Lost(id.sku.clone())),
-            _ => {
-                let message = "place_order.lua gave an unknown reply".to_owned();
-                return Err(StoreError::Protocol { message }.into());
-            }
-        };
         let wanted = self.replicas.wanted;
-        if confirmed < wanted {
-            return Err(StockError::NotReplicated { confirmed, wanted });
+        match reply.outcome {
+            // It is not set again: the orders are lost with it, and would be sold twice.
+            Outcome::Lost => Err(StockError::Lost(sku.clone())),
+            Outcome::SoldOut | Outcome::TurnOver | Outcome::Unknown | Outcome::Over => Ok(reply),
+            _ if confirmed < wanted => Err(StockError::NotReplicated { confirmed, wanted }),
+            _ => Ok(reply),
         }
-        Ok(outcome)
     }
 
     /// Returns the reply of the script, and how many replicas have what it wrote: they confirm within a
     /// fraction of a millisecond, or else the patience ends.
-    async fn try_place(
+    async fn send(
         &self,
-        id: &OrderId,
-        user: &UserId,
-    ) -> Result<((i64, String), u32), StoreError> {
-        let keys = ["stock", "buyers", "orders"].map(|what| self.key(&id.sku, what));
-        let uuid = id.uuid.to_string();
+        sku: &Sku,
+        call: &[String],
+        waits: bool,
+    ) -> Result<(Reply, u32), StoreError> {
+        let keys = KEYS.map(|what| self.key(sku, what));
+        let on_sale = self.on_sale.get(sku);
+        let opening = on_sale.and_then(|it| it.draw.as_ref()).map(|_| self.terms.opening.micros());
+        let mut arguments =
+            vec![call[0].clone(), opening.map_or(String::new(), |it| it.to_string())];
+        arguments.extend([self.terms.turn_us(), self.terms.pay_us()].map(|it| it.to_string()));
+        arguments.extend_from_slice(&call[1..]);
         let Replicas { wanted, timeout } = self.replicas;
-        if wanted == 0 {
-            let arguments = [user.as_str(), &uuid];
-            let reply = self.orders.script(&self.place_order, &keys, &arguments).await?;
-            return Ok((reply, 0));
+        type Sent = (String, String, u64, u64);
+        let ((outcome, order, number, now_us), confirmed): (Sent, u32) = if waits && wanted > 0 {
+            let patience = timeout.as_millis().div_ceil(2) as u64;
+            let change = |eval: &str, script: &str| {
+                let mut change = pipe();
+                change.cmd(eval).arg(script).arg(keys.len()).arg(&keys).arg(&arguments);
+                change.cmd("WAIT").arg(wanted).arg(patience).to_owned()
+            };
+            match self.orders.pipeline(&change("EVALSHA", self.hash.get_hash())).await {
+                Err(StoreError::Refused { code, .. }) if code == "NOSCRIPT" => {
+                    self.orders.pipeline(&change("EVAL", SALE)).await?
+                }
+                reply => reply?,
+            }
+        } else {
+            let commands = if waits { &self.orders } else { &self.reads };
+            (commands.script(&self.script, &keys, &arguments).await?, 0)
+        };
+        if let Some(OnSale { clock, .. }) = on_sale {
+            *lock(clock) = (Instant::now(), now_us);
         }
-        let patience = timeout.as_millis().div_ceil(2) as u64;
-        let mut place = pipe();
-        // By its text: in a pipeline there is no second call for a server that lacks the script.
-        place.cmd("EVAL").arg(PLACE_ORDER).arg(keys.len()).arg(&keys).arg(user.as_str()).arg(uuid);
-        place.cmd("WAIT").arg(wanted).arg(patience);
-        self.orders.pipeline(&place).await
+        let parsed: Result<Outcome, serde::de::value::Error> =
+            Outcome::deserialize(outcome.as_str().into_deserializer());
+        let outcome =
+            parsed.map_err(|error| StoreError::Protocol { message: error.to_string() })?;
+        Ok((Reply { outcome, order, number, now_us }, confirmed))
     }
 
     /// The braces put all keys of one SKU into one slot of a Redis Cluster. No SKU begins with `=`, so

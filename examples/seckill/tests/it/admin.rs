@@ -1,9 +1,13 @@
 //! The admin listener: who may use it, bans, and what it shows.
 
 use serde_json::{Value, json};
+#[cfg(feature = "metrics")]
+use test_support::Redis;
 use test_support::eventually;
 use test_support::server_process::{HttpResponse, Server};
 
+#[cfg(feature = "metrics")]
+use crate::on_redis;
 use crate::{ADMIN, SECKILL, TOKEN, alone, ask, on_both, stop};
 
 /// The first strike is a ban of an hour.
@@ -136,8 +140,8 @@ async fn what_the_server_decides_is_shown_and_explained() {
         }
         server.order("iphone", "bob").await.problem(410);
         let live = ask(server, "GET", "/admin/live", "").await.json();
-        assert_eq!(live["counts"], json!([1, 1, 1, 1, 0, 0, 0]));
-        let denied = json!([{ "user": "a/b 陈", "denials": 1 }]);
+        assert_eq!(live["counts"], json!([1, 1, 1, 1, 0, 0, 0, 0]));
+        let denied = json!([{ "policy": "user", "key": "a/b 陈", "denials": 1 }]);
         assert_eq!(live["offenders"], denied);
 
         let path = "/admin/explain/a%2Fb%20%E9%99%88";
@@ -149,26 +153,68 @@ async fn what_the_server_decides_is_shown_and_explained() {
 }
 
 #[tokio::test]
+async fn an_address_is_explained_by_the_policy_of_its_network() {
+    let draw = ["--accounts", "1/10m", "--nat", "127.0.0.0/8=2", "--opens-in", "1h"];
+    let server = alone(&[&ADMIN[..], &draw].concat());
+    for (user, status) in [("alice", 202), ("bob", 202), ("carol", 429)] {
+        let entry = server.request("POST", "/seckill/iphone/entries");
+        assert_eq!(server.send(entry.header("x-user-id", user)).await.status, status);
+    }
+    let live = ask(&server, "GET", "/admin/live", "").await.json();
+    let denied = json!([{ "policy": "accounts", "key": "127.0.0.1", "denials": 1 }]);
+    assert_eq!(live["offenders"], denied);
+    let explain = async |policy: &str| {
+        ask(&server, "GET", &format!("/admin/explain/127.0.0.1?policy={policy}"), "").await
+    };
+    for (policy, quota) in [("accounts", "2/600s"), ("ip", "200/60s")] {
+        let quotas = &explain(policy).await.json()["quotas"];
+        assert_eq!((&quotas[0]["quota"], &quotas[0]["taken"]), (&json!(quota), &json!(2)));
+    }
+    assert_eq!(explain("ip&policy=ip").await.problem(404), "/problems/unknown-policy");
+}
+
+#[tokio::test]
 async fn an_early_order_is_no_ban() {
-    let server = alone(&[&ADMIN[..], &["--opens-in", "1h"]].concat());
+    let server = alone(&[&ADMIN[..], &["--first-come", "--opens-in", "1h"]].concat());
     server.order("iphone", "alice").await.problem(403);
     impose(&server, "mallory", "1h", "").await;
     server.order("iphone", "mallory").await.problem(403);
     let live = ask(&server, "GET", "/admin/live", "").await.json();
-    assert_eq!(live["counts"], json!([0, 0, 0, 0, 1, 0, 1]));
+    assert_eq!(live["counts"], json!([0, 0, 0, 0, 1, 0, 1, 0]));
 }
 
 #[cfg(feature = "metrics")]
 #[tokio::test]
-async fn metrics_need_the_token_and_name_no_user() {
-    let server = alone(&ADMIN);
-    for _ in 0..7 {
+async fn metrics_need_the_token_name_no_user_and_tell_a_loss() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &ADMIN);
+    let placed = server.order("iphone", "alice").await.json();
+    for _ in 0..6 {
         server.order("iphone", "alice").await;
     }
-    let page = ask(&server, "GET", "/metrics", "").await;
-    assert_eq!(page.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
-    let text = std::str::from_utf8(&page.body).unwrap();
-    let denied = r#"sliding_window_decisions_total{policy="user",outcome="denied"} 2"#;
-    assert!(text.lines().any(|it| it == denied) && !text.contains("alice"), "{text}");
+    let pay = server
+        .request("POST", &format!("/orders/{}/payment", placed["order_id"].as_str().unwrap()));
+    assert_eq!(server.send_body(pay, r#"{"payment_id": "1"}"#).await.status, 200);
+    let shows = async |line: &str| {
+        let page = ask(&server, "GET", "/metrics", "").await;
+        assert_eq!(page.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+        let text = String::from_utf8_lossy(&page.body).into_owned();
+        assert!(!text.contains("alice"), "{text}");
+        text.lines().any(|it| it == line)
+    };
+    for line in [
+        r#"sliding_window_decisions_total{policy="user",outcome="denied"} 2"#,
+        r#"seckill_orders_total{outcome="ordered"} 1"#,
+        r#"seckill_orders_total{outcome="ordered-before"} 4"#,
+        r#"seckill_payments_total{outcome="paid"} 1"#,
+        r#"seckill_stock_left{sku="iphone"} 99"#,
+        "seckill_ready 1",
+    ] {
+        eventually(line, async || shows(line).await).await;
+    }
+    redis.run::<()>(&["FLUSHALL"]).await;
+    for line in [r#"seckill_stock_left{sku="iphone"} -1"#, "seckill_ready 0"] {
+        eventually(line, async || shows(line).await).await;
+    }
     server.send(server.admin_request("GET", "/metrics")).await.problem(401);
 }

@@ -8,7 +8,7 @@ use test_support::server_process::run;
 use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
 use tokio::time::sleep;
 
-use crate::{ADMIN, SECKILL, alone, ask, on_redis, stop, ttl};
+use crate::{ADMIN, SECKILL, alone, ask, by, on_redis, pay, stop, ttl};
 
 #[tokio::test]
 async fn a_restart_keeps_stock_and_orders() {
@@ -25,11 +25,15 @@ async fn a_restart_keeps_stock_and_orders() {
     assert_eq!(second.order("iphone", "alice").await.problem(409), "/problems/already-ordered");
     second.order("iphone", "bob").await.problem(410);
     let order = second.request("GET", placed.header("location")).header("x-user-id", "alice");
-    assert_eq!(second.send(order).await.json(), placed.json());
+    let order = second.send(order).await.json();
+    assert_eq!(order["order_id"], placed.json()["order_id"]);
+    let [before, now] = [&placed.json(), &order].map(|it| it["pay_in_ms"].as_u64().unwrap());
+    assert!(now > 0 && now <= before, "the time to pay goes on: {before}, {now}");
     assert!(stop(second).contains("the stock was set before"));
     let mut keys: Vec<String> = redis.run(&["KEYS", "shop:{i*"]).await;
     keys.sort();
-    assert_eq!(keys, ["shop:{iphone}:buyers", "shop:{iphone}:orders", "shop:{iphone}:stock"]);
+    let records = ["buyers", "draw", "orders", "stock", "unpaid"];
+    assert_eq!(keys, records.map(|record| format!("shop:{{iphone}}:{record}")));
     for key in keys {
         assert_eq!(ttl(&redis, key.as_bytes()).await, -1, "{key} is a record");
     }
@@ -124,7 +128,7 @@ async fn a_dead_redis_is_a_503_until_it_is_back() {
     let is_unknown = async || server.get("/seckill/iphone").await.status == 503;
     eventually("the level is not known", is_unknown).await;
     let order = server.order("iphone", "bob").await;
-    assert_eq!(order.json()["detail"], "No order was placed.");
+    assert_eq!(order.json()["detail"], "Nothing was changed.");
     assert_eq!(server.get("/healthz").await.status, 200);
 
     redis.restart().await;
@@ -148,7 +152,7 @@ async fn on_a_cluster_quota_and_stock_hold() {
     flags.extend(ADMIN);
     // None of its servers has a replica, and one of them tells the time.
     flags.extend(["--response-timeout", "10s", "--min-replicas", "0"]);
-    flags.extend(["--opens-at", "2020-01-01T00:00:00Z"]);
+    flags.extend(["--opens-at", "2020-01-01T00:00:00Z", "--first-come"]);
     urls.iter().for_each(|url| flags.extend(["--redis", url]));
     let servers = [alone(&flags), alone(&flags)];
     let mut sold = 0;
@@ -164,6 +168,12 @@ async fn on_a_cluster_quota_and_stock_hold() {
     servers[0].order("radio", "alice").await.problem(403);
     assert_eq!(ask(&servers[0], "GET", "/admin/bans", "").await.problem(501), "/problems/no-list");
     assert_eq!(ask(&servers[1], "DELETE", "/admin/bans/alice", "").await.status, 204);
+    flags.retain(|flag| *flag != "--first-come");
+    let drawn = alone(&[&flags[..], &["--prefix", "drawn"]].concat());
+    let entered = by(&drawn, "alice", "POST", "/seckill/iphone/entries").await.json();
+    let order = drawn.order_request("iphone", "alice");
+    let order = order.header("x-seckill-ticket", entered["ticket"].as_str().unwrap());
+    assert_eq!(drawn.send(order).await.status, 201);
 }
 
 #[tokio::test]
@@ -193,7 +203,17 @@ async fn the_rights_of_security_md_are_enough() {
     let redis = Redis::start().await;
     let url = make_user(&redis, May::RunThePrograms).await;
     let common = ["--redis", &url, "--prefix", "limiter", "--response-timeout", "10s"];
-    let sale = ["--stock", "iphone=2", "--opens-in", "1ms", "--quota", "3/60s", "--ban", "1/1h:1h"];
+    let sale = [
+        "--first-come",
+        "--stock",
+        "iphone=2",
+        "--opens-in",
+        "1ms",
+        "--quota",
+        "3/60s",
+        "--ban",
+        "1/1h:1h",
+    ];
     let server = alone(&[&common[..], &ADMIN, &sale].concat());
     let is_sold = async |user: &str| server.order("iphone", user).await.status == 201;
     eventually("the sale opens", async || is_sold("alice").await).await;
@@ -211,6 +231,20 @@ async fn the_rights_of_security_md_are_enough() {
     assert_eq!(ask(&server, "DELETE", "/admin/bans/mallory", "").await.status, 204);
     let change = ask(&server, "PUT", "/admin/policies/user", r#"{"quotas": "9/60s"}"#).await;
     assert_eq!(change.status, 200);
+    let draw =
+        ["--prefix", "limiter:drawn", "--opens-at", "2020-01-01T00:00:00Z", "--stock", "iphone=1"];
+    let drawn =
+        alone(&[&["--redis", &url, "--turn", "1s", "--pay-within", "1s"], &draw[..]].concat());
+    let mut seen = by(&drawn, "alice", "POST", "/seckill/iphone/entries").await.json();
+    let ordered = drawn.order_request("iphone", "alice");
+    let ordered = ordered.header("x-seckill-ticket", seen["ticket"].as_str().unwrap());
+    let ordered = drawn.send(ordered).await;
+    assert_eq!(ordered.status, 201, "{ordered:?}");
+    while seen["state"] != "none" {
+        seen = by(&drawn, "alice", "GET", "/seckill/iphone/entry").await.json();
+        sleep(Duration::from_millis(500)).await;
+    }
+    assert_eq!(pay(&drawn, &ordered.json(), "1").await.status, 409);
     // With replicas, of which there are none.
     let waits = ["--redis", &url, "--prefix", "limiter", "--min-replicas", "1"];
     let waiting = alone(&[&waits[..], &["--response-timeout", "1s"]].concat());

@@ -1,17 +1,21 @@
 //! What the flash-sale server promises, as its clients and its operator see it.
 
 mod admin;
+mod draw;
 mod fleet;
 mod opening;
 mod orders;
+mod payments;
 mod policies;
 mod process;
 mod raw_client;
+mod ready;
 mod replication;
 mod requests;
 mod stock;
 
 use http::request::Builder;
+use serde_json::{Value, json};
 use test_support::Redis;
 use test_support::server_process::{HttpResponse, Server};
 use tokio::task::JoinHandle;
@@ -31,10 +35,11 @@ fn on_redis(redis: &Redis, flags: &[&str]) -> Server {
     alone(&[flags, &["--redis", &redis.url(), "--response-timeout", "10s"]].concat())
 }
 
-/// Holds two servers to a promise: one that keeps everything itself and one that has a Redis.
+/// Holds two servers to a promise at the same time: one that keeps everything itself and one that has a Redis.
 async fn on_both(flags: &[&str], promise: impl AsyncFn(&Server)) {
-    promise(&alone(flags)).await;
-    promise(&on_redis(&Redis::start().await, flags)).await;
+    let redis = Redis::start().await;
+    let (alone, on_redis) = (alone(flags), on_redis(&redis, flags));
+    tokio::join!(promise(&alone), promise(&on_redis));
 }
 
 /// Begins a request to the admin listener that carries the token.
@@ -45,6 +50,32 @@ fn admin_request(server: &Server, method: &str, path: &str) -> Builder {
 /// Sends a request with a body to the admin listener.
 async fn ask(server: &Server, method: &str, path: &str, body: &str) -> HttpResponse {
     server.send_body(admin_request(server, method, path), body.to_owned()).await
+}
+
+/// Calls the script of the stock as a server does, from ARGV[2] on with these arguments. Returns what came of
+/// it, and the user's order.
+async fn sale(redis: &Redis, sku: &str, op: &str, arguments: &[&str]) -> (String, String) {
+    let keys = "stock buyers orders line turns unpaid paid returned refunds".split(' ');
+    let keys: Vec<String> = keys.map(|what| format!("{sku}:{what}")).collect();
+    let mut call = vec!["EVAL", include_str!("../../src/sale.lua"), "9"];
+    call.extend(keys.iter().map(String::as_str).chain([op]).chain(arguments.iter().copied()));
+    let (outcome, held, _, _): (String, String, u64, u64) = redis.run(&call).await;
+    (outcome, held)
+}
+
+/// Returns a request about a SKU or an order, of a user.
+async fn by(server: &Server, user: &str, method: &str, path: &str) -> HttpResponse {
+    server.send(server.request(method, path).header("x-user-id", user)).await
+}
+
+/// Begins the call by which the payment provider says that an order is paid.
+fn payment(server: &Server, order: &Value) -> Builder {
+    let path = format!("/orders/{}/payment", order["order_id"].as_str().unwrap());
+    server.request("POST", &path).header("authorization", format!("Bearer {TOKEN}"))
+}
+
+async fn pay(server: &Server, order: &Value, id: &str) -> HttpResponse {
+    server.send_body(payment(server, order), json!({ "payment_id": id }).to_string()).await
 }
 
 /// Returns the answers to all these requests.

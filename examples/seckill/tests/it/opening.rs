@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::{SECKILL, alone, on_redis, stop, ttl};
 
 const HOUR: u64 = 3600;
-const FREE: [&str; 4] = ["--quota", "9999/1s", "--ip-quota", "off"];
+const FREE: [&str; 5] = ["--first-come", "--quota", "9999/1s", "--ip-quota", "off"];
 
 async fn is_open(server: &Server) -> bool {
     server.order("iphone", "alice").await.status != 403
@@ -24,7 +24,7 @@ async fn opens_in_ms(server: &Server) -> u64 {
 #[tokio::test]
 async fn opens_in_is_added_once() {
     let redis = Redis::start().await;
-    let first = on_redis(&redis, &["--opens-in", "1h"]);
+    let first = on_redis(&redis, &["--first-come", "--opens-in", "1h"]);
     let opening: String = redis.run(&["GET", "seckill:opening"]).await;
     assert!((1..40 * 24 * HOUR as i64).contains(&ttl(&redis, b"seckill:opening").await));
     // A server that is closed writes it again when it is lost.

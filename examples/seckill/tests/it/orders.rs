@@ -25,6 +25,7 @@ async fn five_of_ten_orders_pass_the_limit() {
         assert_eq!(server.order("iphone", "bob").await.status, 201, "others are not held up");
         let level = json!({
             "sku": "iphone", "stock": 100, "sold": 2, "remaining": 98, "opens_in_ms": null,
+            "mode": "first-come", "commitment": null, "secret": null, "entries": 0, "turns": 0, "paid": 0,
         });
         let is_seen = async || server.get("/seckill/iphone").await.json() == level;
         eventually("the orders are seen", is_seen).await;
@@ -34,7 +35,7 @@ async fn five_of_ten_orders_pass_the_limit() {
 
 #[tokio::test]
 async fn an_order_is_shown_to_its_user_only() {
-    on_both(&["--stock", "mi.x-5_pro=3"], async |server| {
+    on_both(&["--stock", "mi.x-5_pro=3", "--pay-within", "off"], async |server| {
         let user = "Zoë \"{}\" 陈";
         let placed = server.order("mi.x-5_pro", user).await;
         assert_eq!(placed.status, 201);
@@ -111,7 +112,7 @@ async fn a_trusted_proxy_names_the_client() {
 
 #[tokio::test]
 async fn early_orders_are_refused_and_count() {
-    on_both(&["--opens-in", "1h", "--quota", "2/60s"], async |server| {
+    on_both(&["--first-come", "--opens-in", "1h", "--quota", "2/60s"], async |server| {
         for _ in 0..2 {
             let early = server.order("iphone", "alice").await;
             assert_eq!(early.problem(403), "/problems/sale-not-open");
@@ -121,8 +122,8 @@ async fn early_orders_are_refused_and_count() {
         assert_eq!(server.get("/seckill/iphone").await.json()["sold"], 0);
     })
     .await;
-    let server = alone(&["--opens-at", "2999-01-01T00:00:00Z"]);
+    let server = alone(&["--first-come", "--opens-at", "2999-01-01T00:00:00Z"]);
     assert!(server.order("iphone", "alice").await.retry_after() > 365 * 24 * 3600);
-    let server = alone(&["--opens-at", "2020-01-01T00:00:00Z"]);
+    let server = alone(&["--first-come", "--opens-at", "2020-01-01T00:00:00Z"]);
     assert_eq!(server.order("iphone", "alice").await.status, 201);
 }

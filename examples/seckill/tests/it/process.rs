@@ -28,6 +28,12 @@ fn a_wrong_flag_is_named() {
         (&["--trust-proxy", "10.0.0.0/33"], "10.0.0.0/33"),
         (&["--trust-proxy", "10.0.0.1,0.0.0.0/0"], every),
         (&["--trust-proxy", "0.0.0.0/1,128.0.0.0/1"], "all IPv4 addresses"),
+        (&["--accounts", "5"], "write off"),
+        (&["--nat", "10.0.0.0/8"], "write CIDR=USERS"),
+        (&["--nat", "10.0.0.0/8=0"], "10.0.0.0/8=0"),
+        (&["--nat", "10.0.0.0/8=9", "--accounts", "off"], "--nat needs --accounts"),
+        (&["--turn", "10ms"], "shorter than a second"),
+        (&["--pay-within", "never"], "length of time"),
     ];
     refuses(SECKILL, cases);
 }
@@ -41,6 +47,7 @@ fn a_failed_start_names_the_way_out() {
         (&["--admin", "127.0.0.1:0"], "--admin-token"),
         (&["--admin", "127.0.0.1:0", "--admin-token", "hunter2"], "16 to 256 characters"),
         (&["--admin", &taken.1, "--admin-token", TOKEN], "--admin IP:PORT"),
+        (&["--payment-token", "hunter2"], "16 to 256 characters"),
     ];
     for (flags, part) in cases {
         let output = run(SECKILL, &[&["--listen", "127.0.0.1:0"], *flags].concat());

@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use test_support::proxy::{Fault, Proxy};
 use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 
-use crate::{alone, stop};
+use crate::draw::assert_line;
+use crate::{alone, by, on_redis, pay, sale, stop};
 
 /// How far a replica is behind its master: far enough to lose an order that is not waited for.
 const LAG: Duration = Duration::from_millis(20);
@@ -23,9 +25,10 @@ async fn replica_of(master: &Redis) -> (Redis, Proxy) {
     (replica, way)
 }
 
-fn waiting_for(master: &Redis, replicas: &str) -> Server {
+fn waiting_for(master: &Redis, replicas: &str, more: &[&str]) -> Server {
     let flags = ["--redis", &master.url(), "--ip-quota", "off", "--quota", "999/60s"];
-    alone(&[&flags[..], &["--min-replicas", replicas, "--response-timeout", "2s"]].concat())
+    let waits = ["--min-replicas", replicas, "--response-timeout", "2s"];
+    alone(&[&flags[..], &waits, more].concat())
 }
 
 // The proxy has a thread of its own, also while the test waits for a process.
@@ -33,7 +36,7 @@ fn waiting_for(master: &Redis, replicas: &str) -> Server {
 async fn a_201_and_a_409_are_on_a_replica() {
     let master = Redis::start().await;
     let (replica, _way) = replica_of(&master).await;
-    let server = waiting_for(&master, "1");
+    let server = waiting_for(&master, "1", &[]);
     let orders = "seckill:{iphone}:orders";
     for round in 0..25 {
         let answer = server.order("iphone", &format!("user-{round}")).await;
@@ -43,17 +46,14 @@ async fn a_201_and_a_409_are_on_a_replica() {
         assert!(replica.run::<bool>(&["HEXISTS", orders, uuid]).await, "round {round}: lost");
     }
     // An order of another connection is waited for too.
-    let place = include_str!("../../src/place_order.lua");
-    let keys = ["stock", "buyers", "orders"].map(|what| format!("seckill:{{iphone}}:{what}"));
     let uuid = "00000000-0000-4000-8000-000000000001";
-    let eval = ["EVAL", place, "3", &keys[0], &keys[1], &keys[2], "alice", uuid];
-    master.run::<(i64, String)>(&eval).await;
+    sale(&master, "seckill:{iphone}", "order", &["", "0", "0", "alice", uuid]).await;
     let answer = server.order("iphone", "alice").await;
     assert_eq!(answer.problem(409), "/problems/already-ordered");
     assert!(replica.run::<bool>(&["HEXISTS", orders, uuid]).await, "a 409 holds too");
 
     // What the wait is for: the same shop without it.
-    let hasty = waiting_for(&master, "0");
+    let hasty = waiting_for(&master, "0", &[]);
     assert_eq!(hasty.order("iphone", "bob").await.status, 201);
     assert_eq!(replica.run::<usize>(&["HLEN", orders]).await, 26, "the replica lags");
 }
@@ -61,17 +61,43 @@ async fn a_201_and_a_409_are_on_a_replica() {
 #[tokio::test]
 async fn order_that_no_replica_confirms_is_a_503() {
     let redis = Redis::start().await;
-    let server = waiting_for(&redis, "1");
+    let server = waiting_for(&redis, "1", &[]);
     for _ in 0..2 {
         let answer = server.order("iphone", "alice").await;
         assert_eq!(answer.problem(503), "/problems/not-replicated");
         assert!(answer.json()["detail"].as_str().unwrap().starts_with("It may stand."));
     }
-    assert_eq!(redis.run::<usize>(&["HLEN", "seckill:{iphone}:orders"]).await, 1, "one order");
+    let [uuid]: [String; 1] = redis.run(&["HKEYS", "seckill:{iphone}:orders"]).await;
+    // Payments and entries are not safe either.
+    let paid = pay(&server, &json!({ "order_id": format!("iphone.{uuid}") }), "1").await;
+    assert_eq!(paid.problem(503), "/problems/not-replicated");
+    let drawn = waiting_for(&redis, "1", &["--opens-in", "1h", "--prefix", "drawn"]);
+    let entered = by(&drawn, "alice", "POST", "/seckill/iphone/entries").await;
+    assert_eq!(entered.problem(503), "/problems/not-replicated");
     // The order of the first try, once a replica has it.
     let port = redis.port().to_string();
     let _replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await;
     let is_known = async || server.order("iphone", "alice").await.status == 409;
     eventually("the replica confirms it", is_known).await;
     assert!(stop(server).contains("too few replicas"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_line_outlives_servers_and_the_master() {
+    let mut master = Redis::start().await;
+    let (replica, _way) = replica_of(&master).await;
+    let draw = ["--opens-in", "5s", "--accounts", "off", "--stock", "iphone=1"];
+    let servers = [(); 2].map(|()| waiting_for(&master, "1", &draw));
+    let users: Vec<String> = (0..20).map(|number| format!("user-{number}")).collect();
+    let mut commitment = json!(null);
+    for (user, server) in users.iter().zip(servers.iter().cycle()) {
+        let entered = by(server, user, "POST", "/seckill/iphone/entries").await;
+        assert_eq!(entered.json()["state"], "entered", "{entered:?}");
+        commitment = entered.json()["commitment"].clone();
+    }
+    master.kill();
+    replica.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    // It has the opening and the draw, but no flag says so.
+    let server = on_redis(&replica, &[]);
+    assert_line(&server, &users, &commitment).await;
 }

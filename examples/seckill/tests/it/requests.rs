@@ -4,7 +4,7 @@
 use test_support::Redis;
 
 use crate::raw_client::RawClient;
-use crate::{alone, on_redis, stop, ttl};
+use crate::{TOKEN, alone, on_redis, stop, ttl};
 
 /// Part of each user id. No error and no log may show it.
 const USER: &str = "Lysistrata";
@@ -27,7 +27,9 @@ fn by(user: impl AsRef<[u8]>, status: u16) -> Case {
 /// Puts every case to a server, and then looks at what they have left behind.
 async fn hold(flags: &[&str], cases: &[Case]) {
     let redis = Redis::start().await;
-    let flags = [flags, &["--ip-quota", "1000/60s", "--stock", "iphone=1000"]].concat();
+    let flags =
+        [flags, &["--ip-quota", "1000/60s", "--stock", "iphone=1000", "--payment-token", TOKEN]]
+            .concat();
     for server in [alone(&flags), on_redis(&redis, &flags)] {
         for (request, expected) in cases {
             let name = String::from_utf8_lossy(&request[..request.len().min(200)]);
@@ -60,7 +62,7 @@ async fn hold(flags: &[&str], cases: &[Case]) {
     for key in redis.run::<Vec<Vec<u8>>>(&["KEYS", "*"]).await {
         let shown = key.escape_ascii().to_string();
         if let Some(record) = shown.strip_prefix("seckill:{iphone}:") {
-            assert!(["stock", "buyers", "orders"].contains(&record), "{shown}");
+            assert!(["stock", "buyers", "orders", "draw", "unpaid"].contains(&record), "{shown}");
         } else if shown != "seckill:mark" {
             let is_log = shown.ends_with("}:user:60s") || shown.ends_with("}:ip:60s");
             assert!(shown.starts_with("seckill:{=") && is_log, "{shown}");

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use test_support::Redis;
-use test_support::server_process::{HttpResponse, Server};
+use test_support::server_process::{HttpResponse, Server, run};
 
-use crate::{alone, count, on_redis, responses};
+use crate::{SECKILL, alone, count, on_redis, responses, sale};
 
 /// Sends the orders of all these users to the servers in turn, a hundred at once.
 async fn rush(servers: &[Server], users: impl Iterator<Item = String>) -> Vec<HttpResponse> {
@@ -52,12 +52,12 @@ async fn a_crowd_buys_no_more_than_there_is() {
 async fn polls_cost_redis_four_reads_a_second() {
     let redis = Redis::start().await;
     let server = on_redis(&redis, &[]);
-    let (before, begun) = (redis.call_count("hlen").await, Instant::now());
+    let (before, begun) = (redis.call_count("zcard").await, Instant::now());
     for number in 0..1000 {
         assert_eq!(server.get("/seckill/iphone").await.status, 200);
         server.get(&format!("/seckill/no-{number}")).await.problem(404);
     }
-    let reads = redis.call_count("hlen").await - before;
+    let reads = (redis.call_count("zcard").await - before) / 3;
     let bound = begun.elapsed().as_millis() as u64 / 250 + 2;
     assert!(reads <= bound, "{reads} reads in {:?}", begun.elapsed());
 }
@@ -75,7 +75,7 @@ async fn looking_up_orders_is_limited_by_user_and_address() {
         answers.push(look_up("mallory").await);
     }
     assert_eq!((count(&answers, 404), count(&answers, 429)), (60, 40));
-    assert_eq!(redis.call_count("hget").await, 60, "a refused read costs Redis nothing");
+    assert_eq!(redis.call_count("zscore").await, 60, "a refused read costs Redis nothing");
     assert_eq!(server.order("iphone", "mallory").await.status, 201, "orders have their own quota");
     for number in 60..1000 {
         assert_eq!(look_up(&format!("user-{number}")).await.status, 404);
@@ -101,26 +101,29 @@ async fn a_sku_without_its_orders_is_not_sold_again() {
 #[tokio::test]
 async fn an_order_sent_twice_is_one_order() {
     let redis = Redis::start().await;
-    let script = include_str!("../../src/place_order.lua");
     redis.run::<()>(&["SET", "{x}:stock", "2"]).await;
-    let place = async |user: &str, order: &str| {
-        let keys = ["EVAL", script, "3", "{x}:stock", "{x}:buyers", "{x}:orders"];
-        redis.run::<(i64, String)>(&[&keys[..], &[user, order]].concat()).await
+    let sell = async |user: &str, order: &str| {
+        sale(&redis, "{x}", "order", &["", "0", "0", user, order]).await
     };
-    assert_eq!(place("alice", "1").await, (1, "1".to_owned()));
-    assert_eq!(place("alice", "1").await, (1, "1".to_owned()), "the reply had been lost");
-    assert_eq!(place("alice", "2").await, (0, "1".to_owned()));
+    let is = |outcome: &str, order: &str| (outcome.to_owned(), order.to_owned());
+    assert_eq!(sell("alice", "1").await, is("placed", "1"));
+    assert_eq!(sell("alice", "1").await, is("placed", "1"), "the reply had been lost");
+    assert_eq!(sell("alice", "2").await, is("held", "1"));
     assert_eq!(redis.run::<usize>(&["HLEN", "{x}:orders"]).await, 1);
-    assert_eq!(place("bob", "3").await, (1, "3".to_owned()));
-    assert_eq!(place("carol", "4").await, (-1, String::new()));
-    assert_eq!(place("bob", "3").await, (1, "3".to_owned()), "also when sold out since");
+    assert_eq!(sell("bob", "3").await, is("placed", "3"));
+    assert_eq!(sell("carol", "4").await, is("sold-out", ""));
+    assert_eq!(sell("bob", "3").await, is("placed", "3"), "also when sold out since");
 }
 
 #[test]
-fn load_sh_refuses_wrong_flags() {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/load.sh");
-    for flags in [&["--scale", "0"][..], &["--scale"], &["--scal", "1"], &["flood"]] {
-        let output = std::process::Command::new(script).args(flags).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{flags:?}: {output:?}");
-    }
+fn a_sale_under_robots_is_simulated() {
+    let sale = ["--server", SECKILL, "--honest", "40", "--bots", "2", "--accounts", "5"];
+    let servers =
+        ["--stock", "10", "--nat-share", "20", "--", "--ip-quota", "3/60s", "--turn", "8s"];
+    let output = run(env!("CARGO_BIN_EXE_simulate"), &[&sale[..], &servers].concat());
+    let row = String::from_utf8(output.stdout).unwrap();
+    let row: Vec<_> = row.split('|').map(str::trim).collect();
+    // Three accounts of each bot, and three of the five customers behind each address of the carrier.
+    assert_eq!(row[1..7], ["draw", "one-shot", "20", "20 %", "10", "15.8 %"], "{row:?}");
+    assert_eq!(row[8..11], ["8", "3", "0"], "{row:?}");
 }

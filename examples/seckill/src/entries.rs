@@ -1,0 +1,136 @@
+//! The draw as its users see it: they enter, ask where they are, and order with a ticket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::Response;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::draw::Draw;
+use crate::names::{Sku, UserId};
+use crate::routes::{PathText, Shop, whole_milliseconds};
+use crate::stock::{Call, Outcome, Reply, StockError};
+use example_support::problem::Problem;
+
+const TICKET: &str = "x-seckill-ticket";
+/// How long it may take, for each user in line, until all have asked after the opening.
+const RUSH: Duration = Duration::from_micros(100);
+
+/// A ticket that is good until the turn ends, in microseconds since 1970.
+#[derive(Clone, Copy)]
+pub(crate) struct Ticket(pub(crate) u64);
+
+/// Turns away orders in a draw that have no ticket, before anything counts them or asks Redis.
+pub(crate) async fn with_ticket(
+    State(shop): State<Arc<Shop>>,
+    path: PathText,
+    user: Result<UserId, Problem>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    if let Ok((sku, Some(draw))) = shop.sku(path) {
+        let ticket = request.headers().get(TICKET).and_then(|it| it.to_str().ok());
+        let end = user.ok().zip(ticket).and_then(|(user, it)| draw.check(&sku, &user, it));
+        // By a clock that is no later than that of the store, which decides.
+        let end = end.filter(|end| *end > shop.stock.now_us(&sku)).ok_or_else(|| {
+            let problem = Problem::new(StatusCode::FORBIDDEN, "no-ticket", "It is not your turn");
+            if let Some(meter) = &shop.meter {
+                meter.count(problem.status());
+            }
+            problem.detail(format!(
+                "Enter by POST /seckill/{sku}/entries, and send the ticket of your turn."
+            ))
+        })?;
+        request.extensions_mut().insert(Ticket(end));
+    }
+    Ok(next.run(request).await)
+}
+
+pub(crate) async fn enter(
+    State(shop): State<Arc<Shop>>,
+    user: UserId,
+    path: PathText,
+) -> Result<(StatusCode, Json<Value>), Problem> {
+    let (sku, draw) = on_sale(&shop, path)?;
+    if draw.is_none() {
+        let title = "This SKU goes to who comes first";
+        return Err(Problem::new(StatusCode::NOT_FOUND, "no-draw", title));
+    }
+    let reply = shop.stock.call(&sku, Call::Enter(&user)).await;
+    if let (Some(meter), Ok(_)) = (&shop.meter, &reply) {
+        meter.count(StatusCode::ACCEPTED);
+    }
+    let reply = reply.map_err(StockError::of_a_change)?;
+    Ok((StatusCode::ACCEPTED, Json(shown(&shop, &sku, draw, &user, &reply))))
+}
+
+pub(crate) async fn show(
+    State(shop): State<Arc<Shop>>,
+    user: UserId,
+    path: PathText,
+) -> Result<Json<Value>, Problem> {
+    let (sku, draw) = on_sale(&shop, path)?;
+    let reply = shop.stock.call(&sku, Call::Entry(&user)).await?;
+    Ok(Json(shown(&shop, &sku, draw, &user, &reply)))
+}
+
+fn on_sale(shop: &Shop, path: PathText) -> Result<(Sku, Option<&Draw>), Problem> {
+    let (sku, draw) = shop.sku(path)?;
+    // A seed that Redis has lost may be another one there now.
+    shop.stock.level(&sku)?;
+    Ok((sku, draw))
+}
+
+fn shown(shop: &Shop, sku: &Sku, draw: Option<&Draw>, user: &UserId, reply: &Reply) -> Value {
+    let left = reply.left().map(whole_milliseconds);
+    let level = shop.stock.level(sku).ok().flatten().unwrap_or_default();
+    let outcome = if reply.outcome == Outcome::Paid { Outcome::Ordered } else { reply.outcome };
+    let mut shown = json!({
+        "sku": sku,
+        "state": outcome,
+        "commitment": draw.map(Draw::commitment),
+        "secret": shop.secret(draw),
+        "again_in_ms": null,
+    });
+    match reply.outcome {
+        Outcome::Entered => {
+            shown["draws_in_ms"] = left.into();
+            let rush = (RUSH * level.entries).max(Duration::from_secs(2)).min(shop.terms.turn / 2);
+            let wait = reply.left().unwrap_or_default() + rush.mul_f64(chance());
+            shown["again_in_ms"] = whole_milliseconds(wait).into();
+        }
+        Outcome::Turn => {
+            shown["ticket"] = draw.map(|it| it.ticket(sku, user, reply.number)).into();
+            shown["turn_ends_in_ms"] = left.into();
+        }
+        Outcome::Waiting => {
+            // The pieces that can still come, and how long one user can hold each of them.
+            let pieces = level.stock.saturating_sub(level.paid).max(1);
+            let rounds = reply.number.div_ceil(pieces.into());
+            let held = shop.terms.turn + shop.terms.pay_within.unwrap_or_default();
+            shown["place"] = reply.number.into();
+            shown["estimate_ms"] = whole_milliseconds(held).saturating_mul(rounds).into();
+            // Who is near asks more often, and nobody sleeps through half a turn.
+            let wait =
+                shop.terms.turn.mul_f64(rounds.min(4) as f64 / 8.0).mul_f64(0.5 + chance() / 2.0);
+            shown["again_in_ms"] = whole_milliseconds(wait.max(Duration::from_secs(1))).into();
+        }
+        Outcome::Ordered | Outcome::Paid => {
+            shown["order_id"] = format!("{sku}.{}", reply.order).into();
+            shown["paid"] = (reply.outcome == Outcome::Paid).into();
+            shown["pay_in_ms"] = left.into();
+        }
+        _ => {}
+    }
+    shown
+}
+
+/// Returns a random number from 0 to 1, so that users do not ask all at the same time.
+fn chance() -> f64 {
+    Uuid::new_v4().as_u128() as u32 as f64 / f64::from(u32::MAX)
+}

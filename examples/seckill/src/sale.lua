@@ -1,0 +1,169 @@
+--[[
+  Changes one SKU: sells a piece of it, takes a payment, or enters a user into the draw. Pieces that are not paid in
+  time come back, and in a draw free pieces become turns of those who are first in line. A call handles up to 500 of
+  each, and the next one more.
+
+  Keys:
+    KEYS[1] stock (string): the number of pieces when the sale was set up, or `lost` if Redis has lost it since
+    KEYS[2] buyers (HASH): from the user id to the UUID of the user's order
+    KEYS[3] orders (HASH): from the UUID of an order that holds a piece to the user id
+    KEYS[4] line (ZSET): users by place: below 2^52 as drawn, and from there on by the time of the entry
+    KEYS[5] turns (ZSET): users by the end of their turn, in microseconds since 1970
+    KEYS[6] unpaid (ZSET): UUIDs of orders by the time until which they can be paid
+    KEYS[7] paid (HASH): from the UUID of the order to the id of the payment
+    KEYS[8] returned (HASH): from the UUID of an order that was not paid in time to the user id
+    KEYS[9] refunds (HASH): from the id of a payment that has bought nothing to the UUID of the order
+
+  Arguments:
+    ARGV[1] op (text): `order`, `pay`, `enter`, `entry` to see where a user is, or `tick` to do what time does
+    ARGV[2] opening (microseconds): since 1970; empty if who comes first is served first
+    ARGV[3] turn_us (microseconds): how long a turn is; 0 to give none yet
+    ARGV[4] pay_us (microseconds): how long an order may stay unpaid; 0 if for ever
+    ARGV[5] subject (text): the user id; to `pay` the UUID of the order
+    ARGV[6] value (text): to `order` the UUID of the new order, to `pay` the id of the payment, to `enter` the place
+      if it is before the opening
+    ARGV[7] ticket (microseconds): to `order` in a draw, when the turn ends
+
+  Reply:
+    REPLY[1] outcome (text): what `Reply` in stock.rs lists
+    REPLY[2] text (text): the UUID of the order that the user has
+    REPLY[3] number (number): when the turn ends or the order has to be paid, in microseconds since 1970, or 0; in
+      line the place
+    REPLY[4] now_us (microseconds): the time of Redis
+
+  Cost: O(log n) for n users in line; up to 500 times as much after many turns or times to pay have ended.
+  TTL: none. Orders are kept, and the stock must outlive every restart of the servers.
+]]
+local call, most = redis.call, 500
+local stock, buyers, orders = KEYS[1], KEYS[2], KEYS[3]
+local line, turns, unpaid, paid, returned, refunds = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local op, subject, value = ARGV[1], ARGV[5], ARGV[6]
+local opening, turn_us, pay_us = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+
+if op == 'pay' then
+  local by, user = call('HGET', paid, subject), call('HGET', orders, subject)
+  local deadline = tonumber(call('ZSCORE', unpaid, subject))
+  local outcome = by and 'already-paid' or 'too-late'
+  if by == value or user and not by and (not deadline or deadline > now_us) then
+    outcome = 'paid'
+    -- Also if it is there, so that a WAIT after this call covers it, whichever connection wrote it.
+    call('HSET', paid, subject, value)
+    call('ZREM', unpaid, subject)
+  elseif user or call('HGET', returned, subject) then
+    call('HSET', refunds, value, subject)
+  else
+    outcome = 'unknown'
+  end
+  return { outcome, '', 0, now_us }
+end
+
+local pieces, sold = tonumber(call('GET', stock)) or 0, 0
+if op == 'order' then
+  local held = call('HGET', buyers, subject)
+  if held then
+    -- For the WAIT, as above.
+    call('HSET', buyers, subject, held)
+    -- The same order again: the reply to the first call was lost.
+    local deadline = tonumber(call('ZSCORE', unpaid, held)) or 0
+    return { held == value and 'placed' or 'held', held, deadline, now_us }
+  end
+  if opening then
+    local turn_end = tonumber(call('ZSCORE', turns, subject))
+    if not turn_end or turn_end ~= tonumber(ARGV[7]) or turn_end <= now_us then
+      return { 'turn-over', '', 0, now_us }
+    end
+  end
+  -- The number of sold pieces is the number of orders, so that the two cannot differ.
+  sold = call('HLEN', orders)
+end
+
+-- Pieces that were not paid in time come back. An order needs that only if there is no other piece.
+if sold >= pieces or op ~= 'order' then
+  for _, order in ipairs(call('ZRANGEBYSCORE', unpaid, '-inf', now_us, 'LIMIT', 0, most)) do
+    local user = call('HGET', orders, order)
+    if user then
+      call('HDEL', orders, order)
+      call('HDEL', buyers, user)
+      call('HSET', returned, order, user)
+    end
+    call('ZREM', unpaid, order)
+  end
+  sold = call('HLEN', orders)
+end
+
+if op == 'order' then
+  -- Every order has a buyer. A Redis that evicts keys may have dropped one of the two, or the stock.
+  if call('HLEN', buyers) ~= sold or pieces == 0 and not tonumber(call('GET', stock)) then
+    return { 'lost', '', 0, now_us }
+  end
+  if sold >= pieces then
+    return { 'sold-out', '', 0, now_us }
+  end
+  call('HSET', buyers, subject, value)
+  call('HSET', orders, value, subject)
+  if opening then
+    call('ZREM', turns, subject)
+  end
+  local deadline = 0
+  if pay_us > 0 then
+    deadline = now_us + pay_us
+    call('ZADD', unpaid, deadline, value)
+  end
+  return { 'placed', value, deadline, now_us }
+end
+
+-- Tells where the user is.
+local function state()
+  local held = call('HGET', buyers, subject)
+  if held then
+    local outcome = call('HGET', paid, held) and 'paid' or 'ordered'
+    return outcome, held, tonumber(call('ZSCORE', unpaid, held)) or 0
+  end
+  local turn_end = tonumber(call('ZSCORE', turns, subject))
+  if turn_end and turn_end > now_us then
+    return 'turn', '', turn_end
+  end
+  local rank = call('ZRANK', line, subject)
+  if opening and now_us < opening then
+    return rank and 'entered' or 'none', '', opening
+  end
+  if sold >= pieces and call('ZCARD', unpaid) == 0 then
+    return 'over', '', 0
+  end
+  return rank and 'waiting' or 'none', '', (rank or 0) + 1
+end
+
+if op == 'enter' then
+  local outcome = state()
+  if outcome == 'none' or outcome == 'entered' or outcome == 'waiting' then
+    local place = now_us < opening and value or 4503599627370496 + now_us - opening
+    place = call('ZSCORE', line, subject) or place
+    -- For the WAIT, as above: to add it again alone changes nothing.
+    call('ZREM', line, subject)
+    call('ZADD', line, place, subject)
+  end
+end
+
+-- As many turns as there are free pieces.
+if opening and now_us >= opening and turn_us > 0 then
+  local over = call('ZRANGEBYSCORE', turns, '-inf', now_us, 'LIMIT', 0, most)
+  if #over > 0 then
+    call('ZREM', turns, unpack(over))
+  end
+  local live = call('ZCOUNT', turns, '(' .. string.format('%.0f', now_us), '+inf')
+  local free = math.min(pieces - sold - live, most)
+  local first = free > 0 and call('ZPOPMIN', line, free) or {}
+  for at = 1, #first, 2 do
+    first[at], first[at + 1] = now_us + turn_us, first[at]
+  end
+  if #first > 0 then
+    call('ZADD', turns, unpack(first))
+  end
+end
+if op == 'tick' then
+  return { 'done', '', 0, now_us }
+end
+local outcome, text, number = state()
+return { outcome, text, number, now_us }

@@ -1,0 +1,312 @@
+//! Sales that are drawn: entries, turns and tickets.
+
+use hmac::{Hmac, KeyInit, Mac};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use test_support::server_process::{HttpResponse, Server};
+use test_support::{Redis, eventually};
+use tokio::time::{Duration, sleep};
+
+use crate::{by, on_both, on_redis, pay, responses, sale, stop};
+
+const FREE: [&str; 6] = ["--quota", "999/60s", "--ip-quota", "off", "--accounts", "off"];
+
+async fn enter(server: &Server, user: &str) -> HttpResponse {
+    by(server, user, "POST", "/seckill/iphone/entries").await
+}
+
+async fn entry(server: &Server, user: &str) -> Value {
+    by(server, user, "GET", "/seckill/iphone/entry").await.json()
+}
+
+/// Waits until a user is in that state, as often as the server allows.
+async fn becomes(server: &Server, user: &str, state: &str) -> Value {
+    for _ in 0..30 {
+        let seen = entry(server, user).await;
+        if seen["state"] == state {
+            return seen;
+        }
+        sleep(Duration::from_millis(seen["again_in_ms"].as_u64().unwrap_or(1000))).await;
+    }
+    panic!("{user} never is in the state {state}");
+}
+
+async fn order(server: &Server, user: &str, ticket: &Value) -> HttpResponse {
+    let request = server.order_request("iphone", user);
+    server.send(request.header("x-seckill-ticket", ticket.as_str().unwrap_or_default())).await
+}
+
+fn unhex(text: &Value) -> Vec<u8> {
+    let text = text.as_str().unwrap();
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+        .collect()
+}
+
+/// Waits for the draw of one piece, and checks that these users are in the order of the secret.
+pub(crate) async fn assert_line(server: &Server, users: &[String], commitment: &Value) {
+    let is_open = async || server.get("/seckill/iphone").await.json()["opens_in_ms"].is_null();
+    eventually("it opens", is_open).await;
+    let secret = unhex(&server.get("/seckill/iphone").await.json()["secret"]);
+    assert_eq!(unhex(commitment), Sha256::digest(&secret).as_slice());
+    let score = |user: &String| {
+        let hash = Hmac::<Sha256>::new_from_slice(&secret).unwrap().chain_update(user).finalize();
+        hash.into_bytes()[..7].to_vec()
+    };
+    let mut line = users.to_vec();
+    line.sort_by_key(score);
+    becomes(server, &line[0], "turn").await;
+    for (place, user) in line.iter().enumerate().skip(1) {
+        let seen = entry(server, user).await;
+        assert_eq!((&seen["state"], &seen["place"]), (&json!("waiting"), &json!(place)), "{user}");
+        assert_eq!(seen["commitment"], *commitment);
+    }
+}
+
+#[tokio::test]
+async fn the_secret_decides_and_late_entries_queue_behind() {
+    let flags = [&FREE[..], &["--opens-in", "5s", "--stock", "iphone=1"]].concat();
+    on_both(&flags, async |server| {
+        let level = server.get("/seckill/iphone").await.json();
+        assert_eq!((&level["mode"], &level["secret"]), (&json!("draw"), &json!(null)));
+        let users: Vec<String> = (0..20).map(|number| format!("user-{number}")).collect();
+        for user in users.iter().chain([&users[7]; 100]) {
+            let entered = enter(server, user).await;
+            assert_eq!(entered.status, 202, "{entered:?}");
+            let entered = entered.json();
+            assert_eq!((&entered["state"], &entered["secret"]), (&json!("entered"), &json!(null)));
+            assert_eq!(entered["commitment"], level["commitment"]);
+            assert!(entered["again_in_ms"].as_u64() >= entered["draws_in_ms"].as_u64());
+        }
+        assert_eq!(entry(server, &users[7]).await["state"], "entered");
+        assert_eq!(entry(server, "stranger").await["state"], "none");
+        assert_line(server, &users, &level["commitment"]).await;
+        for (place, user) in [(20, "late"), (21, "later"), (20, "late")] {
+            let entered = enter(server, user).await;
+            assert_eq!((entered.status.as_u16(), &entered.json()["place"]), (202, &json!(place)));
+        }
+        assert!(entry(server, "later").await["estimate_ms"].as_u64() >= Some(21 * 60_000));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_order_without_a_ticket_asks_nobody() {
+    let redis = Redis::start().await;
+    let flags = ["--opens-at", "2020-01-01T00:00:00Z", "--turn", "5s", "--quota", "9/60s"];
+    // The entries use up the quota of the address, which the orders do not need.
+    let server =
+        on_redis(&redis, &[&flags[..], &["--ip-quota", "2/60s", "--stock", "iphone=2"]].concat());
+    let [ticket, of_bob] = [enter(&server, "alice").await, enter(&server, "bob").await]
+        .map(|turn| turn.json()["ticket"].clone());
+    let (end, hash) = ticket.as_str().unwrap().split_once('.').unwrap();
+    let longer = json!(format!("9{end}.{hash}"));
+    // The ticker reads and takes back, and does neither of these two.
+    let calls = async || [redis.call_count("hget").await, redis.call_count("zadd").await];
+    let before = calls().await;
+    for _ in 0..20 {
+        for wrong in [&json!(null), &json!("1.2"), &of_bob, &longer] {
+            let refused = order(&server, "alice", wrong).await;
+            assert_eq!(refused.problem(403), "/problems/no-ticket");
+        }
+    }
+    assert_eq!(calls().await, before);
+    let placed = order(&server, "alice", &ticket).await;
+    assert_eq!(placed.status, 201, "nothing of the quota is used: {placed:?}");
+    assert!(calls().await.iter().zip(before).all(|(now, before)| *now > before));
+    assert_eq!(order(&server, "alice", &ticket).await.problem(409), "/problems/already-ordered");
+    // The server does not know that the turn is another one, or gone, and Redis does.
+    for change in
+        [&["ZINCRBY", "seckill:{iphone}:turns", "1", "bob"][..], &["DEL", "seckill:{iphone}:turns"]]
+    {
+        redis.run::<()>(change).await;
+        assert_eq!(order(&server, "bob", &of_bob).await.problem(403), "/problems/turn-over");
+    }
+    let is_over = async || order(&server, "bob", &of_bob).await.problem(403).ends_with("no-ticket");
+    sleep(Duration::from_secs(5)).await;
+    eventually("it has run out", is_over).await;
+}
+
+#[tokio::test]
+async fn an_unused_turn_and_an_unpaid_piece_pass_on() {
+    let terms = ["--opens-in", "1s", "--turn", "4s", "--pay-within", "3s", "--stock", "iphone=1"];
+    on_both(&[&FREE[..], &terms].concat(), async |server| {
+        for user in ["alice", "bob"] {
+            enter(server, user).await;
+        }
+        let is_open = async || entry(server, "alice").await["state"] != "entered";
+        sleep(Duration::from_secs(1)).await;
+        eventually("it opens", is_open).await;
+        let is_first = entry(server, "alice").await["state"] == "turn";
+        let [first, second] = if is_first { ["alice", "bob"] } else { ["bob", "alice"] };
+        let unused = becomes(server, first, "turn").await["ticket"].clone();
+        let turn = becomes(server, second, "turn").await["ticket"].clone();
+        assert_eq!(entry(server, first).await["state"], "none");
+        assert_eq!(order(server, first, &unused).await.problem(403), "/problems/no-ticket");
+        assert_eq!(enter(server, first).await.json()["place"], 1);
+        let placed = order(server, second, &turn).await;
+        assert_eq!(placed.status, 201, "{placed:?}");
+        let is_counted = async || {
+            let level = server.get("/seckill/iphone").await.json();
+            (&level["turns"], &level["entries"], &level["sold"])
+                == (&json!(0), &json!(1), &json!(1))
+        };
+        eventually("the turn has become an order", is_counted).await;
+        assert_eq!(entry(server, first).await["state"], "waiting", "an unpaid piece can come back");
+        let held = entry(server, second).await;
+        assert_eq!((&held["state"], &held["paid"]), (&json!("ordered"), &json!(false)));
+        assert_eq!(held["order_id"], placed.json()["order_id"]);
+        let turn = becomes(server, first, "turn").await["ticket"].clone();
+        assert_eq!(entry(server, second).await["state"], "none");
+        let placed = order(server, first, &turn).await.json();
+        assert_eq!(pay(server, &placed, "1").await.status, 200);
+        assert_eq!(entry(server, first).await["paid"], true);
+        assert_eq!(enter(server, second).await.json()["state"], "over");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_ticket_is_good_for_one_order() {
+    let terms = ["--opens-at", "2020-01-01T00:00:00Z", "--turn", "1h", "--pay-within", "1s"];
+    on_both(&[&FREE[..], &terms].concat(), async |server| {
+        let turn = enter(server, "alice").await.json()["ticket"].clone();
+        assert_eq!(order(server, "alice", &turn).await.status, 201);
+        becomes(server, "alice", "none").await;
+        assert_eq!(order(server, "alice", &turn).await.problem(403), "/problems/turn-over");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_turn_ends_by_the_clock_and_not_by_the_sweep() {
+    let redis = Redis::start().await;
+    redis.run::<()>(&["SET", "{x}:stock", "1"]).await;
+    redis.run::<()>(&["ZADD", "{x}:turns", "1", "alice"]).await;
+    let terms = ["1", "60000000", "0", "alice"];
+    let call =
+        async |op, value| sale(&redis, "{x}", op, &[&terms[..], &[value, "1"]].concat()).await.0;
+    assert_eq!(call("order", "1").await, "turn-over");
+    assert_eq!(call("enter", "5").await, "turn", "a new one");
+    assert_eq!(call("order", "1").await, "turn-over", "the ticket is that of the old one");
+}
+
+#[tokio::test]
+async fn a_crowd_gets_what_there_is() {
+    let terms = ["--opens-in", "1s", "--turn", "1s", "--pay-within", "1s", "--stock", "iphone=5"];
+    on_both(&[&FREE[..], &terms].concat(), async |server| {
+        let ask = |user: &str, method, path| {
+            server.request(method, &format!("/seckill/iphone/{path}")).header("x-user-id", user)
+        };
+        let users: Vec<String> = (0..20).map(|number| format!("user-{number}")).collect();
+        let mut paid = 0;
+        for round in 0.. {
+            assert!(round < 40, "{paid} of 5 pieces are paid");
+            let seen = users.iter().map(|user| server.spawn(ask(user, "GET", "entry")));
+            let seen = responses(seen).await.into_iter().map(|answer| answer.json());
+            let next = users.iter().zip(seen).map(|(user, seen)| match seen["ticket"].as_str() {
+                Some(ticket) => ask(user, "POST", "orders").header("x-seckill-ticket", ticket),
+                None => ask(user, "POST", "entries"),
+            });
+            let placed = responses(next.map(|request| server.spawn(request))).await;
+            let level = server.get("/seckill/iphone").await.json();
+            assert!(level["sold"].as_u64() <= Some(5), "{level}");
+            for order in placed.iter().filter(|answer| answer.status == 201) {
+                // Some never pay.
+                let order = order.json();
+                if order["user"].as_str().unwrap() >= "user-15" {
+                    paid += usize::from(pay(server, &order, "1").await.status == 200);
+                }
+            }
+            if paid == 5 {
+                break;
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+        let mut ends = Vec::new();
+        for user in &users {
+            ends.push(entry(server, user).await["state"].clone());
+        }
+        ends.retain(|state| state != "over");
+        assert_eq!(ends, vec![json!("ordered"); 5]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn accounts_of_an_address_are_few_and_those_of_a_carrier_many() {
+    let proxy = ["--opens-in", "1h", "--trust-proxy", "127.0.0.1", "--ip-quota", "10/60s"];
+    let nats = ["--nat", "100.64.0.0/10=8", "--nat", "2001:db8::/32=6", "--nat", "100.64.0.0/16=1"];
+    on_both(&[&proxy[..], &nats].concat(), async |server| {
+        for (address, users) in [("203.0.113.7", 5), ("100.64.0.1", 8), ("2001:db8::1", 6)] {
+            let enter = async |user: usize| {
+                let entry = server.request("POST", "/seckill/iphone/entries");
+                let entry = entry.header("x-user-id", format!("{address}-{user}"));
+                server.send(entry.header("x-forwarded-for", address)).await
+            };
+            let denied_by = async |user, policy| {
+                let denied = enter(user).await;
+                denied.problem(429);
+                assert_eq!(denied.json()["violated-policies"], json!([policy]), "{address}");
+            };
+            for user in 0..users {
+                assert_eq!(enter(user).await.status, 202, "{address}");
+            }
+            denied_by(users, "accounts").await;
+            // Twice as many requests as users: who is in is let in.
+            for user in 0..users {
+                assert_eq!(enter(user).await.status, 202, "{address}");
+            }
+            denied_by(0, "ip").await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_mode_of_a_sale_is_kept() {
+    let redis = Redis::start().await;
+    let warning = "the mode of the sale was set before, and is kept";
+    let drawn = on_redis(&redis, &["--opens-in", "1h"]);
+    let commitment = enter(&drawn, "alice").await.json()["commitment"].clone();
+    for (flags, warns) in
+        [(&["--first-come"][..], true), (&[], false), (&["--opens-in", "2h"], false)]
+    {
+        let server = on_redis(&redis, flags);
+        let seen = entry(&server, "alice").await;
+        assert_eq!((&seen["state"], &seen["commitment"]), (&json!("entered"), &commitment));
+        assert_eq!(stop(server).contains(warning), warns, "{flags:?}");
+    }
+    stop(on_redis(&redis, &["--prefix", "other"]));
+    let server = on_redis(&redis, &["--prefix", "other", "--opens-in", "1h"]);
+    assert_eq!(enter(&server, "alice").await.problem(404), "/problems/no-draw");
+    assert_eq!(entry(&server, "alice").await["state"], "none", "and an order, after one");
+    assert_eq!(server.get("/seckill/iphone").await.json()["mode"], "first-come");
+    assert!(stop(server).contains(warning));
+    // Another seed is a loss, and not another draw.
+    redis.run::<()>(&["SET", "seckill:{iphone}:draw", &"00".repeat(32)]).await;
+    let is_lost = async || drawn.get("/seckill/iphone").await.status == 503;
+    eventually("it is seen", is_lost).await;
+    assert_eq!(enter(&drawn, "bob").await.problem(503), "/problems/stock-lost");
+}
+
+/// `cargo test --release -p seckill --test it -- --ignored --nocapture` prints the longest call of Redis.
+#[tokio::test]
+#[ignore = "it measures"]
+async fn no_call_is_long_when_a_hundred_thousand_are_drawn() {
+    let redis = Redis::start().await;
+    let server =
+        on_redis(&redis, &[&FREE[..], &["--opens-in", "5s", "--stock", "iphone=1000"]].concat());
+    let fill = "for i = 1, 100000 do redis.call('ZADD', KEYS[1], math.random() * 2 ^ 52, 'user-' .. i) end";
+    redis.run::<()>(&["EVAL", fill, "1", "seckill:{iphone}:line"]).await;
+    redis.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "50"]).await;
+    redis.run::<()>(&["SLOWLOG", "RESET"]).await;
+    let has_turns = async || server.get("/seckill/iphone").await.json()["turns"] == 1000;
+    sleep(Duration::from_secs(5)).await;
+    eventually("all turns are given", has_turns).await;
+    let log: Vec<(u64, u64, u64, Vec<String>, String, String)> =
+        redis.run(&["SLOWLOG", "GET", "100"]).await;
+    let calls = log.iter().map(|call| (call.2, call.3[0].clone()));
+    println!("the longest calls in us: {:?}", calls.collect::<Vec<_>>());
+}

@@ -1,0 +1,71 @@
+//! What stops a sale: the balancer and the operator are told, with what to do.
+
+use test_support::server_process::Server;
+use test_support::{Redis, eventually};
+
+use crate::{ADMIN, SECKILL, ask, on_redis};
+
+/// Waits until `/readyz` and the live page give a reason that has these texts.
+async fn stands_still(server: &Server, texts: &[&str]) {
+    let has = |text: &str| texts.iter().all(|it| text.contains(it));
+    eventually(texts[0], async || {
+        let ready = server.get("/readyz").await;
+        ready.status == 503 && has(ready.json()["detail"].as_str().unwrap())
+    })
+    .await;
+    assert_eq!(server.get("/readyz").await.problem(503), "/problems/not-ready");
+    let live = ask(server, "GET", "/admin/live", "").await.json();
+    assert!(has(&live["standstill"].to_string()), "{live}");
+}
+
+async fn goes_on(server: &Server) {
+    let is_ready = async || server.get("/readyz").await.status == 200;
+    eventually("it is ready", is_ready).await;
+    let live = ask(server, "GET", "/admin/live", "").await.json();
+    assert!(live["standstill"].is_null(), "{live}");
+}
+
+#[tokio::test]
+async fn a_sale_that_stands_still_says_why() {
+    let redis = Redis::start().await;
+    let sale = ["--stock", "iphone=2", "--stock", "ipad=3", "--opens-in", "1h"];
+    let server = on_redis(&redis, &[&ADMIN[..], &sale].concat());
+    goes_on(&server).await;
+    redis.signal("STOP");
+    stands_still(&server, &["Nothing is sold: the stock can't be read", "Is Redis up"]).await;
+    redis.signal("CONT");
+    goes_on(&server).await;
+
+    redis.run::<()>(&["SET", "seckill:opening", "noon"]).await;
+    let delete = "redis-cli DEL seckill:opening";
+    stands_still(&server, &["Nothing is sold: the sale can't open", "no opening", delete]).await;
+    redis.run::<()>(&["DEL", "seckill:opening"]).await;
+    goes_on(&server).await;
+
+    redis.run::<()>(&["SET", "seckill:{iphone}:stock", "many"]).await;
+    stands_still(&server, &["No iphone is sold: Redis has lost", "'seckill:{iphone}:*'"]).await;
+    let live = ask(&server, "GET", "/admin/live", "").await.json();
+    assert_eq!(
+        (&live["stock"][0]["level"], &live["stock"][1]["level"]["stock"]),
+        (&().into(), &3.into())
+    );
+    redis.run::<()>(&["FLUSHALL"]).await;
+    stands_still(&server, &["Nothing is sold: Redis has lost the stock of iphone"]).await;
+}
+
+/// What the runbook and the live page say to do.
+#[tokio::test]
+async fn a_lost_stock_is_set_anew_as_the_hint_says() {
+    let redis = Redis::start().await;
+    let flags = [&ADMIN[..], &["--opens-in", "1h", "--prefix", "shop"]].concat();
+    let server = on_redis(&redis, &flags);
+    redis.run::<()>(&["FLUSHALL"]).await;
+    stands_still(&server, &["lost", "Stop all servers"]).await;
+    let hint = server.get("/readyz").await.json()["detail"].as_str().unwrap().to_owned();
+    let command = hint.split('`').nth(1).unwrap();
+    let command = command.replace("redis-cli", &format!("redis-cli -p {}", redis.port()));
+    crate::stop(server);
+    let done = std::process::Command::new("sh").args(["-c", &command]).status().unwrap();
+    assert!(done.success(), "{command}");
+    goes_on(&Server::start(SECKILL, &[&flags[..], &["--redis", &redis.url()]].concat())).await;
+}
