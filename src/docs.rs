@@ -1,17 +1,21 @@
 //! The guide. These modules contain only documentation.
 //!
 //! - [Which tool for which problem](which_tool): compares sliding windows, token buckets, counts
-//!   of distinct members, and bans; what a policy can count; the memory that each takes per key; and where a
-//!   sliding log is the wrong choice.
+//!   of distinct members, and bans.
+//! - [What a policy counts](what_a_policy_counts): requests, costs, distinct values or requests in flight.
+//! - [What a key costs](memory) in memory, and where a sliding log is the wrong choice.
+//! - [Redis's own commands](redis_commands) for rate limiting beside this crate.
 //! - [Limiting messages and jobs](not_a_request): per-receiver quotas for queues and workers, where the
-//!   receiver is known only when a message is sent, waits until there is room, the order of sending, and
-//!   the shutdown of a worker.
+//!   receiver is known only when a message is sent.
+//! - [Waiting](waiting) until there is room in one log or in several, the order of sending, and the shutdown of a
+//!   worker.
 //! - [Budgets of tokens or bytes](token_budgets): quotas for what a request turns out to have cost, with a
 //!   recipe for language models.
 //! - [Configuration](configuration): policies from a file that is read again while the program runs, and
 //!   the networks that addresses are counted by.
 //! - [Why a key is denied](why_denied): the log of a key explained, and a quota tried
 //!   on live traffic.
+//! - [What to watch](watching): metrics, alerts, and the keys that are denied most.
 //! - [What clients see](responses): responses of one's own, and the fields that show a quota.
 //! - [Recipes](recipes): complete programs for common tasks.
 //! - [Migrating](migrating) from another rate limiter.
@@ -19,8 +23,23 @@
 #[doc = include_str!("docs/which_tool.md")]
 pub mod which_tool {}
 
+#[doc = include_str!("docs/what_a_policy_counts.md")]
+pub mod what_a_policy_counts {}
+
+#[doc = include_str!("docs/memory.md")]
+pub mod memory {}
+
+#[doc = include_str!("docs/redis_commands.md")]
+pub mod redis_commands {}
+
 #[doc = include_str!("docs/not_a_request.md")]
 pub mod not_a_request {}
+
+#[doc = include_str!("docs/waiting.md")]
+pub mod waiting {}
+
+#[doc = include_str!("docs/watching.md")]
+pub mod watching {}
 
 #[doc = include_str!("docs/token_budgets.md")]
 pub mod token_budgets {}
@@ -40,6 +59,7 @@ pub mod recipes {
     //! | task | recipe |
     //! |---|---|
     //! | more requests for users that pay, other quotas for single users, no limit for the monitoring | [plans] |
+    //! | addresses before authentication and users after it, and an address in a header of a provider | [user and address](user_and_address) |
     //! | guesses of passwords: only failures count, by account and by address, with a ban | [failed logins](failed_logins) |
     //! | one machine with many accounts: at most so many different users behind an address | [accounts behind an address](accounts_per_address) |
     //! | exports, downloads, connections or jobs that run at the same time | [concurrent requests](concurrent_requests) |
@@ -49,12 +69,21 @@ pub mod recipes {
     //! | tokens of a language model, and requests together with tokens | [budgets of tokens](super::token_budgets) |
     //! | endpoints that show a user, empty a log, impose and lift bans, and change quotas | [admin] |
     //! | a store of one's own, with the contract test | [custom store](custom_store) |
-    //! | messages to a receiver, from a queue, that wait until there is room | [messages and jobs](super::not_a_request) |
+    //! | calls to a partner that has a quota, by all servers together | [outbound calls](outbound) |
+    //! | messages to a receiver, from a queue | [messages and jobs](super::not_a_request) |
+    //! | messages that wait until there is room, also in several logs | [waiting](super::waiting) |
+    //! | what to alert on, and who is denied most | [what to watch](super::watching) |
     //! | a new quota, tried on live traffic before it is enforced | [why a key is denied](super::why_denied#try-a-quota-before-you-enforce-it) |
     //! | quotas from a file that is read again while the program runs | [configuration](super::configuration) |
 
     #[doc = include_str!("docs/recipes/plans.md")]
     pub mod plans {}
+
+    #[doc = include_str!("docs/recipes/user_and_address.md")]
+    pub mod user_and_address {}
+
+    #[doc = include_str!("docs/recipes/outbound.md")]
+    pub mod outbound {}
 
     #[doc = include_str!("docs/recipes/failed_logins.md")]
     pub mod failed_logins {}

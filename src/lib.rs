@@ -3,8 +3,11 @@
 //!
 //! A quota is a `limit` and a `window`: at most `limit` requests are admitted in **any** period of
 //! that length, exact to the microsecond. A fixed window, in contrast, can admit twice the limit
-//! around its boundary. A denied request leaves no trace, gets an exact `Retry-After`, and costs very
-//! little.
+//! around its boundary. A denied request leaves no entry in a log, gets an exact `Retry-After`, and costs very
+//! little: it is denied again from memory, for at most a second at a time. For that second, what another process has
+//! cancelled, reset or lifted goes unnoticed.
+//!
+//! Nothing is published on crates.io yet: the README shows the git dependency.
 //!
 //! # Which part to use
 //!

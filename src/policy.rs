@@ -346,7 +346,7 @@ impl Policy {
     /// - In process a log is searched for the value, so keep limits below some ten thousand.
     ///
     /// The guide has a [recipe](crate::docs::recipes::accounts_per_address), and compares the
-    /// [kinds of policies](crate::docs::which_tool#what-a-policy-counts).
+    /// [kinds of policies](crate::docs::what_a_policy_counts).
     ///
     /// ```
     /// use std::time::Duration;

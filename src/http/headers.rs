@@ -50,6 +50,14 @@ use crate::window::{QuotaState, Usage};
 /// `w`, and no `t`. One that counts [distinct](crate::Policy::distinct) values has no item, because the draft has no
 /// unit for them. [The guide](crate::docs::responses#fields-of-other-kinds-of-policies) has an example.
 ///
+/// ## The state of the draft
+///
+/// Draft 11 is of 23 May 2026. It expired on 24 November 2026 and is no standard. An open
+/// [proposal](https://github.com/ietf-wg-httpapi/ratelimit-headers/pull/166) of the working group for a later draft renames
+/// `r` to `a` and `t` to `w`, and adds a field `RateLimit-Partition` and a parameter for what a request cost. If a successor
+/// is published, it becomes a further choice: this enum is `#[non_exhaustive]`, `Draft11` keeps sending what is described
+/// here, and the default changes in a release that says so.
+///
 /// ## What the older fields say
 ///
 /// They have room for one quota of requests: the one that denies the request for the longest time, otherwise the

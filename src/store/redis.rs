@@ -48,8 +48,10 @@ use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASO
 ///   check is sent at once. Each check keeps its own identity, time limit and repetition, and a Redis key of
 ///   the wrong type concerns no other check. On a Cluster checks share no calls.
 /// - The clock is that of Redis, in microseconds. The clocks of the processes do not matter.
-/// - When a key was denied, this process denies it again from memory for as long as Redis would
-///   certainly deny it, and for at most a second, see [`RedisStoreBuilder::deny_cache`].
+/// - When a key was denied, this process denies it again from memory for as long as Redis would deny it, and for
+///   at most a second, see [`RedisStoreBuilder::deny_cache`]. For that second it may miss that another process has
+///   cancelled a request, reset the log or lifted the ban.
+/// - Keys of up to 128 bytes stand in Redis in clear. Longer ones are hashed, see [`Key`](crate::Key).
 /// - A check whose reply is lost is sent once more under the same identity, and counts once.
 /// - Every Redis key has a TTL. A log expires its [retention](crate::Policy::retention) and a second
 ///   after its newest entry. It is one ZSET named `PREFIX:{=KEY}:POLICY:RETENTION`, such as

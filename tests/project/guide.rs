@@ -45,8 +45,8 @@ async fn memory(redis: &Redis, part: &str) -> f64 {
 
 /// Checks that the guide has a paragraph with these texts in this order.
 fn guide_says(texts: &[&str]) {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/which_tool.md");
-    let guide = std::fs::read_to_string(path).unwrap();
+    let pages = crate::files(&crate::root().join("src/docs"), "md");
+    let guide: String = pages.iter().map(|it| std::fs::read_to_string(it).unwrap()).collect();
     let after = |rest: String, text: &&str| rest.split_once(*text).map(|(_, it)| it.to_owned());
     let holds = |it: &str| texts.iter().try_fold(it.replace('\n', " "), after).is_some();
     assert!(guide.split("\n\n").any(holds), "the guide does not say {texts:?}");
