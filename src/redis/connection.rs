@@ -174,6 +174,14 @@ pub(super) async fn read_mark(connection: &mut Connection, name: &str) -> RedisR
 }
 
 async fn within<T>(limit: Duration, step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-    let late = |_| Err((ErrorKind::Io, "no reply in time").into());
+    let start = std::time::Instant::now();
+    let late = |_| {
+        // A clock that is paused runs ahead while the reply is under way.
+        let message = match start.elapsed() < limit / 2 {
+            true => "no reply in time: tokio's clock is paused, and Redis does not wait for it",
+            false => "no reply in time",
+        };
+        Err((ErrorKind::Io, message).into())
+    };
     timeout(limit, step).await.unwrap_or_else(late)
 }

@@ -196,6 +196,14 @@ async fn first_checks_wait_for_the_first_connection() {
     redis.has_entries(LOG, 300).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn clock_that_is_paused_is_named() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", silent.local_addr().unwrap());
+    let error = RedisStore::connect(url).await.unwrap_err();
+    assert!(error.to_string().contains("tokio's clock is paused"), "{error}");
+}
+
 /// As in a program with a runtime a thread.
 #[tokio::test]
 async fn outage_ends_when_its_runtime_is_gone() {

@@ -91,7 +91,8 @@ pub(crate) struct Args {
     /// Bans users that are denied by --quota again and again. 3/10m:1m,1h,24h means: three strikes
     /// within ten minutes are a ban of a minute, the next ban lasts an hour, and each one after that
     /// a day. A full quota is one strike until its window has passed. Requests before the opening count
-    /// too. No bans if left out.
+    /// too. Only a full --quota of the user is a strike: what --ip-quota denies before that fills no quota of
+    /// a user, who may be one of many behind the address. No bans if left out.
     #[arg(long, value_name = "STRIKES/TIME:LENGTH,LENGTH,...")]
     pub(crate) ban: Option<Penalty>,
 

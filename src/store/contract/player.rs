@@ -55,7 +55,12 @@ impl<'a> Player<'a> {
         for (number, step) in steps.iter().enumerate() {
             let number = number + 1;
             let played = self.step(step).await;
-            played.map_err(|difference| format!("step {number}, {step:?}: {difference}"))?;
+            played.map_err(|difference| {
+                let before = steps[..number - 1].iter().enumerate();
+                let before: Vec<_> =
+                    before.map(|(index, step)| format!("\n  {}, {step:?}", index + 1)).collect();
+                format!("step {number}, {step:?}: {difference}\nafter the steps{}", before.concat())
+            })?;
             move_clock(self.model.now_us).await;
         }
         Ok(())
