@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs programs with the system's package manager if they are missing: redis-server, valgrind, prometheus and
-# chromium.
+# chromium. For `oha`, the load generator of the benchmarks, it takes cargo.
 set -euo pipefail
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
@@ -31,7 +31,9 @@ apt_install() {
 
 install() {
   echo "$1 is missing: installing it" >&2
-  if command -v apt-get >/dev/null; then
+  if [ "$1" = oha ]; then
+    cargo install --quiet --locked oha # no distribution has it
+  elif command -v apt-get >/dev/null; then
     apt_install "$1"
   elif command -v dnf >/dev/null; then
     as_root dnf install -y -q "$(package "$1")"
