@@ -80,22 +80,10 @@ pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl Key
 /// ```
 #[must_use]
 pub fn optional(extractor: impl KeyExtractor) -> impl KeyExtractor {
-    Optional(extractor)
-}
-
-struct Optional<E>(E);
-
-impl<E: KeyExtractor> KeyExtractor for Optional<E> {
-    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        match self.0.extract(parts) {
-            Err(KeyError::Missing) => Err(KeyError::NotApplicable),
-            found => found,
-        }
-    }
-
-    fn is_provided_by_server(&self) -> bool {
-        self.0.is_provided_by_server()
-    }
+    Mapped(extractor, |found| match found {
+        Err(KeyError::Missing) => Err(KeyError::NotApplicable),
+        found => found,
+    })
 }
 
 /// Hashes the key of another extractor, such as an API key, so that the secret does not stand in Redis.
@@ -109,14 +97,15 @@ impl<E: KeyExtractor> KeyExtractor for Optional<E> {
 /// ```
 #[must_use]
 pub fn hashed(extractor: impl KeyExtractor) -> impl KeyExtractor {
-    Hashed(extractor)
+    Mapped(extractor, |found| found.map(Key::into_hashed))
 }
 
-struct Hashed<E>(E);
+/// An extractor, and what becomes of what it finds.
+struct Mapped<E>(E, fn(Result<Key, KeyError>) -> Result<Key, KeyError>);
 
-impl<E: KeyExtractor> KeyExtractor for Hashed<E> {
+impl<E: KeyExtractor> KeyExtractor for Mapped<E> {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        self.0.extract(parts).map(Key::into_hashed)
+        (self.1)(self.0.extract(parts))
     }
 
     fn is_provided_by_server(&self) -> bool {
