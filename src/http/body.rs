@@ -9,7 +9,6 @@ use http::header::CONTENT_LENGTH;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::config::{BodyCost, Config};
 use crate::store::{Permit, SettleHandle};
 
 pin_project! {
@@ -96,7 +95,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 }
 
 /// Returns whether a body is known to have no further frame.
-pub(super) fn is_over(body: &impl Body) -> bool {
+fn is_over(body: &impl Body) -> bool {
     body.is_end_stream() || body.size_hint().exact() == Some(0)
 }
 
@@ -107,44 +106,43 @@ pub(super) struct AtEnd {
     #[allow(dead_code, reason = "it is dropped")]
     permit: Option<Permit>,
     settlement: Option<Settlement>,
-    pub(super) is_complete: bool,
+    is_complete: bool,
+}
+
+/// What a request takes of its budgets, by the end of the body of its response.
+#[derive(Clone)]
+pub(super) struct BodyCost {
+    /// How many of the last bytes are kept for the closure.
+    pub(super) tail_length: usize,
+    pub(super) cost: Arc<dyn Fn(ResponseEnd<'_>) -> Option<u32> + Send + Sync>,
 }
 
 struct Settlement {
     budgets: SettleHandle,
-    cost: Arc<BodyCost>,
+    by: BodyCost,
     bytes: u64,
     /// The number of bytes that the head announces.
     length: Option<u64>,
-    /// The last bytes, at most `tail_length`.
     tail: Vec<u8>,
-    tail_length: usize,
 }
 
 impl AtEnd {
     /// Returns what happens at the end of a response, if anything does.
     pub(super) fn new<B>(
-        config: &Config,
         permit: Option<Permit>,
-        budgets: Option<SettleHandle>,
+        settlement: Option<(SettleHandle, BodyCost)>,
         response: &Response<B>,
     ) -> Option<Box<Self>>
     where
         B: Body,
     {
-        let settlement = budgets.zip(config.body_cost.clone());
         if permit.is_none() && settlement.is_none() {
             return None;
         }
-        let length = response.headers().get(CONTENT_LENGTH).and_then(|it| it.to_str().ok());
-        let length = length.and_then(|it| it.parse().ok());
-        let settlement = settlement.map(|(budgets, (tail_length, cost))| Settlement {
-            budgets,
-            cost,
-            bytes: 0,
-            length,
-            tail: Vec::new(),
-            tail_length,
+        let settlement = settlement.map(|(budgets, by)| {
+            let length = response.headers().get(CONTENT_LENGTH).and_then(|it| it.to_str().ok());
+            let length = length.and_then(|it| it.parse().ok());
+            Settlement { budgets, by, bytes: 0, length, tail: Vec::new() }
         });
         Some(Box::new(Self { permit, settlement, is_complete: is_over(response.body()) }))
     }
@@ -162,8 +160,8 @@ impl AtEnd {
 impl Settlement {
     fn see(&mut self, data: &[u8]) {
         self.bytes += data.len() as u64;
-        let data = &data[data.len().saturating_sub(self.tail_length)..];
-        let kept = self.tail_length - data.len();
+        let data = &data[data.len().saturating_sub(self.by.tail_length)..];
+        let kept = self.by.tail_length - data.len();
         self.tail.drain(..self.tail.len().saturating_sub(kept));
         self.tail.extend_from_slice(data);
     }
@@ -177,11 +175,9 @@ impl fmt::Debug for Settlement {
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
-        let Some(Settlement { budgets, cost, bytes, tail, .. }) = self.settlement.take() else {
-            return;
-        };
-        let end = ResponseEnd { bytes, tail: &tail, is_complete: self.is_complete };
-        if let Some(cost) = cost(end) {
+        let Some(Settlement { budgets, by, bytes, tail, .. }) = &self.settlement else { return };
+        let end = ResponseEnd { bytes: *bytes, tail, is_complete: self.is_complete };
+        if let Some(cost) = (by.cost)(end) {
             budgets.settle(cost);
         }
     }

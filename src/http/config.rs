@@ -9,7 +9,7 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use smallvec::SmallVec;
 
-use super::body::ResponseEnd;
+use super::body::BodyCost;
 use super::headers::RateLimitHeaders;
 use super::rejection::{OnRejection, Rejection};
 use super::rule::Rule;
@@ -26,7 +26,6 @@ pub(super) type Cost = dyn Fn(&Parts) -> u32 + Send + Sync;
 pub(super) type OnDecision = dyn Fn(&Decision) + Send + Sync;
 pub(super) type CancelIf = dyn Fn(&Response<()>) -> bool + Send + Sync;
 pub(super) type HeadCost = dyn Fn(&Response<()>) -> Option<u32> + Send + Sync;
-pub(super) type BodyCost = dyn Fn(ResponseEnd<'_>) -> Option<u32> + Send + Sync;
 
 #[derive(Clone)]
 pub(super) struct Config {
@@ -48,7 +47,7 @@ pub(super) struct Config {
     /// What a request takes of its budgets, by the head of its response.
     pub(super) head_cost: Option<Arc<HeadCost>>,
     /// The same by the end of the body, and how many of its last bytes are kept for that.
-    pub(super) body_cost: Option<(usize, Arc<BodyCost>)>,
+    pub(super) body_cost: Option<BodyCost>,
     /// How long a request waits for room. Zero if no request waits.
     pub(super) max_wait: Duration,
     pub(super) max_waiters: usize,

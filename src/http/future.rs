@@ -251,9 +251,10 @@ impl Called {
         result: Result<Response<B>, E>,
     ) -> Result<Response<ResponseBody<B>>, E> {
         let Counted { shown, permit, budgets, .. } = &mut self.counted;
-        let (permit, budgets) = (permit.take(), budgets.take());
+        let (permit, settlement) =
+            (permit.take(), budgets.take().zip(self.config.body_cost.clone()));
         let response = result?;
-        let end = AtEnd::new(&self.config, permit, budgets, &response);
+        let end = AtEnd::new(permit, settlement, &response);
         let mut response = response.map(|body| ResponseBody::inner(body, end));
         if let Some(shown) = shown {
             let mut fields = Fields::of_application(response.headers_mut());

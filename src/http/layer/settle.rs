@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::Response;
 
 use super::SlidingWindowLayer;
-use crate::http::body::ResponseEnd;
+use crate::http::body::{BodyCost, ResponseEnd};
 
 impl SlidingWindowLayer {
     /// Sets the responses after which the request is cancelled, so that it does not count.
@@ -126,6 +126,8 @@ impl SlidingWindowLayer {
         tail: usize,
         cost: impl Fn(ResponseEnd<'_>) -> Option<u32> + Send + Sync + 'static,
     ) -> Self {
-        self.with(|config| config.body_cost = Some((tail, Arc::new(cost))))
+        self.with(|config| {
+            config.body_cost = Some(BodyCost { tail_length: tail, cost: Arc::new(cost) })
+        })
     }
 }
