@@ -117,8 +117,7 @@ impl SettleHandle {
     /// Dropping the returned handle does not stop the task.
     pub(crate) fn settle(&self, cost: u32) -> Option<JoinHandle<()>> {
         let Settleable { store, check } = &*self.0;
-        let outcome = if cost == 0 { store.cancel(check) } else { store.settle(check, cost) };
-        let outcome = match outcome.into_ready() {
+        let outcome = match store.settle(check, cost).into_ready() {
             Ok(_) => return None,
             Err(later) => later,
         };

@@ -71,11 +71,6 @@ impl LogId {
             Counts::Distinct => None,
         }
     }
-
-    /// Returns how much of its cost a request gives back when it is cancelled.
-    pub(crate) fn given_back(&self, cost: u32) -> u32 {
-        self.settled_cost(0).map_or(0, |left| cost - left)
-    }
 }
 
 impl PartialEq for LogId {
