@@ -38,13 +38,14 @@ pub(crate) type Fleet = SharedPolicies<Limits>;
 pub(crate) struct Limits {
     user: (Policy, PolicyHandle),
     ip: Option<(Policy, PolicyHandle)>,
-    /// Those of addresses that are in none of the networks of `--nat`, and then those of each network.
+    /// The networks of `--nat`.
+    nets: Arc<[IpNet]>,
+    /// Those of addresses that are in none of these networks, and then those of each network.
     networks: Vec<Network>,
 }
 
 /// The policies of the addresses of a network.
 struct Network {
-    net: Option<IpNet>,
     ip: Option<PolicyHandle>,
     accounts: Option<PolicyHandle>,
 }
@@ -64,11 +65,10 @@ impl Limits {
         let ip = args.ip_quota.clone().map(|policy| limit(policy.named(IP).keep_for(KEPT)));
         let ip = ip.transpose()?;
         let mut networks = vec![Network {
-            net: None,
             ip: ip.as_ref().map(|(_, handle)| handle.clone()),
             accounts: args.accounts.map(accounts),
         }];
-        for ((net, users), usual) in args.nat.iter().zip(args.accounts.iter().cycle()) {
+        for ((_, users), usual) in args.nat.iter().zip(args.accounts.iter().cycle()) {
             let more = |quota: &Quota| {
                 let limit = quota.limit().saturating_mul(*users).div_ceil(usual.limit());
                 Quota::new(limit, quota.window())
@@ -78,9 +78,10 @@ impl Limits {
                 PolicyHandle::new(quotas.fold(Policy::new(IP), Policy::quota).keep_for(KEPT))
             });
             let accounts = Some(accounts(Quota::new(*users, usual.window())));
-            networks.push(Network { net: Some(*net), ip, accounts });
+            networks.push(Network { ip, accounts });
         }
-        Ok(Self { user: limit(user)?, ip, networks })
+        let nets = args.nat.iter().map(|(net, _)| *net).collect();
+        Ok(Self { user: limit(user)?, ip, nets, networks })
     }
 
     /// Adds the rules of addresses: how many requests an address may send and, if there is an extractor of
@@ -91,9 +92,8 @@ impl Limits {
         address: &IpExtractor,
         user: Option<impl KeyExtractor + Clone>,
     ) -> SlidingWindowLayer {
-        let nets: Arc<[IpNet]> = self.networks.iter().filter_map(|it| it.net).collect();
-        for (number, Network { ip, accounts, .. }) in self.networks.iter().enumerate() {
-            let (nets, address) = (Arc::clone(&nets), address.clone());
+        for (number, Network { ip, accounts }) in self.networks.iter().enumerate() {
+            let (nets, address) = (Arc::clone(&self.nets), address.clone());
             let here = move |parts: &Parts| {
                 if parts.extensions.get::<Ticket>().is_some() {
                     return Err(KeyError::NotApplicable);
@@ -117,8 +117,7 @@ impl Limits {
 
     /// Returns the policy of that name that holds for a user or an address.
     pub(crate) fn of(&self, name: &str, key: &Key) -> Option<PolicyHandle> {
-        let nets: Vec<_> = self.networks.iter().filter_map(|it| it.net).collect();
-        let Network { ip, accounts, .. } = &self.networks[network_of(&nets, key)];
+        let Network { ip, accounts } = &self.networks[network_of(&self.nets, key)];
         match name {
             USER => Some(self.user()),
             IP => ip.clone(),

@@ -59,7 +59,8 @@ if op == 'pay' then
   return { outcome, '', 0, now_us }
 end
 
-local pieces, sold = tonumber(call('GET', stock)) or 0, 0
+local known = tonumber(call('GET', stock))
+local pieces, sold = known or 0, 0
 if op == 'order' then
   local held = call('HGET', buyers, subject)
   if held then
@@ -95,7 +96,7 @@ end
 
 if op == 'order' then
   -- Every order has a buyer. A Redis that evicts keys may have dropped one of the two, or the stock.
-  if call('HLEN', buyers) ~= sold or pieces == 0 and not tonumber(call('GET', stock)) then
+  if call('HLEN', buyers) ~= sold or not known then
     return { 'lost', '', 0, now_us }
   end
   if sold >= pieces then
