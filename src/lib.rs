@@ -113,7 +113,6 @@
 //! | `sliding_window_batch_size` | `script` | histogram: requests that share a script call to Redis |
 //! | `sliding_window_wait_duration_seconds` | `policy`; `outcome`: `admitted`, `denied`, `too_many_waiters`, `error`, `stopped` (no rule applies any more) | histogram: time that a caller of [`Limiter::until_admitted`] and its kin or a request of a layer with [`max_wait`](SlidingWindowLayer::max_wait) has waited, zero included |
 //! | `sliding_window_memory_logs` | | gauge: logs that the in-process stores hold, expired ones included |
-//! | `sliding_window_memory_bytes` | | gauge: estimated memory of these logs and of the ban records |
 //! | `sliding_window_memory_nearly_full` | | gauge: in-process stores that have reached 80 % of their capacity and not fallen below 70 % since |
 //! | `sliding_window_memory_full_total` | | requests that did not fit into an in-process store |
 //! | `sliding_window_journal_changes` | | gauge: decisions of an outage that are not yet written back to Redis, once for each log |

@@ -77,7 +77,7 @@ pub(crate) fn is_name(text: &str) -> bool {
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Policy {
-    name: Arc<PolicyLabel>,
+    name: PolicyLabel,
     /// The name under which ban records are kept, and the first part of the name of the logs.
     base_name: Arc<str>,
     log_name: LogName,
@@ -165,7 +165,7 @@ impl Policy {
 
     fn with(name: &str, base_name: &str) -> Self {
         Self {
-            name: Arc::new(name.into()),
+            name: name.into(),
             base_name: base_name.into(),
             log_name: base_name.into(),
             quotas: SmallVec::new(),
@@ -178,7 +178,7 @@ impl Policy {
     }
 
     pub(crate) fn is_named(&self) -> bool {
-        **self.name == *self.base_name
+        *self.name() == *self.base_name
     }
 
     /// Adds a quota, which must hold in addition to the others.
@@ -439,7 +439,7 @@ impl Policy {
     /// Returns the policy's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        self.name.name()
     }
 
     pub(crate) fn label(&self) -> &PolicyLabel {

@@ -12,13 +12,7 @@
 mod describe;
 #[cfg(feature = "memory")]
 mod filled;
-#[cfg(feature = "metrics")]
-mod kept;
 mod policy_label;
-#[cfg(feature = "metrics")]
-mod recorder_id;
-#[cfg(feature = "redis")]
-mod script_label;
 #[cfg(feature = "tracing")]
 mod span;
 
@@ -26,10 +20,8 @@ use std::fmt::Display;
 use std::time::Duration;
 
 #[cfg(feature = "memory")]
-pub(crate) use self::filled::{Filled, memory_bytes};
+pub(crate) use self::filled::Filled;
 pub(crate) use self::policy_label::PolicyLabel;
-#[cfg(feature = "redis")]
-pub(crate) use self::script_label::{ScriptLabel, Stopwatch};
 #[cfg(feature = "tracing")]
 pub(crate) use self::span::{SpanFields, record_on_span};
 
@@ -48,16 +40,12 @@ macro_rules! count {
     };
 }
 
-/// Increments a counter by its handle if there is a place to keep one, as on the way of each request.
-macro_rules! count_kept {
-    ($kept:expr, $name:literal $(, $label:literal => $value:expr)*) => {
+macro_rules! record {
+    ($name:literal $(, $label:literal => $value:expr)*; $measured:expr) => {
         #[cfg(feature = "metrics")]
-        match $kept {
-            Some(kept) => kept.report(
-                || metrics::counter!($name $(, $label => $value)*),
-                |counter| counter.increment(1),
-            ),
-            None => { count!($name $(, $label => $value)*); }
+        {
+            describe::to_present();
+            metrics::histogram!($name $(, $label => $value)*).record($measured);
         }
     };
 }
@@ -88,10 +76,7 @@ impl DecisionLabel {
 }
 
 pub(crate) fn decision(policy: &PolicyLabel, decision: DecisionLabel) {
-    count_kept!(
-        policy.counters.decision(decision as usize), "sliding_window_decisions_total",
-        "policy" => policy.to_string(), "outcome" => decision.as_str()
-    );
+    policy.count(decision);
 }
 
 /// Reports a denial. `policies` and `retry_after` are called only if the event is enabled.
@@ -111,22 +96,15 @@ pub(crate) fn fallback(failure_policy: &'static str, outcome: &'static str) {
 }
 
 /// Reports a request that a candidate would have denied.
-pub(crate) fn candidate_denial(
-    policy: &PolicyLabel,
-    limit: u32,
-    window: Duration,
-    quota: impl Display,
-) {
-    count_kept!(
-        policy.counters.candidate(limit, window), "sliding_window_candidate_denials_total",
-        "policy" => policy.to_string(), "quota" => quota.to_string()
+pub(crate) fn candidate_denial(policy: &PolicyLabel, quota: impl Display) {
+    count!(
+        "sliding_window_candidate_denials_total",
+        "policy" => policy.name().clone(), "quota" => quota.to_string()
     );
 }
 
 pub(crate) fn strike(policy: &PolicyLabel) {
-    count_kept!(
-        policy.counters.strike(), "sliding_window_strikes_total", "policy" => policy.to_string()
-    );
+    count!("sliding_window_strikes_total", "policy" => policy.name().clone());
 }
 
 pub(crate) fn banned(policy: &str, length: Duration) {
@@ -189,19 +167,25 @@ pub(crate) fn write_back_lost(requests: u64) {
 
 /// Reports a wait of a caller that has ended.
 pub(crate) fn waited(policy: &PolicyLabel, outcome: &'static str, wait: Duration) {
-    #[cfg(feature = "metrics")]
-    {
-        let register = || {
-            let name = "sliding_window_wait_duration_seconds";
-            metrics::histogram!(name, "policy" => policy.to_string(), "outcome" => outcome)
-        };
-        if outcome == "admitted" {
-            policy.counters.waits().report(register, |histogram| histogram.record(wait));
-        } else {
-            describe::to_present();
-            register().record(wait);
-        }
-    }
+    record!(
+        "sliding_window_wait_duration_seconds",
+        "policy" => policy.name().clone(), "outcome" => outcome; wait
+    );
+}
+
+/// Reports a script call that has ended, in an error of some kind or with a reply.
+#[cfg(feature = "redis")]
+pub(crate) fn script_called(script: &'static str, time: Duration, error: Option<&'static str>) {
+    record!(
+        "sliding_window_store_call_duration_seconds",
+        "script" => script, "outcome" => error.unwrap_or("ok"); time
+    );
+}
+
+/// Reports how many requests share a script call.
+#[cfg(feature = "redis")]
+pub(crate) fn script_shared(script: &'static str, requests: usize) {
+    record!("sliding_window_batch_size", "script" => script; requests as f64);
 }
 
 #[cfg(feature = "memory")]
@@ -210,11 +194,10 @@ pub(crate) fn memory_full() {
 }
 
 pub(crate) fn no_key(policy: &PolicyLabel, reason: &'static str) {
-    count_kept!(
-        policy.counters.missing_key(reason), "sliding_window_missing_keys_total",
-        "policy" => policy.to_string(), "reason" => reason
+    count!(
+        "sliding_window_missing_keys_total", "policy" => policy.name().clone(), "reason" => reason
     );
-    event!(debug, policy = &**policy, reason, "a request has no key for a rule");
+    event!(debug, policy = &**policy.name(), reason, "a request has no key for a rule");
 }
 
 /// Reports a rule whose key the server does not provide. Called once for each rule.

@@ -21,6 +21,7 @@ use super::keys::Keys;
 use super::reply::{Replies, malformed};
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
+use crate::telemetry;
 
 /// The most requests of one call. As checks they keep Redis busy for about 0.15 ms.
 const MOST: usize = 32;
@@ -392,7 +393,7 @@ impl<R: BatchedRequest> Shared<R> {
         requests: impl ExactSizeIterator<Item = &'a R> + Clone,
     ) -> Result<Vec<Result<R::Reply>>> {
         let (script, count) = (R::script(self.client.scripts()), requests.len());
-        script.label().shared_by(count);
+        telemetry::script_shared(script.name(), count);
         let command = R::command(requests.clone(), script, self.client.keys());
         let read = |replies: Replies<'_>| R::replies(requests, replies);
         self.client.run_many(script, &command, count, read).await

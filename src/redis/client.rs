@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use tokio::sync::{Semaphore, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::circuit_breaker::CircuitBreaker;
 use super::connection::Connection;
@@ -14,7 +14,7 @@ use super::keys::Keys;
 use super::reply::{self, Replies};
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
-use crate::telemetry::Stopwatch;
+use crate::telemetry;
 
 /// The most calls under way. At 15 microseconds each they keep Redis busy for about a millisecond,
 /// so more would only wait there, where they can't be given up.
@@ -90,7 +90,7 @@ impl Client {
     ///
     /// The command is one that [`Script::command`] has started.
     pub(crate) async fn run(&self, script: &Script, command: &Cmd) -> Result<Value, StoreError> {
-        let start = Stopwatch::start();
+        let start = Instant::now();
         let (own, command) = (script.clone(), command.clone());
         let call = |mut connection| async move { own.run(&command, &mut connection).await };
         let reply = self.call(call).await;
@@ -117,7 +117,7 @@ impl Client {
                 None => Ok(replies),
             }
         };
-        let start = Stopwatch::start();
+        let start = Instant::now();
         let replies = self.breaker.call(requests, call).await;
         report(script, start, &replies);
         replies
@@ -166,11 +166,10 @@ impl Client {
 }
 
 /// Reports a call, unless there was none because there is no connection.
-fn report<T>(script: &Script, start: Stopwatch, result: &Result<T, StoreError>) {
-    match result {
-        Ok(_) => script.label().called(start, None),
-        Err(error) if error.was_sent() => script.label().called(start, Some(error.kind())),
-        Err(_) => {}
+fn report<T>(script: &Script, start: Instant, result: &Result<T, StoreError>) {
+    let error = result.as_ref().err();
+    if error.is_none_or(StoreError::was_sent) {
+        telemetry::script_called(script.name(), start.elapsed(), error.map(StoreError::kind));
     }
 }
 

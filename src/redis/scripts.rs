@@ -5,8 +5,6 @@ use std::sync::{Arc, LazyLock};
 use redis::aio::ConnectionLike;
 use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 
-use crate::telemetry::ScriptLabel;
-
 macro_rules! scripts {
     ($($(#[$attribute:meta])* $name:ident: $file:literal,)*) => {
         /// All scripts of the crate. Each file describes its script.
@@ -82,17 +80,18 @@ pub(crate) struct Script(Arc<Inner>);
 struct Inner {
     code: String,
     hash: String,
-    label: ScriptLabel,
+    /// The name in metrics.
+    name: &'static str,
 }
 
 impl Script {
     pub(crate) fn new(name: &'static str, code: String) -> Self {
         let hash = redis::Script::new(&code).get_hash().to_owned();
-        Self(Arc::new(Inner { code, hash, label: ScriptLabel::new(name) }))
+        Self(Arc::new(Inner { code, hash, name }))
     }
 
-    pub(super) fn label(&self) -> &ScriptLabel {
-        &self.0.label
+    pub(super) fn name(&self) -> &'static str {
+        self.0.name
     }
 
     /// Returns the command that loads the script.

@@ -83,8 +83,7 @@ fn report_strike(log: &LogId, outcome: &LogOutcome) {
 fn report_candidates(log: &LogId, outcome: &LogOutcome) {
     for (quota, state) in log.policy.candidates().iter().zip(outcome.candidates()) {
         if state.is_full() {
-            let (policy, limit, window) = (log.policy.label(), quota.limit(), quota.window());
-            telemetry::candidate_denial(policy, limit, window, quota);
+            telemetry::candidate_denial(log.policy.label(), quota);
         }
     }
 }

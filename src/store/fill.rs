@@ -28,20 +28,17 @@ impl Fill {
         Self { filled, high, low, capacity, nearly_full, reported }
     }
 
-    /// Reports a change. Returns whether the gauge has changed. Must not be called under a lock, because
-    /// a subscriber or recorder may use the store.
-    pub(super) fn report(&self, held: usize) -> bool {
+    /// Reports a change. Must not be called under a lock, because a subscriber or recorder may use the store.
+    pub(super) fn report(&self, held: usize) {
         let was = self.nearly_full.load(Ordering::Relaxed);
         let is = if was { held >= self.low } else { held >= self.high && held > 0 };
         if is != was {
             self.report_nearly_full(held, is);
         }
         let reported = self.reported.load(Ordering::Relaxed);
-        let is_far = cfg!(feature = "metrics") && held.abs_diff(reported) > reported / 64;
-        if is_far {
+        if cfg!(feature = "metrics") && held.abs_diff(reported) > reported / 64 {
             self.report_held(held);
         }
-        is_far
     }
 
     fn report_nearly_full(&self, held: usize, is: bool) {

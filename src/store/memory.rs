@@ -1,7 +1,6 @@
 //! [`MemoryStore`]: a store in the memory of one process.
 
 mod bans;
-mod bytes;
 mod decide;
 mod explain;
 #[cfg(feature = "redis")]
@@ -18,7 +17,6 @@ use ahash::RandomState;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use self::bytes::ReportedBytes;
 use self::shard::{Locked, Shard};
 use super::fill::Fill;
 use super::slots::{SHARDS, shard_of};
@@ -75,7 +73,6 @@ struct Inner {
     held: AtomicUsize,
     capacity: usize,
     fill: Fill,
-    reported: ReportedBytes,
     /// Requests without room and strikes without room that were not reported yet.
     refused: AtomicUsize,
     strikes_lost: AtomicUsize,
@@ -136,7 +133,6 @@ impl MemoryStore {
             held: AtomicUsize::new(0),
             capacity,
             fill: Fill::new(Filled::Memory, capacity),
-            reported: ReportedBytes::default(),
             refused: AtomicUsize::new(0),
             strikes_lost: AtomicUsize::new(0),
             bans: AtomicUsize::new(0),

@@ -114,6 +114,7 @@ impl<T: Hashed> Slots<T> {
         self.due.push(Reverse(Due { at_us, slot }));
     }
 
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -125,17 +126,6 @@ impl<T: Hashed> Slots<T> {
 
     pub(super) fn get(&self, slot: u32) -> Option<&T> {
         self.slots.get(slot as usize).map(|it| &it.value)
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.slots.iter().map(|(slot, it)| (slot as u32, &it.value))
-    }
-
-    /// Returns the size of the tables, without what the values have on the heap.
-    pub(super) fn table_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot<T>>()
-            + self.by_hash.allocation_size()
-            + self.due.capacity() * size_of::<Due>()
     }
 }
 

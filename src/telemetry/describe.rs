@@ -2,24 +2,36 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
-
-use super::recorder_id::RecorderId;
+use metrics::{Recorder, Unit, describe_counter, describe_gauge, describe_histogram};
 
 /// The address of the recorder that was described to last.
 static DESCRIBED: AtomicUsize = AtomicUsize::new(0);
 
+/// The address and the size of a recorder, which tell it apart. The one that counts nothing has no size.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct RecorderId {
+    address: usize,
+    size: usize,
+}
+
+impl RecorderId {
+    pub(super) fn present() -> Self {
+        metrics::with_recorder(|recorder| {
+            let address = std::ptr::from_ref::<dyn Recorder>(recorder).addr();
+            Self { address, size: size_of_val(recorder) }
+        })
+    }
+}
+
 /// Describes all metrics to the present recorder, unless it was the last one to get the descriptions.
 ///
-/// It is called when a metric is looked up in the recorder, which happens once a second at most where
-/// it matters. So a recorder can be installed at any time.
+/// It is called before a report, so that a recorder can be installed at any time.
 pub(super) fn to_present() {
     to(RecorderId::present());
 }
 
 /// Describes all metrics to this recorder, which is the present one, in the same way.
-pub(super) fn to(recorder: RecorderId) {
-    let RecorderId { address, size } = recorder;
+pub(super) fn to(RecorderId { address, size }: RecorderId) {
     if size > 0 && DESCRIBED.load(Ordering::Relaxed) != address {
         DESCRIBED.store(address, Ordering::Relaxed);
         all();
@@ -79,11 +91,6 @@ const GAUGES: &[(&str, Unit, &str)] = &[
         "sliding_window_memory_logs",
         Unit::Count,
         "Logs that the in-process stores hold, expired ones included.",
-    ),
-    (
-        "sliding_window_memory_bytes",
-        Unit::Bytes,
-        "Estimated memory of the logs and ban records of the in-process stores.",
     ),
     (
         "sliding_window_memory_nearly_full",

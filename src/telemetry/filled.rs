@@ -4,10 +4,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 #[cfg(feature = "metrics")]
-use metrics::{Gauge, gauge};
-
-#[cfg(feature = "metrics")]
-use super::kept::Kept;
+use super::describe;
 
 /// What has a capacity: an in-process store, or the journal of an outage.
 #[derive(Clone, Copy, Debug)]
@@ -64,33 +61,27 @@ impl Filled {
     }
 }
 
-/// Reports by how much the memory of an in-process store has changed.
-pub(crate) fn memory_bytes(change: i64) {
-    #[cfg(feature = "metrics")]
-    MEMORY_BYTES.change(change);
-}
-
 /// A gauge of the sum of what all stores have reported.
 ///
 /// It is set, not incremented, so that a recorder that is installed late, and one that has dropped an
 /// idle gauge, gets the whole sum with the next report.
 #[cfg(feature = "metrics")]
 struct Sum {
+    name: &'static str,
     total: AtomicI64,
-    gauge: Kept<Gauge>,
-    register: fn() -> Gauge,
 }
 
 #[cfg(feature = "metrics")]
 impl Sum {
-    const fn new(register: fn() -> Gauge) -> Self {
-        Self { total: AtomicI64::new(0), gauge: Kept::new(), register }
+    const fn new(name: &'static str) -> Self {
+        Self { name, total: AtomicI64::new(0) }
     }
 
     fn change(&self, by: i64) {
+        describe::to_present();
         let mut total = self.total.fetch_add(by, Ordering::SeqCst) + by;
         loop {
-            self.gauge.report(self.register, |gauge| gauge.set(total as f64));
+            metrics::gauge!(self.name).set(total as f64);
             // Another thread may have set the gauge to an earlier sum after this one.
             let latest = self.total.load(Ordering::SeqCst);
             if latest == total {
@@ -102,12 +93,10 @@ impl Sum {
 }
 
 #[cfg(feature = "metrics")]
-static MEMORY_LOGS: Sum = Sum::new(|| gauge!("sliding_window_memory_logs"));
+static MEMORY_LOGS: Sum = Sum::new("sliding_window_memory_logs");
 #[cfg(feature = "metrics")]
-static MEMORY_BYTES: Sum = Sum::new(|| gauge!("sliding_window_memory_bytes"));
-#[cfg(feature = "metrics")]
-static MEMORY_NEARLY_FULL: Sum = Sum::new(|| gauge!("sliding_window_memory_nearly_full"));
+static MEMORY_NEARLY_FULL: Sum = Sum::new("sliding_window_memory_nearly_full");
 #[cfg(all(feature = "metrics", feature = "redis"))]
-static JOURNAL_CHANGES: Sum = Sum::new(|| gauge!("sliding_window_journal_changes"));
+static JOURNAL_CHANGES: Sum = Sum::new("sliding_window_journal_changes");
 #[cfg(all(feature = "metrics", feature = "redis"))]
-static JOURNAL_NEARLY_FULL: Sum = Sum::new(|| gauge!("sliding_window_journal_nearly_full"));
+static JOURNAL_NEARLY_FULL: Sum = Sum::new("sliding_window_journal_nearly_full");

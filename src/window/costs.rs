@@ -74,10 +74,6 @@ impl Costs {
         }
     }
 
-    pub(super) fn heap_bytes(&self) -> usize {
-        self.costs.capacity() * size_of::<u32>() + self.nodes.capacity() * size_of::<u64>()
-    }
-
     fn sum(&self, count: usize) -> u64 {
         let (mut node, mut sum) = (count, 0);
         while node > 0 {

@@ -1,8 +1,8 @@
 //! [`Entries`]: the entries of a log, oldest first.
 
 use std::ops::Deref;
-use std::slice;
 
+use smallvec::SmallVec;
 use uuid::Uuid;
 
 /// An admitted request.
@@ -12,83 +12,48 @@ pub(crate) struct Entry {
     pub(crate) id: Uuid,
 }
 
-/// A queue of entries, in one piece of memory. It takes 32 bytes, and one entry needs no allocation: most
-/// keys of a crowd have only one.
-#[derive(Clone, Debug, Default)]
-pub(super) enum Entries {
-    #[default]
-    Empty,
-    One(Entry),
-    /// The first `removed` entries are no longer part of the queue. They leave the memory when they are as
-    /// many as the others, so that a removal does not move all others.
-    Many {
-        removed: u32,
-        entries: Vec<Entry>,
-    },
+/// A queue of entries, in one piece of memory. One entry needs no allocation: most keys of a crowd have only one.
+#[derive(Clone, Debug)]
+pub(super) struct Entries {
+    /// The first ones are no longer part of the queue. They leave the memory when they are as many as the others,
+    /// so that a removal does not move all others.
+    removed: u32,
+    entries: SmallVec<[Entry; 1]>,
 }
 
 impl Entries {
-    /// Inserts an entry before an index. Few logs ever hold more than `limit` entries, so it caps the growth.
-    pub(super) fn insert(&mut self, index: usize, entry: Entry, limit: usize) {
-        match self {
-            Self::Empty => *self = Self::One(entry),
-            Self::Many { removed, entries } if entries.len() < entries.capacity() => {
-                entries.insert(*removed as usize + index, entry);
-            }
-            _ => {
-                self.grow(limit);
-                self.insert(index, entry, limit);
-            }
-        }
+    pub(super) const fn new() -> Self {
+        Self { removed: 0, entries: SmallVec::new_const() }
     }
 
-    fn grow(&mut self, limit: usize) {
-        if let Self::Many { entries, .. } = self {
-            entries.reserve_exact(grown(entries.len(), limit) - entries.len());
-        } else {
-            let mut entries = Vec::with_capacity(grown(self.len(), limit));
-            entries.extend_from_slice(self);
-            *self = Self::Many { removed: 0, entries };
+    /// Inserts an entry before an index. Few logs ever hold more than `limit` entries, so it caps the growth.
+    pub(super) fn insert(&mut self, index: usize, entry: Entry, limit: usize) {
+        let length = self.entries.len();
+        if length == self.entries.capacity() {
+            self.entries.reserve_exact(grown(length, limit) - length);
         }
+        self.entries.insert(self.removed as usize + index, entry);
     }
 
     /// Removes an entry.
     pub(super) fn remove(&mut self, index: usize) {
-        match self {
-            Self::Many { removed, entries } => {
-                entries.remove(*removed as usize + index);
-            }
-            Self::Empty | Self::One(_) => *self = Self::Empty,
-        }
+        self.entries.remove(self.removed as usize + index);
     }
 
     /// Removes the first entries, in constant time on average.
     pub(super) fn remove_first(&mut self, count: usize) {
-        match self {
-            _ if count == 0 => {}
-            Self::Empty | Self::One(_) => *self = Self::Empty,
-            Self::Many { removed, entries } => {
-                let all = *removed as usize + count;
-                match u32::try_from(all) {
-                    Ok(all) if 2 * (all as usize) < entries.len() => *removed = all,
-                    _ => {
-                        *removed = 0;
-                        entries.drain(..all);
-                        // A burst under a high limit must not keep its memory for ever.
-                        if entries.capacity() > 32 && entries.len() < entries.capacity() / 4 {
-                            entries.shrink_to_fit();
-                        }
-                    }
+        let all = self.removed as usize + count;
+        match u32::try_from(all) {
+            Ok(all) if 2 * (all as usize) < self.entries.len() => self.removed = all,
+            _ => {
+                self.removed = 0;
+                self.entries.drain(..all);
+                // A burst under a high limit must not keep its memory for ever.
+                if self.entries.capacity() > 32 && self.entries.len() < self.entries.capacity() / 4
+                {
+                    self.entries.shrink_to_fit();
                 }
             }
-        }
-    }
-
-    /// Returns how many bytes the entries have on the heap.
-    pub(super) fn heap_bytes(&self) -> usize {
-        match self {
-            Self::Empty | Self::One(_) => 0,
-            Self::Many { entries, .. } => entries.capacity() * size_of::<Entry>(),
         }
     }
 }
@@ -97,11 +62,7 @@ impl Deref for Entries {
     type Target = [Entry];
 
     fn deref(&self) -> &[Entry] {
-        match self {
-            Self::Empty => &[],
-            Self::One(entry) => slice::from_ref(entry),
-            Self::Many { removed, entries } => &entries[*removed as usize..],
-        }
+        &self.entries[self.removed as usize..]
     }
 }
 
@@ -156,7 +117,7 @@ mod tests {
     proptest! {
         #[test]
         fn entries_are_those_of_a_vector(steps in prop::collection::vec(step(), 0..200)) {
-            let (mut entries, mut model) = (Entries::default(), Vec::new());
+            let (mut entries, mut model) = (Entries::new(), Vec::new());
             for (id, step) in steps.into_iter().enumerate() {
                 let length = model.len();
                 match step {
@@ -194,15 +155,15 @@ mod tests {
     #[test]
     fn steady_log_neither_grows_nor_moves_often() {
         let entry = Entry { at_us: 0, id: Uuid::nil() };
-        let (mut entries, mut moves) = (Entries::default(), 0);
+        let (mut entries, mut moves) = (Entries::new(), 0);
         (0..100).for_each(|index| entries.insert(index, entry, 100));
         for _ in 0..10_000 {
             entries.remove_first(1);
-            moves += u32::from(matches!(entries, Entries::Many { removed: 0, .. }));
+            moves += u32::from(entries.removed == 0);
             entries.insert(99, entry, 100);
         }
         assert_eq!(entries.len(), 100);
-        assert!(entries.heap_bytes() <= 3 * 100 * size_of::<Entry>(), "{}", entries.heap_bytes());
+        assert!(entries.entries.capacity() <= 3 * 100, "{}", entries.entries.capacity());
         assert!((1..=200).contains(&moves), "{moves} moves");
     }
 
@@ -210,10 +171,10 @@ mod tests {
     fn memory_is_freed_after_a_burst() {
         let entry = Entry { at_us: 0, id: Uuid::nil() };
         let after = |length, left| {
-            let mut entries = Entries::default();
+            let mut entries = Entries::new();
             (0..length).for_each(|index| entries.insert(index, entry, length));
             entries.remove_first(length - left);
-            entries.heap_bytes() / size_of::<Entry>()
+            entries.entries.capacity()
         };
         assert_eq!(after(100, 24), 24, "less than a quarter is left");
         assert_eq!(after(100, 25), 100);
@@ -222,12 +183,11 @@ mod tests {
 
     #[test]
     fn few_entries_take_little_memory() {
-        assert_eq!(size_of::<Entries>(), 32);
-        let mut entries = Entries::default();
-        let heap_bytes = [0, 2, 4, 4, 5].map(|places| places * size_of::<Entry>());
-        for bytes in heap_bytes {
+        assert_eq!(size_of::<Entries>(), 40);
+        let mut entries = Entries::new();
+        for capacity in [1, 2, 4, 4, 5] {
             entries.insert(entries.len(), Entry { at_us: 0, id: Uuid::nil() }, 5);
-            assert_eq!(entries.heap_bytes(), bytes);
+            assert_eq!(entries.entries.capacity(), capacity);
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct QuotaReading {
 /// The admissions of one key under one policy, oldest first.
 ///
 /// Expired entries stay at the front until the next admission.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Log {
     entries: Entries,
     /// What each entry of a budget takes. Elsewhere an entry is one place.
@@ -32,7 +32,7 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) const fn new() -> Self {
-        Self { entries: Entries::Empty, costs: None }
+        Self { entries: Entries::new(), costs: None }
     }
 
     /// Returns what the log says of a request of cost `cost`, without its ban.
@@ -108,12 +108,6 @@ impl Log {
             must_leave: self.must_leave(quota, cost).flatten().map(|index| self.entries[index]),
             oldest: self.live_costs(now_us, quota.window_us()).take(most).collect(),
         }
-    }
-
-    /// Returns how many bytes the log has on the heap.
-    pub(crate) fn heap_bytes(&self) -> usize {
-        let costs = self.costs.as_ref();
-        self.entries.heap_bytes() + costs.map_or(0, |it| size_of::<Costs>() + it.heap_bytes())
     }
 
     /// Adds an entry. It takes one place, or as many as `cost` under a budget. `limit` is the highest limit of
@@ -235,7 +229,7 @@ mod tests {
     }
 
     fn log(timestamps: &[u64]) -> Log {
-        let mut log = Log::default();
+        let mut log = Log::new();
         for (id, at_us) in timestamps.iter().enumerate() {
             log.add(Entry { at_us: *at_us, id: Uuid::from_u128(id as u128) }, None, 5);
         }
@@ -260,7 +254,7 @@ mod tests {
 
     #[test]
     fn budget_waits_until_enough_has_left() {
-        let mut log = Log::default();
+        let mut log = Log::new();
         for (id, cost) in [3, 1, 4, 2].into_iter().enumerate() {
             let entry = Entry { at_us: 10 * id as u64, id: Uuid::from_u128(id as u128) };
             log.add(entry, Some(cost), 12);
@@ -301,7 +295,7 @@ mod tests {
 
     #[test]
     fn restored_request_keeps_its_settled_cost() {
-        let mut log = Log::default();
+        let mut log = Log::new();
         let entry = |at_us| Entry { at_us, id: Uuid::from_u128(0) };
         log.add(entry(100), Some(7), 12);
         log.settle(Uuid::from_u128(0), 3);

@@ -32,7 +32,7 @@ impl Model {
     }
 
     pub(super) fn log(&mut self, log: &LogId) -> &mut Log {
-        self.logs.entry(name(log)).or_default()
+        self.logs.entry(name(log)).or_insert_with(Log::new)
     }
 
     pub(super) fn ban_record(&mut self, log: &LogId) -> &mut BanRecord {

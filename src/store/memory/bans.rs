@@ -342,7 +342,7 @@ mod tests {
             };
             std::thread::scope(|scope| (1..5).for_each(|it| drop(scope.spawn(move || act(it)))));
             let shards = || (0..SHARDS).map(|shard| store.0.lock(shard));
-            let held: usize = shards().map(|shard| shard.len()).sum();
+            let held: usize = shards().map(|shard| shard.logs.len()).sum();
             let bans: usize = shards().map(|shard| shard.bans.len()).sum();
             assert_eq!((store.len(), store.0.bans.load(Ordering::Relaxed)), (held, bans));
         }

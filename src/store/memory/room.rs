@@ -33,23 +33,12 @@ impl Inner {
     /// Reports how full the store is, and what there was no room for. Must not be called under a lock,
     /// because a subscriber or a recorder may use the store.
     pub(super) fn report(&self) {
-        let held = self.held.load(Ordering::Relaxed);
-        if self.fill.report(held) {
-            self.report_bytes(held);
-        }
+        self.fill.report(self.held.load(Ordering::Relaxed));
         for _ in 0..take(&self.refused) {
             telemetry::memory_full();
         }
         for _ in 0..take(&self.strikes_lost) {
             telemetry::strike_lost(&StoreError::Full { capacity: self.capacity });
-        }
-    }
-
-    /// Reports how much memory the store takes. Each lock is held for a fraction of a microsecond.
-    fn report_bytes(&self, held: usize) {
-        if self.reported.is_far_from(held) {
-            let logs: usize = (0..SHARDS).map(|shard| self.lock(shard).bytes()).sum();
-            self.reported.report(held, logs);
         }
     }
 

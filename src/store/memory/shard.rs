@@ -59,7 +59,7 @@ impl Hashed for StoredLog {
 /// The logs and the ban records of some keys. Each comes due when it may have expired.
 #[derive(Default)]
 pub(super) struct Shard {
-    logs: Slots<StoredLog>,
+    pub(super) logs: Slots<StoredLog>,
     pub(super) bans: Slots<StoredBan>,
 }
 
@@ -108,24 +108,6 @@ impl Shard {
         if expires_us < self.logs.due_us(slot) {
             self.logs.set_due(slot, expires_us);
         }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.logs.len()
-    }
-
-    /// Returns the size of the tables, without what the logs have on the heap.
-    pub(super) fn table_bytes(&self) -> usize {
-        self.logs.table_bytes() + self.bans.table_bytes()
-    }
-
-    /// Returns how many of the first logs there are, and how many bytes they have on the heap.
-    pub(super) fn sample_heap(&self, most: usize) -> (usize, usize) {
-        let key = |stored: &StoredLog| if stored.key.spilled() { stored.key.capacity() } else { 0 };
-        let sample = self.logs.iter().take(most);
-        sample.fold((0, 0), |(logs, bytes), (_, stored)| {
-            (logs + 1, bytes + key(stored) + stored.entries.heap_bytes())
-        })
     }
 
     pub(super) fn remove(&mut self, hash: u64, log: &LogId) -> bool {
