@@ -4,7 +4,6 @@
 mod document;
 mod error;
 mod handle;
-mod log_name;
 mod penalty;
 mod policies;
 #[cfg(test)]
@@ -25,7 +24,6 @@ use crate::time::micros;
 
 pub use self::error::{ParsePenaltyError, PolicyError};
 pub use self::handle::PolicyHandle;
-use self::log_name::LogName;
 pub(crate) use self::penalty::LONGEST_BAN;
 pub use self::penalty::Penalty;
 pub use self::policies::{Policies, PolicyChange};
@@ -80,7 +78,7 @@ pub struct Policy {
     name: PolicyLabel,
     /// The name under which ban records are kept, and the first part of the name of the logs.
     base_name: Arc<str>,
-    log_name: LogName,
+    log_name: Arc<str>,
     /// Sorted by window and then by limit, so that equal sets are equal policies.
     quotas: SmallVec<[Quota; 2]>,
     candidates: SmallVec<[Quota; 0]>,
@@ -470,11 +468,6 @@ impl Policy {
 
     pub(crate) fn retention_us(&self) -> u64 {
         self.retention_us
-    }
-
-    /// Returns the hash of the log name.
-    pub(crate) fn log_name_hash(&self) -> u64 {
-        self.log_name.known_hash()
     }
 
     pub(crate) fn shares_logs_with(self: &Arc<Self>, other: &Arc<Self>) -> bool {

@@ -150,11 +150,6 @@ pub trait Store: Send + Sync + 'static {
     /// Returns whether a log had an entry that had not left the longest window.
     fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool>;
 
-    /// Removes the entry of the check's identity from its logs. It is [`Store::settle`] at 0.
-    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
-        self.settle(check, 0)
-    }
-
     /// Empties logs. Strikes and bans stay.
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()>;
 
@@ -215,10 +210,6 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
         (**self).settle(check, cost)
-    }
-
-    fn cancel(&self, check: &Check) -> StoreFuture<bool> {
-        (**self).cancel(check)
     }
 
     fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {

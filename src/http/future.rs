@@ -16,7 +16,6 @@ use tower_service::Service;
 
 use super::body::{AtEnd, ResponseBody};
 use super::config::{Config, Muted, OnBan};
-use super::headers::Fields;
 use super::rejection::Rejection;
 use super::wait::{Wait, Waited, wait};
 use crate::error::StoreError;
@@ -257,8 +256,7 @@ impl Called {
         let end = AtEnd::new(permit, settlement, &response);
         let mut response = response.map(|body| ResponseBody::inner(body, end));
         if let Some(shown) = shown {
-            let mut fields = Fields::of_application(response.headers_mut());
-            self.config.headers.insert(&mut fields, shown);
+            self.config.headers.insert(response.headers_mut(), shown);
         }
         Ok(response)
     }

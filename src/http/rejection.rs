@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use smallvec::SmallVec;
 
 use super::body::{RejectionBody, ResponseBody};
-use super::headers::{self, Fields, RateLimitHeaders};
+use super::headers::{self, RateLimitHeaders};
 use crate::error::StoreError;
 use crate::quota::Quota;
 use crate::window::Denied;
@@ -91,7 +91,7 @@ impl Rejection {
     #[must_use]
     pub fn to_response(&self) -> Response<String> {
         let mut response = problem::response(self);
-        self.insert_retry_after(&mut Fields::of_new(response.headers_mut()));
+        self.insert_retry_after(response.headers_mut());
         response
     }
 
@@ -143,65 +143,29 @@ impl Rejection {
         on_rejection: Option<&OnRejection>,
         shown: RateLimitHeaders,
     ) -> Response<ResponseBody<B>> {
-        match (on_rejection, grpc::content_type(head)) {
-            (None, None) => self.default_response(shown),
-            (on_rejection, grpc) => {
-                let own = on_rejection.map(|respond| respond(head, self));
-                self.other_response(own, grpc, shown)
-            }
-        }
-    }
-
-    /// Makes the response that nearly every rejection has. It is large, so it is made in place.
-    pub(super) fn default_response<B>(&self, shown: RateLimitHeaders) -> Response<ResponseBody<B>> {
-        let mut response = Response::new(whole(problem::document(self)));
-        problem::set_head(self.status(), &mut response);
-        let mut fields = Fields::of_new(response.headers_mut());
-        self.insert_retry_after(&mut fields);
-        self.insert_rate_limit(&mut fields, shown);
-        response
-    }
-
-    /// Makes the response of the application, or one to a gRPC request.
-    fn other_response<B>(
-        &self,
-        own: Option<Response<RejectionBody>>,
-        grpc: Option<&HeaderValue>,
-        shown: RateLimitHeaders,
-    ) -> Response<ResponseBody<B>> {
-        let is_own = own.is_some();
+        let grpc = grpc::content_type(head);
+        let own = on_rejection.map(|respond| respond(head, self));
+        // No gRPC client can read another content type.
+        let own = own.filter(|own| grpc.is_none() || grpc::is_response(own));
         let mut response = match own {
-            // No gRPC client can read another content type.
-            Some(own) if grpc.is_none() || grpc::is_response(&own) => {
-                own.map(ResponseBody::rejection)
-            }
-            _ => grpc::response(self).map(whole),
+            Some(own) => own.map(ResponseBody::rejection),
+            None if grpc.is_some() => grpc::response(self).map(whole),
+            None => problem::response(self).map(whole),
         };
         let headers = response.headers_mut();
-        if let Some(content_type) = grpc {
-            grpc::set_content_type(headers, content_type);
+        match grpc {
+            Some(content_type) => grpc::set_content_type(headers, content_type),
+            None => self.insert_retry_after(headers),
         }
-        let mut fields = match is_own {
-            true => Fields::of_application(headers),
-            false => Fields::of_new(headers),
-        };
-        if grpc.is_none() {
-            self.insert_retry_after(&mut fields);
+        if let Self::Denied(denied) = self {
+            shown.insert(headers, denied.usage());
         }
-        self.insert_rate_limit(&mut fields, shown);
         response
     }
 
-    fn insert_retry_after(&self, fields: &mut Fields<'_>) {
+    fn insert_retry_after(&self, headers: &mut HeaderMap) {
         if let Some(wait) = self.retry_after() {
-            fields.insert_retry_after(wait);
-        }
-    }
-
-    fn insert_rate_limit(&self, fields: &mut Fields<'_>, shown: RateLimitHeaders) {
-        // A ban does not depend on the quotas, whose state would mislead the client.
-        if let Self::Denied(denied) = self {
-            shown.insert(fields, denied.usage());
+            headers::insert_retry_after(headers, wait);
         }
     }
 
@@ -265,8 +229,7 @@ impl Denied {
             return Rejection::Banned { denied, status }.to_response();
         }
         let mut response = Rejection::Denied(denied).to_response();
-        let mut fields = Fields::of_new(response.headers_mut());
-        RateLimitHeaders::default().insert(&mut fields, self.usage());
+        RateLimitHeaders::default().insert(response.headers_mut(), self.usage());
         response
     }
 }

@@ -14,7 +14,7 @@ impl Limiter {
     ///
     /// A [`StoreError`] if the store fails.
     pub async fn cancel(&self, admitted: &Admitted) -> Result<bool, StoreError> {
-        self.store.cancel(admitted.check()).await
+        self.store.settle(admitted.check(), 0).await
     }
 
     /// Sets what an admitted request takes of its budgets, once its real cost is known.

@@ -71,7 +71,7 @@ impl Drop for PendingCheck {
             runtime.spawn(async move {
                 if may_have_counted(&later.await) {
                     // A cancellation that fails is written later by the store.
-                    let _ = store.cancel(&check).await;
+                    let _ = store.settle(&check, 0).await;
                 }
             });
         }

@@ -96,7 +96,7 @@ async fn renew(store: Arc<dyn Store>, check: Check, stage: Arc<AtomicU8>) {
         let _ = store.admit(&check).await;
         if !changes(RENEWING, IDLE) {
             // A cancellation that fails is written later by the store.
-            let _ = store.cancel(&check).await;
+            let _ = store.settle(&check, 0).await;
             return;
         }
     }

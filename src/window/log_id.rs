@@ -83,7 +83,7 @@ impl Eq for LogId {}
 
 impl Hash for LogId {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.policy.log_name_hash());
+        self.policy.log_name().hash(state);
         self.key.hash(state);
     }
 }

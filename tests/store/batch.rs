@@ -147,7 +147,7 @@ async fn concurrent_cancellations_share_a_call() {
         assert!(store.admit(check).await.unwrap().admitted);
     }
     let cancel = async |numbers: Range<usize>| {
-        let spawn = |check| tokio::spawn(store.cancel(check));
+        let spawn = |check| tokio::spawn(store.settle(check, 0));
         let calls: Vec<_> = checks[numbers.clone()].iter().map(spawn).collect();
         for (number, cancelled) in numbers.zip(calls) {
             assert_eq!(cancelled.await.unwrap().unwrap_or_default(), number != 39);

@@ -2,9 +2,9 @@
 //! [draft 11 of the RateLimit fields](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11).
 //! All that depends on the draft's names and format is here.
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{Fields, Pair, push_name, seconds};
+use super::{Pair, push_name, seconds};
 use crate::policy::Counts;
 use crate::quota::Quota;
 use crate::window::Usage;
@@ -13,11 +13,11 @@ pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// Inserts `RateLimit-Policy`, which shows the quotas, and `RateLimit`, which shows what is left.
-pub(super) fn insert(fields: &mut Fields<'_>, usage: &Usage) {
+pub(super) fn insert(headers: &mut HeaderMap, usage: &Usage) {
     let (policies, limits) = values(usage);
     for (name, value) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, limits)] {
         if !value.is_empty() {
-            fields.insert(name, value);
+            super::insert(headers, name, value);
         }
     }
 }
@@ -107,7 +107,7 @@ mod tests {
             Policy::new("user").quota("2/500ms".parse().unwrap()).quota("5/60s".parse().unwrap());
         let ip = Policy::new("ip").quota("100/60s".parse().unwrap());
         let mut headers = HeaderMap::new();
-        insert(&mut Fields::of_new(&mut headers), &usage(&[user, ip], &states));
+        insert(&mut headers, &usage(&[user, ip], &states));
         assert_eq!(
             headers["ratelimit-policy"],
             "\"user:2/500ms\";q=2;w=1, \"user:5/60s\";q=5;w=60, \"ip\";q=100;w=60"
@@ -123,7 +123,7 @@ mod tests {
             let full = LogOutcome::new([state(0, wait_s * 1_000_000, 0)]);
             let usage = Usage::new(check.clone(), Outcome::new(false, [full]));
             let mut headers = HeaderMap::new();
-            insert(&mut Fields::of_new(&mut headers), &usage);
+            insert(&mut headers, &usage);
             assert_eq!(headers["ratelimit-policy"], "\"user\";q=5;w=60");
             assert_eq!(headers["ratelimit"], format!("\"user\";r=0;t={wait_s}"));
         }

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{Fields, Pair, seconds};
+use super::{Pair, seconds};
 use crate::window::Usage;
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -13,7 +13,7 @@ const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// Inserts the fields for the quota that limits the client most.
-pub(super) fn insert(fields: &mut Fields<'_>, usage: &Usage) {
+pub(super) fn insert(headers: &mut HeaderMap, usage: &Usage) {
     let quotas = usage.quotas().filter(|(policy, ..)| !policy.refreshes());
     let quotas = quotas.map(|(_, quota, state)| (quota, state));
     // The longest wait, then the fewest places, then the longest window.
@@ -22,11 +22,11 @@ pub(super) fn insert(fields: &mut Fields<'_>, usage: &Usage) {
     });
     let Some((quota, state)) = most_limiting else { return };
     let pair = Pair::new(quota, &state, usage.is_denied());
-    fields.insert(LIMIT, HeaderValue::from(quota.limit()));
-    fields.insert(REMAINING, HeaderValue::from(pair.available));
+    super::insert(headers, LIMIT, HeaderValue::from(quota.limit()));
+    super::insert(headers, REMAINING, HeaderValue::from(pair.available));
     if let Some(window) = pair.window {
         // A clock before 1970 is one that was never set.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        fields.insert(RESET, HeaderValue::from(seconds(now.saturating_add(window))));
+        super::insert(headers, RESET, HeaderValue::from(seconds(now.saturating_add(window))));
     }
 }

@@ -11,18 +11,13 @@ use crate::error::StoreError;
 
 pub(super) fn response(rejection: &Rejection) -> Response<String> {
     let mut response = Response::new(document(rejection));
-    set_head(rejection.status(), &mut response);
+    *response.status_mut() = rejection.status();
+    let problem = HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(CONTENT_TYPE, problem);
     response
 }
 
-/// Sets the status and the content type of a response with a problem document.
-pub(super) fn set_head<B>(status: StatusCode, response: &mut Response<B>) {
-    *response.status_mut() = status;
-    let problem = HeaderValue::from_static("application/problem+json");
-    response.headers_mut().insert(CONTENT_TYPE, problem);
-}
-
-pub(super) fn document(rejection: &Rejection) -> String {
+fn document(rejection: &Rejection) -> String {
     let (kind, title) = kind_and_title(rejection);
     let status = rejection.status();
     // Neither these texts nor the names of policies have characters that JSON escapes.

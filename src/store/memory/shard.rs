@@ -52,7 +52,7 @@ fn highest_limit(policy: &Policy) -> u32 {
 
 impl Hashed for StoredLog {
     fn hash(&self, hasher: &RandomState) -> u64 {
-        hash_of_log(hasher.hash_one(&self.key[..]), &self.policy)
+        hasher.hash_one(&self.key[..])
     }
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Shard {
 impl Shard {
     /// Returns the slot of a log. `hash` is that of its key.
     pub(super) fn find(&self, hash: u64, log: &LogId) -> Option<u32> {
-        self.logs.find(hash_of_log(hash, &log.policy), |stored| stored.is(log))
+        self.logs.find(hash, |stored| stored.is(log))
     }
 
     pub(super) fn log(&self, slot: u32) -> &StoredLog {
@@ -98,7 +98,6 @@ impl Shard {
         let policy = log.policy.clone();
         let due_us = at_us + policy.retention_us();
         let key = SmallVec::from_slice(log.key.as_bytes());
-        let hash = hash_of_log(hash, &policy);
         self.logs.insert(hash, StoredLog { entries: Log::new(), key, policy, loss }, due_us, hasher)
     }
 
@@ -111,8 +110,7 @@ impl Shard {
     }
 
     pub(super) fn remove(&mut self, hash: u64, log: &LogId) -> bool {
-        let slot = self.find(hash, log);
-        slot.map(|slot| self.logs.remove(hash_of_log(hash, &log.policy), slot)).is_some()
+        self.find(hash, log).map(|slot| self.logs.remove(hash, slot)).is_some()
     }
 
     /// Drops up to `most` expired logs and as many ban records, and returns how many of each it has dropped.
@@ -149,11 +147,6 @@ fn drop_expired<T: Hashed>(
         }
     }
     dropped
-}
-
-/// Returns the hash of a log from that of its key.
-fn hash_of_log(hash: u64, policy: &Policy) -> u64 {
-    hash ^ policy.log_name_hash()
 }
 
 /// The locked shards of some logs, and the hash of the key of each.
