@@ -60,9 +60,6 @@ pub(super) struct Denials {
     generations: Box<[AtomicU64]>,
     epoch: Instant,
     max_age: Duration,
-    /// When the last denial ends, or 0 if none was kept since the others had ended. Most services deny
-    /// nothing for most of the time, and then no check looks for a denial.
-    last_ns: AtomicU64,
 }
 
 struct Denial {
@@ -105,23 +102,11 @@ impl Denials {
             generations: (0..GENERATIONS).map(|_| AtomicU64::new(0)).collect(),
             epoch: Instant::now(),
             max_age,
-            last_ns: AtomicU64::new(0),
         }
     }
 
     fn nanos_at(&self, instant: Instant) -> u64 {
         nanos(instant.saturating_duration_since(self.epoch))
-    }
-
-    fn have_ended(&self, now_ns: u64) -> bool {
-        let last_ns = self.last_ns.load(Ordering::SeqCst);
-        // The exchange fails if a denial that ends later is being kept.
-        last_ns == 0
-            || (last_ns <= now_ns
-                && self
-                    .last_ns
-                    .compare_exchange(last_ns, 0, Ordering::SeqCst, Ordering::SeqCst)
-                    .is_ok())
     }
 
     fn generation(&self, log: &LogId) -> &AtomicU64 {
@@ -137,31 +122,30 @@ impl Denials {
     /// be renewed.
     pub(super) fn find(&self, check: &Check, now: Instant) -> Option<Outcome> {
         let now_ns = self.nanos_at(now);
-        if check.repeated || self.have_ended(now_ns) {
+        if check.repeated {
             return None;
         }
-        let (mut outcomes, mut is_denied) = (SmallVec::<[LogOutcome; 1]>::new(), false);
-        let mut timestamp = None;
-        for (log, cost) in check.costs() {
-            // What is denied at another cost may fit at this one, or wait for longer.
-            let denial = if cost == 1 { self.denial_of(log, now_ns) } else { None };
-            let Some(denial) = denial else {
-                outcomes.push(LogOutcome::unread(&log.policy));
-                continue;
-            };
-            if denial.claim_renewal(now_ns) {
-                return None;
-            }
-            let age = Duration::from_nanos(now_ns.saturating_sub(denial.received_ns));
-            (timestamp, is_denied) = (denial.timestamp.map(|it| it + age), true);
-            outcomes.push(denial.outcome(age));
+        let denials: SmallVec<[_; 2]> = check
+            .costs()
+            .map(|(log, cost)| if cost == 1 { self.denial_of(log, now_ns) } else { None })
+            .collect();
+        if denials.iter().all(Option::is_none)
+            || denials.iter().flatten().any(|denial| denial.claim_renewal(now_ns))
+        {
+            return None;
         }
-        let mut outcome = Outcome::from_logs(false, outcomes);
+        let mut timestamp = None;
+        let outcomes = check.logs.iter().zip(denials).map(|(log, denial)| {
+            let Some(denial) = denial else { return LogOutcome::unread(&log.policy) };
+            let age = Duration::from_nanos(now_ns.saturating_sub(denial.received_ns));
+            timestamp = denial.timestamp.map(|it| it + age);
+            denial.outcome(age)
+        });
+        let mut outcome = Outcome::new(false, outcomes);
         outcome.timestamp = timestamp;
-        is_denied.then_some(outcome)
+        Some(outcome)
     }
 
-    /// Returns the denial of a log under its policy that still holds.
     fn denial_of(&self, log: &LogId, now_ns: u64) -> Option<Arc<Denial>> {
         let denials = self.cache.get(log)?;
         let denial = denials.into_iter().find(|denial| denial.policy == log.policy)?;
@@ -180,10 +164,8 @@ impl Denials {
     ) {
         let sent_ns = self.nanos_at(sent);
         if outcome.admitted {
-            if !self.have_ended(sent_ns) {
-                check.logs.iter().for_each(|log| {
-                    self.cache.remove(log);
-                });
+            for log in check.logs.iter().filter(|log| self.cache.contains_key(*log)) {
+                self.cache.remove(log);
             }
             return;
         }
@@ -220,8 +202,6 @@ impl Denials {
                 renew_ns: (ends_us < wait_us).then(|| after((ends_us as f64 * RENEWED_AT) as u64)),
                 is_renewed: AtomicBool::new(false),
             };
-            // First, so that there is nothing to find once it has passed.
-            self.last_ns.fetch_max(denial.ends_ns, Ordering::SeqCst);
             let mut denials = self.cache.get(log).unwrap_or_default();
             denials.retain(|other| {
                 other.policy != denial.policy
