@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ahash::RandomState;
-use quick_cache::sync::Cache;
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -55,7 +56,7 @@ const GENERATIONS: usize = 1024;
 ///   for up to a second, as if another process had freed the place.
 pub(super) struct Denials {
     /// Of each log the denials of the policies that share it.
-    cache: Cache<LogId, SmallVec<[Arc<Denial>; 1]>>,
+    cache: Cache<LogId, SmallVec<[Arc<Denial>; 1]>, UnitWeighter, RandomState>,
     hasher: RandomState,
     generations: Box<[AtomicU64]>,
     epoch: Instant,
@@ -96,9 +97,11 @@ impl Denial {
 impl Denials {
     /// Keeps up to `capacity` denials, each for at most `max_age`. With zero it keeps none.
     pub(super) fn new(capacity: usize, max_age: Duration) -> Self {
+        let (hasher, weighter) = (RandomState::new(), UnitWeighter);
+        let lifecycle = DefaultLifecycle::default();
         Self {
-            cache: Cache::new(capacity),
-            hasher: RandomState::new(),
+            cache: Cache::with(capacity, capacity as u64, weighter, hasher.clone(), lifecycle),
+            hasher,
             generations: (0..GENERATIONS).map(|_| AtomicU64::new(0)).collect(),
             epoch: Instant::now(),
             max_age,
