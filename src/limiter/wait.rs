@@ -64,7 +64,7 @@ impl Limiter {
     /// [`WaitError::Store`] if the store could not decide. Such an error ends the wait of this caller
     /// only. Its place is lost: if it waits again, it is behind the others.
     pub async fn until_admitted(&self, key: impl Into<Key>) -> Result<Admitted, WaitError> {
-        self.wait(key.into(), 1, None).await
+        self.wait(key.into(), None).await
     }
 
     /// Waits until a request of `key` is admitted, but not for longer than `max_wait`.
@@ -107,48 +107,16 @@ impl Limiter {
         key: impl Into<Key>,
         max_wait: Duration,
     ) -> Result<Admitted, WaitError> {
-        self.wait(key.into(), 1, Some(max_wait)).await
+        self.wait(key.into(), Some(max_wait)).await
     }
 
-    /// Waits until a request that takes `cost` of a budget is admitted. It is [`Limiter::until_admitted`] with
-    /// a cost, see [`Limiter::check_cost`].
-    ///
-    /// A request of a high cost holds up those of a lower cost behind it.
-    ///
-    /// # Errors
-    ///
-    /// [`CostAboveLimit`](crate::StoreError::CostAboveLimit) and
-    /// [`NoBudget`](crate::StoreError::NoBudget) at once, and the errors of
-    /// [`Limiter::until_admitted`].
-    pub async fn until_admitted_cost(
-        &self,
-        key: impl Into<Key>,
-        cost: u32,
-    ) -> Result<Admitted, WaitError> {
-        self.wait(key.into(), cost, None).await
-    }
-
-    /// Waits until a request that takes `cost` places is admitted, but not for longer than `max_wait`.
-    /// It is [`Limiter::until_admitted_within`] with a cost.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Limiter::until_admitted_within`] and of [`Limiter::until_admitted_cost`].
-    pub async fn until_admitted_cost_within(
-        &self,
-        key: impl Into<Key>,
-        cost: u32,
-        max_wait: Duration,
-    ) -> Result<Admitted, WaitError> {
-        self.wait(key.into(), cost, Some(max_wait)).await
-    }
-
-    /// Waits until a request is admitted under several policies, each with its own key, but not for longer
-    /// than `max_wait` if there is one. Either all logs record the request or none does, see
+    /// Waits until a request is admitted under one or several policies, each with its own key and cost, but not for
+    /// longer than `max_wait` if there is one. Either all logs record the request or none does, see
     /// [`Limiter::check_all`].
     ///
     /// `logs` returns the logs of the request, each with a policy, a key and maybe a cost. It is called for each
-    /// check, so that a policy that was replaced meanwhile counts.
+    /// check, so that a policy that was replaced meanwhile counts. A request of a high cost holds up those of a lower
+    /// cost behind it.
     ///
     /// A caller waits for the log that denies it for longest, in the order of arrival of all that wait for
     /// that log, whatever their other logs are. Those that find room in all of their logs pass it. If another
@@ -178,7 +146,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// The errors of [`Limiter::until_admitted_cost_within`].
+    /// The errors of [`Limiter::until_admitted_within`].
     pub async fn until_admitted_all<I>(
         &self,
         logs: impl Fn() -> I,
@@ -247,7 +215,7 @@ impl Limiter {
         key: impl Into<Key>,
         max_wait: Duration,
     ) -> Result<Permit, WaitError> {
-        Ok(self.hold(&self.wait(key.into(), 1, Some(max_wait)).await?))
+        Ok(self.hold(&self.wait(key.into(), Some(max_wait)).await?))
     }
 
     /// Holds the places that an admitted request has under policies that count requests
@@ -282,13 +250,8 @@ impl Limiter {
         Permit::hold(&self.store, admitted.check()).unwrap_or_else(Permit::empty)
     }
 
-    async fn wait(
-        &self,
-        key: Key,
-        cost: u32,
-        max_wait: Option<Duration>,
-    ) -> Result<Admitted, WaitError> {
-        self.wait_for(|| self.new_check(key.clone(), cost), max_wait).await
+    async fn wait(&self, key: Key, max_wait: Option<Duration>) -> Result<Admitted, WaitError> {
+        self.wait_for(|| self.new_check(key.clone(), 1), max_wait).await
     }
 
     async fn wait_for(

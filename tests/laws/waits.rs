@@ -78,7 +78,7 @@ async fn cancellation_ends_the_wait(store: impl Store) {
 
 async fn dropped_waiter_leaves_no_trace(store: impl Store) {
     let limiter = Limiter::new(Policy::from(Quota::new(2, WINDOW)).budget(), store);
-    assert!(limiter.until_admitted_cost("bob", 2).await.is_ok());
+    assert!(limiter.check_cost("bob", 2).await.unwrap().is_admitted());
     let mut waiters: Vec<_> = (0..3)
         .map(|_| limiter.clone())
         .map(|limiter| tokio::spawn(async move { limiter.until_admitted("bob").await }))
@@ -205,16 +205,27 @@ async fn bound_counts_those_before() {
     assert_eq!(start.elapsed(), TEN * 2, "at the end of its bound");
 }
 
+/// Waits in a task for a request of a cost.
+fn costly(
+    limiter: &Limiter,
+    policy: &PolicyHandle,
+    cost: u32,
+) -> JoinHandle<Result<Admitted, WaitError>> {
+    let (limiter, policy) = (limiter.clone(), policy.clone());
+    tokio::spawn(async move { limiter.until_admitted_all(|| [(&policy, "bob", cost)], None).await })
+}
+
 #[tokio::test(start_paused = true)]
 async fn bound_counts_their_costs() {
-    let limiter = Limiter::new(Policy::from(Quota::new(4, TEN)).budget(), MemoryStore::new());
-    limiter.until_admitted_cost("bob", 4).await.unwrap();
-    let other = limiter.clone();
-    tokio::spawn(async move { other.until_admitted_cost("bob", 3).await });
+    let policy = PolicyHandle::new(Policy::from(Quota::new(4, TEN)).budget());
+    let limiter = Limiter::new(&policy, MemoryStore::new());
+    assert!(limiter.check_cost("bob", 4).await.unwrap().is_admitted());
+    let _first = costly(&limiter, &policy, 3);
     sleep(A_MOMENT).await;
     let [fits, too_much] = [1, 2].map(|cost| {
-        let (limiter, max_wait) = (limiter.clone(), TEN + A_MOMENT);
-        async move { limiter.until_admitted_cost_within("bob", cost, max_wait).await }
+        let policy = &policy;
+        let logs = move || [(policy, "bob", cost)];
+        limiter.until_admitted_all(logs, Some(TEN + A_MOMENT))
     });
     let (fits, too_much) = tokio::join!(fits, too_much);
     assert_eq!(fits.unwrap().timestamp(), Some(TEN), "both fit together");
@@ -223,13 +234,13 @@ async fn bound_counts_their_costs() {
 
 #[tokio::test(start_paused = true)]
 async fn waiter_behind_a_higher_cost_goes_on_at_once() {
-    let limiter = Limiter::new(Policy::from(Quota::new(4, TEN)).budget(), MemoryStore::new());
+    let policy = PolicyHandle::new(Policy::from(Quota::new(4, TEN)).budget());
+    let limiter = Limiter::new(&policy, MemoryStore::new());
     assert!(limiter.check_cost("bob", 1).await.unwrap().is_admitted());
     sleep(Duration::from_secs(5)).await;
     assert!(limiter.check_cost("bob", 3).await.unwrap().is_admitted());
     sleep(Duration::from_millis(300)).await;
-    let other = limiter.clone();
-    let costly = tokio::spawn(async move { other.until_admitted_cost("bob", 4).await });
+    let costly = costly(&limiter, &policy, 4);
     sleep(A_MOMENT).await;
     let cheap = waiter(&limiter, None).await;
     sleep(Duration::from_millis(4_350)).await;
