@@ -1,8 +1,4 @@
-mod choose;
-mod offenders;
-mod reject;
-mod settle;
-mod wait;
+//! [`SlidingWindowLayer`]: the layer and its settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,15 +6,18 @@ use std::time::Duration;
 
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::request::Parts;
-use http::{Method, StatusCode};
+use http::{Method, Response, StatusCode};
 use tower_layer::Layer;
 
+use super::body::{BodyCost, RejectionBody, ResponseEnd};
 use super::config::{Config, MissingKey, OnBan};
 use super::headers::RateLimitHeaders;
+use super::rejection::Rejection;
 use super::rule::Rule;
 use super::service::SlidingWindow;
 use crate::failure::FailurePolicy;
-use crate::key::KeyExtractor;
+use crate::key::{Key, KeyExtractor};
+use crate::offenders::TopOffenders;
 use crate::policy::{Counts, PolicyHandle};
 use crate::store::Store;
 use crate::waiting::{DEFAULT_MAX_WAITERS, Waiting};
@@ -86,6 +85,53 @@ impl SlidingWindowLayer {
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, key: impl KeyExtractor, store: impl Store) -> Self {
         Self::without_rules(store).rule(policy, key)
+    }
+
+    /// Creates a layer with one rule, whose policy a closure chooses for each request.
+    ///
+    /// The closure sees the head of the request and the key that `key` has extracted. With `None` the
+    /// rule does not apply: the request is exempt from it. The closure is called for every request,
+    /// so it should clone handles that exist, and create none.
+    ///
+    /// Give the policies of all plans the same name. Then a user has one log, and keeps it when the plan
+    /// changes: the new quotas count the requests that were admitted under the old ones. Plans whose
+    /// longest windows differ need [`Policy::keep_for`](crate::Policy::keep_for) as well, with one time for all
+    /// of them. Policies of different names have separate logs.
+    ///
+    /// The metric `sliding_window_missing_keys_total` counts the requests without a key under the
+    /// policy name `chosen`. [`Overrides`](crate::Overrides) chooses by key, from a configuration.
+    ///
+    /// ```
+    /// use tower_sliding_window::{MemoryStore, Policy, PolicyHandle, Quota, SlidingWindowLayer, key};
+    ///
+    /// #[derive(Clone, Copy)]
+    /// enum Plan {
+    ///     Free,
+    ///     Paid,
+    ///     Internal,
+    /// }
+    ///
+    /// let plan = |quota| PolicyHandle::new(Policy::new("user").quota(quota));
+    /// let (free, paid) = (plan(Quota::per_minute(5)), plan(Quota::per_minute(100)));
+    ///
+    /// // An earlier layer puts the plan into the request.
+    /// let layer = SlidingWindowLayer::by(
+    ///     move |parts, _key| match parts.extensions.get::<Plan>() {
+    ///         Some(Plan::Internal) => None,
+    ///         Some(Plan::Paid) => Some(paid.clone()),
+    ///         Some(Plan::Free) | None => Some(free.clone()),
+    ///     },
+    ///     key::header("x-user-id"),
+    ///     MemoryStore::new(),
+    /// );
+    /// ```
+    #[must_use]
+    pub fn by(
+        choose: impl Fn(&Parts, &Key) -> Option<PolicyHandle> + Send + Sync + 'static,
+        key: impl KeyExtractor,
+        store: impl Store,
+    ) -> Self {
+        Self::without_rules(store).rule_by(choose, key)
     }
 
     fn without_rules(store: impl Store) -> Self {
@@ -182,6 +228,32 @@ impl SlidingWindowLayer {
         value: impl KeyExtractor,
     ) -> Self {
         let rule = Rule::distinct(policy.into(), key, value);
+        self.with(|config| config.add(rule))
+    }
+
+    /// Adds a rule whose policy a closure chooses for each request, see
+    /// [`SlidingWindowLayer::by`].
+    ///
+    /// ```
+    /// use tower_sliding_window::{
+    ///     MemoryStore, Overrides, Policy, Quota, SlidingWindowLayer, key,
+    /// };
+    ///
+    /// let ip = Overrides::new(Policy::new("ip").quota(Quota::per_minute(100)));
+    /// ip.set("192.0.2.7", "exempt".parse()?)?; // the monitoring
+    ///
+    /// let user = Policy::new("user").quota(Quota::per_minute(5));
+    /// SlidingWindowLayer::new(user, key::header("x-user-id"), MemoryStore::new())
+    ///     .rule_by(move |_, address| ip.get(address), key::peer_ip());
+    /// # Ok::<(), tower_sliding_window::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn rule_by(
+        self,
+        choose: impl Fn(&Parts, &Key) -> Option<PolicyHandle> + Send + Sync + 'static,
+        key: impl KeyExtractor,
+    ) -> Self {
+        let rule = Rule::by(Arc::new(choose), key);
         self.with(|config| config.add(rule))
     }
 
@@ -285,6 +357,190 @@ impl SlidingWindowLayer {
         self.with(|config| config.cost = Some(Arc::new(cost)))
     }
 
+    /// Settles the [budgets](crate::Policy::budget) of a request at what the head of its response tells.
+    ///
+    /// The request reserves what [`cost`](Self::cost) says, and takes what the closure returns from then on, more or
+    /// less, as [`Limiter::settle`](crate::Limiter::settle) describes. With `None` the reservation stays. Other rules
+    /// count one request in any case. Defaults to no closure.
+    ///
+    /// The layer settles before it responds, and [`headers_on_success`](Self::headers_on_success) shows what is left
+    /// afterwards. A request that is cancelled by [`cancel_if`](Self::cancel_if) is not settled. One without a response
+    /// keeps its reservation.
+    ///
+    /// ```
+    /// use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
+    ///
+    /// // The model behind the service says in a header how many tokens the answer took.
+    /// let tokens = Policy::new("tokens").quota(Quota::per_minute(50_000)).budget();
+    /// SlidingWindowLayer::new(tokens, key::header("x-user-id"), MemoryStore::new())
+    ///     .cost(|_| 8_000)
+    ///     .settle_from_head(|response| response.headers().get("x-tokens")?.to_str().ok()?.parse().ok());
+    /// ```
+    #[must_use]
+    pub fn settle_from_head(
+        self,
+        cost: impl Fn(&Response<()>) -> Option<u32> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|config| config.head_cost = Some(Arc::new(cost)))
+    }
+
+    /// Settles the [budgets](crate::Policy::budget) of a request at what the end of its response body tells.
+    ///
+    /// The closure is called once the body has ended, has failed, or was dropped because the client hung up, with the
+    /// number of bytes that were sent until then and the last of them, at most `tail`. It returns what the request
+    /// takes from then on, or `None` to leave it as it was. Defaults to no closure.
+    ///
+    /// The settlement continues in the background. The last frame of the body does not wait for it, so a client that
+    /// asks at once may still find the reservation.
+    ///
+    /// - To count what was used when a client hangs up, the closure needs a cost for an incomplete body as well.
+    ///   With `None` such a client pays the whole reservation.
+    /// - The response to a `HEAD` request, and a body that nobody has asked for a frame, end after 0 bytes.
+    /// - With [`settle_from_head`](Self::settle_from_head) too, the end of the body has the last word.
+    /// - A layer outside of this one that changes the body, such as compression, changes the number of bytes that the
+    ///   client gets.
+    ///
+    /// ```
+    /// use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
+    ///
+    /// // A gigabyte an hour. A download reserves ten megabytes and takes what was sent of it.
+    /// let downloads = Policy::new("downloads").quota(Quota::per_hour(1_000_000_000)).byte_budget();
+    /// SlidingWindowLayer::new(downloads, key::header("x-user-id"), MemoryStore::new())
+    ///     .cost(|_| 10_000_000)
+    ///     .settle_from_body(0, |end| Some(u32::try_from(end.bytes()).unwrap_or(u32::MAX)));
+    /// ```
+    ///
+    /// The guide shows how to read the [tokens of a stream](crate::docs::token_budgets#the-layer-settles).
+    #[must_use]
+    pub fn settle_from_body(
+        self,
+        tail: usize,
+        cost: impl Fn(ResponseEnd<'_>) -> Option<u32> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|config| {
+            config.body_cost = Some(BodyCost { tail_length: tail, cost: Arc::new(cost) })
+        })
+    }
+
+    /// Sets the responses after which the request is cancelled, so that it does not count.
+    ///
+    /// For example, cancel on success to count only failures, or cancel on "sold out" to make such
+    /// requests free. Defaults to no responses.
+    ///
+    /// The layer cancels before it responds, so a client that retries at once finds the place free.
+    ///
+    /// A request without a response still counts once the inner service was called: if the service
+    /// fails, and if the client hangs up. Otherwise a client could run the handler any number of
+    /// times by hanging up each time. See [`cancel_unanswered`](Self::cancel_unanswered).
+    ///
+    /// The layer sees the responses from inside of it. A timeout or a catcher of panics that lies outside
+    /// makes its response without this layer, and such a request counts: put both inside.
+    ///
+    /// If the client hangs up before the decision, the inner service is not called and the request
+    /// does not count: a background task waits for the decision and cancels it. Without `cancel_if`
+    /// such a request may count.
+    ///
+    /// The closure sees the head of the response, before the body. The status of a gRPC call is in the
+    /// head, as `grpc-status`, only if the response has no message ("Trailers-Only"), as that of a
+    /// tonic handler that returns an error at once. A status in the trailers comes after the body and
+    /// is not seen, so a response without `grpc-status` may still fail.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
+    ///
+    /// // Five failed logins an hour; successful ones are free.
+    /// SlidingWindowLayer::new(Quota::per_hour(5), key::header("x-user-id"), MemoryStore::new())
+    ///     .cancel_if(|response| response.status() != StatusCode::UNAUTHORIZED);
+    /// ```
+    #[must_use]
+    pub fn cancel_if(
+        self,
+        cancels: impl Fn(&Response<()>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|config| config.cancel_if = Some(Arc::new(cancels)))
+    }
+
+    /// Sets whether a request is also cancelled if the inner service was called but gave no response:
+    /// because it failed, or because the client hung up first.
+    ///
+    /// Defaults to `false`. With `true` a client can run the handler any number of times by hanging
+    /// up each time, so use it only for trusted clients. If the client is gone, the cancellation
+    /// continues in the background.
+    ///
+    /// ```
+    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
+    ///
+    /// // Between our own services: a request without a response does not count.
+    /// SlidingWindowLayer::new(Quota::per_hour(100), key::header("x-service"), MemoryStore::new())
+    ///     .cancel_unanswered(true);
+    /// ```
+    #[must_use]
+    pub fn cancel_unanswered(self, cancel_unanswered: bool) -> Self {
+        self.with(|config| config.cancel_unanswered = cancel_unanswered)
+    }
+
+    /// Sets how long a request waits for room before it is denied.
+    ///
+    /// Defaults to zero: no request waits. A wait may be a twentieth longer, as those that are admitted one after the
+    /// other are each a little late.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
+    ///
+    /// // A burst of an honest client is smoothed. What would take longer gets a 429 at once.
+    /// SlidingWindowLayer::new(Quota::per_second(5), key::header("x-user-id"), MemoryStore::new())
+    ///     .max_wait(Duration::from_secs(2));
+    /// ```
+    ///
+    /// ## Behavior
+    ///
+    /// - **Order.** The requests that wait for the same key of a rule are admitted in the order of their
+    ///   arrival, in this process, as by
+    ///   [`Limiter::until_admitted_all`](crate::Limiter::until_admitted_all). Those of other processes take a
+    ///   place when they find one.
+    /// - **Denials.** A request is denied at once, with an honest `Retry-After`, if time alone frees its place
+    ///   too late, behind those that wait before it, and if [`max_waiters`](Self::max_waiters) wait already.
+    ///   A banned key, and a cost that can never pass, are denied at once too.
+    /// - **Requests in flight.** Nobody knows when one is [over](crate::Policy::in_flight). So the first request that
+    ///   waits for such a place looks for it 20 times a second, and a denial has no `Retry-After`.
+    /// - **Hanging up.** If the client hangs up, the request leaves its queue, the next one goes on, and no log
+    ///   has recorded it.
+    /// - **Cost.** Only the first request of a queue sends checks: when its place is free by time, and once a
+    ///   second before that. Each check counts in the metrics as any other, and under a policy with a
+    ///   [`Penalty`](crate::Penalty) a denied one can be a strike. Each check takes keys, costs and policies
+    ///   from the request anew, so a raised limit is noticed within a second.
+    /// - **Decisions.** [`on_decision`](Self::on_decision) is called with the last decision only. In
+    ///   [shadow mode](Self::shadow) no request waits.
+    /// - **Resources.** A waiting request holds its connection, its body and the inner service that was ready
+    ///   for it. With a limit of concurrent requests, such as tower's `ConcurrencyLimit`, it holds a place
+    ///   there too, whether that limit is inside or outside of this layer.
+    ///
+    /// It needs a tokio runtime with its timer.
+    #[must_use]
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        self.with(|config| config.max_wait = max_wait)
+    }
+
+    /// Sets how many requests may wait at once, for all keys together. Defaults to 10,000.
+    ///
+    /// A further request that would have to wait is denied at once. Its `Retry-After` counts those that wait
+    /// before it. Without [`max_wait`](Self::max_wait) no request waits.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
+    ///
+    /// SlidingWindowLayer::new(Quota::per_second(5), key::header("x-user-id"), MemoryStore::new())
+    ///     .max_wait(Duration::from_secs(2))
+    ///     .max_waiters(500);
+    /// ```
+    #[must_use]
+    pub fn max_waiters(self, most: usize) -> Self {
+        self.with(|config| config.max_waiters = most)
+    }
+
     /// Sets which fields show a client its quotas.
     ///
     /// Defaults to [`RateLimitHeaders::Draft11`]: `RateLimit` and `RateLimit-Policy`.
@@ -312,6 +568,85 @@ impl SlidingWindowLayer {
         self.with(|config| config.headers_on_success = headers_on_success)
     }
 
+    /// Sets the response to a rejected request.
+    ///
+    /// Defaults to [`Rejection::to_response`], and to [`Rejection::to_grpc_response`] for a gRPC
+    /// request. The closure gets the head of the request. It returns any `IntoResponse` with the
+    /// feature `axum`, otherwise an [`http::Response`] with any body whose data is
+    /// [`Bytes`](bytes::Bytes), such as a `String`. If the body fails, it ends there. If the compiler
+    /// expects a `Response` and finds the `IntoResponse` of a closure (E0308), enable the feature `axum`.
+    ///
+    /// The layer adds `Retry-After` and the fields of [`headers`](Self::headers) unless the response
+    /// has them. To a gRPC request it sends the response of the closure only if the content type of
+    /// that begins with `application/grpc`, because a gRPC client can read no other. Otherwise it
+    /// sends the default one.
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
+    ///
+    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
+    ///     .on_rejection(|head, rejection| {
+    ///         let wait = rejection.retry_after().unwrap_or_default();
+    ///         let mut response = Response::new(format!("{} is full for {wait:?}", head.uri.path()));
+    ///         *response.status_mut() = rejection.status();
+    ///         response
+    ///     });
+    /// ```
+    #[cfg(feature = "axum")]
+    #[must_use]
+    pub fn on_rejection<R: axum::response::IntoResponse>(
+        self,
+        respond: impl Fn(&Parts, &Rejection) -> R + Send + Sync + 'static,
+    ) -> Self {
+        let respond = move |head: &Parts, rejection: &Rejection| {
+            respond(head, rejection).into_response().map(RejectionBody::other)
+        };
+        self.with(|config| config.on_rejection = Some(Arc::new(respond)))
+    }
+
+    /// Sets the response to a rejected request. With the feature `axum` the closure may return any
+    /// `IntoResponse`, of which these responses are some, so that the feature breaks no caller.
+    ///
+    /// Without it the compiler reports any other `IntoResponse`, such as a tuple, as E0308.
+    ///
+    /// The rest is as with that feature: it defaults to [`Rejection::to_response`], and to
+    /// [`Rejection::to_grpc_response`] for a gRPC request.
+    #[cfg(not(feature = "axum"))]
+    #[must_use]
+    pub fn on_rejection<B>(
+        self,
+        respond: impl Fn(&Parts, &Rejection) -> Response<B> + Send + Sync + 'static,
+    ) -> Self
+    where
+        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let respond = move |head: &Parts, rejection: &Rejection| {
+            respond(head, rejection).map(RejectionBody::other)
+        };
+        self.with(|config| config.on_rejection = Some(Arc::new(respond)))
+    }
+
+    /// Adds a random time of up to `longest` to the wait that a denied client is told, so that those of a sale do not
+    /// all come back in the same second. Defaults to zero.
+    ///
+    /// It is the same in `Retry-After`, `RateLimit` and the gRPC details, and the wait is never too short. Decisions in
+    /// [`on_decision`](Self::on_decision) have the exact wait. The
+    /// [draft](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11#section-8.5) advises it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
+    ///
+    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
+    ///     .retry_jitter(Duration::from_secs(10));
+    /// ```
+    #[must_use]
+    pub fn retry_jitter(self, longest: Duration) -> Self {
+        self.with(|config| config.jitter = longest)
+    }
+
     /// Sets whether the layer only decides, counts and reports, and forwards every request.
     ///
     /// Defaults to `false`. A request that would be denied leaves no trace in the logs, as without
@@ -327,6 +662,21 @@ impl SlidingWindowLayer {
     #[must_use]
     pub fn shadow(self, shadow: bool) -> Self {
         self.with(|config| config.shadow = shadow)
+    }
+
+    /// Sets where the keys of denied requests are counted. Defaults to nowhere.
+    ///
+    /// ```
+    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, TopOffenders, key};
+    ///
+    /// let offenders = TopOffenders::new(100);
+    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
+    ///     .top_offenders(&offenders);
+    /// assert!(offenders.all().is_empty());
+    /// ```
+    #[must_use]
+    pub fn top_offenders(self, offenders: &TopOffenders) -> Self {
+        self.with(|config| config.offenders = Some(offenders.clone()))
     }
 
     /// Sets a function to call with every decision, before it takes effect. Defaults to none.
