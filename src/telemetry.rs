@@ -13,8 +13,6 @@ mod describe;
 #[cfg(feature = "memory")]
 mod filled;
 mod policy_label;
-#[cfg(feature = "tracing")]
-mod span;
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -22,8 +20,6 @@ use std::time::Duration;
 #[cfg(feature = "memory")]
 pub(crate) use self::filled::Filled;
 pub(crate) use self::policy_label::PolicyLabel;
-#[cfg(feature = "tracing")]
-pub(crate) use self::span::{SpanFields, record_on_span};
 
 pub(crate) const IS_ON: bool = cfg!(any(feature = "metrics", feature = "tracing"));
 

@@ -1,20 +1,19 @@
 //! What the layer records on the span of a request.
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "then nothing is recorded"))]
 
-#[cfg(feature = "tracing")]
-use crate::telemetry::{DecisionLabel, SpanFields, record_on_span};
-#[cfg(feature = "tracing")]
-use crate::window::DecidedBy;
 use crate::window::Decision;
 
-/// Records a decision on the current span, if that has declared the fields.
-pub(super) fn record(decision: &Decision, shadow: bool) {
-    #[cfg(feature = "tracing")]
-    record_on_span(|| fields(decision, shadow));
-}
-
+/// Records a decision on the current span, if that has declared one of the fields.
 #[cfg(feature = "tracing")]
-fn fields(decision: &Decision, shadow: bool) -> SpanFields {
+pub(super) fn record(decision: &Decision, shadow: bool) {
+    use crate::telemetry::DecisionLabel;
+    use crate::window::DecidedBy;
+
+    let span = tracing::Span::current();
+    let is_ours = |field: tracing::field::Field| field.name().starts_with("rate_limit.");
+    if !span.metadata().is_some_and(|span| span.fields().iter().any(is_ours)) {
+        return;
+    }
     let usage = decision.usage();
     let (label, policies): (_, Vec<&str>) = match decision {
         Decision::Admitted(_) => {
@@ -25,15 +24,21 @@ fn fields(decision: &Decision, shadow: bool) -> SpanFields {
         }
         Decision::Denied(denied) => (DecisionLabel::Denied, denied.violated().collect()),
     };
-    SpanFields {
-        decision: label.as_str(),
-        decided_by: match decision.decided_by() {
-            DecidedBy::Store => "store",
-            DecidedBy::LocalLog => "local_log",
-            DecidedBy::FailurePolicy => "failure_policy",
-        },
-        policy: policies.join(","),
-        remaining: usage.remaining(),
-        retry_after: decision.denied().map(|denied| denied.retry_after()),
+    let decided_by = match decision.decided_by() {
+        DecidedBy::Store => "store",
+        DecidedBy::LocalLog => "local_log",
+        DecidedBy::FailurePolicy => "failure_policy",
+    };
+    span.record("rate_limit.decision", label.as_str());
+    span.record("rate_limit.decided_by", decided_by);
+    span.record("rate_limit.policy", tracing::field::display(policies.join(",")));
+    // As `i64`: tracing-opentelemetry makes a text of a `u64`.
+    span.record("rate_limit.remaining", i64::from(usage.remaining()));
+    if let Some(denied) = decision.denied() {
+        let millis = denied.retry_after().as_nanos().div_ceil(1_000_000);
+        span.record("rate_limit.retry_after_ms", i64::try_from(millis).unwrap_or(i64::MAX));
     }
 }
+
+#[cfg(not(feature = "tracing"))]
+pub(super) fn record(decision: &Decision, shadow: bool) {}
