@@ -7,8 +7,6 @@ pub(crate) mod bans;
 mod conclude;
 #[cfg(feature = "contract")]
 pub mod contract;
-#[cfg(feature = "memory")]
-mod fill;
 mod future;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;

@@ -8,17 +8,26 @@
     allow(unused_variables, reason = "each feature reports its own part")
 )]
 
+macro_rules! event {
+    ($level:ident, $($fields:tt)*) => {
+        #[cfg(feature = "tracing")]
+        tracing::$level!($($fields)*);
+    };
+}
+
 #[cfg(feature = "metrics")]
 mod describe;
 #[cfg(feature = "memory")]
-mod filled;
+mod fill;
 mod policy_label;
 
 use std::fmt::Display;
 use std::time::Duration;
 
+#[cfg(feature = "redis")]
+pub(crate) use self::fill::JOURNAL;
 #[cfg(feature = "memory")]
-pub(crate) use self::filled::Filled;
+pub(crate) use self::fill::{Fill, MEMORY};
 pub(crate) use self::policy_label::PolicyLabel;
 
 pub(crate) const IS_ON: bool = cfg!(any(feature = "metrics", feature = "tracing"));
@@ -43,13 +52,6 @@ macro_rules! record {
             describe::to_present();
             metrics::histogram!($name $(, $label => $value)*).record($measured);
         }
-    };
-}
-
-macro_rules! event {
-    ($level:ident, $($fields:tt)*) => {
-        #[cfg(feature = "tracing")]
-        tracing::$level!($($fields)*);
     };
 }
 

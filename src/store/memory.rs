@@ -18,12 +18,11 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use self::shard::{Locked, Shard};
-use super::fill::Fill;
 use super::slots::{SHARDS, shard_of};
 use super::{Ban, BanCursor, BanPage, Store, StoreFuture};
 use crate::error::StoreError;
 use crate::policy::Policy;
-use crate::telemetry::Filled;
+use crate::telemetry::{Fill, MEMORY};
 use crate::window::{Check, Explanation, LogId, Outcome};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
@@ -132,7 +131,7 @@ impl MemoryStore {
             epoch: Instant::now(),
             held: AtomicUsize::new(0),
             capacity,
-            fill: Fill::new(Filled::Memory, capacity),
+            fill: Fill::new(&MEMORY, capacity),
             refused: AtomicUsize::new(0),
             strikes_lost: AtomicUsize::new(0),
             bans: AtomicUsize::new(0),

@@ -11,8 +11,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::error::StoreError;
-use crate::store::fill::Fill;
-use crate::telemetry::{self, Filled};
+use crate::telemetry::{self, Fill, JOURNAL};
 use crate::window::{Check, LogId};
 
 /// How long after a failed write no check waits for another one. The background task tries again sooner,
@@ -133,7 +132,7 @@ impl Journal {
             lost: 0,
             task: Weak::new(),
         };
-        let fill = Fill::new(Filled::Journal, capacity);
+        let fill = Fill::new(&JOURNAL, capacity);
         Self { state: Mutex::new(state), logs: AtomicUsize::new(0), fill }
     }
 
