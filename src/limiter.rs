@@ -62,7 +62,7 @@ impl Limiter {
             policy: policy.into(),
             store: Arc::new(store),
             on_failure: FailurePolicy::default(),
-            waiting: Arc::new(Waiting::new()),
+            waiting: Arc::default(),
             max_waiters: DEFAULT_MAX_WAITERS,
             offenders: None,
             cost_reported: Arc::default(),

@@ -6,7 +6,6 @@ mod queue;
 mod tests;
 mod until_admitted;
 
-use std::array;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,10 +19,7 @@ use crate::window::{Check, Denied, LogId};
 
 pub(crate) const DEFAULT_MAX_WAITERS: usize = 10_000;
 
-/// How many locks the queues share.
-const SHARDS: usize = 16;
-
-type Shard = HashMap<LogId, Queue, RandomState>;
+type Queues = HashMap<LogId, Queue, RandomState>;
 
 // A caller waits in the queue of one log: of the one that denied its check for longest, or of the first of its
 // logs that others wait for already. Once it is the first there, it checks all of its logs. If another log
@@ -31,7 +27,7 @@ type Shard = HashMap<LogId, Queue, RandomState>;
 //
 // # Interleavings
 //
-// A queue and the denials of its waiters change under the lock of its shard only.
+// A queue and the denials of its waiters change under the lock only.
 //
 // - Two callers find no queue, and both are denied. They join in the order of their tickets, which they
 //   drew before their checks, whatever the order of the denials. If the earlier one joins later, it
@@ -46,21 +42,14 @@ type Shard = HashMap<LogId, Queue, RandomState>;
 //   goes behind the earlier one, so that they do not change places for ever.
 // - `count` is raised before a waiter is in its first queue and lowered after it has left the last. A
 //   caller that reads 0 has arrived at the same time as a waiter that joins, so neither is earlier.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Waiting {
     count: AtomicUsize,
     tickets: AtomicU64,
-    hasher: RandomState,
-    shards: [Mutex<Shard>; SHARDS],
+    queues: Mutex<Queues>,
 }
 
 impl Waiting {
-    pub(crate) fn new() -> Self {
-        let hasher = RandomState::new();
-        let shards = array::from_fn(|_| Mutex::new(Shard::with_hasher(hasher.clone())));
-        Self { count: AtomicUsize::new(0), tickets: AtomicU64::new(0), hasher, shards }
-    }
-
     /// Returns the number of a caller in the order of arrival.
     fn ticket(&self) -> u64 {
         self.tickets.fetch_add(1, Ordering::Relaxed)
@@ -72,22 +61,22 @@ impl Waiting {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let is_before = |log| self.lock(log).get(log).is_some_and(|it| it.is_before(ticket));
+        let queues = self.lock();
+        let is_before = |log| queues.get(log).is_some_and(|it: &Queue| it.is_before(ticket));
         check.costs().position(|(log, cost)| cost > 0 && is_before(log))
     }
 
     /// Returns the denial of a check behind those that wait for room in one of its logs, if the first of them
     /// was denied, and the index of that log.
     pub(crate) fn denial_behind(&self, check: &Check) -> Option<(usize, Denied)> {
+        let queues = self.lock();
         let mut costs = check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0);
-        costs.find_map(|(index, (log, cost))| {
-            Some((index, self.lock(log).get(log)?.behind_all(cost)?))
-        })
+        costs.find_map(|(index, (log, cost))| Some((index, queues.get(log)?.behind_all(cost)?)))
     }
 
     /// Returns the denial of a caller that has not joined and would wait for longer than it may.
     fn too_long(&self, log: &LogId, ticket: u64, waiter: &Waiter) -> Option<Denied> {
-        self.lock(log).get(log)?.too_long(ticket, waiter)
+        self.lock().get(log)?.too_long(ticket, waiter)
     }
 
     /// Counts a caller among those that wait, if fewer than `most` do.
@@ -100,20 +89,19 @@ impl Waiting {
     /// Makes a caller wait for room in a log, with the denial of its check if it was not behind others.
     fn join(&self, log: LogId, ticket: u64, waiter: Waiter, denied: Option<Denied>) -> Place<'_> {
         let waiter = Arc::new(waiter);
-        let mut shard = self.lock(&log);
-        let queue = shard.entry(log.clone()).or_default();
+        let mut queues = self.lock();
+        let queue = queues.entry(log.clone()).or_default();
         queue.insert(ticket, waiter.clone());
         if let Some(denied) = denied {
             queue.deny(ticket, denied);
         }
-        drop(shard);
+        drop(queues);
         Place { waiting: self, log, ticket, waiter, is_admitted: false }
     }
 
-    fn lock(&self, log: &LogId) -> MutexGuard<'_, Shard> {
-        let shard = self.hasher.hash_one(log) as usize % SHARDS;
-        // No user code runs under the lock, so a poisoned shard is consistent.
-        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        // No user code runs under the lock, so what is behind a poisoned one is consistent.
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -145,12 +133,12 @@ impl Place<'_> {
 
     /// Returns what the waiter has to do next.
     fn turn(&self) -> Turn {
-        let mut shard = self.waiting.lock(&self.log);
+        let mut queues = self.waiting.lock();
         // A wait that was ended is no longer in the queue, which may be gone.
         if let Some(denied) = self.waiter.denied() {
             return Turn::GiveUp(denied);
         }
-        shard.get_mut(&self.log).map_or(Turn::Check, |queue| queue.turn(self.ticket))
+        queues.get_mut(&self.log).map_or(Turn::Check, |queue| queue.turn(self.ticket))
     }
 
     /// Returns when the waiter is woken.
@@ -160,7 +148,7 @@ impl Place<'_> {
 
     /// Takes note of what a check has learned about the log.
     fn deny(&self, denied: Denied) {
-        if let Some(queue) = self.waiting.lock(&self.log).get_mut(&self.log) {
+        if let Some(queue) = self.waiting.lock().get_mut(&self.log) {
             queue.deny(self.ticket, denied);
         }
     }
@@ -173,11 +161,11 @@ impl Place<'_> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut shard = self.waiting.lock(&self.log);
-        if let Some(queue) = shard.get_mut(&self.log) {
+        let mut queues = self.waiting.lock();
+        if let Some(queue) = queues.get_mut(&self.log) {
             queue.remove(self.ticket, self.is_admitted);
             if queue.is_empty() {
-                shard.remove(&self.log);
+                queues.remove(&self.log);
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::key::{Key, KeyExtractor};
 use crate::offenders::TopOffenders;
 use crate::policy::{Counts, PolicyHandle};
 use crate::store::Store;
-use crate::waiting::{DEFAULT_MAX_WAITERS, Waiting};
+use crate::waiting::DEFAULT_MAX_WAITERS;
 use crate::window::Decision;
 
 /// A Tower layer that limits each key of a service to a policy and denies further requests with 429.
@@ -156,7 +156,7 @@ impl SlidingWindowLayer {
             max_wait: Duration::ZERO,
             max_waiters: DEFAULT_MAX_WAITERS,
             jitter: Duration::ZERO,
-            waiting: Arc::new(Waiting::new()),
+            waiting: Arc::default(),
             double_count_reported: Arc::default(),
             cost_reported: Arc::default(),
         };

@@ -19,11 +19,6 @@ impl Keys {
         self.name(log.key.as_bytes(), log.policy.log_name())
     }
 
-    /// Adds the name of the log to a buffer.
-    pub(crate) fn write_log(&self, log: &LogId, buffer: &mut Vec<u8>) {
-        self.write(log.key.as_bytes(), log.policy.log_name(), buffer);
-    }
-
     /// Returns the name of the key of the cost of each entry of a budget.
     pub(crate) fn costs(&self, log: &LogId) -> Vec<u8> {
         let mut name = self.log(log);
@@ -92,17 +87,9 @@ impl Keys {
     /// Redis ignores an empty tag.
     pub(crate) fn name(&self, key: &[u8], name: &str) -> Vec<u8> {
         let mut redis_key = Vec::with_capacity(self.prefix.len() + key.len() + name.len() + 5);
-        self.write(key, name, &mut redis_key);
-        redis_key
-    }
-
-    fn write(&self, key: &[u8], name: &str, redis_key: &mut Vec<u8>) {
         redis_key.extend_from_slice(self.prefix.as_bytes());
         redis_key.extend_from_slice(b":{=");
-        let is_escaped = |byte: &u8| matches!(byte, b'%' | b'}');
-        let unescaped = key.iter().position(is_escaped).unwrap_or(key.len());
-        redis_key.extend_from_slice(&key[..unescaped]);
-        for byte in &key[unescaped..] {
+        for byte in key {
             match byte {
                 b'%' => redis_key.extend_from_slice(b"%25"),
                 b'}' => redis_key.extend_from_slice(b"%7D"),
@@ -111,6 +98,7 @@ impl Keys {
         }
         redis_key.extend_from_slice(b"}:");
         redis_key.extend_from_slice(name.as_bytes());
+        redis_key
     }
 }
 

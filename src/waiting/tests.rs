@@ -21,7 +21,7 @@ struct Callers {
 
 impl Callers {
     fn new(quota: Quota) -> Self {
-        Self { quota, store: Arc::new(MemoryStore::new()), waiting: Arc::new(Waiting::new()) }
+        Self { quota, store: Arc::new(MemoryStore::new()), waiting: Arc::default() }
     }
 
     async fn denial(&self, cost: u32) -> Option<Denied> {
@@ -40,7 +40,7 @@ async fn earlier_caller_is_first_if_it_joins_later() {
     let callers = Callers::new(Quota::per_minute(1));
     assert!(callers.denial(1).await.is_none());
     let denied = callers.denial(1).await.unwrap();
-    let waiting = Waiting::new();
+    let waiting = Waiting::default();
     let [early, late] = [waiting.ticket(), waiting.ticket()];
     let join = |ticket| {
         let (log, waiter) = (denied.check().logs[0].clone(), Waiter::new(1, None));
@@ -62,7 +62,7 @@ async fn later_waiter_bounds_no_earlier_caller() {
     advance(Duration::from_secs(10)).await;
     assert!(callers.denial(1).await.is_none());
     let (in_50_s, in_60_s) = (callers.denial(1).await, callers.denial(4).await);
-    let waiting = Waiting::new();
+    let waiting = Waiting::default();
     let log = || in_60_s.as_ref().unwrap().check().logs[0].clone();
     let [early, late] = [waiting.ticket(), waiting.ticket()];
     let waiter = Waiter::new(4, None);
@@ -115,6 +115,6 @@ async fn nothing_stays_when_all_waits_have_ended() {
         }
         timeout(Duration::from_secs(60), tasks.join_all()).await.expect("a wait does not end");
         assert_eq!(callers.waiting.count.load(Ordering::Relaxed), 0);
-        assert!(callers.waiting.shards.iter().all(|it| it.lock().unwrap().is_empty()));
+        assert!(callers.waiting.lock().is_empty());
     }
 }

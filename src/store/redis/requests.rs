@@ -68,11 +68,9 @@ impl CheckRequest {
         self.check.logs.iter().filter(|log| log.policy.counts() == Counts::Distinct)
     }
 
-    fn add_keys(&self, keys: &Keys, name: &mut Vec<u8>, command: &mut Cmd) {
+    fn add_keys(&self, keys: &Keys, command: &mut Cmd) {
         for log in &self.check.logs {
-            name.clear();
-            keys.write_log(log, name);
-            command.arg(&*name);
+            command.arg(keys.log(log));
         }
         for log in self.budgets() {
             command.arg(keys.costs(log));
@@ -184,8 +182,7 @@ impl BatchedRequest for CheckRequest {
             request.check.logs.len() + budgets + 2 * request.penalties().count()
         };
         let mut command = script.command(requests.clone().map(count).sum());
-        let mut name = Vec::with_capacity(64);
-        requests.clone().for_each(|request| request.add_keys(keys, &mut name, &mut command));
+        requests.clone().for_each(|request| request.add_keys(keys, &mut command));
         let mut rest = requests;
         while let Some(first) = rest.clone().next() {
             let group = rest.clone().take_while(|it| it.compare(first) == Ordering::Equal);
