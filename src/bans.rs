@@ -188,7 +188,8 @@ impl Bans {
 
     /// Lifts the ban of a key and deletes its strikes and its level. Returns whether there were any.
     ///
-    /// Its log stays as full as it was, see [`Bans::pardon`].
+    /// Its log stays as full as it was, so that the next request can be denied and banned again. To forgive a key use
+    /// [`Bans::pardon`].
     ///
     /// The ban ends within a second in all processes that share the store.
     ///

@@ -17,7 +17,8 @@
 //!   on live traffic.
 //! - [What to watch](watching): metrics, alerts, and the keys that are denied most.
 //! - [What clients see](responses): responses of one's own, and the fields that show a quota.
-//! - [Recipes](recipes): complete programs for common tasks.
+//! - [Recipes](recipes): programs for common tasks. Each is run as a test, with helpers that only send requests and
+//!   are not shown.
 //! - [Migrating](migrating) from another rate limiter.
 
 #[doc = include_str!("docs/which_tool.md")]

@@ -6,6 +6,9 @@ use std::str::FromStr;
 
 /// What becomes of a request when the store can't decide.
 ///
+/// Under each of them a process keeps a log of what Redis has admitted for it. If Redis loses its data, the process
+/// writes that back before Redis decides again.
+///
 /// As text: `local`, `local:3`, `open` or `closed`.
 ///
 /// ```
@@ -25,9 +28,10 @@ pub enum FailurePolicy {
     /// written back to the store later. So with one instance no key gets more than the quota. With
     /// several instances each one may admit its share on top of what the others have admitted before.
     /// Together that is less than twice the limit in one window, unless there are more instances than
-    /// the limit has places. With 3 instances a limit of 5 is 1 for each. A request whose cost is above the share is refused as with `Closed`. A process
-    /// that has just started knows no earlier admissions. If a process ends before the write-back,
-    /// the others never learn what it admitted.
+    /// the limit has places. With 3 instances a limit of 5 is 1 for each. A request whose cost is above the share
+    /// is refused as with `Closed`. A denial for want of a share can name too long a wait: as soon as Redis replies
+    /// again, the whole quota counts. A process that has just started knows no earlier admissions. If a process ends
+    /// before the write-back, the others never learn what it admitted.
     ///
     /// Only [`RedisStore`](crate::RedisStore) has local logs. When any other store fails, such as a
     /// [`MemoryStore`](crate::MemoryStore) at its capacity, `Local` acts as `Closed`.

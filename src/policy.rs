@@ -90,7 +90,8 @@ pub struct Policy {
     counts: Counts,
 }
 
-/// What the logs of a policy count. A policy that replaces another one in a [`PolicyHandle`] or in [`Policies`]
+/// What the logs of a policy count: one thing. If several methods set it, such as [`Policy::distinct`] after
+/// [`Policy::budget`], the last one holds. A policy that replaces another one in a [`PolicyHandle`] or in [`Policies`]
 /// counts what the first one did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -131,7 +131,7 @@ pub(crate) fn never_passes(error: impl Display) {
     event!(
         warn,
         %error,
-        "no such request ever passes: lower its cost, raise the limit, or change the policy"
+        "no such request ever passes"
     );
 }
 

@@ -336,7 +336,7 @@ impl SlidingWindowLayer {
     /// Sets the cost of a request: what it takes of the rules whose policies are [budgets](crate::Policy::budget).
     ///
     /// Defaults to 1 for every request. Other rules count one request, whatever it costs. A request that costs more
-    /// than the limit of a budget can never be admitted: the response is a 429 without `Retry-After`. If it costs
+    /// than the limit of a budget can never be admitted: the response is a 429 without `Retry-After`, whose `detail` says why. If it costs
     /// more than 1 and no rule is a budget, the response is a 500. With the feature `tracing` the first one is
     /// warned of.
     ///

@@ -12,7 +12,8 @@ use super::{Key, KeyError, KeyExtractor};
 ///
 /// So the order of the layers matters. In axum the layer that is added last runs first: add the layer
 /// that inserts the value after this one. If a rule finds no key in its first 100 requests, there is one
-/// warning, with the feature `tracing`. This also holds within [`optional`](super::optional).
+/// warning, with the feature `tracing`. This also holds within [`optional`](super::optional). With
+/// `RUST_LOG=tower_sliding_window=debug` each of them is logged.
 ///
 /// ```
 /// use tower_sliding_window::{Key, key};

@@ -70,7 +70,7 @@ pub enum KeyError {
     /// with the feature `tracing`.
     #[error("the server did not provide the key: {fix}")]
     NotProvided {
-        /// What to change in the server. It is not sent to the client.
+        /// What to change in the server. It is the `detail` of the 500, so it names no secret.
         fix: &'static str,
     },
     /// The key in the request is ambiguous or malformed, for example because it occurs twice.

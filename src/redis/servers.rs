@@ -276,7 +276,7 @@ fn unreachable(error: RedisError) -> StoreError {
     } else {
         "write redis://HOST:PORT, or redis://USERNAME:PASSWORD@HOST:PORT/DATABASE"
     };
-    StoreError::Unreachable { message: format!("{error}: {fix}") }
+    StoreError::Unreachable { message: format!("the URL is wrong: {error}: {fix}") }
 }
 
 #[cfg(test)]

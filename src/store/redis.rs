@@ -142,16 +142,16 @@ impl RedisStore {
         Self::builder().connect_lazy(servers)
     }
 
+    /// Returns a builder with the default settings.
+    pub fn builder() -> RedisStoreBuilder {
+        RedisStoreBuilder::default()
+    }
+
     /// Returns a handle for the application's own commands on the connection of this store.
     #[cfg(feature = "redis-commands")]
     #[must_use]
     pub fn commands(&self) -> RedisCommands {
         RedisCommands::new(self.0.client.beside())
-    }
-
-    /// Returns a builder with the default settings.
-    pub fn builder() -> RedisStoreBuilder {
-        RedisStoreBuilder::default()
     }
 }
 
@@ -204,9 +204,6 @@ impl RedisStore {
     fn accept(&self, check: &Check, sent: &Sent, outcome: Outcome) -> Result<Outcome, StoreError> {
         let inner = &*self.0;
         inner.denials.note(check, &outcome, sent.at, &sent.generations);
-        if !is_local(check) {
-            return Ok(outcome);
-        }
         if !outcome.admitted {
             inner.note_bans(check, sent, &outcome);
             return Ok(outcome);
@@ -225,7 +222,7 @@ impl RedisStore {
                 inner.local.lift_ban(log);
             }
         }
-        if inner.has_failed_lately(check) {
+        if is_local(check) && inner.has_failed_lately(check) {
             let failures = inner.journal.with(|_| inner.health.failures());
             if failures != sent.failures && inner.local.holds_too_many(check) {
                 let _ = inner.local.settle_here(check, 0);

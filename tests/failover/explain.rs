@@ -47,10 +47,10 @@ async fn failure_policy_is_explained() {
     let error = closed.explain("alice").await.unwrap_err();
     assert!(!matches!(error, StoreError::CostAboveLimit { .. }), "{error}");
 
-    let share = with(6, FailurePolicy::local(3));
+    let share = with(9, FailurePolicy::local(3));
     admitted(&share, 1).await;
     let explained = share.explain("alice").await.unwrap();
-    assert_eq!((explained.quotas[0].quota, explained.quotas[0].free), (Quota::per_hour(2), 1));
-    let error = share.explain_cost("alice", 3).await.unwrap_err();
+    assert_eq!((explained.quotas[0].quota, explained.quotas[0].free), (Quota::per_hour(3), 1));
+    let error = share.explain_cost("alice", 4).await.unwrap_err();
     assert!(error.retry_after() > Some(Duration::ZERO), "above the share, not the limit: {error}");
 }

@@ -135,6 +135,31 @@ async fn clock_stepped_back_past_a_reset() {
     assert_eq!(redis.entries(LOG).await, 2);
 }
 
+/// What an outage decides is another question than what Redis has lost.
+#[tokio::test]
+async fn loss_of_data_is_made_good_under_every_failure_policy() {
+    for on_failure in [FailurePolicy::default(), FailurePolicy::Open, FailurePolicy::Closed] {
+        let mut redis = Redis::start().await;
+        let banned = user(1).penalty("1/1h:1h".parse().unwrap());
+        let store = store(redis.url()).await;
+        let [limiter, bans] =
+            [user(6), banned].map(|it| limiter(it, &store).failure_policy(on_failure));
+        for _ in 0..4 {
+            assert!(admit(&limiter, "alice").await);
+        }
+        assert!(admit(&bans, "mallory").await && !admit(&bans, "mallory").await);
+        redis.restart().await;
+        until_redis_decides(&limiter).await;
+        let mut more = 0;
+        for _ in 0..6 {
+            more += usize::from(admit(&limiter, "alice").await);
+        }
+        assert_eq!((more, redis.entries(LOG).await), (2, 6), "{on_failure}");
+        let banned = bans.peek("mallory").await.unwrap().banned_for();
+        assert!(banned.is_some(), "{on_failure}");
+    }
+}
+
 /// A reply from before a loss is received after the loss was noticed, and after the log was
 /// reconciled. It counts.
 #[tokio::test]

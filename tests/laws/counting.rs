@@ -152,10 +152,10 @@ pub(crate) async fn permit_holds_its_place_until_it_is_dropped(store: impl Store
 }
 
 pub(crate) async fn place_that_nobody_holds_is_free_after_the_lease(store: impl Store) {
-    let limiter = Limiter::new(jobs(1, 300 * MS), store);
+    let limiter = Limiter::new(jobs(1, 1_000 * MS), store);
     let lost = admitted(limiter.check("tenant").await.unwrap());
     assert!(!limiter.check("tenant").await.unwrap().is_admitted());
-    sleep(301 * MS).await;
+    sleep(1_001 * MS).await;
     admitted(limiter.check("tenant").await.unwrap());
     assert!(!limiter.cancel(&lost).await.unwrap(), "its place is another's");
     assert!(!limiter.check("tenant").await.unwrap().is_admitted());

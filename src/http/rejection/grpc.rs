@@ -1,5 +1,6 @@
 //! The response to a gRPC request, see [`Rejection::to_grpc_response`].
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use base64::Engine;
@@ -48,7 +49,9 @@ fn begins_with(value: &HeaderValue, start: &str) -> bool {
 
 pub(super) fn response(rejection: &Rejection) -> Response<String> {
     let code = code(rejection.status());
-    let mut message = reason(rejection).to_owned();
+    // The phrase of an HTTP status says nothing about a key.
+    let detail = problem::detail(rejection);
+    let mut message = detail.map_or_else(|| problem::title(rejection).to_owned(), Cow::into_owned);
     for (index, (policy, quota)) in rejection.violated().into_iter().enumerate() {
         message.push_str(if index == 0 { ": " } else { ", " });
         push_name(policy, quota, |part| message.push_str(part));
@@ -70,15 +73,6 @@ pub(super) fn response(rejection: &Rejection) -> Response<String> {
         headers.insert(PUSHBACK, HeaderValue::from(pushback.unwrap_or(-1)));
     }
     response
-}
-
-/// Returns a text for persons. The phrase of an HTTP status says nothing about a key.
-fn reason(rejection: &Rejection) -> &'static str {
-    match rejection {
-        Rejection::MissingKey { .. } => "The request has no key for a rate limit",
-        Rejection::InvalidKey => "The request's key for a rate limit is ambiguous or malformed",
-        _ => problem::title(rejection),
-    }
 }
 
 fn encode(message: &str) -> String {

@@ -7,7 +7,6 @@ use http::{HeaderValue, Response, StatusCode};
 
 use super::Rejection;
 use super::headers::push_name;
-use crate::error::StoreError;
 
 pub(super) fn response(rejection: &Rejection) -> Response<String> {
     let mut response = Response::new(document(rejection));
@@ -33,9 +32,9 @@ fn document(rejection: &Rejection) -> String {
         }
         document.push(']');
     }
-    if let Some(mistake) = mistake(rejection) {
+    if let Some(detail) = detail(rejection) {
         document.push_str(r#","detail":""#);
-        for char in mistake.chars().filter(|char| !char.is_control()) {
+        for char in detail.chars().filter(|char| !char.is_control()) {
             if matches!(char, '"' | '\\') {
                 document.push('\\');
             }
@@ -47,13 +46,18 @@ fn document(rejection: &Rejection) -> String {
     document
 }
 
-/// Returns what is wrong with the server, if the rejection is its own mistake.
-fn mistake(rejection: &Rejection) -> Option<Cow<'static, str>> {
+/// Returns what a client or its developer can't see from the status, if there is something.
+pub(super) fn detail(rejection: &Rejection) -> Option<Cow<'static, str>> {
     match rejection {
+        Rejection::MissingKey { .. } => Some("The request has no key for a rate limit".into()),
+        Rejection::InvalidKey => {
+            Some("The request's key for a rate limit is ambiguous or malformed".into())
+        }
         Rejection::KeyNotProvided { fix } => Some(Cow::Borrowed(fix)),
-        Rejection::StoreFailed(
-            error @ (StoreError::NoValue { .. } | StoreError::NoBudget { .. }),
-        ) => Some(Cow::Owned(error.to_string())),
+        // No such request ever passes.
+        Rejection::StoreFailed(error) if error.retry_after().is_none() => {
+            Some(error.to_string().into())
+        }
         _ => None,
     }
 }

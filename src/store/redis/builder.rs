@@ -123,7 +123,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how many logs this process keeps for an outage. Defaults to a million.
+    /// Sets how many logs this process keeps for an outage or a loss of data. Defaults to a million.
     ///
     /// They are the logs of the keys for which this process has admitted requests. A log takes
     /// about 130 bytes with one admission and about 260 with five, until its last admission is one
