@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
 use test_support::Redis;
+use test_support::fault;
 use test_support::fault::Fault;
 use tower_sliding_window::{Decision, FailurePolicy, Limiter, Quota};
 
@@ -103,11 +104,7 @@ async fn clock_step_back_never_over_admits() {
         client_sees: "earlier admissions stay in the window longer, by the length of the step; the \
                       wait includes it",
         added_latency: "none",
-        ..Fault::new(
-            18,
-            "Redis's clock steps back, and forward again later",
-            "clock_step_back_never_over_admits",
-        )
+        ..fault!(18, "Redis's clock steps back, and forward again later")
     }
     .write_row("0", "0 too many of 5 a minute, 90 s back and 90 s forward");
 }
@@ -126,7 +123,7 @@ async fn clock_step_forward_counts_as_time() {
     Fault {
         client_sees: "entries leave their windows earlier, by the length of the step",
         added_latency: "none",
-        ..Fault::new(19, "Redis's clock steps forward", "clock_step_forward_counts_as_time")
+        ..fault!(19, "Redis's clock steps forward")
     }
     .write_row("the limit", "5 too many in the minute before and after a step of a minute");
 }

@@ -12,6 +12,15 @@ use crate::load::{HttpResponse, LIMIT, Load, Responses, WINDOW};
 /// The response timeout of the stores under test: the default.
 pub const TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Makes a fault with the usual bounds: its row's number and its name. The test is the one that it is made in.
+#[macro_export]
+macro_rules! fault {
+    ($number:expr, $name:expr) => {{
+        fn here() {}
+        $crate::fault::Fault::new($number, $name, std::any::type_name_of_val(&here))
+    }};
+}
+
 /// A fault and its bounds.
 #[derive(Clone, Copy)]
 pub struct Fault {
@@ -34,12 +43,13 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault with the usual bounds.
-    pub fn new(number: u32, name: &'static str, test: &'static str) -> Self {
+    /// A fault with the usual bounds. [`fault!`](crate::fault!) has the path of a function in the test.
+    pub fn new(number: u32, name: &'static str, path: &'static str) -> Self {
+        let test = path.split("::{{closure}}").next().unwrap().trim_end_matches("::here");
         Self {
             number,
             name,
-            test,
+            test: test.rsplit("::").next().unwrap(),
             client_sees: "no difference: the process decides",
             added_latency: "none after the first failure",
             over_admission: 0,
