@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use test_support::Redis;
 use test_support::requests::{by_user, from_user, ok, send};
+use test_support::{Redis, admit_cost};
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 use tower_sliding_window::{
     DecidedBy, FailurePolicy, MemoryStore, Policy, Quota, RedisStore, StoreError,
 };
 
-use crate::{LOG, admitted, limiter, until_redis_decides, user};
+use crate::{LOG, limiter, until_redis_decides, user};
 
 #[tokio::test]
 async fn instances_share_the_quota_in_an_outage() {
@@ -45,7 +45,7 @@ async fn open_policy_admits_without_counting() {
         .layer(service_fn(ok));
     redis.kill();
     for _ in 0..10 {
-        let admitted = admitted(&ours, 1).await;
+        let admitted = admit_cost(&ours, 1).await;
         assert_eq!((admitted.remaining(), admitted.timestamp()), (1, None));
         let decision = ours.check("alice").await.unwrap();
         assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);

@@ -13,8 +13,8 @@ use tower::{Layer, service_fn};
 use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{MemoryStore, Policy, PolicyHandle, Quota, StoreError};
 
-use test_support::Worker;
 use test_support::requests::{by_user, ok, status};
+use test_support::{Worker, memory_kb};
 
 const KEYS: u64 = 3_000_000;
 const THREADS: u64 = 2;
@@ -22,14 +22,6 @@ const THREADS: u64 = 2;
 const BYTES_A_WINDOW: usize = 320;
 /// What the process may take besides.
 const BYTES_BESIDES: usize = 32 << 20;
-
-/// Returns the most memory that this process has ever had, in bytes.
-fn high_water_mark() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has this file");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a mark");
-    let kilobytes: usize = line.trim_end_matches("kB").trim().parse().expect("a number");
-    kilobytes * 1024
-}
 
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "only Linux has the memory of a process in a file")]
@@ -86,7 +78,7 @@ async fn worker_process() {
         }
     });
     assert_eq!(admitted.into_inner(), capacity - 2, "as many new keys as there was room for");
-    let most = high_water_mark();
+    let most = memory_kb("self", "VmHWM") as usize * 1024;
     let bound = capacity * BYTES_A_WINDOW + BYTES_BESIDES;
     assert!(most < bound, "the process has had {most} bytes, {bound} are allowed");
 
