@@ -128,6 +128,13 @@ impl Redis {
         eventually("Redis knows them", async || self.entries(log).await == count).await;
     }
 
+    /// Waits until the server, whose clients are paused, has a call.
+    pub async fn holds_back_a_call(&self) {
+        let clients = async || self.run::<String>(&["INFO", "clients"]).await;
+        eventually("a call is held back", async || clients().await.contains("blocked_clients:1"))
+            .await;
+    }
+
     /// Sends the process a signal such as `STOP`.
     pub fn signal(&self, name: &str) {
         self.process.signal(name);
