@@ -11,7 +11,7 @@ use test_support::fault::Fault;
 use test_support::load::{LIMIT, Load};
 use test_support::proxy::{self, Proxy};
 use test_support::{Redis, Worker};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tower_sliding_window::FailurePolicy;
 
 use crate::store;
@@ -91,14 +91,7 @@ async fn foreign_script_keeps_redis_busy() {
         added_latency: "the response timeout, for requests under way at the start",
         ..fault!(6, "an endless script (BUSY), and SCRIPT KILL")
     };
-    let mut connection = admin(&redis.url()).await;
-    let busy = async || {
-        tokio::spawn(async move {
-            let mut script = redis::cmd("EVAL");
-            script.arg("while true do end").arg(0);
-            let _ = script.exec_async(&mut connection).await;
-        });
-    };
+    let busy = async || drop(redis.keep_busy().await);
     let kill = async || redis.run::<()>(&["SCRIPT", "KILL"]).await;
     fault.strikes(store(redis.url()).await, busy, kill).await;
 }
@@ -149,7 +142,7 @@ async fn redis_has_no_memory_left() {
     // One rule alone: of several, Redis admits also above its memory. Their script begins with a
     // command that frees memory, and a script that has written may go on.
     let load = Load::of_one_rule(store, FailurePolicy::default());
-    fault.has_struck(load, free).await;
+    fault.ends(load, Instant::now(), free).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

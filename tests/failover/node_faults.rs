@@ -34,16 +34,16 @@ async fn two_instances_lose_their_redis() {
         Load::start(store, FailurePolicy::local(2))
     };
     let (ours, theirs) = (start().await, start().await);
-    ours.until_the_store_decides().await;
+    ours.until_decided_by(DecidedBy::Store).await;
     sleep(WINDOW / 4).await;
     let killed = Instant::now();
     redis.kill();
-    ours.until_decided_here().await;
+    ours.until_decided_by(DecidedBy::LocalLog).await;
     sleep(WINDOW).await;
     redis.restart().await;
     let decided = async {
-        ours.until_the_store_decides().await;
-        theirs.until_the_store_decides().await;
+        ours.until_decided_by(DecidedBy::Store).await;
+        theirs.until_decided_by(DecidedBy::Store).await;
         Instant::now()
     };
     let (ended, back) = tokio::join!(decided, ours.store_must_be_back());
@@ -126,7 +126,7 @@ async fn slots_move_from_node_to_node() {
     let layer =
         by_user(policy, store(cluster.servers()).await).rule(second, key::header("x-user-id"));
     let load = Load::through(layer.failure_policy(FailurePolicy::default()));
-    load.until_the_store_decides().await;
+    load.until_decided_by(DecidedBy::Store).await;
     sleep(WINDOW / 4).await;
     let began = Instant::now();
     let mut rounds = 0;
@@ -138,7 +138,7 @@ async fn slots_move_from_node_to_node() {
         rounds += 1;
     }
     let ended = Instant::now();
-    load.until_the_store_decides().await;
+    load.until_decided_by(DecidedBy::Store).await;
     sleep(WINDOW * 5 / 4).await;
     let answers = load.stop().await;
     answers.statuses(&[200, 429]);

@@ -63,14 +63,7 @@ async fn inject(fault: &str, redis: &mut Redis, proxy: &Proxy, random: &mut fast
         "CLIENT KILL" => redis.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await,
         "OOM" => between(redis, "CONFIG SET maxmemory", "1", span(), "0").await,
         "BUSY" => {
-            let client = redis::Client::open(redis.url()).unwrap();
-            let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-            let mut connection =
-                client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
-            let busy = tokio::spawn(async move {
-                let mut script = redis::cmd("EVAL");
-                let _ = script.arg("while true do end").arg(0).exec_async(&mut connection).await;
-            });
+            let busy = redis.keep_busy().await;
             sleep(span() + Duration::from_millis(500)).await;
             redis.run::<()>(&["SCRIPT", "KILL"]).await;
             busy.await.unwrap();
@@ -122,7 +115,7 @@ async fn faults_at_random() {
         inject(fault, &mut redis, &proxy, &mut random).await;
         faults += 1;
         let back = load.store_must_be_back().await;
-        load.until_the_store_decides().await;
+        load.until_decided_by(DecidedBy::Store).await;
         sleep(Duration::from_millis(500 + random.u64(0..1_500))).await;
 
         let new = load.take();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, InfoDict};
 use tempfile::TempDir;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::{Process, eventually};
@@ -133,6 +134,18 @@ impl Redis {
         let clients = async || self.run::<String>(&["INFO", "clients"]).await;
         eventually("a call is held back", async || clients().await.contains("blocked_clients:1"))
             .await;
+    }
+
+    /// Keeps the server busy with an endless script, until it is killed.
+    pub async fn keep_busy(&self) -> JoinHandle<()> {
+        let client = Client::open(self.url()).unwrap();
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let mut connection =
+            client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+        tokio::spawn(async move {
+            let mut script = redis::cmd("EVAL");
+            let _ = script.arg("while true do end").arg(0).exec_async(&mut connection).await;
+        })
     }
 
     /// Sends the process a signal such as `STOP`.
