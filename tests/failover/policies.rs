@@ -116,12 +116,7 @@ async fn full_memory_store_follows_failure_policy() {
         [(FailurePolicy::Open, 200), (FailurePolicy::Closed, 503), (FailurePolicy::default(), 503)]
     {
         let new = send(&service(on_failure), from_user("bob")).await;
-        assert_eq!(new.status, status);
-        if status == 503 {
-            let kind = new.problem()["type"].to_string();
-            assert!(kind.ends_with("#temporary-reduced-capacity\""), "{kind}");
-            assert_eq!((new.retry_after(), new.header("ratelimit")), (Some(1), None));
-        }
+        assert_eq!((new.status.as_u16(), new.header("ratelimit")), (status, None));
         let known = send(&service(on_failure), from_user("alice")).await;
         assert_eq!(known.status, 429, "a key with a log is held to it");
     }

@@ -204,11 +204,7 @@ async fn bound_counts_those_before() {
 }
 
 /// Waits in a task for a request of a cost.
-fn costly(
-    limiter: &Limiter,
-    policy: &PolicyHandle,
-    cost: u32,
-) -> JoinHandle<Result<Admitted, WaitError>> {
+fn costly(limiter: &Limiter, policy: &PolicyHandle, cost: u32) -> Waiter {
     let (limiter, policy) = (limiter.clone(), policy.clone());
     tokio::spawn(async move { limiter.until_admitted_all(|| [(&policy, "bob", cost)], None).await })
 }
