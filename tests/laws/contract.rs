@@ -53,7 +53,7 @@ async fn over_tls() {
     let files = Certificates::make();
     let (certificate, key, authority) = (&files.certificate, &files.key, &files.authority);
     let redis = Redis::start().await;
-    let port = tls::in_front_of(redis.port(), certificate, key, authority).await;
+    let port = tls::in_front_of(redis.port(), &files).await;
     let url = format!("rediss://127.0.0.1:{port}");
     RedisStore::connect(url.clone()).await.expect_err("a certificate of an unknown authority");
     let servers = RedisServers::one(url).unwrap();

@@ -17,7 +17,7 @@ async fn master_named_by_sentinels_gets_tls() {
     let sentinel = Sentinel::start(proxy.port()).await;
     let files = Certificates::make();
     let Certificates { certificate, key, authority, .. } = &files;
-    let port = tls::in_front_of(sentinel.server.port(), certificate, key, authority).await;
+    let port = tls::in_front_of(sentinel.server.port(), &files).await;
     let servers = RedisServers::sentinel([format!("rediss://127.0.0.1:{port}")], MASTER)
         .unwrap()
         .root_certificate(read(authority).unwrap())
